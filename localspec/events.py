@@ -1,0 +1,124 @@
+"""Frozen values that cross every boundary: what a run reports while it happens."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from localspec.stats import Stats
+
+
+class Origin(StrEnum):
+    """The fate of an emitted token."""
+
+    PLAIN = "plain"  # decoded with no proposal
+    ACCEPTED = "accepted"  # a draft token that the target kept
+    FIX = "fix"  # the target's replacement for a rejected draft token
+    BONUS = "bonus"  # the target's extra token after a proposal that was kept whole
+    FORCED = "forced"  # the only token that a grammar allowed
+
+
+class Source(StrEnum):
+    """Who proposed the tokens of a cycle."""
+
+    PLAIN = "plain"  # nobody: plain decoding
+    MODEL = "model"
+    LOOKUP = "lookup"
+    FORCED = "forced"
+
+
+class Kind(StrEnum):
+    """Which part of a reply a piece of text belongs to."""
+
+    ANSWER = "answer"
+    REASONING = "reasoning"
+
+
+class FinishReason(StrEnum):
+    STOP = "stop"  # an end-of-generation token or a stop string
+    LENGTH = "length"  # max_tokens, or the context is full
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A run begins: what will be decoded, and with what."""
+
+    target: str
+    draft: str  # "" when there is no draft model
+    prompt_tokens: int
+    reused_tokens: int  # leading prompt tokens that the cache already held
+    trimmed_messages: int  # oldest messages left out so that the rest fits
+    seed: int
+    rule: str
+    context_length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """Part of the prompt has been read."""
+
+    done: int  # tokens
+    total: int  # tokens
+    seconds: float  # since the prefill began
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """One draft-verify cycle: what was proposed, what became of it, and where the time went."""
+
+    tokens: tuple[int, ...]  # emitted, in order; the last one is the target's own choice unless the reply ended before
+    origins: tuple[Origin, ...]  # one for each emitted token
+    proposal: tuple[int, ...]  # drafted tokens, the rejected ones too
+    accepted: int  # leading proposal tokens that the target kept
+    depth: int  # how many tokens the depth control allowed
+    source: Source
+    width: int  # tokens in the verify batch
+    draft_seconds: float  # inside llama.cpp, draft model
+    verify_seconds: float  # inside llama.cpp, target model
+    other_seconds: float  # everything else between entry and emit
+
+    @property
+    def drafted(self) -> int:
+        return len(self.proposal)
+
+    @property
+    def seconds(self) -> float:
+        return self.draft_seconds + self.verify_seconds + self.other_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Text that is complete enough to show, with the origin of the token that completed it."""
+
+    text: str
+    kind: Kind
+    origin: Origin
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One sentence that the user should see, for example why drafting is off."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A finished reply."""
+
+    text: str  # the answer, without reasoning
+    reasoning: str
+    tokens: tuple[int, ...]  # every emitted token, an end-of-generation token included
+    seed: int
+    finish_reason: FinishReason
+    stats: Stats
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The last event of every run."""
+
+    reply: Reply
+
+
+Event = Started | Prefill | Cycle | Piece | Notice | Finished

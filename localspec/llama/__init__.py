@@ -1,0 +1,1 @@
+"""The C boundary: the only room that imports llama_cpp."""

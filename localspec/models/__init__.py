@@ -1,0 +1,1 @@
+"""Pairs by name: what they are, whether they fit, and how they get here."""
