@@ -25,6 +25,15 @@ class Source(StrEnum):
     FORCED = "forced"
 
 
+class Mode(StrEnum):
+    """Why a cycle drafts, or does not."""
+
+    DRAFTING = "drafting"  # drafting is on, and as many tokens were proposed as pay
+    ANCHOR = "anchor"  # one plain step, to know what plain decoding costs here
+    OFF = "off"  # drafting does not pay: plain decoding
+    PROBE = "probe"  # drafting is off; a cheap look whether it pays again
+
+
 class Kind(StrEnum):
     """Which part of a reply a piece of text belongs to."""
 
@@ -75,6 +84,7 @@ class Cycle:
     draft_seconds: float  # inside llama.cpp, draft model
     verify_seconds: float  # inside llama.cpp, target model
     other_seconds: float  # everything else between entry and emit
+    mode: Mode = Mode.DRAFTING
 
     @property
     def drafted(self) -> int:

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
-from localspec.events import Cycle, Origin, Source
+from localspec.events import Cycle, Mode, Origin, Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,8 @@ class Proposal:
     confidences: tuple[float, ...] = ()
     source: Source = Source.PLAIN
     certain: int = 0  # leading tokens that nothing else could replace (forced by a grammar)
+    depth: int = 0  # how many tokens were allowed; stopping early leaves fewer
+    mode: Mode = Mode.DRAFTING  # why this cycle drafts, or does not
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,10 @@ class Decoder(Protocol):
         """Tokens in the cache."""
 
     @property
+    def capacity(self) -> int:
+        """Tokens that the cache can hold."""
+
+    @property
     def busy_seconds(self) -> float:
         """Time spent inside the model since it was made; the loop takes differences."""
 
@@ -83,6 +89,21 @@ class Decoder(Protocol):
         """Forget everything after the first `keep` tokens: absolute, so saying it twice is saying it once."""
 
 
+class Stopping(Protocol):
+    """When to end a proposal early: told confidences and never tokens, so that it cannot bias the output.
+
+    A drafter draws a token and asks `keeps`; a token that is not kept is dropped and ends the proposal. This is
+    lossless because `Draw.confidence` depends on q alone. After keeping a token it asks `goes_on` before it runs
+    the draft model again.
+    """
+
+    def keeps(self, confidence: float, drafted: int) -> bool:
+        """Is a token of this confidence worth its place in the verify batch, after `drafted` others?"""
+
+    def goes_on(self, drafted: int) -> bool:
+        """Is another draft step worth its time, now that the proposal holds `drafted` tokens?"""
+
+
 class Drafter(Protocol):
     """Proposes tokens; told after every cycle what the text has become.
 
@@ -94,11 +115,40 @@ class Drafter(Protocol):
     def busy_seconds(self) -> float:
         """Time spent inside a draft model since it was made."""
 
-    def propose(self, tokens: Sequence[int], limit: int) -> Proposal:
-        """At most `limit` tokens to follow `tokens`; an empty proposal means plain decoding."""
+    def propose(self, tokens: Sequence[int], limit: int, stopping: Stopping | None = None) -> Proposal:
+        """At most `limit` tokens to follow `tokens`, fewer where `stopping` says so; none: plain decoding."""
 
     def settle(self, tokens: Sequence[int]) -> None:
         """The text is now `tokens`: drop whatever a cache holds beyond it. Idempotent."""
+
+
+class Strategy(Protocol):
+    """Who drafts in the coming cycle and how much, or nobody: the only thing the loop asks about drafting.
+
+    `localspec.drafters.arbiter` has the implementations. A cycle of the loop is
+
+        proposal = strategy.propose(tokens, room)
+        rows = target.decode([x, *proposal.tokens]); verdict = rule.verify(...); target.rollback(...)
+        strategy.settle(tokens)
+        strategy.learn(cycle)       # Cycle(depth=proposal.depth, mode=proposal.mode, ...)
+    """
+
+    @property
+    def busy_seconds(self) -> float:
+        """Time spent inside draft models since they were made."""
+
+    @property
+    def why_off(self) -> str | None:
+        """While drafting is off because it does not pay: the sentence for the user, with measured numbers."""
+
+    def propose(self, tokens: Sequence[int], room: int) -> Proposal:
+        """At most `room` tokens to follow `tokens`; none means plain decoding."""
+
+    def settle(self, tokens: Sequence[int]) -> None:
+        """The text is now `tokens`. Idempotent; a new prompt is told the same way."""
+
+    def learn(self, cycle: Cycle) -> None:
+        """What the last cycle did and cost."""
 
 
 class Rule(Protocol):
