@@ -1,6 +1,6 @@
 """What the loop needs from models and drafters, said once: the seams where real models, toys and new drafters plug in."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -70,6 +70,10 @@ class Decoder(Protocol):
     @property
     def length(self) -> int:
         """Tokens in the cache."""
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        """What the cache holds, in order."""
 
     @property
     def capacity(self) -> int:
@@ -172,5 +176,3 @@ class DepthControl(Protocol):
     def learn(self, cycle: Cycle) -> None:
         """What the last cycle did and cost."""
 
-
-Cancelled = Callable[[], bool]

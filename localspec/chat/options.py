@@ -1,0 +1,95 @@
+"""What a caller may ask of one reply: every name once, with its default and its check."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, TypedDict
+
+from localspec.errors import BadSetting
+from localspec.speculation.sampling import Sampling
+
+Rule = Literal["auto", "greedy", "compare", "block", "coupled"]
+
+
+class ReplyOptions(TypedDict, total=False):
+    """Keyword arguments of `run`, `stream` and `complete`; what is left out takes the model's or localspec's default."""
+
+    temperature: float | None  # 0 always takes the likeliest token
+    top_k: int | None  # keep the k likeliest tokens; 0 keeps all
+    top_p: float | None  # keep the likeliest tokens that together have this probability; 1 keeps all
+    min_p: float | None  # drop tokens below this share of the likeliest one's probability; 0 drops none
+    repeat_penalty: float | None
+    repeat_last_n: int | None  # how many newest tokens the penalties look at; -1 is all of them
+    presence_penalty: float | None
+    frequency_penalty: float | None
+    logit_bias: Mapping[int, float] | None
+    seed: int | None  # none: fresh randomness; the seed that was used is in the reply
+    rule: Rule
+    max_tokens: int | None  # none: until the model ends, or the context is full
+    stop: str | Sequence[str] | None
+    depth: int | Literal["auto"] | None  # draft tokens in a cycle
+    speculate: bool  # False: plain decoding
+    system: str | None  # replaces the system message
+    think: bool | None  # for thinking models; none leaves it to the template
+    template_arguments: Mapping[str, Any] | None  # extra variables for the chat template
+    overflow: Literal["trim", "error"]  # when the conversation outgrows the context: drop the oldest turns, or refuse
+
+
+SAMPLING_NAMES = frozenset(f.name for f in fields(Sampling))
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The checked options of one reply."""
+
+    sampling: Sampling
+    seed: int | None = None
+    rule: str = "auto"
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    depth: int | None = None  # none: chosen while running
+    speculate: bool = True
+    system: str | None = None
+    think: bool | None = None
+    template_arguments: Mapping[str, Any] = field(default_factory=dict)
+    overflow: str = "trim"
+
+
+def request_from(options: Mapping[str, Any], defaults: Sampling) -> Request:
+    """Check the options of a caller; raises BadSetting with the name that is wrong."""
+    unknown = set(options) - set(ReplyOptions.__annotations__)
+    if unknown:
+        raise BadSetting(
+            f"unknown option {sorted(unknown)[0]!r}", hint="options: " + ", ".join(ReplyOptions.__annotations__)
+        )
+    given = {name: value for name, value in options.items() if value is not None}
+    chain = {name: value for name, value in given.items() if name in SAMPLING_NAMES}
+    if "logit_bias" in chain:
+        chain["logit_bias"] = tuple(sorted((int(token), float(bias)) for token, bias in chain["logit_bias"].items()))
+    rest = {name: value for name, value in given.items() if name not in SAMPLING_NAMES}
+    stop = rest.pop("stop", ())
+    depth = rest.pop("depth", "auto")
+    request = Request(
+        sampling=replace(defaults, **chain),
+        stop=(stop,) if isinstance(stop, str) else tuple(stop),
+        depth=None if depth == "auto" else depth,
+        **rest,
+    )
+    check(request)
+    return request
+
+
+def check(request: Request) -> None:
+    if request.max_tokens is not None and not is_count(request.max_tokens, at_least=1):
+        raise BadSetting(f"max_tokens is {request.max_tokens!r}", hint="give a whole number of at least 1")
+    if request.depth is not None and not is_count(request.depth, at_least=0):
+        raise BadSetting(f"depth is {request.depth!r}", hint="give a whole number from 0, or 'auto'")
+    if request.seed is not None and not is_count(request.seed, at_least=0, below=2**64):
+        raise BadSetting(f"seed is {request.seed!r}", hint="give a whole number from 0 to 2**64 - 1")
+    if not all(isinstance(stop, str) and stop for stop in request.stop):
+        raise BadSetting("a stop string is empty or not text", hint="give non-empty strings")
+    if request.overflow not in ("trim", "error"):
+        raise BadSetting(f"overflow is {request.overflow!r}", hint="give 'trim' or 'error'")
+
+
+def is_count(value: object, *, at_least: int, below: int = 2**63) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and at_least <= value < below

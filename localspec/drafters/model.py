@@ -1,0 +1,48 @@
+"""A smaller model that proposes: it decodes only what its cache lacks, one token ahead at a time."""
+
+from collections.abc import Callable, Sequence
+
+from localspec.events import Source
+from localspec.speculation.protocols import Decoder, Draw, Proposal, Rule, Stopping
+
+
+class ModelDrafter:
+    """Drafts with a model that shares the target's vocabulary.
+
+    After a cycle the cache holds the seed token and all draft tokens but the last; acceptance keeps a prefix of that,
+    so the next proposal begins with one decode of the one or two tokens that are missing.
+    """
+
+    def __init__(self, decoder: Decoder, rule: Rule, is_end: Callable[[int], bool]) -> None:
+        self._decoder = decoder
+        self._rule = rule
+        self._is_end = is_end
+
+    @property
+    def busy_seconds(self) -> float:
+        return self._decoder.busy_seconds
+
+    def propose(self, tokens: Sequence[int], limit: int, stopping: Stopping | None = None) -> Proposal:
+        decoder, text = self._decoder, list(tokens)
+        assert decoder.length < len(text), "the newest token is never in the draft's cache"
+        limit = min(limit, decoder.capacity - len(text) + 1)
+        draws: list[Draw] = []
+        while len(draws) < limit:
+            (row,) = decoder.decode(text[decoder.length :], rows=1)
+            draw = self._rule.draw(row, text)
+            if stopping and not stopping.keeps(draw.confidence, len(draws)):
+                break
+            draws.append(draw)
+            text.append(draw.token)
+            # Nothing can follow an end-of-generation token; it stays in the proposal, so stopping biases nothing.
+            if self._is_end(draw.token) or (stopping and not stopping.goes_on(len(draws))):
+                break
+        return Proposal(
+            tokens=tuple(draw.token for draw in draws),
+            q=tuple(draw.q for draw in draws),
+            confidences=tuple(draw.confidence for draw in draws),
+            source=Source.MODEL,
+        )
+
+    def settle(self, tokens: Sequence[int]) -> None:
+        self._decoder.rollback(min(self._decoder.length, len(tokens) - 1))

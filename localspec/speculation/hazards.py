@@ -1,0 +1,80 @@
+"""How likely the target keeps the next draft token, by its position in the proposal.
+
+A rejected token hides what would have become of those after it, so positions are counted as hazards: of the cycles
+in which position i was reached and drafted, how many kept it (Kaplan and Meier 1958).
+"""
+
+from dataclasses import dataclass
+
+DECAY = 0.996  # per emitted token: about 250 tokens of memory
+FAST_DECAY = 0.97  # per emitted token: about 33 tokens
+CHAIN = 8.0  # pseudo-counts with which a position shrinks to the one before it
+PRIOR_RATE, PRIOR_COUNT = 0.75, 4.0
+SURPRISE = 2.5  # standard errors between fast and slow rates that mean another kind of text
+FORGET, INJECT = 0.25, 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class HazardCounts:
+    """Discounted counts by position, in a form that can be stored."""
+
+    kept: tuple[float, ...]
+    rejected: tuple[float, ...]
+
+
+class Hazards:
+    """Discounted counts of kept and rejected draft tokens by position, quick to notice another kind of text."""
+
+    def __init__(self, depth: int, prior: HazardCounts | None = None) -> None:
+        self._kept = [0.0] * depth
+        self._rejected = [0.0] * depth
+        self._fast_kept = self._fast_rejected = 0.0
+        if prior is not None:
+            for i, (kept, rejected) in enumerate(zip(prior.kept, prior.rejected, strict=True)):
+                if i < depth:
+                    self._kept[i], self._rejected[i] = kept, rejected
+
+    @property
+    def samples(self) -> float:
+        return sum(self._kept) + sum(self._rejected)
+
+    def counts(self) -> HazardCounts:
+        return HazardCounts(tuple(self._kept), tuple(self._rejected))
+
+    def rates(self, optimism: float = 0.0) -> list[float]:
+        """The hazard of each position: P(kept | reached), plus `optimism` standard errors of the pooled rate."""
+        kept, tried = sum(self._kept), self.samples
+        rate = (kept + PRIOR_RATE * PRIOR_COUNT) / (tried + PRIOR_COUNT)
+        bonus = optimism * (rate * (1 - rate) / (tried + PRIOR_COUNT)) ** 0.5
+        found = []
+        for k, r in zip(self._kept, self._rejected, strict=True):
+            rate = (k + CHAIN * rate) / (k + r + CHAIN)
+            found.append(min(rate + bonus, 1.0))
+        return found
+
+    def learn(self, drafted: int, accepted: int, emitted: int) -> None:
+        decay, fast = DECAY**emitted, FAST_DECAY**emitted
+        self._kept = [k * decay for k in self._kept]
+        self._rejected = [r * decay for r in self._rejected]
+        self._fast_kept *= fast
+        self._fast_rejected *= fast
+        for i in range(min(accepted, len(self._kept))):
+            self._kept[i] += 1
+        self._fast_kept += accepted
+        if accepted < drafted:
+            self._fast_rejected += 1
+            if accepted < len(self._rejected):
+                self._rejected[accepted] += 1
+        self._notice_change()
+
+    def _notice_change(self) -> None:
+        tried, fast_tried = self.samples, self._fast_kept + self._fast_rejected
+        if fast_tried < 4 or tried < 2 * fast_tried:
+            return
+        slow, fast = sum(self._kept) / tried, self._fast_kept / fast_tried
+        error = (max(slow * (1 - slow), 0.01) / fast_tried) ** 0.5
+        if abs(fast - slow) > SURPRISE * error:
+            self._kept = [k * FORGET for k in self._kept]
+            self._rejected = [r * FORGET for r in self._rejected]
+            self._kept[0] += INJECT * fast
+            self._rejected[0] += INJECT * (1 - fast)

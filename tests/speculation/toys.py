@@ -1,0 +1,80 @@
+"""Models small enough to be exact: logits are integer functions of the cache, so one wrong token in it changes the text."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+VOCABULARY = 23
+END = 0
+
+
+def logits_after(cache: Sequence[int], seed: int, vocabulary: int = VOCABULARY) -> np.ndarray:
+    """Exact float32 logits in 0..8, steps of 1/128, that depend on every token of the cache and its position."""
+    state = seed * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF
+    for token in cache:
+        state = ((state ^ (token + 1)) * 0xBF58476D1CE4E5B9 + 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
+        state ^= state >> 29
+    mixed = (np.arange(1, vocabulary + 1, dtype=np.uint64) * np.uint64(state | 1)) >> np.uint64(20)
+    return ((mixed & np.uint64(1023)).astype(np.float32)) / np.float32(128)
+
+
+class Toy:
+    """A `Decoder` with exact arithmetic; `decoded` counts how often each cache position was computed."""
+
+    def __init__(
+        self, seed: int, *, capacity: int = 4096, chunk: int = 8, vocabulary: int = VOCABULARY
+    ) -> None:
+        self.seed = seed
+        self.capacity = capacity
+        self.chunk = chunk
+        self.vocabulary = vocabulary
+        self.cache: list[int] = []
+        self.decoded = 0
+        self.busy_seconds = 0.0
+
+    @property
+    def length(self) -> int:
+        return len(self.cache)
+
+    @property
+    def tokens(self) -> list[int]:
+        return self.cache
+
+    def row(self) -> np.ndarray:
+        return logits_after(self.cache, self.seed, self.vocabulary)
+
+    def decode(self, tokens: Sequence[int], rows: int) -> list[np.ndarray]:
+        assert 0 < rows <= len(tokens)
+        assert self.length + len(tokens) <= self.capacity, "decoded past the context"
+        found = []
+        for i, token in enumerate(tokens):
+            self.cache.append(token)
+            self.decoded += 1
+            if i >= len(tokens) - rows:
+                found.append(self.row())
+        return found
+
+    def prefill(self, tokens: Sequence[int]) -> Iterator[int]:
+        for start in range(0, len(tokens), self.chunk):
+            part = tokens[start : start + self.chunk]
+            self.cache += part
+            self.decoded += len(part)
+            yield start + len(part)
+
+    def rollback(self, keep: int) -> None:
+        assert keep <= self.length, "rolled back to tokens that were never decoded"
+        del self.cache[keep:]
+
+
+class Blend(Toy):
+    """A draft that sees the target's logits in `agreement` of all states and its own in the others."""
+
+    def __init__(self, seed: int, agreement: float, **kwargs: int) -> None:
+        super().__init__(seed + 1, **kwargs)
+        self.target_seed = seed
+        self.agreement = agreement
+
+    def row(self) -> np.ndarray:
+        own = super().row()
+        agrees = (int(own[1] * 128) * 7919 % 1000) / 1000 < self.agreement
+        return logits_after(self.cache, self.target_seed, self.vocabulary) if agrees else own
