@@ -1,0 +1,240 @@
+"""The pairs that localspec knows by name: models.toml, and over it the user's own."""
+
+import difflib
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from localspec import settings
+from localspec.errors import BadSetting, UnknownPair
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+_NAME = re.compile(r"[a-z0-9][a-z0-9._+-]*")
+DEMO = "demo"
+
+
+class PairKind(StrEnum):
+    """How the draft tokens of a pair come about."""
+
+    SIMPLE = "draft-simple"  # a whole small model
+    MTP = "draft-mtp"  # a multi-token-prediction head
+    EAGLE3 = "draft-eagle3"
+    DFLASH = "draft-dflash"
+    DSPARK = "draft-dspark"
+
+
+RUNNABLE = frozenset({PairKind.SIMPLE})
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known about a model before its file is looked at; None: not known."""
+
+    quant: str = ""
+    license: str = ""
+    layers: int | None = None
+    kv_bytes_per_token: int | None = None  # F16, layers that keep the whole context
+
+
+@dataclass(frozen=True, slots=True)
+class HubFile:
+    """One pinned file of a Hugging Face repository."""
+
+    repo: str
+    file: str
+    revision: str
+    bytes: int
+    sha256: str
+    facts: Facts = Facts()
+
+    @property
+    def name(self) -> str:
+        return self.file.rsplit("/", 1)[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class LocalFile:
+    """A file that is on this machine already."""
+
+    path: Path
+    bytes: int | None = None  # None: as large as it happens to be
+    sha256: str | None = None
+    facts: Facts = Facts()
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+
+ModelFile = HubFile | LocalFile
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A target and what drafts for it; schema and meaning of the fields: models.toml."""
+
+    name: str
+    kind: PairKind
+    target: ModelFile
+    draft: ModelFile | None
+    aliases: tuple[str, ...] = ()
+    use: str = ""
+    context: int | None = None  # tokens that the target was trained for
+    starting_depth: int = 4
+    starting_depth_from: str = "guess"
+    pairing: str = ""
+    published: tuple[str, ...] = ()
+
+    @property
+    def runnable(self) -> bool:
+        return self.kind in RUNNABLE and self.draft is not None
+
+    @property
+    def files(self) -> tuple[ModelFile, ...]:
+        return (self.target,) if self.draft is None else (self.target, self.draft)
+
+
+def registry_file() -> Path:
+    """models.toml: inside the package in a wheel, at the repository root in a checkout."""
+    packaged = _PACKAGE / "models.toml"
+    return packaged if packaged.is_file() else _PACKAGE.parent / "models.toml"
+
+
+def user_file() -> Path:
+    return settings.config_dir() / "models.toml"
+
+
+def all_pairs() -> tuple[Pair, ...]:
+    """Every known pair, localspec's own first; one in the user's file replaces one of the same name."""
+    own = _read(registry_file(), relative_to=_PACKAGE)
+    users = _read(user_file(), relative_to=user_file().parent) if user_file().is_file() else ()
+    return tuple({pair.name: pair for pair in (*own, *users)}.values())
+
+
+def find(name: str) -> Pair:
+    """The pair of that name or alias. Raises UnknownPair, which suggests the nearest names."""
+    wanted = name.strip().lower()
+    pairs = all_pairs()
+    by_name = {alias: pair for pair in pairs for alias in pair.aliases} | {pair.name: pair for pair in pairs}
+    if wanted in by_name:
+        return by_name[wanted]
+    near = difflib.get_close_matches(wanted, by_name, n=3, cutoff=0.5)
+    near = near or [known for known in by_name if wanted and wanted in known][:3]
+    hint = f"Did you mean {' or '.join(near)}?" if near else "`localspec pairs` lists all of them."
+    raise UnknownPair(f"There is no pair called {name}.", hint=hint)
+
+
+def valid_name(name: str) -> bool:
+    return _NAME.fullmatch(name) is not None
+
+
+def _read(path: Path, *, relative_to: Path) -> tuple[Pair, ...]:
+    try:
+        tables = tomllib.loads(path.read_text("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadSetting(f"{path} is not valid TOML: {error}", hint="Repair or remove the file.") from error
+    except OSError as error:
+        raise BadSetting(f"{path} cannot be read: {error.strerror}") from error
+    pairs = tables.get("pair", [])
+    if set(tables) - {"pair"} or not isinstance(pairs, list):
+        raise BadSetting(f"{path} may hold nothing but [[pair]] tables.")
+    return tuple(_pair(_Table(path, f"pair {i}", table), relative_to) for i, table in enumerate(pairs, 1))
+
+
+class _Table:
+    """One TOML table whose values are taken by name and type; what is left over at the end is a mistake."""
+
+    def __init__(self, path: Path, where: str, values: object) -> None:
+        if not isinstance(values, Mapping):
+            raise BadSetting(f"{path}: {where} is not a table.")
+        self.path, self.where, self._left = path, where, dict(values)
+
+    def text(self, key: str, default: str | None = None) -> str:
+        return str(self._take(key, str, default))
+
+    def count(self, key: str) -> int | None:
+        value = self._take(key, int, 0)
+        if not isinstance(value, int) or value < 0:
+            raise self.mistake(f"{key} may not be negative")
+        return value or None
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        values = self._take(key, list, [])
+        if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+            raise self.mistake(f"{key} is not a list of texts")
+        return tuple(values)
+
+    def table(self, key: str) -> "_Table | None":
+        values = self._left.pop(key, None)
+        return None if values is None else _Table(self.path, f"{self.where}, {key}", values)
+
+    def done(self) -> None:
+        if self._left:
+            raise self.mistake(f"{next(iter(self._left))} is not a field of it")
+
+    def mistake(self, what: str) -> BadSetting:
+        return BadSetting(
+            f"{self.path}: {self.where}: {what}.", hint="The head of models.toml explains the fields."
+        )
+
+    def _take(self, key: str, kind: type, default: object) -> object:
+        value = self._left.pop(key, default)
+        if value is None:
+            raise self.mistake(f"{key} is missing")
+        if type(value) is not kind:
+            raise self.mistake(f"{key} = {value!r} has the wrong type")
+        return value
+
+
+def _pair(table: _Table, relative_to: Path) -> Pair:
+    name = table.text("name")
+    if not valid_name(name):
+        raise table.mistake(f"the name {name!r} may hold only lower-case letters, digits and . _ + -")
+    table.where = f"pair {name}"
+    try:
+        kind = PairKind(table.text("kind", PairKind.SIMPLE.value))
+    except ValueError as error:
+        raise table.mistake(str(error)) from None
+    target, draft = table.table("target"), table.table("draft")
+    if target is None:
+        raise table.mistake("target is missing")
+    pair = Pair(
+        name=name,
+        kind=kind,
+        target=_file(target, relative_to),
+        draft=_file(draft, relative_to) if draft else None,
+        aliases=table.texts("aliases"),
+        use=table.text("use", ""),
+        context=table.count("context"),
+        starting_depth=table.count("starting_depth") or 4,
+        starting_depth_from=table.text("starting_depth_from", "guess"),
+        pairing=table.text("pairing", ""),
+        published=table.texts("published"),
+    )
+    table.done()
+    return pair
+
+
+def _file(table: _Table, relative_to: Path) -> ModelFile:
+    facts = Facts(
+        quant=table.text("quant", ""),
+        license=table.text("license", ""),
+        layers=table.count("layers"),
+        kv_bytes_per_token=table.count("kv_bytes_per_token"),
+    )
+    path, sha256, size = table.text("path", ""), table.text("sha256", "").lower(), table.count("bytes")
+    if sha256 and not re.fullmatch(r"[0-9a-f]{64}", sha256):
+        raise table.mistake("sha256 is not 64 hexadecimal digits")
+    if path:
+        table.done()
+        return LocalFile(relative_to / Path(path).expanduser(), size, sha256 or None, facts)
+    repo, file, revision = table.text("repo"), table.text("file"), table.text("revision")
+    table.done()
+    if not (sha256 and size):
+        raise table.mistake("bytes and sha256 are missing")
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo) or ".." in file.split("/") or file.startswith("/"):
+        raise table.mistake(f"{repo}:{file} is not a file of a repository")
+    return HubFile(repo, file, revision, size, sha256, facts)

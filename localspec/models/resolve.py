@@ -1,0 +1,109 @@
+"""From what the user named, or did not name, to the files that will be loaded."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from localspec.errors import BadModelFile, BadSetting, IncompatiblePair, NotOnDisk
+from localspec.models import store
+from localspec.models.registry import DEMO, HubFile, ModelFile, Pair, PairKind, all_pairs, find
+from localspec.models.units import size_text
+
+
+@dataclass(frozen=True, slots=True)
+class PairFiles:
+    """The files of a pair, all of them on disk."""
+
+    name: str
+    kind: PairKind
+    target: Path
+    draft: Path | None
+    starting_depth: int = 4
+    context: int | None = None  # tokens that the target was trained for, where the registry says so
+
+
+class PairNotOnDisk(NotOnDisk):
+    """A known pair whose files have to be fetched first."""
+
+    def __init__(self, pair: Pair) -> None:
+        self.pair = pair
+        self.missing = store.missing(pair)
+        total = sum(file.bytes or 0 for file in self.missing)
+        super().__init__(
+            f"{pair.name} is not on this machine ({size_text(total)} to fetch).",
+            hint=f"Fetch it with: localspec pull {pair.name}",
+        )
+
+
+def resolve(
+    pair: str | None = None, target: str | Path | None = None, draft: str | Path | None = None
+) -> PairFiles:
+    """The files to load: those given, those of the named pair, or those of `default_pair()`.
+
+    Raises UnknownPair, PairNotOnDisk (a NotOnDisk), BadModelFile, IncompatiblePair, BadSetting.
+    """
+    if target is not None:
+        if pair is not None:
+            raise BadSetting("A pair and a target file were both given.", hint="Name one of them.")
+        return _of_files(Path(target), None if draft is None else Path(draft))
+    if draft is not None:
+        raise BadSetting("A draft file was given without a target file.", hint="Add --target FILE.")
+    chosen = find(pair) if pair is not None else default_pair()
+    refuse_unless_runnable(chosen)
+    if absent := store.missing(chosen):
+        raise _why_missing(chosen, absent[0])
+    paths = [store.locate(file) for file in chosen.files]
+    assert all(paths)
+    return PairFiles(
+        name=chosen.name,
+        kind=chosen.kind,
+        target=paths[0] or Path(),
+        draft=paths[1] if len(paths) > 1 else None,
+        starting_depth=chosen.starting_depth,
+        context=chosen.context,
+    )
+
+
+def default_pair() -> Pair:
+    """With no pair named: the last used one, else the only one on disk, else the demo."""
+    here = {
+        pair.name: pair for pair in all_pairs() if pair.name != DEMO and pair.runnable and store.on_disk(pair)
+    }
+    used = [name for name, _ in sorted(store.last_uses().items(), key=lambda use: use[1]) if name in here]
+    if used:
+        return here[used[-1]]
+    return next(iter(here.values())) if len(here) == 1 else find(DEMO)
+
+
+def refuse_unless_runnable(pair: Pair) -> None:
+    """Raises IncompatiblePair for a pair whose way of drafting this release does not have."""
+    if pair.runnable:
+        return
+    where = "inside the target file" if pair.draft is None else "in a file of its own"
+    how = {
+        PairKind.SIMPLE: "is named as a whole draft model but has no draft file",
+        PairKind.MTP: f"drafts with a multi-token-prediction head {where}",
+    }.get(pair.kind, f"drafts by {pair.kind.removeprefix('draft-')}")
+    raise IncompatiblePair(
+        f"{pair.name} {how}, which this localspec cannot run yet.",
+        hint="`localspec pairs` marks the ones that run.",
+    )
+
+
+def _of_files(target: Path, draft: Path | None) -> PairFiles:
+    for path in (target, draft):
+        if path is None or path.is_file():
+            continue
+        what = "is a folder" if path.is_dir() else "does not exist"
+        raise BadModelFile(f"{path} {what}.", hint="Give the path of a GGUF file.")
+    return PairFiles(target.stem, PairKind.SIMPLE, target, draft)
+
+
+def _why_missing(pair: Pair, file: ModelFile) -> Exception:
+    if isinstance(file, HubFile):
+        return PairNotOnDisk(pair)
+    if not file.path.exists():
+        return BadModelFile(f"{pair.name} needs {file.path}, which does not exist.")
+    return BadModelFile(
+        f"{file.path} is no longer the file that {pair.name} was made with: it has another size.",
+        hint="`localspec pairs add` writes the pair anew.",
+    )

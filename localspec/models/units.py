@@ -1,0 +1,18 @@
+"""Sizes and times as people read them."""
+
+
+def size_text(count: float) -> str:
+    """Bytes in decimal units, as the Hub and disks count them: 5.7 GB."""
+    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= scale * 0.9995:
+            value = count / scale
+            return f"{value:.1f} {unit}" if value < 99.95 else f"{value:.0f} {unit}"
+    return f"{count:.0f} B"
+
+
+def duration_text(seconds: float) -> str:
+    """45 s, 12 min, 3 h 05 min."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"

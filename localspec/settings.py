@@ -1,0 +1,123 @@
+"""Where localspec keeps things, and what the user has set: flags, then environment, then config.toml."""
+
+import dataclasses
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+from localspec.errors import BadSetting
+
+_PREFIX = "LOCALSPEC_"
+
+
+def home() -> Path | None:
+    """The one folder that LOCALSPEC_HOME puts everything into; None: the system's usual folders."""
+    value = os.environ.get("LOCALSPEC_HOME")
+    return Path(value).expanduser().absolute() if value else None
+
+
+def config_dir() -> Path:
+    """The folder of config.toml and of the user's own models.toml. Not created here."""
+    return home() or Path(platformdirs.user_config_path("localspec", appauthor=False))
+
+
+def data_dir() -> Path:
+    """The folder of what cannot be made again: model files, sessions, measurements. Not created here."""
+    moved = home()
+    return moved / "data" if moved else Path(platformdirs.user_data_path("localspec", appauthor=False))
+
+
+def cache_dir() -> Path:
+    """The folder of what can be thrown away at any time. Not created here."""
+    moved = home()
+    return moved / "cache" if moved else Path(platformdirs.user_cache_path("localspec", appauthor=False))
+
+
+def config_file() -> Path:
+    return config_dir() / "config.toml"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the user has set. None: not set, so whoever needs the value decides."""
+
+    pair: str | None = None
+    context: int | None = None  # tokens
+    gpu_layers: int | None = None  # target layers on the GPU
+    kv_type: str | None = None  # of the target's cache: f16, q8_0, ...
+    draft_device: str | None = None
+    threads: int | None = None
+    depth: str | None = None  # "auto" or a number
+    rule: str | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    max_tokens: int | None = None
+    system: str | None = None
+    theme: str | None = None  # of the terminal UI
+
+    @classmethod
+    def load(cls, **flags: object) -> "Settings":
+        """Flags over LOCALSPEC_* variables over config.toml; a flag that is None was not given.
+
+        Raises BadSetting for a damaged file, a name that does not exist, or a value of the wrong type.
+        """
+        values = _from_file(config_file()) | _from_environment(os.environ)
+        values |= {name: value for name, value in flags.items() if value is not None}
+        return cls(**{name: _checked(name, value) for name, value in values.items()})  # type: ignore[arg-type]
+
+
+_TYPES: dict[str, type] = {
+    field.name: next(kind for kind in (int, float, str) if f"{kind.__name__} |" in str(field.type))
+    for field in dataclasses.fields(Settings)
+}
+
+
+def _from_file(path: Path) -> dict[str, object]:
+    try:
+        return dict(tomllib.loads(path.read_text("utf-8")))
+    except FileNotFoundError:
+        return {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadSetting(f"{path} is not valid TOML: {error}", hint="Repair or remove the file.") from error
+    except OSError as error:
+        raise BadSetting(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for name, kind in _TYPES.items():
+        text = environment.get(_PREFIX + name.upper())
+        if text is None:
+            continue
+        try:
+            found[name] = kind(text)
+        except ValueError:
+            raise BadSetting(f"{_PREFIX}{name.upper()}={text!r} is not {_article(kind)}.") from None
+    return found
+
+
+def _checked(name: str, value: object) -> object:
+    kind = _TYPES.get(name)
+    if kind is None:
+        near = difflib.get_close_matches(name, _TYPES, n=1)
+        hint = f"Did you mean {near[0]}?" if near else f"Known settings: {', '.join(_TYPES)}."
+        raise BadSetting(f"There is no setting called {name}.", hint=hint)
+    if name == "depth" and type(value) is int:
+        return str(value)
+    if kind is float and type(value) is int:
+        return float(value)
+    if type(value) is not kind:
+        raise BadSetting(f"{name} = {value!r} is not {_article(kind)}.")
+    return value
+
+
+def _article(kind: type) -> str:
+    return {int: "a whole number", float: "a number", str: "text"}[kind]
