@@ -1,0 +1,56 @@
+"""Speculative decoding for GGUF models on your own machine.
+
+    import localspec
+
+    reply = localspec.run("What is speculative decoding?")
+    print(reply.text, reply.stats.tokens_per_second)
+
+Names are resolved when they are first used, so that importing localspec loads nothing heavy.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from localspec.api import Session, load, run, stream, unload
+    from localspec.errors import LocalspecError
+    from localspec.events import Cycle, Finished, Notice, Piece, Prefill, Reply, Started
+    from localspec.stats import Stats
+
+__version__ = "0.1.0"
+
+HOMES = {
+    **dict.fromkeys(("Session", "load", "run", "stream", "unload"), "localspec.api"),
+    **dict.fromkeys(
+        ("Cycle", "Finished", "Notice", "Piece", "Prefill", "Reply", "Started"), "localspec.events"
+    ),
+    "LocalspecError": "localspec.errors",
+    "Stats": "localspec.stats",
+}
+
+__all__ = [
+    "Cycle",
+    "Finished",
+    "LocalspecError",
+    "Notice",
+    "Piece",
+    "Prefill",
+    "Reply",
+    "Session",
+    "Started",
+    "Stats",
+    "load",
+    "run",
+    "stream",
+    "unload",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in HOMES:
+        raise AttributeError(f"module 'localspec' has no attribute {name!r}")
+    return getattr(import_module(HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *HOMES})

@@ -1,0 +1,381 @@
+"""A conversation with a loaded pair: messages in, events out, both caches reused from turn to turn."""
+
+import threading
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Any, Protocol, Unpack
+
+from localspec.chat.messages import Message, as_messages
+from localspec.chat.options import ReplyOptions, Request, request_from
+from localspec.chat.prompt import Prompt, encode
+from localspec.chat.template import ChatTemplate
+from localspec.chat.text import TextPart, TextStream
+from localspec.chat.vocabulary import Vocabulary
+from localspec.errors import BadSetting, ContextFull
+from localspec.events import (
+    Cycle,
+    Event,
+    Finished,
+    FinishReason,
+    Kind,
+    Notice,
+    Origin,
+    Piece,
+    Prefill,
+    Reply,
+    Source,
+    Started,
+)
+from localspec.speculation.loop import speculate
+from localspec.speculation.protocols import Decoder, Rule, Strategy
+from localspec.speculation.randomness import fresh_seed
+from localspec.speculation.sampling import Sampling
+from localspec.speculation.verification import make_rule
+from localspec.stats import Tally
+
+REPLY_RESERVE = (
+    256  # tokens that trimming leaves free for a reply of unknown length, a quarter of the context at most
+)
+
+
+class Drafting(Protocol):
+    """Makes the strategy of each reply, and keeps what drafting learns between replies."""
+
+    def strategy(self, rule: Rule, request: Request) -> Strategy: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A loaded pair, ready to run; `close` frees it."""
+
+    name: str
+    target_name: str
+    draft_name: str  # "" when there is no draft model
+    target: Decoder
+    draft: Decoder | None
+    can_roll_back: bool
+    vocabulary: Vocabulary
+    template: ChatTemplate
+    sampling: Sampling  # the model's own defaults
+    notices: tuple[str, ...]  # what the user should know about this pair, said with the first reply
+    drafting: Drafting
+    close: Callable[[], None]
+
+
+class Session:
+    """One conversation on one loaded pair; one run at a time, `cancel` from any thread."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._messages: tuple[Message, ...] = ()
+        self._cancelled = threading.Event()
+        self._running = threading.Lock()
+        self._notices = engine.notices
+        self._dropped = 0  # oldest turns that no longer fit
+
+    def __enter__(self) -> "Session":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Cancel what runs, then free both models."""
+        self.cancel()
+        with self._running:
+            self._engine.close()
+
+    def cancel(self) -> None:
+        """Stop the running reply after its cycle; what was generated is kept. Safe from any thread."""
+        self._cancelled.set()
+
+    def reset(self) -> None:
+        """Forget the conversation."""
+        self._messages = ()
+        self._dropped = 0
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The conversation so far, reasoning left out."""
+        return self._messages
+
+    @property
+    def name(self) -> str:
+        """The pair's name."""
+        return self._engine.name
+
+    @property
+    def context_length(self) -> int:
+        """Tokens that prompt and reply may have together."""
+        return self._engine.target.capacity
+
+    def run(
+        self, prompt_or_messages: str | Sequence[Mapping[str, Any] | Message], **options: Unpack[ReplyOptions]
+    ) -> Reply:
+        """Answer in the conversation: a text continues it, a list of messages replaces it."""
+        return last_reply(self.stream(prompt_or_messages, **options))
+
+    def stream(
+        self, prompt_or_messages: str | Sequence[Mapping[str, Any] | Message], **options: Unpack[ReplyOptions]
+    ) -> Iterator[Event]:
+        """The same as `run`, event by event; the last one is Finished."""
+        request = request_from(options, self._engine.sampling)
+        given = as_messages(prompt_or_messages)
+        messages = (*self._messages, *given) if isinstance(prompt_or_messages, str) else given
+        if request.system is not None:
+            messages = with_system(messages, request.system)
+        return self._converse(messages, request)
+
+    def complete(self, text: str, **options: Unpack[ReplyOptions]) -> Reply:
+        """Continue a raw text: no template, no conversation; control tokens written in it count as such."""
+        return last_reply(self.stream_complete(text, **options))
+
+    def stream_complete(self, text: str, **options: Unpack[ReplyOptions]) -> Iterator[Event]:
+        """The same as `complete`, event by event."""
+        request = request_from(options, self._engine.sampling)
+        tokens = self._engine.vocabulary.tokenize(text, parse_special=True, add_special=True)
+        if not tokens:
+            raise BadSetting("the text is empty", hint="give at least one character to continue")
+        return self._generate(
+            tokens, request, TextStream(self._engine.vocabulary, None, request.stop), trimmed=0
+        )
+
+    def _converse(self, messages: tuple[Message, ...], request: Request) -> Iterator[Event]:
+        kept, prompt = self._fit(messages, request)
+        text = TextStream(
+            self._engine.vocabulary, self._engine.template.thinking_style(prompt.text), request.stop
+        )
+        for event in self._generate(prompt.tokens, request, text, trimmed=len(messages) - len(kept)):
+            if isinstance(event, Finished) and event.reply.tokens:
+                self._messages = (*messages, Message("assistant", event.reply.text))
+            yield event
+
+    def _fit(self, messages: tuple[Message, ...], request: Request) -> tuple[tuple[Message, ...], Prompt]:
+        """The messages that fit with room for a reply, and their prompt; the oldest turns go first."""
+        capacity = self._engine.target.capacity
+        reserve = min(request.max_tokens or REPLY_RESERVE, capacity // 4)
+        whole = self._encode(messages, request)
+        if len(whole.tokens) <= capacity - reserve:
+            self._dropped = 0
+            return messages, whole
+        if request.overflow == "error":
+            raise ContextFull(
+                f"the conversation needs {len(whole.tokens)} tokens and {reserve} for the reply, the context has {capacity}",
+                hint="raise --context, start a new conversation, or let the oldest turns be dropped (overflow='trim')",
+            )
+        return self._trim(messages, request, capacity, reserve)
+
+    def _trim(
+        self, messages: tuple[Message, ...], request: Request, capacity: int, reserve: int
+    ) -> tuple[tuple[Message, ...], Prompt]:
+        """Drop turns until a quarter of the context is free, and keep to that: a stable prompt keeps the cache."""
+        shorter = shorter_conversations(messages)
+        if 0 < self._dropped < len(shorter):
+            prompt = self._encode(shorter[self._dropped], request)
+            if len(prompt.tokens) <= capacity - reserve:
+                return shorter[self._dropped], prompt
+        goal = max(capacity * 3 // 4 - reserve, 1)
+        self._dropped = bisect_left(
+            shorter,
+            True,
+            hi=len(shorter) - 1,
+            key=lambda kept: len(self._encode(kept, request).tokens) <= goal,
+        )
+        kept = shorter[self._dropped]
+        prompt = self._encode(kept, request)
+        if len(prompt.tokens) >= capacity:
+            raise ContextFull(
+                f"the prompt has {len(prompt.tokens)} tokens, the context {capacity}",
+                hint="shorten the prompt, or load the pair with a larger context (--context)",
+            )
+        return kept, prompt
+
+    def _encode(self, messages: tuple[Message, ...], request: Request) -> Prompt:
+        return encode(
+            self._engine.vocabulary,
+            self._engine.template,
+            messages,
+            think=request.think,
+            arguments=request.template_arguments,
+        )
+
+    def _generate(
+        self, prompt: Sequence[int], request: Request, text: TextStream, *, trimmed: int = 0
+    ) -> Iterator[Event]:
+        if len(prompt) >= self._engine.target.capacity:
+            raise ContextFull(
+                f"the prompt has {len(prompt)} tokens, the context {self._engine.target.capacity}",
+                hint="shorten the prompt, or load the pair with a larger context (--context)",
+            )
+        if not self._running.acquire(blocking=False):
+            raise BadSetting(
+                "this session is busy with another reply", hint="wait for it, or cancel() it first"
+            )
+        try:
+            self._cancelled.clear()
+            yield from self._reply(prompt, request, text, trimmed)
+        finally:
+            self._running.release()
+
+    def _reply(
+        self, prompt: Sequence[int], request: Request, text: TextStream, trimmed: int
+    ) -> Iterator[Event]:
+        engine = self._engine
+        seed = fresh_seed() if request.seed is None else request.seed
+        rule = make_rule(request.rule, request.sampling, seed)
+        strategy = engine.drafting.strategy(rule, request)
+        reused = rewind(engine.target, prompt, engine.can_roll_back)
+        yield Started(
+            target=engine.target_name,
+            draft=engine.draft_name,
+            prompt_tokens=len(prompt),
+            reused_tokens=reused,
+            trimmed_messages=trimmed,
+            seed=seed,
+            rule=rule.name,
+            context_length=engine.target.capacity,
+        )
+        yield from self._take_notices(trimmed)
+        tally = Tally(prompt_tokens=len(prompt), reused_tokens=reused)
+        yield from self._prefill(prompt, tally, drafts=request.speculate and request.depth != 0)
+        reply = Writing(text, tally, engine.vocabulary)
+        room = engine.target.capacity - len(prompt)
+        if not self._cancelled.is_set():
+            cycles = speculate(
+                engine.target,
+                strategy,
+                list(prompt),
+                rule=rule,
+                room=min(request.max_tokens or room, room),
+                is_end=engine.vocabulary.is_end,
+            )
+            for cycle in cycles:
+                yield from reply.absorb(cycle)
+                if reply.ended or self._cancelled.is_set():
+                    break
+        yield from reply.finish()
+        if not reply.ended and not self._cancelled.is_set() and len(reply.tokens) == room:
+            yield Notice(f"the context of {engine.target.capacity} tokens is full")
+        yield Finished(reply.result(seed, cancelled=self._cancelled.is_set()))
+
+    def _take_notices(self, trimmed: int) -> Iterator[Notice]:
+        """What the pair has to say, once; and what was left out of this prompt."""
+        notices, self._notices = self._notices, ()
+        yield from map(Notice, notices)
+        if trimmed:
+            yield Notice(f"the oldest {trimmed} messages no longer fit into the context and were left out")
+
+    def _prefill(self, prompt: Sequence[int], tally: Tally, *, drafts: bool) -> Iterator[Prefill]:
+        """Read the prompt into both caches, all but its last token; ends early when cancelled."""
+        began = perf_counter()
+        readers = [self._engine.target]
+        if drafts and self._engine.draft and len(prompt) < self._engine.draft.capacity:
+            rewind(self._engine.draft, prompt, can_roll_back=True)
+            readers.append(self._engine.draft)
+        total = sum(len(prompt) - 1 - reader.length for reader in readers)
+        done = 0
+        for reader in readers:
+            start, begun = done, reader.length
+            for count in reader.prefill(prompt[begun:-1]):
+                done = start + count
+                tally.prefill_seconds = perf_counter() - began
+                yield Prefill(done, total, tally.prefill_seconds)
+                if self._cancelled.is_set():
+                    return
+
+
+class Writing:
+    """A reply while it grows: tokens become text, cycles become counts."""
+
+    def __init__(self, text: TextStream, tally: Tally, vocabulary: Vocabulary) -> None:
+        self.tokens: list[int] = []
+        self.ended = False  # by an end-of-generation token or a stop string
+        self._text = text
+        self._tally = tally
+        self._vocabulary = vocabulary
+        self._parts: dict[Kind, list[str]] = {kind: [] for kind in Kind}
+
+    def absorb(self, cycle: Cycle) -> Iterator[Event]:
+        """The cycle, cut where a stop string ended the reply, and the text that it completed."""
+        began = perf_counter()
+        pieces: list[Piece] = []
+        used = 0
+        for token, origin in zip(cycle.tokens, cycle.origins, strict=True):
+            used += 1
+            if self._vocabulary.is_end(token):
+                self.ended = True
+                break
+            pieces += self._pieces(self._text.push(token), origin, cycle.source)
+            if self._text.stopped:
+                self.ended = True
+                break
+        cycle = replace(
+            cycle,
+            tokens=cycle.tokens[:used],
+            origins=cycle.origins[:used],
+            accepted=min(cycle.accepted, used),
+            other_seconds=cycle.other_seconds + perf_counter() - began,
+        )
+        self.tokens += cycle.tokens
+        self._tally.add(cycle)
+        yield cycle
+        yield from pieces
+
+    def finish(self) -> Iterator[Piece]:
+        """Text that was held back in case more would come."""
+        yield from self._pieces(self._text.flush(), Origin.PLAIN, Source.PLAIN)
+
+    def result(self, seed: int, *, cancelled: bool) -> Reply:
+        # A reply that ended by itself in the very cycle in which it was cancelled is a finished reply.
+        reason = FinishReason.LENGTH
+        if self.ended:
+            reason = FinishReason.STOP
+        elif cancelled:
+            reason = FinishReason.CANCELLED
+        return Reply(
+            text="".join(self._parts[Kind.ANSWER]),
+            reasoning="".join(self._parts[Kind.REASONING]),
+            tokens=tuple(self.tokens),
+            seed=seed,
+            finish_reason=reason,
+            stats=self._tally.stats(),
+        )
+
+    def _pieces(self, parts: Sequence[TextPart], origin: Origin, source: Source) -> list[Piece]:
+        for part in parts:
+            self._parts[part.kind].append(part.text)
+        return [Piece(part.text, part.kind, origin, source) for part in parts]
+
+
+def rewind(decoder: Decoder, prompt: Sequence[int], can_roll_back: bool) -> int:
+    """Keep what the cache and the prompt have in common, the prompt's last token excepted; how much that is."""
+    common = 0
+    for cached, wanted in zip(decoder.tokens, prompt[:-1], strict=False):
+        if cached != wanted:
+            break
+        common += 1
+    keep = common if can_roll_back or common == decoder.length else 0
+    decoder.rollback(keep)
+    return keep
+
+
+def with_system(messages: tuple[Message, ...], system: str) -> tuple[Message, ...]:
+    """The conversation with this system message, in place of the one it had."""
+    rest = messages[1:] if messages and messages[0].role == "system" else messages
+    return (Message("system", system), *rest) if system else rest
+
+
+def shorter_conversations(messages: tuple[Message, ...]) -> list[tuple[Message, ...]]:
+    """The conversation without its oldest 0, 1, 2, ... turns; the system message and the newest turn stay."""
+    head = messages[:1] if messages[0].role == "system" else ()
+    starts = [i for i, message in enumerate(messages) if message.role == "user"]
+    return [(*head, *messages[start:]) for start in [len(head), *(s for s in starts if s > len(head))]]
+
+
+def last_reply(events: Iterator[Event]) -> Reply:
+    for event in events:
+        if isinstance(event, Finished):
+            return event.reply
+    raise AssertionError("a run ends with Finished")

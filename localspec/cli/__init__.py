@@ -1,0 +1,49 @@
+"""The command line: one file for each command; this one joins them and turns errors into sentences."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+import localspec
+from localspec.cli import commands
+from localspec.errors import LocalspecError
+
+CANCELLED = 130  # what a shell expects after Ctrl-C
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code is 0, 1 for an error that was told, 2 for wrong usage, 130 after Ctrl-C."""
+    parsed = parser().parse_args(arguments)
+    try:
+        code: int = parsed.run(parsed)
+        sys.stdout.flush()
+        return code
+    except LocalspecError as error:
+        tell(error)
+        return 1
+    except KeyboardInterrupt:
+        return CANCELLED
+    except BrokenPipeError:
+        # The reader went away (`| head`); without this, flushing at exit would complain a second time.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of all commands; building it imports nothing heavy."""
+    root = argparse.ArgumentParser(
+        prog="localspec", description=localspec.__doc__.splitlines()[0] if localspec.__doc__ else None
+    )
+    root.add_argument("--version", action="version", version=f"localspec {localspec.__version__}")
+    subparsers = root.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    for command in commands.ALL:
+        command.add_parser(subparsers)
+    return root
+
+
+def tell(error: LocalspecError) -> None:
+    """One sentence and a hint on stderr."""
+    print(f"error: {error}", file=sys.stderr)
+    if error.hint:
+        print(f"hint: {error.hint}", file=sys.stderr)

@@ -1,0 +1,5 @@
+"""The list of commands, in the order of `localspec --help`."""
+
+from localspec.cli import doctor, run
+
+ALL = (run, doctor)

@@ -1,0 +1,72 @@
+"""Options that several commands share, declared once."""
+
+import argparse
+from typing import Any
+
+from localspec.errors import BadSetting
+
+
+def add_pair_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("models")
+    group.add_argument("--pair", metavar="NAME", help="a pair by name; `localspec pairs` lists them")
+    group.add_argument("--target", metavar="FILE", help="a GGUF file to run instead of a named pair")
+    group.add_argument("--draft", metavar="FILE", help="a GGUF file to draft with")
+    group.add_argument("--no-draft", action="store_true", help="load no draft model: plain decoding")
+    group.add_argument(
+        "--context", type=int, metavar="N", dest="context_length", help="context length in tokens"
+    )
+    group.add_argument("--gpu-layers", type=int, metavar="N", help="target layers on the GPU (default: all)")
+    group.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: physical cores)")
+
+
+def add_reply_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("reply")
+    group.add_argument("--temperature", type=float, metavar="T", help="0 always takes the likeliest token")
+    group.add_argument("--top-k", type=int, metavar="K", help="keep the K likeliest tokens; 0 keeps all")
+    group.add_argument("--top-p", type=float, metavar="P", help="keep the likeliest tokens that add up to P")
+    group.add_argument("--min-p", type=float, metavar="P", help="drop tokens below P times the likeliest one")
+    group.add_argument("--repeat-penalty", type=float, metavar="X", help="above 1 discourages repetition")
+    group.add_argument("--presence-penalty", type=float, metavar="X")
+    group.add_argument("--frequency-penalty", type=float, metavar="X")
+    group.add_argument(
+        "--seed", type=int, metavar="N", help="reproduces a run on the same machine and settings"
+    )
+    group.add_argument(
+        "--rule", metavar="RULE", help="auto, greedy, block, coupled or compare (default: auto)"
+    )
+    group.add_argument("--max-tokens", type=int, metavar="N")
+    group.add_argument(
+        "--stop", action="append", metavar="TEXT", help="end the reply before TEXT; may be repeated"
+    )
+    group.add_argument("--depth", type=depth, metavar="N", help="draft tokens in a cycle, or auto (default)")
+    group.add_argument("--system", metavar="TEXT", help="the system message")
+    think = group.add_mutually_exclusive_group()
+    think.add_argument("--think", action="store_true", default=None, help="let a thinking model think")
+    think.add_argument("--no-think", action="store_false", dest="think", help="ask it for the answer at once")
+
+
+REPLY_OPTIONS = (
+    "temperature top_k top_p min_p repeat_penalty presence_penalty frequency_penalty seed rule max_tokens stop depth "
+    "system think"
+).split()
+
+
+def reply_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What the user set, as keyword arguments of `Session.stream`."""
+    values = {name: getattr(arguments, name) for name in REPLY_OPTIONS}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def load_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What the user set, as keyword arguments of `localspec.load`."""
+    if arguments.no_draft and arguments.draft:
+        raise BadSetting("--draft and --no-draft contradict each other", hint="give one of them")
+    names = ("pair", "target", "draft", "context_length", "gpu_layers", "threads")
+    return {
+        **{name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None},
+        "speculate": not arguments.no_draft,
+    }
+
+
+def depth(text: str) -> int | str:
+    return "auto" if text == "auto" else int(text)

@@ -1,0 +1,44 @@
+"""The numbers of a reply in words: one line, or all of them."""
+
+from localspec.events import FinishReason, Reply
+
+ENDINGS = {
+    FinishReason.STOP: "",
+    FinishReason.LENGTH: " · cut: no room left",
+    FinishReason.CANCELLED: " · stopped",
+}
+
+
+def summary(reply: Reply) -> str:
+    """One line: how fast, and what speculation contributed."""
+    stats = reply.stats
+    parts = [f"{stats.emitted} tokens", f"{stats.tokens_per_second:.1f} tokens/s"]
+    if stats.drafted:
+        parts.append(f"{stats.acceptance_rate:.0%} of drafts accepted")
+        parts.append(f"{stats.mean_accepted_length:.2f} tokens per target pass")
+    return "[" + " · ".join(parts) + ENDINGS[reply.finish_reason] + "]"
+
+
+def report(reply: Reply) -> str:
+    """Every number, a line each, with what it counts."""
+    stats = reply.stats
+    by_position = " ".join(f"{rate:.0%}" for rate in stats.acceptance_by_position) or "-"
+    rows = [
+        ("finish reason", reply.finish_reason, ""),
+        ("seed", str(reply.seed), ""),
+        ("prompt", f"{stats.prompt_tokens} tokens", f"{stats.reused_tokens} of them already in the cache"),
+        ("prefill", f"{stats.prefill_seconds:.3f} s", ""),
+        ("emitted", f"{stats.emitted} tokens", f"in {stats.cycles} target passes"),
+        ("speed", f"{stats.tokens_per_second:.1f} tokens/s", "emitted / (draft + verify + other)"),
+        ("drafted", f"{stats.drafted} tokens", f"{stats.accepted} accepted"),
+        ("acceptance rate", f"{stats.acceptance_rate:.1%}", f"by position: {by_position}"),
+        (
+            "mean accepted length",
+            f"{stats.mean_accepted_length:.2f}",
+            "tokens per target pass; 1 is plain decoding",
+        ),
+        ("draft", f"{stats.draft_seconds:.3f} s", "inside the draft model"),
+        ("verify", f"{stats.verify_seconds:.3f} s", "inside the target model"),
+        ("other", f"{stats.other_seconds:.3f} s", "everything else"),
+    ]
+    return "\n".join(f"{name:<21} {value:<18} {meaning}".rstrip() for name, value, meaning in rows)

@@ -1,0 +1,120 @@
+"""`localspec run`: one prompt, the reply on stdout as it comes, everything else on stderr."""
+
+import argparse
+import json
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from localspec.cli.options import add_pair_options, add_reply_options, load_options, reply_options
+from localspec.cli.report import report, summary
+from localspec.errors import BadSetting
+from localspec.events import Event, Finished, FinishReason, Kind, Notice, Piece, Reply
+
+if TYPE_CHECKING:
+    from localspec.api import Session
+
+CANCELLED = 130
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "run",
+        help="answer one prompt",
+        description="Answer one prompt: the text streams to stdout, numbers and notices go to stderr.",
+    )
+    parser.add_argument(
+        "prompt", nargs="?", metavar="PROMPT", help="the prompt; - or a pipe reads standard input"
+    )
+    add_pair_options(parser)
+    add_reply_options(parser)
+    group = parser.add_argument_group("output")
+    group.add_argument("--raw", action="store_true", help="continue the text as it is: no chat template")
+    group.add_argument(
+        "--json", action="store_true", help="print one JSON object with text and stats at the end"
+    )
+    group.add_argument("--stats", action="store_true", help="print all numbers of the run to stderr")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from localspec import api
+
+    prompt = prompt_of(arguments)
+    options = reply_options(arguments)
+    with api.load(**load_options(arguments)) as session, cancel_on_interrupt(session):
+        stream = session.stream_complete if arguments.raw else session.stream
+        reply = show(stream(prompt, **options), quiet=arguments.json)
+    if arguments.json:
+        print(json.dumps(as_json(reply), ensure_ascii=False))
+    else:
+        print(report(reply) if arguments.stats else summary(reply), file=sys.stderr)
+    return CANCELLED if reply.finish_reason is FinishReason.CANCELLED else 0
+
+
+def prompt_of(arguments: argparse.Namespace) -> str:
+    if arguments.prompt not in (None, "-"):
+        prompt: str = arguments.prompt
+    elif arguments.prompt is None and sys.stdin.isatty():
+        raise BadSetting("there is no prompt", hint='localspec run "What is speculative decoding?"')
+    else:
+        prompt = sys.stdin.read()
+    if not prompt.strip():
+        raise BadSetting("the prompt is empty", hint='localspec run "What is speculative decoding?"')
+    return prompt
+
+
+def show(events: Iterator[Event], *, quiet: bool) -> Reply:
+    """Print text as it comes; reasoning goes to stderr, so that stdout holds the answer alone."""
+    written = "\n"
+    for event in events:
+        match event:
+            case Piece(text=text, kind=Kind.ANSWER) if not quiet:
+                print(text, end="", flush=True)
+                written = text
+            case Piece(text=text, kind=Kind.REASONING) if not quiet and sys.stderr.isatty():
+                print(f"\x1b[2m{text}\x1b[0m", end="", flush=True, file=sys.stderr)
+            case Notice(text=text):
+                print(f"note: {text}", file=sys.stderr)
+            case Finished(reply=reply):
+                if not quiet and not written.endswith("\n"):
+                    print(flush=True)
+                return reply
+    raise AssertionError("a run ends with Finished")
+
+
+@contextmanager
+def cancel_on_interrupt(session: "Session") -> Iterator[None]:
+    """The first Ctrl-C stops the reply and keeps it; the second one interrupts as usual."""
+
+    def cancel(*_: object) -> None:
+        signal.signal(signal.SIGINT, before)
+        session.cancel()
+
+    before = signal.signal(signal.SIGINT, cancel)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def as_json(reply: Reply) -> dict[str, Any]:
+    stats = reply.stats
+    derived = (
+        "tokens_per_second",
+        "acceptance_rate",
+        "mean_accepted_length",
+        "acceptance_by_position",
+        "decode_seconds",
+    )
+    return {
+        "text": reply.text,
+        "reasoning": reply.reasoning,
+        "tokens": reply.tokens,
+        "seed": reply.seed,
+        "finish_reason": reply.finish_reason,
+        "stats": {**asdict(stats), **{name: getattr(stats, name) for name in derived}},
+    }
