@@ -1,0 +1,137 @@
+"""The sampler chain: from a row of logits to the distribution that a token is drawn from.
+
+Bias, penalties, top-k, top-p, min-p, temperature: the order is llama.cpp's. Temperature comes last, so top-p and min-p
+look at the distribution at temperature 1. The same chain shapes target and draft.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from localspec.errors import BackendFailure
+from localspec.speculation.candidates import largest
+from localspec.speculation.penalties import adjust
+from localspec.speculation.protocols import Candidates, Distribution, Row
+from localspec.speculation.sampling import Sampling
+
+GREEDY_HEAD = 10  # tokens that the confidence of a greedy choice is measured against
+
+
+class Chain:
+    """The sampler chain of one request; every method is a pure function of a row and the text before it."""
+
+    def __init__(self, sampling: Sampling) -> None:
+        self.sampling = sampling
+
+    def candidates_needed(self) -> int | None:
+        """How many of the largest logits suffice; None when a whole row is needed."""
+        s = self.sampling
+        head = GREEDY_HEAD if s.greedy else s.top_k
+        if head == 0 or not s.only_lowers or (s.penalises and s.repeat_last_n < 0):
+            return None
+        return head + len(s.logit_bias) + (s.repeat_last_n if s.penalises else 0)
+
+    def recall(self, history: Sequence[int]) -> list[int]:
+        """The tail of a text that can matter to the next tokens: it may stand for the whole text."""
+        s = self.sampling
+        if not s.penalises:
+            return []
+        return list(history if s.repeat_last_n < 0 else history[-s.repeat_last_n :])
+
+    def distribution(self, row: Row, history: Sequence[int]) -> Distribution:
+        """What the token after `history` is drawn from, at a temperature above 0; no probability is 0."""
+        s = self.sampling
+        if s.top_k:
+            ids, logits = self._head(row, history, s.top_k)
+            return _shaped(ids, logits, s, total=None)
+        assert not isinstance(row, Candidates), "without top-k whole rows are needed: see candidates_needed"
+        logits = self._adjusted(row, history)
+        ids, total = _worth_keeping(logits, s)
+        return _shaped(ids, logits[ids].astype(np.float64), s, total)
+
+    def likeliest(self, row: Row, history: Sequence[int]) -> tuple[int, float]:
+        """The likeliest token after `history`, and its probability among the ten likeliest."""
+        ids, logits = self._head(row, history, GREEDY_HEAD)
+        at = int(logits.argmax())
+        top = _checked(logits[at])
+        return int(ids[at]), float(1.0 / np.exp(logits - top).sum())
+
+    def best(self, row: Row, history: Sequence[int]) -> int:
+        """The likeliest token after `history`; of equal ones the lowest id."""
+        if isinstance(row, Candidates):
+            ids, logits = self._head(row, history, 1)
+        else:
+            ids, logits = None, self._adjusted(row, history)
+        at = int(logits.argmax())
+        _checked(logits[at])
+        return at if ids is None else int(ids[at])
+
+    def _adjusted(self, row: np.ndarray, history: Sequence[int]) -> np.ndarray:
+        """A whole row after bias and penalties; the row itself where there are none."""
+        s = self.sampling
+        if not (s.logit_bias or s.penalises):
+            return row
+        logits = row.copy()
+        adjust(None, logits, s, self.recall(history))
+        return logits
+
+    def _head(self, row: Row, history: Sequence[int], count: int) -> tuple[np.ndarray, np.ndarray]:
+        """The `count` largest logits after bias and penalties, ids ascending."""
+        s = self.sampling
+        if not (s.logit_bias or s.penalises):
+            return largest(row, count)
+        recent = self.recall(history)
+        if not s.only_lowers:
+            assert not isinstance(row, Candidates), "raised logits need whole rows: see candidates_needed"
+            return largest(self._adjusted(row, recent), count)
+        # Whatever is pushed down makes room for the next largest: at most one for each token concerned.
+        ids, logits = largest(row, count + len(s.logit_bias) + len(recent))
+        adjust(ids, logits, s, recent)
+        return largest(Candidates(ids, logits), count)
+
+
+def _worth_keeping(logits: np.ndarray, s: Sampling) -> tuple[np.ndarray, float | None]:
+    """The tokens of a whole row that can survive top-p and min-p, and the sum of exp(logit - largest) over the row.
+
+    Both filters keep the largest logits down to some edge, so whatever lies below an edge of either is out. The
+    sum is left out (None) where top-p is off.
+    """
+    top = _checked(logits.max())
+    total = float(np.exp(logits - top).sum(dtype=np.float64)) if s.top_p < 1.0 else None
+    if s.min_p > 0.0:
+        return np.flatnonzero(logits >= top + math.log(s.min_p)), total
+    if total is not None:
+        for nats in (8.0, 16.0):
+            ids = np.flatnonzero(logits >= top - nats)
+            if np.exp(logits[ids] - top).sum(dtype=np.float64) >= s.top_p * total:
+                return ids, total
+    return np.arange(len(logits)), total
+
+
+def _shaped(ids: np.ndarray, logits: np.ndarray, s: Sampling, total: float | None) -> Distribution:
+    """Top-p, min-p and temperature on logits float64 [n]; `total` as above where n is not the whole row."""
+    top = _checked(logits.max())
+    if s.top_p < 1.0:
+        order = (-logits).argsort(kind="stable")
+        heights = np.exp(logits[order] - top).cumsum()
+        reached = int(heights.searchsorted(s.top_p * (heights[-1] if total is None else total)))
+        kept = np.sort(order[: reached + 1])
+        ids, logits = ids[kept], logits[kept]
+    if s.min_p > 0.0:
+        kept = np.flatnonzero(logits >= top + math.log(s.min_p))
+        ids, logits = ids[kept], logits[kept]
+    weights = np.exp((logits - top) / s.temperature)
+    if not weights.all():
+        ids, weights = ids[weights > 0.0], weights[weights > 0.0]
+    return Distribution(ids, weights / weights.sum())
+
+
+def _checked(top: float) -> float:
+    """The largest logit of a row, if it is a number."""
+    if not math.isfinite(top):
+        raise BackendFailure(
+            f"The model returned a row whose largest logit is {top}.",
+            hint="The model file may be damaged, or the device's kernels at fault: try it on the CPU.",
+        )
+    return top

@@ -1,0 +1,158 @@
+"""What a request asks of the sampler, checked at the door."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from localspec.errors import BadSetting
+
+
+@dataclass(frozen=True, slots=True)
+class _Limit:
+    """What a number of the chain may be."""
+
+    name: str
+    least: float
+    most: float
+    hint: str
+    whole: bool = False
+    above: bool = False  # the least value itself is excluded
+
+    def check(self, value: object) -> None:
+        kind = int if self.whole else (int, float)
+        if isinstance(value, bool) or not isinstance(value, kind):
+            raise BadSetting(
+                f"{self.name} is {value!r}, not a {'whole ' * self.whole}number.", hint=self.hint
+            )
+        inside = self.least < value if self.above else self.least <= value
+        if not (inside and value <= self.most and math.isfinite(value)):
+            raise BadSetting(f"{self.name} cannot be {value}.", hint=self.hint)
+
+
+_LIMITS = (
+    _Limit(
+        "temperature",
+        0.0,
+        math.inf,
+        "Use 0 for the likeliest token every time, 0.8 by default, more for variety.",
+    ),
+    _Limit("top_k", 0, math.inf, "Use a count of tokens, or 0 to keep all.", whole=True),
+    _Limit("top_p", 0.0, 1.0, "Use a probability from 0 to 1; 1 keeps all tokens."),
+    _Limit("min_p", 0.0, 1.0, "Use a share from 0 to 1; 0 keeps all tokens."),
+    _Limit("repeat_penalty", 0.0, math.inf, "Use a factor above 0; 1 is none, 1.1 is mild.", above=True),
+    _Limit("repeat_last_n", -1, math.inf, "Use a count of tokens; 0 is none, -1 the whole text.", whole=True),
+    _Limit("presence_penalty", -math.inf, math.inf, "Use a number; 0 is none."),
+    _Limit("frequency_penalty", -math.inf, math.inf, "Use a number; 0 is none."),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """The sampler chain of a request; the defaults, names and meanings are llama.cpp's."""
+
+    temperature: float = 0.8  # 0 is greedy
+    top_k: int = 40  # 0 is off
+    top_p: float = 0.95  # 1 is off
+    min_p: float = 0.05  # 0 is off
+    repeat_penalty: float = 1.0  # 1 is off
+    repeat_last_n: int = 64  # tokens that the penalties look back; -1 is the whole text
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()  # (token, added to its logit); -inf bans the token
+
+    def __post_init__(self) -> None:
+        for limit in _LIMITS:
+            limit.check(getattr(self, limit.name))
+        for token, bias in self.logit_bias:
+            if token < 0 or math.isnan(bias) or bias == math.inf:
+                raise BadSetting(
+                    f"logit_bias gives token {token} a bias of {bias}.",
+                    hint="Tokens count from 0; a bias is a number, or -inf to ban the token.",
+                )
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0.0
+
+    @property
+    def penalises(self) -> bool:
+        """Whether the text so far changes the logits."""
+        neutral = self.repeat_penalty == 1.0 and self.presence_penalty == 0.0 == self.frequency_penalty
+        return self.repeat_last_n != 0 and not neutral
+
+    @property
+    def only_lowers(self) -> bool:
+        """Whether no penalty and no bias can raise a logit, so that the largest raw logits suffice."""
+        penalties = (
+            self.repeat_penalty >= 1.0 and self.presence_penalty >= 0.0 and self.frequency_penalty >= 0.0
+        )
+        return (penalties or not self.penalises) and all(bias <= 0.0 for _, bias in self.logit_bias)
+
+    @classmethod
+    def from_metadata(cls, metadata: Mapping[str, str]) -> tuple["Sampling", tuple[str, ...]]:
+        """The defaults in a GGUF's `general.sampling.*`, and a sentence for each one that cannot be met."""
+        sampling, troubles = cls(), []
+        for name, field, parse in _METADATA:
+            text = metadata.get(_PREFIX + name)
+            if text is None:
+                continue
+            try:
+                value: Any = parse(text)
+                sampling = replace(sampling, **{field: value})
+            except (ValueError, OverflowError, BadSetting):
+                kept = getattr(sampling, field)
+                troubles.append(
+                    f"The model file sets {_PREFIX}{name} to {text!r}, which cannot be used; it stays {kept}."
+                )
+        return sampling, (*troubles, *_unsupported(metadata))
+
+
+_PREFIX = "general.sampling."
+
+
+def _temperature(text: str) -> float:
+    return max(float(text), 0.0)  # llama.cpp reads a negative temperature as greedy
+
+
+def _top_k(text: str) -> int:
+    return max(int(text), 0)  # llama.cpp reads a negative count as off
+
+
+_METADATA = (
+    ("temp", "temperature", _temperature),
+    ("top_k", "top_k", _top_k),
+    ("top_p", "top_p", float),
+    ("min_p", "min_p", float),
+    ("penalty_repeat", "repeat_penalty", float),
+    ("penalty_last_n", "repeat_last_n", int),
+)
+
+_ORDER = ("penalties", "top_k", "top_p", "min_p", "temperature")
+_IDLE = (
+    "dry",
+    "top_n_sigma",
+    "typ_p",
+    "xtc",
+)  # parts of llama.cpp's default order that do nothing by default
+
+
+def _unsupported(metadata: Mapping[str, str]) -> Iterator[str]:
+    """A sentence for each sampler that the model file asks for and localspec does not have."""
+    if _is_on(metadata.get(_PREFIX + "xtc_probability")):
+        yield "The model file asks for XTC, which localspec does not have: replies are sampled without it."
+    if _is_on(metadata.get(_PREFIX + "mirostat")):
+        yield "The model file asks for Mirostat, which localspec does not have: top-k, top-p and min-p stay."
+    sequence = metadata.get(_PREFIX + "sequence")
+    if sequence is not None:
+        names = tuple(name.strip().lower() for name in sequence.split(";") if name.strip())
+        if tuple(name for name in names if name not in _IDLE) != _ORDER:
+            yield f"The model file asks for the samplers {sequence!r}: localspec uses {', '.join(_ORDER)}."
+
+
+def _is_on(text: str | None) -> bool:
+    """Whether a switch in the metadata is anything but zero."""
+    try:
+        return text is not None and float(text) != 0.0
+    except ValueError:
+        return True
