@@ -10,8 +10,8 @@ _STRIPES = 64
 def largest(row: Row, count: int) -> tuple[np.ndarray, np.ndarray]:
     """The `count` largest logits as (ids ascending, float64 logits); of equal ones the lowest ids.
 
-    A full row is folded into 64 stripes. The k-th largest column maximum is at most the k-th largest logit, so
-    only columns whose maximum reaches it can hold one of the k largest.
+    A full row is folded into 64 stripes. The k-th largest column maximum is at most the k-th largest logit,
+    so only columns whose maximum reaches it can hold one of the k largest.
     """
     if isinstance(row, Candidates):
         order = row.ids.argsort()

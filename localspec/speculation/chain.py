@@ -1,7 +1,7 @@
 """The sampler chain: from a row of logits to the distribution that a token is drawn from.
 
-Bias, penalties, top-k, top-p, min-p, temperature: the order is llama.cpp's. Temperature comes last, so top-p and min-p
-look at the distribution at temperature 1. The same chain shapes target and draft.
+Bias, penalties, top-k, top-p, min-p, temperature: the order is llama.cpp's. Temperature comes last, so top-p and
+min-p look at the distribution at temperature 1. The same chain shapes target and draft.
 """
 
 import math
@@ -92,10 +92,10 @@ class Chain:
 
 
 def _worth_keeping(logits: np.ndarray, s: Sampling) -> tuple[np.ndarray, float | None]:
-    """The tokens of a whole row that can survive top-p and min-p, and the sum of exp(logit - largest) over the row.
+    """The tokens of a whole row that top-p and min-p can keep, and the row's sum of exp(logit - largest).
 
-    Both filters keep the largest logits down to some edge, so whatever lies below an edge of either is out. The
-    sum is left out (None) where top-p is off.
+    Both filters keep the largest logits down to some edge, so whatever lies below an edge of either is out.
+    The sum is left out (None) where top-p is off.
     """
     top = _checked(logits.max())
     total = float(np.exp(logits - top).sum(dtype=np.float64)) if s.top_p < 1.0 else None

@@ -38,9 +38,7 @@ def excess(p: Distribution, q: Distribution | None, drafted: int, share: float =
     """max(share x p - q, 0) over the tokens of p, float64 [n]; q None is all mass on the drafted token."""
     weights = share * p.probabilities
     if q is None:
-        at = int(np.searchsorted(p.ids, drafted))
-        if at < len(p.ids) and p.ids[at] == drafted:
-            weights[at] = max(weights[at] - 1.0, 0.0)
+        weights[p.ids == drafted] = 0.0
         return weights
     at = np.minimum(q.ids.searchsorted(p.ids), len(q.ids) - 1)
     shared = q.ids[at] == p.ids

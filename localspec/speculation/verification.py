@@ -73,7 +73,7 @@ class Coupled:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """Draw the draft from q and keep as much of it as the target's p allows: rejection or block verification."""
+    """Draw the draft from q and keep as much of it as p allows, by rejection or by block verification."""
 
     name: str
     judge: Callable[..., tuple[int, Distribution]]  # judgement.reject or judgement.block
@@ -98,7 +98,7 @@ class Sampled:
             return self.noise.coin(probability, start + certain + i, start)
 
         tokens, q = proposal.tokens[certain:], proposal.q[certain:]
-        # On chosen tokens both keep equally much, and rejection reads no rows beyond the first rejected token.
+        # Chosen tokens are kept equally often by both, and rejection reads no rows after the first it rejects.
         judge = self.judge if any(d is not None for d in q) else judgement.reject
         kept, successor = judge(tokens, q, p, coin)
         accepted = certain + kept
