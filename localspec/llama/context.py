@@ -1,0 +1,267 @@
+"""A model's cache and the decoding on it: feed tokens, get rows, step back."""
+
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from time import perf_counter
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import numpy as np
+
+from localspec.errors import BadSetting, ContextFull, LocalspecError, RollbackUnsupported
+from localspec.llama.batch import Batch
+from localspec.llama.failures import context_failure, decode_failure
+from localspec.llama.library import forget_log_errors, last_log_errors, lib
+from localspec.llama.model import Model
+from localspec.llama.rows import FullRows, TopRows
+from localspec.llama.threads import default_threads
+
+_KV_TYPES = {
+    "f32": lib.GGML_TYPE_F32,
+    "f16": lib.GGML_TYPE_F16,
+    "bf16": 30,  # GGML_TYPE_BF16, which llama_cpp leaves out
+    "q8_0": lib.GGML_TYPE_Q8_0,
+    "q5_1": lib.GGML_TYPE_Q5_1,
+    "q5_0": lib.GGML_TYPE_Q5_0,
+    "q4_1": lib.GGML_TYPE_Q4_1,
+    "q4_0": lib.GGML_TYPE_Q4_0,
+    "iq4_nl": lib.GGML_TYPE_IQ4_NL,
+}
+_FLASH = {
+    "auto": lib.LLAMA_FLASH_ATTN_TYPE_AUTO,
+    "on": lib.LLAMA_FLASH_ATTN_TYPE_ENABLED,
+    "off": lib.LLAMA_FLASH_ATTN_TYPE_DISABLED,
+}
+
+
+class Context:
+    """One sequence of tokens in a model's cache: a Decoder for the loop, and not for two threads at once."""
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        length: int,
+        threads: int | None = None,
+        batch_threads: int | None = None,
+        batch_size: int = 512,
+        rows_max: int = 9,
+        kv_type_k: str = "f16",
+        kv_type_v: str = "f16",
+        flash_attention: Literal["auto", "on", "off"] = "auto",
+        candidates: Callable[[np.ndarray, np.ndarray], Any] | None = None,
+    ) -> None:
+        """Room for `length` tokens; raises BadSetting, NotEnoughMemory or BackendFailure.
+
+        threads, batch_threads: for single tokens and for batches; None is the physical cores.
+        batch_size: tokens in one call into llama.cpp; prompts are read in chunks of it.
+        rows_max: the most rows that one decode may ask for, so depth + 1.
+        candidates: makes a row from ids and logits when `set_top_k` is on.
+        """
+        params = _params(length, batch_size, rows_max, kv_type_k, kv_type_v, flash_attention)
+        params.n_threads = threads or default_threads()
+        params.n_threads_batch = batch_threads or params.n_threads
+        forget_log_errors()
+        pointer = lib.llama_init_from_model(model.pointer, params)
+        if not pointer:
+            raise context_failure(model.name, length, last_log_errors())
+        self.model = model
+        self.tokens: list[int] = []  # exactly what is in the cache; for reading
+        self.busy_seconds = 0.0  # inside llama.cpp, until its results were there
+        self.capacity: int = lib.llama_n_ctx(pointer)
+        self.rows_max = rows_max
+        self._context: Any = pointer
+        self._memory: Any = lib.llama_get_memory(pointer)
+        self._chunk: int = lib.llama_n_batch(pointer)
+        self._batch = Batch(self._chunk)
+        self._snapshots: int = 0 if model.can_roll_back else lib.llama_n_rs_seq(pointer)
+        self._last_width = 0  # tokens in the last batch, the only ones a recurrent state has snapshots of
+        self._candidates = candidates
+        self._rows: FullRows | TopRows = FullRows(model.vocab.size)
+        self._sampler = _Sampler()
+        # The finalizer holds the model, so that garbage collection cannot free it first.
+        self._finalizer = weakref.finalize(self, _free, pointer, self._sampler, model)
+        model.adopt(self)
+
+    @property
+    def length(self) -> int:
+        """Tokens in the cache."""
+        return len(self.tokens)
+
+    @property
+    def can_reject_drafts(self) -> bool:
+        """Whether the last rows_max - 1 tokens of a batch can be taken back.
+
+        True for attention, and for the recurrent architectures that llama.cpp keeps snapshots for.
+        """
+        return self.model.can_roll_back or self._snapshots >= self.rows_max - 1 > 0
+
+    def decode(self, tokens: Sequence[int], rows: int) -> Sequence[Any]:
+        """Append tokens to the cache; rows for the last `rows` of them, float32 [vocab] or candidates.
+
+        The rows are read-only views of llama.cpp's buffer, valid until the next decode. Raises ContextFull,
+        NotEnoughMemory or BackendFailure; the cache is then what it was, or empty where that is impossible.
+        """
+        assert 0 <= rows <= min(len(tokens), self.rows_max), f"{rows} rows of {len(tokens)} tokens"
+        before = self.length
+        self._require_room(len(tokens))
+        try:
+            while len(tokens) > self._chunk:
+                head = min(self._chunk, len(tokens) - rows)
+                self._decode_chunk(tokens[:head], 0)
+                tokens = tokens[head:]
+            return self._decode_chunk(tokens, rows) if tokens else ()
+        except LocalspecError:
+            self._restore(before)
+            raise
+
+    def prefill(self, tokens: Sequence[int]) -> Iterator[int]:
+        """Append tokens chunk by chunk without rows, yielding the count so far: stop iterating to cancel.
+
+        Whenever it is stopped, the cache holds exactly the chunks that were decoded. Raises as `decode` does.
+        """
+        self._require_room(len(tokens))
+        for start in range(0, len(tokens), self._chunk):
+            chunk = tokens[start : start + self._chunk]
+            self.decode(chunk, 0)
+            yield start + len(chunk)
+
+    def rollback(self, keep: int) -> None:
+        """Forget everything after the first `keep` tokens: absolute, so saying it twice is saying it once."""
+        assert 0 <= keep <= self.length, f"cannot keep {keep} of {self.length} tokens"
+        if keep == self.length:
+            return
+        if not self._remove_after(keep):
+            raise RollbackUnsupported(
+                f"{self.model.name} is recurrent: it cannot step back from {self.length} to {keep} tokens",
+                hint="run it without a draft model (--no-draft)",
+            )
+        del self.tokens[keep:]
+
+    def set_top_k(self, k: int | None) -> bool:
+        """From now on rows hold the k largest logits, chosen on the device; None brings full rows back.
+
+        Returns False, and leaves full rows on, where the backend cannot do it.
+        """
+        if k is not None and self._candidates is None:
+            return False
+        installed = self._sampler.install(self._pointer, k)
+        size = self.model.vocab.size
+        self._rows = TopRows(size, self._candidates) if installed and self._candidates else FullRows(size)
+        return installed or k is None
+
+    def close(self) -> None:
+        """Free the cache and the buffers that rows point into. Saying it twice is saying it once."""
+        self._finalizer()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def _pointer(self) -> Any:  # noqa: ANN401  a C pointer
+        assert self._finalizer.alive, "the context is closed"
+        return self._context
+
+    def _decode_chunk(self, tokens: Sequence[int], rows: int) -> Sequence[Any]:
+        """One call into llama.cpp, timed until its results are there."""
+        batch = self._batch.fill(tokens, self.length, rows)
+        pointer = self._pointer
+        forget_log_errors()
+        began = perf_counter()
+        code = lib.llama_decode(pointer, batch)
+        lib.llama_synchronize(pointer)
+        self.busy_seconds += perf_counter() - began
+        if code:
+            raise decode_failure(code, last_log_errors())
+        self.tokens.extend(tokens)
+        self._last_width = len(tokens)
+        return self._rows.read(pointer, rows) if rows else ()
+
+    def _require_room(self, count: int) -> None:
+        if self.length + count > self.capacity:
+            raise ContextFull(
+                f"{self.length + count} tokens do not fit into a context of {self.capacity}",
+                hint="shorten the prompt or use a longer context (--context)",
+            )
+
+    def _remove_after(self, keep: int) -> bool:
+        """Take tokens out of C's cache; False where the memory cannot do it."""
+        dropped = self.length - keep
+        if keep and not self.model.can_roll_back:
+            if dropped > min(self._snapshots, self._last_width - 1):
+                return False
+            self._last_width = 0  # a snapshot can be used once
+        return bool(lib.llama_memory_seq_rm(self._memory, 0, keep, -1))
+
+    def _restore(self, length: int) -> None:
+        """After a failed decode: back to what the cache was, or to nothing where it cannot step back."""
+        lib.llama_synchronize(self._pointer)
+        if self._remove_after(length):
+            del self.tokens[length:]
+        else:
+            lib.llama_memory_clear(self._memory, True)
+            self.tokens.clear()
+
+
+class _Sampler:
+    """Owns the chain that llama.cpp keeps a pointer to while it is installed."""
+
+    def __init__(self) -> None:
+        self._chain: Any = None
+
+    def install(self, context: Any, k: int | None) -> bool:  # noqa: ANN401  a C pointer
+        """Replace the chain by one that keeps the k largest logits, or by none; True if one is installed."""
+        lib.llama_set_sampler(context, 0, None)
+        self.free()
+        if k is None:
+            return False
+        self._chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
+        lib.llama_sampler_chain_add(self._chain, lib.llama_sampler_init_top_k(k))
+        if lib.llama_set_sampler(context, 0, self._chain):
+            return True
+        self.free()
+        return False
+
+    def free(self) -> None:
+        chain, self._chain = self._chain, None
+        if chain:
+            lib.llama_sampler_free(chain)
+
+
+def _free(pointer: Any, sampler: _Sampler, _model: Model) -> None:  # noqa: ANN401  a C pointer
+    lib.llama_free(pointer)
+    sampler.free()
+
+
+def _params(
+    length: int, batch_size: int, rows_max: int, kv_type_k: str, kv_type_v: str, flash_attention: str
+) -> Any:  # noqa: ANN401  a C struct
+    """Context parameters from checked settings."""
+    if length < 1:
+        raise BadSetting(f"a context of {length} tokens", hint="use at least a few hundred")
+    for name in (kv_type_k, kv_type_v):
+        if name not in _KV_TYPES:
+            raise BadSetting(f"no KV cache type called {name!r}", hint=f"there are: {', '.join(_KV_TYPES)}")
+    if flash_attention not in _FLASH:
+        raise BadSetting(
+            f"flash attention cannot be {flash_attention!r}", hint=f"use one of: {', '.join(_FLASH)}"
+        )
+    if flash_attention == "off" and kv_type_v not in ("f32", "f16", "bf16"):
+        raise BadSetting(
+            "a quantised V cache needs flash attention", hint="use --flash-attention auto, or type f16"
+        )
+    params = lib.llama_context_default_params()
+    params.n_ctx = length
+    params.n_batch = params.n_ubatch = min(max(batch_size, rows_max), length)
+    params.n_outputs_max = params.n_outputs_max_per_seq = rows_max
+    params.n_rs_seq = rows_max - 1  # llama.cpp sets it to 0 for models that need none
+    params.type_k, params.type_v = _KV_TYPES[kv_type_k], _KV_TYPES[kv_type_v]
+    params.flash_attn_type = _FLASH[flash_attention]
+    params.swa_full = True  # a window-sized cache cannot step back across the window's edge
+    params.no_perf = True
+    return params

@@ -1,0 +1,96 @@
+"""The devices that the installed llama.cpp can compute on, and what it was built with."""
+
+import ctypes
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Literal
+
+from localspec.llama.library import lib, symbol
+
+DeviceKind = Literal["cpu", "gpu", "igpu", "accel"]
+
+_KINDS: tuple[DeviceKind, ...] = ("cpu", "gpu", "igpu", "accel")  # enum ggml_backend_dev_type
+_count = symbol("ggml_backend_dev_count", ctypes.c_size_t, [])
+_get = symbol("ggml_backend_dev_get", ctypes.c_void_p, [ctypes.c_size_t])
+_name = symbol("ggml_backend_dev_name", ctypes.c_char_p, [ctypes.c_void_p])
+_description = symbol("ggml_backend_dev_description", ctypes.c_char_p, [ctypes.c_void_p])
+_type = symbol("ggml_backend_dev_type", ctypes.c_int, [ctypes.c_void_p])
+_registry = symbol("ggml_backend_dev_backend_reg", ctypes.c_void_p, [ctypes.c_void_p])
+_registry_name = symbol("ggml_backend_reg_name", ctypes.c_char_p, [ctypes.c_void_p])
+_memory = symbol(
+    "ggml_backend_dev_memory",
+    None,
+    [ctypes.c_void_p, ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_size_t)],
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """Something that llama.cpp can compute on."""
+
+    name: str  # as llama.cpp calls it: "CUDA0", "Metal", "CPU"
+    description: str
+    kind: DeviceKind
+    free_bytes: int  # as the driver reports it now; on unified memory an estimate
+    total_bytes: int
+    backend: str
+
+    @property
+    def is_gpu(self) -> bool:
+        return self.kind in ("gpu", "igpu")
+
+
+@dataclass(frozen=True, slots=True)
+class BackendSummary:
+    """What the installed llama.cpp is and can do."""
+
+    binding_version: str  # of llama-cpp-python
+    llama_version: str
+    system_info: str  # instruction sets and backends, in llama.cpp's own words
+    supports_gpu: bool
+
+
+def devices() -> list[Device]:
+    """Every device, with its memory as it is now."""
+    return [_device(handle) for handle in _handles()]
+
+
+def has_gpu() -> bool:
+    """Whether a model would be offloaded by default."""
+    return any(_KINDS[_type(handle)] in ("gpu", "igpu") for handle in _handles())
+
+
+def device_handle(name: str) -> int | None:
+    """The pointer behind a device's name, case ignored; None when there is no such device."""
+    return next((handle for handle in _handles() if _text(_name(handle)).lower() == name.lower()), None)
+
+
+def backend_summary() -> BackendSummary:
+    return BackendSummary(
+        binding_version=version("llama-cpp-python"),
+        llama_version=_text(lib.llama_version()),
+        system_info=_text(lib.llama_print_system_info()).strip(),
+        supports_gpu=bool(lib.llama_supports_gpu_offload()),
+    )
+
+
+def _handles() -> list[int]:
+    handles = (_get(index) for index in range(_count()))
+    return [handle for handle in handles if _type(handle) < len(_KINDS)]
+
+
+def _device(handle: int) -> Device:
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    _memory(handle, ctypes.byref(free), ctypes.byref(total))
+    return Device(
+        name=_text(_name(handle)),
+        description=_text(_description(handle)),
+        kind=_KINDS[_type(handle)],
+        free_bytes=free.value,
+        total_bytes=total.value,
+        backend=_text(_registry_name(_registry(handle))),
+    )
+
+
+def _text(raw: bytes | None) -> str:
+    return (raw or b"").decode("utf-8", "replace")

@@ -1,0 +1,77 @@
+"""Pure translation of llama.cpp's return codes and log lines into the error tree."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from localspec.errors import BackendFailure, BadModelFile, ContextFull, LocalspecError, NotEnoughMemory
+
+_MEMORY = re.compile(
+    r"failed to allocate|unable to allocate|allocation failed|out of memory|bad_alloc|cudaMalloc"
+    r"|not enough memory|failed to reserve|cannot allocate memory",
+    re.IGNORECASE,
+)
+_CUT = re.compile(
+    r"not within the file bounds|corrupted or incomplete|failed to read|unexpected end|EOF", re.IGNORECASE
+)
+_ARCHITECTURE = re.compile(r"unknown model architecture: '([^']*)'")
+_MEMORY_HINT = (
+    "use a smaller model or quantisation, a shorter context (--context), or fewer GPU layers (--gpu-layers)"
+)
+
+
+def load_failure(path: Path, log: Sequence[str]) -> LocalspecError:
+    """Why llama.cpp would not load a file that looks like a GGUF."""
+    text = "\n".join(log)
+    if found := _ARCHITECTURE.search(text):
+        return BadModelFile(
+            f"{path.name} is a model of architecture {found[1]!r}, which this llama.cpp does not know",
+            hint="a newer llama-cpp-python may: pip install --upgrade llama-cpp-python",
+        )
+    if _MEMORY.search(text):
+        return NotEnoughMemory(f"not enough memory to load {path.name}: {reason(log)}", hint=_MEMORY_HINT)
+    if _CUT.search(text):
+        return BadModelFile(f"{path.name} is cut off or damaged: {reason(log)}", hint="fetch the file again")
+    return BadModelFile(
+        f"llama.cpp cannot load {path.name}: {reason(log)}", hint="fetch it again, or use another file"
+    )
+
+
+def context_failure(name: str, length: int, log: Sequence[str]) -> LocalspecError:
+    """Why llama.cpp would not make a context; without a reason in its log it is memory, as a rule."""
+    if not log or _MEMORY.search("\n".join(log)):
+        return NotEnoughMemory(
+            f"not enough memory for a context of {length} tokens on {name}: {reason(log)}", hint=_MEMORY_HINT
+        )
+    return BackendFailure(
+        f"llama.cpp cannot make a context for {name}: {reason(log)}",
+        hint="try --flash-attention auto, KV cache type f16 and a shorter context",
+    )
+
+
+def decode_failure(code: int, log: Sequence[str]) -> LocalspecError:
+    """What a return code of llama_decode other than 0 means."""
+    if code == 1:
+        return ContextFull(
+            "llama.cpp found no room in the cache for the batch", hint="use a longer context (--context)"
+        )
+    if code == 2:
+        return BackendFailure("llama.cpp was told to stop in the middle of a batch", hint="run it again")
+    if code == -1:
+        return BackendFailure(
+            f"llama.cpp refused the batch: {reason(log)}",
+            hint="the tokens may belong to another model's vocabulary",
+        )
+    if code == -2 or _MEMORY.search("\n".join(log)):
+        return NotEnoughMemory(
+            f"llama.cpp ran out of memory while decoding: {reason(log)}", hint=_MEMORY_HINT
+        )
+    return BackendFailure(
+        f"llama.cpp failed to decode (code {code}): {reason(log)}",
+        hint="check the driver and free device memory; `localspec doctor` shows both",
+    )
+
+
+def reason(log: Sequence[str]) -> str:
+    """The first error line without the name of the C function: later ones repeat it from further out."""
+    return re.sub(r"^(?:[\w:~]+: )+", "", log[0]) if log else "it gave no reason"

@@ -1,0 +1,92 @@
+"""Loads llama.cpp once: its log goes to `logging`, and an abort inside it ends in one clear line."""
+
+import atexit
+import contextlib
+import ctypes
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from localspec.errors import BackendFailure
+from localspec.llama.log import LogRouter
+
+os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # ggml's crash handler would attach gdb and print pages
+
+try:
+    from llama_cpp import llama_cpp as lib
+except (ImportError, OSError, RuntimeError, AttributeError) as error:
+    raise BackendFailure(
+        f"llama.cpp could not be loaded: {error}",
+        hint="reinstall it: pip install --force-reinstall --no-cache-dir llama-cpp-python; "
+        "a GPU build also needs its driver's libraries",
+    ) from error
+
+__all__ = ["forget_log_errors", "last_log_errors", "lib", "symbol"]
+
+_router = LogRouter()
+
+
+def last_log_errors() -> tuple[str, ...]:
+    """What llama.cpp logged as errors since `forget_log_errors`, oldest first."""
+    return _router.errors
+
+
+def forget_log_errors() -> None:
+    """Start a new record of errors; called before a call whose failure may have to be explained."""
+    _router.forget()
+
+
+def symbol(name: str, result: Any, arguments: Sequence[Any]) -> Any:  # noqa: ANN401  ctypes has no better type
+    """A C function of libllama, libggml or libggml-base that llama_cpp does not bind as it is needed here.
+
+    Looked up through the library that is already loaded: the wheels carry every library several times under
+    different names, and opening another copy by its path would give one with its own devices and callbacks.
+    """
+    for module in _modules():
+        with contextlib.suppress(AttributeError):
+            function = module[name]
+            function.restype, function.argtypes = result, list(arguments)
+            return function
+    raise BackendFailure(
+        f"this llama.cpp has no function called {name}",
+        hint="localspec is tested with llama-cpp-python 0.3.36: pip install llama-cpp-python==0.3.36",
+    )
+
+
+def _modules() -> Iterator[ctypes.CDLL]:
+    yield lib._lib  # on Linux and macOS this finds the functions of the libraries it depends on as well
+    if sys.platform == "win32":
+        for stem in ("ggml-base", "libggml-base", "ggml", "libggml"):
+            path = Path(lib._base_path) / f"{stem}.dll"
+            if path.exists():
+                yield ctypes.CDLL(str(path))  # Windows hands out the loaded one
+
+
+@lib.llama_log_callback  # type: ignore[untyped-decorator]
+def _on_log(level: int, text: bytes, _data: object) -> None:
+    _router.write(level, text.decode("utf-8", "replace"))
+
+
+@ctypes.CFUNCTYPE(None, ctypes.c_char_p)  # type: ignore[untyped-decorator]
+def _on_abort(message: bytes) -> NoReturn:
+    """llama.cpp calls abort() when this returns and no exception can cross it, so the process ends here."""
+    reason = message.decode("utf-8", "replace").strip()
+    with contextlib.suppress(OSError, ValueError, RuntimeError):
+        sys.stdout.flush()
+    hint = "a bug or a driver problem; try fewer GPU layers, another KV cache type or a shorter context"
+    os.write(2, f"error: llama.cpp aborted: {reason}\nhint: {hint}\n".encode())
+    os._exit(1)
+
+
+def _silence() -> None:
+    """Point the log at a C function that does nothing: libraries log while they unload, after Python is gone."""
+    harmless = ctypes.cast(lib._lib.llama_max_devices, lib.llama_log_callback)
+    lib.llama_log_set(harmless, None)
+
+
+lib.llama_log_set(_on_log, None)  # also ggml's; replaces llama_cpp's own callback, which prints
+symbol("ggml_set_abort_callback", ctypes.c_void_p, [ctypes.c_void_p])(_on_abort)
+lib.llama_backend_init()
+atexit.register(_silence)

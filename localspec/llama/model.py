@@ -1,0 +1,134 @@
+"""A loaded model file: its weights, its facts and its vocabulary."""
+
+import ctypes
+import os
+import weakref
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from localspec.errors import BadSetting
+from localspec.llama import devices
+from localspec.llama.failures import load_failure
+from localspec.llama.library import forget_log_errors, last_log_errors, lib
+from localspec.llama.modelfile import check_model_file
+from localspec.llama.vocab import Vocab
+
+if TYPE_CHECKING:
+    from localspec.llama.context import Context
+
+
+class Model:
+    """Weights in memory, on one device; contexts made from it are closed with it."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        gpu_layers: int | None = None,
+        mmap: bool = True,
+        vocab_only: bool = False,
+        device: str | None = None,
+    ) -> None:
+        """Load a GGUF; raises BadModelFile, NotEnoughMemory or BadSetting.
+
+        gpu_layers: how many layers go to the GPU; None is all of them where there is a GPU.
+        device: a name from `devices()`; None is the first GPU, or the CPU where there is none.
+        """
+        check_model_file(path)
+        self.path = path
+        params, keep = _model_params(gpu_layers, mmap, vocab_only, device)
+        forget_log_errors()
+        pointer = lib.llama_model_load_from_file(os.fsencode(path), params)
+        del keep
+        if not pointer:
+            raise load_failure(path, last_log_errors())
+        self._pointer: Any = pointer
+        self._contexts: weakref.WeakSet[Context] = weakref.WeakSet()
+        self._finalizer = weakref.finalize(self, lib.llama_model_free, pointer)
+        self.metadata: Mapping[str, str] = _metadata(pointer)
+        self.vocab = Vocab(lib.llama_model_get_vocab(pointer))
+        self.architecture = self.metadata.get("general.architecture", "")
+        self.name = self.metadata.get("general.name") or path.stem
+        self.size_bytes: int = lib.llama_model_size(pointer)
+        self.parameter_count: int = lib.llama_model_n_params(pointer)
+        self.layer_count: int = lib.llama_model_n_layer(pointer)
+        self.trained_context_length: int = lib.llama_model_n_ctx_train(pointer)
+        self.chat_template = _text(lib.llama_model_chat_template(pointer, None))
+        self.is_recurrent = bool(lib.llama_model_is_recurrent(pointer))
+        self.is_hybrid = bool(lib.llama_model_is_hybrid(pointer))
+
+    @property
+    def can_roll_back(self) -> bool:
+        """Whether the cache can drop any number of its last tokens; see also Context.can_reject_drafts."""
+        return not (self.is_recurrent or self.is_hybrid)
+
+    @property
+    def pointer(self) -> Any:  # noqa: ANN401  a C pointer, for this package only
+        assert self._finalizer.alive, f"{self.name} is closed"
+        return self._pointer
+
+    def adopt(self, context: "Context") -> None:
+        """Close this context before the model."""
+        self._contexts.add(context)
+
+    def close(self) -> None:
+        """Free the contexts, then the weights. Saying it twice is saying it once."""
+        for context in list(self._contexts):
+            context.close()
+        self._finalizer()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _model_params(
+    gpu_layers: int | None, mmap: bool, vocab_only: bool, device: str | None
+) -> tuple[Any, Any]:
+    """The parameters, and what has to stay alive until the model is loaded."""
+    params = lib.llama_model_default_params()
+    params.vocab_only = vocab_only
+    params.load_mode = lib.LLAMA_LOAD_MODE_AUTO if mmap else lib.LLAMA_LOAD_MODE_NONE
+    params.split_mode = lib.LLAMA_SPLIT_MODE_NONE
+    if gpu_layers == 0 or (device or "").lower() == "cpu" or not devices.has_gpu():
+        params.n_gpu_layers = 0
+        params.main_gpu = -1  # not even for prompts, so that no memory of the GPU is taken
+        return params, None
+    params.n_gpu_layers = -1 if gpu_layers is None else gpu_layers
+    if device is None:
+        return params, None
+    handle = devices.device_handle(device)
+    if handle is None:
+        names = ", ".join(found.name for found in devices.devices())
+        raise BadSetting(f"no device called {device!r}", hint=f"there are: {names}")
+    chosen = (ctypes.c_void_p * 2)(handle, None)
+    params.devices = ctypes.cast(chosen, ctypes.c_void_p)
+    return params, chosen
+
+
+def _metadata(pointer: Any) -> dict[str, str]:  # noqa: ANN401  a C pointer
+    """Every key-value of the file that is not an array, as llama.cpp prints it."""
+    count = lib.llama_model_meta_count(pointer)
+    read_key, read_value = lib.llama_model_meta_key_by_index, lib.llama_model_meta_val_str_by_index
+    return {_whole(read_key, pointer, i): _whole(read_value, pointer, i) for i in range(count)}
+
+
+def _whole(read: Callable[..., int], pointer: Any, index: int) -> str:  # noqa: ANN401  a C pointer
+    """A string whose length C tells only while it writes: asked again with room for all of it."""
+    size = 256
+    while True:
+        buffer = ctypes.create_string_buffer(size)
+        needed = read(pointer, index, buffer, size)
+        if needed < size:
+            return _text(buffer.value) or ""
+        size = needed + 1
+
+
+def _text(raw: bytes | None) -> str | None:
+    return None if raw is None else raw.decode("utf-8", "replace")

@@ -1,0 +1,192 @@
+"""Random models of a few architectures, small enough to write in milliseconds."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import gguf
+import numpy as np
+
+from tests.gguf.vocabularies import CHATML, add_bpe, add_spm
+
+Tensors = Iterator[tuple[str, np.ndarray]]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a test model is; equal shapes give equal files."""
+
+    architecture: Literal["llama", "gemma2", "mamba", "lfm2"] = "llama"
+    vocab: Literal["bpe", "spm"] = "bpe"
+    vocab_size: int = 512
+    layers: int = 2
+    embedding: int = 64
+    heads: int = 4
+    kv_heads: int = 2
+    feed_forward: int = 128
+    tied: bool = False  # the output matrix is the embedding
+    window: int = 16  # gemma2 only: every other layer sees so many tokens
+    context_length: int = 2048  # tokens, as the file says
+    weights: Literal["F32", "F16", "Q8_0"] = "F16"
+    seed: int = 0
+    noise: float = 0.0  # share of random change: gives a draft for the model with the same seed
+    add_bos: bool = False
+    chat_template: str | None = CHATML
+    name: str = "tiny"
+
+
+def write_gguf(path: Path, shape: Shape = Shape()) -> Path:
+    """Write a model and return its path."""
+    writer = gguf.GGUFWriter(path, shape.architecture)
+    writer.add_name(shape.name)
+    writer.add_context_length(shape.context_length)
+    writer.add_embedding_length(shape.embedding)
+    writer.add_block_count(shape.layers)
+    writer.add_vocab_size(shape.vocab_size)
+    writer.add_layer_norm_rms_eps(1e-5)
+    if shape.chat_template is not None:
+        writer.add_chat_template(shape.chat_template)
+    {"bpe": add_bpe, "spm": add_spm}[shape.vocab](writer, shape.vocab_size, shape.add_bos)
+    add_header, tensors = _ARCHITECTURES[shape.architecture]
+    add_header(writer, shape)
+    random, noise = np.random.default_rng(shape.seed), np.random.default_rng(shape.seed + 1)
+    for name, values in _common(shape, random):
+        _add(writer, name, values, shape, noise)
+    for layer in range(shape.layers):
+        for name, values in tensors(shape, layer, random):
+            _add(writer, f"blk.{layer}.{name}", values, shape, noise)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _add(
+    writer: gguf.GGUFWriter, name: str, values: np.ndarray, shape: Shape, noise: np.random.Generator
+) -> None:
+    if values.ndim == 1 or "ssm_" in name or "conv" in name:
+        writer.add_tensor(name, values.astype(np.float32))
+        return
+    if shape.noise:
+        values = values + shape.noise * values.std() * noise.standard_normal(values.shape, dtype=np.float32)
+    kind = gguf.GGMLQuantizationType[shape.weights]
+    writer.add_tensor(name, gguf.quants.quantize(values.astype(np.float32), kind), raw_dtype=kind)
+
+
+def _matrix(random: np.random.Generator, rows: int, columns: int, scale: float = 1.0) -> np.ndarray:
+    return random.standard_normal((rows, columns), dtype=np.float32) * np.float32(scale / columns**0.5)
+
+
+def _common(shape: Shape, random: np.random.Generator) -> Tensors:
+    embedding = _matrix(random, shape.vocab_size, shape.embedding, scale=3.0)
+    yield "token_embd.weight", embedding
+    norm = "token_embd_norm.weight" if shape.architecture == "lfm2" else "output_norm.weight"
+    yield norm, np.ones(shape.embedding)
+    if not shape.tied and shape.architecture != "gemma2":
+        yield "output.weight", _matrix(random, shape.vocab_size, shape.embedding, scale=3.0)
+
+
+def _transformer_header(writer: gguf.GGUFWriter, shape: Shape) -> None:
+    _attention_header(writer, shape)
+    writer.add_head_count_kv(shape.kv_heads)
+
+
+def _attention_header(writer: gguf.GGUFWriter, shape: Shape) -> None:
+    writer.add_head_count(shape.heads)
+    writer.add_feed_forward_length(shape.feed_forward)
+    writer.add_rope_dimension_count(shape.embedding // shape.heads)
+
+
+def _attention(shape: Shape, random: np.random.Generator) -> Tensors:
+    width, kv = shape.embedding, shape.embedding // shape.heads * shape.kv_heads
+    yield "attn_norm.weight", np.ones(width)
+    yield "attn_q.weight", _matrix(random, width, width, scale=2.0)
+    yield "attn_k.weight", _matrix(random, kv, width, scale=2.0)
+    yield "attn_v.weight", _matrix(random, kv, width)
+    yield "attn_output.weight", _matrix(random, width, width)
+
+
+def _feed_forward(shape: Shape, random: np.random.Generator) -> Tensors:
+    yield "ffn_norm.weight", np.ones(shape.embedding)
+    yield "ffn_gate.weight", _matrix(random, shape.feed_forward, shape.embedding)
+    yield "ffn_up.weight", _matrix(random, shape.feed_forward, shape.embedding)
+    yield "ffn_down.weight", _matrix(random, shape.embedding, shape.feed_forward)
+
+
+def _llama(shape: Shape, _layer: int, random: np.random.Generator) -> Tensors:
+    yield from _attention(shape, random)
+    yield from _feed_forward(shape, random)
+
+
+def _gemma2_header(writer: gguf.GGUFWriter, shape: Shape) -> None:
+    _transformer_header(writer, shape)
+    writer.add_sliding_window(shape.window)
+    writer.add_key_length(shape.embedding // shape.heads)
+    writer.add_value_length(shape.embedding // shape.heads)
+
+
+def _gemma2(shape: Shape, layer: int, random: np.random.Generator) -> Tensors:
+    yield from _llama(shape, layer, random)
+    # gemma scales its embeddings by sqrt(width): what the layers add must be as large to have a say
+    yield "post_attention_norm.weight", np.full(shape.embedding, 2 * shape.embedding**0.5)
+    yield "post_ffw_norm.weight", np.full(shape.embedding, shape.embedding**0.5)
+
+
+_STATE, _KERNEL = 8, 4
+
+
+def _mamba_header(writer: gguf.GGUFWriter, shape: Shape) -> None:
+    writer.add_head_count(0)
+    writer.add_feed_forward_length(0)
+    writer.add_ssm_conv_kernel(_KERNEL)
+    writer.add_ssm_inner_size(2 * shape.embedding)
+    writer.add_ssm_state_size(_STATE)
+    writer.add_ssm_time_step_rank(_STATE)
+
+
+def _mamba(shape: Shape, _layer: int, random: np.random.Generator) -> Tensors:
+    inner = 2 * shape.embedding
+    yield "attn_norm.weight", np.ones(shape.embedding)
+    yield "ssm_in.weight", _matrix(random, 2 * inner, shape.embedding)
+    yield "ssm_conv1d.weight", _matrix(random, inner, _KERNEL)
+    yield "ssm_conv1d.bias", np.zeros(inner)
+    yield "ssm_x.weight", _matrix(random, 3 * _STATE, inner)
+    yield "ssm_dt.weight", _matrix(random, inner, _STATE)
+    yield "ssm_dt.bias", np.zeros(inner)
+    yield "ssm_a", -np.tile(np.arange(1, _STATE + 1, dtype=np.float32), (inner, 1))
+    yield "ssm_d", np.ones(inner)
+    yield "ssm_out.weight", _matrix(random, shape.embedding, inner)
+
+
+def _lfm2_header(writer: gguf.GGUFWriter, shape: Shape) -> None:
+    _attention_header(writer, shape)
+    writer.add_head_count_kv([0 if layer % 2 == 0 else shape.kv_heads for layer in range(shape.layers)])
+    writer.add_shortconv_l_cache(_KERNEL)
+
+
+def _lfm2(shape: Shape, layer: int, random: np.random.Generator) -> Tensors:
+    """Short convolutions, whose state is recurrent, alternate with attention."""
+    width = shape.embedding
+    yield from _feed_forward(shape, random)
+    if layer % 2:
+        yield from _attention(shape, random)
+        yield "attn_q_norm.weight", np.ones(width // shape.heads)
+        yield "attn_k_norm.weight", np.ones(width // shape.heads)
+        return
+    yield "attn_norm.weight", np.ones(width)
+    yield "shortconv.conv.weight", _matrix(random, width, _KERNEL)
+    yield "shortconv.in_proj.weight", _matrix(random, 3 * width, width)
+    yield "shortconv.out_proj.weight", _matrix(random, width, width)
+
+
+_ARCHITECTURES: dict[
+    str,
+    tuple[Callable[[gguf.GGUFWriter, Shape], None], Callable[[Shape, int, np.random.Generator], Tensors]],
+] = {
+    "llama": (_transformer_header, _llama),
+    "gemma2": (_gemma2_header, _gemma2),
+    "mamba": (_mamba_header, _mamba),
+    "lfm2": (_lfm2_header, _lfm2),
+}

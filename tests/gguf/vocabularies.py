@@ -1,0 +1,67 @@
+"""Vocabularies of any size in the two tokenizer families that matter: byte-level BPE and SentencePiece."""
+
+import itertools
+
+import gguf
+
+CONTROL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+CHATML = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+_FREQUENT = " etaoinshrdlucmwfgypbvk.,'\nETAOINSHRDLUCMWFGYPBVKJjxqzXQZ0123456789()[]{}:;-_=+*/\"<>"
+
+
+def byte_letters() -> dict[int, str]:
+    """GPT-2's printable stand-in for every byte."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = (byte for byte in range(256) if byte not in printable)
+    return {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}
+
+
+def add_bpe(writer: gguf.GGUFWriter, size: int, add_bos: bool) -> None:
+    """Bytes, then merges of pairs and triples, frequent letters first, until it is full; control tokens last."""
+    letters = byte_letters()
+    order = [letters[ord(c)] for c in _FREQUENT]
+    order += [letter for letter in letters.values() if letter not in order]
+    merges = list(itertools.islice(_merges(order), size - 256 - len(CONTROL)))
+    tokens = [*letters.values(), *(left + right for left, right in merges), *CONTROL]
+    kinds = [gguf.TokenType.NORMAL] * (size - len(CONTROL)) + [gguf.TokenType.CONTROL] * len(CONTROL)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(tokens)
+    writer.add_token_types(kinds)
+    writer.add_token_merges([f"{left} {right}" for left, right in merges] or ["a b"])
+    writer.add_bos_token_id(size - 3)
+    writer.add_eos_token_id(size - 1)
+    writer.add_add_bos_token(add_bos)
+
+
+def _merges(order: list[str]):
+    yield from itertools.product(order, order)
+    yield from ((left + middle, right) for left, middle, right in itertools.product(order, order, order))
+
+
+def add_spm(writer: gguf.GGUFWriter, size: int, add_bos: bool) -> None:
+    """<unk>, <s>, </s>, 256 bytes, ChatML's control tokens, then characters and pairs with falling scores."""
+    head = [
+        ("<unk>", gguf.TokenType.UNKNOWN),
+        ("<s>", gguf.TokenType.CONTROL),
+        ("</s>", gguf.TokenType.CONTROL),
+    ]
+    head += [(f"<0x{byte:02X}>", gguf.TokenType.BYTE) for byte in range(256)]
+    head += [(text, gguf.TokenType.CONTROL) for text in CONTROL]
+    order = [c.replace(" ", "▁") for c in _FREQUENT if c != "\n"]
+    pieces = itertools.chain(order, (a + b for a, b in itertools.product(order, order) if b != "▁"))
+    tail = [(piece, gguf.TokenType.NORMAL) for piece in itertools.islice(pieces, size - len(head))]
+    assert len(head) + len(tail) == size, (
+        f"an spm vocabulary has {len(head) + 1} to {len(head) + len(tail)} tokens here"
+    )
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list([text for text, _ in head + tail])
+    writer.add_token_scores([-float(i) for i in range(size)])
+    writer.add_token_types([kind for _, kind in head + tail])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_unk_token_id(0)
+    writer.add_add_bos_token(add_bos)
