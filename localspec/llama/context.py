@@ -16,6 +16,7 @@ from localspec.llama.model import Model
 from localspec.llama.rows import FullRows, TopRows
 from localspec.llama.threads import default_threads
 
+_LONGEST = 2**25  # tokens: above every model; llama.cpp would fill the memory with its cell table first
 _KV_TYPES = {
     "f32": lib.GGML_TYPE_F32,
     "f16": lib.GGML_TYPE_F16,
@@ -242,8 +243,8 @@ def _params(
     length: int, batch_size: int, rows_max: int, kv_type_k: str, kv_type_v: str, flash_attention: str
 ) -> Any:  # noqa: ANN401  a C struct
     """Context parameters from checked settings."""
-    if length < 1:
-        raise BadSetting(f"a context of {length} tokens", hint="use at least a few hundred")
+    if not 1 <= length <= _LONGEST:
+        raise BadSetting(f"a context cannot have {length} tokens", hint=f"use 1 to {_LONGEST}")
     for name in (kv_type_k, kv_type_v):
         if name not in _KV_TYPES:
             raise BadSetting(f"no KV cache type called {name!r}", hint=f"there are: {', '.join(_KV_TYPES)}")

@@ -81,7 +81,7 @@ def _on_abort(message: bytes) -> NoReturn:
 
 
 def _silence() -> None:
-    """Point the log at a C function that does nothing: libraries log while they unload, after Python is gone."""
+    """Point the log at a harmless C function: libraries log while they unload, after Python is gone."""
     harmless = ctypes.cast(lib._lib.llama_max_devices, lib.llama_log_callback)
     lib.llama_log_set(harmless, None)
 

@@ -8,7 +8,7 @@ logger = logging.getLogger("localspec.llama")
 logger.addHandler(logging.NullHandler())
 
 _CONTINUES = 5  # GGML_LOG_LEVEL_CONT: more of the line before
-_LEVELS = {0: logging.INFO, 1: logging.INFO, 2: logging.WARNING, 3: logging.ERROR, 4: logging.DEBUG}
+_LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}  # GGML_LOG_LEVEL
 
 
 class LogRouter:

@@ -4,36 +4,25 @@ import ctypes
 import math
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 
 def default_threads() -> int:
     """Physical cores, at least 1: two threads on one core slow ggml down, as sharing it with others does."""
-    logical = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    physical = _physical_cores() or logical
-    return max(1, min(physical, logical))
+    count = _CORES.get(sys.platform, os.cpu_count)()
+    return max(1, count or os.cpu_count() or 1)
 
 
-def _physical_cores() -> int | None:
-    """Cores without their hyperthreads (on macOS only the fast ones); None where the system does not tell."""
-    if sys.platform == "linux":
-        return _linux_cores()
-    if sys.platform == "darwin":
-        return _macos_cores()
-    if sys.platform == "win32":
-        return _windows_cores()
-    return None
-
-
-def _linux_cores() -> int | None:
-    siblings = set()
-    for cpu in os.sched_getaffinity(0):
-        try:
-            siblings.add(Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text())
-        except OSError:
-            return _cgroup_cores()
-    quota = _cgroup_cores()
-    return min(len(siblings), quota) if quota else len(siblings)
+def _linux_cores() -> int:
+    """Cores that this process may run on, without their hyperthreads and within a container's quota."""
+    allowed = os.sched_getaffinity(0)
+    topology = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+    try:
+        count = len({Path(topology.format(cpu)).read_text() for cpu in allowed})
+    except OSError:
+        count = len(allowed)
+    return min(count, _cgroup_cores() or count)
 
 
 def _cgroup_cores() -> int | None:
@@ -46,6 +35,7 @@ def _cgroup_cores() -> int | None:
 
 
 def _macos_cores() -> int | None:
+    """The fast cores: a slow one holds the others up, because every thread gets an equal share."""
     library = ctypes.CDLL(None)
     for name in (b"hw.perflevel0.physicalcpu", b"hw.physicalcpu"):
         value, size = ctypes.c_int32(0), ctypes.c_size_t(4)
@@ -67,3 +57,10 @@ def _windows_cores() -> int | None:
         offset += int.from_bytes(buffer.raw[offset + 4 : offset + 8], "little")
         cores += 1
     return cores
+
+
+_CORES: dict[str, Callable[[], int | None]] = {
+    "linux": _linux_cores,
+    "darwin": _macos_cores,
+    "win32": _windows_cores,
+}

@@ -1,0 +1,27 @@
+"""Fixtures that every test may need."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+# Plain `pytest` does not make the checkout importable; last, so that an installed localspec stays first.
+sys.path.append(str(Path(__file__).parent.parent))
+
+
+@pytest.fixture(scope="session")
+def tiny_gguf(tmp_path_factory) -> Callable[..., Path]:
+    """Writes a tiny GGUF and returns its path: tiny_gguf(vocab_size=300); equal arguments give the same file."""
+    from tests.gguf import Shape, write_gguf
+
+    folder = tmp_path_factory.mktemp("gguf")
+    written: dict[Shape, Path] = {}
+
+    def write(**shape) -> Path:
+        wanted = Shape(**shape)
+        if wanted not in written:
+            written[wanted] = write_gguf(folder / f"{wanted.name}-{len(written)}.gguf", wanted)
+        return written[wanted]
+
+    return write

@@ -1,0 +1,313 @@
+"""Decoding on real GGUFs: rows, chunks, rollback, cancellation, top-k."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from localspec.errors import BackendFailure, BadSetting, ContextFull, RollbackUnsupported
+from localspec.llama.context import Context
+from localspec.llama.library import lib
+from localspec.llama.model import Model
+from localspec.llama.widths import width_gap
+
+BIG = {"vocab_size": 128_256, "tied": True, "embedding": 32}
+WINDOW = {"architecture": "gemma2", "window": 8, "layers": 4}
+
+NEAR = 0.1  # far above what batch widths change in these logits, far below what a wrong token does
+
+
+@dataclass(frozen=True)
+class Candidates:
+    ids: np.ndarray
+    logits: np.ndarray
+
+
+def row_after(context, tokens) -> np.ndarray:
+    """The row after the tokens, on an empty cache."""
+    context.rollback(0)
+    return np.array(context.decode(tokens, 1)[0])
+
+
+# rows
+
+
+def test_rows_are_views_of_llama_cpps_own_buffer(context, tokens):
+    decoder = context(**BIG)
+    rows = decoder.decode(tokens(5), 5)
+    address = lib.llama_get_logits(decoder._pointer)
+    base = np.ctypeslib.as_array(address, shape=(1,)).__array_interface__["data"][0]
+    assert [row.__array_interface__["data"][0] for row in rows] == [base + 4 * 128_256 * i for i in range(5)]
+    assert all(row.dtype == np.float32 and row.shape == (128_256,) and not row.flags.writeable for row in rows)
+
+
+def test_rows_belong_to_the_last_tokens_in_order(context, tokens):
+    decoder, sequence = context(), tokens(12)
+    last = [np.array(row) for row in decoder.decode(sequence, 3)]
+    alone = [row_after(decoder, sequence[: n + 1]) for n in (9, 10, 11)]
+    np.testing.assert_allclose(last, alone, atol=NEAR)
+
+
+def test_rows_depend_on_every_token_before(context, tokens):
+    decoder, sequence = context(), tokens(12)
+    other = [sequence[0] + 1, *sequence[1:]]
+    assert np.abs(row_after(decoder, sequence) - row_after(decoder, other)).max() > 0.1
+
+
+def test_no_rows_are_read_when_none_are_asked_for(context, tokens):
+    decoder = context()
+    assert len(decoder.decode(tokens(4), 0)) == 0
+    assert decoder.length == 4
+
+
+def test_nothing_to_decode_changes_nothing(context):
+    decoder = context()
+    assert len(decoder.decode([], 0)) == 0
+    assert decoder.tokens == []
+
+
+def test_rows_that_are_not_finite_are_an_error_and_leave_the_cache_as_it_was(tiny_gguf, tmp_path, tokens):
+    broken = tmp_path / "broken.gguf"
+    data = bytearray(tiny_gguf(weights="F32").read_bytes())
+    data[-4096:] = np.full(1024, np.nan, np.float32).tobytes()  # the end of the last layer's last matrix
+    broken.write_bytes(data)
+    with Model(broken) as model, Context(model, length=64) as decoder:
+        list(decoder.prefill(tokens(6)))
+        with pytest.raises(BackendFailure, match="not finite"):
+            decoder.decode(tokens(3), 3)
+        assert decoder.tokens == tokens(6)
+
+
+def test_time_inside_llama_cpp_is_counted(context, tokens):
+    decoder = context()
+    assert decoder.busy_seconds == 0
+    decoder.decode(tokens(4), 1)
+    first = decoder.busy_seconds
+    list(decoder.prefill(tokens(40)))
+    assert 0 < first < decoder.busy_seconds
+
+
+# chunks
+
+
+@pytest.mark.parametrize("rows", [0, 1, 9])
+@pytest.mark.parametrize("count", [15, 16, 17, 24, 25, 64, 70])
+def test_chunked_decode_equals_one_batch(context, tokens, count, rows):
+    chunked, whole = context({"batch_size": 16}), context({"batch_size": 512})
+    sequence = tokens(count)
+    got, expected = chunked.decode(sequence, rows), whole.decode(sequence, rows)
+    assert chunked.tokens == whole.tokens == sequence
+    assert len(got) == rows
+    np.testing.assert_allclose(list(got), list(expected), atol=NEAR)
+
+
+def test_prefill_counts_its_chunks(context, tokens):
+    assert list(context({"batch_size": 16}).prefill(tokens(40))) == [16, 32, 40]
+
+
+def test_prefill_leaves_what_decode_would(context, tokens):
+    filled, decoded = context({"batch_size": 16}), context()
+    list(filled.prefill(tokens(40)))
+    decoded.decode(tokens(40), 0)
+    np.testing.assert_allclose(filled.decode([7], 1)[0], decoded.decode([7], 1)[0], atol=NEAR)
+
+
+@pytest.mark.parametrize("stop_after", [0, 1, 2])
+def test_a_cancelled_prefill_that_is_continued_equals_one_that_was_not(context, tokens, stop_after):
+    cancelled, straight = context({"batch_size": 16}), context({"batch_size": 16})
+    sequence = tokens(60)
+    chunks = cancelled.prefill(sequence)
+    for _ in range(stop_after):
+        next(chunks)
+    chunks.close()
+    assert cancelled.tokens == sequence[: 16 * stop_after]
+    list(cancelled.prefill(sequence[cancelled.length :]))
+    list(straight.prefill(sequence))
+    np.testing.assert_array_equal(cancelled.decode([7], 1)[0], straight.decode([7], 1)[0])
+
+
+# rollback
+
+
+@pytest.mark.parametrize("shape", [{}, {"tied": True, "weights": "Q8_0"}, WINDOW], ids=["llama", "q8", "window"])
+@pytest.mark.parametrize("keep", [0, 1, 5, 8, 23, 39])
+def test_after_a_rollback_rows_equal_a_fresh_contexts(context, tokens, shape, keep):
+    rolled, fresh = context(**shape), context(**shape)
+    kept, dropped, after = tokens(keep), tokens(40 - keep, seed=1), tokens(3, seed=2)
+    gap = max(width_gap(fresh, tokens(40)), 1e-6)
+    rolled.decode(kept + dropped, 0)
+    rolled.rollback(keep)
+    assert rolled.tokens == kept
+    got = np.array(rolled.decode(after, 3))
+    fresh.decode(kept, 0) if kept else None
+    assert np.abs(got - np.array(fresh.decode(after, 3))).max() <= gap
+
+
+def test_rollback_across_the_window_many_times_equals_a_fresh_context(context, tokens):
+    """A window of 8: drafts are rejected at every distance from its edge, far beyond the first window."""
+    rolled, fresh = context(**WINDOW), context(**WINDOW)
+    gap = max(width_gap(fresh, tokens(60)), 1e-6)
+    random = np.random.default_rng(3)
+    kept: list[int] = []
+    while len(kept) < 60:
+        batch = random.integers(3, 250, 6).tolist()
+        rolled.decode(batch, 6)
+        kept += batch[: random.integers(1, 7)]
+        rolled.rollback(len(kept))
+    assert np.abs(rolled.decode([9], 1)[0] - row_after(fresh, [*kept, 9])).max() <= gap
+
+
+def test_the_window_of_the_test_model_is_real(context, tokens):
+    """Otherwise the tests above would pass with a cache that forgets the window."""
+    windowed, wide = context(**WINDOW), context(**(WINDOW | {"window": 512}))
+    sequence = tokens(40)
+    assert np.abs(row_after(windowed, sequence) - row_after(wide, sequence)).max() > 0.1
+
+
+def test_rollback_is_idempotent(context, tokens):
+    decoder = context()
+    decoder.decode(tokens(10), 0)
+    for _ in range(3):
+        decoder.rollback(6)
+        assert decoder.tokens == tokens(10)[:6]
+
+
+def test_rollback_to_more_than_there_is_is_our_own_bug(context, tokens):
+    decoder = context()
+    decoder.decode(tokens(3), 0)
+    with pytest.raises(AssertionError):
+        decoder.rollback(4)
+
+
+def test_a_recurrent_model_is_known_before_the_first_cycle_and_refuses(context, tokens):
+    decoder = context(architecture="mamba")
+    assert not decoder.model.can_roll_back
+    assert not decoder.can_reject_drafts
+    decoder.decode(tokens(6), 0)
+    with pytest.raises(RollbackUnsupported, match="recurrent"):
+        decoder.rollback(4)
+    assert decoder.tokens == tokens(6)
+    decoder.rollback(0)
+    assert decoder.tokens == []
+
+
+def test_a_hybrid_with_snapshots_takes_back_drafts_of_the_last_batch_only(context, tokens):
+    rolled, fresh = context(architecture="lfm2"), context(architecture="lfm2")
+    assert rolled.can_reject_drafts
+    assert not rolled.model.can_roll_back
+    gap = max(width_gap(fresh, tokens(40)), 1e-6)
+    random, kept = np.random.default_rng(5), tokens(20)
+    rolled.decode(kept, 0)
+    for _ in range(12):
+        batch = random.integers(3, 250, 6).tolist()
+        rolled.decode(batch, 6)
+        kept = kept + batch[: random.integers(1, 7)]
+        rolled.rollback(len(kept))
+    assert np.abs(rolled.decode([9], 1)[0] - row_after(fresh, [*kept, 9])).max() <= gap
+    with pytest.raises(RollbackUnsupported):
+        rolled.rollback(len(kept) - 3)
+
+
+# a full context and failures
+
+
+def test_more_tokens_than_the_context_holds_are_refused_before_anything_is_decoded(context, tokens):
+    decoder = context({"length": 256})
+    decoder.decode(tokens(200), 0)
+    with pytest.raises(ContextFull, match="257 tokens"):
+        decoder.decode(tokens(57), 1)
+    with pytest.raises(ContextFull):
+        next(decoder.prefill(tokens(57)))
+    assert decoder.tokens == tokens(200)
+    assert len(decoder.decode(tokens(56), 1)) == 1
+
+
+@pytest.mark.parametrize("architecture", ["llama", "mamba"])
+def test_after_a_failed_decode_the_cache_is_what_it_says(context, tokens, architecture):
+    decoder, fresh = context({"batch_size": 16}, architecture=architecture), context(architecture=architecture)
+    decoder.decode(tokens(10), 0)
+    with pytest.raises(BackendFailure, match="refused the batch"):
+        decoder.decode([*tokens(20), 1_000_000], 1)  # the first chunk is decoded, the second holds no token
+    assert decoder.tokens == (tokens(10) if architecture == "llama" else [])
+    got = decoder.decode([9], 1)[0]
+    assert np.abs(got - row_after(fresh, [*decoder.tokens])).max() < NEAR
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"length": 0},
+        {"length": 2**31},
+        {"kv_type_k": "q9"},
+        {"flash_attention": "maybe"},
+        {"flash_attention": "off", "kv_type_v": "q8_0"},
+    ],
+)
+def test_settings_that_cannot_be_used_are_named(load, settings):
+    with pytest.raises(BadSetting) as caught:
+        Context(load(), **({"length": 64} | settings))
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("kind", ["f32", "f16", "bf16", "q8_0", "q4_0"])
+def test_kv_cache_types_change_rows_a_little(context, tokens, kind):
+    shape = {"embedding": 128, "kv_heads": 4}
+    decoder, reference = context({"kv_type_k": kind, "kv_type_v": kind}, **shape), context(**shape)
+    assert np.abs(row_after(decoder, tokens(20)) - row_after(reference, tokens(20))).max() < 3
+
+
+# top-k rows
+
+
+def test_top_k_rows_hold_the_largest_logits_of_the_full_row(context, tokens):
+    full, top = context(**BIG), context({"candidates": Candidates}, **BIG)
+    assert top.set_top_k(64)
+    for decoder in (full, top):
+        list(decoder.prefill(tokens(20)))
+    for row, candidates in zip(full.decode(tokens(6), 6), top.decode(tokens(6), 6), strict=True):
+        order = np.argsort(row)[::-1][:64]
+        assert set(candidates.ids.tolist()) == set(order.tolist())
+        np.testing.assert_array_equal(candidates.logits, row[candidates.ids])
+
+
+def test_top_k_can_be_changed_and_switched_off(context, tokens):
+    decoder, reference = context({"candidates": Candidates}), context()
+    expected = row_after(reference, tokens(5))
+    for k in (8, 20):
+        assert decoder.set_top_k(k)
+        decoder.rollback(0)
+        assert decoder.decode(tokens(5), 1)[0].ids.size == k
+    assert decoder.set_top_k(None)
+    np.testing.assert_array_equal(row_after(decoder, tokens(5)), expected)
+
+
+def test_top_k_without_a_way_to_make_rows_is_refused(context):
+    assert not context().set_top_k(8)
+
+
+# ends
+
+
+def test_closing_twice_or_in_the_wrong_order_frees_everything_once(tiny_gguf):
+    model = Model(tiny_gguf())
+    first = Context(model, length=64, candidates=Candidates)
+    second = Context(model, length=64)
+    first.set_top_k(8)
+    first.close()
+    first.close()
+    model.close()
+    model.close()
+    second.close()
+    with pytest.raises(AssertionError, match="closed"):
+        second.decode([1], 1)
+
+
+def test_forgetting_to_close_frees_contexts_before_models(tiny_gguf):
+    model = Model(tiny_gguf())
+    decoder = Context(model, length=64)
+    decoder.decode([1], 1)
+    finalizer = model._finalizer
+    del model
+    assert finalizer.alive
+    del decoder
+    assert not finalizer.alive

@@ -1,0 +1,50 @@
+"""D: how far logits move between batch widths, measured and printed for every kind of test file."""
+
+import numpy as np
+import pytest
+
+from localspec.llama.widths import width_gap
+
+SHAPES = {
+    "llama f32": {"weights": "F32"},
+    "llama f16": {},
+    "llama q8_0": {"weights": "Q8_0"},
+    "llama f16, 128,256 tokens": {"vocab_size": 128_256, "tied": True},
+    "gemma2, window 8": {"architecture": "gemma2", "window": 8, "layers": 4},
+    "mamba": {"architecture": "mamba"},
+    "lfm2": {"architecture": "lfm2"},
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_logits_move_little_between_batch_widths(context, tokens, name, capsys):
+    gap = width_gap(context(**SHAPES[name]), tokens(40))
+    with capsys.disabled():
+        print(f"\nD = {gap:.4f}  {name}", end="")
+    assert gap < 0.1
+
+
+class Counting:
+    """A decoder whose row is known: the tokens in its cache, plus an error that grows with the batch width."""
+
+    def __init__(self) -> None:
+        self.length = 0
+
+    def decode(self, tokens, rows):
+        self.length += len(tokens)
+        return [np.array([float(self.length), 0.01 * len(tokens)])] * rows
+
+    def rollback(self, keep):
+        self.length = keep
+
+
+def test_the_gap_is_the_largest_difference_to_width_one():
+    class Decoder(Counting):
+        def decode(self, tokens, rows):
+            start = self.length
+            super().decode(tokens, rows)
+            return [np.array([float(start + i), 0.01 * len(tokens)]) for i in range(rows)]
+
+    decoder = Decoder()
+    assert width_gap(decoder, list(range(18))) == pytest.approx(0.08)
+    assert decoder.length == 0
