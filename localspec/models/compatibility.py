@@ -1,7 +1,7 @@
 """Whether a draft can draft for a target: llama.cpp's own rule, on headers alone.
 
-common/speculative.cpp, common_speculative_are_compatible: same kind of vocabulary, same begin and end tokens where
-they are added, sizes that differ by at most 128, and the same text for every token from id 5 on.
+common/speculative.cpp, common_speculative_are_compatible: same kind of vocabulary, same begin and end tokens
+where they are added, sizes that differ by at most 128, and the same text for every token from id 5 on.
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ _SHOWN = 40  # characters of a token's text
 
 
 def check(target: Path, draft: Path) -> None:
-    """Raises IncompatiblePair when the draft file cannot draft for the target file, BadModelFile for a bad one."""
+    """Raises IncompatiblePair when the draft file cannot draft for the target file, or BadModelFile."""
     found = problems(facts_of_file(target), facts_of_file(draft))
     if found:
         raise IncompatiblePair(
@@ -25,7 +25,7 @@ def check(target: Path, draft: Path) -> None:
 
 
 def problems(target: ModelFacts, draft: ModelFacts) -> list[str]:
-    """What keeps the two from working together, the first difference of each kind; empty when nothing does."""
+    """What keeps the two from working together, the first difference of each kind; or nothing."""
     ours, theirs = target.vocabulary, draft.vocabulary
     for name, vocabulary in (("target", ours), ("draft", theirs)):
         if vocabulary is None:
@@ -55,7 +55,11 @@ def first_difference(ours: VocabularyFacts, theirs: VocabularyFacts) -> tuple[in
         return None
     pairs = zip(ours.texts.texts(), theirs.texts.texts(), strict=False)
     for token, (text, other) in enumerate(pairs):
-        if text != other and token >= FIRST_COMPARED and _as_compared(text, token) != _as_compared(other, token):
+        if (
+            text != other
+            and token >= FIRST_COMPARED
+            and _as_compared(text, token) != _as_compared(other, token)
+        ):
             return token, text, other
     return None
 

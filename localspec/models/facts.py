@@ -6,7 +6,7 @@ from pathlib import Path
 
 from localspec.models.header import Header, Vocabulary, header_of_file
 
-# llama-vocab.cpp: tokenizer.ggml.model -> kind, and the special tokens and flags in force where no key sets them
+# llama-vocab.cpp: the kind for each tokenizer.ggml.model, and what holds where no key sets it
 _KINDS = {
     "llama": "SPM",
     "bert": "WPM",
@@ -74,7 +74,7 @@ class ModelFacts:
 
 
 def facts_of_file(path: Path) -> ModelFacts:
-    """Facts about a file on this machine, read once for as long as it does not change. Raises BadModelFile."""
+    """Facts about a file on this machine, read once while it does not change. Raises BadModelFile."""
     try:
         now = path.stat()
     except OSError:

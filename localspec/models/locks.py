@@ -1,0 +1,64 @@
+"""A lock between processes that the system releases when its holder dies, and that leaves no file behind."""
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+from typing import BinaryIO
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
+
+
+class FileLock:
+    """Held by one process at a time; `try_acquire` never waits."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: BinaryIO | None = None
+
+    def try_acquire(self) -> bool:
+        """Take the lock; False while another process has it. Raises OSError where the file cannot be made."""
+        assert self._file is None, "the lock is held already"
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        while True:
+            file = self._path.open("ab")
+            if not _lock(file):
+                file.close()
+                return False
+            if _still_there(file, self._path):
+                self._file = file
+                return True
+            file.close()  # its last holder removed the file between our opening and locking it
+
+    def release(self) -> None:
+        """Give the lock back and remove its file. Saying it twice is saying it once."""
+        file, self._file = self._file, None
+        if file is None:
+            return
+        if sys.platform == "win32":  # an open file cannot be removed there; whoever has opened it keeps it
+            file.close()
+        with contextlib.suppress(OSError):
+            self._path.unlink(missing_ok=True)
+        file.close()
+
+
+def _lock(file: BinaryIO) -> bool:
+    try:
+        if sys.platform == "win32":
+            file.seek(0)
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
+
+
+def _still_there(file: BinaryIO, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,45 @@
+"""Whether two headers make a pair that can run, before the weights are here."""
+
+from dataclasses import dataclass
+
+from localspec.errors import BadModelFile, IncompatiblePair
+from localspec.models.compatibility import problems
+from localspec.models.facts import ModelFacts
+from localspec.models.header import Header
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """Two models that fit."""
+
+    target: ModelFacts
+    draft: ModelFacts | None
+
+
+def prove(target: Header, draft: Header | None) -> Proof:
+    """Raises BadModelFile for a file that is no whole model, IncompatiblePair naming the first difference."""
+    proof = Proof(_facts(target, "target"), None if draft is None else _facts(draft, "draft"))
+    if proof.draft is None:
+        return proof
+    if found := problems(proof.target, proof.draft):
+        raise IncompatiblePair(
+            f"The draft cannot draft for the target: {found[0]}.",
+            hint="Choose a draft of the target's own family; `localspec pairs` lists pairs that fit.",
+        )
+    return proof
+
+
+def _facts(header: Header, role: str) -> ModelFacts:
+    facts = ModelFacts.from_header(header)
+    if (parts := header.number("split.count") or 0) > 1:
+        raise BadModelFile(
+            f"The {role} file is one of {parts} parts of a model.", hint="Choose a model that is in one file."
+        )
+    if not facts.architecture or not header.tensors:
+        raise BadModelFile(f"The {role} file holds no model.", hint="Choose another file.")
+    if facts.vocabulary is None:
+        raise BadModelFile(
+            f"The {role} file has no vocabulary of its own, so it is no model that runs alone.",
+            hint="Files called mtp-, eagle3- or dflash- are parts for other ways of drafting.",
+        )
+    return facts
