@@ -1,7 +1,7 @@
 """The sampler chain: from a row of logits to the distribution that a token is drawn from.
 
-Bias, penalties, top-k, top-p, min-p, temperature: the order is llama.cpp's. Temperature comes last, so top-p and
-min-p look at the distribution at temperature 1. The same chain shapes target and draft.
+Bias, penalties, top-k, top-p, min-p, temperature: the order is llama.cpp's. Temperature comes last, so
+top-p and min-p look at the distribution at temperature 1. The same chain shapes target and draft.
 """
 
 import math
@@ -79,6 +79,7 @@ class Chain:
     def _head(self, row: Row, history: Sequence[int], count: int) -> tuple[np.ndarray, np.ndarray]:
         """The `count` largest logits after bias and penalties, ids ascending."""
         s = self.sampling
+        _checked((row.logits if isinstance(row, Candidates) else row).max())  # selection would pass over NaN
         if not (s.logit_bias or s.penalises):
             return largest(row, count)
         recent = self.recall(history)

@@ -1,6 +1,6 @@
 """Randomness as an argument: a draw depends on the seed and on what it decides, not on earlier draws.
 
-The generator is splitmix64 (Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014)
+The generator is splitmix64 (Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", 2014)
 used as a counter hash: the parts of a key are absorbed one after another, each through its finaliser.
 """
 

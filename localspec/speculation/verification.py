@@ -98,7 +98,7 @@ class Sampled:
             return self.noise.coin(probability, start + certain + i, start)
 
         tokens, q = proposal.tokens[certain:], proposal.q[certain:]
-        # Chosen tokens are kept equally often by both, and rejection reads no rows after the first it rejects.
+        # Both keep chosen tokens equally often, and rejection reads no rows after the first it rejects.
         judge = self.judge if any(d is not None for d in q) else judgement.reject
         kept, successor = judge(tokens, q, p, coin)
         accepted = certain + kept
