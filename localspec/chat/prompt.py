@@ -1,0 +1,169 @@
+"""Messages to prompt tokens, so that nothing in a message's content can become a control token.
+
+Content and template meet in one text, and the tokeniser does not know who wrote what. So the template is rendered
+twice: with the content, and with stand-ins for every character of the content that control texts are made of. Control
+texts in the second are the template's own. Mostly the first has the same ones in the same places, and then it is
+tokenised whole, as the model's makers do. Otherwise the text between the template's own control texts is tokenised
+without control tokens.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from localspec.chat.messages import Message
+from localspec.chat.shield import Shield
+from localspec.chat.template import ChatTemplate
+from localspec.chat.vocabulary import Vocabulary
+
+_C_SPACE = " \t\n\v\f\r"  # what llama.cpp strips beside control tokens that ask for it
+
+Span = tuple[int, int]  # start and end of a control text
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A rendered conversation."""
+
+    tokens: list[int]
+    text: str
+
+
+def encode(
+    vocabulary: Vocabulary,
+    template: ChatTemplate,
+    messages: Sequence[Message],
+    *,
+    think: bool | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    add_generation_prompt: bool = True,
+) -> Prompt:
+    """The prompt for a reply to these messages; bos exactly once where the model wants it. BadTemplate as in render.
+
+    `arguments` come from whoever runs the model and are trusted like the template itself.
+    """
+
+    def render(given: Sequence[Message]) -> str:
+        return template.render(
+            given, think=think, arguments=arguments, add_generation_prompt=add_generation_prompt
+        )
+
+    controls = guarded_texts(vocabulary)
+    own, text = _told_apart(render, messages, template, controls)
+    if control_spans(text, controls) == own:
+        tokens = vocabulary.tokenize(text, parse_special=True)
+    else:
+        tokens = _tokens_around(vocabulary, controls, text, own)
+    if vocabulary.add_bos and vocabulary.bos is not None and tokens[:1] != [vocabulary.bos]:
+        tokens.insert(0, vocabulary.bos)
+    return Prompt(tokens, text)
+
+
+def guarded_texts(vocabulary: Vocabulary) -> Mapping[str, int]:
+    """Texts that only the template may turn into tokens, longest first as llama.cpp looks for them.
+
+    Tokens that llama.cpp finds in plain text as well (user-defined ones) are text like any other.
+    """
+    try:
+        return _guarded_texts[vocabulary]
+    except KeyError:
+        texts = sorted(vocabulary.control_texts().items(), key=lambda pair: -len(pair[0]))
+        guarded = {
+            text: token
+            for text, token in texts
+            if text
+            and (vocabulary.is_control(token) or vocabulary.tokenize(text, parse_special=False) != [token])
+        }
+        return _guarded_texts.setdefault(vocabulary, guarded)
+
+
+_guarded_texts: WeakKeyDictionary[Vocabulary, Mapping[str, int]] = WeakKeyDictionary()
+
+
+def control_spans(text: str, controls: Collection[str]) -> list[Span]:
+    """Where control texts stand, in order, found as llama.cpp finds them: the longest first, each from the left.
+
+    `controls` are sorted, the longest first.
+    """
+    spans: list[Span] = []
+    for control in controls:
+        if control not in text:
+            continue
+        free = _between(spans, len(text))
+        for begin, end in free:
+            while (start := text.find(control, begin, end)) >= 0:
+                begin = start + len(control)
+                spans.append((start, begin))
+        spans.sort()
+    return spans
+
+
+def _told_apart(
+    render: Callable[[Sequence[Message]], str],
+    messages: Sequence[Message],
+    template: ChatTemplate,
+    controls: Collection[str],
+) -> tuple[list[Span], str]:
+    """Where the template's own control texts stand in the prompt, and the prompt."""
+    plain = render(messages)
+    taken = [plain, *(m.content for m in messages), *(m.reasoning for m in messages)]
+    strict = Shield("".join(controls), taken)
+    hidden = render([strict.hide(m) for m in messages])
+    own = control_spans(hidden, controls)
+    if strict.show(hidden) == plain:
+        return own, plain
+    # The template looks into the content (for "/no_think", say), so it must see more of it: all but the first and last
+    # characters of control texts, and even these in the texts that it looks for, unless a control text could profit.
+    contents = taken[1:]
+    looked_for = [text for text in template.literals if text and any(text in content for content in contents)]
+    harmless = [text for text in looked_for if not any(_touch(text, control) for control in controls)]
+    lenient = Shield((c for text in controls for c in (text[0], text[-1])), taken, harmless)
+    seen = render([lenient.hide(m) for m in messages])
+    more = control_spans(seen, controls)
+    added = Counter(seen[a:b] for a, b in more) - Counter(hidden[a:b] for a, b in own)
+    if lenient.show(seen) == plain and all(text in template.source for text in added):
+        return more, plain
+    return own, strict.show(hidden)
+
+
+def _touch(text: str, control: str) -> bool:
+    """Whether a text could be part of a control text, hold one, or be continued or preceded by the rest of one."""
+    if text in control or control in text:
+        return True
+    shorter = min(len(text), len(control))
+    return any(text.endswith(control[:n]) or text.startswith(control[-n:]) for n in range(1, shorter))
+
+
+def _tokens_around(
+    vocabulary: Vocabulary, controls: Mapping[str, int], text: str, own: Sequence[Span]
+) -> list[int]:
+    """Control tokens at the template's own control texts, plain text in between."""
+    tokens: list[int] = []
+    ends = [*own, (len(text), len(text))]
+    for (begin, end), following, before in zip(_between(own, len(text)), ends, [None, *own], strict=True):
+        fragment = text[begin:end]
+        if before and _strips(vocabulary, text[slice(*before)], right=True):
+            fragment = fragment.lstrip(_C_SPACE)
+        control = text[slice(*following)]
+        if control and _strips(vocabulary, control, right=False):
+            fragment = fragment.rstrip(_C_SPACE)
+        if fragment:
+            tokens += vocabulary.tokenize(fragment, parse_special=False)
+        if control:
+            tokens.append(controls[control])
+    return tokens
+
+
+def _between(spans: Sequence[Span], length: int) -> list[Span]:
+    """The stretches before, between and after spans, empty ones too."""
+    begins = [0, *(end for _, end in spans)]
+    ends = [*(start for start, _ in spans), length]
+    return list(zip(begins, ends, strict=True))
+
+
+def _strips(vocabulary: Vocabulary, control: str, *, right: bool) -> bool:
+    """Whether llama.cpp drops the space beside a control text, as some models were trained."""
+    spaced = control + " " if right else " " + control
+    return len(vocabulary.tokenize(spaced, parse_special=True)) == 1

@@ -1,0 +1,191 @@
+"""A model's chat template: messages to the prompt text that the model was trained on."""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, TypeVar
+
+from jinja2 import TemplateError, TemplateSyntaxError, nodes
+from jinja2.exceptions import SecurityError
+
+from localspec.chat.messages import Message
+from localspec.chat.sandbox import Sandbox, TemplateRefusalError
+from localspec.chat.thinking import THINK, ThinkingStyle, after_prompt, style_of
+from localspec.chat.thinking_switch import thinking_variables
+from localspec.chat.vocabulary import Vocabulary
+from localspec.errors import BadTemplate
+
+CHATML = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+PLAIN = (
+    "{% for message in messages %}{{ message.role + ': ' + message.content + '\\n\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'assistant:' }}{% endif %}"
+)
+_T = TypeVar("_T")
+_LARGEST_SOURCE = 1_000_000  # characters
+_HINT = "check the order of the messages, or use a model file with another template; --raw needs none"
+_PROBE = Message("user", "localspec asks")
+_SYSTEM_PROBE = Message("system", "localspec tells")
+_PROBE_TEXT = {"role": _PROBE.role, "content": _PROBE.content}
+_NO_TOOLS: tuple[Mapping[str, Any], ...] = ({"tools": None, "documents": None}, {}, {"functions": "[]"})
+_FAILURES = (
+    TemplateError,
+    TypeError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+)
+
+
+class ChatTemplate:
+    """A Jinja template in a sandbox, with what localspec has to know about it; BadTemplate when it cannot be used.
+
+    Safe to share between threads: one render at a time.
+    """
+
+    def __init__(
+        self, source: str, *, bos_text: str, eos_text: str, style: ThinkingStyle | None = None
+    ) -> None:
+        """`style` is for models whose template shows no sign of how they mark reasoning."""
+        if len(source) > _LARGEST_SOURCE:
+            raise BadTemplate(f"the chat template has {len(source):,} characters", hint=_HINT)
+        self.source = source
+        self._special = {"bos_token": bos_text, "eos_token": eos_text}
+        self._sandbox = Sandbox()
+        self._lock = threading.Lock()
+        self._style = style_of(source) or style
+        self._template = _guarded(lambda: self._sandbox.from_string(source))
+        self._names, self.literals = _guarded(lambda: _names_and_literals(self._sandbox, source))
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        think: bool | None = None,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The prompt text; `think` sets the variables that this template has for it, `arguments` any variable.
+
+        A template that has no place for a system message gets its text in front of the first user message.
+        """
+        if any(m.role == "system" for m in messages) and not self.takes_system:
+            messages = fold_system(messages)
+        variables = {} if think is None else thinking_variables(think, self._names, self.literals)
+        variables |= {"add_generation_prompt": add_generation_prompt, **(arguments or {})}
+        return self._render(messages, variables)
+
+    def thinking_style(self, prompt: str) -> ThinkingStyle | None:
+        """How a reply to this prompt marks its reasoning; None where the model does not reason."""
+        return after_prompt(self._style, prompt) if self._style else None
+
+    @cached_property
+    def takes_system(self) -> bool:
+        """Whether a system message reaches the prompt: some templates refuse or ignore it."""
+        try:
+            return _SYSTEM_PROBE.content in self._render((_SYSTEM_PROBE, _PROBE), {})
+        except BadTemplate:
+            return False
+
+    @cached_property
+    def _without_tools(self) -> Mapping[str, Any]:
+        """How this template wants to hear that there are no tools: most as Hugging Face says it, some not at all."""
+        for variables in _NO_TOOLS:
+            try:
+                self._with([_PROBE_TEXT], variables)
+            except BadTemplate:
+                continue
+            return variables
+        return _NO_TOOLS[0]
+
+    @cached_property
+    def _takes_text(self) -> bool:
+        """Whether a message's content may be a text; some templates know only lists of parts."""
+        try:
+            return _PROBE.content in self._with([_PROBE_TEXT], self._without_tools)
+        except BadTemplate:
+            return False
+
+    def _render(self, messages: Sequence[Message], variables: Mapping[str, Any]) -> str:
+        parts = not self._takes_text
+        return self._with(
+            [_as_dictionary(message, parts=parts) for message in messages],
+            {**self._without_tools, **variables},
+        )
+
+    def _with(self, messages: list[dict[str, Any]], variables: Mapping[str, Any]) -> str:
+        given = {"messages": messages, **self._special, **variables}
+        with self._lock:
+            self._sandbox.start()
+            return _guarded(lambda: self._template.render(given))
+
+
+def template_of(source: str | None, vocabulary: Vocabulary) -> tuple[ChatTemplate, tuple[str, ...]]:
+    """The template of a model file, or the best that can be had without one, and what the user should know of it."""
+    controls = vocabulary.control_texts()
+    notices: tuple[str, ...] = ()
+    if not source:
+        chatml = {"<|im_start|>", "<|im_end|>"} <= controls.keys()
+        source = CHATML if chatml else PLAIN
+        form = "ChatML, whose tokens it has" if chatml else "plain text: it may not be made for chat"
+        notices = (f"the model file has no chat template; messages are written in {form}",)
+    template = ChatTemplate(
+        source,
+        bos_text=_text(vocabulary, vocabulary.bos),
+        eos_text=_text(vocabulary, vocabulary.eos),
+        style=THINK if THINK.name in controls else None,
+    )
+    return template, notices
+
+
+def fold_system(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """The messages with the system text in front of the first user message."""
+    system = "\n\n".join(m.content for m in messages if m.role == "system")
+    rest = [m for m in messages if m.role != "system"]
+    first = next((i for i, m in enumerate(rest) if m.role == "user"), None)
+    if first is None:
+        return (Message("user", system), *rest)
+    rest[first] = replace(rest[first], content=f"{system}\n\n{rest[first].content}")
+    return tuple(rest)
+
+
+def _as_dictionary(message: Message, *, parts: bool) -> dict[str, Any]:
+    content = [{"type": "text", "text": message.content}] if parts else message.content
+    # Templates have not agreed on a name for reasoning.
+    reasoning = dict.fromkeys(("reasoning_content", "reasoning", "thinking"), message.reasoning)
+    return {"role": message.role, "content": content, **(reasoning if message.reasoning else {})}
+
+
+def _guarded(work: Callable[[], _T]) -> _T:
+    """Whatever goes wrong inside a template, as BadTemplate."""
+    try:
+        return work()
+    except TemplateRefusalError as error:
+        raise BadTemplate(f"the model's chat template refuses these messages: {error}", hint=_HINT) from error
+    except SecurityError as error:
+        raise BadTemplate(f"the model's chat template was stopped: {error}", hint=_HINT) from error
+    except RecursionError as error:
+        raise BadTemplate("the model's chat template never ends", hint=_HINT) from error
+    except TemplateSyntaxError as error:
+        what = f"the model's chat template has a mistake in line {error.lineno}: {error.message}"
+        raise BadTemplate(what, hint=_HINT) from error
+    except _FAILURES as error:
+        raise BadTemplate(f"the model's chat template failed: {error}", hint=_HINT) from error
+
+
+def _names_and_literals(sandbox: Sandbox, source: str) -> tuple[frozenset[str], frozenset[str]]:
+    """The variables that a template mentions and the texts written in it."""
+    tree = sandbox.parse(source)
+    names = frozenset(node.name for node in tree.find_all(nodes.Name))
+    return names, frozenset(node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str))
+
+
+def _text(vocabulary: Vocabulary, token: int | None) -> str:
+    return "" if token is None else vocabulary.text(token)

@@ -1,0 +1,181 @@
+"""Reasoning told apart from the answer: the known ways in which models mark it, and a splitter for streams."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from localspec.chat.matching import Patterns
+from localspec.events import Kind
+
+R, A = Kind.REASONING, Kind.ANSWER
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkingStyle:
+    """How a family of models marks its reasoning.
+
+    `markers` are removed from the text; each says what follows it. Where an answer might quote them (`quotable`), they
+    count only in their place: the opening one where a part begins, the closing one while reasoning.
+    """
+
+    name: str
+    signs: tuple[str, ...]  # texts in a chat template that give the style away
+    markers: Mapping[str, Kind]
+    quotable: bool = False
+    opened: bool = False  # the prompt ends inside the reasoning
+
+
+def _tags(opening: str, closing: str) -> ThinkingStyle:
+    return ThinkingStyle(opening, (opening, closing), {opening: R, closing: A}, quotable=True)
+
+
+THINK = _tags("<think>", "</think>")
+
+STYLES = (  # the first whose sign stands in the template counts, so the common <think> is last
+    ThinkingStyle(
+        "harmony",  # gpt-oss
+        ("<|channel|>analysis",),
+        {
+            "<|channel|>analysis<|message|>": R,
+            "<|channel|>commentary<|message|>": A,
+            "<|channel|>final<|message|>": A,
+            "<|start|>assistant": A,
+            "<|end|>": A,
+        },
+    ),
+    ThinkingStyle("gemma 4", ("<|channel>thought",), {"<|channel>thought\n": R, "<channel|>": A}),
+    ThinkingStyle(
+        "cohere",
+        ("<|START_THINKING|>",),
+        {
+            "<|START_THINKING|>": R,
+            "<|END_THINKING|>": A,
+            "<|START_RESPONSE|>": A,
+            "<|END_RESPONSE|>": A,
+            "<|START_TEXT|>": A,
+            "<|END_TEXT|>": A,
+        },
+    ),
+    ThinkingStyle(
+        "kimi k3",
+        ("<|open|>",),
+        {
+            "<|open|>think<|sep|>": R,
+            "<|close|>think<|sep|>": A,
+            "<|open|>response<|sep|>": A,
+            "<|close|>response<|sep|>": A,
+            "<|close|>message<|sep|>": A,
+        },
+    ),
+    ThinkingStyle(
+        "solar",
+        ("<|think|><|end|>",),
+        {"<|think|>": R, "<|end|>": A, "<|begin|>assistant": A, "<|content|>": A},
+    ),
+    ThinkingStyle(
+        "muse",
+        (" to=self<|message|>",),
+        {
+            " to=self<|message|>": R,
+            " to=user<|message|>": A,
+            "<|start|>assistant": A,
+            "<|message|>": A,
+            "<|eom|>": A,
+        },
+    ),
+    ThinkingStyle("apertus", ("<|inner_prefix|>",), {"<|inner_prefix|>": R, "<|inner_suffix|>": A}),
+    ThinkingStyle(
+        "apriel",
+        ("[BEGIN FINAL RESPONSE]",),
+        {"Here are my reasoning steps:\n": R, "[BEGIN FINAL RESPONSE]": A, "[END FINAL RESPONSE]": A},
+    ),
+    _tags("[THINK]", "[/THINK]"),
+    _tags("<seed:think>", "</seed:think>"),
+    _tags("<mm:think>", "</mm:think>"),
+    ThinkingStyle(
+        "hunyuan 3", ("<think{}>",), {"<think:opensource>": R, "</think:opensource>": A}, quotable=True
+    ),
+    ThinkingStyle(
+        "granite 3",
+        ("<response></response>",),
+        {"<think>": R, "</think>": A, "<response>": A, "</response>": A},
+    ),
+    THINK,
+)
+
+
+def style_of(source: str) -> ThinkingStyle | None:
+    """How the models of a chat template mark reasoning; None where the template shows no sign of any."""
+    return next((style for style in STYLES if any(sign in source for sign in style.signs)), None)
+
+
+def after_prompt(style: ThinkingStyle, prompt: str) -> ThinkingStyle:
+    """The style with `opened` as the prompt leaves it: its last marker begins reasoning and only space follows."""
+    ends = {
+        prompt.rfind(marker) + len(marker): kind for marker, kind in style.markers.items() if marker in prompt
+    }
+    last = max(ends, default=0)
+    return replace(style, opened=ends.get(last) is R and not prompt[last:].strip())
+
+
+class Thinking:
+    """Splits a stream of text into reasoning and answer, however it is cut into pieces.
+
+    Space between a marker and the text that follows it is dropped. Reasoning that is never closed stays reasoning.
+    """
+
+    def __init__(self, style: ThinkingStyle | None) -> None:
+        markers = style.markers if style else {}
+        self._kinds = dict(markers)
+        # At the beginning of a part space does not count, and so neither does that of a marker.
+        self._beginnings = sorted(((m.lstrip(), m) for m in markers), key=lambda pair: -len(pair[0]))
+        quotable = style is not None and style.quotable
+        self._patterns = {
+            R: Patterns(m for m, kind in markers.items() if kind is A or not quotable),
+            A: Patterns(() if quotable else markers),
+        }
+        self._kind = R if style and style.opened else A
+        self._fresh = style is not None  # nothing but space so far in this part
+        self._drops_space = self._kind is R
+        self._held = ""
+
+    def push(self, text: str) -> list[tuple[Kind, str]]:
+        """Text that can be told apart now, in order."""
+        self._held += text
+        parts: list[tuple[Kind, str]] = []
+        while self._held and self._advance(parts):
+            pass
+        return parts
+
+    def flush(self) -> list[tuple[Kind, str]]:
+        """What was held back, when no more text follows."""
+        held, self._held = self._held, ""
+        return [(self._kind, held)] if held else []
+
+    def _advance(self, parts: list[tuple[Kind, str]]) -> bool:
+        """Go past one marker; False when what is left must wait for more text."""
+        if self._fresh:
+            body = self._held.lstrip()
+            if self._drops_space:
+                self._held = body
+            for beginning, marker in self._beginnings:
+                if body.startswith(beginning):
+                    self._enter(marker, body[len(beginning) :])
+                    return True
+            if not body or any(beginning.startswith(body) for beginning, _ in self._beginnings):
+                return False
+            self._fresh = False
+        text, patterns = self._held, self._patterns[self._kind]
+        match = patterns.find(text)
+        released = match.start if match else len(text) - patterns.unfinished(text)
+        if released:
+            parts.append((self._kind, text[:released]))
+        if match:
+            self._enter(match.pattern, text[match.end :])
+            return True
+        self._held = text[released:]
+        return False
+
+    def _enter(self, marker: str, rest: str) -> None:
+        self._kind = self._kinds[marker]
+        self._fresh = self._drops_space = True
+        self._held = rest
