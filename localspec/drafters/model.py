@@ -29,7 +29,7 @@ class ModelDrafter:
         draws: list[Draw] = []
         while len(draws) < limit:
             (row,) = decoder.decode(text[decoder.length :], rows=1)
-            draw = self._rule.draw(row, text)
+            draw = self._rule.draw(row, text, len(tokens))
             if stopping and not stopping.keeps(draw.confidence, len(draws)):
                 break
             draws.append(draw)

@@ -158,10 +158,16 @@ class Strategy(Protocol):
 class Rule(Protocol):
     """How draft tokens are drawn and how the target judges them (see verification.py)."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """What the user calls it."""
 
-    def draw(self, row: Row, history: Sequence[int]) -> Draw:
-        """The draft token to follow `history`, from the draft model's row."""
+    def draw(self, row: Row, history: Sequence[int], start: int) -> Draw:
+        """The draft token to follow `history`, from the draft model's row.
+
+        `start` is the length of the text where the proposal begins. It belongs to the key of the draw: a rejected
+        token says something about the randomness behind it, so a later cycle must not meet that randomness again.
+        """
 
     def verify(self, rows: Sequence[Row], proposal: Proposal, history: Sequence[int]) -> Verdict:
         """Judge a proposal that follows `history`; rows[i] is the target's row after i draft tokens."""
