@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from localspec.errors import BadSetting, ContextFull, LocalspecError, RollbackUnsupported
+from localspec.errors import BadModelFile, BadSetting, ContextFull, LocalspecError, RollbackUnsupported
 from localspec.llama.batch import Batch
 from localspec.llama.failures import context_failure, decode_failure
 from localspec.llama.library import forget_log_errors, last_log_errors, lib
@@ -52,13 +52,15 @@ class Context:
         flash_attention: Literal["auto", "on", "off"] = "auto",
         candidates: Callable[[np.ndarray, np.ndarray], Any] | None = None,
     ) -> None:
-        """Room for `length` tokens; raises BadSetting, NotEnoughMemory or BackendFailure.
+        """Room for `length` tokens; raises BadModelFile, BadSetting, NotEnoughMemory or BackendFailure.
 
         threads, batch_threads: for single tokens and for batches; None is the physical cores.
         batch_size: tokens in one call into llama.cpp; prompts are read in chunks of it.
         rows_max: the most rows that one decode may ask for, so depth + 1.
         candidates: makes a row from ids and logits when `set_top_k` is on.
         """
+        if not model.generates_text:
+            raise BadModelFile(f"{model.name} does not generate text", hint="use a model with a decoder only")
         params = _params(length, batch_size, rows_max, kv_type_k, kv_type_v, flash_attention)
         params.n_threads = threads or default_threads()
         params.n_threads_batch = batch_threads or params.n_threads

@@ -14,7 +14,9 @@ _MEMORY = re.compile(
 _CUT = re.compile(
     r"not within the file bounds|corrupted or incomplete|failed to read|unexpected end|EOF", re.IGNORECASE
 )
+_VERSION = re.compile(r"GGUF file (?:is )?version|GGUFv1 is no longer supported")
 _ARCHITECTURE = re.compile(r"unknown model architecture: '([^']*)'")
+_WHERE = re.compile(r"^(?:[\w:~]+: |error loading model: |failed to load model: )+")
 _MEMORY_HINT = (
     "use a smaller model or quantisation, a shorter context (--context), or fewer GPU layers (--gpu-layers)"
 )
@@ -27,6 +29,11 @@ def load_failure(path: Path, log: Sequence[str]) -> LocalspecError:
         return BadModelFile(
             f"{path.name} is a model of architecture {found[1]!r}, which this llama.cpp does not know",
             hint="a newer llama-cpp-python may: pip install --upgrade llama-cpp-python",
+        )
+    if _VERSION.search(text):
+        return BadModelFile(
+            f"{path.name} is a GGUF of a version that this llama.cpp does not read: {reason(log)}",
+            hint="fetch a current conversion of the model, or pip install --upgrade llama-cpp-python",
         )
     if _MEMORY.search(text):
         return NotEnoughMemory(f"not enough memory to load {path.name}: {reason(log)}", hint=_MEMORY_HINT)
@@ -73,5 +80,5 @@ def decode_failure(code: int, log: Sequence[str]) -> LocalspecError:
 
 
 def reason(log: Sequence[str]) -> str:
-    """The first error line without the name of the C function: later ones repeat it from further out."""
-    return re.sub(r"^(?:[\w:~]+: )+", "", log[0]) if log else "it gave no reason"
+    """The first error line without the names of C functions: later ones repeat it from further out."""
+    return _WHERE.sub("", log[0]) if log else "it gave no reason"

@@ -60,6 +60,14 @@ class Model:
         self.is_hybrid = bool(lib.llama_model_is_hybrid(pointer))
 
     @property
+    def generates_text(self) -> bool:
+        """False for embedding models, and for encoder-decoder and diffusion models, which decode differently."""
+        causal = self.metadata.get(f"{self.architecture}.attention.causal", "true") == "true"
+        pointer = self.pointer
+        encoder, diffusion = lib.llama_model_has_encoder(pointer), lib.llama_model_is_diffusion(pointer)
+        return causal and bool(lib.llama_model_has_decoder(pointer)) and not encoder and not diffusion
+
+    @property
     def can_roll_back(self) -> bool:
         """Whether the cache can drop any number of its last tokens; see also Context.can_reject_drafts."""
         return not (self.is_recurrent or self.is_hybrid)

@@ -38,7 +38,9 @@ def test_rows_are_views_of_llama_cpps_own_buffer(context, tokens):
     address = lib.llama_get_logits(decoder._pointer)
     base = np.ctypeslib.as_array(address, shape=(1,)).__array_interface__["data"][0]
     assert [row.__array_interface__["data"][0] for row in rows] == [base + 4 * 128_256 * i for i in range(5)]
-    assert all(row.dtype == np.float32 and row.shape == (128_256,) and not row.flags.writeable for row in rows)
+    assert all(
+        row.dtype == np.float32 and row.shape == (128_256,) and not row.flags.writeable for row in rows
+    )
 
 
 def test_rows_belong_to_the_last_tokens_in_order(context, tokens):
@@ -129,7 +131,9 @@ def test_a_cancelled_prefill_that_is_continued_equals_one_that_was_not(context, 
 # rollback
 
 
-@pytest.mark.parametrize("shape", [{}, {"tied": True, "weights": "Q8_0"}, WINDOW], ids=["llama", "q8", "window"])
+@pytest.mark.parametrize(
+    "shape", [{}, {"tied": True, "weights": "Q8_0"}, WINDOW], ids=["llama", "q8", "window"]
+)
 @pytest.mark.parametrize("keep", [0, 1, 5, 8, 23, 39])
 def test_after_a_rollback_rows_equal_a_fresh_contexts(context, tokens, shape, keep):
     rolled, fresh = context(**shape), context(**shape)
@@ -224,7 +228,10 @@ def test_more_tokens_than_the_context_holds_are_refused_before_anything_is_decod
 
 @pytest.mark.parametrize("architecture", ["llama", "mamba"])
 def test_after_a_failed_decode_the_cache_is_what_it_says(context, tokens, architecture):
-    decoder, fresh = context({"batch_size": 16}, architecture=architecture), context(architecture=architecture)
+    decoder, fresh = (
+        context({"batch_size": 16}, architecture=architecture),
+        context(architecture=architecture),
+    )
     decoder.decode(tokens(10), 0)
     with pytest.raises(BackendFailure, match="refused the batch"):
         decoder.decode([*tokens(20), 1_000_000], 1)  # the first chunk is decoded, the second holds no token

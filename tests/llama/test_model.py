@@ -1,0 +1,145 @@
+"""Loading model files: facts, settings, and every way in which a file can be bad."""
+
+import os
+import sys
+
+import pytest
+
+from localspec.errors import BadModelFile, BadSetting
+from localspec.llama.context import Context
+from localspec.llama.devices import has_gpu
+from localspec.llama.model import Model
+
+
+def test_a_model_knows_its_facts(load):
+    model = load(name="Tiny Llama", layers=3, embedding=64, vocab_size=300, context_length=4096)
+    assert (model.name, model.architecture, model.layer_count) == ("Tiny Llama", "llama", 3)
+    assert model.trained_context_length == 4096
+    assert model.parameter_count == 2 * 300 * 64 + 64 + 3 * (
+        2 * 64 + 2 * 64 * 64 + 2 * 32 * 64 + 3 * 128 * 64
+    )
+    assert model.size_bytes == 2 * model.parameter_count + 2 * 64 * 7  # F16, and F32 for the seven norms
+    assert model.metadata["llama.embedding_length"] == "64"
+    assert model.can_roll_back
+    assert model.generates_text
+
+
+def test_the_chat_template_comes_whole(load):
+    long = "{# " + "x" * 20_000 + " #}{{ messages[0]['content'] }}"
+    assert load(chat_template=long).chat_template == long
+    assert load(chat_template=long).metadata["tokenizer.chat_template"] == long
+    assert load(chat_template=None).chat_template is None
+
+
+@pytest.mark.parametrize(
+    ("architecture", "recurrent", "hybrid"),
+    [("mamba", True, False), ("lfm2", False, True), ("gemma2", False, False)],
+)
+def test_models_whose_state_cannot_step_back_say_so(load, architecture, recurrent, hybrid):
+    model = load(architecture=architecture)
+    assert (model.is_recurrent, model.is_hybrid) == (recurrent, hybrid)
+    assert model.can_roll_back == (not recurrent and not hybrid)
+
+
+def test_only_the_vocabulary_can_be_loaded(tiny_gguf):
+    with Model(tiny_gguf(vocab_size=400), vocab_only=True) as model:
+        assert model.vocab.size == 400
+        assert model.architecture == "llama"
+
+
+def test_without_mapping_the_model_is_the_same(tiny_gguf):
+    with Model(tiny_gguf(), mmap=False) as model, Context(model, length=64) as context:
+        assert len(context.decode([1, 2], 1)) == 1
+
+
+def test_a_draft_of_the_same_seed_mostly_agrees_with_its_target(context, tokens):
+    """What the test library's `noise` is for."""
+    target, draft = context(seed=7), context(seed=7, noise=0.1)
+    rows = zip(target.decode(tokens(9), 9), draft.decode(tokens(9), 9), strict=True)
+    assert sum(int(p.argmax()) == int(q.argmax()) for p, q in rows) >= 5
+
+
+@pytest.mark.skipif(has_gpu(), reason="there is a GPU")
+def test_a_device_that_is_not_there_is_named_with_those_that_are(tiny_gguf):
+    with Model(tiny_gguf(), device="cpu"), Model(tiny_gguf(), gpu_layers=99):
+        pass
+
+
+@pytest.mark.skipif(not has_gpu(), reason="needs a GPU")
+def test_an_unknown_device_is_named_with_those_that_are_there(tiny_gguf):
+    with pytest.raises(BadSetting, match="no device called 'CUDA99'") as caught:
+        Model(tiny_gguf(), device="CUDA99")
+    assert "CPU" in caught.value.hint
+
+
+def bad_files(good: bytes) -> dict[str, tuple[bytes, str]]:
+    """Content and what the message must say about it."""
+    return {
+        "empty": (b"", "is not a GGUF file"),
+        "text": (b"once upon a time " * 10, "is not a GGUF file"),
+        "two bytes": (b"GG", "is cut off after 2 bytes"),
+        "magic only": (good[:4], "is cut off after 4 bytes"),
+        "header only": (good[:24], "cut off or damaged"),
+        "cut in the metadata": (good[:3000], "cut off or damaged"),
+        "cut in the first tensor": (good[:-270_000], "cut off or damaged: tensor"),
+        "cut in the last tensor": (good[:-100], "cut off or damaged: tensor"),
+        "damaged metadata": (good[:24] + b"\xff" * 500 + good[524:], "cut off or damaged"),
+        "a version from the future": (
+            good[:4] + b"\x09\0\0\0" + good[8:],
+            "version that this llama.cpp does not read",
+        ),
+        "unknown architecture": (good.replace(b"llama", b"lxama"), "architecture 'lxama'"),
+        "no vocabulary": (good.replace(b"tokenizer.ggml.model", b"tokenizer.ggml.medol"), "key not found"),
+        "a tensor missing": (good.replace(b"token_embd", b"tokem_embd"), "'token_embd.weight' not found"),
+    }
+
+
+@pytest.mark.parametrize("name", bad_files(b""))
+def test_a_bad_file_is_one_sentence_and_a_hint(tiny_gguf, tmp_path, name):
+    content, says = bad_files(tiny_gguf().read_bytes())[name]
+    path = tmp_path / "bad.gguf"
+    path.write_bytes(content)
+    with pytest.raises(BadModelFile, match=says) as caught:
+        Model(path)
+    assert "bad.gguf" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert caught.value.hint
+
+
+def test_a_missing_file_and_a_directory_are_told_apart(tmp_path):
+    with pytest.raises(BadModelFile, match="no file called"):
+        Model(tmp_path / "missing.gguf")
+    with pytest.raises(BadModelFile, match="is a directory"):
+        Model(tmp_path)
+    with pytest.raises(BadModelFile, match=r"no file called|cannot be read"):
+        Model(tmp_path / "missing" / "model.gguf")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX permissions")
+def test_a_file_that_may_not_be_read_says_so(tmp_path, tiny_gguf):
+    path = tmp_path / "secret.gguf"
+    path.write_bytes(tiny_gguf().read_bytes())
+    path.chmod(0)
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)  # root may read everything
+    try:
+        with pytest.raises(BadModelFile, match="no permission"):
+            Model(path)
+    finally:
+        os.seteuid(user)
+
+
+def test_a_file_name_beyond_ascii_loads(tmp_path, tiny_gguf):
+    path = tmp_path / "modèle ünï 模型.gguf"
+    path.write_bytes(tiny_gguf().read_bytes())
+    with Model(path) as model:
+        assert model.vocab.size == 512
+
+
+def test_a_model_can_be_loaded_again_after_a_bad_one(tmp_path, tiny_gguf):
+    (tmp_path / "bad.gguf").write_bytes(b"nothing")
+    with pytest.raises(BadModelFile):
+        Model(tmp_path / "bad.gguf")
+    with Model(tiny_gguf()) as model:
+        assert model.vocab.size == 512
