@@ -12,7 +12,7 @@ sys.path.append(str(Path(__file__).parent.parent))
 
 @pytest.fixture(scope="session")
 def tiny_gguf(tmp_path_factory) -> Callable[..., Path]:
-    """Writes a tiny GGUF and returns its path: tiny_gguf(vocab_size=300); equal arguments give the same file."""
+    """tiny_gguf(vocab_size=300) writes a GGUF and returns its path; equal arguments give the same file."""
     from tests.gguf import Shape, write_gguf
 
     folder = tmp_path_factory.mktemp("gguf")

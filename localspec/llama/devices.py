@@ -55,14 +55,15 @@ def devices() -> list[Device]:
     return [_device(handle) for handle in _handles()]
 
 
-def has_gpu() -> bool:
-    """Whether a model would be offloaded by default."""
-    return any(_KINDS[_type(handle)] in ("gpu", "igpu") for handle in _handles())
+def default_gpu() -> Device | None:
+    """The GPU that models go to: the first discrete one, else the first integrated one."""
+    known = devices()
+    return next((device for kind in ("gpu", "igpu") for device in known if device.kind == kind), None)
 
 
-def device_handle(name: str) -> int | None:
-    """The pointer behind a device's name, case ignored; None when there is no such device."""
-    return next((handle for handle in _handles() if _text(_name(handle)).lower() == name.lower()), None)
+def handle_of(device: Device) -> int:
+    """llama.cpp's pointer to a device, for this package only."""
+    return next(handle for handle in _handles() if _text(_name(handle)) == device.name)
 
 
 def backend_summary() -> BackendSummary:

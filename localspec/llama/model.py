@@ -33,7 +33,7 @@ class Model:
     ) -> None:
         """Load a GGUF; raises BadModelFile, NotEnoughMemory or BadSetting.
 
-        gpu_layers: how many layers go to the GPU; None is all of them where there is a GPU.
+        gpu_layers: how many layers go to the GPU; None is all where there is one, 0 leaves the GPU alone.
         device: a name from `devices()`; None is the first GPU, or the CPU where there is none.
         """
         check_model_file(path)
@@ -61,7 +61,7 @@ class Model:
 
     @property
     def generates_text(self) -> bool:
-        """False for embedding models, and for encoder-decoder and diffusion models, which decode differently."""
+        """False for embedding, encoder-decoder and diffusion models, which decode differently."""
         causal = self.metadata.get(f"{self.architecture}.attention.causal", "true") == "true"
         pointer = self.pointer
         encoder, diffusion = lib.llama_model_has_encoder(pointer), lib.llama_model_is_diffusion(pointer)
@@ -103,21 +103,34 @@ def _model_params(
     params = lib.llama_model_default_params()
     params.vocab_only = vocab_only
     params.load_mode = lib.LLAMA_LOAD_MODE_AUTO if mmap else lib.LLAMA_LOAD_MODE_NONE
-    params.split_mode = lib.LLAMA_SPLIT_MODE_NONE
-    if gpu_layers == 0 or (device or "").lower() == "cpu" or not devices.has_gpu():
+    params.split_mode = lib.LLAMA_SPLIT_MODE_NONE  # the whole model on one device
+    chosen = _chosen_gpu(gpu_layers, device)
+    if chosen is None:
         params.n_gpu_layers = 0
         params.main_gpu = -1  # not even for prompts, so that no memory of the GPU is taken
         return params, None
     params.n_gpu_layers = -1 if gpu_layers is None else gpu_layers
-    if device is None:
-        return params, None
-    handle = devices.device_handle(device)
-    if handle is None:
-        names = ", ".join(found.name for found in devices.devices())
-        raise BadSetting(f"no device called {device!r}", hint=f"there are: {names}")
-    chosen = (ctypes.c_void_p * 2)(handle, None)
-    params.devices = ctypes.cast(chosen, ctypes.c_void_p)
-    return params, chosen
+    handles = (ctypes.c_void_p * 2)(chosen, None)
+    params.devices = ctypes.cast(handles, ctypes.c_void_p)
+    return params, handles
+
+
+def _chosen_gpu(gpu_layers: int | None, device: str | None) -> int | None:
+    """The handle of the GPU to use, None for the CPU alone; BadSetting for what this machine cannot do."""
+    known = devices.devices()
+    gpu = devices.default_gpu()
+    if device is not None:
+        names = {found.name.lower(): found for found in known}
+        if device.lower() not in names:
+            there = ", ".join(found.name for found in known)
+            raise BadSetting(f"no device called {device!r}", hint=f"there are: {there}")
+        gpu = names[device.lower()] if names[device.lower()].is_gpu else None
+    if gpu_layers and gpu_layers > 0 and gpu is None:
+        raise BadSetting(
+            f"{gpu_layers} layers cannot go to a GPU: llama.cpp has none to use here",
+            hint="leave the number of GPU layers out, or see `localspec doctor` for a build that has one",
+        )
+    return None if gpu is None or gpu_layers == 0 else devices.handle_of(gpu)
 
 
 def _metadata(pointer: Any) -> dict[str, str]:  # noqa: ANN401  a C pointer

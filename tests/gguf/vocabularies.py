@@ -20,7 +20,7 @@ def byte_letters() -> dict[int, str]:
 
 
 def add_bpe(writer: gguf.GGUFWriter, size: int, add_bos: bool) -> None:
-    """Bytes, then merges of pairs and triples, frequent letters first, until it is full; control tokens last."""
+    """Bytes, then merges of pairs and triples, frequent letters first; the control tokens last."""
     letters = byte_letters()
     order = [letters[ord(c)] for c in _FREQUENT]
     order += [letter for letter in letters.values() if letter not in order]

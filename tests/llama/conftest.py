@@ -26,7 +26,7 @@ def load(tiny_gguf):
 
 @pytest.fixture
 def context(load):
-    """context(architecture="gemma2") is a fresh context of 512 tokens; settings of Context go after the shape."""
+    """context({"batch_size": 16}, vocab_size=300): a fresh context of 512 tokens on a model of that shape."""
     with ExitStack() as stack:
 
         def make(settings=None, **shape) -> Context:

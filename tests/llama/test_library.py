@@ -47,7 +47,7 @@ def test_nothing_is_printed_and_the_process_ends_cleanly(tiny_gguf, end):
 
 def test_a_failed_load_prints_nothing_either(tmp_path):
     (tmp_path / "bad.gguf").write_bytes(b"GGUF" + b"\xff" * 100)
-    script = f"{USE}\ntry:\n    Model(Path(sys.argv[1]))\nexcept Exception as error:\n    print(type(error).__name__)"
+    script = f"{USE}\ntry: Model(Path(sys.argv[1]))\nexcept Exception as error: print(type(error).__name__)"
     done = python(script, tmp_path / "bad.gguf")
     assert (done.returncode, done.stdout, done.stderr) == (0, "BadModelFile\n", "")
 

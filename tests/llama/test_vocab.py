@@ -19,8 +19,8 @@ def vocab(request, load):
 )
 def test_tokens_give_their_text_back(vocab, text):
     tokens = vocab.tokenize(text, parse_special=False)
-    # SentencePiece puts a space in front of every text
-    assert b"".join(map(vocab.piece, tokens)).decode().removeprefix(" ") == text.removeprefix(" ")
+    space = " " if vocab.type == "spm" and text else ""  # SentencePiece puts one in front of every text
+    assert b"".join(map(vocab.piece, tokens)).decode() == space + text
 
 
 def test_any_text_survives_the_round_trip(load):
