@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, Protocol, Unpack
 
-from localspec.chat.messages import Message, as_messages
+from localspec.chat.messages import Message, as_history, as_messages
 from localspec.chat.options import ReplyOptions, Request, request_from
 from localspec.chat.prompt import Prompt, encode
 from localspec.chat.template import ChatTemplate
@@ -149,7 +149,7 @@ class Session:
         )
         for event in self._generate(prompt.tokens, request, text, trimmed=len(messages) - len(kept)):
             if isinstance(event, Finished) and event.reply.tokens:
-                self._messages = (*messages, Message("assistant", event.reply.text))
+                self._messages = (*messages, as_history(event.reply.text))
             yield event
 
     def _fit(self, messages: tuple[Message, ...], request: Request) -> tuple[tuple[Message, ...], Prompt]:
