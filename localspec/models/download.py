@@ -93,7 +93,7 @@ class _Pull:
             parts = {file: opened.enter_context(self._part(file, remotes[file])) for file in missing}
             self._prove(parts)
             for file, part in parts.items():
-                part.extend_to(part.remote.bytes)
+                part.fetch_rest()
                 self._finish(file, part)
                 locks[file].release()
 
@@ -193,7 +193,7 @@ class _Pull:
             self._progress(Note(f"{file.name} did not survive an interruption whole: fetching it again."))
             self._meter.forget(file.name)
             part.restart()
-            part.extend_to(part.remote.bytes)
+            part.fetch_rest()
         if part.sha256() != file.sha256:
             part.discard()
             raise DownloadFailed(

@@ -14,6 +14,7 @@ from localspec.models.hub_errors import is_passing, of_system, translated, wait_
 from localspec.models.progress import Stage
 
 _CHUNK = 1 << 20
+_HEAD = 4 << 20  # bytes that are fetched at a time while a header is read
 _UNSATISFIABLE = 416
 
 
@@ -55,12 +56,19 @@ class PartialFile:
 
     def read(self, offset: int, length: int) -> bytes:
         """Bytes of the file, fetched first if they are not here yet: what a header reader asks for."""
-        self.extend_to(min(offset + length, self.remote.bytes))
+        if offset + length > self.size:
+            # in a request of its own: what a connection has sent ahead is lost when it is left waiting
+            self._extend(min(offset + max(length, _HEAD), self.remote.bytes), bounded=True)
+            self._hang_up()
         self._file.seek(offset)
         return self._file.read(length)
 
-    def extend_to(self, size: int) -> None:
-        """Fetch until so many bytes are here. Raises DownloadFailed, PullCancelled."""
+    def fetch_rest(self) -> None:
+        """Fetch what is missing. Raises DownloadFailed, PullCancelled."""
+        self._extend(self.remote.bytes, bounded=False)
+        self._hang_up()
+
+    def _extend(self, size: int, bounded: bool) -> None:
         import httpx2
 
         failures = 0
@@ -70,10 +78,9 @@ class PartialFile:
                     f"Stopped while fetching {self.remote.name}.", hint="What came so far is kept."
                 )
             try:
-                chunk = self._next_chunk()
+                chunk = self._next_chunk(size if bounded else None)
             except (httpx2.HTTPError, OSError) as error:
-                self._connection.close()
-                self._chunks = None
+                self._hang_up()
                 failures += 1
                 self._give_up_or_wait(error, failures)
             else:
@@ -85,8 +92,7 @@ class PartialFile:
 
     def restart(self) -> None:
         """Throw away what is here."""
-        self._connection.close()
-        self._chunks = None
+        self._hang_up()
         self._file.seek(0)
         self._file.truncate()
         self._digest = hashlib.sha256()
@@ -110,8 +116,7 @@ class PartialFile:
 
     def close(self) -> None:
         """Hang up and let go of the file, which stays. Saying it twice is saying it once."""
-        self._connection.close()
-        self._chunks = None
+        self._hang_up()
         self._file.close()
 
     def _take_up(self) -> int:
@@ -125,12 +130,16 @@ class PartialFile:
                 break
         return self.size
 
-    def _next_chunk(self) -> bytes:
+    def _hang_up(self) -> None:
+        self._connection.close()
+        self._chunks = None
+
+    def _next_chunk(self, end: int | None) -> bytes:
         import httpx2
 
         if self._chunks is None:
-            start = self.size if self._ranges else 0
-            at, self._chunks = self._connection.enter_context(hub.stream(self.remote, start))
+            start, end = (self.size, end) if self._ranges else (0, None)
+            at, self._chunks = self._connection.enter_context(hub.stream(self.remote, start, end))
             self._surplus = self.size - at
         for chunk in self._chunks:
             skipped = min(self._surplus, len(chunk))

@@ -1,0 +1,71 @@
+"""A pull on the terminal: one line that is drawn over, or plain lines where there is no terminal."""
+
+import shutil
+from typing import TextIO
+
+from localspec.models.progress import FileReady, Note, Progress, Proved, PullEvent, Stage
+from localspec.models.units import duration_text, size_text
+
+_BAR = 20  # characters
+_STEP = 10  # percent between two lines without a terminal
+
+
+class ProgressLine:
+    """Draws the events of a pull."""
+
+    def __init__(self, stream: TextIO, name: str) -> None:
+        self._stream, self._name = stream, name
+        self._drawn = False
+        self._last_step = -1
+
+    def show(self, event: PullEvent) -> None:
+        match event:
+            case Progress():
+                self._draw(event)
+            case Proved():
+                self._say(f"{self._name}: target and draft fit each other")
+            case FileReady(file=file, fetched=fetched):
+                came = f"{size_text(fetched)} fetched, " if fetched else ""
+                self._say(f"{file}: {came}sha256 verified")
+            case Note(text=text):
+                self._say(text)
+
+    def clear(self) -> None:
+        """Take the line away, so that something else can be written."""
+        if self._drawn:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+            self._drawn = False
+
+    def _draw(self, event: Progress) -> None:
+        if self._stream.isatty():
+            width = shutil.get_terminal_size().columns - 1
+            self._stream.write("\r\x1b[K" + progress_text(event)[:width])
+            self._stream.flush()
+            self._drawn = True
+            return
+        step = event.done * 100 // max(event.total, 1) // _STEP
+        if step > self._last_step:
+            self._last_step = step
+            self._say(progress_text(event))
+
+    def _say(self, line: str) -> None:
+        self.clear()
+        print(line, file=self._stream, flush=True)
+
+
+def progress_text(event: Progress) -> str:
+    """Percentage of both files, then which file, how fast, and how long still."""
+    share = event.done / event.total if event.total else 1.0
+    filled = int(share * _BAR)
+    bar = "█" * filled + "░" * (_BAR - filled)
+    line = f"{bar} {share:4.0%}  {size_text(event.done)} of {size_text(event.total)}"
+    if event.stage is Stage.WAITING:
+        return f"{line}  another localspec is fetching {event.file}"
+    if event.stage is Stage.HASHING:
+        return f"{line}  checking {event.file}"
+    if event.bytes_per_second:
+        line += f"  {size_text(event.bytes_per_second)}/s"
+    if event.seconds_left is not None:
+        line += f"  {duration_text(event.seconds_left)} left"
+    return f"{line}  {event.file}"

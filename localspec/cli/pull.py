@@ -1,0 +1,62 @@
+"""`localspec pull`: fetch a pair, with what it will need shown before the gigabytes come."""
+
+import argparse
+import sys
+
+from localspec.cli.progress_line import ProgressLine
+from localspec.models.registry import Pair, find
+from localspec.models.units import size_text
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = subparsers.add_parser(
+        "pull",
+        help="fetch a pair by name",
+        description="Fetch a pair: its headers are checked first, an interrupted pull goes on where it "
+        "stopped, and every byte is hashed. `localspec pairs` lists the names.",
+    )
+    parser.add_argument("name", metavar="NAME", help="for example llama-3-8b+1b")
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be fetched")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    pair = find(arguments.name)
+    return dry_run(pair) if arguments.dry_run else fetch(pair)
+
+
+def fetch(pair: Pair) -> int:
+    """Pull with a progress display on stderr; Ctrl-C keeps what came."""
+    from localspec.models.download import pull
+
+    display = ProgressLine(sys.stderr, name=pair.name)
+    try:
+        pull(pair, progress=display.show)
+    except KeyboardInterrupt:
+        display.clear()
+        print(f"Stopped. Go on with: localspec pull {pair.name}", file=sys.stderr)
+        raise
+    finally:
+        display.clear()
+    print(f"{pair.name} is ready: localspec run --pair {pair.name} PROMPT")
+    return 0
+
+
+def dry_run(pair: Pair) -> int:
+    from localspec.models.download import plan_pull
+    from localspec.models.resolve import refuse_unless_runnable
+
+    refuse_unless_runnable(pair)
+    files = plan_pull(pair)
+    for file in files:
+        if file.here:
+            state = f"here: {file.here}"
+        elif file.cached:
+            state = "in the Hugging Face cache: only to be hashed"
+        elif file.partial:
+            state = f"{size_text(file.partial)} are here already"
+        else:
+            state = "to fetch"
+        print(f"{file.name:<48} {size_text(file.bytes):>8}  {state}")
+    print(f"{size_text(sum(file.to_fetch for file in files))} would be fetched.")
+    return 0

@@ -1,0 +1,66 @@
+"""A home of its own for every test, a loopback Hub, and a pair of tiny models on it."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from localspec.models.hub import Patience
+from localspec.models.registry import Facts, HubFile, Pair, PairKind
+from tests.models.hub import COMMIT, Hub, Served
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path, monkeypatch):
+    """No test sees the user's files, cache, token or proxies."""
+    for name in (
+        "HF_TOKEN",
+        "HF_HUB_CACHE",
+        "HTTP_PROXY",
+        "HTTPS_PROXY",
+        "http_proxy",
+        "https_proxy",
+        "ALL_PROXY",
+    ):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
+    monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    with Hub() as running:
+        monkeypatch.setenv("HF_ENDPOINT", running.endpoint)
+        yield running
+
+
+@dataclass
+class ServedPair:
+    pair: Pair
+    target: Served
+    draft: Served
+
+
+@pytest.fixture
+def served(hub, tiny_gguf):
+    """A pair that fits, on the hub: a target of about 500 kB and a draft of about 250 kB."""
+    target = hub.add("org/target", "target.gguf", tiny_gguf(vocab_size=1024, layers=3))
+    draft = hub.add("org/draft", "draft.gguf", tiny_gguf(vocab_size=1024, layers=1))
+    return ServedPair(pair_of(target, draft), target, draft)
+
+
+def pair_of(target: Served, draft: Served, name: str = "tiny") -> Pair:
+    return Pair(
+        name=name,
+        kind=PairKind.SIMPLE,
+        target=HubFile("org/target", "target.gguf", COMMIT, target.size, target.sha256, Facts()),
+        draft=HubFile("org/draft", "draft.gguf", COMMIT, draft.size, draft.sha256, Facts()),
+    )
+
+
+@pytest.fixture
+def impatient():
+    """Tries as often as the default, but does not wait in between."""
+    return Patience(sleep=lambda _: None)
