@@ -1,0 +1,78 @@
+"""`localspec chat`: the terminal UI. The engine process starts first and loads while the screen is being imported."""
+
+import argparse
+import sys
+from typing import Any
+
+from localspec.cli.options import add_pair_options, add_reply_options, load_options, reply_options
+from localspec.engine.messages import Load, ReplySettings
+from localspec.errors import BadSetting
+
+CONVERSATIONS = "conversations"
+
+
+def add_parser(subparsers: Any) -> None:  # noqa: ANN401 - argparse keeps the type to itself
+    parser = subparsers.add_parser(
+        "chat",
+        help="talk to a pair in the terminal",
+        description="Open the terminal UI: chat with a pair and watch speculation at work. F1 in it shows all keys.",
+    )
+    add_pair_options(parser)
+    add_reply_options(parser)
+    group = parser.add_argument_group("conversation")
+    group.add_argument(
+        "--resume",
+        nargs="?",
+        const="",
+        metavar="ID",
+        help="go on with a conversation, the newest without an ID",
+    )
+    group.add_argument("--theme", metavar="NAME", help="colours of the terminal UI")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from localspec import conversations
+    from localspec.engine.client import EngineProcess
+    from localspec.settings import data_dir
+
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise BadSetting("chat needs a terminal", hint='for scripts there is `localspec run "PROMPT"`')
+    folder = data_dir()
+    resumed = None
+    if arguments.resume is not None:
+        resumed = conversations.find(folder / CONVERSATIONS, arguments.resume)
+    load = load_request(arguments, resumed.pair if resumed else "")
+    engine = EngineProcess()
+    engine.start()
+    engine.send(load)
+    try:
+        # Textual takes longer to import than the engine process to start: both happen at once.
+        from localspec.tui.app import ChatApp, Setup
+
+        settings, system = reply_settings(arguments)
+        app = ChatApp(
+            Setup(engine, EngineProcess, folder, load, settings, system, resumed, theme=arguments.theme)
+        )
+        app.run()
+        return app.return_code or 0
+    finally:
+        engine.close()
+
+
+def load_request(arguments: argparse.Namespace, resumed_pair: str) -> Load:
+    """What to load: what the arguments name, else the pair of the resumed conversation."""
+    options = load_options(arguments)
+    if resumed_pair and not {"pair", "target"} & options.keys():
+        options["pair"] = resumed_pair
+    return Load(**options)
+
+
+def reply_settings(arguments: argparse.Namespace) -> tuple[ReplySettings, str]:
+    """How replies are made, and the system prompt."""
+    options = reply_options(arguments)
+    system = options.pop("system", "")
+    if options.get("depth") == "auto":
+        del options["depth"]
+    options["stop"] = tuple(options.get("stop", ()))
+    return ReplySettings(**options, speculate=not arguments.no_draft), system

@@ -1,0 +1,35 @@
+"""`python -m localspec.engine`: the engine process. It speaks frames over stdin and stdout and nothing else."""
+
+import os
+import signal
+import sys
+from typing import BinaryIO
+
+from localspec.engine.server import Server, Workshop
+
+
+def take_pipes() -> tuple[BinaryIO, BinaryIO]:
+    """The two pipes to the client; file descriptor 1 becomes stderr, so that a native print cannot break a frame."""
+    sys.stdout.flush()
+    source = os.fdopen(os.dup(0), "rb")
+    sink = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    return source, sink
+
+
+def open_workshop() -> Workshop:
+    from localspec.engine.workshop import PairWorkshop
+
+    return PairWorkshop()
+
+
+def main() -> None:
+    # Ctrl+C in the terminal is the client's business: it cancels by message.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    Server(*take_pipes()).serve(open_workshop)
+    # The listener may still hold its pipe, which a regular shutdown of the interpreter would trip over.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

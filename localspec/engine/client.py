@@ -1,0 +1,188 @@
+"""Starts an engine process and talks to it without ever blocking: requests go into a queue, reports come out of one."""
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, BinaryIO, Final, Protocol
+
+from localspec.engine import frames
+from localspec.engine.messages import PROTOCOL, Died, Hello, Quit, Report, Request
+from localspec.errors import EngineDied
+
+COMMAND: Final = (
+    sys.executable,
+    "-P",
+    "-m",
+    "localspec.engine",
+)  # -P: never import from the working directory
+CLOSE_SECONDS: Final = 0.8
+LAST_WORDS: Final = 3  # lines of stderr that explain a death
+
+
+class Engine(Protocol):
+    """What the terminal UI needs of an engine, wherever it runs."""
+
+    def start(self) -> None:
+        """Begin; a running engine is ended first."""
+
+    def send(self, request: Request) -> None:
+        """Queue a request."""
+
+    def drain(self) -> list[Report]:
+        """The reports since the last call."""
+
+    @property
+    def alive(self) -> bool: ...
+
+    def close(self) -> None:
+        """End within a second."""
+
+
+class EngineProcess:
+    """An engine in a child process; one object survives any number of restarts."""
+
+    def __init__(self, command: Sequence[str] = COMMAND) -> None:
+        self._command = tuple(command)
+        self._connection: _Connection | None = None
+
+    def start(self) -> None:
+        """Start the process, or end it and start anew. Raises EngineDied when it cannot be started."""
+        self.close()
+        self._connection = _Connection(self._command)
+
+    def send(self, request: Request) -> None:
+        assert self._connection is not None, "start() comes first"
+        self._connection.outbox.put(request)
+
+    def drain(self) -> list[Report]:
+        reports: list[Report] = []
+        if self._connection is not None:
+            with suppress(IndexError):
+                while True:
+                    reports.append(self._connection.inbox.popleft())
+        return reports
+
+    @property
+    def alive(self) -> bool:
+        return self._connection is not None and self._connection.process.poll() is None
+
+    @property
+    def pid(self) -> int | None:
+        return self._connection.process.pid if self._connection else None
+
+    def close(self) -> None:
+        """Ask the process to quit, and kill it when it does not within a second."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+
+class _Connection:
+    """One process with its pipes; three threads keep every pipe moving."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self.inbox: deque[Report] = deque()
+        self.outbox: queue.SimpleQueue[Request] = queue.SimpleQueue()
+        self._last_words: deque[str] = deque(maxlen=40)
+        self._closing = False
+        self.process = _spawn(command)
+        threads = {"reader": self._read, "writer": self._write, "stderr": self._listen_to_stderr}
+        self._threads = [
+            threading.Thread(target=target, name=f"engine-{name}", daemon=True)
+            for name, target in threads.items()
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        self._closing = True
+        self.outbox.put(Quit())
+        try:
+            self.process.wait(CLOSE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def _read(self) -> None:
+        """Every end of the stream becomes a report, so that the UI learns of it in order."""
+        reason: EngineDied | None = None
+        try:
+            for report in frames.read(_pipe(self.process.stdout)):
+                _check_protocol(report)
+                self.inbox.append(report)
+        except EngineDied as error:
+            reason = error
+            self.process.kill()
+        exit_code = self.process.wait()
+        if not self._closing:
+            self._threads[2].join(timeout=1)
+            self.inbox.append(self._obituary(exit_code, reason))
+
+    def _obituary(self, exit_code: int, reason: EngineDied | None) -> Died:
+        if reason is not None:
+            return Died(str(reason), reason.hint)
+        words = [line for line in self._last_words if line.strip()][-LAST_WORDS:]
+        return Died(f"The engine process ended unexpectedly ({describe_exit(exit_code)}).", " · ".join(words))
+
+    def _write(self) -> None:
+        sink = _pipe(self.process.stdin)
+        # A broken pipe is reported by the reader, which sees the end of the process.
+        with suppress(OSError):
+            request = None
+            while not isinstance(request, Quit):
+                request = self.outbox.get()
+                sink.write(frames.encode(request))
+                sink.flush()
+
+    def _listen_to_stderr(self) -> None:
+        for line in _pipe(self.process.stderr):
+            self._last_words.append(line.decode(errors="replace").rstrip())
+
+
+def describe_exit(exit_code: int) -> str:
+    """An exit code in words: a negative one is a signal on POSIX."""
+    if exit_code >= 0:
+        return f"exit code {exit_code}"
+    try:
+        name = signal.Signals(-exit_code).name
+    except ValueError:
+        return f"signal {-exit_code}"
+    return f"{name}, out of memory perhaps" if name == "SIGKILL" else name
+
+
+def _check_protocol(report: Report) -> None:
+    if isinstance(report, Hello) and report.protocol != PROTOCOL:
+        raise EngineDied(
+            f"The engine process speaks protocol {report.protocol}, this program {PROTOCOL}.",
+            hint="localspec was updated while it ran: start it again.",
+        )
+
+
+def _spawn(command: Sequence[str]) -> subprocess.Popen[bytes]:
+    # Its own group: Ctrl+C and the terminal's hang-up go to the client, and the engine ends when its stdin does.
+    own_group: dict[str, Any] = {"start_new_session": True}
+    if sys.platform == "win32":
+        own_group = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW}
+    pipe = subprocess.PIPE
+    try:
+        return subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, stderr=pipe, env=os.environ | _ENVIRONMENT, **own_group
+        )
+    except OSError as error:
+        raise EngineDied(
+            f"The engine process could not be started: {error}.", hint="Check the installation."
+        ) from error
+
+
+_ENVIRONMENT: Final = {"PYTHONUNBUFFERED": "1"}
+
+
+def _pipe(stream: Any) -> BinaryIO:  # noqa: ANN401 - Popen types its pipes as optional
+    assert stream is not None
+    return stream  # type: ignore[no-any-return]

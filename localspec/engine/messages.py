@@ -1,0 +1,215 @@
+"""What the engine process and its client say to each other: requests one way, reports the other, all frozen values."""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from localspec.events import Cycle, Finished, Notice, Piece, Prefill, Reply, Started
+
+PROTOCOL: Final = 1  # raised when a message changes its meaning; both ends compare it in the hello
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One message of a conversation, as the chat template wants it."""
+
+    role: str  # system, user or assistant
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReplySettings:
+    """How a reply is made (names: localspec.chat.options.ReplyOptions); None leaves it to the model or localspec."""
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repeat_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    seed: int | None = None
+    rule: str | None = None
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    depth: int | None = None  # tokens drafted in a cycle; None tunes itself
+    speculate: bool = True
+    think: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Bring a pair into memory."""
+
+    pair: str | None = None  # None: the pair used last, the only one on disk, or the demo
+    target: str | None = None
+    draft: str | None = None
+    context_length: int | None = None  # tokens
+    gpu_layers: int | None = None
+    threads: int | None = None  # None: leave a core to the terminal where there are enough
+    speculate: bool = True  # False: no draft model is loaded
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Generate a reply to a conversation."""
+
+    serial: int  # counts up; a cancel names the request that it means
+    turns: tuple[Turn, ...]
+    settings: ReplySettings = field(default_factory=ReplySettings)
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """Generate the same reply with and without drafting."""
+
+    serial: int
+    turns: tuple[Turn, ...]
+    settings: ReplySettings = field(default_factory=ReplySettings)
+
+
+@dataclass(frozen=True, slots=True)
+class ListPairs:
+    """Report every known pair and its state on this machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """Fetch the files of a pair."""
+
+    serial: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Stop the request of that serial and every earlier one, keeping what was made."""
+
+    serial: int
+
+
+@dataclass(frozen=True, slots=True)
+class Quit:
+    """Free everything and exit."""
+
+
+Request = Load | Ask | Compare | ListPairs | Pull | Cancel | Quit
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The first report of a process."""
+
+    protocol: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What loading is doing now."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A pair is in memory."""
+
+    pair: str
+    target: str
+    draft: str  # "" when there is none
+    context_length: int  # tokens
+    seconds: float  # since the request
+
+
+@dataclass(frozen=True, slots=True)
+class ProposalText:
+    """The drafted tokens of the cycle just reported, as text."""
+
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Where two replies part."""
+
+    position: int  # tokens that were equal
+    drafted: str  # text of the token with drafting; "" when that reply ended there
+    plain: str  # text of the token without; "" when that reply ended there
+    logit_gap: float | None  # between the two tokens in the target's row; None when it was not measured
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The outcome of a comparison."""
+
+    drafted: Reply
+    plain: Reply
+    difference: Difference | None  # None: the same tokens
+
+
+@dataclass(frozen=True, slots=True)
+class PairRow:
+    """A pair as the picker shows it."""
+
+    name: str
+    summary: str  # one line: what it is good for, or which files it takes
+    size_bytes: int  # of all its files
+    on_disk: bool
+    fits: bool | None  # None: not known before the files are here
+    fit_note: str  # one sentence; "" when there is nothing to say
+    speedup: float | None  # decode speed relative to plain
+    speedup_is_ours: bool  # measured on this machine, not published
+
+
+@dataclass(frozen=True, slots=True)
+class PairList:
+    rows: tuple[PairRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PullProgress:
+    name: str
+    file: str
+    done_bytes: int
+    total_bytes: int  # 0 when it is not known yet
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """A pull ended; `complete` is False when it was cancelled."""
+
+    name: str
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A request ended in an error that `localspec run` would print as a sentence."""
+
+    error: str  # class name in localspec.errors
+    what: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Died:
+    """The process is gone without having been asked to; made by the client, never sent."""
+
+    what: str
+    hint: str
+
+
+Event = Started | Prefill | Cycle | Piece | Notice | Finished
+Report = (
+    Hello
+    | Stage
+    | Ready
+    | Event
+    | ProposalText
+    | Compared
+    | PairList
+    | PullProgress
+    | Pulled
+    | Failure
+    | Died
+)

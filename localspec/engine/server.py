@@ -1,0 +1,122 @@
+"""The engine process's own loop: one thread listens and can always end the process, one does the work."""
+
+import os
+import queue
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import BinaryIO, Final, Protocol
+
+from localspec.engine import frames
+from localspec.engine.messages import (
+    PROTOCOL,
+    Ask,
+    Cancel,
+    Compare,
+    Failure,
+    Hello,
+    Pull,
+    Quit,
+    Report,
+    Request,
+)
+from localspec.errors import LocalspecError, NotEnoughMemory
+
+QUIT_GRACE_SECONDS: Final = 0.4  # to free the models in order; a native call that takes longer is cut off
+
+Send = Callable[[Report], None]
+Cancelled = Callable[[], bool]
+
+
+class Workshop(Protocol):
+    """Does what requests ask for. Everything but `cancel` is called from one thread."""
+
+    def perform(self, request: Request, send: Send, cancelled: Cancelled) -> None:
+        """Carry out a request, sending reports; return soon after `cancelled` turns true."""
+
+    def cancel(self) -> None:
+        """From another thread: make the running request end soon."""
+
+    def close(self) -> None:
+        """Free everything."""
+
+
+class Server:
+    """Serves one client until it quits or disappears."""
+
+    def __init__(self, source: BinaryIO, sink: BinaryIO) -> None:
+        self._source = source
+        self._sink = sink
+        self._sink_lock = threading.Lock()  # download progress comes from several threads
+        self._inbox: queue.SimpleQueue[Request] = queue.SimpleQueue()
+        self._cancelled_serial = 0
+        self._workshop: Workshop | None = None
+
+    def serve(self, open_workshop: Callable[[], Workshop]) -> None:
+        """Answer requests. Listening starts before the heavy imports, so a lost client ends those too."""
+        threading.Thread(target=self._listen, name="engine-listener", daemon=True).start()
+        self._send(Hello(PROTOCOL, os.getpid()))
+        try:
+            self._workshop = open_workshop()
+        except Exception as error:  # noqa: BLE001 - a broken installation is reported, then the process ends
+            self._send(_failure(error))
+            return
+        while not isinstance(request := self._inbox.get(), Quit):
+            self._perform(self._workshop, request)
+        self._workshop.close()
+
+    def _perform(self, workshop: Workshop, request: Request) -> None:
+        try:
+            workshop.perform(request, self._send, lambda: self._is_cancelled(request))
+        except Exception as error:  # noqa: BLE001 - the edge of the process: every error becomes a report
+            self._send(_failure(error))
+
+    def _is_cancelled(self, request: Request) -> bool:
+        return isinstance(request, Ask | Compare | Pull) and request.serial <= self._cancelled_serial
+
+    def _listen(self) -> None:
+        """Runs beside native calls, which release the GIL, so it can end the process at any moment."""
+        with suppress(LocalspecError, OSError):
+            for request in frames.read(self._source):
+                self._receive(request)
+        os._exit(0)  # nobody is left to answer
+
+    def _receive(self, request: Request) -> None:
+        if isinstance(request, Cancel):
+            self._cancelled_serial = max(self._cancelled_serial, request.serial)
+            self._cancel()
+            return
+        if isinstance(request, Quit):
+            deadline = threading.Timer(QUIT_GRACE_SECONDS, os._exit, args=(0,))
+            deadline.daemon = True
+            deadline.start()
+            self._cancelled_serial = 2**63
+            self._cancel()
+        self._inbox.put(request)
+
+    def _cancel(self) -> None:
+        if self._workshop is not None:
+            self._workshop.cancel()
+
+    def _send(self, report: Report) -> None:
+        line = frames.encode(report)
+        try:
+            with self._sink_lock:
+                self._sink.write(line)
+                self._sink.flush()
+        except OSError:
+            os._exit(0)
+
+
+def _failure(error: Exception) -> Failure:
+    if isinstance(error, LocalspecError):
+        return Failure(type(error).__name__, str(error), error.hint)
+    if isinstance(error, MemoryError):
+        return Failure(
+            NotEnoughMemory.__name__, "Memory ran out.", "Choose a smaller pair or a shorter context."
+        )
+    return Failure(
+        type(error).__name__,
+        f"The engine met an error of its own: {type(error).__name__}: {error}.",
+        "Please report it; the conversation is safe.",
+    )

@@ -1,0 +1,85 @@
+"""Drives the chat in tests: an app on a scripted engine, and waiting for conditions instead of for time."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from scripted_engine import Gate, Pace, ScriptedEngine, ScriptedWorkshop
+from textual.pilot import Pilot
+
+from localspec import conversations
+from localspec.conversations import Conversation
+from localspec.tui.app import ChatApp, Setup
+from localspec.tui.screens.chat import ChatScreen
+from localspec.tui.widgets.reply_view import ReplyView
+from localspec.tui.widgets.transcript import Remark
+
+
+class Chat:
+    """A chat in a test: what it does and what it shows."""
+
+    def __init__(self, folder: Path, gate: Gate | None = None, pace: Pace | None = None, **setup: object) -> None:
+        self.engine = ScriptedEngine(ScriptedWorkshop(pace, gate))
+        self.librarian = ScriptedEngine(ScriptedWorkshop(pace, gate))
+        self.engine.start()
+        wanted = Setup(self.engine, lambda: self.librarian, folder, **setup)
+        self.engine.send(wanted.load)
+        self.app = ChatApp(wanted)
+        self.folder = folder
+        self.pilot: Pilot[None]
+
+    @property
+    def screen(self) -> ChatScreen:
+        return next(screen for screen in self.app.screen_stack if isinstance(screen, ChatScreen))
+
+    @property
+    def replies(self) -> list[ReplyView]:
+        return list(self.screen.query(ReplyView))
+
+    @property
+    def remarks(self) -> list[str]:
+        return [str(remark.content) for remark in self.screen.query(Remark)]
+
+    @property
+    def notices(self) -> list[str]:
+        return [note.message for note in self.app._notifications]
+
+    @property
+    def saved(self) -> list[Conversation]:
+        return list(conversations.listing(self.folder / "conversations").conversations)
+
+    async def until(self, condition: Callable[[], object], seconds: float = 20.0) -> None:
+        """Let the app run until a condition holds."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, "waited in vain"
+            await self.pilot.pause(0.01)
+
+    async def ready(self) -> None:
+        await self.until(lambda: self.app.conductor.ready)
+
+    async def type(self, text: str) -> None:
+        """Put a text into the prompt as a paste does, and send it."""
+        self.screen.prompt.replace_text(text)
+        await self.pilot.press("enter")
+
+    async def ask(self, text: str) -> None:
+        """Send a message and wait until the reply is over."""
+        before = len(self.screen.dialogue.messages)
+        await self.type(text)
+        await self.until(lambda: len(self.screen.dialogue.messages) > before + 1 and not self.app.conductor.busy)
+        await self.until(lambda: self.replies and self.replies[-1].has_class("-finished"))
+
+
+@asynccontextmanager
+async def running(folder: Path, size: tuple[int, int] = (100, 30), **options: object):
+    """A chat on a terminal of that size, ready for typing."""
+    chat = Chat(folder, **options)
+    async with chat.app.run_test(size=size) as pilot:
+        chat.pilot = pilot
+        await chat.until(lambda: chat.app.screen_stack and isinstance(chat.app.screen, ChatScreen))
+        await chat.ready()
+        yield chat
+        await asyncio.to_thread(chat.app.close_engines)

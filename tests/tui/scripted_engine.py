@@ -1,0 +1,377 @@
+"""An engine that follows a script: in the test's own process, or as a child (`python scripted_engine.py`).
+
+The prompt says what happens, so that a test, a benchmark and a person in a terminal can ask for any of it:
+`tokens N` a reply of N tokens, `code`, `think`, `table`, `fail`, `crash`, `hang` (a prefill that never looks up), `exact TEXT`.
+"""
+
+import itertools
+import os
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from localspec.engine.messages import (
+    Ask,
+    Cancel,
+    Compare,
+    Compared,
+    Difference,
+    Failure,
+    Hello,
+    ListPairs,
+    Load,
+    PairList,
+    PairRow,
+    ProposalText,
+    Pull,
+    Pulled,
+    PullProgress,
+    Quit,
+    Ready,
+    Report,
+    Request,
+    ReplySettings,
+    Stage,
+)
+from localspec.errors import LocalspecError, NotEnoughMemory
+from localspec.events import (
+    Cycle,
+    Event,
+    Finished,
+    FinishReason,
+    Kind,
+    Notice,
+    Origin,
+    Piece,
+    Prefill,
+    Reply,
+    Source,
+    Started,
+)
+from localspec.stats import Tally
+
+ESSAY = """## Why a draft helps
+
+A large model reads **all its weights** for every token. A small *draft* model proposes a few tokens, and the large one
+checks them in a single pass, so the weights are read once for several tokens.
+
+1. The draft proposes `k` tokens.
+2. The target verifies them together.
+3. The first wrong one is replaced.
+
+```python
+def accept(proposal, chosen):
+    for n, (guess, token) in enumerate(zip(proposal, chosen)):
+        if token != guess:
+            return Verdict(n, token, Origin.FIX)
+    return Verdict(len(proposal), next(chosen), Origin.BONUS)
+```
+
+> What was rejected leaves no trace in the text.
+
+| width | cost |
+|---|---|
+| 1 | 1.00 |
+| 4 | 1.40 |
+
+That is all there is to it: the text is what the *target* would have written.
+"""
+THOUGHT = (
+    "The user asks about drafting. I should mention the single pass, then the rollback. Keep it short.\n"
+)
+ROWS = (
+    PairRow("demo", "the small pair inside the package", 5_200_000, True, True, "fits", 1.4, True),
+    PairRow(
+        "qwen3-8b+0.6b",
+        "general chat, thinking",
+        5_700_000_000,
+        True,
+        True,
+        "fits in 8.0 GB of VRAM",
+        1.9,
+        False,
+    ),
+    PairRow(
+        "llama-3-8b+1b", "general chat", 6_100_000_000, False, True, "fits in 8.0 GB of VRAM", 2.1, False
+    ),
+    PairRow(
+        "llama-3-70b+8b",
+        "long and careful",
+        47_900_000_000,
+        False,
+        False,
+        "needs 48 GB, this machine has 32",
+        None,
+        False,
+    ),
+)
+
+
+@dataclass
+class Pace:
+    """How fast the script runs; zero in tests."""
+
+    cycle_seconds: float = 0.0
+    load_seconds: float = 0.0
+
+
+@dataclass
+class Gate:
+    """Holds replies back: `hold_after` cycles pass, then the reply waits until it is opened."""
+
+    hold_after: int | None = None
+    opened: threading.Event = field(default_factory=threading.Event)
+
+    def wait(self, cycles: int, cancelled: Callable[[], bool]) -> None:
+        while self.hold_after is not None and cycles >= self.hold_after and not self.opened.is_set():
+            if cancelled():
+                return
+            self.opened.wait(0.005)
+
+
+def tokens_of(text: str) -> list[str]:
+    """Cuts like a tokenizer: a word with the space before it, or a newline."""
+    words: list[str] = []
+    for line in text.splitlines(keepends=True):
+        body = line.rstrip("\n")
+        words += [(" " if i else "") + word for i, word in enumerate(body.split(" "))]
+        words += ["\n"] * (len(line) - len(body))
+    return [word for word in words if word]
+
+
+def reply_events(
+    text: str,
+    reasoning: str,
+    seed: int,
+    speculate: bool,
+    cancelled: Callable[[], bool],
+    pace: Pace,
+    gate: Gate,
+) -> Iterator[Event | ProposalText]:
+    """The events of one reply, with an acceptance pattern that depends on the seed only."""
+    chance = random.Random(seed)
+    pieces = [(word, Kind.REASONING) for word in tokens_of(reasoning)] + [
+        (w, Kind.ANSWER) for w in tokens_of(text)
+    ]
+    tally = Tally(prompt_tokens=40, prefill_seconds=0.08)
+    yield Started("scripted-8b", "scripted-1b" if speculate else "", 40, 12, 0, seed, "greedy", 8192)
+    for done in (20, 40):
+        yield Prefill(done, 40, done / 500)
+    shown: list[tuple[str, Kind]] = []
+    reason = FinishReason.STOP
+    while len(shown) < len(pieces):
+        gate.wait(tally.cycles, cancelled)
+        if cancelled():
+            reason = FinishReason.CANCELLED
+            break
+        time.sleep(pace.cycle_seconds)
+        batch, cycle, drafted = make_cycle(pieces[len(shown) :], chance, speculate)
+        tally.add(cycle)
+        for (word, kind), origin in zip(batch, cycle.origins, strict=True):
+            yield Piece(word, kind, origin, cycle.source if origin is Origin.ACCEPTED else Source.PLAIN)
+        yield cycle
+        if drafted:
+            yield ProposalText(drafted)
+        shown += batch
+    said = {kind: "".join(word for word, k in shown if k is kind) for kind in Kind}
+    ids = tuple(range(len(shown)))
+    yield Finished(Reply(said[Kind.ANSWER], said[Kind.REASONING], ids, seed, reason, tally.stats()))
+
+
+def make_cycle(
+    rest: list[tuple[str, Kind]], chance: random.Random, speculate: bool
+) -> tuple[list[tuple[str, Kind]], Cycle, tuple[str, ...]]:
+    depth = chance.choice((3, 4, 5)) if speculate else 0
+    accepted = min(
+        sum(1 for _ in itertools.takewhile(lambda _: chance.random() < 0.75, range(depth))), len(rest) - 1
+    )
+    batch = rest[: accepted + 1]
+    last = Origin.PLAIN if not speculate else Origin.BONUS if accepted == depth else Origin.FIX
+    origins = (Origin.ACCEPTED,) * (len(batch) - 1) + (last,)
+    source = Source.PLAIN if not speculate else chance.choice((Source.MODEL, Source.MODEL, Source.LOOKUP))
+    drafted = tuple(word for word, _ in batch[:accepted]) + (" wrong",) * (depth - accepted)
+    cycle = Cycle(
+        tokens=tuple(range(len(batch))),
+        origins=origins,
+        proposal=tuple(range(depth)),
+        accepted=accepted,
+        depth=depth,
+        source=source,
+        width=depth + 1,
+        draft_seconds=0.0012 * depth,
+        verify_seconds=0.018 + 0.001 * depth,
+        other_seconds=0.0008,
+    )
+    return batch, cycle, drafted
+
+
+def answer_to(prompt: str) -> tuple[str, str]:
+    """The answer and the reasoning that a prompt asks for."""
+    if prompt.startswith("exact "):
+        return prompt.removeprefix("exact "), ""
+    if prompt.startswith("tokens "):
+        count = int(prompt.split()[1])
+        unit = tokens_of(ESSAY + "\n")
+        return "".join(itertools.islice(itertools.cycle(unit), count)), ""
+    return ESSAY, THOUGHT if prompt.startswith("think") else ""
+
+
+class ScriptedWorkshop:
+    """Performs requests by the script (see localspec.engine.server.Workshop)."""
+
+    def __init__(self, pace: Pace | None = None, gate: Gate | None = None) -> None:
+        self.pace = pace or Pace()
+        self.gate = gate or Gate()
+        self.asked: list[Request] = []
+
+    def cancel(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def perform(
+        self, request: Request, send: Callable[[Report], None], cancelled: Callable[[], bool]
+    ) -> None:
+        self.asked.append(request)
+        match request:
+            case Load():
+                self._load(request, send)
+            case Ask():
+                self._ask(request, send, cancelled)
+            case Compare():
+                self._compare(request, send, cancelled)
+            case ListPairs():
+                send(PairList(ROWS))
+            case Pull():
+                self._pull(request, send, cancelled)
+
+    def _load(self, request: Load, send: Callable[[Report], None]) -> None:
+        if request.pair == "llama-3-70b+8b":
+            raise NotEnoughMemory(
+                "llama-3-70b+8b needs 48 GB, this machine has 32.", hint="Try llama-3-8b+1b."
+            )
+        for stage in ("mapping target", "mapping draft", "warming up"):
+            send(Stage(stage))
+            time.sleep(self.pace.load_seconds / 3)
+        send(Ready(request.pair or "demo", "scripted-8b", "scripted-1b", 8192, 0.4))
+
+    def _ask(self, request: Ask, send: Callable[[Report], None], cancelled: Callable[[], bool]) -> None:
+        prompt = request.turns[-1].content
+        if prompt.startswith("fail"):
+            raise LocalspecError(
+                "The prompt does not fit into the context.", hint="Start a new chat with /new."
+            )
+        if prompt.startswith("crash"):
+            send(Started("scripted-8b", "scripted-1b", 40, 0, 0, 1, "greedy", 8192))
+            send(Piece("Half a sen", Kind.ANSWER, Origin.PLAIN, Source.PLAIN))
+            os.kill(os.getpid(), 9)
+        if prompt.startswith("hang"):
+            send(Prefill(10, 10_000, 0.1))
+            time.sleep(3600)
+        if prompt.startswith("why off"):
+            send(Notice("Drafting is off: plain decoding is faster here (62 against 48 tokens per second)."))
+        for event in self._events(request.turns[-1].content, request.settings, cancelled):
+            send(event)
+
+    def _events(
+        self, prompt: str, settings: ReplySettings, cancelled: Callable[[], bool]
+    ) -> Iterator[Event | ProposalText]:
+        answer, reasoning = answer_to(prompt)
+        seed = 7 if settings.seed is None else settings.seed
+        return reply_events(answer, reasoning, seed, settings.speculate, cancelled, self.pace, self.gate)
+
+    def _compare(
+        self, request: Compare, send: Callable[[Report], None], cancelled: Callable[[], bool]
+    ) -> None:
+        replies = []
+        for speculate in (True, False):
+            settings = ReplySettings(seed=3, speculate=speculate)
+            for event in self._events(request.turns[-1].content, settings, cancelled):
+                send(event)
+                if isinstance(event, Finished):
+                    replies.append(event.reply)
+        difference = (
+            Difference(57, " weights", " parameters", 0.031)
+            if "differ" in request.turns[-1].content
+            else None
+        )
+        send(Compared(replies[0], replies[1], difference))
+
+    def _pull(self, request: Pull, send: Callable[[Report], None], cancelled: Callable[[], bool]) -> None:
+        for step in range(11):
+            self.gate.wait(step, cancelled)
+            if cancelled():
+                send(Pulled(request.name, False))
+                return
+            send(PullProgress(request.name, "target.gguf", step * 610_000_000, 6_100_000_000))
+            time.sleep(self.pace.cycle_seconds)
+        send(Pulled(request.name, True))
+
+
+class ScriptedEngine:
+    """The client's side of a scripted engine that runs in a thread of this process (see localspec.engine.client.Engine)."""
+
+    def __init__(self, workshop: ScriptedWorkshop | None = None) -> None:
+        self.workshop = workshop or ScriptedWorkshop()
+        self.starts = 0
+        self.alive = False
+        self._reports: deque[Report] = deque()
+        self._cancelled_serial = 0
+
+    def start(self) -> None:
+        self.close()
+        self.starts += 1
+        self.alive = True
+        self._reports = deque([Hello(1, 0)])
+        self._inbox: deque[Request] = deque()
+        self._wake = threading.Semaphore(0)
+        threading.Thread(
+            target=self._work, args=(self._reports, self._inbox, self._wake), daemon=True
+        ).start()
+
+    def send(self, request: Request) -> None:
+        if isinstance(request, Cancel):
+            self._cancelled_serial = max(self._cancelled_serial, request.serial)
+            return
+        self._inbox.append(request)
+        self._wake.release()
+
+    def drain(self) -> list[Report]:
+        return [self._reports.popleft() for _ in range(len(self._reports))]
+
+    def die(self, report: Report) -> None:
+        """As if the process had been killed."""
+        self.alive = False
+        self._cancelled_serial = 2**63
+        self._reports.clear()
+        self._reports.append(report)
+
+    def close(self) -> None:
+        if self.alive:
+            self.alive = False
+            self.send(Quit())
+
+    def _work(self, reports: deque[Report], inbox: deque[Request], wake: threading.Semaphore) -> None:
+        while wake.acquire() and not isinstance(request := inbox.popleft(), Quit):
+            serial = getattr(request, "serial", None)
+            stop = lambda serial=serial: serial is not None and serial <= self._cancelled_serial  # noqa: E731
+            try:
+                self.workshop.perform(request, reports.append, stop)
+            except LocalspecError as error:
+                reports.append(Failure(type(error).__name__, str(error), error.hint))
+
+
+if __name__ == "__main__":
+    from localspec.engine.__main__ import take_pipes
+    from localspec.engine.server import Server
+
+    environ = os.environ
+    pace = Pace(
+        float(environ.get("SCRIPT_CYCLE_SECONDS", "0.02")), float(environ.get("SCRIPT_LOAD_SECONDS", "0.3"))
+    )
+    Server(*take_pipes()).serve(lambda: ScriptedWorkshop(pace))
+    os._exit(0)

@@ -1,0 +1,34 @@
+"""The block-character pictures, on absolute scales."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localspec.tui.bars import bars, gauge, shares
+
+
+def test_equal_values_look_equal_however_the_others_are():
+    assert bars([0.8] * 4, 4) == "▇▇▇▇"
+    assert bars([0.0, 0.5, 1.0], 3) == "▁▅█"
+    assert bars([0.5], 3) == "  ▅"
+
+
+@given(st.lists(st.floats(0, 1), max_size=50), st.integers(0, 40))
+def test_bars_are_as_wide_as_asked(values, width):
+    assert len(bars(values, width)) == width
+
+
+@given(st.floats(-1, 2), st.integers(0, 40))
+def test_a_gauge_is_as_wide_as_asked(value, width):
+    assert len(gauge(value, width)) == width
+
+
+def test_a_gauge_has_eighths():
+    assert gauge(0.5, 4) == "██  "
+    assert gauge(1 / 16, 2) == "▏ "
+
+
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=4), st.integers(0, 60))
+def test_shares_fill_the_width(values, width):
+    cells = shares(values, width)
+    assert sum(cells) == (width if sum(values) > 0 else 0)
+    assert min(cells) >= 0

@@ -1,0 +1,102 @@
+"""The Textual application: owns the engine, the preferences and the theme; the chat screen does the rest."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+from textual.app import App, SystemCommand
+from textual.command import Provider
+from textual.screen import Screen
+from textual.types import CSSPathType
+
+from localspec.conversations import Conversation
+from localspec.engine.client import Engine
+from localspec.engine.messages import Load, ReplySettings
+
+from . import preferences
+from .conductor import Conductor
+from .dialogue import Dialogue
+from .librarian import Librarian
+from .palette import CommandProvider
+from .preferences import Preferences
+from .prompt_history import PromptHistory
+from .screens.chat import ChatScreen
+from .themes import LOCALSPEC
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a chat begins with. The engine runs already and has been sent the load request."""
+
+    engine: Engine
+    make_engine: Callable[[], Engine]  # for the process that lists and fetches pairs
+    folder: Path  # of conversations, prompt history and preferences
+    load: Load = Load()
+    settings: ReplySettings = ReplySettings()
+    system: str = ""
+    resumed: Conversation | None = None
+    theme: str | None = None  # wins over the remembered one
+
+
+class ChatApp(App[None]):
+    """`localspec chat`."""
+
+    TITLE = "localspec"
+    CSS_PATH: ClassVar[CSSPathType | None] = "app.tcss"
+    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {CommandProvider}
+    ENABLE_COMMAND_PALETTE = True
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__()
+        self.setup = setup
+        self.conversations = setup.folder / "conversations"
+        self.conductor = Conductor(setup.engine, setup.load, setup.settings)
+        self.conductor.load(setup.load, started=True)
+        self.librarian = Librarian(setup.make_engine)
+        self.prompt_history = PromptHistory.load(setup.folder / "prompts.jsonl")
+        self.preferences: Preferences = preferences.load(setup.folder / "chat.json")
+        self.register_theme(LOCALSPEC)
+        wanted = setup.theme or self.preferences.theme
+        self.theme = wanted if wanted in self.available_themes else LOCALSPEC.name
+
+    def get_default_screen(self) -> Screen[None]:
+        if self.setup.resumed is not None:
+            return ChatScreen(Dialogue.resume(self.setup.resumed))
+        return ChatScreen(self.new_dialogue(self.setup.system))
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        """None of Textual's own: the one table has what they do."""
+        return ()
+
+    def new_dialogue(self, system: str) -> Dialogue:
+        ready = self.conductor.ready
+        pair = ready.pair if ready else self.conductor.load_request.pair or ""
+        return Dialogue.new(self.conversations, pair, system)
+
+    def prefer(self, **changes: object) -> None:
+        """Change preferences, and remember them in a thread of its own."""
+        self.preferences = replace(self.preferences, **changes)  # type: ignore[arg-type]
+        self._in_background(preferences.save, self.setup.folder / "chat.json", self.preferences)
+
+    def remember_prompt(self, text: str) -> None:
+        self._in_background(self.prompt_history.add, text)
+
+    def _in_background(self, work: Callable[..., None], *arguments: object) -> None:
+        async def attempt() -> None:
+            try:
+                await asyncio.to_thread(work, *arguments)
+            except OSError as error:
+                self.notify(f"Could not be remembered: {error}.", severity="warning")
+
+        self.run_worker(attempt())
+
+    async def action_quit(self) -> None:
+        """Leave within a second, whatever the engine does; the conversation is on the disk already."""
+        await asyncio.to_thread(self.close_engines)
+        self.exit()
+
+    def close_engines(self) -> None:
+        self.conductor.engine.close()
+        self.librarian.close()

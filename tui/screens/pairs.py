@@ -1,0 +1,97 @@
+"""The pair picker: what there is, what is here, what fits, and how much faster it was."""
+
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.widgets import DataTable, Static
+
+from localspec.engine.messages import PairRow
+
+from ..librarian import Librarian
+from ..readings import pull_status, size
+from .dialog import Dialog
+
+
+class PairsScreen(Dialog[str]):
+    """Answers with the name of the pair to load; fetching goes on when the dialog is left."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("p", "pull", "pull"),
+        Binding("x", "cancel_pull", "stop pulling"),
+    ]
+    BOX_TITLE = "Pairs"
+    KEYS = "↵ load, or pull what is not here · p pull · x stop pulling · esc close"
+
+    def __init__(self, librarian: Librarian) -> None:
+        super().__init__()
+        self._librarian = librarian
+        self._rows: tuple[PairRow, ...] | None = None
+
+    def content(self) -> ComposeResult:
+        table: DataTable[str] = DataTable(cursor_type="row", zebra_stripes=True)
+        table.add_columns("pair", "size", "here", "fits", "speed", "")
+        yield table
+        yield Static(markup=False, classes="detail")
+
+    def on_mount(self) -> None:
+        self._refresh()
+        self.set_interval(0.1, self._refresh)
+
+    def _refresh(self) -> None:
+        if self._librarian.rows != self._rows:
+            self._rows = self._librarian.rows
+            self._fill()
+        self.query_one(".detail", Static).update(self._detail())
+
+    def _fill(self) -> None:
+        table = self.query_one(DataTable)
+        cursor = table.cursor_row
+        table.clear()
+        for row in self._rows or ():
+            table.add_row(*cells(row), key=row.name)
+        table.move_cursor(row=cursor)
+
+    def _detail(self) -> str:
+        if self._librarian.progress is not None:
+            return pull_status(self._librarian.progress)
+        if self._rows is None:
+            return "looking…"
+        row = self._chosen
+        return f"{row.summary}\n{row.fit_note}".strip() if row else "No pairs are known."
+
+    @property
+    def _chosen(self) -> PairRow | None:
+        rows = self._rows or ()
+        return rows[index] if 0 <= (index := self.query_one(DataTable).cursor_row) < len(rows) else None
+
+    @on(DataTable.RowSelected)
+    def _take(self) -> None:
+        row = self._chosen
+        if row is not None and row.on_disk:
+            self.dismiss(row.name)
+        else:
+            self.action_pull()
+
+    def action_pull(self) -> None:
+        row = self._chosen
+        if row is None or row.on_disk:
+            return
+        if self._librarian.progress is not None:
+            self.notify("One pair at a time; x stops the running one.")
+        elif row.fits is False:
+            self.notify(f"{row.name} does not fit here: {row.fit_note}.", severity="warning")
+        else:
+            self._librarian.pull(row.name)
+
+    def action_cancel_pull(self) -> None:
+        self._librarian.cancel()
+
+
+def cells(row: PairRow) -> tuple[str, ...]:
+    """A pair as the cells of its row."""
+    fits = {True: "yes", False: "no", None: "?"}[row.fits]
+    speed = f"{row.speedup:.1f}x" if row.speedup else "–"
+    whose = "" if row.speedup is None else "measured here" if row.speedup_is_ours else "published"
+    return row.name, size(row.size_bytes), "✓" if row.on_disk else "–", fits, speed, whose

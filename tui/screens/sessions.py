@@ -1,0 +1,102 @@
+"""Earlier conversations: open one, export one, delete one."""
+
+import asyncio
+import time
+from pathlib import Path
+from typing import ClassVar
+
+from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.widgets import DataTable, Static
+
+from localspec import conversations
+from localspec.conversations import Conversation, Listing
+
+from .dialog import Dialog, Question
+
+
+class SessionsScreen(Dialog[Conversation]):
+    """Answers with the conversation to open."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("d", "delete", "delete"),
+        Binding("e", "export", "export"),
+    ]
+    BOX_TITLE = "Conversations"
+    KEYS = "↵ open · e export as Markdown · d delete · esc close"
+
+    def __init__(self, folder: Path, current: Path) -> None:
+        super().__init__()
+        self._folder = folder
+        self._current = current
+        self._listing = Listing(())
+
+    def content(self) -> ComposeResult:
+        table: DataTable[str] = DataTable(cursor_type="row", zebra_stripes=True)
+        table.add_columns("title", "pair", "messages", "age")
+        yield table
+        yield Static("looking…", markup=False, classes="detail")
+
+    async def on_mount(self) -> None:
+        await self._fill()
+
+    async def _fill(self) -> None:
+        self._listing = await asyncio.to_thread(conversations.listing, self._folder)
+        table = self.query_one(DataTable)
+        table.clear()
+        for conversation in self._listing.conversations:
+            age = describe_age(time.time() - conversation.created)
+            title = conversation.title + (" (open)" if conversation.path == self._current else "")
+            table.add_row(title, conversation.pair, str(len(conversation.messages)), age)
+        self.query_one(".detail", Static).update(describe(self._listing))
+
+    @property
+    def _chosen(self) -> Conversation | None:
+        found = self._listing.conversations
+        return found[index] if 0 <= (index := self.query_one(DataTable).cursor_row) < len(found) else None
+
+    @on(DataTable.RowSelected)
+    def _take(self) -> None:
+        self.dismiss(self._chosen)
+
+    def action_export(self) -> None:
+        conversation = self._chosen
+        if conversation is None:
+            return
+        path = Path(f"{conversation.name}.md")
+        try:
+            with path.open("x", encoding="utf-8") as file:
+                file.write(conversations.to_markdown(conversation))
+        except OSError as error:
+            self.notify(f"{path} cannot be written: {error.strerror}.", severity="error")
+        else:
+            self.notify(f"Exported to {path.absolute()}.")
+
+    @work
+    async def action_delete(self) -> None:
+        conversation = self._chosen
+        if conversation is None:
+            return
+        if conversation.path == self._current:
+            self.notify("This conversation is open; start a new one first.", severity="warning")
+        elif await self.app.push_screen_wait(Question(f"Delete “{conversation.title}” for good?")):
+            await asyncio.to_thread(conversations.delete, conversation)
+            await self._fill()
+
+
+def describe(listing: Listing) -> str:
+    """What the list cannot show: that it is empty, or which files are broken."""
+    lines = [] if listing.conversations else ["No conversations yet."]
+    lines += [f"skipped: {reason}" for _path, reason in listing.broken[:3]]
+    if len(listing.broken) > 3:
+        lines.append(f"and {len(listing.broken) - 3} more broken files")
+    return "\n".join(lines)
+
+
+def describe_age(seconds: float) -> str:
+    """An age in its largest unit."""
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= length:
+            return f"{int(seconds // length)} {unit}"
+    return "now"

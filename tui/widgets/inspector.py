@@ -1,0 +1,104 @@
+"""A reply under the microscope: acceptance by position, accepted lengths, the cycles, and the last proposal."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from textual.app import ComposeResult
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.widgets import Static
+
+from localspec.events import Cycle
+
+from ..bars import bars, gauge, shares
+from ..live_turn import LiveTurn
+from .live_tail import LEGEND
+
+BAR_CELLS: Final = 18
+TIMELINE_ROWS: Final = 8
+
+
+class Inspector(VerticalScroll):
+    """Four small charts of the reply that runs, or of the last one."""
+
+    can_focus = False
+
+    def __init__(self) -> None:
+        super().__init__(id="inspector")
+        self._chart = Static(markup=False)
+
+    def compose(self) -> ComposeResult:
+        yield self._chart
+
+    def show(self, turn: LiveTurn | None) -> None:
+        """Draw; costs nothing while hidden."""
+        if self.display:
+            self._chart.update(Content("\n").join(describe(turn)))
+
+
+def describe(turn: LiveTurn | None) -> Iterator[Content]:
+    """The inspector's lines."""
+    if turn is None or not turn.timeline:
+        yield Content("Nothing was decoded yet.").stylize("dim")
+        return
+    stats = turn.stats
+    yield _head("Acceptance by position")
+    yield from _positions(stats.acceptance_by_position, stats.drafted_by_position)
+    yield _head("Tokens per pass")
+    yield from _lengths(turn.lengths)
+    yield Content(f"mean {stats.mean_accepted_length:.2f} · {stats.cycles:,} passes")
+    yield _head("Cycles (ms: draft, verify, other)")
+    yield Content(bars(turn.acceptance, 32)).stylize("$primary")
+    yield from (_cycle(cycle) for cycle in list(turn.timeline)[-TIMELINE_ROWS:])
+    yield _head("Last proposal")
+    yield _outcome(turn.timeline[-1], turn.proposal)
+    yield _head("Tokens in the text")
+    yield LEGEND
+
+
+def _head(title: str) -> Content:
+    return Content(f"\n{title}").stylize("bold")
+
+
+def _positions(rates: Sequence[float], tried: Sequence[int]) -> Iterator[Content]:
+    if not rates:
+        yield Content("no drafts").stylize("dim")
+    for position, (rate, count) in enumerate(zip(rates, tried, strict=True), start=1):
+        yield Content.assemble(
+            f"{position:2} ", (gauge(rate, BAR_CELLS), "$accent"), f" {rate:4.0%}", (f" of {count:,}", "dim")
+        )
+
+
+def _lengths(lengths: Mapping[int, int]) -> Iterator[Content]:
+    total, most = sum(lengths.values()), max(lengths.values())
+    for length in range(1, max(lengths) + 1):
+        count = lengths.get(length, 0)
+        yield Content.assemble(
+            f"{length:2} ", (gauge(count / most, BAR_CELLS), "$primary"), f" {count / total:4.0%}"
+        )
+
+
+def _cycle(cycle: Cycle) -> Content:
+    seconds = (cycle.draft_seconds, cycle.verify_seconds, cycle.other_seconds)
+    draft, verify, other = shares(seconds, 10)
+    return Content.assemble(
+        f"{cycle.accepted:2}/{cycle.drafted:<2}",
+        ("▒" * draft, "$warning"),
+        ("█" * verify, "$primary"),
+        ("░" * other, "$secondary"),
+        f" {seconds[0] * 1e3:4.1f} {seconds[1] * 1e3:5.1f} {seconds[2] * 1e3:4.1f} {cycle.source}",
+    )
+
+
+def _outcome(cycle: Cycle, texts: Sequence[str]) -> Content:
+    """Each drafted token on its own line: kept or rejected."""
+    if not cycle.proposal:
+        return Content("none: plain decoding").stylize("dim")
+    shown = texts if len(texts) == cycle.drafted else [f"#{token}" for token in cycle.proposal]
+    lines = []
+    for position, text in enumerate(shown):
+        kept = position < cycle.accepted
+        mark, style = ("✓", "") if kept else ("✗", "dim strike")
+        lines.append(Content.assemble(f"{mark} ", (repr(text)[1:-1], style)))
+    lines.append(Content(f"then the target's own token ({cycle.origins[-1]})").stylize("dim"))
+    return Content("\n").join(lines)

@@ -1,0 +1,105 @@
+"""One line that shows speculation at work: speed now, acceptance by cycle, depth, and where the time goes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from textual.content import Content
+from textual.widgets import Static
+
+from ..bars import bars, gauge, shares
+
+GAUGE_CELLS: Final = 12
+SPLIT_CELLS: Final = 12
+NARROW: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the meter shows."""
+
+    speed_now: float = 0.0  # tokens per second
+    speed_reply: float = 0.0
+    best_speed: float = 0.0  # fastest seen with this pair here: the end of the gauge
+    plain_speed: float | None = None  # plain decoding with this pair here; None until it was measured
+    acceptance: Sequence[float] = ()  # by cycle, newest last
+    acceptance_rate: float = 0.0
+    depth: int = 0
+    drafted: int = 0
+    seconds: tuple[float, float, float] = (0.0, 0.0, 0.0)  # draft, verify, other
+    speedup: float | None = None
+    saved_seconds: float | None = None
+
+
+class Meter(Static):
+    """Draws readings into the width that it has."""
+
+    def __init__(self) -> None:
+        super().__init__(markup=False, id="meter")
+        self._reading = Reading()
+
+    def show(self, reading: Reading) -> None:
+        self._reading = reading
+        self.update(draw(reading, self.size.width))
+
+    def on_resize(self) -> None:
+        self.update(draw(self._reading, self.size.width))
+
+
+def draw(reading: Reading, width: int) -> Content:
+    """The meter as one line of at most `width` cells; what matters least goes first when it is narrow."""
+    parts = [_speed(reading), _acceptance(reading, 10 if width < NARROW else 20)]
+    parts += [_gain(reading), _split(reading), Content(f"reply {reading.speed_reply:.1f}")]
+    line = parts[0]
+    for part in parts[1:]:
+        if part.cell_length and line.cell_length + part.cell_length + 3 <= width:
+            line += Content("   ") + part
+    return line
+
+
+def _speed(reading: Reading) -> Content:
+    scale = max(reading.best_speed, reading.speed_now, 1e-9)
+    filled = gauge(reading.speed_now / scale, GAUGE_CELLS)
+    content = Content.assemble((f"{reading.speed_now:6.1f}", "bold"), " tok/s ▕", (filled, "$accent"), "▏")
+    if reading.plain_speed:
+        # The mark stands where plain decoding would reach.
+        cell = min(GAUGE_CELLS - 1, int(reading.plain_speed / scale * GAUGE_CELLS))
+        start = content.plain.index("▕") + 1 + cell
+        content = content[:start] + Content("┃").stylize("$warning") + content[start + 1 :]
+    return content
+
+
+def _acceptance(reading: Reading, width: int) -> Content:
+    if not reading.drafted:
+        return Content("not drafting")
+    return Content.assemble(
+        f"accept {reading.acceptance_rate:4.0%} ",
+        (bars(reading.acceptance, width), "$primary"),
+        f"  depth {reading.depth}",
+    )
+
+
+def _gain(reading: Reading) -> Content:
+    if reading.speedup is None:
+        return Content("")
+    saved = (
+        f", {reading.saved_seconds:.1f} s saved"
+        if reading.saved_seconds and reading.saved_seconds > 0.05
+        else ""
+    )
+    return Content.assemble((f"{reading.speedup:.2f}x plain", "bold"), saved)
+
+
+def _split(reading: Reading) -> Content:
+    if not sum(reading.seconds):
+        return Content("")
+    draft, verify, other = shares(reading.seconds, SPLIT_CELLS)
+    percent = [100 * part / sum(reading.seconds) for part in reading.seconds]
+    return Content.assemble(
+        (f"draft {percent[0]:.0f}% ", "$text-warning"),
+        ("▒" * draft, "$warning"),
+        ("█" * verify, "$primary"),
+        ("░" * other, "$secondary"),
+        (f" verify {percent[1]:.0f}%", "$text-primary"),
+        f" other {percent[2]:.0f}%",
+    )

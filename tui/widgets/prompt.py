@@ -1,0 +1,85 @@
+"""Where the person types: Enter sends, Shift+Enter or Ctrl+J makes a line, Up in the first line recalls."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.message import Message
+from textual.widgets import TextArea
+
+from ..prompt_history import PromptHistory
+
+
+class Prompt(TextArea):
+    """A text area that grows with its text, sends it, and remembers what was sent."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "send", "send", priority=False),
+        Binding("shift+enter,ctrl+j", "newline", "line"),
+    ]
+
+    @dataclass
+    class Sent(Message):
+        """The person wants this text to go."""
+
+        text: str
+
+    @dataclass
+    class Completing(Message):
+        """A key that the completion list may want."""
+
+        key: str
+
+    def __init__(self, history: PromptHistory) -> None:
+        super().__init__(
+            id="prompt",
+            soft_wrap=True,
+            show_line_numbers=False,
+            tab_behavior="focus",
+            highlight_cursor_line=False,
+            placeholder="Ask anything, or / for commands",
+        )
+        self.history_of_prompts = history
+        self.completing = False  # set by the screen while the completion list is open
+
+    async def _on_key(self, event: events.Key) -> None:
+        wanted = self.completing and event.key in ("up", "down", "tab", "enter")
+        if wanted or event.key in ("enter", "shift+enter", "ctrl+j"):
+            # TextArea would take the key as text before any binding sees it.
+            event.stop()
+            event.prevent_default()
+            if wanted:
+                self.post_message(self.Completing(event.key))
+            elif event.key == "enter":
+                self.action_send()
+            else:
+                self.action_newline()
+            return
+        await super()._on_key(event)
+
+    def action_send(self) -> None:
+        if self.text.strip():
+            self.post_message(self.Sent(self.text.strip()))
+
+    def action_newline(self) -> None:
+        self.insert("\n")
+
+    def replace_text(self, text: str) -> None:
+        """Put other text into the prompt, with the cursor at its end."""
+        self.load_text(text)
+        self.move_cursor(self.document.end)
+
+    def action_cursor_up(self, select: bool = False) -> None:
+        if not select and self.cursor_location[0] == 0:
+            if (text := self.history_of_prompts.older(self.text)) is not None:
+                self.replace_text(text)
+            return
+        super().action_cursor_up(select)
+
+    def action_cursor_down(self, select: bool = False) -> None:
+        if not select and self.cursor_location[0] == self.document.line_count - 1:
+            if (text := self.history_of_prompts.newer()) is not None:
+                self.replace_text(text)
+            return
+        super().action_cursor_down(select)

@@ -1,0 +1,151 @@
+"""A reply on the screen: reasoning that folds, settled Markdown, a live tail, and a footer with its numbers."""
+
+from collections.abc import Iterable
+
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.content import Content
+from textual.widgets import Markdown, Static
+
+from localspec.conversations import Message, Numbers
+from localspec.events import Kind, Piece
+
+from ..preferences import TokenStyle
+from ..settling import Settled, Settler, begins_segment, segments
+from .live_tail import LiveTail
+
+OUTCOMES = {
+    "cancelled": "stopped",
+    "length": "cut at the limit",
+    "died": "the engine died here",
+    "failed": "ended by an error",
+    "unsaved": "NOT SAVED",
+}
+
+
+class ReplyView(Vertical):
+    """Grows while tokens come, or shows a finished reply at once."""
+
+    def __init__(self, message: Message | None = None, *, unfolded: bool = False) -> None:
+        super().__init__(classes="reply")
+        self._message = message
+        self._settler = Settler()
+        self._segment_length = 0
+        self._body = Vertical(classes="body")
+        self._thinking = Thinking(unfolded)
+        self._tail = LiveTail()
+        self._footer = Static(markup=False, classes="footer")
+
+    def compose(self) -> ComposeResult:
+        yield self._thinking
+        with self._body:
+            for source in segments(self._message.content) if self._message else ():
+                yield Markdown(source)
+        yield self._tail
+        yield self._footer
+
+    def on_mount(self) -> None:
+        if self._message is not None:
+            self._close(self._message)
+
+    async def grow(self, pieces: Iterable[Piece], style: TokenStyle, rejected: Iterable[str] = ()) -> None:
+        """Show new pieces; finished blocks move from the tail into Markdown."""
+        answer = [piece for piece in pieces if piece.kind is Kind.ANSWER]
+        self._thinking.grow([piece for piece in pieces if piece.kind is Kind.REASONING])
+        self._tail.grow(answer)
+        for settled in self._settler.feed("".join(piece.text for piece in answer)):
+            self._tail.settle(settled.characters)
+            await self._add(settled)
+        self._tail.show(style, rejected)
+
+    async def finish(self, message: Message) -> None:
+        """Settle everything and show the numbers."""
+        for settled in self._settler.finish():
+            await self._add(settled)
+        self._close(message)
+
+    def unfold_thinking(self, unfolded: bool) -> None:
+        self._thinking.unfold(unfolded)
+
+    async def _add(self, settled: Settled) -> None:
+        documents = self._body.query_children(Markdown)
+        if not documents or begins_segment(self._segment_length, settled.source):
+            self._segment_length = len(settled.source)
+            await self._body.mount(Markdown(settled.source))
+        else:
+            self._segment_length += len(settled.source)
+            await documents.last().append(settled.source)
+
+    def _close(self, message: Message) -> None:
+        self._message = message
+        self._tail.display = False
+        self._thinking.finish(message.reasoning, message.reasoning_tokens)
+        self._footer.update(footer(message))
+        self.add_class("-finished")
+
+
+class Thinking(Vertical):
+    """The reasoning of a reply: one line that says how long it is, and the text below when unfolded."""
+
+    def __init__(self, unfolded: bool) -> None:
+        super().__init__(classes="thinking -unfolded" if unfolded else "thinking")
+        self.display = False
+        self._text: list[str] = []
+        self._tokens = 0
+        self._running = True
+        self._head = Static(markup=False, classes="head")
+        self._body = Static(markup=False, classes="thought")
+
+    def compose(self) -> ComposeResult:
+        yield self._head
+        yield self._body
+
+    def grow(self, pieces: list[Piece]) -> None:
+        if pieces:
+            self._text += [piece.text for piece in pieces]
+            self._tokens += len(pieces)
+            self._show()
+
+    def finish(self, text: str, tokens: int) -> None:
+        self._running = False
+        if text:
+            self._text, self._tokens = [text], tokens
+            self._show()
+
+    def unfold(self, unfolded: bool) -> None:
+        self.set_class(unfolded, "-unfolded")
+        if self._text:
+            self._show()
+
+    def on_click(self) -> None:
+        self.unfold(not self.has_class("-unfolded"))
+
+    def _show(self) -> None:
+        self.display = True
+        mark = "▾" if self.has_class("-unfolded") else "▸"
+        verb = "thinking" if self._running else "thought for"
+        self._head.update(f"{mark} {verb} {self._tokens:,} tokens")
+        if self.has_class("-unfolded"):
+            self._body.update("".join(self._text).strip())
+
+
+def footer(message: Message) -> Content:
+    """What the dim line under a reply says."""
+    parts = [OUTCOMES[message.outcome]] if message.outcome in OUTCOMES else []
+    if message.numbers is not None:
+        parts += number_parts(message.numbers)
+    return Content(" · ".join(parts))
+
+
+def number_parts(numbers: Numbers) -> list[str]:
+    parts = [
+        f"{numbers.tokens:,} tokens",
+        f"{numbers.seconds:.1f} s",
+        f"{numbers.tokens_per_second:.1f} tok/s",
+    ]
+    if numbers.drafted:
+        parts.append(f"{numbers.acceptance_rate:.0%} accepted")
+        parts.append(f"{numbers.mean_accepted_length:.1f} per pass")
+    if numbers.speedup is not None:
+        parts.append(f"{numbers.speedup:.2f}x plain")
+    return parts

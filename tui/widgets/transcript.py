@@ -1,0 +1,99 @@
+"""The conversation as it scrolls: follows its end until the person scrolls away, and keeps old messages out of memory."""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from textual.containers import VerticalScroll
+from textual.message import Message as TextualMessage
+from textual.widget import Widget
+from textual.widgets import Static
+
+from localspec.conversations import Message
+
+from .reply_view import ReplyView
+
+MOST: Final = 60  # widgets; when there are more, the oldest leave the screen
+FEWEST: Final = 30  # widgets that stay then, and messages that opening a conversation shows
+
+
+class UserMessage(Static):
+    """What the person wrote, as written."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text, markup=False, classes="user")
+
+
+class Remark(Static):
+    """A line of the program itself: an error with its hint, or what a command did."""
+
+    def __init__(self, what: str, hint: str = "", kind: str = "note") -> None:
+        super().__init__(f"{what}\n{hint}".rstrip(), markup=False, classes=f"remark -{kind}")
+
+
+class Earlier(Static):
+    """Stands at the top for messages that are not shown; a click brings some back."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(f"↑ {count} earlier messages", markup=False, classes="earlier")
+
+    class Asked(TextualMessage):
+        """The person wants to see them."""
+
+    def on_click(self) -> None:
+        self.post_message(self.Asked())
+
+
+class Transcript(VerticalScroll):
+    """Shows the last messages of a conversation; the caller owns them."""
+
+    def __init__(self) -> None:
+        super().__init__(id="transcript", can_focus=True)
+        self._first = 0  # index of the first message that is shown
+
+    def on_mount(self) -> None:
+        self.anchor()
+
+    async def open(self, messages: Sequence[Message]) -> None:
+        """Show a conversation from its end."""
+        self._first = max(0, len(messages) - FEWEST)
+        await self.remove_children()
+        await self._mount_earlier()
+        await self.mount_all(_widgets(messages[self._first :]))
+        self.anchor()
+
+    async def add(self, widget: Widget) -> None:
+        """Put a widget at the end; the oldest go when there are many."""
+        await self.mount(widget)
+        if len(self.children) > MOST and not self._is_scrolled_away:
+            await self._prune()
+
+    async def show_earlier(self, messages: Sequence[Message]) -> None:
+        """Bring back as many earlier messages as opening shows."""
+        above = range(max(0, self._first - FEWEST), self._first)
+        if not above:
+            return
+        self._first = above.start
+        anchor = next(child for child in self.children if not isinstance(child, Earlier))
+        await self.query(Earlier).remove()
+        await self.mount_all(_widgets(messages[above.start : above.stop]), before=anchor)
+        await self._mount_earlier()
+        self.scroll_to_widget(anchor, animate=False, top=True)
+
+    @property
+    def _is_scrolled_away(self) -> bool:
+        return self.max_scroll_y - self.scroll_y > self.size.height
+
+    async def _prune(self) -> None:
+        shown = [child for child in self.children if not isinstance(child, Earlier)]
+        old = shown[:-FEWEST]
+        self._first += sum(isinstance(widget, UserMessage | ReplyView) for widget in old)
+        await self.remove_children([*old, *self.query_children(Earlier)])
+        await self._mount_earlier()
+
+    async def _mount_earlier(self) -> None:
+        if self._first:
+            await self.mount(Earlier(self._first), before=0)
+
+
+def _widgets(messages: Iterable[Message]) -> list[Widget]:
+    return [UserMessage(m.content) if m.role == "user" else ReplyView(m) for m in messages]
