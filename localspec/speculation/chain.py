@@ -6,6 +6,7 @@ top-p and min-p look at the distribution at temperature 1. The same chain shapes
 
 import math
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 
@@ -48,7 +49,7 @@ class Chain:
         assert not isinstance(row, Candidates), "without top-k whole rows are needed: see candidates_needed"
         logits = self._adjusted(row, history)
         ids, total = _worth_keeping(logits, s)
-        return _shaped(ids, logits[ids].astype(np.float64), s, total)
+        return _shaped(ids, logits if ids is _all_ids(len(logits)) else logits[ids], s, total)
 
     def likeliest(self, row: Row, history: Sequence[int]) -> tuple[int, float]:
         """The likeliest token after `history`, and its probability among the ten likeliest."""
@@ -107,22 +108,30 @@ def _worth_keeping(logits: np.ndarray, s: Sampling) -> tuple[np.ndarray, float |
             ids = np.flatnonzero(logits >= top - nats)
             if np.exp(logits[ids] - top).sum(dtype=np.float64) >= s.top_p * total:
                 return ids, total
-    return np.arange(len(logits)), total
+    return _all_ids(len(logits)), total
+
+
+@cache
+def _all_ids(size: int) -> np.ndarray:
+    """0 to size, one array for each size: that two distributions hold every token shows by identity."""
+    ids = np.arange(size)
+    ids.flags.writeable = False
+    return ids
 
 
 def _shaped(ids: np.ndarray, logits: np.ndarray, s: Sampling, total: float | None) -> Distribution:
-    """Top-p, min-p and temperature on logits float64 [n]; `total` as above where n is not the whole row."""
+    """Top-p, min-p and temperature on logits [n]; `total` as above where n is not the whole row."""
     top = _checked(logits.max())
     if s.top_p < 1.0:
         order = (-logits).argsort(kind="stable")
-        heights = np.exp(logits[order] - top).cumsum()
+        heights = np.exp(logits[order] - top).cumsum(dtype=np.float64)
         reached = int(heights.searchsorted(s.top_p * (heights[-1] if total is None else total)))
         kept = np.sort(order[: reached + 1])
         ids, logits = ids[kept], logits[kept]
     if s.min_p > 0.0:
         kept = np.flatnonzero(logits >= top + math.log(s.min_p))
         ids, logits = ids[kept], logits[kept]
-    weights = np.exp((logits - top) / s.temperature)
+    weights = np.exp((logits - top) / s.temperature).astype(np.float64)
     if not weights.all():
         ids, weights = ids[weights > 0.0], weights[weights > 0.0]
     return Distribution(ids, weights / weights.sum())

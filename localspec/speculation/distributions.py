@@ -40,6 +40,9 @@ def excess(p: Distribution, q: Distribution | None, drafted: int, share: float =
     if q is None:
         weights[p.ids == drafted] = 0.0
         return weights
+    if q.ids is p.ids:
+        weights -= q.probabilities
+        return np.maximum(weights, 0.0, out=weights)
     at = np.minimum(q.ids.searchsorted(p.ids), len(q.ids) - 1)
     shared = q.ids[at] == p.ids
     weights[shared] -= q.probabilities[at[shared]]

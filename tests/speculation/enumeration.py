@@ -1,7 +1,7 @@
 """Exact laws of random code: every decision is taken every way, and each way carries its probability.
 
-`Forks` stands in for the keyed noise of a run. For each key it keeps the interval of [0, 1) in which the uniform
-behind that key still lies, so a key that is met twice is as dependent as in a real run.
+`Forks` stands in for the keyed noise of a run. For each key it keeps the interval of [0, 1) in which the
+uniform behind that key still lies, so a key that is met twice is as dependent as in a real run.
 """
 
 from collections import defaultdict

@@ -1,7 +1,7 @@
 """The law of the emitted text is the target's own, exactly: every rule, by enumerating every random decision.
 
-The rules under test are the production classes, driven through `draw` and `verify` cycle after cycle; the traps are
-the same code with one line changed, and each must be caught by the same comparison.
+The rules under test are the production classes, driven through `draw` and `verify` cycle after cycle.
+The traps are the same code with one line changed, and each must be caught by the same comparison.
 """
 
 import inspect

@@ -108,20 +108,17 @@ def test_coins_fall_with_their_probability_and_never_against_certainty():
 
 
 def test_the_loudest_token_is_the_winner_of_an_exponential_race():
-    """exp(-Gumbel) is a standard exponential E, and P(E_x / p_x is the smallest) = p_x: the identity behind coupling."""
+    """exp(-Gumbel) is a standard exponential E, and P(E_x / p_x is smallest) = p_x: why coupling works."""
     for position in range(200):
         race = np.exp(-gumbel(4, position, P.ids)) / P.probabilities
         assert Keyed(4).loudest(P, position) == P.ids[race.argmin()]
 
 
 def test_shared_noise_makes_similar_distributions_agree():
-    """Daliri et al.: agreement is at least (1 - TV) / (1 + TV), and for these two the exact value is known."""
+    """Daliri et al.: agreement is at least (1 - TV) / (1 + TV); for two given laws its value is known."""
     q = Distribution(P.ids, np.array([0.4, 0.35, 0.15, 0.1]))
-    p_over, q_over = (
-        P.probabilities[None] / P.probabilities[:, None],
-        q.probabilities[None] / q.probabilities[:, None],
-    )
-    exact = (1.0 / np.maximum(p_over, q_over).sum(axis=1)).sum()
+    ratios = [d.probabilities[None] / d.probabilities[:, None] for d in (P, q)]
+    exact = (1.0 / np.maximum(*ratios).sum(axis=1)).sum()
     count = 20_000
     agreed = sum(Keyed(6).loudest(P, i) == Keyed(6).loudest(q, i) for i in range(count))
     assert agreed / count == pytest.approx(exact, abs=ONE_IN_A_MILLION * np.sqrt(exact * (1 - exact) / count))

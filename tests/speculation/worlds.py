@@ -1,7 +1,6 @@
 """Small random pairs of models, and cycles on them that emit a text of fixed length."""
 
 from dataclasses import dataclass, field
-from functools import cache
 
 import numpy as np
 
