@@ -8,7 +8,8 @@ from typing import Any, Unpack
 
 from localspec.chat.messages import Message
 from localspec.chat.options import ReplyOptions
-from localspec.chat.session import Session, last_reply
+from localspec.chat.session import Session as Session
+from localspec.chat.session import last_reply
 from localspec.compose import Wishes, open_engine
 from localspec.events import Event, Reply
 from localspec.llama.devices import BackendSummary, Device, backend_summary
@@ -33,9 +34,9 @@ def load(
     """Load a pair by name, or two GGUF files; use the session as a context manager, or close() it.
 
     With nothing named: the pair used last, else the only one on disk, else the embedded demo.
-    context_length in tokens; gpu_layers of the target (all by default where a GPU build is installed); threads on
-    the CPU (physical cores by default); kv_type of the target's cache; speculate=False loads no draft model;
-    on_stage is told what is being done. Raises the errors of `localspec.errors`.
+    context_length in tokens; gpu_layers of the target (all by default where a GPU build is installed);
+    threads on the CPU (physical cores by default); kv_type of the target's cache; speculate=False loads no
+    draft model; on_stage is told what is being done. Raises the errors of `localspec.errors`.
     """
     wishes = Wishes(context_length, gpu_layers, threads, kv_type, drafts=speculate)
     return Session(open_engine(resolve(pair, target, draft), wishes, on_stage))

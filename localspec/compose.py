@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 
 from localspec.chat.options import Request
 from localspec.chat.session import Engine
@@ -54,9 +53,9 @@ def open_engine(files: PairFiles, wishes: Wishes, on_stage: Callable[[str], None
         target = opened.enter_context(open_context(target_model, length, wishes, rows=WIDEST_BATCH))
         draft = None
         if wishes.drafts and files.draft is not None:
-            if not target_model.can_roll_back:
+            if not target.can_reject_drafts:
                 raise RollbackUnsupported(
-                    f"{target_model.name} is recurrent: its state cannot step back, so drafts cannot be rejected",
+                    f"{target_model.name} is recurrent: its state cannot step back to reject drafts",
                     hint="run it without a draft model: --no-draft",
                 )
             on_stage(f"loading draft {files.draft.name}")

@@ -9,9 +9,9 @@ from localspec.chat.vocabulary import Vocabulary
 class Detokenizer:
     """Text from tokens as soon as its characters are complete.
 
-    Bytes that can no longer become a character turn into U+FFFD; the start of one is held. Control tokens give no
-    text, except those in `visible`, which give their name. With `starts_text` the reply begins a text of its own: the
-    space that SentencePiece vocabularies put before the first word is left out.
+    Bytes that can no longer become a character turn into U+FFFD; the start of one is held. Control tokens
+    give no text, except those in `visible`, which give their name. With `starts_text` the reply begins a text
+    of its own: the space that SentencePiece vocabularies put before the first word is left out.
     """
 
     def __init__(

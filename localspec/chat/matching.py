@@ -1,4 +1,4 @@
-"""Finding texts in a stream: the first one that is complete, and how much of the end could still become one."""
+"""Finding texts in a stream: the first complete one, and how much of the end could become one."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -21,7 +21,7 @@ class Message:
 
 
 def as_messages(prompt_or_messages: str | Sequence[Mapping[str, Any] | Message]) -> tuple[Message, ...]:
-    """Messages from a prompt, from OpenAI-style dictionaries, or from messages; BadSetting for anything else."""
+    """Messages from a prompt, OpenAI-style dictionaries, or messages; BadSetting for anything else."""
     if isinstance(prompt_or_messages, str):
         return (_checked(Message("user", prompt_or_messages), "the prompt"),)
     if isinstance(prompt_or_messages, Mapping | Message) or not isinstance(prompt_or_messages, Sequence):
@@ -86,7 +86,7 @@ def _checked(message: Message, which: str) -> Message:
 
 
 def _valid(text: str) -> str:
-    """Text that can be encoded: half characters, from a terminal or JSON, become U+FFFD or join to whole ones."""
+    """Text that can be encoded: surrogates, from a terminal or JSON, are joined or become U+FFFD."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 

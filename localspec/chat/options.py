@@ -7,11 +7,11 @@ from typing import Any, Literal, TypedDict
 from localspec.errors import BadSetting
 from localspec.speculation.sampling import Sampling
 
-Rule = Literal["auto", "greedy", "compare", "block", "coupled"]
+Rule = Literal["auto", "greedy", "compare", "rejection", "block", "coupled"]
 
 
 class ReplyOptions(TypedDict, total=False):
-    """Keyword arguments of `run`, `stream` and `complete`; what is left out takes the model's or localspec's default."""
+    """Keyword arguments of `run`, `stream` and `complete`; what is left out takes the model's default."""
 
     temperature: float | None  # 0 always takes the likeliest token
     top_k: int | None  # keep the k likeliest tokens; 0 keeps all
@@ -31,7 +31,7 @@ class ReplyOptions(TypedDict, total=False):
     system: str | None  # replaces the system message
     think: bool | None  # for thinking models; none leaves it to the template
     template_arguments: Mapping[str, Any] | None  # extra variables for the chat template
-    overflow: Literal["trim", "error"]  # when the conversation outgrows the context: drop the oldest turns, or refuse
+    overflow: Literal["trim", "error"]  # when the conversation outgrows the context
 
 
 SAMPLING_NAMES = frozenset(f.name for f in fields(Sampling))
@@ -59,12 +59,14 @@ def request_from(options: Mapping[str, Any], defaults: Sampling) -> Request:
     unknown = set(options) - set(ReplyOptions.__annotations__)
     if unknown:
         raise BadSetting(
-            f"unknown option {sorted(unknown)[0]!r}", hint="options: " + ", ".join(ReplyOptions.__annotations__)
+            f"unknown option {sorted(unknown)[0]!r}",
+            hint="options: " + ", ".join(ReplyOptions.__annotations__),
         )
     given = {name: value for name, value in options.items() if value is not None}
     chain = {name: value for name, value in given.items() if name in SAMPLING_NAMES}
     if "logit_bias" in chain:
-        chain["logit_bias"] = tuple(sorted((int(token), float(bias)) for token, bias in chain["logit_bias"].items()))
+        biases = chain["logit_bias"].items()
+        chain["logit_bias"] = tuple(sorted((int(token), float(bias)) for token, bias in biases))
     rest = {name: value for name, value in given.items() if name not in SAMPLING_NAMES}
     stop = rest.pop("stop", ())
     depth = rest.pop("depth", "auto")

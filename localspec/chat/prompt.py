@@ -1,10 +1,10 @@
 """Messages to prompt tokens, so that nothing in a message's content can become a control token.
 
-Content and template meet in one text, and the tokeniser does not know who wrote what. So the template is rendered
-twice: with the content, and with stand-ins for every character of the content that control texts are made of. Control
-texts in the second are the template's own. Mostly the first has the same ones in the same places, and then it is
-tokenised whole, as the model's makers do. Otherwise the text between the template's own control texts is tokenised
-without control tokens.
+Content and template meet in one text, and the tokeniser does not know who wrote what. So the template is
+rendered twice: with the content, and with stand-ins for every character of the content that control texts are
+made of. Control texts in the second are the template's own. Mostly the first has the same ones in the same
+places, and then it is tokenised whole, as the model's makers do. Otherwise the text between the template's
+own control texts is tokenised without control tokens.
 """
 
 from collections import Counter
@@ -40,7 +40,7 @@ def encode(
     arguments: Mapping[str, Any] | None = None,
     add_generation_prompt: bool = True,
 ) -> Prompt:
-    """The prompt for a reply to these messages; bos exactly once where the model wants it. BadTemplate as in render.
+    """The prompt for a reply to these messages, with bos once where the model wants it; errors as in render.
 
     `arguments` come from whoever runs the model and are trusted like the template itself.
     """
@@ -83,9 +83,9 @@ _guarded_texts: WeakKeyDictionary[Vocabulary, Mapping[str, int]] = WeakKeyDictio
 
 
 def control_spans(text: str, controls: Collection[str]) -> list[Span]:
-    """Where control texts stand, in order, found as llama.cpp finds them: the longest first, each from the left.
+    """Where control texts stand, in order, found as llama.cpp finds them: each from the left.
 
-    `controls` are sorted, the longest first.
+    `controls` are sorted, the longest first, which is the order in which they take their place.
     """
     spans: list[Span] = []
     for control in controls:
@@ -114,8 +114,8 @@ def _told_apart(
     own = control_spans(hidden, controls)
     if strict.show(hidden) == plain:
         return own, plain
-    # The template looks into the content (for "/no_think", say), so it must see more of it: all but the first and last
-    # characters of control texts, and even these in the texts that it looks for, unless a control text could profit.
+    # The template looks into the content (for "/no_think", say) and must see more of it: all but the first
+    # and last characters of control texts, and in what it looks for these too, unless it touches one.
     contents = taken[1:]
     looked_for = [text for text in template.literals if text and any(text in content for content in contents)]
     harmless = [text for text in looked_for if not any(_touch(text, control) for control in controls)]
@@ -129,7 +129,7 @@ def _told_apart(
 
 
 def _touch(text: str, control: str) -> bool:
-    """Whether a text could be part of a control text, hold one, or be continued or preceded by the rest of one."""
+    """Whether a text holds a control text or could be a part of one."""
     if text in control or control in text:
         return True
     shorter = min(len(text), len(control))

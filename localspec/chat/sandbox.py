@@ -38,8 +38,8 @@ class TemplateRefusalError(TemplateError):
 class Sandbox(ImmutableSandboxedEnvironment):
     """Hugging Face's environment for chat templates, with bounds; one render at a time.
 
-    Templates call `spend` at the start of every loop iteration and macro, and `joined` for every `~`: `_parse`
-    writes that into them.
+    Templates call `spend` at the start of every loop iteration and macro, and `joined` for every `~`:
+    `_parse` writes that into them.
     """
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
@@ -51,7 +51,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
             del self.filters[name]
         self.filters.update(self._bounded_filters())
         # One moment for all renders, so that a conversation's prompt keeps its beginning over midnight.
-        self._now = datetime.now()
+        self.now = datetime.now()
         self.globals = {
             name: self.globals[name] for name in ("range", "dict", "cycler", "joiner", "namespace")
         }
@@ -194,7 +194,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         # A number in a format is a width on some platforms.
         if len(form) > _LONGEST_DATE_FORMAT or any(c.isdigit() for c in form):
             raise SecurityError("its date format is not a plain one")
-        return self._now.strftime(form)
+        return self.now.strftime(form)
 
     def _add_output(self, size: int) -> None:
         self._output += size

@@ -1,31 +1,26 @@
 """A conversation with a loaded pair: messages in, events out, both caches reused from turn to turn."""
 
 import threading
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Protocol, Unpack
 
+from localspec.chat.fitting import Fitter
 from localspec.chat.messages import Message, as_history, as_messages
 from localspec.chat.options import ReplyOptions, Request, request_from
 from localspec.chat.prompt import Prompt, encode
 from localspec.chat.template import ChatTemplate
-from localspec.chat.text import TextPart, TextStream
+from localspec.chat.text import TextStream
 from localspec.chat.vocabulary import Vocabulary
+from localspec.chat.writing import Writing
 from localspec.errors import BadSetting, ContextFull
 from localspec.events import (
-    Cycle,
     Event,
     Finished,
-    FinishReason,
-    Kind,
     Notice,
-    Origin,
-    Piece,
     Prefill,
     Reply,
-    Source,
     Started,
 )
 from localspec.speculation.loop import speculate
@@ -73,7 +68,7 @@ class Session:
         self._cancelled = threading.Event()
         self._running = threading.Lock()
         self._notices = engine.notices
-        self._dropped = 0  # oldest turns that no longer fit
+        self._dropped_turns = 0  # that no longer fit
 
     def __enter__(self) -> "Session":
         return self
@@ -94,7 +89,7 @@ class Session:
     def reset(self) -> None:
         """Forget the conversation."""
         self._messages = ()
-        self._dropped = 0
+        self._dropped_turns = 0
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -138,68 +133,35 @@ class Session:
         tokens = self._engine.vocabulary.tokenize(text, parse_special=True, add_special=True)
         if not tokens:
             raise BadSetting("the text is empty", hint="give at least one character to continue")
-        return self._generate(
-            tokens, request, TextStream(self._engine.vocabulary, None, request.stop), trimmed=0
-        )
+        text_stream = TextStream(self._engine.vocabulary, None, request.stop, continues_text=True)
+        return self._generate(tokens, request, text_stream)
 
     def _converse(self, messages: tuple[Message, ...], request: Request) -> Iterator[Event]:
-        kept, prompt = self._fit(messages, request)
+        fitted = self._fitter(request).fit(
+            messages, trim=request.overflow == "trim", dropped_before=self._dropped_turns
+        )
+        self._dropped_turns, prompt = fitted.dropped_turns, fitted.prompt
         text = TextStream(
             self._engine.vocabulary, self._engine.template.thinking_style(prompt.text), request.stop
         )
-        for event in self._generate(prompt.tokens, request, text, trimmed=len(messages) - len(kept)):
+        for event in self._generate(prompt.tokens, request, text, trimmed=fitted.dropped_messages):
             if isinstance(event, Finished) and event.reply.tokens:
                 self._messages = (*messages, as_history(event.reply.text))
             yield event
 
-    def _fit(self, messages: tuple[Message, ...], request: Request) -> tuple[tuple[Message, ...], Prompt]:
-        """The messages that fit with room for a reply, and their prompt; the oldest turns go first."""
-        capacity = self._engine.target.capacity
-        reserve = min(request.max_tokens or REPLY_RESERVE, capacity // 4)
-        whole = self._encode(messages, request)
-        if len(whole.tokens) <= capacity - reserve:
-            self._dropped = 0
-            return messages, whole
-        if request.overflow == "error":
-            raise ContextFull(
-                f"the conversation needs {len(whole.tokens)} tokens and {reserve} for the reply, the context has {capacity}",
-                hint="raise --context, start a new conversation, or let the oldest turns be dropped (overflow='trim')",
-            )
-        return self._trim(messages, request, capacity, reserve)
+    def _fitter(self, request: Request) -> Fitter:
+        engine = self._engine
 
-    def _trim(
-        self, messages: tuple[Message, ...], request: Request, capacity: int, reserve: int
-    ) -> tuple[tuple[Message, ...], Prompt]:
-        """Drop turns until a quarter of the context is free, and keep to that: a stable prompt keeps the cache."""
-        shorter = shorter_conversations(messages)
-        if 0 < self._dropped < len(shorter):
-            prompt = self._encode(shorter[self._dropped], request)
-            if len(prompt.tokens) <= capacity - reserve:
-                return shorter[self._dropped], prompt
-        goal = max(capacity * 3 // 4 - reserve, 1)
-        self._dropped = bisect_left(
-            shorter,
-            True,
-            hi=len(shorter) - 1,
-            key=lambda kept: len(self._encode(kept, request).tokens) <= goal,
-        )
-        kept = shorter[self._dropped]
-        prompt = self._encode(kept, request)
-        if len(prompt.tokens) >= capacity:
-            raise ContextFull(
-                f"the prompt has {len(prompt.tokens)} tokens, the context {capacity}",
-                hint="shorten the prompt, or load the pair with a larger context (--context)",
+        def rendered(messages: tuple[Message, ...]) -> Prompt:
+            return encode(
+                engine.vocabulary,
+                engine.template,
+                messages,
+                think=request.think,
+                arguments=request.template_arguments,
             )
-        return kept, prompt
 
-    def _encode(self, messages: tuple[Message, ...], request: Request) -> Prompt:
-        return encode(
-            self._engine.vocabulary,
-            self._engine.template,
-            messages,
-            think=request.think,
-            arguments=request.template_arguments,
-        )
+        return Fitter(rendered, engine.target.capacity, request.max_tokens)
 
     def _generate(
         self, prompt: Sequence[int], request: Request, text: TextStream, *, trimmed: int = 0
@@ -286,71 +248,8 @@ class Session:
                     return
 
 
-class Writing:
-    """A reply while it grows: tokens become text, cycles become counts."""
-
-    def __init__(self, text: TextStream, tally: Tally, vocabulary: Vocabulary) -> None:
-        self.tokens: list[int] = []
-        self.ended = False  # by an end-of-generation token or a stop string
-        self._text = text
-        self._tally = tally
-        self._vocabulary = vocabulary
-        self._parts: dict[Kind, list[str]] = {kind: [] for kind in Kind}
-
-    def absorb(self, cycle: Cycle) -> Iterator[Event]:
-        """The cycle, cut where a stop string ended the reply, and the text that it completed."""
-        began = perf_counter()
-        pieces: list[Piece] = []
-        used = 0
-        for token, origin in zip(cycle.tokens, cycle.origins, strict=True):
-            used += 1
-            if self._vocabulary.is_end(token):
-                self.ended = True
-                break
-            pieces += self._pieces(self._text.push(token), origin, cycle.source)
-            if self._text.stopped:
-                self.ended = True
-                break
-        cycle = replace(
-            cycle,
-            tokens=cycle.tokens[:used],
-            origins=cycle.origins[:used],
-            accepted=min(cycle.accepted, used),
-            other_seconds=cycle.other_seconds + perf_counter() - began,
-        )
-        self.tokens += cycle.tokens
-        self._tally.add(cycle)
-        yield cycle
-        yield from pieces
-
-    def finish(self) -> Iterator[Piece]:
-        """Text that was held back in case more would come."""
-        yield from self._pieces(self._text.flush(), Origin.PLAIN, Source.PLAIN)
-
-    def result(self, seed: int, *, cancelled: bool) -> Reply:
-        # A reply that ended by itself in the very cycle in which it was cancelled is a finished reply.
-        reason = FinishReason.LENGTH
-        if self.ended:
-            reason = FinishReason.STOP
-        elif cancelled:
-            reason = FinishReason.CANCELLED
-        return Reply(
-            text="".join(self._parts[Kind.ANSWER]),
-            reasoning="".join(self._parts[Kind.REASONING]),
-            tokens=tuple(self.tokens),
-            seed=seed,
-            finish_reason=reason,
-            stats=self._tally.stats(),
-        )
-
-    def _pieces(self, parts: Sequence[TextPart], origin: Origin, source: Source) -> list[Piece]:
-        for part in parts:
-            self._parts[part.kind].append(part.text)
-        return [Piece(part.text, part.kind, origin, source) for part in parts]
-
-
 def rewind(decoder: Decoder, prompt: Sequence[int], can_roll_back: bool) -> int:
-    """Keep what the cache and the prompt have in common, the prompt's last token excepted; how much that is."""
+    """Keep what cache and prompt have in common, the prompt's last token excepted; how much that is."""
     common = 0
     for cached, wanted in zip(decoder.tokens, prompt[:-1], strict=False):
         if cached != wanted:
@@ -365,13 +264,6 @@ def with_system(messages: tuple[Message, ...], system: str) -> tuple[Message, ..
     """The conversation with this system message, in place of the one it had."""
     rest = messages[1:] if messages and messages[0].role == "system" else messages
     return (Message("system", system), *rest) if system else rest
-
-
-def shorter_conversations(messages: tuple[Message, ...]) -> list[tuple[Message, ...]]:
-    """The conversation without its oldest 0, 1, 2, ... turns; the system message and the newest turn stay."""
-    head = messages[:1] if messages[0].role == "system" else ()
-    starts = [i for i, message in enumerate(messages) if message.role == "user"]
-    return [(*head, *messages[start:]) for start in [len(head), *(s for s in starts if s > len(head))]]
 
 
 def last_reply(events: Iterator[Event]) -> Reply:

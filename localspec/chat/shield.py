@@ -16,7 +16,7 @@ class Shield:
     def __init__(
         self, characters: Iterable[str], taken: Iterable[str], open_texts: Iterable[str] = ()
     ) -> None:
-        """`taken` are texts that may hold private characters of their own, which then serve for nothing else."""
+        """`taken` are texts whose own private characters must not serve as stand-ins."""
         stand_ins = _unused(taken)
         pairs = [(character, next(stand_ins)) for character in sorted(set(characters))]
         self._hide = str.maketrans(dict(pairs))

@@ -32,7 +32,7 @@ _HINT = "check the order of the messages, or use a model file with another templ
 _PROBE = Message("user", "localspec asks")
 _SYSTEM_PROBE = Message("system", "localspec tells")
 _PROBE_TEXT = {"role": _PROBE.role, "content": _PROBE.content}
-_NO_TOOLS: tuple[Mapping[str, Any], ...] = ({"tools": None, "documents": None}, {}, {"functions": "[]"})
+_NO_TOOLS: tuple[Mapping[str, Any], ...] = ({"tools": None, "documents": None}, {})
 _FAILURES = (
     TemplateError,
     TypeError,
@@ -45,7 +45,7 @@ _FAILURES = (
 
 
 class ChatTemplate:
-    """A Jinja template in a sandbox, with what localspec has to know about it; BadTemplate when it cannot be used.
+    """A Jinja template in a sandbox, and what is known about it; BadTemplate when it cannot be used.
 
     Safe to share between threads: one render at a time.
     """
@@ -72,7 +72,7 @@ class ChatTemplate:
         think: bool | None = None,
         arguments: Mapping[str, Any] | None = None,
     ) -> str:
-        """The prompt text; `think` sets the variables that this template has for it, `arguments` any variable.
+        """The prompt text; `think` sets the variables that the template has for it, `arguments` any.
 
         A template that has no place for a system message gets its text in front of the first user message.
         """
@@ -96,8 +96,9 @@ class ChatTemplate:
 
     @cached_property
     def _without_tools(self) -> Mapping[str, Any]:
-        """How this template wants to hear that there are no tools: most as Hugging Face says it, some not at all."""
-        for variables in _NO_TOOLS:
+        """How this template hears that there are no tools: mostly as Hugging Face says it."""
+        named = {"functions": "[]", "datetime": f"{self._sandbox.now:%B %d %Y}"}
+        for variables in (*_NO_TOOLS, named):
             try:
                 self._with([_PROBE_TEXT], variables)
             except BadTemplate:
@@ -128,7 +129,7 @@ class ChatTemplate:
 
 
 def template_of(source: str | None, vocabulary: Vocabulary) -> tuple[ChatTemplate, tuple[str, ...]]:
-    """The template of a model file, or the best that can be had without one, and what the user should know of it."""
+    """A model file's template or the best there is without one, and what the user should know of it."""
     controls = vocabulary.control_texts()
     notices: tuple[str, ...] = ()
     if not source:

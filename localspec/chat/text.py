@@ -21,8 +21,8 @@ class TextPart:
 class TextStream:
     """A reply's tokens in, its text out, as soon as it is certain.
 
-    Stop strings are looked for in the answer only, as users mean them: one that turns up while the model still reasons
-    does not end the reply before the answer began.
+    Stop strings are looked for in the answer only, as users mean them: one that turns up while the model
+    still reasons does not end the reply before the answer began.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Reasoning told apart from the answer: the known ways in which models mark it, and a splitter for streams."""
+"""Reasoning told apart from the answer: how models mark it, and a splitter for streams."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -13,8 +13,8 @@ R, A = Kind.REASONING, Kind.ANSWER
 class ThinkingStyle:
     """How a family of models marks its reasoning.
 
-    `markers` are removed from the text; each says what follows it. Where an answer might quote them (`quotable`), they
-    count only in their place: the opening one where a part begins, the closing one while reasoning.
+    `markers` are removed from the text; each says what follows it. Where an answer might quote them
+    (`quotable`), they count only in their place: where a part begins, and the closing one while reasoning.
     """
 
     name: str
@@ -109,7 +109,7 @@ def style_of(source: str) -> ThinkingStyle | None:
 
 
 def after_prompt(style: ThinkingStyle, prompt: str) -> ThinkingStyle:
-    """The style with `opened` as the prompt leaves it: its last marker begins reasoning and only space follows."""
+    """The style, `opened` if the prompt's last marker begins reasoning and only space follows it."""
     ends = {
         prompt.rfind(marker) + len(marker): kind for marker, kind in style.markers.items() if marker in prompt
     }
@@ -120,7 +120,7 @@ def after_prompt(style: ThinkingStyle, prompt: str) -> ThinkingStyle:
 class Thinking:
     """Splits a stream of text into reasoning and answer, however it is cut into pieces.
 
-    Space between a marker and the text that follows it is dropped. Reasoning that is never closed stays reasoning.
+    Space between a marker and the text after it is dropped. Reasoning that is never closed stays reasoning.
     """
 
     def __init__(self, style: ThinkingStyle | None) -> None:

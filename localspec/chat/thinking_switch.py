@@ -7,7 +7,7 @@ _SWITCHES = ("enable_thinking", "thinking", "reasoning")
 
 
 def thinking_variables(think: bool, names: AbstractSet[str], literals: AbstractSet[str]) -> dict[str, Any]:
-    """The variables to set, of those whose `names` the template mentions; `literals` are the texts it compares with.
+    """The variables to set, of those that the template mentions by `names`; `literals` are the texts in it.
 
     Templates that know only an effort get the least effort that they have a name for.
     """

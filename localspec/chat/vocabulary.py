@@ -21,7 +21,7 @@ class Vocabulary(Protocol):
         """Whether the model wants bos in front of every prompt."""
 
     def tokenize(self, text: str, *, parse_special: bool, add_special: bool = False) -> list[int]:
-        """Tokens of a text; `parse_special` reads control texts as control tokens, `add_special` adds bos and eos."""
+        """Tokens of a text; `parse_special` reads control texts as such, `add_special` adds bos and eos."""
 
     def piece(self, token: int) -> bytes:
         """The bytes that a token stands for, possibly part of a character; b"" for control tokens."""

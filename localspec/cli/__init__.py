@@ -13,7 +13,7 @@ CANCELLED = 130  # what a shell expects after Ctrl-C
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code is 0, 1 for an error that was told, 2 for wrong usage, 130 after Ctrl-C."""
+    """Run one command; the exit code is 0, 1 after an error, 2 for wrong usage, 130 after Ctrl-C."""
     parsed = parser().parse_args(arguments)
     try:
         code: int = parsed.run(parsed)

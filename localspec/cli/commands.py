@@ -1,5 +1,5 @@
 """The list of commands, in the order of `localspec --help`."""
 
-from localspec.cli import doctor, run
+from localspec.cli import doctor, pull, run
 
-ALL = (run, doctor)
+ALL = (run, pull, doctor)

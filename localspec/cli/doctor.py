@@ -3,16 +3,20 @@
 import argparse
 import json
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING
 
 from localspec.cli.gpu_builds import find_gpu, install_command, this_machine
+from localspec.cli.options import Subparsers
+
+if TYPE_CHECKING:
+    from localspec.llama.devices import Device
 
 
-def add_parser(subparsers: Any) -> None:
+def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "doctor",
         help="show backend, devices and memory",
-        description="Show the backend of the installed llama.cpp, its devices and their memory, and what would help.",
+        description="Show the backend of the installed llama.cpp, its devices, and what would help.",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=run)
@@ -37,13 +41,14 @@ def run(arguments: argparse.Namespace) -> int:
             )
         )
         return 0
-    print(f"llama-cpp-python {backend.version}, {'GPU' if backend.supports_gpu else 'CPU'} build")
-    print(f"features: {backend.features}")
+    kind = "GPU" if backend.supports_gpu else "CPU"
+    print(f"llama-cpp-python {backend.binding_version}, llama.cpp {backend.llama_version}, {kind} build")
+    print(f"features: {backend.system_info}")
     for device in devices:
         print(f"{device.kind:<5} {device.name}: {device.description}, {gigabytes(device)}")
     if gpu and command:
         print(
-            f"\nThis machine has a GPU ({gpu.vendor}: {gpu.name}), but this llama.cpp cannot use it. Install one that can:"
+            f"\n{gpu.vendor} GPU found ({gpu.name}), but this llama.cpp cannot use it. Install one that can:"
         )
         print(f"    {command}")
     elif not backend.supports_gpu:
@@ -51,5 +56,5 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def gigabytes(device: Any) -> str:
+def gigabytes(device: "Device") -> str:
     return f"{device.free_bytes / 1e9:.1f} of {device.total_bytes / 1e9:.1f} GB free"

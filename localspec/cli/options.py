@@ -1,9 +1,11 @@
 """Options that several commands share, declared once."""
 
 import argparse
-from typing import Any
+from typing import Any, TypeAlias
 
 from localspec.errors import BadSetting
+
+Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def add_pair_options(parser: argparse.ArgumentParser) -> None:
@@ -46,9 +48,21 @@ def add_reply_options(parser: argparse.ArgumentParser) -> None:
 
 
 REPLY_OPTIONS = (
-    "temperature top_k top_p min_p repeat_penalty presence_penalty frequency_penalty seed rule max_tokens stop depth "
-    "system think"
-).split()
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repeat_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "seed",
+    "rule",
+    "max_tokens",
+    "stop",
+    "depth",
+    "system",
+    "think",
+)
 
 
 def reply_options(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -9,7 +9,13 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from localspec.cli.options import add_pair_options, add_reply_options, load_options, reply_options
+from localspec.cli.options import (
+    Subparsers,
+    add_pair_options,
+    add_reply_options,
+    load_options,
+    reply_options,
+)
 from localspec.cli.report import report, summary
 from localspec.errors import BadSetting
 from localspec.events import Event, Finished, FinishReason, Kind, Notice, Piece, Reply
@@ -20,7 +26,7 @@ if TYPE_CHECKING:
 CANCELLED = 130
 
 
-def add_parser(subparsers: Any) -> None:
+def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "run",
         help="answer one prompt",
