@@ -57,7 +57,7 @@ def synthetic_rows(vocabulary: int, depth: int) -> tuple[list[Row], list[Row]]:
     target: list[Row] = []
     for _ in range(depth + 1):
         row = random.normal(0.0, 2.0, vocabulary).astype(np.float32)
-        row[random.integers(0, vocabulary, 40)] += np.linspace(4.0, 14.0, 40, dtype=np.float32)
+        row[random.integers(0, vocabulary, 40)] += np.linspace(8.0, 20.0, 40, dtype=np.float32)
         target.append(row)
     draft: list[Row] = [
         row + random.normal(0.0, 0.5, vocabulary).astype(np.float32) for row in target[:depth]
