@@ -3,8 +3,8 @@
     python -m benchmarks.rules [--target FILE --draft FILE] [--seeds 4] [--max-tokens 100]
 
 Without files the embedded demo pair is measured. Everything but the rule is equal: prompts, seeds, depth and
-the rest of the sampler chain (top-k 40, top-p 0.95, min-p 0.05). The unit is the mean accepted length: emitted
-tokens / target passes, fix and bonus included. Nothing here depends on how fast or busy the machine is.
+the rest of the sampler chain (top-k 40, top-p 0.95, min-p 0.05). The unit is the mean accepted length:
+emitted tokens / target passes, fix and bonus included. How busy the machine is makes no difference.
 """
 
 import argparse
