@@ -14,6 +14,7 @@ from localspec.llama.failures import context_failure, decode_failure
 from localspec.llama.library import forget_log_errors, last_log_errors, lib
 from localspec.llama.model import Model
 from localspec.llama.rows import FullRows, TopRows
+from localspec.llama.sampler import TopK
 from localspec.llama.threads import default_threads
 
 _LONGEST = 2**25  # tokens: above every model; llama.cpp would fill the memory with its cell table first
@@ -50,6 +51,7 @@ class Context:
         kv_type_k: str = "f16",
         kv_type_v: str = "f16",
         flash_attention: Literal["auto", "on", "off"] = "auto",
+        snapshots: int = 0,
         candidates: Callable[[np.ndarray, np.ndarray], Any] | None = None,
     ) -> None:
         """Room for `length` tokens; raises BadModelFile, BadSetting, NotEnoughMemory or BackendFailure.
@@ -57,11 +59,15 @@ class Context:
         threads, batch_threads: for single tokens and for batches; None is the physical cores.
         batch_size: tokens in one call into llama.cpp; prompts are read in chunks of it.
         rows_max: the most rows that one decode may ask for, so depth + 1.
+        snapshots: for recurrent models, how many tokens can be taken back; each costs a whole state.
         candidates: makes a row from ids and logits when `set_top_k` is on.
         """
         if not model.generates_text:
             raise BadModelFile(f"{model.name} does not generate text", hint="use a model with a decoder only")
-        params = _params(length, batch_size, rows_max, kv_type_k, kv_type_v, flash_attention)
+        params = _params(length, kv_type_k, kv_type_v, flash_attention)
+        params.n_batch = params.n_ubatch = min(max(batch_size, rows_max), length)
+        params.n_outputs_max = params.n_outputs_max_per_seq = rows_max
+        params.n_rs_seq = snapshots  # llama.cpp makes it 0 for architectures that cannot
         params.n_threads = threads or default_threads()
         params.n_threads_batch = batch_threads or params.n_threads
         forget_log_errors()
@@ -81,9 +87,9 @@ class Context:
         self._last_width = 0  # tokens in the last batch, the only ones a recurrent state has snapshots of
         self._candidates = candidates
         self._rows: FullRows | TopRows = FullRows(model.vocab.size)
-        self._sampler = _Sampler()
+        self._top_k = TopK()
         # The finalizer holds the model, so that garbage collection cannot free it first.
-        self._finalizer = weakref.finalize(self, _free, pointer, self._sampler, model)
+        self._finalizer = weakref.finalize(self, _free, pointer, self._top_k, model)
         model.adopt(self)
 
     @property
@@ -92,12 +98,9 @@ class Context:
         return len(self.tokens)
 
     @property
-    def can_reject_drafts(self) -> bool:
-        """Whether the last rows_max - 1 tokens of a batch can be taken back.
-
-        True for attention, and for the recurrent architectures that llama.cpp keeps snapshots for.
-        """
-        return self.model.can_roll_back or self._snapshots >= self.rows_max - 1 > 0
+    def rollback_limit(self) -> int | None:
+        """How many tokens of the last batch can be taken back: None is any number of any batch, 0 is none."""
+        return None if self.model.can_roll_back else self._snapshots
 
     def decode(self, tokens: Sequence[int], rows: int) -> Sequence[Any]:
         """Append tokens to the cache; rows for the last `rows` of them, float32 [vocab] or candidates.
@@ -142,16 +145,18 @@ class Context:
         del self.tokens[keep:]
 
     def set_top_k(self, k: int | None) -> bool:
-        """From now on rows hold the k largest logits, chosen on the device; None brings full rows back.
+        """From now on rows hold the k largest logits, chosen on the GPU; None brings full rows back.
 
-        Returns False, and leaves full rows on, where the backend cannot do it.
+        Returns False, and leaves full rows on, where the GPU cannot do it, and on the CPU: no bus is spared
+        there, and llama.cpp's top-k takes 1.5 ms a row of 128,256 logits where numpy takes 0.3.
         """
-        if k is not None and self._candidates is None:
-            return False
-        installed = self._sampler.install(self._pointer, k)
-        size = self.model.vocab.size
-        self._rows = TopRows(size, self._candidates) if installed and self._candidates else FullRows(size)
-        return installed or k is None
+        size, make = self.model.vocab.size, self._candidates if self.model.output_on_gpu else None
+        if k is not None and make and self._top_k.install(self._pointer, min(k, size)):
+            self._rows = TopRows(size, make)
+            return True
+        self._top_k.install(self._pointer, None)
+        self._rows = FullRows(size)
+        return k is None
 
     def close(self) -> None:
         """Free the cache and the buffers that rows point into. Saying it twice is saying it once."""
@@ -211,39 +216,12 @@ class Context:
             self.tokens.clear()
 
 
-class _Sampler:
-    """Owns the chain that llama.cpp keeps a pointer to while it is installed."""
-
-    def __init__(self) -> None:
-        self._chain: Any = None
-
-    def install(self, context: Any, k: int | None) -> bool:  # noqa: ANN401  a C pointer
-        """Replace the chain by one that keeps the k largest logits, or by none; True if one is installed."""
-        lib.llama_set_sampler(context, 0, None)
-        self.free()
-        if k is None:
-            return False
-        self._chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
-        lib.llama_sampler_chain_add(self._chain, lib.llama_sampler_init_top_k(k))
-        if lib.llama_set_sampler(context, 0, self._chain):
-            return True
-        self.free()
-        return False
-
-    def free(self) -> None:
-        chain, self._chain = self._chain, None
-        if chain:
-            lib.llama_sampler_free(chain)
-
-
-def _free(pointer: Any, sampler: _Sampler, _model: Model) -> None:  # noqa: ANN401  a C pointer
+def _free(pointer: Any, top_k: TopK, _model: Model) -> None:  # noqa: ANN401  a C pointer
     lib.llama_free(pointer)
-    sampler.free()
+    top_k.free()
 
 
-def _params(
-    length: int, batch_size: int, rows_max: int, kv_type_k: str, kv_type_v: str, flash_attention: str
-) -> Any:  # noqa: ANN401  a C struct
+def _params(length: int, kv_type_k: str, kv_type_v: str, flash_attention: str) -> Any:  # noqa: ANN401  a C struct
     """Context parameters from checked settings."""
     if not 1 <= length <= _LONGEST:
         raise BadSetting(f"a context cannot have {length} tokens", hint=f"use 1 to {_LONGEST}")
@@ -260,9 +238,6 @@ def _params(
         )
     params = lib.llama_context_default_params()
     params.n_ctx = length
-    params.n_batch = params.n_ubatch = min(max(batch_size, rows_max), length)
-    params.n_outputs_max = params.n_outputs_max_per_seq = rows_max
-    params.n_rs_seq = rows_max - 1  # llama.cpp sets it to 0 for models that need none
     params.type_k, params.type_v = _KV_TYPES[kv_type_k], _KV_TYPES[kv_type_v]
     params.flash_attn_type = _FLASH[flash_attention]
     params.swa_full = True  # a window-sized cache cannot step back across the window's edge

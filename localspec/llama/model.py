@@ -29,19 +29,21 @@ class Model:
         gpu_layers: int | None = None,
         mmap: bool = True,
         vocab_only: bool = False,
+        no_alloc: bool = False,
         device: str | None = None,
     ) -> None:
         """Load a GGUF; raises BadModelFile, NotEnoughMemory or BadSetting.
 
         gpu_layers: how many layers go to the GPU; None is all where there is one, 0 leaves the GPU alone.
+        no_alloc: read no weights and reserve no memory: contexts only log what they would need.
         device: a name from `devices()`; None is the first GPU, or the CPU where there is none.
         """
         check_model_file(path)
         self.path = path
-        params, keep = _model_params(gpu_layers, mmap, vocab_only, device)
+        params, keep = _model_params(gpu_layers, mmap and not no_alloc, vocab_only, device)
+        params.no_alloc = no_alloc
         forget_log_errors()
         pointer = lib.llama_model_load_from_file(os.fsencode(path), params)
-        del keep
         if not pointer:
             raise load_failure(path, last_log_errors())
         self._pointer: Any = pointer
@@ -56,6 +58,8 @@ class Model:
         self.layer_count: int = lib.llama_model_n_layer(pointer)
         self.trained_context_length: int = lib.llama_model_n_ctx_train(pointer)
         self.chat_template = _text(lib.llama_model_chat_template(pointer, None))
+        # llama.cpp counts the output matrix as one layer more than the file has
+        self.output_on_gpu = bool(keep) and not 0 <= params.n_gpu_layers <= self.layer_count
         self.is_recurrent = bool(lib.llama_model_is_recurrent(pointer))
         self.is_hybrid = bool(lib.llama_model_is_hybrid(pointer))
 
@@ -69,7 +73,7 @@ class Model:
 
     @property
     def can_roll_back(self) -> bool:
-        """Whether the cache can drop any number of its last tokens; see also Context.can_reject_drafts."""
+        """Whether the cache can drop any number of its last tokens; see also Context.rollback_limit."""
         return not (self.is_recurrent or self.is_hybrid)
 
     @property

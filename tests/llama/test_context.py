@@ -186,7 +186,7 @@ def test_rollback_to_more_than_there_is_is_our_own_bug(context, tokens):
 def test_a_recurrent_model_is_known_before_the_first_cycle_and_refuses(context, tokens):
     decoder = context(architecture="mamba")
     assert not decoder.model.can_roll_back
-    assert not decoder.can_reject_drafts
+    assert decoder.rollback_limit == 0
     decoder.decode(tokens(6), 0)
     with pytest.raises(RollbackUnsupported, match="recurrent"):
         decoder.rollback(4)
@@ -196,8 +196,8 @@ def test_a_recurrent_model_is_known_before_the_first_cycle_and_refuses(context, 
 
 
 def test_a_hybrid_with_snapshots_takes_back_drafts_of_the_last_batch_only(context, tokens):
-    rolled, fresh = context(architecture="lfm2"), context(architecture="lfm2")
-    assert rolled.can_reject_drafts
+    rolled, fresh = context({"snapshots": 5}, architecture="lfm2"), context(architecture="lfm2")
+    assert (rolled.rollback_limit, fresh.rollback_limit, context().rollback_limit) == (5, 0, None)
     assert not rolled.model.can_roll_back
     gap = max(width_gap(fresh, tokens(40)), 1e-6)
     random, kept = np.random.default_rng(5), tokens(20)
@@ -266,8 +266,19 @@ def test_kv_cache_types_change_rows_a_little(context, tokens, kind):
 # top-k rows
 
 
-def test_top_k_rows_hold_the_largest_logits_of_the_full_row(context, tokens):
-    full, top = context(**BIG), context({"candidates": Candidates}, **BIG)
+@pytest.fixture
+def top_context(context, load, monkeypatch):
+    """A context that chooses candidates on the device even where the device is the CPU."""
+
+    def make(**shape):
+        monkeypatch.setattr(load(**shape), "output_on_gpu", True)
+        return context({"candidates": Candidates}, **shape)
+
+    return make
+
+
+def test_top_k_rows_hold_the_largest_logits_of_the_full_row(context, top_context, tokens):
+    full, top = context(**BIG), top_context(**BIG)
     assert top.set_top_k(64)
     for decoder in (full, top):
         list(decoder.prefill(tokens(20)))
@@ -277,10 +288,10 @@ def test_top_k_rows_hold_the_largest_logits_of_the_full_row(context, tokens):
         np.testing.assert_array_equal(candidates.logits, row[candidates.ids])
 
 
-def test_top_k_can_be_changed_and_switched_off(context, tokens):
-    decoder, reference = context({"candidates": Candidates}), context()
+def test_top_k_can_be_changed_and_switched_off(context, top_context, tokens):
+    decoder, reference = top_context(), context()
     expected = row_after(reference, tokens(5))
-    for k in (8, 20):
+    for k in (8, 8, 20):
         assert decoder.set_top_k(k)
         decoder.rollback(0)
         assert decoder.decode(tokens(5), 1)[0].ids.size == k
@@ -288,8 +299,19 @@ def test_top_k_can_be_changed_and_switched_off(context, tokens):
     np.testing.assert_array_equal(row_after(decoder, tokens(5)), expected)
 
 
-def test_top_k_without_a_way_to_make_rows_is_refused(context):
-    assert not context().set_top_k(8)
+def test_top_k_beyond_the_vocabulary_is_the_whole_of_it(top_context, tokens):
+    decoder = top_context()
+    assert decoder.set_top_k(100_000)
+    assert sorted(decoder.decode(tokens(3), 1)[0].ids.tolist()) == list(range(512))
+
+
+@pytest.mark.parametrize("candidates", [None, Candidates], ids=["no way to make rows", "on the CPU"])
+def test_full_rows_stay_where_top_k_cannot_be(tiny_gguf, tokens, candidates):
+    with Model(tiny_gguf(), device="cpu" if candidates else None) as model:
+        decoder = Context(model, length=64, candidates=candidates)
+        assert not decoder.set_top_k(8)
+        assert decoder.set_top_k(None)
+        assert decoder.decode(tokens(3), 1)[0].shape == (512,)
 
 
 # ends
@@ -297,9 +319,10 @@ def test_top_k_without_a_way_to_make_rows_is_refused(context):
 
 def test_closing_twice_or_in_the_wrong_order_frees_everything_once(tiny_gguf):
     model = Model(tiny_gguf())
+    model.output_on_gpu = True
     first = Context(model, length=64, candidates=Candidates)
     second = Context(model, length=64)
-    first.set_top_k(8)
+    assert first.set_top_k(8)
     first.close()
     first.close()
     model.close()

@@ -31,7 +31,7 @@ devices(), backend_summary()
     [
         "context.close(); model.close()",
         "pass",
-        "context.set_top_k(8)",
+        "model.output_on_gpu = True; assert context.set_top_k(8)",
         "del model, context",
         "context.again = context; model.again = context; del model, context",
         "sys.exit(0)",
