@@ -66,7 +66,11 @@ class Session:
         self._engine = engine
         self._messages: tuple[Message, ...] = ()
         self._cancelled = threading.Event()
-        self._running = threading.Lock()
+        self._replying = threading.Lock()  # held from the first event of a reply to its last
+        self._working = (
+            threading.Lock()
+        )  # held while the models are in use, never while the caller has the event
+        self._closed = False
         self._notices = engine.notices
         self._dropped_turns = 0  # that no longer fit
 
@@ -77,9 +81,10 @@ class Session:
         self.close()
 
     def close(self) -> None:
-        """Cancel what runs, then free both models."""
+        """Cancel what runs, then free both models. A reply that is still being read just ends."""
         self.cancel()
-        with self._running:
+        with self._working:
+            self._closed = True
             self._engine.close()
 
     def cancel(self) -> None:
@@ -171,15 +176,22 @@ class Session:
                 f"the prompt has {len(prompt)} tokens, the context {self._engine.target.capacity}",
                 hint="shorten the prompt, or load the pair with a larger context (--context)",
             )
-        if not self._running.acquire(blocking=False):
+        if not self._replying.acquire(blocking=False):
             raise BadSetting(
                 "this session is busy with another reply", hint="wait for it, or cancel() it first"
             )
         try:
             self._cancelled.clear()
-            yield from self._reply(prompt, request, text, trimmed)
+            steps = self._reply(prompt, request, text, trimmed)
+            while (event := self._step(steps)) is not None:
+                yield event
         finally:
-            self._running.release()
+            self._replying.release()
+
+    def _step(self, steps: Iterator[Event]) -> Event | None:
+        """The next event; None after the last one, or when the session was closed meanwhile."""
+        with self._working:
+            return None if self._closed else next(steps, None)
 
     def _reply(
         self, prompt: Sequence[int], request: Request, text: TextStream, trimmed: int

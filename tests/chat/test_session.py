@@ -1,0 +1,301 @@
+"""Conversations on exact toy models: what is remembered, reused, trimmed, stopped and cancelled."""
+
+import threading
+
+import pytest
+
+from localspec.chat.messages import Message
+from localspec.chat.session import Engine, Session
+from localspec.chat.template import ChatTemplate
+from localspec.compose import PairDrafting
+from localspec.errors import BadSetting, ContextFull
+from localspec.events import Cycle, Finished, FinishReason, Notice, Piece, Prefill, Started
+from localspec.speculation.sampling import Sampling
+from tests.speculation.toys import Blend, Toy
+
+SYMBOLS = ".abcdefghijklmnopqrstu<>"  # "." ends a reply; < and > mark turns
+TEMPLATE = "{% for m in messages %}<{{ m.role[0] }}{{ m.content }}>{% endfor %}{% if add_generation_prompt %}<a{% endif %}"
+GREEDY = {"temperature": 0}
+
+
+class Letters:
+    """A vocabulary of single characters; what it does not know becomes an a."""
+
+    size = len(SYMBOLS)
+    bos = eos = None
+    add_bos = False
+
+    def __init__(self, ends):
+        self.ends = ends
+
+    def tokenize(self, text, *, parse_special, add_special=False):
+        return [SYMBOLS.index(c) if c in SYMBOLS else 1 for c in text]
+
+    def piece(self, token):
+        return b"" if self.is_end(token) else SYMBOLS[token].encode()
+
+    def text(self, token):
+        return SYMBOLS[token]
+
+    def is_end(self, token):
+        return self.ends and token == 0
+
+    def is_control(self, token):
+        return self.is_end(token)
+
+    def control_texts(self):
+        return {}
+
+
+class ToyContext(Toy):
+    """A toy with what the composition root asks of a context."""
+
+    def set_top_k(self, k):
+        return False
+
+
+class ToyDraftContext(Blend):
+    def set_top_k(self, k):
+        return False
+
+
+def session_of(seed=11, *, capacity=400, agreement=0.8, draft=True, end=True):
+    vocabulary = Letters(end)
+    target = ToyContext(seed, capacity=capacity, vocabulary=len(SYMBOLS))
+    drafts = ToyDraftContext(seed, agreement, capacity=capacity, vocabulary=len(SYMBOLS)) if draft else None
+    closed = []
+    session = Session(
+        Engine(
+            name="toy",
+            target_name="toy target",
+            draft_name="toy draft" if draft else "",
+            target=target,
+            draft=drafts,
+            can_roll_back=True,
+            vocabulary=vocabulary,
+            template=ChatTemplate(TEMPLATE, bos_text="", eos_text=""),
+            sampling=Sampling(),
+            notices=("a notice",),
+            drafting=PairDrafting(target, drafts, vocabulary.is_end, starting_depth=3),
+            close=lambda: closed.append(True),
+        )
+    )
+    return session, target, drafts, closed
+
+
+def test_events_come_in_order_and_the_pieces_are_the_text():
+    session, *_ = session_of()
+    events = list(session.stream("hello there", **GREEDY, max_tokens=40))
+    kinds = [type(event) for event in events]
+    assert kinds[0] is Started
+    assert kinds[-1] is Finished
+    assert kinds.index(Prefill) < kinds.index(Cycle)
+    reply = events[-1].reply
+    assert "".join(e.text for e in events if isinstance(e, Piece)) == reply.text
+    assert sum((e.tokens for e in events if isinstance(e, Cycle)), ()) == reply.tokens
+    assert reply.stats.emitted == len(reply.tokens)
+
+
+def test_speculative_and_plain_replies_are_the_same():
+    for seed in range(30):
+        fast = session_of(seed)[0].run("compare us", **GREEDY, max_tokens=60)
+        slow = session_of(seed)[0].run("compare us", **GREEDY, max_tokens=60, speculate=False)
+        assert fast.tokens == slow.tokens
+        assert slow.stats.drafted == 0
+        assert slow.stats.mean_accepted_length == 1.0
+
+
+def test_a_second_turn_decodes_only_what_is_new_in_both_caches():
+    session, target, draft, _ = session_of(end=False)
+    first = session.run("tell me", **GREEDY, max_tokens=20)
+    decoded = target.decoded, draft.decoded
+    events = list(session.stream("more", **GREEDY, max_tokens=1))
+    started = events[0]
+    new = started.prompt_tokens - started.reused_tokens
+    assert started.reused_tokens >= len("<utell me><a") + len(first.tokens) - 1
+    assert target.decoded - decoded[0] == new, "the whole rest, the newest token included"
+    assert draft.decoded - decoded[1] <= new + 3, "a cycle may leave the draft a few tokens behind"
+
+
+def test_the_conversation_remembers_answers():
+    session, *_ = session_of()
+    reply = session.run("first", **GREEDY, max_tokens=30)
+    session.run("second", **GREEDY, max_tokens=5)
+    assert session.messages[:3] == (
+        Message("user", "first"),
+        Message("assistant", reply.text),
+        Message("user", "second"),
+    )
+    session.reset()
+    assert session.messages == ()
+
+
+def test_a_list_of_messages_replaces_the_conversation_and_system_its_first_message():
+    session, *_ = session_of()
+    session.run("forget this", **GREEDY, max_tokens=3)
+    session.run([{"role": "user", "content": "hi"}], system="be brief", **GREEDY, max_tokens=3)
+    assert [m.role for m in session.messages] == ["system", "user", "assistant"]
+    session.run("again", system="be long", **GREEDY, max_tokens=3)
+    assert session.messages[0] == Message("system", "be long")
+    assert [m.role for m in session.messages].count("system") == 1
+
+
+def test_cancelling_keeps_what_was_written():
+    session, target, *_ = session_of(end=False)
+    seen = []
+    for event in session.stream("go on", **GREEDY):
+        seen.append(event)
+        if sum(isinstance(e, Cycle) for e in seen) == 5:
+            session.cancel()
+    reply = seen[-1].reply
+    assert reply.finish_reason is FinishReason.CANCELLED
+    assert reply.stats.cycles == 5
+    assert session.messages[-1] == Message("assistant", reply.text)
+    assert target.tokens == session_tokens(session, "<ugo on><a", reply)[: target.length]
+
+
+def session_tokens(session, prompt, reply):
+    return [*Letters(False).tokenize(prompt, parse_special=True), *reply.tokens]
+
+
+def test_cancelling_in_the_prefill_leaves_the_conversation_as_it_was():
+    session, target, *_ = session_of()
+    for event in session.stream("a" * 200, **GREEDY):
+        if isinstance(event, Prefill):
+            session.cancel()
+        last = event
+    assert last.reply.finish_reason is FinishReason.CANCELLED
+    assert last.reply.tokens == ()
+    assert session.messages == ()
+    assert 0 < target.length < 200
+
+
+def test_a_cancel_from_another_thread_ends_the_reply():
+    session, *_ = session_of(end=False, capacity=4000)
+    threading.Timer(0.05, session.cancel).start()
+    reply = session.run("never ending", **GREEDY)
+    assert reply.finish_reason in (FinishReason.CANCELLED, FinishReason.LENGTH)
+
+
+def test_stop_strings_cut_text_tokens_and_counts_alike():
+    session, *_ = session_of(end=False)
+    whole = session.run("stop me", **GREEDY, max_tokens=60)
+    session.reset()
+    stop = whole.text[20:23]
+    cut = session.run("stop me", **GREEDY, max_tokens=60, stop=[stop])
+    assert cut.finish_reason is FinishReason.STOP
+    assert cut.text == whole.text[: whole.text.index(stop)]
+    assert b"".join(map(Letters(False).piece, cut.tokens)).decode() == cut.text + stop
+    assert cut.stats.emitted == len(cut.tokens)
+
+
+def test_max_tokens_is_exact():
+    for count in range(1, 9):
+        reply = session_of(end=False)[0].run("count", **GREEDY, max_tokens=count)
+        assert len(reply.tokens) == count
+        assert reply.finish_reason is FinishReason.LENGTH
+
+
+def test_a_reply_ends_when_the_context_is_full_and_says_so():
+    session, target, *_ = session_of(end=False, capacity=100)
+    events = list(session.stream("fill it", **GREEDY))
+    reply = events[-1].reply
+    assert len(reply.tokens) == 100 - len("<ufill it><a")
+    assert any(isinstance(e, Notice) and "full" in e.text for e in events)
+    assert target.length <= target.capacity
+
+
+def test_the_oldest_turns_are_dropped_and_the_prompt_then_stays_stable():
+    session, *_ = session_of(end=False, capacity=200)
+    reused, trimmed = [], []
+    for _ in range(24):
+        started, *_ = session.stream("bbbbb", **GREEDY, max_tokens=10)
+        assert started.prompt_tokens + 10 <= 200
+        reused.append(started.reused_tokens / started.prompt_tokens)
+        trimmed.append(started.trimmed_messages)
+    assert trimmed[-1] > 0
+    assert sum(share > 0.6 for share in reused[3:]) >= 15, "most turns reuse most of their prompt"
+
+
+def test_trimming_can_be_refused():
+    session, *_ = session_of(end=False, capacity=100)
+    session.run("c" * 60, **GREEDY, max_tokens=10)
+    before = session.messages
+    with pytest.raises(ContextFull, match="conversation"):
+        session.run("d" * 60, **GREEDY, max_tokens=10, overflow="error")
+    assert session.messages == before
+    session.run("d" * 60, **GREEDY, max_tokens=10)
+
+
+def test_a_prompt_longer_than_the_context_is_an_error_that_loses_nothing():
+    session, *_ = session_of(capacity=100)
+    session.run("short", **GREEDY, max_tokens=5)
+    before = session.messages
+    with pytest.raises(ContextFull, match=r"prompt has \d+ tokens, the context 100"):
+        session.run("e" * 200, **GREEDY)
+    assert session.messages == before
+
+
+def test_one_reply_at_a_time():
+    session, *_ = session_of()
+    first = session.stream("one", **GREEDY)
+    next(first)
+    with pytest.raises(BadSetting, match="busy"):
+        session.run("two", **GREEDY)
+    first.close()
+    session.run("two", **GREEDY, max_tokens=2)
+
+
+def test_closing_while_a_reply_is_being_read_ends_it():
+    session, _, _, closed = session_of()
+    events = session.stream("one", **GREEDY)
+    next(events)
+    session.close()
+    assert closed == [True]
+    assert list(events) == []
+
+
+def test_notices_are_said_once():
+    session, *_ = session_of()
+    first = [e.text for e in session.stream("one", **GREEDY, max_tokens=2) if isinstance(e, Notice)]
+    second = [e.text for e in session.stream("two", **GREEDY, max_tokens=2) if isinstance(e, Notice)]
+    assert first == ["a notice"]
+    assert second == []
+
+
+def test_raw_text_has_no_template_and_leaves_the_conversation_alone():
+    session, *_ = session_of()
+    events = list(session.stream_complete("abc", **GREEDY, max_tokens=5))
+    assert events[0].prompt_tokens == 3
+    assert session.messages == ()
+
+
+def test_the_same_seed_gives_the_same_reply_and_no_seed_a_fresh_one():
+    session, *_ = session_of(end=False)
+    a = session.complete("abc", seed=5, max_tokens=40)
+    b = session.complete("abc", seed=5, max_tokens=40)
+    fresh = {session.complete("abc", max_tokens=40).seed for _ in range(3)}
+    assert a.tokens == b.tokens
+    assert a.seed == 5
+    assert len(fresh) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"temprature": 1}, "temprature"),
+        ({"temperature": -1}, "temperature"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"depth": -2}, "depth"),
+        ({"depth": "deep"}, "depth"),
+        ({"seed": -1}, "seed"),
+        ({"stop": [""]}, "stop"),
+        ({"rule": "magic"}, "magic"),
+        ({"overflow": "ignore"}, "overflow"),
+        ({"top_p": float("nan")}, "top_p"),
+    ],
+)
+def test_a_wrong_option_is_named(options, complaint):
+    session, *_ = session_of()
+    with pytest.raises(BadSetting, match=complaint):
+        session.run("hi", **options)
