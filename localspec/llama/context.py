@@ -18,6 +18,7 @@ from localspec.llama.sampler import TopK
 from localspec.llama.threads import default_threads
 
 _LONGEST = 2**25  # tokens: above every model; llama.cpp would fill the memory with its cell table first
+_GPU_CHUNK, _CPU_CHUNK = 512, 128  # tokens
 _KV_TYPES = {
     "f32": lib.GGML_TYPE_F32,
     "f16": lib.GGML_TYPE_F16,
@@ -46,7 +47,7 @@ class Context:
         length: int,
         threads: int | None = None,
         batch_threads: int | None = None,
-        batch_size: int = 512,
+        batch_size: int | None = None,
         rows_max: int = 9,
         kv_type_k: str = "f16",
         kv_type_v: str = "f16",
@@ -57,7 +58,8 @@ class Context:
         """Room for `length` tokens; raises BadModelFile, BadSetting, NotEnoughMemory or BackendFailure.
 
         threads, batch_threads: for single tokens and for batches; None is the physical cores.
-        batch_size: tokens in one call into llama.cpp; prompts are read in chunks of it.
+        batch_size: tokens in one call into llama.cpp, so the chunks that prompts are read in; None is 512 with a
+            GPU and 128 without, where a chunk can take seconds and cannot be cancelled (3 to 5 % slower).
         rows_max: the most rows that one decode may ask for, so depth + 1.
         snapshots: for recurrent models, how many tokens can be taken back; each costs a whole state.
         candidates: makes a row from ids and logits when `set_top_k` is on.
@@ -65,7 +67,8 @@ class Context:
         if not model.generates_text:
             raise BadModelFile(f"{model.name} does not generate text", hint="use a model with a decoder only")
         params = _params(length, kv_type_k, kv_type_v, flash_attention)
-        params.n_batch = params.n_ubatch = min(max(batch_size, rows_max), length)
+        chunk = batch_size or (_GPU_CHUNK if model.uses_gpu else _CPU_CHUNK)
+        params.n_batch = params.n_ubatch = min(max(chunk, rows_max), length)
         params.n_outputs_max = params.n_outputs_max_per_seq = rows_max
         params.n_rs_seq = snapshots  # llama.cpp makes it 0 for architectures that cannot
         params.n_threads = threads or default_threads()

@@ -35,12 +35,13 @@ class Model:
         """Load a GGUF; raises BadModelFile, NotEnoughMemory or BadSetting.
 
         gpu_layers: how many layers go to the GPU; None is all where there is one, 0 leaves the GPU alone.
-        no_alloc: read no weights and reserve no memory: contexts only log what they would need.
         device: a name from `devices()`; None is the first GPU, or the CPU where there is none.
+        no_alloc: read no weights and reserve no memory: contexts only log what they would need.
         """
         check_model_file(path)
         self.path = path
-        params, keep = _model_params(gpu_layers, mmap and not no_alloc, vocab_only, device)
+        # The parameters point into the handles, which have to live until the model is loaded.
+        params, _handles = _model_params(gpu_layers, mmap and not no_alloc, vocab_only, device)
         params.no_alloc = no_alloc
         forget_log_errors()
         pointer = lib.llama_model_load_from_file(os.fsencode(path), params)
@@ -58,8 +59,9 @@ class Model:
         self.layer_count: int = lib.llama_model_n_layer(pointer)
         self.trained_context_length: int = lib.llama_model_n_ctx_train(pointer)
         self.chat_template = _text(lib.llama_model_chat_template(pointer, None))
-        # llama.cpp counts the output matrix as one layer more than the file has
-        self.output_on_gpu = bool(keep) and not 0 <= params.n_gpu_layers <= self.layer_count
+        self.uses_gpu = params.n_gpu_layers != 0
+        # llama.cpp counts the output matrix as one layer more than the file has.
+        self.output_on_gpu = self.uses_gpu and not 0 <= params.n_gpu_layers <= self.layer_count
         self.is_recurrent = bool(lib.llama_model_is_recurrent(pointer))
         self.is_hybrid = bool(lib.llama_model_is_hybrid(pointer))
 
@@ -103,7 +105,7 @@ class Model:
 def _model_params(
     gpu_layers: int | None, mmap: bool, vocab_only: bool, device: str | None
 ) -> tuple[Any, Any]:
-    """The parameters, and what has to stay alive until the model is loaded."""
+    """The parameters, and the device handles that they point into."""
     params = lib.llama_model_default_params()
     params.vocab_only = vocab_only
     params.load_mode = lib.LLAMA_LOAD_MODE_AUTO if mmap else lib.LLAMA_LOAD_MODE_NONE

@@ -3,6 +3,9 @@
 import numpy as np
 import pytest
 
+from localspec import demo
+from localspec.llama.context import Context
+from localspec.llama.model import Model
 from localspec.llama.widths import width_gap
 
 SHAPES = {
@@ -14,6 +17,16 @@ SHAPES = {
     "mamba": {"architecture": "mamba"},
     "lfm2": {"architecture": "lfm2"},
 }
+
+
+def test_logits_of_the_demo_move_little_between_batch_widths(capsys):
+    text = "Speculative decoding drafts tokens and verifies them. " * 3
+    for path in (demo.target_path(), demo.draft_path()):
+        with Model(path) as model, Context(model, length=256, threads=1) as context:
+            gap = width_gap(context, model.vocab.tokenize(text, parse_special=False))
+        with capsys.disabled():
+            print(f"\nD = {gap:.4f}  {path.name}", end="")
+        assert gap < 0.5
 
 
 @pytest.mark.parametrize("name", SHAPES)
