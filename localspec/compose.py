@@ -19,6 +19,7 @@ from localspec.speculation.sampling import Sampling
 
 CONTEXT_LENGTH = 8192  # tokens, where neither the user nor the model asks for less
 WIDEST_BATCH = 33  # tokens in a verify batch: the newest token and at most 32 draft tokens
+RECURRENT_DEPTH = 7  # draft tokens that can be taken back from a recurrent state: each costs a copy of it
 
 DEMO_NOTICE = (
     "this is the small embedded demonstration pair; `localspec pairs` lists real ones, "
@@ -50,10 +51,12 @@ def open_engine(files: PairFiles, wishes: Wishes, on_stage: Callable[[str], None
         on_stage(f"loading target {files.target.name}")
         target_model = opened.enter_context(Model(files.target, gpu_layers=wishes.gpu_layers))
         length = wishes.context_length or min(target_model.trained_context_length, CONTEXT_LENGTH)
-        target = opened.enter_context(open_context(target_model, length, wishes, rows=WIDEST_BATCH))
+        drafts = wishes.drafts and files.draft is not None
+        snapshots = RECURRENT_DEPTH if drafts and not target_model.can_roll_back else 0
+        target = opened.enter_context(open_context(target_model, length, wishes, WIDEST_BATCH, snapshots))
         draft = None
-        if wishes.drafts and files.draft is not None:
-            if not target.can_reject_drafts:
+        if drafts and files.draft is not None:
+            if target.rollback_limit == 0:
                 raise RollbackUnsupported(
                     f"{target_model.name} is recurrent: its state cannot step back to reject drafts",
                     hint="run it without a draft model: --no-draft",
@@ -83,12 +86,13 @@ def open_engine(files: PairFiles, wishes: Wishes, on_stage: Callable[[str], None
         )
 
 
-def open_context(model: Model, length: int, wishes: Wishes, rows: int) -> Context:
+def open_context(model: Model, length: int, wishes: Wishes, rows: int, snapshots: int = 0) -> Context:
     return Context(
         model,
         length=length,
         threads=wishes.threads,
         rows_max=rows,
+        snapshots=snapshots,
         kv_type_k=wishes.kv_type,
         kv_type_v=wishes.kv_type,
         candidates=Candidates,
@@ -105,11 +109,14 @@ class PairDrafting:
         self._draft = draft
         self._is_end = is_end
         self._starting_depth = starting_depth
+        limit = target.rollback_limit
+        self._deepest = WIDEST_BATCH - 1 if limit is None else limit
 
     def strategy(self, rule: Rule, request: Request) -> Strategy:
         needed = Chain(request.sampling).candidates_needed()
         self._target.set_top_k(needed)
-        depth = self._starting_depth if request.depth is None else min(request.depth, WIDEST_BATCH - 1)
+        depth = self._starting_depth if request.depth is None else request.depth
+        depth = min(depth, self._deepest)
         if self._draft is None or not request.speculate or depth == 0:
             return Plain()
         self._draft.set_top_k(needed)

@@ -50,6 +50,8 @@ class Letters:
 class ToyContext(Toy):
     """A toy with what the composition root asks of a context."""
 
+    rollback_limit = None
+
     def set_top_k(self, k):
         return False
 
