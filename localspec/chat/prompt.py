@@ -55,7 +55,7 @@ def encode(
     if control_spans(text, controls) == own:
         tokens = vocabulary.tokenize(text, parse_special=True)
     else:
-        tokens = _tokens_around(vocabulary, controls, text, own)
+        tokens = tokens_around(vocabulary, controls, text, own)
     if vocabulary.add_bos and vocabulary.bos is not None and tokens[:1] != [vocabulary.bos]:
         tokens.insert(0, vocabulary.bos)
     return Prompt(tokens, text)
@@ -136,7 +136,7 @@ def _touch(text: str, control: str) -> bool:
     return any(text.endswith(control[:n]) or text.startswith(control[-n:]) for n in range(1, shorter))
 
 
-def _tokens_around(
+def tokens_around(
     vocabulary: Vocabulary, controls: Mapping[str, int], text: str, own: Sequence[Span]
 ) -> list[int]:
     """Control tokens at the template's own control texts, plain text in between."""

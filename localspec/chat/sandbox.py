@@ -20,8 +20,9 @@ LARGEST_VALUE = 8_000_000  # characters of a text, items of a list: more than an
 LARGEST_OUTPUT = (
     64_000_000  # characters written by a render, text that only a macro or a block keeps included
 )
-MOST_STEPS = 1_000_000  # loop iterations and macro calls
+MOST_STEPS = 300_000  # loop iterations and macro calls
 MOST_SECONDS = 5.0
+_PER_ITEM = 16  # what an item of a list weighs beside its own text
 _LARGEST_POWER = 64
 _LARGEST_INDENT = 16
 _LONGEST_DATE_FORMAT = 40
@@ -224,10 +225,10 @@ def weight(value: object) -> int:
             total += len(item)
         elif isinstance(item, Mapping):
             pending += [*item.keys(), *item.values()]
-            total += len(item)
+            total += _PER_ITEM * len(item)
         elif isinstance(item, list | tuple):
             pending += item
-            total += len(item)
+            total += _PER_ITEM * len(item)
         else:
             total += 1
     return total

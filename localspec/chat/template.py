@@ -31,8 +31,6 @@ _LARGEST_SOURCE = 1_000_000  # characters
 _HINT = "check the order of the messages, or use a model file with another template; --raw needs none"
 _PROBE = Message("user", "localspec asks")
 _SYSTEM_PROBE = Message("system", "localspec tells")
-_PROBE_TEXT = {"role": _PROBE.role, "content": _PROBE.content}
-_NO_TOOLS: tuple[Mapping[str, Any], ...] = ({"tools": None, "documents": None}, {})
 _FAILURES = (
     TemplateError,
     TypeError,
@@ -42,6 +40,10 @@ _FAILURES = (
     ArithmeticError,
     RecursionError,
 )
+
+
+class TemplateStopped(BadTemplate):
+    """The template tried what no chat template needs, or took more than it may."""
 
 
 class ChatTemplate:
@@ -80,7 +82,7 @@ class ChatTemplate:
             messages = fold_system(messages)
         variables = {} if think is None else thinking_variables(think, self._names, self.literals)
         variables |= {"add_generation_prompt": add_generation_prompt, **(arguments or {})}
-        return self._render(messages, variables)
+        return self._with([*map(self._form, messages)], {**self._without_tools, **variables})
 
     def thinking_style(self, prompt: str) -> ThinkingStyle | None:
         """How a reply to this prompt marks its reasoning; None where the model does not reason."""
@@ -89,37 +91,36 @@ class ChatTemplate:
     @cached_property
     def takes_system(self) -> bool:
         """Whether a system message reaches the prompt: some templates refuse or ignore it."""
-        try:
-            return _SYSTEM_PROBE.content in self._render((_SYSTEM_PROBE, _PROBE), {})
-        except BadTemplate:
-            return False
-
-    @cached_property
-    def _without_tools(self) -> Mapping[str, Any]:
-        """How this template hears that there are no tools: mostly as Hugging Face says it."""
-        named = {"functions": "[]", "datetime": f"{self._sandbox.now:%B %d %Y}"}
-        for variables in (*_NO_TOOLS, named):
-            try:
-                self._with([_PROBE_TEXT], variables)
-            except BadTemplate:
-                continue
-            return variables
-        return _NO_TOOLS[0]
+        told = self._tried([self._form(_SYSTEM_PROBE), self._form(_PROBE)], self._without_tools)
+        return told is not None and _SYSTEM_PROBE.content in told
 
     @cached_property
     def _takes_text(self) -> bool:
         """Whether a message's content may be a text; some templates know only lists of parts."""
-        try:
-            return _PROBE.content in self._with([_PROBE_TEXT], self._without_tools)
-        except BadTemplate:
-            return False
-
-    def _render(self, messages: Sequence[Message], variables: Mapping[str, Any]) -> str:
-        parts = not self._takes_text
-        return self._with(
-            [_as_dictionary(message, parts=parts) for message in messages],
-            {**self._without_tools, **variables},
+        text, parts = (
+            self._tried([_as_dictionary(_PROBE, parts=parts)], self._without_tools) or ""
+            for parts in (False, True)
         )
+        return _PROBE.content in text or _PROBE.content not in parts
+
+    @cached_property
+    def _without_tools(self) -> Mapping[str, Any]:
+        """How this template hears that there are no tools: mostly as Hugging Face says it."""
+        asked = [_as_dictionary(_PROBE, parts=False)]
+        named = {"functions": "[]", "datetime": f"{self._sandbox.now:%B %d %Y}"}
+        forms: tuple[Mapping[str, Any], ...] = ({"tools": None, "documents": None}, {}, named)
+        return next((form for form in forms if self._tried(asked, form) is not None), forms[0])
+
+    def _tried(self, messages: list[dict[str, Any]], variables: Mapping[str, Any]) -> str | None:
+        try:
+            return self._with(messages, variables)
+        except TemplateStopped:
+            raise
+        except BadTemplate:
+            return None
+
+    def _form(self, message: Message) -> dict[str, Any]:
+        return _as_dictionary(message, parts=not self._takes_text)
 
     def _with(self, messages: list[dict[str, Any]], variables: Mapping[str, Any]) -> str:
         given = {"messages": messages, **self._special, **variables}
@@ -171,9 +172,9 @@ def _guarded(work: Callable[[], _T]) -> _T:
     except TemplateRefusalError as error:
         raise BadTemplate(f"the model's chat template refuses these messages: {error}", hint=_HINT) from error
     except SecurityError as error:
-        raise BadTemplate(f"the model's chat template was stopped: {error}", hint=_HINT) from error
+        raise TemplateStopped(f"the model's chat template was stopped: {error}", hint=_HINT) from error
     except RecursionError as error:
-        raise BadTemplate("the model's chat template never ends", hint=_HINT) from error
+        raise TemplateStopped("the model's chat template never ends", hint=_HINT) from error
     except TemplateSyntaxError as error:
         what = f"the model's chat template has a mistake in line {error.lineno}: {error.message}"
         raise BadTemplate(what, hint=_HINT) from error

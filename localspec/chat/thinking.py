@@ -110,9 +110,9 @@ def style_of(source: str) -> ThinkingStyle | None:
 
 def after_prompt(style: ThinkingStyle, prompt: str) -> ThinkingStyle:
     """The style, `opened` if the prompt's last marker begins reasoning and only space follows it."""
-    ends = {
-        prompt.rfind(marker) + len(marker): kind for marker, kind in style.markers.items() if marker in prompt
-    }
+    # One marker may be the end of another: the longer one counts.
+    present = sorted((marker for marker in style.markers if marker in prompt), key=len)
+    ends = {prompt.rfind(marker) + len(marker): style.markers[marker] for marker in present}
     last = max(ends, default=0)
     return replace(style, opened=ends.get(last) is R and not prompt[last:].strip())
 

@@ -1,0 +1,208 @@
+import threading
+import time
+
+import pytest
+
+from localspec.chat import sandbox
+from localspec.chat.messages import Message
+from localspec.chat.template import CHATML, ChatTemplate, fold_system, template_of
+from localspec.errors import BadTemplate
+from tests.chat.carried import TEMPLATES
+from tests.chat.toys import ToyVocabulary
+
+SYSTEM, ASK, REPLY, AGAIN = (
+    Message("system", "Be terse."),
+    Message("user", "Why is the sky blue?"),
+    Message("assistant", "Rayleigh scattering."),
+    Message("user", "And red at dusk?"),
+)
+ONE_TURN, TWO_TURNS = (SYSTEM, ASK), (SYSTEM, ASK, REPLY, AGAIN)
+SYSTEM_LAST = "mistralai-Mistral-Nemo-Instruct-2407"  # puts the system text before the newest user message
+GROWING = "{%% set n = namespace(s='a\"') %%}{%% for i in range(99) %%}%s{%% endfor %%}"
+READY = {name: ChatTemplate(source, bos_text="<s>", eos_text="</s>") for name, source in TEMPLATES.items()}
+
+
+def template(source):
+    return ChatTemplate(source, bos_text="<s>", eos_text="</s>")
+
+
+def test_there_are_seventy():
+    assert len(TEMPLATES) == 70
+
+
+@pytest.mark.parametrize("think", [None, True, False])
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_every_template_writes_every_message_once_and_in_order(name, think):
+    for messages in (ONE_TURN, TWO_TURNS):
+        text = READY[name].render(messages, think=think)
+        places = [text.find(message.content) for message in messages]
+        assert -1 not in places
+        assert places == sorted(places) or name == SYSTEM_LAST
+        assert all(text.count(m.content) == 1 for m in messages if m.role == "user")
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_the_prompt_of_a_turn_begins_the_prompt_of_the_next(name):
+    """Or prefix reuse would be worth nothing: all but what the template adds after the last user message."""
+    first, second = READY[name].render(ONE_TURN), READY[name].render(TWO_TURNS)
+    kept = first[: first.find(ASK.content) + len(ASK.content)]
+    assert second.startswith(kept) or name == SYSTEM_LAST
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_the_generation_prompt_comes_last_and_only_when_asked_for(name):
+    with_prompt = READY[name].render(ONE_TURN)
+    without = READY[name].render(ONE_TURN, add_generation_prompt=False)
+    assert len(with_prompt) >= len(without) or name == "microsoft-Phi-3.5-mini-instruct"
+
+
+@pytest.mark.parametrize(
+    ("name", "thinking", "silent"),
+    [
+        ("Qwen-Qwen3-0.6B", "assistant\n", "<think>\n\n</think>\n\n"),
+        ("deepseek-ai-DeepSeek-V3.1", "<think>", "</think>"),
+        ("google-gemma-4-31B-it", "<|turn>model\n", "<|channel>thought\n<channel|>"),
+        ("tencent-Hy3", "<think:opensource>", "<think:opensource></think:opensource>"),
+        ("upstage-Solar-Open-100B", "<|begin|>assistant", "<|think|><|end|><|begin|>assistant"),
+        ("MiniMax-M3", "<mm:think>", "</mm:think>"),
+        ("Kimi-K3", "<|open|>think<|sep|>", "<|open|>response<|sep|>"),
+        ("Cohere2MoE", "<|START_THINKING|>", "<|START_THINKING|><|END_THINKING|>"),
+        ("inclusionai-ling-3.0-flash", "<think>", "<think></think>"),
+    ],
+)
+def test_think_reaches_the_variable_that_the_template_has_for_it(name, thinking, silent):
+    assert READY[name].render(ONE_TURN, think=True).endswith(thinking)
+    assert READY[name].render(ONE_TURN, think=False).endswith(silent)
+
+
+def test_a_template_that_knows_only_effort_gets_little_of_it():
+    gpt_oss = READY["openai-gpt-oss-120b"]
+    assert "Reasoning: medium" in gpt_oss.render(ONE_TURN)
+    assert "Reasoning: low" in gpt_oss.render(ONE_TURN, think=False)
+    assert "Reasoning: high" in gpt_oss.render(ONE_TURN, think=False, arguments={"reasoning_effort": "high"})
+    assert "thinking budget is 0" in READY["ByteDance-Seed-OSS"].render(ONE_TURN, think=False)
+
+
+def test_a_system_message_that_a_template_refuses_goes_before_the_first_user_message():
+    gemma = READY["google-gemma-2-2b-it"]
+    assert not gemma.takes_system
+    assert f"user\n{SYSTEM.content}\n\n{ASK.content}<end_of_turn>" in gemma.render(ONE_TURN)
+    assert fold_system((SYSTEM,)) == (Message("user", SYSTEM.content),)
+
+
+def test_a_system_message_that_a_template_ignores_is_folded_as_well():
+    users = template("{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}")
+    assert users.render(ONE_TURN) == "Be terse.\n\nWhy is the sky blue?"
+
+
+def test_a_template_that_wants_parts_gets_parts():
+    parts = template("{% for m in messages %}{% for p in m.content %}{{ p.text }}|{% endfor %}{% endfor %}")
+    assert parts.render((ASK,)) == "Why is the sky blue?|"
+
+
+def test_without_a_template_chatml_is_used_where_its_tokens_exist():
+    chatml, notices = template_of(None, ToyVocabulary())
+    assert chatml.source == CHATML
+    assert "ChatML" in notices[0]
+    assert chatml.render((ASK,)).endswith("?<|im_end|>\n<|im_start|>assistant\n")
+    plain, notices = template_of("", ToyVocabulary(["<s>", "</s>"]))
+    assert plain.render((ASK,)) == "user: Why is the sky blue?\n\nassistant:"
+    assert "not be made for chat" in notices[0]
+
+
+def test_a_model_files_own_template_needs_no_notice():
+    own, notices = template_of("{{ bos_token }}{{ messages[0].content }}", ToyVocabulary())
+    assert own.render((ASK,)) == "<s>Why is the sky blue?"
+    assert notices == ()
+
+
+@pytest.mark.parametrize(
+    ("source", "complaint"),
+    [
+        ("{% for %}", "mistake in line 1"),
+        ("{{ nothing.here }}", "failed"),
+        ("{{ raise_exception('no cats') }}", "refuses these messages: no cats"),
+        ("{{ 1 / 0 }}", "failed"),
+        ("{% include '/etc/passwd' %}", "failed"),
+        ("{{ ''.__class__.__mro__ }}", "stopped"),
+        ("{{ messages.append(1) }}", "stopped"),
+        ("{{ cycler.__init__.__globals__ }}", "stopped"),
+        ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "never ends"),
+        ("{% macro m(n) %}{% if n %}{{ m(n-1) }}{{ m(n-1) }}{% endif %}{% endmacro %}{{ m(80) }}", "stopped"),
+        ("{% for a in range(999999999) %}{% endfor %}", "range"),
+        (
+            "{% for a in range(9999) %}{% for b in range(9999) %}{% for c in range(9999) %}"
+            "{% endfor %}{% endfor %}{% endfor %}",
+            "steps|seconds",
+        ),
+        ("{% for a in range(99999) %}" + "x" * 9999 + "{% endfor %}", "writes more"),
+        ("{{ 'a' * 9999999999 }}", "stopped"),
+        ("{{ [0] * 9999999999 }}", "stopped"),
+        ("{{ 9 ** 9 ** 9 ** 9 }}", "stopped"),
+        (GROWING % "{% set n.s = n.s ~ n.s %}", "8,000,000"),
+        (GROWING % "{% set n.s = n.s + n.s %}", "8,000,000"),
+        (GROWING % "{% set s %}{{ n.s }}{{ n.s }}{% endset %}{% set n.s = s %}", "8,000,000"),
+        (GROWING % "{% set n.s = n.s|tojson %}", "8,000,000"),
+        (GROWING % "{% set n.s = n.s.replace('a', n.s) %}", "8,000,000"),
+        (GROWING % "{% set n.s = n.s|replace('a', n.s) %}", "8,000,000"),
+        (GROWING % "{% set n.s = [n.s, n.s]|join %}", "8,000,000"),
+        (GROWING % "{% set n.s = ''.join([n.s, n.s]) %}", "8,000,000"),
+        (GROWING % "{% set n.s = '{}{}'.format(n.s, n.s) %}", "8,000,000"),
+        (GROWING % "{% set n.s = [n.s] * 99 %}{{ n.s }}", "8,000,000"),
+        (GROWING % "{% set n.s = ([n.s] * 99)|map('upper')|list %}", "8,000,000"),
+        ("{{ 'a'.center(9999999999) }}", "stopped"),
+        ("{{ 'a' | center(9999999999) }}", "No filter"),
+        ("{{ '%9999999999d' % 1 }}", "stopped"),
+        ("{{ '{:9999999999}'.format(1) }}", "stopped"),
+        ("{{ 'a' | indent(9999999999) }}", "stopped"),
+        ("{{ strftime_now('%9999999999d') }}", "stopped"),
+        ("{{ lipsum(n=99999999) }}", "undefined"),
+        ("{{ " + "(" * 100_000 + " }}", "never ends"),
+        ("x" * 2_000_000, "2,000,000 characters"),
+    ],
+    ids=lambda text: text[:60],
+)
+def test_a_hostile_template_is_stopped_soon(source, complaint, monkeypatch):
+    monkeypatch.setattr(sandbox, "MOST_SECONDS", 2.0)
+    began = time.monotonic()
+    with pytest.raises(BadTemplate, match=complaint) as caught:
+        template(source).render((ASK,))
+    assert caught.value.hint
+    assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ '{0.__class__}'.format(1) }}",
+        "{{ self._TemplateReference__context }}",
+        "{{ ''|attr('__class__') }}",
+        "{{ range.__doc__ }}",
+        "{{ messages|attr('append') }}",
+        "{{ raise_exception.__globals__ }}",
+        "{{ strftime_now.__self__ }}",
+    ],
+)
+def test_a_template_sees_nothing_of_what_lies_behind_values(source):
+    assert template(source + ".{{ messages[0].content }}").render((ASK,)) == "." + ASK.content
+
+
+def test_templates_have_what_hugging_face_gives_them():
+    source = (
+        "{% generation %}{{ {'a': 'é<'} | tojson }}{% endgeneration %}"
+        "{% for i in range(9) %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}"
+        "{{ strftime_now('%Y') | length }}{{ [1, 2] | tojson(indent=1) }}{{ '{}-{}'.format(1, 'b') }}"
+        "{{ 'a.b'.split('.') | join('+') }}{{ 'aXa'.replace('a', 'b', 1) }}{{ ['a'] | map('upper') | list }}"
+    )
+    assert template(source).render((ASK,)) == '{"a": "é<"}014[\n 1,\n 2\n]1-ba+bbXa[\'A\']'
+
+
+def test_a_template_serves_several_threads():
+    shared, texts = READY["Qwen-Qwen3-0.6B"], []
+    threads = [threading.Thread(target=lambda: texts.append(shared.render(TWO_TURNS))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(texts) == 8
+    assert len(set(texts)) == 1

@@ -1,0 +1,127 @@
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localspec.chat.messages import Message
+from localspec.chat.template import ChatTemplate
+from localspec.chat.thinking import STYLES, THINK, Thinking, after_prompt, style_of
+from localspec.events import Kind
+from tests.chat.carried import TEMPLATES
+
+R, A = Kind.REASONING, Kind.ANSWER
+HARMONY = style_of("<|channel|>analysis")
+
+
+def split(style, *pieces):
+    """The parts of a reply, neighbours of one kind joined."""
+    thinking = Thinking(style)
+    parts = [part for piece in pieces for part in thinking.push(piece)] + thinking.flush()
+    groups = itertools.groupby(parts, key=lambda part: part[0])
+    return [(kind, "".join(text for _, text in group)) for kind, group in groups]
+
+
+def opened(style):
+    return after_prompt(style, next(iter(style.markers)))
+
+
+@pytest.mark.parametrize("style", STYLES, ids=lambda style: style.name)
+def test_every_style_tells_reasoning_from_the_answer(style):
+    opening = next(iter(style.markers))
+    closing = next(marker for marker, kind in style.markers.items() if kind is A)
+    reply = f"{opening}\n2+2 is <4>\n{closing}\n\nFour < five"
+    for pieces in ([reply], list(reply)):
+        assert split(style, *pieces) == [(R, "2+2 is <4>\n"), (A, "Four < five")]
+    rest = reply.removeprefix(opening)
+    assert split(opened(style), *rest) == [(R, "2+2 is <4>\n"), (A, "Four < five")]
+
+
+def test_gpt_oss_speaks_in_channels():
+    reply = (
+        "<|channel|>analysis<|message|>2+2<|end|><|start|>assistant<|channel|>commentary<|message|>Well."
+        "<|end|><|start|>assistant<|channel|>final<|message|>Four"
+    )
+    assert split(HARMONY, *reply) == [(R, "2+2"), (A, "Well.Four")]
+
+
+def test_a_reply_without_reasoning_is_all_answer():
+    assert split(THINK, "Four") == [(A, "Four")]
+    assert split(THINK, " \n Four") == [(A, " \n Four")]
+    assert split(HARMONY, "<|channel|>final<|message|>Four") == [(A, "Four")]
+
+
+def test_reasoning_that_is_never_closed_stays_reasoning():
+    assert split(THINK, "<think>", "so", " </thin") == [(R, "so </thin")]
+    assert split(opened(THINK), "so") == [(R, "so")]
+
+
+def test_an_answer_may_quote_the_tags():
+    assert split(THINK, "<think>x</think>", "Use <think> and </think>.") == [
+        (R, "x"),
+        (A, "Use <think> and </think>."),
+    ]
+    assert split(THINK, "Use <think> tags") == [(A, "Use <think> tags")]
+
+
+def test_reasoning_may_quote_the_opening_tag():
+    assert split(THINK, "<think>a <think> b</think>c") == [(R, "a <think> b"), (A, "c")]
+
+
+def test_tags_that_the_model_repeats_do_not_show():
+    assert split(opened(THINK), "<think>\n", "a</think>", "</think>\n", "b") == [(R, "a"), (A, "b")]
+
+
+def test_empty_reasoning_leaves_only_the_answer():
+    assert split(THINK, "<think>\n\n</think>\n\nFour") == [(A, "Four")]
+    assert split(THINK, "<think>\n", " ") == []
+
+
+@given(
+    st.text(alphabet="<think>/ \nab", max_size=40), st.lists(st.integers(0, 40), max_size=8), st.booleans()
+)
+def test_how_a_reply_is_cut_into_pieces_does_not_matter(reply, cuts, inside):
+    style = opened(THINK) if inside else THINK
+    edges = [0, *sorted(min(cut, len(reply)) for cut in cuts), len(reply)]
+    assert split(style, *(reply[a:b] for a, b in itertools.pairwise(edges))) == split(style, reply)
+
+
+@given(st.text(alphabet="<|>endmsag a", max_size=40))
+def test_text_without_markers_comes_out_whole(reply):
+    if not any(marker in reply for marker in HARMONY.markers):
+        assert "".join(text for _, text in split(HARMONY, *reply)) == reply
+
+
+@pytest.mark.parametrize(
+    ("name", "think", "inside"),
+    [
+        ("Qwen-Qwen3-0.6B", True, False),
+        ("Qwen-Qwen3-0.6B", False, False),
+        ("Qwen3.5-4B", True, True),
+        ("Qwen3.5-4B", False, False),
+        ("deepseek-ai-DeepSeek-V3.1", True, True),
+        ("deepseek-ai-DeepSeek-V3.1", False, False),
+        ("llama-cpp-deepseek-r1", None, True),
+        ("Kimi-K3", True, True),
+        ("Kimi-K3", False, False),
+        ("google-gemma-4-31B-it", True, False),
+        ("google-gemma-4-31B-it", False, False),
+        ("openai-gpt-oss-120b", True, False),
+        ("Apriel-1.6-15b-Thinker-fixed", None, True),
+        ("mistralai-Ministral-3-14B-Reasoning-2512", None, False),
+        ("ByteDance-Seed-OSS", False, False),
+        ("tencent-Hy3", True, True),
+        ("tencent-Hy3", False, False),
+    ],
+)
+def test_the_prompt_says_whether_the_reply_begins_inside_the_reasoning(name, think, inside):
+    template = ChatTemplate(TEMPLATES[name], bos_text="<s>", eos_text="</s>")
+    prompt = template.render((Message("user", "2+2? <think>"),), think=think)
+    assert template.thinking_style(prompt).opened is inside
+
+
+@pytest.mark.parametrize(
+    "name", ["Qwen-Qwen2.5-7B-Instruct", "meta-llama-Llama-3.2-3B-Instruct", "google-gemma-2-2b-it"]
+)
+def test_models_that_do_not_reason_have_no_style(name):
+    assert style_of(TEMPLATES[name]) is None
