@@ -55,8 +55,8 @@ def rows():
 
 
 def speculated_pair(rule, prompt, target_row, draft_row):
-    """The first two tokens, by cycles that draft as far."""
-    text = prompt
+    """The first two tokens, by cycles that draft as far, and how many of the drafted ones were kept."""
+    text, kept = prompt, 0
     while len(text) < len(prompt) + 2:
         draws, now = [], text
         for _ in range(len(prompt) + 2 - len(text)):
@@ -67,7 +67,8 @@ def speculated_pair(rule, prompt, target_row, draft_row):
             [target_row(now[: len(text) + i]) for i in range(len(draws) + 1)], proposal, text
         )
         text = (*now[: len(text) + verdict.accepted], verdict.next_token)
-    return text[len(prompt) : len(prompt) + 2]
+        kept += verdict.accepted
+    return text[len(prompt) : len(prompt) + 2], kept
 
 
 def plain_law(chain, prompt, target_row):
@@ -97,17 +98,33 @@ def block(chain, noise):
 
 
 @pytest.mark.parametrize("make_rule", [block, Coupled])
-def test_speculated_texts_follow_the_law_of_plain_sampling(make_rule, rows):
+@pytest.mark.parametrize("likeness", [0.0, 0.5])
+def test_speculated_texts_follow_the_law_of_plain_sampling(make_rule, likeness, rows):
+    """With the demo's own draft, and with one that is halfway to the target, so that much is surely kept."""
     prompt, target_row, draft_row = rows
     chain = Remembering(SAMPLING)
     law = plain_law(chain, prompt, target_row)
-    counts = Counter(
-        speculated_pair(make_rule(chain, Keyed(seed)), prompt, target_row, draft_row) for seed in range(DRAWS)
-    )
+
+    @cache
+    def blended_row(text):
+        return likeness * target_row(text) + (1.0 - likeness) * draft_row(text)
+
+    kept = 0
+
+    def text_under(seed):
+        nonlocal kept
+        text, accepted = speculated_pair(make_rule(chain, Keyed(seed)), prompt, target_row, blended_row)
+        kept += accepted
+        return text
+
+    counts = Counter(text_under(seed) for seed in range(DRAWS))
     assert counts.keys() <= law.keys()
     excess, cells = standard_errors(counts, law, DRAWS)
     print(
-        f"\n{make_rule.__name__}: chi-square {excess:+.2f} standard errors over {cells} cells, {DRAWS} draws"
+        f"\n{make_rule.__name__}, likeness {likeness}: chi-square {excess:+.2f} standard errors, {cells} cells, "
+        f"{kept / DRAWS:.2f} of 2 tokens drafted and kept"
     )
     assert cells > 5
     assert excess < ONE_IN_A_MILLION
+    if likeness:
+        assert kept > DRAWS / 4
