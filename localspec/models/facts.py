@@ -74,17 +74,22 @@ class ModelFacts:
 
 
 def facts_of_file(path: Path) -> ModelFacts:
-    """Facts about a file on this machine, read once while it does not change. Raises BadModelFile."""
+    """Facts about a file on this machine. Raises BadModelFile."""
+    return ModelFacts.from_header(header_at(path))
+
+
+def header_at(path: Path) -> Header:
+    """The header of a file, read once while the file does not change. Raises BadModelFile."""
     try:
         now = path.stat()
     except OSError:
-        return ModelFacts.from_header(header_of_file(path))
-    return _facts(path.resolve(), now.st_size, now.st_mtime_ns)
+        return header_of_file(path)  # which says what is wrong
+    return _header(path, now.st_size, now.st_mtime_ns)
 
 
 @lru_cache(maxsize=4)
-def _facts(path: Path, _size: int, _mtime_ns: int) -> ModelFacts:
-    return ModelFacts.from_header(header_of_file(path))
+def _header(path: Path, _size: int, _mtime_ns: int) -> Header:
+    return header_of_file(path)
 
 
 def _vocabulary(header: Header) -> VocabularyFacts | None:

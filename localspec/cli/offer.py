@@ -1,0 +1,45 @@
+"""A pair that is not on disk: ask on a terminal, fetch when told to, otherwise say the command."""
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from localspec.models.resolve import PairNotOnDisk
+
+
+def fetch_if_wanted(missing: "PairNotOnDisk", *, pull: bool) -> None:
+    """Fetch the pair if `pull` is set or the user says yes; raises `missing` again otherwise."""
+    from localspec.cli.pull import fetch
+
+    if not (pull or offer_download(missing)):
+        raise missing
+    fetch(missing.pair)
+
+
+def offer_download(
+    missing: "PairNotOnDisk", stream: TextIO = sys.stderr, ask: Callable[[], str] = input
+) -> bool:
+    """Ask whether to fetch a pair. False where there is nobody to ask."""
+    if not (stream.isatty() and sys.stdin.isatty()):
+        return False
+    print(question(missing), end=" ", file=stream, flush=True)
+    try:
+        return ask().strip().lower() in ("", "y", "yes")
+    except EOFError:
+        return False
+
+
+def question(missing: "PairNotOnDisk") -> str:
+    from localspec.models.devices import last_devices
+    from localspec.models.download import plan_pull
+    from localspec.models.estimate import Fit, fit, memory_needed
+    from localspec.models.units import size_text
+
+    size = sum(file.to_fetch for file in plan_pull(missing.pair))
+    fits = {
+        Fit.GPU: "fits here",
+        Fit.CPU: "fits into RAM here, not on a GPU",
+        Fit.NO: "does not fit here",
+    }[fit(memory_needed(missing.pair), last_devices())]
+    return f"{missing.pair.name} is not on this machine: {size_text(size)}, {fits}, fetch it? [Y/n]"

@@ -1,0 +1,116 @@
+"""Says what a model would need, without reserving it: a child process that reads requests and answers each.
+
+    python -m localspec.llama.measure_memory        one JSON object a line, in and out
+
+{"devices": true} lists the devices; anything else holds the arguments of `measure`. The numbers are
+llama.cpp's own, from what it logs while it plans its buffers.
+"""
+
+import json
+import logging
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from localspec.errors import LocalspecError
+from localspec.llama.context import Context
+from localspec.llama.devices import devices
+from localspec.llama.log import logger
+from localspec.llama.model import Model
+
+_MIB = 1 << 20
+_LAYER = re.compile(r"load_tensors: layer +(\d+) assigned to device (\S+?),")
+_CACHE_LAYER = re.compile(r"llama_kv_cache\w*: layer +\d+: dev = (\S+)")
+_CACHE_SIZE = re.compile(r"llama_kv_cache\w*: size = +([\d.]+) MiB")
+_STATE_SIZE = re.compile(r" (\S+) RS buffer size = +([\d.]+) MiB")
+_COMPUTE_SIZE = re.compile(r"^\w+: +(\S+) compute buffer size = +([\d.]+) MiB")
+
+
+class BufferLog(logging.Handler):
+    """Collects the sizes from llama.cpp's log lines."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers: dict[int, str] = {}
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin a new context; the layers belong to the model and stay."""
+        self.cache: dict[str, float] = {}
+        self.compute: dict[str, float] = {}
+        self._cache_layers: list[str] = []  # devices of the layers of the cache that is being described
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = record.getMessage()
+        if found := _LAYER.search(line):
+            self.layers[int(found[1])] = found[2]
+        elif found := _CACHE_LAYER.search(line):
+            self._cache_layers.append(found[1])
+        elif found := _CACHE_SIZE.search(line):
+            self._share_out(float(found[1]) * _MIB)
+        elif found := _STATE_SIZE.search(line):
+            self.cache[found[1]] = self.cache.get(found[1], 0) + float(found[2]) * _MIB
+        elif found := _COMPUTE_SIZE.search(line):
+            self.compute[found[1]] = float(found[2]) * _MIB
+
+    def _share_out(self, size: float) -> None:
+        """A cache lies with its layers, each of which has an equal part of it."""
+        for device in self._cache_layers:
+            self.cache[device] = self.cache.get(device, 0) + size / len(self._cache_layers)
+        self._cache_layers = []
+
+
+class Measurer:
+    """Keeps the last model open, because contexts of many lengths are asked for in a row."""
+
+    def __init__(self, log: BufferLog) -> None:
+        self._log = log
+        self._key: tuple[Any, ...] | None = None
+        self._model: Model | None = None
+
+    def measure(
+        self, path: str, gpu_layers: int | None, device: str | None, length: int, kv_type: str, rows: int
+    ) -> dict[str, Any]:
+        """Bytes of cache and of compute buffers by device, and the device of each layer."""
+        key = (path, gpu_layers, device)
+        if self._model is None or key != self._key:
+            if self._model is not None:
+                self._model.close()
+            self._log.layers = {}
+            self._model, self._key = (
+                Model(Path(path), gpu_layers=gpu_layers, device=device, no_alloc=True),
+                key,
+            )
+        self._log.forget()
+        Context(self._model, length=length, kv_type_k=kv_type, kv_type_v=kv_type, rows_max=rows).close()
+        layers = [self._log.layers[layer] for layer in sorted(self._log.layers)]
+        return {"cache": self._log.cache, "compute": self._log.compute, "layers": layers}
+
+
+def answer(measurer: Measurer, request: dict[str, Any]) -> dict[str, Any]:
+    if request.get("devices"):
+        listed = [(d.name, d.kind, d.free_bytes, d.total_bytes) for d in devices()]
+        return {
+            "devices": [
+                dict(zip(("name", "kind", "free", "total"), values, strict=True)) for values in listed
+            ]
+        }
+    try:
+        return measurer.measure(**request)
+    except LocalspecError as error:
+        return {"error": str(error), "hint": error.hint}
+
+
+def main() -> None:
+    log = BufferLog()
+    logger.addHandler(log)
+    logger.setLevel(logging.DEBUG)
+    logger.propagate = False
+    measurer = Measurer(log)
+    for line in sys.stdin:
+        print(json.dumps(answer(measurer, json.loads(line))), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""The devices of this machine and their memory, as llama.cpp listed them last."""
+
+import json
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from localspec import settings
+from localspec.models.host_memory import available_bytes
+from localspec.models.stamps import write_text_atomically
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """A device and the memory on it."""
+
+    name: str
+    kind: str  # cpu, gpu, igpu, accel
+    free: int  # bytes
+    total: int
+
+    @property
+    def is_gpu(self) -> bool:
+        return self.kind in ("gpu", "igpu")
+
+
+def last_devices() -> tuple[DeviceMemory, ...]:
+    """The devices as they were when llama.cpp was last asked; only the CPU where it never was."""
+    try:
+        listed = json.loads(_devices_file().read_text("utf-8"))
+        return with_host(tuple(DeviceMemory(**device) for device in listed))
+    except (OSError, ValueError, TypeError):
+        return with_host((DeviceMemory("CPU", "cpu", 0, 0),))
+
+
+def remember_devices(listed: tuple[DeviceMemory, ...]) -> None:
+    with suppress(OSError):  # a cache that cannot be written costs time only
+        write_text_atomically(_devices_file(), json.dumps([asdict(device) for device in listed]))
+
+
+def with_host(listed: tuple[DeviceMemory, ...]) -> tuple[DeviceMemory, ...]:
+    """The same devices, with what the system can still give away as the CPU's free memory.
+
+    ggml reports all of a machine's memory as free.
+    """
+    free = available_bytes()
+    return tuple(
+        DeviceMemory(device.name, device.kind, free, max(device.total, free))
+        if device.kind == "cpu"
+        else device
+        for device in listed
+    )
+
+
+def _devices_file() -> Path:
+    return settings.cache_dir() / "devices.json"

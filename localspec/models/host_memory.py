@@ -1,0 +1,70 @@
+"""How much memory this machine can still give to a model."""
+
+import contextlib
+import ctypes
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+
+def available_bytes() -> int:
+    """Memory that can be had without swapping; file caches count, because they give way. 0: unknown."""
+    if sys.platform == "win32":
+        return _windows()
+    if sys.platform == "darwin":
+        return _macos()
+    machine = _linux_machine(Path("/proc/meminfo"))
+    group = _linux_group(Path("/sys/fs/cgroup"))
+    return machine if group is None else min(machine, group)
+
+
+def _linux_machine(meminfo: Path) -> int:
+    with contextlib.suppress(OSError):
+        if found := re.search(r"^MemAvailable: +(\d+) kB", meminfo.read_text(), re.MULTILINE):
+            return int(found[1]) * 1024
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _linux_group(folder: Path) -> int | None:
+    """What a container's limit leaves; None where there is none."""
+    try:
+        limit = (folder / "memory.max").read_text().strip()
+        used = int((folder / "memory.current").read_text())
+        statistics = (folder / "memory.stat").read_text()
+    except (OSError, ValueError):
+        return None
+    if not limit.isdecimal():
+        return None
+    found = re.search(r"^inactive_file (\d+)", statistics, re.MULTILINE)
+    return max(0, int(limit) - used + (int(found[1]) if found else 0))
+
+
+def _macos() -> int:
+    """Free, inactive and purgeable pages."""
+    try:
+        text = subprocess.run(["vm_stat"], capture_output=True, text=True, check=True, timeout=5).stdout
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    page = re.search(r"page size of (\d+) bytes", text)
+    counts = re.findall(r"^Pages (?:free|inactive|purgeable|speculative): +(\d+)\.", text, re.MULTILINE)
+    return sum(map(int, counts)) * (int(page[1]) if page else 4096)
+
+
+class _MemoryStatus(ctypes.Structure):
+    """MEMORYSTATUSEX of the Windows API."""
+
+    _fields_ = (
+        ("length", ctypes.c_uint32),
+        ("load", ctypes.c_uint32),
+        ("total_physical", ctypes.c_uint64),
+        ("available_physical", ctypes.c_uint64),
+        ("others", ctypes.c_uint64 * 5),
+    )
+
+
+def _windows() -> int:
+    status = _MemoryStatus(length=ctypes.sizeof(_MemoryStatus))
+    kernel = getattr(ctypes, "windll").kernel32  # noqa: B009  mypy knows it on Windows only
+    return int(status.available_physical) if kernel.GlobalMemoryStatusEx(ctypes.byref(status)) else 0

@@ -1,0 +1,184 @@
+"""Asks llama.cpp, in a child process, what a model would need and which devices there are."""
+
+import hashlib
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+from contextlib import ExitStack, suppress
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from localspec import settings
+from localspec.errors import BackendFailure, BadModelFile
+from localspec.models.devices import DeviceMemory, remember_devices, with_host
+from localspec.models.header import Header
+from localspec.models.needs import Load, Needs
+from localspec.models.stamps import write_text_atomically
+from localspec.models.twin import write_twin
+
+_ANSWER_SECONDS = 60.0
+_HOST = "CPU"
+_AS_NAMED_IN_ERRORS = "this file"  # what llama.cpp reads is a stand-in for it
+
+
+class Probe:
+    """Answers `needs` and `devices`; starts its child when something is asked that it does not remember."""
+
+    def __init__(self) -> None:
+        self._child: subprocess.Popen[str] | None = None
+        self._opened = ExitStack()
+        self._twins: dict[str, Path] = {}
+        self._remembered: dict[str, dict[str, Any]] = {}
+
+    def needs(self, header: Header, load: Load) -> Needs:
+        """What a model of this header would need. Raises BadModelFile where llama.cpp refuses it."""
+        fingerprint = _fingerprint(header)
+        key = hashlib.sha256(json.dumps([fingerprint, asdict(load)]).encode()).hexdigest()[:32]
+        known = self._remembered.get(key) or _recall(key)
+        if known is None:
+            request = asdict(load) | {"path": str(self._twin(header, fingerprint))}
+            known = self._ask(request)
+            if "error" in known:
+                raise BadModelFile(str(known["error"]), hint=str(known.get("hint", "")))
+            _remember(key, known)
+        self._remembered[key] = known
+        return _needs(header, known)
+
+    def devices(self) -> tuple[DeviceMemory, ...]:
+        """Every device with its memory as it is now; remembered for `last_devices`."""
+        listed = tuple(DeviceMemory(**device) for device in self._ask({"devices": True})["devices"])
+        remember_devices(listed)
+        return with_host(listed)
+
+    def close(self) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            assert child.stdin is not None
+            with suppress(OSError):
+                child.stdin.close()
+            child.wait()
+            assert child.stdout is not None
+            child.stdout.close()
+        self._opened.close()
+        self._twins.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _twin(self, header: Header, fingerprint: str) -> Path:
+        if fingerprint not in self._twins:
+            folder = self._opened.enter_context(tempfile.TemporaryDirectory(prefix="localspec-"))
+            self._twins[fingerprint] = write_twin(header, Path(folder) / _AS_NAMED_IN_ERRORS)
+        return self._twins[fingerprint]
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        if self._child is None:
+            self._child = subprocess.Popen(
+                [sys.executable, "-m", "localspec.llama.measure_memory"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                encoding="utf-8",
+            )
+        child = self._child
+        assert child.stdin is not None
+        assert child.stdout is not None
+        watchdog = threading.Timer(_ANSWER_SECONDS, child.kill)
+        watchdog.start()
+        try:
+            child.stdin.write(json.dumps(request) + "\n")
+            child.stdin.flush()
+            line = child.stdout.readline()
+        except OSError:
+            line = ""
+        finally:
+            watchdog.cancel()
+        if line:
+            answer: dict[str, Any] = json.loads(line)
+            return answer
+        self.close()
+        if request.get("devices"):
+            raise BackendFailure(
+                "llama.cpp could not list its devices.", hint="`localspec doctor` says more."
+            )
+        raise BadModelFile(
+            "llama.cpp gives up on this model file: something in its header is impossible.",
+            hint="Fetch it again, or choose another file.",
+        )
+
+
+def _needs(header: Header, answer: dict[str, Any]) -> Needs:
+    cache = {name: round(size) for name, size in answer["cache"].items()}
+    compute: dict[str, int] = {}
+    for name, size in answer["compute"].items():
+        device = _HOST if name.endswith("_Host") or name.startswith(_HOST) else name
+        compute[device] = compute.get(device, 0) + round(size)
+    return Needs(_weights(header, answer["layers"]), cache, compute)
+
+
+def _weights(header: Header, layers: list[str]) -> dict[str, int]:
+    """Bytes of the tensors on each device, given the device of each layer and, last, of the output.
+
+    llama-model.cpp: the token embedding stays on the CPU; where it also serves as the output matrix and the
+    output lies elsewhere, there is a second copy of it.
+    """
+    weights: dict[str, int] = {}
+    output = layers[-1] if layers else _HOST
+    tied = not any(tensor.name == "output.weight" for tensor in header.tensors)
+    for tensor in header.tensors:
+        device = _device_of(tensor.name, layers, output)
+        weights[device] = weights.get(device, 0) + tensor.bytes
+        if tied and tensor.name == "token_embd.weight" and output != device:
+            weights[output] = weights.get(output, 0) + tensor.bytes
+    return weights
+
+
+def _device_of(tensor: str, layers: list[str], output: str) -> str:
+    head, _, rest = tensor.partition(".")
+    if head == "blk":
+        number = rest.split(".", 1)[0]
+        layer = int(number) if number.isdecimal() else -1
+        return layers[layer] if 0 <= layer < len(layers) else _HOST
+    return output if head.startswith("output") else _HOST
+
+
+def _fingerprint(header: Header) -> str:
+    """Equal for headers for which llama.cpp plans the same buffers."""
+    kept = [
+        (key, repr(entry.value)) for key, entry in header.entries.items() if not key.startswith("tokenizer.")
+    ]
+    tensors = [(tensor.name, tensor.shape, tensor.type) for tensor in header.tensors]
+    count = header.vocabulary.count if header.vocabulary else 0
+    try:
+        build = version("llama-cpp-python")
+    except PackageNotFoundError:
+        build = ""
+    return hashlib.sha256(repr((kept, tensors, count, build)).encode()).hexdigest()
+
+
+def _recall(key: str) -> dict[str, Any] | None:
+    try:
+        answer: dict[str, Any] = json.loads(_memory_file(key).read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    return answer if {"cache", "compute", "layers"} <= answer.keys() else None
+
+
+def _remember(key: str, answer: dict[str, Any]) -> None:
+    with suppress(OSError):  # a cache that cannot be written costs time only
+        write_text_atomically(_memory_file(key), json.dumps(answer))
+
+
+def _memory_file(key: str) -> Path:
+    return settings.cache_dir() / "memory" / f"{key}.json"

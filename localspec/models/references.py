@@ -1,0 +1,79 @@
+"""How a user names one file: org/repo:file.gguf on the Hub, or a path on this machine."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from localspec.errors import BadModelFile, DownloadFailed
+from localspec.models import hub, stamps, store
+from localspec.models.facts import header_at
+from localspec.models.header import Header, read_header
+from localspec.models.hub import RemoteFile
+from localspec.models.registry import HubFile, LocalFile, ModelFile
+
+_ON_THE_HUB = re.compile(r"([\w.-]+/[\w.-]+):(.+\.gguf)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedFile:
+    """A file whose header has been read, wherever it lies."""
+
+    file: ModelFile
+    header: Header
+    path: Path | None  # None: only on the Hub
+
+
+def is_file_reference(text: str) -> bool:
+    """Whether a text names a file rather than a pair."""
+    return _ON_THE_HUB.fullmatch(text) is not None or text.lower().endswith(".gguf") or Path(text).is_file()
+
+
+def open_reference(text: str) -> OpenedFile:
+    """Find a file and read its header, over the network where it is not here.
+
+    Raises DownloadFailed, UnknownPair, BadModelFile.
+    """
+    found = _ON_THE_HUB.fullmatch(text)
+    if found is None:
+        path = Path(text).expanduser().absolute()
+        header = header_at(path)
+        return OpenedFile(LocalFile(path, header.file_bytes), header, path)
+    remote = hub.look(found[1], found[2])
+    return OpenedFile(_pinned(remote), remote_header(remote), None)
+
+
+def open_file(file: ModelFile) -> OpenedFile:
+    """Read the header of a known file, over the network where it is not here."""
+    path = store.locate(file)
+    if path is not None:
+        return OpenedFile(file, header_at(path), path)
+    if isinstance(file, LocalFile):
+        raise BadModelFile(f"{file.path} does not exist.")
+    return OpenedFile(file, remote_header(hub.look(file.repo, file.file, file.revision)), None)
+
+
+def remote_header(remote: RemoteFile) -> Header:
+    """The header of a file on the Hub, by range requests of a few megabytes at most."""
+
+    def read(offset: int, length: int) -> bytes:
+        return hub.read_range(remote, offset, length)
+
+    return read_header(read, remote.bytes, label=remote.name)
+
+
+def pin(opened: OpenedFile) -> ModelFile:
+    """The file with everything that a registry entry needs; a local one is hashed for it."""
+    if isinstance(opened.file, HubFile):
+        if not opened.file.sha256:
+            raise DownloadFailed(
+                f"The Hub gives no sha256 for {opened.file.repo}:{opened.file.file}, so it cannot be pinned.",
+                hint="Fetch the file yourself and add it by its path.",
+            )
+        return opened.file
+    assert opened.path is not None
+    stamp = stamps.read(opened.path) or stamps.write(opened.path, stamps.sha256_of(opened.path))
+    return LocalFile(opened.path, stamp.bytes, stamp.sha256)
+
+
+def _pinned(remote: RemoteFile) -> HubFile:
+    return HubFile(remote.repo, remote.file, remote.commit, remote.bytes, remote.sha256 or "")
