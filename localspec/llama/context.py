@@ -58,7 +58,7 @@ class Context:
         """Room for `length` tokens; raises BadModelFile, BadSetting, NotEnoughMemory or BackendFailure.
 
         threads, batch_threads: for single tokens and for batches; None is the physical cores.
-        batch_size: tokens in one call into llama.cpp, so the chunks that prompts are read in; None is 512 with a
+        batch_size: tokens in one call into llama.cpp, so the chunks of a prompt; None is 512 with a
             GPU and 128 without, where a chunk can take seconds and cannot be cancelled (3 to 5 % slower).
         rows_max: the most rows that one decode may ask for, so depth + 1.
         snapshots: for recurrent models, how many tokens can be taken back; each costs a whole state.
@@ -203,10 +203,9 @@ class Context:
     def _remove_after(self, keep: int) -> bool:
         """Take tokens out of C's cache; False where the memory cannot do it."""
         dropped = self.length - keep
-        if keep and not self.model.can_roll_back:
-            if dropped > min(self._snapshots, self._last_width - 1):
-                return False
-            self._last_width = 0  # a snapshot can be used once
+        # llama.cpp does not look whether its snapshots belong to the last batch; older ones are of other tokens.
+        if keep and not self.model.can_roll_back and dropped > min(self._snapshots, self._last_width - 1):
+            return False
         return bool(lib.llama_memory_seq_rm(self._memory, 0, keep, -1))
 
     def _restore(self, length: int) -> None:

@@ -161,6 +161,16 @@ def test_rollback_across_the_window_many_times_equals_a_fresh_context(context, t
     assert np.abs(rolled.decode([9], 1)[0] - row_after(fresh, [*kept, 9])).max() <= gap
 
 
+def test_a_rollback_far_behind_the_window_equals_a_fresh_context(context, tokens):
+    """As when a conversation is begun anew after its system prompt; a cache of the window's size has lost it."""
+    rolled, fresh = context({"batch_size": 16}, **WINDOW), context({"batch_size": 16}, **WINDOW)
+    sequence = tokens(450)
+    list(rolled.prefill(sequence))
+    rolled.rollback(100)
+    gap = max(width_gap(fresh, tokens(60)), 1e-6)
+    assert np.abs(rolled.decode([9], 1)[0] - row_after(fresh, [*sequence[:100], 9])).max() <= gap
+
+
 def test_the_window_of_the_test_model_is_real(context, tokens):
     """Otherwise the tests above would pass with a cache that forgets the window."""
     windowed, wide = context(**WINDOW), context(**(WINDOW | {"window": 512}))
