@@ -16,6 +16,9 @@ Target = Callable[[int], Distribution]
 Coin = Callable[[int, float], bool]
 """True with the given probability: is the draft token at this index kept?"""
 
+Judge = Callable[[Sequence[int], Sequence[Distribution | None], Target, Coin], tuple[int, Distribution]]
+"""From draft tokens, their q, p and coins: how many are kept, and what the next token is drawn from."""
+
 
 def compare(tokens: Sequence[int], choose: Callable[[int], int]) -> tuple[int, int]:
     """Keep draft tokens while they equal the target's `choose(i)`; its first other choice comes next."""

@@ -65,7 +65,7 @@ class Sampling:
         for limit in _LIMITS:
             limit.check(getattr(self, limit.name))
         for token, bias in self.logit_bias:
-            if token < 0 or math.isnan(bias) or bias == math.inf:
+            if not isinstance(token, int) or token < 0 or math.isnan(bias) or bias == math.inf:
                 raise BadSetting(
                     f"logit_bias gives token {token} a bias of {bias}.",
                     hint="Tokens count from 0; a bias is a number, or -inf to ban the token.",

@@ -76,7 +76,7 @@ class Sampled:
     """Draw the draft from q and keep as much of it as p allows, by rejection or by block verification."""
 
     name: str
-    judge: Callable[..., tuple[int, Distribution]]  # judgement.reject or judgement.block
+    judge: judgement.Judge
     chain: Chain
     noise: Noise
 

@@ -121,7 +121,7 @@ def test_speculated_texts_follow_the_law_of_plain_sampling(make_rule, likeness, 
     assert counts.keys() <= law.keys()
     excess, cells = standard_errors(counts, law, DRAWS)
     print(
-        f"\n{make_rule.__name__}, likeness {likeness}: chi-square {excess:+.2f} standard errors, {cells} cells, "
+        f"\n{make_rule.__name__}, likeness {likeness}: chi-square {excess:+.2f} sigma, {cells} cells, "
         f"{kept / DRAWS:.2f} of 2 tokens drafted and kept"
     )
     assert cells > 5
