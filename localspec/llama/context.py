@@ -203,7 +203,7 @@ class Context:
     def _remove_after(self, keep: int) -> bool:
         """Take tokens out of C's cache; False where the memory cannot do it."""
         dropped = self.length - keep
-        # llama.cpp does not look whether its snapshots belong to the last batch; older ones are of other tokens.
+        # llama.cpp does not look whether its snapshots are of the last batch; older ones are of other tokens.
         if keep and not self.model.can_roll_back and dropped > min(self._snapshots, self._last_width - 1):
             return False
         return bool(lib.llama_memory_seq_rm(self._memory, 0, keep, -1))

@@ -1,5 +1,6 @@
 """Decoding on real GGUFs: rows, chunks, rollback, cancellation, top-k."""
 
+import gc
 from dataclasses import dataclass
 
 import numpy as np
@@ -162,7 +163,7 @@ def test_rollback_across_the_window_many_times_equals_a_fresh_context(context, t
 
 
 def test_a_rollback_far_behind_the_window_equals_a_fresh_context(context, tokens):
-    """As when a conversation is begun anew after its system prompt; a cache of the window's size has lost it."""
+    """A conversation begun anew after its system prompt: a cache of the window's size has lost that."""
     rolled, fresh = context({"batch_size": 16}, **WINDOW), context({"batch_size": 16}, **WINDOW)
     sequence = tokens(450)
     list(rolled.prefill(sequence))
@@ -327,7 +328,7 @@ def test_full_rows_stay_where_top_k_cannot_be(tiny_gguf, tokens, candidates):
 # ends
 
 
-def test_closing_twice_or_in_the_wrong_order_frees_everything_once(tiny_gguf):
+def test_closing_a_model_closes_its_contexts_and_twice_is_once(tiny_gguf):
     model = Model(tiny_gguf())
     model.output_on_gpu = True
     first = Context(model, length=64, candidates=Candidates)
@@ -337,17 +338,23 @@ def test_closing_twice_or_in_the_wrong_order_frees_everything_once(tiny_gguf):
     first.close()
     model.close()
     model.close()
-    second.close()
-    with pytest.raises(AssertionError, match="closed"):
+    with pytest.raises(AssertionError, match="the context is closed"):
         second.decode([1], 1)
+    with pytest.raises(AssertionError, match="tiny is closed"):
+        Context(model, length=64)
+    second.close()
 
 
-def test_forgetting_to_close_frees_contexts_before_models(tiny_gguf):
+@pytest.mark.parametrize("cycle", [False, True], ids=["dropped", "dropped in a cycle"])
+def test_forgetting_to_close_frees_contexts_before_models(tiny_gguf, monkeypatch, cycle):
     model = Model(tiny_gguf())
     decoder = Context(model, length=64)
-    decoder.decode([1], 1)
-    finalizer = model._finalizer
-    del model
-    assert finalizer.alive
-    del decoder
-    assert not finalizer.alive
+    loaded, free, freed = model._finalizer, lib.llama_free, []
+    monkeypatch.setattr(lib, "llama_free", lambda pointer: (freed.append(loaded.alive), free(pointer)))
+    if cycle:
+        model.itself, model.decoder = model, decoder
+    del model, decoder
+    gc.collect()
+    assert freed == [True]
+    gc.collect()  # the finalizer held the model until now
+    assert not loaded.alive
