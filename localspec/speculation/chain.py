@@ -141,7 +141,7 @@ def _checked(top: float) -> float:
     """The largest logit of a row, if it is a number."""
     if not math.isfinite(top):
         raise BackendFailure(
-            f"The model returned a row whose largest logit is {top}.",
-            hint="The model file may be damaged, or the device's kernels at fault: try it on the CPU.",
+            f"the model returned a row whose largest logit is {top}",
+            hint="the model file may be damaged, or the device's kernels at fault: try it on the CPU",
         )
     return top

@@ -22,12 +22,10 @@ class _Limit:
     def check(self, value: object) -> None:
         kind = int if self.whole else (int, float)
         if isinstance(value, bool) or not isinstance(value, kind):
-            raise BadSetting(
-                f"{self.name} is {value!r}, not a {'whole ' * self.whole}number.", hint=self.hint
-            )
+            raise BadSetting(f"{self.name} is {value!r}, not a {'whole ' * self.whole}number", hint=self.hint)
         inside = self.least < value if self.above else self.least <= value
         if not (inside and value <= self.most and math.isfinite(value)):
-            raise BadSetting(f"{self.name} cannot be {value}.", hint=self.hint)
+            raise BadSetting(f"{self.name} cannot be {value}", hint=self.hint)
 
 
 _LIMITS = (
@@ -35,15 +33,15 @@ _LIMITS = (
         "temperature",
         0.0,
         math.inf,
-        "Use 0 for the likeliest token every time, 0.8 by default, more for variety.",
+        "use 0 for the likeliest token every time, more for variety",
     ),
-    _Limit("top_k", 0, math.inf, "Use a count of tokens, or 0 to keep all.", whole=True),
-    _Limit("top_p", 0.0, 1.0, "Use a probability from 0 to 1; 1 keeps all tokens."),
-    _Limit("min_p", 0.0, 1.0, "Use a share from 0 to 1; 0 keeps all tokens."),
-    _Limit("repeat_penalty", 0.0, math.inf, "Use a factor above 0; 1 is none, 1.1 is mild.", above=True),
-    _Limit("repeat_last_n", -1, math.inf, "Use a count of tokens; 0 is none, -1 the whole text.", whole=True),
-    _Limit("presence_penalty", -math.inf, math.inf, "Use a number; 0 is none."),
-    _Limit("frequency_penalty", -math.inf, math.inf, "Use a number; 0 is none."),
+    _Limit("top_k", 0, math.inf, "use a count of tokens, or 0 to keep all", whole=True),
+    _Limit("top_p", 0.0, 1.0, "use a probability from 0 to 1; 1 keeps all tokens"),
+    _Limit("min_p", 0.0, 1.0, "use a share from 0 to 1; 0 keeps all tokens"),
+    _Limit("repeat_penalty", 0.0, math.inf, "use a factor above 0; 1 is none, 1.1 is mild", above=True),
+    _Limit("repeat_last_n", -1, math.inf, "use a count of tokens; 0 is none, -1 the whole text", whole=True),
+    _Limit("presence_penalty", -math.inf, math.inf, "use a number; 0 is none"),
+    _Limit("frequency_penalty", -math.inf, math.inf, "use a number; 0 is none"),
 )
 
 
@@ -67,8 +65,8 @@ class Sampling:
         for token, bias in self.logit_bias:
             if not isinstance(token, int) or token < 0 or math.isnan(bias) or bias == math.inf:
                 raise BadSetting(
-                    f"logit_bias gives token {token} a bias of {bias}.",
-                    hint="Tokens count from 0; a bias is a number, or -inf to ban the token.",
+                    f"logit_bias gives token {token} a bias of {bias}",
+                    hint="tokens count from 0; a bias is a number, or -inf to ban the token",
                 )
 
     @property

@@ -109,12 +109,12 @@ def make_rule(name: str, sampling: Sampling, seed: int) -> Rule:
     """The rule of a request; "auto" is greedy at temperature 0 and block otherwise. Raises BadSetting."""
     if name not in RULES:
         raise BadSetting(
-            f"There is no verification rule called {name!r}.", hint=f"Use one of {', '.join(RULES)}."
+            f"there is no verification rule called {name!r}", hint=f"use one of {', '.join(RULES)}"
         )
     if name == Greedy.name and not sampling.greedy:
         raise BadSetting(
-            f"The rule 'greedy' cannot sample at temperature {sampling.temperature}.",
-            hint="Set the temperature to 0, or leave the rule at 'auto'.",
+            f"the rule 'greedy' cannot sample at temperature {sampling.temperature}",
+            hint="set the temperature to 0, or leave the rule at 'auto'",
         )
     chain, noise = Chain(sampling), Keyed(seed)
     return Greedy(chain) if sampling.greedy else _SAMPLING_RULES[name](chain, noise)
