@@ -1,15 +1,14 @@
 """What a cycle costs: the target by batch width and the draft by depth, from a start-up table and from running."""
 
 from collections import deque
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from statistics import median
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-# A width that was not used for so many cycles follows its neighbours weakly: contexts grow, machines throttle.
-STALE_CYCLES = 20
-FOLLOW = 0.03
-# Averages over about ten cycles keep 6 % timing noise below 1.5 % and still follow a growing context.
-SLOWEST_RATE = 0.1
+WINDOW = 32  # measurements: 6 % timing noise becomes 1 %
+PRIOR_SAMPLES = 2  # that a measured table counts for
+FEW = 5  # measurements that are kept however old they are
+LEAST_EXCESS = 0.1  # of a guess: noise can make a wider batch look free
+STALE_CYCLES = 400  # older measurements tell about a shorter context or another clock speed
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +18,7 @@ class CostTable:
     widths: tuple[int, ...]  # ascending, from 1
     verify_seconds: tuple[float, ...]  # one for each width
     draft_step_seconds: float  # one draft token; 0 when drafting runs no model
+    measured: bool = True  # on this machine, with these files; otherwise the seconds are only in proportion
     switch_ratio: float = 1.0  # cost of a pass whose width differs from the one before / same width
 
     def verify(self, width: float) -> float:
@@ -35,7 +35,7 @@ def guess_table(*, flat_to: int, slope: float, draft_step: float) -> CostTable:
     widths = tuple(n for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 32, 64) if n <= 9 or flat_to < 64)
     cliff = [2.0 if n > flat_to else 1.0 for n in widths]
     seconds = tuple(c * (1 + slope * (n - 1)) for n, c in zip(widths, cliff, strict=True))
-    return CostTable(widths, seconds, draft_step)
+    return CostTable(widths, seconds, draft_step, measured=False)
 
 
 def interpolate(x: float, xs: Sequence[float], ys: Sequence[float], *, extend: bool) -> float:
@@ -50,22 +50,29 @@ def interpolate(x: float, xs: Sequence[float], ys: Sequence[float], *, extend: b
     return ys[i - 1] + share * (ys[i] - ys[i - 1])
 
 
-@dataclass(slots=True)
-class Average:
-    """A running mean that one wild measurement cannot move and two in a row can."""
+class Recent:
+    """The middle of the latest measurements: half of them may be wild, and a lasting change is followed."""
 
-    value: float
-    count: int = 0
-    last_cycle: int = 0
-    recent: deque[float] = field(default_factory=lambda: deque(maxlen=3))
+    def __init__(self, prior: float | None = None) -> None:
+        self._samples: deque[tuple[int, float]] = deque(maxlen=WINDOW)
+        if prior is not None:
+            self._samples.extend([(0, prior)] * PRIOR_SAMPLES)
+        self.value = 0.0
+        self.last_cycle = 0
 
-    def add(self, measured: float) -> None:
-        self.count += 1
-        self.recent.append(measured)
-        # With fewer than three there is no majority: take the smaller, since noise in time is one-sided.
-        typical = median(self.recent) if len(self.recent) == 3 else min(self.recent)
-        rate = max(SLOWEST_RATE, 1 / (self.count + 1))
-        self.value += rate * (typical - self.value)
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def add(self, measured: float, cycle: int) -> None:
+        self._samples.append((cycle, measured))
+        self.last_cycle = cycle
+        while len(self._samples) > FEW and self._samples[0][0] < cycle - STALE_CYCLES:
+            self._samples.popleft()
+        ordered = sorted(value for _, value in self._samples)
+        # Noise in time is one-sided: with few samples, look at the lower middle.
+        first, last = (len(ordered) - 1) // 4, max((3 * len(ordered)) // 4, 1)
+        middle = ordered[first:last]
+        self.value = sum(middle) / len(middle)
 
 
 class Costs:
@@ -77,22 +84,35 @@ class Costs:
 
     def __init__(self, table: CostTable) -> None:
         self._table = table
-        self._ratios: dict[int, Average] = {}
-        self._draft_ratio = Average(1.0)
+        self._ratios: dict[int, Recent] = {}
+        self._draft_ratio = Recent()
         self._cycle = 0
+        self._now: dict[int, float] = {}  # verify(), until the next measurement
+        self._started: dict[int, float] = {}  # the table, interpolated
+
+    @property
+    def measured(self) -> bool:
+        """Whether the start-up table was measured on this machine."""
+        return self._table.measured
 
     @property
     def plain_steps(self) -> int:
         """How many plain steps the plain cost rests on."""
-        return self._ratios[1].count if 1 in self._ratios else 0
+        return len(self._ratios[1]) if 1 in self._ratios else 0
 
     def verify(self, width: int) -> float:
         """Seconds of a target pass over `width` tokens, with everything around it but drafting."""
-        return self._table.verify(width) * self._ratio(width)
+        if width not in self._now:
+            ran = width in self._ratios and (width == 1 or self._fresh(width))
+            if ran or width == 1 or self._table.measured:
+                self._now[width] = self._start(width) * self._ratio(width)
+            else:
+                self._now[width] = self.verify(1) * (1 + self._excess(width) * self._guessed_excess(width))
+        return self._now[width]
 
     def draft(self, depth: int) -> float:
         """Seconds to draft `depth` tokens with the draft model."""
-        ratio = self._draft_ratio.value if self._draft_ratio.count else self._ratio(2)
+        ratio = self._draft_ratio.value if self._draft_ratio else self._ratio(2)
         return self._table.draft_step_seconds * ratio * depth
 
     def cycle(self, depth: int) -> float:
@@ -101,37 +121,46 @@ class Costs:
 
     def learn_verify(self, width: int, seconds: float) -> None:
         self._cycle += 1
-        ratio = seconds / self._table.verify(width)
+        self._now.clear()
         if width not in self._ratios:
-            # The first measurement counts whole when the table is a guess about another machine,
-            # and half when it was measured on this one: Average gives it half, its start the rest.
-            self._ratios[width] = Average(self._ratio(width))
-        track = self._ratios[width]
-        track.add(ratio)
-        track.last_cycle = self._cycle
-        for other, stale in self._ratios.items():
-            if other != 1 and self._cycle - stale.last_cycle > STALE_CYCLES:
-                stale.value += FOLLOW * (track.value - stale.value)
+            self._ratios[width] = Recent(self._ratio(width) if self._table.measured else None)
+        self._ratios[width].add(seconds / self._start(width), self._cycle)
 
     def learn_draft(self, depth: int, seconds: float) -> None:
         if self._table.draft_step_seconds > 0:
-            self._draft_ratio.add(seconds / (self._table.draft_step_seconds * depth))
+            self._draft_ratio.add(seconds / (self._table.draft_step_seconds * depth), self._cycle)
 
     def table(self) -> CostTable:
         """The table as learned so far, for the next run."""
         widths = tuple(sorted({*self._table.widths, *self._ratios}))
         return CostTable(
-            widths, tuple(self.verify(n) for n in widths), self.draft(1), self._table.switch_ratio
+            widths, tuple(self.verify(n) for n in widths), self.draft(1), True, self._table.switch_ratio
         )
 
+    def _start(self, width: int) -> float:
+        if width not in self._started:
+            self._started[width] = self._table.verify(width)
+        return self._started[width]
+
     def _ratio(self, width: int) -> float:
-        if width in self._ratios:
+        if width in self._ratios and (width == 1 or self._fresh(width)):
             return self._ratios[width].value
         if width == 1 or not self._ratios:
             return 1.0
-        known = sorted(self._ratios)
-        return interpolate(width, known, [self._ratios[n].value for n in known], extend=False)
+        known = sorted(n for n in self._ratios if n == 1 or self._fresh(n))
+        return interpolate(width, known, [self._ratios[n].value for n in known], extend=False) if known else 1.0
 
+    def _excess(self, width: int) -> float:
+        """How much dearer than guessed further tokens are, judged by the widths that were run."""
+        known = sorted(n for n in self._ratios if n > 1 and self._fresh(n))
+        if not known:
+            return 1.0
+        plain = self.verify(1)
+        found = [(self.verify(n) / plain - 1) / self._guessed_excess(n) for n in known]
+        return max(interpolate(width, known, found, extend=False), LEAST_EXCESS)
 
-def totals(seconds: Iterable[float]) -> float:
-    return sum(seconds)
+    def _guessed_excess(self, width: int) -> float:
+        return self._start(width) / self._start(1) - 1
+
+    def _fresh(self, width: int) -> bool:
+        return self._cycle - self._ratios[width].last_cycle < STALE_CYCLES

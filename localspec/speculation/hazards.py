@@ -7,10 +7,10 @@ in which position i was reached and drafted, how many kept it (Kaplan and Meier 
 from dataclasses import dataclass
 
 DECAY = 0.996  # per emitted token: about 250 tokens of memory
-FAST_DECAY = 0.97  # per emitted token: about 33 tokens
+FAST_DECAY = 0.95  # per emitted token: about 20 tokens
 CHAIN = 8.0  # pseudo-counts with which a position shrinks to the one before it
-PRIOR_RATE, PRIOR_COUNT = 0.75, 4.0
-SURPRISE = 2.5  # standard errors between fast and slow rates that mean another kind of text
+PRIOR_RATE, PRIOR_COUNT = 0.7, 2.5  # what a pair that was never seen is believed to do
+SURPRISE = 2.0  # standard errors between fast and slow rates that mean another kind of text
 FORGET, INJECT = 0.25, 4.0
 
 
@@ -28,6 +28,7 @@ class Hazards:
     def __init__(self, depth: int, prior: HazardCounts | None = None) -> None:
         self._kept = [0.0] * depth
         self._rejected = [0.0] * depth
+        self._prior = 1.0  # how much of the prior is left; evidence wears it off
         self._fast_kept = self._fast_rejected = 0.0
         if prior is not None:
             for i, (kept, rejected) in enumerate(zip(prior.kept, prior.rejected, strict=True)):
@@ -35,17 +36,30 @@ class Hazards:
                     self._kept[i], self._rejected[i] = kept, rejected
 
     @property
+    def kept(self) -> float:
+        """Draft tokens kept lately."""
+        return sum(self._kept)
+
+    @property
     def samples(self) -> float:
+        """Draft tokens judged lately."""
         return sum(self._kept) + sum(self._rejected)
+
+    @property
+    def pooled(self) -> float:
+        """The chance that a draft token which is reached is kept, whatever its position."""
+        prior = PRIOR_COUNT * self._prior
+        tried = self.samples + prior
+        return (self.kept + PRIOR_RATE * prior) / tried if tried else PRIOR_RATE
 
     def counts(self) -> HazardCounts:
         return HazardCounts(tuple(self._kept), tuple(self._rejected))
 
     def rates(self, optimism: float = 0.0) -> list[float]:
-        """The hazard of each position: P(kept | reached), plus `optimism` standard errors of the pooled rate."""
-        kept, tried = sum(self._kept), self.samples
-        rate = (kept + PRIOR_RATE * PRIOR_COUNT) / (tried + PRIOR_COUNT)
-        bonus = optimism * (rate * (1 - rate) / (tried + PRIOR_COUNT)) ** 0.5
+        """The hazard of each position: P(kept | reached), plus `optimism` standard errors."""
+        rate = self.pooled
+        tried = self.samples + PRIOR_COUNT * self._prior
+        bonus = optimism * (rate * (1 - rate) / (tried + 1)) ** 0.5
         found = []
         for k, r in zip(self._kept, self._rejected, strict=True):
             rate = (k + CHAIN * rate) / (k + r + CHAIN)
@@ -56,6 +70,7 @@ class Hazards:
         decay, fast = DECAY**emitted, FAST_DECAY**emitted
         self._kept = [k * decay for k in self._kept]
         self._rejected = [r * decay for r in self._rejected]
+        self._prior *= decay
         self._fast_kept *= fast
         self._fast_rejected *= fast
         for i in range(min(accepted, len(self._kept))):

@@ -1,0 +1,31 @@
+"""What drafting has cost or saved against plain decoding: the guard that trusts nothing but the plain step."""
+
+CREDIT = 10.0  # plain steps: savings beyond this buy no patience
+LIMIT = 5.0  # plain steps: a loss beyond this switches drafting off
+PROBATION = 2.5  # plain steps of patience after drafting was switched on again
+EXPECTED_GAIN = 0.01  # drafting must win this share of the time, or its debt grows
+
+
+class Ledger:
+    """Debt of drafting in seconds: what its cycles took, less what plain decoding takes for the same tokens."""
+
+    def __init__(self, limit: float = LIMIT, patience: float = LIMIT) -> None:
+        self.limit = limit
+        self.debt = 0.0  # plain steps
+        self.probation(patience)
+
+    def learn(self, seconds: float, tokens: int, plain_seconds: float) -> None:
+        spent = seconds / plain_seconds - tokens * (1 - EXPECTED_GAIN)
+        self.debt = max(-CREDIT, self.debt + spent)
+
+    @property
+    def broken(self) -> bool:
+        return self.debt > self.limit
+
+    @property
+    def in_credit(self) -> bool:
+        return self.debt <= -self.limit
+
+    def probation(self, patience: float = PROBATION) -> None:
+        """Drafting is on again, with `patience` plain steps to prove itself."""
+        self.debt = max(self.debt if self.debt < 0 else 0.0, self.limit - patience)
