@@ -4,17 +4,22 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 from localspec.chat.messages import Message
 from localspec.chat.options import ReplyOptions
 from localspec.chat.session import Session as Session
 from localspec.chat.session import last_reply
-from localspec.compose import Wishes, open_engine
+from localspec.compose import WIDEST_BATCH, open_engine
+from localspec.errors import BadSetting
 from localspec.events import Event, Reply
 from localspec.llama.devices import BackendSummary, Device, backend_summary
 from localspec.llama.devices import devices as list_devices
-from localspec.models.resolve import resolve
+from localspec.models.download import pull as fetch
+from localspec.models.memory import MemoryWishes
+from localspec.models.resolve import PairFiles, PairNotOnDisk, resolve
+from localspec.models.store import mark_used
+from localspec.settings import Settings
 
 Prompt = str | Sequence[Mapping[str, Any] | Message]
 
@@ -27,19 +32,72 @@ def load(
     context_length: int | None = None,
     gpu_layers: int | None = None,
     threads: int | None = None,
-    kv_type: str = "f16",
+    kv_type: str | None = None,
+    draft_device: str | None = None,
     speculate: bool = True,
+    pull: bool = False,
     on_stage: Callable[[str], None] = lambda stage: None,
 ) -> Session:
     """Load a pair by name, or two GGUF files; use the session as a context manager, or close() it.
 
-    With nothing named: the pair used last, else the only one on disk, else the embedded demo.
+    With nothing named: the pair used last, else the only one on disk, else the embedded demo. What is left
+    out comes from config.toml and LOCALSPEC_* variables, then from the memory plan.
     context_length in tokens; gpu_layers of the target (all by default where a GPU build is installed);
-    threads on the CPU (physical cores by default); kv_type of the target's cache; speculate=False loads no
-    draft model; on_stage is told what is being done. Raises the errors of `localspec.errors`.
+    threads on the CPU (physical cores by default); kv_type of the target's cache (f16; a smaller one changes
+    the text); speculate=False loads no draft model; pull=True fetches a pair that is not here; on_stage is
+    told what is being done. Raises the errors of `localspec.errors`.
     """
-    wishes = Wishes(context_length, gpu_layers, threads, kv_type, drafts=speculate)
-    return Session(open_engine(resolve(pair, target, draft), wishes, on_stage))
+    settings = Settings.load(
+        pair=None if target else pair,
+        context=context_length,
+        gpu_layers=gpu_layers,
+        threads=threads,
+        kv_type=kv_type,
+        draft_device=draft_device,
+    )
+    check_at_least("context_length", settings.context, 16)
+    check_at_least("gpu_layers", settings.gpu_layers, 0)
+    check_at_least("threads", settings.threads, 1)
+    wishes = MemoryWishes(
+        context=settings.context,
+        gpu_layers=settings.gpu_layers,
+        kv_type=settings.kv_type or "f16",
+        draft_device=settings.draft_device,
+        draft=speculate,
+        target_rows=WIDEST_BATCH,
+    )
+    files = find_files(pair or (None if target else settings.pair), target, draft, pull=pull)
+    session = Session(open_engine(files, wishes, settings.threads, on_stage), reply_defaults(settings))
+    if target is None:
+        mark_used(files.name)
+    return session
+
+
+def find_files(
+    pair: str | None, target: str | Path | None, draft: str | Path | None, *, pull: bool
+) -> PairFiles:
+    """The files to load, fetched first where `pull` allows it."""
+    try:
+        return resolve(pair, target, draft)
+    except PairNotOnDisk as missing:
+        if not pull:
+            raise
+        fetch(missing.pair)
+        return resolve(pair, target, draft)
+
+
+def reply_defaults(settings: Settings) -> ReplyOptions:
+    """What the user's configuration says about replies."""
+    names = ("temperature", "top_k", "top_p", "min_p", "seed", "rule", "max_tokens", "system")
+    given: dict[str, Any] = {name: getattr(settings, name) for name in names}
+    if settings.depth is not None:
+        given["depth"] = int(settings.depth) if settings.depth.isdigit() else settings.depth
+    return cast(ReplyOptions, {name: value for name, value in given.items() if value is not None})
+
+
+def check_at_least(name: str, value: int | None, least: int) -> None:
+    if value is not None and value < least:
+        raise BadSetting(f"{name} is {value}", hint=f"give a whole number of at least {least}")
 
 
 @dataclass(slots=True)
@@ -60,6 +118,7 @@ def run(
     pair: str | None = None,
     target: str | Path | None = None,
     draft: str | Path | None = None,
+    pull: bool = False,
     **options: Unpack[ReplyOptions],
 ) -> Reply:
     """Answer one prompt, or the last of a list of messages; every call begins a new conversation.
@@ -67,7 +126,7 @@ def run(
     The pair stays loaded for the next call until another one is asked for, or `unload()`.
     Options: see `localspec.chat.options.ReplyOptions`.
     """
-    return last_reply(stream(prompt_or_messages, pair=pair, target=target, draft=draft, **options))
+    return last_reply(stream(prompt_or_messages, pair=pair, target=target, draft=draft, pull=pull, **options))
 
 
 def stream(
@@ -76,10 +135,11 @@ def stream(
     pair: str | None = None,
     target: str | Path | None = None,
     draft: str | Path | None = None,
+    pull: bool = False,
     **options: Unpack[ReplyOptions],
 ) -> Iterator[Event]:
     """The same as `run`, event by event; the last one is Finished with the reply."""
-    session = _keep_loaded(pair, target, draft)
+    session = _keep_loaded(pair, target, draft, pull)
     session.reset()
     return session.stream(prompt_or_messages, **options)
 
@@ -93,7 +153,9 @@ def unload() -> None:
             held.session.close()
 
 
-def _keep_loaded(pair: str | None, target: str | Path | None, draft: str | Path | None) -> Session:
+def _keep_loaded(
+    pair: str | None, target: str | Path | None, draft: str | Path | None, pull: bool
+) -> Session:
     global _loaded
     key = (pair, target and Path(target).absolute(), draft and Path(draft).absolute())
     with _loading:
@@ -101,7 +163,7 @@ def _keep_loaded(pair: str | None, target: str | Path | None, draft: str | Path 
             if _loaded:
                 held, _loaded = _loaded, None
                 held.session.close()
-            _loaded = _Loaded(key, load(pair, target=target, draft=draft))
+            _loaded = _Loaded(key, load(pair, target=target, draft=draft, pull=pull))
         return _loaded.session
 
 

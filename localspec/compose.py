@@ -1,23 +1,28 @@
-"""From files to a running pair: models, contexts, drafting, closed again in order."""
+"""From files to a running pair: checks, memory plan, models, contexts, drafting; closed again in order."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 
+from localspec import demo
 from localspec.chat.options import Request
 from localspec.chat.session import Engine
 from localspec.chat.template import template_of
 from localspec.drafters.fixed import Fixed, Plain
 from localspec.drafters.model import ModelDrafter
-from localspec.errors import BadSetting, RollbackUnsupported
+from localspec.errors import RollbackUnsupported
 from localspec.llama.context import Context
+from localspec.llama.devices import devices
 from localspec.llama.model import Model
+from localspec.models.compatibility import check
+from localspec.models.devices import DeviceMemory
+from localspec.models.memory import MemoryWishes, Plan
+from localspec.models.planning import plan_for_files
 from localspec.models.resolve import PairFiles
+from localspec.models.trust import ensure_loadable
 from localspec.speculation.chain import Chain
 from localspec.speculation.protocols import Candidates, Rule, Strategy
 from localspec.speculation.sampling import Sampling
 
-CONTEXT_LENGTH = 8192  # tokens, where neither the user nor the model asks for less
 WIDEST_BATCH = 33  # tokens in a verify batch: the newest token and at most 32 draft tokens
 RECURRENT_DEPTH = 7  # draft tokens that can be taken back from a recurrent state: each costs a copy of it
 
@@ -27,74 +32,91 @@ DEMO_NOTICE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Wishes:
-    """What the caller wants of the loaded pair; none means that localspec decides."""
-
-    context_length: int | None = None  # tokens
-    gpu_layers: int | None = None
-    threads: int | None = None
-    kv_type: str = "f16"  # of the target; anything else changes its distribution
-    draft_device: str | None = None
-    drafts: bool = True  # False: no draft model is loaded
-
-    def __post_init__(self) -> None:
-        for name, least in (("context_length", 16), ("gpu_layers", 0), ("threads", 1)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise BadSetting(f"{name} is {value}", hint=f"give a whole number of at least {least}")
-
-
-def open_engine(files: PairFiles, wishes: Wishes, on_stage: Callable[[str], None]) -> Engine:
+def open_engine(
+    files: PairFiles, wishes: MemoryWishes, threads: int | None, on_stage: Callable[[str], None]
+) -> Engine:
     """Load a pair; what was opened is closed again when a later step fails."""
+    embedded = files.target == demo.target_path()
+    if not embedded:
+        on_stage("checking the files")
+        check_files(files, wishes)
+    plan = plan_for_files(files.target, files.draft, wishes, devices=memory_of_devices())
     with ExitStack() as opened:
-        on_stage(f"loading target {files.target.name}")
-        target_model = opened.enter_context(Model(files.target, gpu_layers=wishes.gpu_layers))
-        length = wishes.context_length or min(target_model.trained_context_length, CONTEXT_LENGTH)
-        drafts = wishes.drafts and files.draft is not None
-        snapshots = RECURRENT_DEPTH if drafts and not target_model.can_roll_back else 0
-        target = opened.enter_context(open_context(target_model, length, wishes, WIDEST_BATCH, snapshots))
+        on_stage(f"loading the target, {files.target.name}")
+        target = opened.enter_context(open_target(files, plan, wishes, threads, opened))
         draft = None
-        if drafts and files.draft is not None:
-            if target.rollback_limit == 0:
-                raise RollbackUnsupported(
-                    f"{target_model.name} is recurrent: its state cannot step back to reject drafts",
-                    hint="run it without a draft model: --no-draft",
-                )
-            on_stage(f"loading draft {files.draft.name}")
-            draft_model = opened.enter_context(
-                Model(files.draft, gpu_layers=0 if wishes.gpu_layers == 0 else None)
-            )
-            draft = opened.enter_context(open_context(draft_model, length, wishes, rows=1))
-        sampling, unsupported = Sampling.from_metadata(target_model.metadata)
-        vocabulary = target_model.vocab
-        template, template_notices = template_of(target_model.chat_template, vocabulary)
+        if plan.keep_draft and files.draft is not None:
+            on_stage(f"loading the draft, {files.draft.name}")
+            draft = opened.enter_context(open_draft(files, plan, threads, opened))
+        model = target.model
+        sampling, unsupported = Sampling.from_metadata(model.metadata)
+        template, template_notices = template_of(model.chat_template, model.vocab)
         on_stage("ready")
         return Engine(
             name=files.name,
-            target_name=target_model.name,
-            draft_name=draft_model.name if draft else "",
+            target_name=model.name,
+            draft_name=draft.model.name if draft else "",
             target=target,
             draft=draft,
-            can_roll_back=target_model.can_roll_back,
-            vocabulary=vocabulary,
+            can_roll_back=model.can_roll_back,
+            vocabulary=model.vocab,
             template=template,
             sampling=sampling,
-            notices=(*([DEMO_NOTICE] if files.name == "demo" else []), *unsupported, *template_notices),
-            drafting=PairDrafting(target, draft, vocabulary.is_end, files.starting_depth),
+            notices=(*([DEMO_NOTICE] if embedded else []), *plan.lines, *unsupported, *template_notices),
+            drafting=PairDrafting(target, draft, model.vocab.is_end, files.starting_depth),
             close=opened.pop_all().close,
         )
 
 
-def open_context(model: Model, length: int, wishes: Wishes, rows: int, snapshots: int = 0) -> Context:
+def check_files(files: PairFiles, wishes: MemoryWishes) -> None:
+    """Refuse what cannot work before anything large is loaded: unloadable files, pairs that do not match."""
+    ensure_loadable(files.target, wishes.gpu_layers)
+    if files.draft is not None and wishes.draft:
+        check(files.target, files.draft)
+        ensure_loadable(files.draft, wishes.gpu_layers)
+
+
+def memory_of_devices() -> tuple[DeviceMemory, ...]:
+    return tuple(
+        DeviceMemory(device.name, device.kind, device.free_bytes, device.total_bytes) for device in devices()
+    )
+
+
+def open_target(
+    files: PairFiles, plan: Plan, wishes: MemoryWishes, threads: int | None, opened: ExitStack
+) -> Context:
+    model = opened.enter_context(Model(files.target, gpu_layers=plan.gpu_layers))
+    drafts = plan.keep_draft and files.draft is not None
+    context = Context(
+        model,
+        length=plan.context_length,
+        threads=threads,
+        rows_max=wishes.target_rows,
+        kv_type_k=plan.kv_type,
+        kv_type_v=plan.kv_type,
+        snapshots=RECURRENT_DEPTH if drafts and not model.can_roll_back else 0,
+        candidates=Candidates,
+    )
+    if drafts and context.rollback_limit == 0:
+        raise RollbackUnsupported(
+            f"{model.name} is recurrent: its state cannot step back to reject drafts",
+            hint="run it without a draft model: --no-draft",
+        )
+    return context
+
+
+def open_draft(files: PairFiles, plan: Plan, threads: int | None, opened: ExitStack) -> Context:
+    assert files.draft is not None
+    model = opened.enter_context(
+        Model(files.draft, gpu_layers=plan.draft_gpu_layers, device=plan.draft_device)
+    )
     return Context(
         model,
-        length=length,
-        threads=wishes.threads,
-        rows_max=rows,
-        snapshots=snapshots,
-        kv_type_k=wishes.kv_type,
-        kv_type_v=wishes.kv_type,
+        length=plan.draft_context_length,
+        threads=threads,
+        rows_max=1,
+        kv_type_k=plan.draft_kv_type,
+        kv_type_v=plan.draft_kv_type,
         candidates=Candidates,
     )
 

@@ -55,19 +55,18 @@ class Request:
 
 
 def request_from(options: Mapping[str, Any], defaults: Sampling) -> Request:
-    """Check the options of a caller; raises BadSetting with the name that is wrong."""
+    """Check the options of a caller, none of them None; raises BadSetting with the name that is wrong."""
     unknown = set(options) - set(ReplyOptions.__annotations__)
     if unknown:
         raise BadSetting(
             f"unknown option {sorted(unknown)[0]!r}",
             hint="options: " + ", ".join(ReplyOptions.__annotations__),
         )
-    given = {name: value for name, value in options.items() if value is not None}
-    chain = {name: value for name, value in given.items() if name in SAMPLING_NAMES}
+    chain = {name: value for name, value in options.items() if name in SAMPLING_NAMES}
     if "logit_bias" in chain:
         biases = chain["logit_bias"].items()
         chain["logit_bias"] = tuple(sorted((int(token), float(bias)) for token, bias in biases))
-    rest = {name: value for name, value in given.items() if name not in SAMPLING_NAMES}
+    rest = {name: value for name, value in options.items() if name not in SAMPLING_NAMES}
     stop = rest.pop("stop", ())
     depth = rest.pop("depth", "auto")
     request = Request(

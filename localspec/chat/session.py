@@ -62,8 +62,10 @@ class Engine:
 class Session:
     """One conversation on one loaded pair; one run at a time, `cancel` from any thread."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, defaults: ReplyOptions | None = None) -> None:
+        """`defaults` are options that every reply takes where its caller says nothing."""
         self._engine = engine
+        self._defaults = defaults or ReplyOptions()
         self._messages: tuple[Message, ...] = ()
         self._cancelled = threading.Event()
         self._replying = threading.Lock()  # held from the first event of a reply to its last
@@ -121,7 +123,7 @@ class Session:
         self, prompt_or_messages: str | Sequence[Mapping[str, Any] | Message], **options: Unpack[ReplyOptions]
     ) -> Iterator[Event]:
         """The same as `run`, event by event; the last one is Finished."""
-        request = request_from(options, self._engine.sampling)
+        request = self._request(options)
         given = as_messages(prompt_or_messages)
         messages = (*self._messages, *given) if isinstance(prompt_or_messages, str) else given
         if request.system is not None:
@@ -134,12 +136,16 @@ class Session:
 
     def stream_complete(self, text: str, **options: Unpack[ReplyOptions]) -> Iterator[Event]:
         """The same as `complete`, event by event."""
-        request = request_from(options, self._engine.sampling)
+        request = self._request(options)
         tokens = self._engine.vocabulary.tokenize(text, parse_special=True, add_special=True)
         if not tokens:
             raise BadSetting("the text is empty", hint="give at least one character to continue")
         text_stream = TextStream(self._engine.vocabulary, None, request.stop, continues_text=True)
         return self._generate(tokens, request, text_stream)
+
+    def _request(self, options: Mapping[str, Any]) -> Request:
+        given = {name: value for name, value in options.items() if value is not None}
+        return request_from({**self._defaults, **given}, self._engine.sampling)
 
     def _converse(self, messages: tuple[Message, ...], request: Request) -> Iterator[Event]:
         fitted = self._fitter(request).fit(

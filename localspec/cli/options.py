@@ -18,6 +18,9 @@ def add_pair_options(parser: argparse.ArgumentParser) -> None:
         "--context", type=int, metavar="N", dest="context_length", help="context length in tokens"
     )
     group.add_argument("--gpu-layers", type=int, metavar="N", help="target layers on the GPU (default: all)")
+    group.add_argument("--kv-type", metavar="TYPE", help="of the target's cache (default: f16)")
+    group.add_argument("--draft-device", metavar="DEVICE", help="where the draft goes")
+    group.add_argument("--pull", action="store_true", help="fetch the pair if it is not here")
     group.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: physical cores)")
 
 
@@ -75,7 +78,7 @@ def load_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """What the user set, as keyword arguments of `localspec.load`."""
     if arguments.no_draft and arguments.draft:
         raise BadSetting("--draft and --no-draft contradict each other", hint="give one of them")
-    names = ("pair", "target", "draft", "context_length", "gpu_layers", "threads")
+    names = ("pair", "target", "draft", "context_length", "gpu_layers", "kv_type", "draft_device", "threads")
     return {
         **{name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None},
         "speculate": not arguments.no_draft,

@@ -47,11 +47,9 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from localspec import api
-
     prompt = prompt_of(arguments)
     options = reply_options(arguments)
-    with api.load(**load_options(arguments)) as session, cancel_on_interrupt(session):
+    with open_session(arguments) as session, cancel_on_interrupt(session):
         stream = session.stream_complete if arguments.raw else session.stream
         reply = show(stream(prompt, **options), quiet=arguments.json)
     if arguments.json:
@@ -59,6 +57,20 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print(report(reply) if arguments.stats else summary(reply), file=sys.stderr)
     return CANCELLED if reply.finish_reason is FinishReason.CANCELLED else 0
+
+
+def open_session(arguments: argparse.Namespace) -> "Session":
+    """Load the pair; one that is not here is fetched if the user wants it."""
+    from localspec import api
+    from localspec.cli.offer import fetch_if_wanted
+    from localspec.models.resolve import PairNotOnDisk
+
+    options = load_options(arguments)
+    try:
+        return api.load(**options)
+    except PairNotOnDisk as missing:
+        fetch_if_wanted(missing, pull=arguments.pull)
+        return api.load(**options)
 
 
 def prompt_of(arguments: argparse.Namespace) -> str:

@@ -1,0 +1,238 @@
+"""`localspec run` as a person uses it: text on stdout, the rest on stderr, every mistake one sentence and a hint."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from localspec import demo
+from localspec.cli import main
+
+STATS = (
+    "drafted accepted cycles emitted acceptance_rate mean_accepted_length acceptance_by_position tokens_per_second "
+    "prefill_seconds draft_seconds verify_seconds other_seconds"
+).split()
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path / "home"))
+
+
+def run(capsys, *arguments):
+    code = main(["run", *map(str, arguments), "--threads", "1"])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_the_demo_answers_with_text_on_stdout_and_numbers_on_stderr(capsys):
+    code, out, err = run(capsys, "Hello", "--temperature", "0", "--max-tokens", "30", "--pair", "demo")
+    assert code == 0
+    assert out.strip()
+    assert "tokens/s" not in out
+    assert "tokens/s" in err
+    assert "demonstration" in err
+
+
+def test_json_is_one_object_with_text_and_stats(capsys):
+    code, out, _ = run(capsys, "Hello", "--json", "--seed", "7", "--max-tokens", "20", "--pair", "demo")
+    assert code == 0
+    found = json.loads(out)
+    assert set(STATS) <= set(found["stats"])
+    assert found["seed"] == 7
+    assert found["stats"]["emitted"] == len(found["tokens"]) <= 20
+
+
+def test_a_seed_reproduces_a_run_and_depth_0_and_no_draft_are_plain(capsys):
+    texts = [
+        run(capsys, "Tell me a story", "--seed", "3", "--max-tokens", "40", "--pair", "demo")[1]
+        for _ in range(2)
+    ]
+    assert texts[0] == texts[1]
+    plain = json.loads(run(capsys, "Hi", "--json", "--depth", "0", "--max-tokens", "10", "--pair", "demo")[1])
+    undrafted = json.loads(
+        run(capsys, "Hi", "--json", "--no-draft", "--max-tokens", "10", "--pair", "demo")[1]
+    )
+    assert plain["stats"]["drafted"] == undrafted["stats"]["drafted"] == 0
+
+
+def test_stats_show_every_number(capsys):
+    _, _, err = run(capsys, "Hello", "--stats", "--max-tokens", "10", "--pair", "demo")
+    for word in ("acceptance rate", "mean accepted length", "verify", "other", "seed"):
+        assert word in err
+
+
+def test_raw_text_is_continued_without_a_template(capsys):
+    _, out, _ = run(capsys, "def reverse(", "--raw", "--json", "--max-tokens", "5", "--pair", "demo")
+    assert json.loads(out)["stats"]["prompt_tokens"] < 12
+
+
+def test_a_stop_string_does_not_appear(capsys):
+    _, out, _ = run(capsys, "Count to ten", "--stop", " ", "--temperature", "0", "--pair", "demo")
+    assert " " not in out.strip("\n")
+
+
+def shell(*arguments, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "localspec", "run", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        **options,
+    )
+
+
+def test_a_pipe_is_the_prompt():
+    done = shell("--json", "--max-tokens", "4", "--pair", "demo", input="Hello\n")
+    assert json.loads(done.stdout)["stats"]["emitted"] <= 4
+    dash = shell("-", "--json", "--max-tokens", "4", "--pair", "demo", input="Hello\n")
+    assert (
+        json.loads(dash.stdout)["stats"]["prompt_tokens"] == json.loads(done.stdout)["stats"]["prompt_tokens"]
+    )
+
+
+def test_llama_cpp_prints_nothing_and_stdout_holds_the_text_alone():
+    done = shell("Hello", "--temperature", "0", "--max-tokens", "8", "--pair", "demo")
+    assert done.returncode == 0
+    assert "llama_" not in done.stderr
+    assert "ggml" not in done.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a console's Ctrl-C cannot be sent to one process there")
+def test_ctrl_c_keeps_the_text_prints_the_numbers_and_exits_130(tiny_gguf):
+    endless = tiny_gguf(context_length=32768, layers=4, embedding=128)
+    command = [sys.executable, "-u", "-m", "localspec", "run", "a", "--raw", "--target", str(endless)]
+    process = subprocess.Popen(
+        [*command, "--context", "32000", "--threads", "1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    first = process.stdout.read(1)
+    time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    rest, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert first + rest
+    assert b"tokens/s" in err
+    assert b"stopped" in err
+    assert b"Traceback" not in err
+
+
+def test_a_reader_that_goes_away_is_no_traceback():
+    command = f"{sys.executable} -m localspec run Hello --pair demo --max-tokens 50 | head -c 1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=120)
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+
+
+def not_a_gguf(folder):
+    path = folder / "notes.gguf"
+    path.write_text("these are my notes, not a model " * 50)
+    return path
+
+
+def truncated(folder):
+    whole = demo.target_path().read_bytes()
+    path = folder / "half.gguf"
+    path.write_bytes(whole[: len(whole) // 2])
+    return path
+
+
+def empty(folder):
+    path = folder / "empty.gguf"
+    path.touch()
+    return path
+
+
+def unreadable(folder):
+    path = folder / "secret.gguf"
+    path.write_bytes(demo.target_path().read_bytes())
+    path.chmod(0)
+    if os.access(path, os.R_OK):
+        pytest.skip("this user may read everything")
+    return path
+
+
+def missing(folder):
+    return folder / "nowhere.gguf"
+
+
+def directory(folder):
+    return folder
+
+
+def unknown_architecture(folder):
+    raw = demo.target_path().read_bytes()
+    path = folder / "martian.gguf"
+    # Same length, so that the rest of the file stays where the header says.
+    at = raw.index(b"general.architecture") + len(b"general.architecture") + 4 + 8
+    path.write_bytes(raw[:at] + b"m" * 5 + raw[at + 5 :])
+    return path
+
+
+@pytest.mark.parametrize(
+    "make", [not_a_gguf, truncated, empty, unreadable, missing, directory, unknown_architecture]
+)
+@pytest.mark.parametrize("role", ["target", "draft"])
+def test_a_bad_file_is_one_sentence_and_a_hint(make, role, tmp_path, capsys):
+    bad = make(tmp_path)
+    files = ["--target", bad] if role == "target" else ["--target", demo.target_path(), "--draft", bad]
+    code, out, err = run(capsys, "Hello", *files)
+    assert_told(code, out, err)
+    assert bad.name in err
+
+
+def test_vocabularies_that_differ_are_refused_and_the_first_difference_is_named(tiny_gguf, capsys):
+    code, out, err = run(capsys, "Hello", "--target", demo.target_path(), "--draft", tiny_gguf())
+    assert_told(code, out, err)
+
+
+def test_a_prompt_longer_than_the_context_says_both_lengths(capsys):
+    code, out, err = run(capsys, "word " * 3000, "--pair", "demo", "--context", "256")
+    assert_told(code, out, err)
+    assert "256" in err
+
+
+def test_a_context_that_no_memory_holds_is_refused(capsys):
+    code, out, err = run(capsys, "Hello", "--target", demo.target_path(), "--context", 2_000_000_000)
+    assert_told(code, out, err)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--pair", "lama-3-8b"],
+        ["--temperature", "-1"],
+        ["--top-p", "7"],
+        ["--max-tokens", "0"],
+        ["--depth", "-3"],
+        ["--rule", "magic"],
+        ["--threads", "0"],
+        ["--context", "1"],
+        ["--draft", "x.gguf"],
+        ["--draft", "x.gguf", "--no-draft"],
+        ["--stop", ""],
+        ["--seed", "-1"],
+    ],
+)
+def test_a_wrong_setting_is_one_sentence_and_a_hint(arguments, capsys):
+    code = main(["run", "Hello", *arguments])
+    out, err = capsys.readouterr()
+    assert_told(code, out, err)
+
+
+@pytest.mark.parametrize("prompt", ["", "   \n"])
+def test_an_empty_prompt_is_refused(prompt, capsys):
+    code, out, err = run(capsys, prompt)
+    assert_told(code, out, err)
+
+
+def assert_told(code, out, err):
+    lines = err.strip().splitlines()
+    assert code == 1
+    assert out == ""
+    assert lines[0].startswith("error: ")
+    assert lines[1].startswith("hint: ")
+    assert len(lines) == 2
