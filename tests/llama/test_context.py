@@ -352,7 +352,7 @@ def test_forgetting_to_close_frees_contexts_before_models(tiny_gguf, monkeypatch
     loaded, free, freed = model._finalizer, lib.llama_free, []
     monkeypatch.setattr(lib, "llama_free", lambda pointer: (freed.append(loaded.alive), free(pointer)))
     if cycle:
-        model.itself, model.decoder = model, decoder
+        decoder.itself = decoder
     del model, decoder
     gc.collect()
     assert freed == [True]
