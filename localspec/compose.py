@@ -36,7 +36,7 @@ def open_engine(
     files: PairFiles, wishes: MemoryWishes, threads: int | None, on_stage: Callable[[str], None]
 ) -> Engine:
     """Load a pair; what was opened is closed again when a later step fails."""
-    embedded = files.target == demo.target_path()
+    embedded = {files.target, files.draft} <= {demo.target_path(), demo.draft_path(), None}
     if not embedded:
         on_stage("checking the files")
         check_files(files, wishes)
