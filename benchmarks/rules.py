@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--max-tokens", type=int, default=100)
     options = parser.parse_args()
-    with localspec.load(target=options.target, draft=options.draft) as session:
+    with localspec.load(target=options.target, draft=options.draft, threads=1) as session:
         print("| depth | T | " + " | ".join(RULES) + " | block over compare |")
         print("|---|---|" + "---|" * (len(RULES) + 1))
         for depth in DEPTHS:
