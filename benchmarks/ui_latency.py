@@ -24,11 +24,19 @@ def turns(folder: Path, count: int) -> str:
     journal = Journal.new(folder / "conversations", "demo", "")
     for n in range(count):
         journal.add(Message("user", f"question {n}"))
-        journal.add(Message("assistant", f"An **answer** with `code` in it.\n\n- point {n}\n- another\n" * 6, outcome="stop"))
+        journal.add(
+            Message(
+                "assistant",
+                f"An **answer** with `code` in it.\n\n- point {n}\n- another\n" * 6,
+                outcome="stop",
+            )
+        )
     return journal.path.stem
 
 
-def echoes(question: str, wait_tokens: int, saved_turns: int = 0, cycle_seconds: str = "0.012") -> list[float]:
+def echoes(
+    question: str, wait_tokens: int, saved_turns: int = 0, cycle_seconds: str = "0.012"
+) -> list[float]:
     """Echo seconds of every key while the reply to a question streams."""
     folder = Path(tempfile.mkdtemp())
     resume = [turns(folder, saved_turns)] if saved_turns else []
@@ -68,7 +76,9 @@ def main() -> None:
         seconds = sorted(echoes(*case))
         p95 = seconds[int(len(seconds) * 0.95) - 1]
         median = statistics.median(seconds)
-        print(f"{name}: {len(seconds)} keys, median {median * 1e3:.1f} ms, p95 {p95 * 1e3:.1f} ms, max {seconds[-1] * 1e3:.1f} ms")
+        print(
+            f"{name}: {len(seconds)} keys, median {median * 1e3:.1f} ms, p95 {p95 * 1e3:.1f} ms, max {seconds[-1] * 1e3:.1f} ms"
+        )
 
 
 if __name__ == "__main__":

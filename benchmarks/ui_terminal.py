@@ -15,7 +15,9 @@ from collections.abc import Sequence
 class Terminal:
     """Runs a command on a terminal of its own; everything it wrote is in `output`."""
 
-    def __init__(self, command: Sequence[str], columns: int = 100, rows: int = 30, **environment: str) -> None:
+    def __init__(
+        self, command: Sequence[str], columns: int = 100, rows: int = 30, **environment: str
+    ) -> None:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         self.process = subprocess.Popen(

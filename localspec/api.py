@@ -15,6 +15,7 @@ from localspec.errors import BadSetting
 from localspec.events import Event, Reply
 from localspec.llama.devices import BackendSummary, Device, backend_summary
 from localspec.llama.devices import devices as list_devices
+from localspec.llama.threads import default_threads as default_threads
 from localspec.models.download import pull as fetch
 from localspec.models.memory import MemoryWishes
 from localspec.models.resolve import PairFiles, PairNotOnDisk, resolve

@@ -109,6 +109,20 @@ class Session:
         return self._engine.name
 
     @property
+    def target_name(self) -> str:
+        return self._engine.target_name
+
+    @property
+    def draft_name(self) -> str:
+        """The draft model's name; "" when there is none."""
+        return self._engine.draft_name
+
+    def text_of(self, token: int) -> str:
+        """What a single token stands for, for showing it: incomplete characters become U+FFFD."""
+        piece = self._engine.vocabulary.piece(token)
+        return piece.decode(errors="replace") if piece else self._engine.vocabulary.text(token)
+
+    @property
     def context_length(self) -> int:
         """Tokens that prompt and reply may have together."""
         return self._engine.target.capacity

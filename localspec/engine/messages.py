@@ -45,6 +45,8 @@ class Load:
     draft: str | None = None
     context_length: int | None = None  # tokens
     gpu_layers: int | None = None
+    kv_type: str | None = None
+    draft_device: str | None = None
     threads: int | None = None  # None: leave a core to the terminal where there are enough
     speculate: bool = True  # False: no draft model is loaded
 
@@ -152,22 +154,27 @@ class PairRow:
     """A pair as the picker shows it."""
 
     name: str
-    summary: str  # one line: what it is good for, or which files it takes
+    use: str  # what it is good for
     size_bytes: int  # of all its files
+    memory_bytes: int  # about what it needs to run
     on_disk: bool
-    fits: bool | None  # None: not known before the files are here
-    fit_note: str  # one sentence; "" when there is nothing to say
-    speedup: float | None  # decode speed relative to plain
-    speedup_is_ours: bool  # measured on this machine, not published
+    runnable: bool  # False: its kind of draft cannot be run yet
+    fits: str  # "gpu", "cpu" (into main memory only) or "no"
+    speedup: float | None = None  # decode speed relative to plain, measured on this machine by a comparison
+    published: str = ""  # what others measured
 
 
 @dataclass(frozen=True, slots=True)
 class PairList:
+    """Every known pair."""
+
     rows: tuple[PairRow, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PullProgress:
+    """How far a pull is."""
+
     name: str
     file: str
     done_bytes: int

@@ -20,7 +20,9 @@ from localspec.tui.widgets.transcript import Remark
 class Chat:
     """A chat in a test: what it does and what it shows."""
 
-    def __init__(self, folder: Path, gate: Gate | None = None, pace: Pace | None = None, **setup: object) -> None:
+    def __init__(
+        self, folder: Path, gate: Gate | None = None, pace: Pace | None = None, **setup: object
+    ) -> None:
         self.engine = ScriptedEngine(ScriptedWorkshop(pace, gate))
         self.librarian = ScriptedEngine(ScriptedWorkshop(pace, gate))
         self.engine.start()
@@ -69,7 +71,9 @@ class Chat:
         """Send a message and wait until the reply is over."""
         before = len(self.screen.dialogue.messages)
         await self.type(text)
-        await self.until(lambda: len(self.screen.dialogue.messages) > before + 1 and not self.app.conductor.busy)
+        await self.until(
+            lambda: len(self.screen.dialogue.messages) > before + 1 and not self.app.conductor.busy
+        )
         await self.until(lambda: self.replies and self.replies[-1].has_class("-finished"))
 
 

@@ -83,30 +83,11 @@ THOUGHT = (
     "The user asks about drafting. I should mention the single pass, then the rollback. Keep it short.\n"
 )
 ROWS = (
-    PairRow("demo", "the small pair inside the package", 5_200_000, True, True, "fits", 1.4, True),
-    PairRow(
-        "qwen3-8b+0.6b",
-        "general chat, thinking",
-        5_700_000_000,
-        True,
-        True,
-        "fits in 8.0 GB of VRAM",
-        1.9,
-        False,
-    ),
-    PairRow(
-        "llama-3-8b+1b", "general chat", 6_100_000_000, False, True, "fits in 8.0 GB of VRAM", 2.1, False
-    ),
-    PairRow(
-        "llama-3-70b+8b",
-        "long and careful",
-        47_900_000_000,
-        False,
-        False,
-        "needs 48 GB, this machine has 32",
-        None,
-        False,
-    ),
+    PairRow("demo", "try it at once", 5_200_000, 40_000_000, True, True, "cpu", 1.42),
+    PairRow("qwen3-8b+0.6b", "chat, thinking", 5_700_000_000, 7_100_000_000, True, True, "gpu", None, "1.9x"),
+    PairRow("llama-3-8b+1b", "chat", 6_100_000_000, 7_500_000_000, False, True, "gpu"),
+    PairRow("llama-3-70b+8b", "long and careful", 47_900_000_000, 51_000_000_000, False, True, "no"),
+    PairRow("qwen3-8b-eagle3", "chat", 5_400_000_000, 6_900_000_000, False, False, "gpu"),
 )
 
 
@@ -325,6 +306,7 @@ class ScriptedEngine:
     def start(self) -> None:
         self.close()
         self.starts += 1
+        self._cancelled_serial = 0
         self.alive = True
         self._reports = deque([Hello(1, 0)])
         self._inbox: deque[Request] = deque()

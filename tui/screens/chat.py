@@ -22,7 +22,7 @@ from ..live_turn import LiveTurn
 from ..widgets.completion import Completion
 from ..widgets.inspector import Inspector
 from ..widgets.lines import KeyLine, StatusLine, TitleBar
-from ..widgets.meter import Meter
+from ..widgets.meter import Meter, split
 from ..widgets.prompt import Prompt
 from ..widgets.reply_view import ReplyView
 from ..widgets.transcript import Earlier, Remark, Transcript, UserMessage
@@ -79,10 +79,6 @@ class ChatScreen(Screen[None]):
     def transcript(self) -> Transcript:
         return self.query_one(Transcript)
 
-    @property
-    def status(self) -> StatusLine:
-        return self.query_one(StatusLine)
-
     # -- what comes from the engine -----------------------------------------------------------------
 
     async def tick(self) -> None:
@@ -94,7 +90,10 @@ class ChatScreen(Screen[None]):
             await self._draw(turn)
         for news in self.app.librarian.pump():
             await self._tell_of_pull(news)
-        self.status.show(readings.status(self.app.conductor, self.app.librarian.progress))
+        now = readings.reading(self.app.conductor, self.app.conductor.last_turn)
+        self.query_one(Meter).show(now)
+        sentence = readings.status(self.app.conductor, self.app.librarian.progress)
+        self.query_one(StatusLine).show(sentence, split(now))
 
     async def receive(self, report: Report) -> None:
         match report:
@@ -121,7 +120,6 @@ class ChatScreen(Screen[None]):
         fresh = turn.take_fresh()
         if fresh and self._reply is not None:
             await self._reply.grow(fresh, self.app.preferences.tokens, turn.rejected)
-        self.query_one(Meter).show(readings.reading(self.app.conductor, turn))
         self.query_one(Inspector).show(turn)
         self._show_context(turn.context_tokens)
 
@@ -264,7 +262,7 @@ class ChatScreen(Screen[None]):
             await self.dialogue.keep(count)
         except OSError as error:
             await self.remark(f"The conversation could not be saved: {error}.", kind="error")
-        await self.transcript.open(self.dialogue.messages)
+        await self.transcript.keep(count)
 
     async def take_back_question(self) -> None:
         """A question that got no word of reply goes back into the prompt."""
@@ -289,9 +287,8 @@ class ChatScreen(Screen[None]):
         await self.transcript.add(Remark(what, hint, kind))
 
     def refresh_state(self) -> None:
-        """Title, prompt and meter as they are now."""
+        """Title, prompt and inspector as they are now."""
         self.query_one(TitleBar).show(readings.title(self.app.conductor))
-        self.query_one(Meter).show(readings.reading(self.app.conductor, self.app.conductor.last_turn))
         self.query_one(Inspector).show(self.app.conductor.last_turn)
         self.prompt.set_class(self.editing is not None, "-editing")
         self.prompt.border_title = (

@@ -1,6 +1,6 @@
 """The pair picker: what there is, what is here, what fits, and how much faster it was."""
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from textual import on
 from textual.app import ComposeResult
@@ -12,6 +12,9 @@ from localspec.engine.messages import PairRow
 from ..librarian import Librarian
 from ..readings import pull_status, size
 from .dialog import Dialog
+
+
+FITS: Final = {"gpu": "yes", "cpu": "in RAM", "no": "no"}
 
 
 class PairsScreen(Dialog[str]):
@@ -31,7 +34,7 @@ class PairsScreen(Dialog[str]):
 
     def content(self) -> ComposeResult:
         table: DataTable[str] = DataTable(cursor_type="row", zebra_stripes=True)
-        table.add_columns("pair", "size", "here", "fits", "speed", "")
+        table.add_columns("pair", "size", "memory", "fits here", "here", "speed-up here")
         yield table
         yield Static(markup=False, classes="detail")
 
@@ -59,7 +62,7 @@ class PairsScreen(Dialog[str]):
         if self._rows is None:
             return "looking…"
         row = self._chosen
-        return f"{row.summary}\n{row.fit_note}".strip() if row else "No pairs are known."
+        return describe(row) if row else "No pairs are known."
 
     @property
     def _chosen(self) -> PairRow | None:
@@ -78,10 +81,12 @@ class PairsScreen(Dialog[str]):
         row = self._chosen
         if row is None or row.on_disk:
             return
-        if self._librarian.progress is not None:
+        if not row.runnable:
+            self.notify(
+                f"{row.name} cannot run yet: localspec does not know its kind of draft.", severity="warning"
+            )
+        elif self._librarian.progress is not None:
             self.notify("One pair at a time; x stops the running one.")
-        elif row.fits is False:
-            self.notify(f"{row.name} does not fit here: {row.fit_note}.", severity="warning")
         else:
             self._librarian.pull(row.name)
 
@@ -91,7 +96,13 @@ class PairsScreen(Dialog[str]):
 
 def cells(row: PairRow) -> tuple[str, ...]:
     """A pair as the cells of its row."""
-    fits = {True: "yes", False: "no", None: "?"}[row.fits]
-    speed = f"{row.speedup:.1f}x" if row.speedup else "–"
-    whose = "" if row.speedup is None else "measured here" if row.speedup_is_ours else "published"
-    return row.name, size(row.size_bytes), "✓" if row.on_disk else "–", fits, speed, whose
+    fits = FITS[row.fits] if row.runnable else "cannot run yet"
+    speed = f"{row.speedup:.2f}x" if row.speedup else "–"
+    return row.name, size(row.size_bytes), size(row.memory_bytes), fits, "yes" if row.on_disk else "–", speed
+
+
+def describe(row: PairRow) -> str:
+    """What the table has no room for."""
+    here = "Enter loads it." if row.on_disk else "Enter fetches it." if row.runnable else ""
+    published = f"published: {row.published}" if row.published else ""
+    return "\n".join(part for part in (f"{row.use}. {here}", published) if part)

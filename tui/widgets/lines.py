@@ -18,7 +18,7 @@ class TitleBar(Static):
         self.on_resize()
 
     def on_resize(self) -> None:
-        width = self.size.width
+        width = self.content_size.width
         name = "localspec"
         state = (
             self._state
@@ -30,16 +30,22 @@ class TitleBar(Static):
 
 
 class StatusLine(Static):
-    """One sentence: what the engine is doing, or what the person should know."""
+    """One sentence on the left: what goes on, or what helps; where the time goes on the right, if there is room."""
 
     def __init__(self) -> None:
         super().__init__(markup=False, id="status")
-        self.text = ""
+        self._left = ""
+        self._right = Content("")
 
-    def show(self, text: str) -> None:
-        if text != self.text:
-            self.text = text
-            self.update(text)
+    def show(self, sentence: str, split: Content) -> None:
+        if (sentence, split) != (self._left, self._right):
+            self._left, self._right = sentence, split
+            self.on_resize()
+
+    def on_resize(self) -> None:
+        left = Content(self._left)
+        gap = self.content_size.width - left.cell_length - self._right.cell_length
+        self.update(left if gap < 2 else left + Content(" " * gap) + self._right)
 
 
 class KeyLine(Static):
@@ -55,7 +61,7 @@ class KeyLine(Static):
         line = Content("↵ send  ⇧↵ line")
         for command in (command for command in COMMANDS if command.footer):
             label = f"{command.key_label} {command.footer}"
-            if line.cell_length + len(label) + 2 > self.size.width:
+            if line.cell_length + len(label) + 2 > self.content_size.width:
                 break
             line += Content("  ") + Content.from_markup(f"[@click=screen.{command.action}]{label}[/]")
         self.update(line)

@@ -39,17 +39,19 @@ class Meter(Static):
         self._reading = Reading()
 
     def show(self, reading: Reading) -> None:
+        if reading == self._reading:
+            return
         self._reading = reading
-        self.update(draw(reading, self.size.width))
+        self.update(draw(reading, self.content_size.width))
 
     def on_resize(self) -> None:
-        self.update(draw(self._reading, self.size.width))
+        self.update(draw(self._reading, self.content_size.width))
 
 
 def draw(reading: Reading, width: int) -> Content:
     """The meter as one line of at most `width` cells; what matters least goes first when it is narrow."""
     parts = [_speed(reading), _acceptance(reading, 10 if width < NARROW else 20)]
-    parts += [_gain(reading), _split(reading), Content(f"reply {reading.speed_reply:.1f}")]
+    parts += [_gain(reading), Content(f"reply {reading.speed_reply:.1f} tok/s")]
     line = parts[0]
     for part in parts[1:]:
         if part.cell_length and line.cell_length + part.cell_length + 3 <= width:
@@ -90,7 +92,8 @@ def _gain(reading: Reading) -> Content:
     return Content.assemble((f"{reading.speedup:.2f}x plain", "bold"), saved)
 
 
-def _split(reading: Reading) -> Content:
+def split(reading: Reading) -> Content:
+    """The share of draft, verify and other time."""
     if not sum(reading.seconds):
         return Content("")
     draft, verify, other = shares(reading.seconds, SPLIT_CELLS)

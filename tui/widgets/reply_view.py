@@ -52,6 +52,8 @@ class ReplyView(Vertical):
         """Show new pieces; finished blocks move from the tail into Markdown."""
         answer = [piece for piece in pieces if piece.kind is Kind.ANSWER]
         self._thinking.grow([piece for piece in pieces if piece.kind is Kind.REASONING])
+        if answer:
+            self._thinking.end()
         self._tail.grow(answer)
         for settled in self._settler.feed("".join(piece.text for piece in answer)):
             self._tail.settle(settled.characters)
@@ -70,11 +72,14 @@ class ReplyView(Vertical):
     async def _add(self, settled: Settled) -> None:
         documents = self._body.query_children(Markdown)
         if not documents or begins_segment(self._segment_length, settled.source):
-            self._segment_length = len(settled.source)
-            await self._body.mount(Markdown(settled.source))
+            self._segment_length = 0
+            document = Markdown()
+            await self._body.mount(document)
         else:
-            self._segment_length += len(settled.source)
-            await documents.last().append(settled.source)
+            document = documents.last()
+        self._segment_length += len(settled.source)
+        # Only `append`: after a source given to Markdown itself, it would overwrite the last block.
+        await document.append(settled.source)
 
     def _close(self, message: Message) -> None:
         self._message = message
@@ -105,6 +110,13 @@ class Thinking(Vertical):
             self._text += [piece.text for piece in pieces]
             self._tokens += len(pieces)
             self._show()
+
+    def end(self) -> None:
+        """The answer has begun."""
+        if self._running:
+            self._running = False
+            if self._text:
+                self._show()
 
     def finish(self, text: str, tokens: int) -> None:
         self._running = False

@@ -12,15 +12,30 @@ from localspec.conversations import Message
 
 from .reply_view import ReplyView
 
+FOLD_LINES: Final = 20
+FOLD_CHARACTERS: Final = 4000
 MOST: Final = 60  # widgets; when there are more, the oldest leave the screen
 FEWEST: Final = 30  # widgets that stay then, and messages that opening a conversation shows
 
 
 class UserMessage(Static):
-    """What the person wrote, as written."""
+    """What the person wrote, as written; a click unfolds a long one."""
 
     def __init__(self, text: str) -> None:
-        super().__init__(text, markup=False, classes="user")
+        super().__init__(folded(text), markup=False, classes="user")
+        self._text = text
+        self._unfolded = False
+
+    def on_click(self) -> None:
+        self._unfolded = not self._unfolded
+        self.update(self._text if self._unfolded else folded(self._text))
+
+
+def folded(text: str) -> str:
+    """The beginning of a long text, and how much there is more of it."""
+    lines = text[:FOLD_CHARACTERS].splitlines()[:FOLD_LINES]
+    start = "\n".join(lines)
+    return start if len(start) == len(text) else f"{start}\n… {len(text) - len(start):,} more characters"
 
 
 class Remark(Static):
@@ -66,6 +81,11 @@ class Transcript(VerticalScroll):
         await self.mount(widget)
         if len(self.children) > MOST and not self._is_scrolled_away:
             await self._prune()
+
+    async def keep(self, count: int) -> None:
+        """Take the messages after the first `count` off the screen; remarks stay."""
+        shown = [child for child in self.children if isinstance(child, UserMessage | ReplyView)]
+        await self.remove_children(shown[max(0, count - self._first) :])
 
     async def show_earlier(self, messages: Sequence[Message]) -> None:
         """Bring back as many earlier messages as opening shows."""

@@ -1,0 +1,72 @@
+"""Pairs as the picker wants them: listed with what this machine can say about each, fetched with progress."""
+
+import json
+from contextlib import suppress
+from pathlib import Path
+
+from localspec.engine.messages import PairList, PairRow, Pulled, PullProgress
+from localspec.engine.server import Cancelled, Send
+from localspec.models.devices import last_devices
+from localspec.models.download import pull as fetch
+from localspec.models.estimate import file_bytes, fit, memory_needed
+from localspec.models.partial import PullCancelled
+from localspec.models.progress import Progress, PullEvent
+from localspec.models.registry import all_pairs, find
+from localspec.models.store import on_disk
+from localspec.settings import data_dir
+
+
+def listing() -> PairList:
+    """Every known pair, what is here first. Raises BadSetting for a damaged registry."""
+    devices, speedups = last_devices(), measured_speedups()
+    rows = [
+        PairRow(
+            name=pair.name,
+            use=pair.use,
+            size_bytes=file_bytes(pair),
+            memory_bytes=(needed := memory_needed(pair)),
+            on_disk=on_disk(pair),
+            runnable=pair.runnable,
+            fits=fit(needed, devices),
+            speedup=speedups.get(pair.name),
+            published=" · ".join(pair.published),
+        )
+        for pair in all_pairs()
+    ]
+    return PairList(tuple(sorted(rows, key=lambda row: (not row.on_disk, not row.runnable))))
+
+
+def pull(name: str, send: Send, cancelled: Cancelled) -> None:
+    """Fetch a pair; progress and the end are reported. Raises the errors of `models.download.pull`."""
+
+    def report(event: PullEvent) -> None:
+        if isinstance(event, Progress):
+            send(PullProgress(name, event.file, event.done, event.total))
+
+    try:
+        fetch(find(name), progress=report, cancelled=cancelled)
+    except PullCancelled:
+        send(Pulled(name, complete=False))
+    else:
+        send(Pulled(name, complete=True))
+
+
+def measured_speedups() -> dict[str, float]:
+    """By pair, how much faster than plain it was here; damaged entries are as if never measured."""
+    with suppress(OSError, ValueError):
+        values = json.loads(_speedups_file().read_text("utf-8"))
+        return {str(name): float(value) for name, value in values.items()}
+    return {}
+
+
+def remember_speedup(name: str, speedup: float) -> None:
+    """Keep a measured speed-up for the picker; a disk that is full loses it and nothing else."""
+    known = measured_speedups() | {name: round(speedup, 3)}
+    path = _speedups_file()
+    with suppress(OSError):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.write_text(json.dumps(known), "utf-8")
+
+
+def _speedups_file() -> Path:
+    return data_dir() / "speedups.json"

@@ -1,0 +1,25 @@
+"""The real chat in a real terminal on a scripted engine process: `python scripted_chat.py FOLDER [NAME]` resumes NAME."""
+
+import sys
+from pathlib import Path
+
+from localspec import conversations
+from localspec.engine.client import EngineProcess
+from localspec.engine.messages import Load
+
+COMMAND = (sys.executable, str(Path(__file__).parent / "scripted_engine.py"))
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    engine = EngineProcess(COMMAND)
+    engine.start()
+    engine.send(Load())
+    from localspec.tui.app import ChatApp, Setup
+
+    resumed = conversations.find(folder / "conversations", sys.argv[2]) if len(sys.argv) > 2 else None
+    ChatApp(Setup(engine, lambda: EngineProcess(COMMAND), folder, resumed=resumed)).run()
+
+
+if __name__ == "__main__":
+    main()
