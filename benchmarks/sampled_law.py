@@ -1,8 +1,8 @@
-"""Speculated replies against plain ones at temperature 0.8: a chi-square test of their first tokens, through everything.
+"""Speculated against plain replies at temperature 0.8: a chi-square test of their first tokens.
 
     python -m benchmarks.sampled_law [--target FILE --draft FILE] [--draws 20000] [--tokens 3] [--rule block]
 
-Both samples come from the public interface, with different seeds; outcomes that are rare in both share one cell.
+Both samples come through the public interface, with different seeds; outcomes rare in both share one cell.
 """
 
 import argparse
@@ -25,7 +25,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=3)
     parser.add_argument("--rule", default="block")
     wanted = parser.parse_args()
-    with localspec.load(target=wanted.target, draft=wanted.draft) as session:
+    with localspec.load(target=wanted.target, draft=wanted.draft, threads=1) as session:
         options = {"rule": wanted.rule, "max_tokens": wanted.tokens}
         plain = outcomes(session, range(wanted.draws), speculate=False, **options)
         # The proposals reach as far as the reply, so fixes, bonuses and later cycles all take part.
@@ -34,7 +34,7 @@ def main() -> None:
     statistic, degrees = chi_square(plain, speculated)
     sigma = (statistic - degrees) / math.sqrt(2 * degrees)
     print(
-        f"{wanted.draws} plain and {wanted.draws} speculated replies of {wanted.tokens} tokens, rule {wanted.rule}"
+        f"{wanted.draws} plain and as many speculated replies of {wanted.tokens} tokens, rule {wanted.rule}"
     )
     print(f"chi-square {statistic:.1f} on {degrees} degrees of freedom: {sigma:+.2f} standard deviations")
 
