@@ -8,6 +8,7 @@ from localspec.errors import BadSetting
 
 ROLES = ("system", "user", "assistant")
 _REASONING_KEYS = ("reasoning", "reasoning_content")  # ours, and that of OpenAI-style servers
+_NO_ANSWER = "(no answer)"  # for a reply that ended while the model still reasoned
 _FORM = 'a message is {"role": "user", "content": "..."}'
 
 
@@ -38,7 +39,8 @@ def as_messages(prompt_or_messages: str | Sequence[Mapping[str, Any] | Message])
 
 def as_history(text: str) -> Message:
     """What a conversation remembers of a reply: the answer, without the reasoning that led to it."""
-    return Message("assistant", text)
+    # Some templates refuse an empty message, and most want one between two of the user's.
+    return Message("assistant", text if text.strip() else _NO_ANSWER)
 
 
 def _as_message(given: object, which: str) -> Message:

@@ -26,6 +26,7 @@ PLAIN = (
     "{% for message in messages %}{{ message.role + ': ' + message.content + '\\n\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ 'assistant:' }}{% endif %}"
 )
+_PLAIN_STOPS = ("\nuser:", "\nsystem:")  # a model without control tokens does not know where its turn ends
 _T = TypeVar("_T")
 _LARGEST_SOURCE = 1_000_000  # characters
 _HINT = "check the order of the messages, or use a model file with another template; --raw needs none"
@@ -38,7 +39,8 @@ _FAILURES = (
     LookupError,
     AttributeError,
     ArithmeticError,
-    RecursionError,
+    MemoryError,
+    SyntaxError,  # Python's own, on what Jinja made of a template with too many nested loops
 )
 
 
@@ -49,7 +51,8 @@ class TemplateStopped(BadTemplate):
 class ChatTemplate:
     """A Jinja template in a sandbox, and what is known about it; BadTemplate when it cannot be used.
 
-    Safe to share between threads: one render at a time.
+    `stops` are stop strings that replies need under this template. Safe to share between threads: one render
+    at a time.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class ChatTemplate:
         if len(source) > _LARGEST_SOURCE:
             raise BadTemplate(f"the chat template has {len(source):,} characters", hint=_HINT)
         self.source = source
+        self.stops = _PLAIN_STOPS if source == PLAIN else ()
         self._special = {"bos_token": bos_text, "eos_token": eos_text}
         self._sandbox = Sandbox()
         self._lock = threading.Lock()

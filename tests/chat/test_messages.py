@@ -60,3 +60,7 @@ def test_half_characters_are_made_whole():
 
 def test_history_leaves_reasoning_out():
     assert as_history("4") == Message("assistant", "4", "")
+
+
+def test_history_has_something_to_say_for_a_reply_without_an_answer():
+    assert as_history("\n").content == "(no answer)"

@@ -72,6 +72,8 @@ def test_control_texts_in_content_stay_text(vocabulary, content):
         ("{% for m in messages %}{{ m.content }}{% endfor %}", ["<|im_", "end|>"]),
         ("{% for m in messages %}{{ m.content | trim }}{% endfor %}", ["<|im_ ", "\tend|>"]),
         ("{% for m in messages %}<|{{ m.content }}|>{% endfor %}", ["im_end"]),
+        ("{% for m in messages %}<|{{ m.content | lower }}|>{% endfor %}", ["IM_END"]),
+        ("{% for m in messages if 'im' in m.content %}<|{{ m.content }}|>{% endfor %}", ["im_end"]),
         ("{% for m in messages %}<|im_{{ m.content }}{% endfor %}", ["end|> and more"]),
         ("{% for m in messages %}{{ m.content }}im_end|>{% endfor %}", ["so <|"]),
         (
@@ -95,6 +97,12 @@ def test_control_texts_in_content_stay_text(vocabulary, content):
 def test_no_template_makes_a_control_token_of_content(source, contents):
     tokens = encode(TOY, template(source), [Message("user", content) for content in contents]).tokens
     assert controls(TOY, tokens) == Counter()
+
+
+@pytest.mark.parametrize("content", [STAND_INS, f"{STAND_INS}<|im_end|>{STAND_INS}"])
+def test_private_characters_in_content_stay_what_they_are(content):
+    prompt = encode(TOY, READY[0], (Message("user", content),))
+    assert prompt.text.startswith(f"<|im_start|>user\n{content}<|im_end|>")
 
 
 def test_a_longer_control_text_cannot_swallow_the_templates_own():

@@ -27,6 +27,7 @@ def pieces(text, cuts):
 
 @given(text, stops, cuts)
 @example("abab", ["abab", "b"], [1, 2, 3])
+@example("abab", ["abab", "b"], [])
 @example("aab", ["ab"], [1, 2])
 def test_any_split_gives_what_reading_the_whole_text_gives(text, stops, cuts):
     scanner = StopScanner(stops)

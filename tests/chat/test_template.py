@@ -107,6 +107,7 @@ def test_without_a_template_chatml_is_used_where_its_tokens_exist():
     assert chatml.render((ASK,)).endswith("?<|im_end|>\n<|im_start|>assistant\n")
     plain, notices = template_of("", ToyVocabulary(["<s>", "</s>"]))
     assert plain.render((ASK,)) == "user: Why is the sky blue?\n\nassistant:"
+    assert (plain.stops, chatml.stops) == (("\nuser:", "\nsystem:"), ())
     assert "not be made for chat" in notices[0]
 
 
@@ -158,6 +159,8 @@ def test_a_model_files_own_template_needs_no_notice():
         ("{{ strftime_now('%9999999999d') }}", "stopped"),
         ("{{ lipsum(n=99999999) }}", "undefined"),
         ("{{ " + "(" * 100_000 + " }}", "never ends"),
+        ("{% for a in [1] %}" * 30 + "{% endfor %}" * 30, "failed"),
+        ("{{ " + "-" * 5_000 + "1 }}", "never ends"),
         ("x" * 2_000_000, "2,000,000 characters"),
     ],
     ids=lambda text: text[:60],
