@@ -71,8 +71,9 @@ def _as_compared(text: bytes, token: int) -> bytes:
 
 def _ends(which: str, ours_added: bool, theirs_added: bool, ours: int, theirs: int) -> list[str]:
     if ours_added != theirs_added:
+        article = "an" if which == "end" else "a"
         one, other = ("target", "draft") if ours_added else ("draft", "target")
-        return [f"the {one} puts a {which} token, the {other} does not"]
+        return [f"the {one} puts {article} {which} token, the {other} does not"]
     if ours_added and ours != theirs:
         return [f"the {which} token is {ours} in the target and {theirs} in the draft"]
     return []

@@ -5,6 +5,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from localspec.models.header import Header, Vocabulary, header_of_file
+from localspec.models.units import printable
 
 # llama-vocab.cpp: the kind for each tokenizer.ggml.model, and what holds where no key sets it
 _KINDS = {
@@ -61,8 +62,8 @@ class ModelFacts:
     def from_header(cls, header: Header) -> "ModelFacts":
         architecture = header.text("general.architecture")
         return cls(
-            name=header.text("general.name"),
-            architecture=architecture,
+            name=printable(header.text("general.name")),
+            architecture=printable(architecture),
             vocabulary=_vocabulary(header),
             context=header.number(f"{architecture}.context_length"),
             layers=header.number(f"{architecture}.block_count"),

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from localspec.errors import BadModelFile
 from localspec.models.ggml_types import BLOCKS
+from localspec.models.units import printable
 
 ReadRange = Callable[[int, int], bytes]  # offset, length -> those bytes, fewer only at the end of the file
 Value = int | float | bool | str | tuple[int | float | bool | str, ...]
@@ -19,9 +20,10 @@ _MAX_HEADER = 64 << 20  # bytes
 _MAX_KEYS = 4096
 _MAX_TENSORS = 32_768
 _MAX_STRING = 4 << 20  # bytes: a chat template is the longest
-_MAX_KEPT_STRINGS = 8 << 20  # bytes of all values together
+_MAX_KEPT = 8 << 20  # bytes of all values together
 _MAX_ELEMENTS = 3_000_000  # strings in arrays, all keys together
 _MAX_VOCABULARY = 24 << 20  # bytes of token texts
+_OBJECT = 32  # bytes that Python takes for the smallest value, about
 _KEPT_ARRAY = 4096  # elements: per-layer facts are kept, longer arrays are walked or jumped over
 _TOKENS = "tokenizer.ggml.tokens"
 
@@ -148,7 +150,9 @@ class _Cursor:
         return self.size - self.position
 
     def bad(self, what: str) -> BadModelFile:
-        return BadModelFile(f"{self.label} {what}.", hint="Fetch it again, or choose another file.")
+        return BadModelFile(
+            f"{self.label} {printable(what, 200)}.", hint="Fetch it again, or choose another file."
+        )
 
     def need(self, count: int, expected: int = 0) -> None:
         """Have `count` bytes in the buffer at `at`; `expected` more are sure to be read soon."""
@@ -233,8 +237,8 @@ def _entries(cursor: _Cursor, count: int) -> tuple[dict[str, Entry], Vocabulary 
             else:
                 entries[key] = Entry(_ARRAY, _array(cursor, key, element, length), element, length)
         kept += _kept_bytes(entries[key].value)
-        if kept > _MAX_KEPT_STRINGS:
-            raise cursor.bad("has more metadata text than any model needs")
+        if kept > _MAX_KEPT:
+            raise cursor.bad("has more metadata than any model needs")
     return entries, vocabulary
 
 
@@ -302,11 +306,9 @@ def _string_blocks(cursor: _Cursor, key: str, length: int) -> Iterator[bytes]:
 
 
 def _kept_bytes(value: Value | None) -> int:
-    if isinstance(value, str):
-        return len(value)
-    if isinstance(value, tuple):
-        return sum(len(element) if isinstance(element, str) else 8 for element in value)
-    return 8
+    """About what a value takes in memory."""
+    elements = value if isinstance(value, tuple) else (value,)
+    return sum(_OBJECT + (len(element) if isinstance(element, str) else 0) for element in elements)
 
 
 def _alignment(cursor: _Cursor, entries: Mapping[str, Entry]) -> int:

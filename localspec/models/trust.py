@@ -16,7 +16,7 @@ from localspec.errors import BadModelFile, LocalspecError
 from localspec.models import stamps
 from localspec.models.facts import header_at
 from localspec.models.hazards import first_hazard
-from localspec.models.units import size_text
+from localspec.models.units import printable, size_text
 
 _HINT = "Fetch it again, or use another file."
 _SECONDS = 120.0
@@ -34,7 +34,7 @@ def ensure_loadable(path: Path, gpu_layers: int | None = None) -> None:
         return
     header = header_at(path)
     if hazard := first_hazard(header):
-        raise BadModelFile(f"{path.name} {hazard}.", hint=_HINT)
+        raise BadModelFile(f"{path.name} {printable(hazard)}.", hint=_HINT)
     with ThreadPoolExecutor(1) as beside:
         # The child reads the same bytes, so that hashing them meanwhile costs next to nothing.
         hashed = None if known else beside.submit(stamps.sha256_of, path)

@@ -1,4 +1,4 @@
-"""Sizes and times as people read them."""
+"""Sizes, times and foreign text as people can read them."""
 
 
 def size_text(count: float) -> str:
@@ -16,3 +16,9 @@ def duration_text(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def printable(text: str, limit: int = 100) -> str:
+    """Text out of a file, safe for a terminal: no control characters, and not too long."""
+    shown = "".join(c if c.isprintable() else "\ufffd" for c in text[:limit])
+    return shown if len(text) <= limit else shown + "..."
