@@ -19,6 +19,7 @@ from localspec.speculation.verification import Compare, Coupled, Sampled
 from .enumeration import Forks, OneStream, PositionOnly, distance, law
 from .worlds import (
     OPEN,
+    PROMPT,
     World,
     always,
     certain_drafter,
@@ -159,6 +160,28 @@ def test_proposals_that_mix_chosen_and_drawn_tokens(rule, pattern):
 def test_certain_tokens_are_kept_unseen(rule, forced):
     world = World(9, forced=forced)
     assert error(world, RULES[rule], certain_drafter(world, 2), 3) < EXACT
+
+
+def expected_kept(world, make_rule, depth):
+    """The mean number of draft tokens that one cycle keeps."""
+
+    def kept(noise):
+        rule = make_rule(Chain(OPEN), noise)
+        proposal = model_drafter(world, always(depth))(rule, PROMPT, depth)
+        rows = [world.target((*PROMPT, *proposal.tokens[:i])) for i in range(depth + 1)]
+        return rule.verify(rows, proposal, PROMPT).accepted
+
+    return sum(count * probability for count, probability in law(kept).items())
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_block_verification_keeps_at_least_as_much_as_rejection_and_often_more(depth):
+    gains = [
+        expected_kept(world, block, depth) - expected_kept(world, rejection, depth)
+        for world in map(World, range(10))
+    ]
+    assert min(gains) > -EXACT
+    assert max(gains) == pytest.approx(0.0, abs=EXACT) if depth == 1 else max(gains) > 0.02
 
 
 def mutant(module, *changes):
