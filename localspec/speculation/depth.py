@@ -12,7 +12,9 @@ from localspec.speculation.stopping import Confidence, Stopper
 KEEP = 1.01  # a new depth must promise this much more than the one in use
 LOOK_AHEAD = 16  # every so many cycles the next larger depth is tried once, if it might be better
 OPTIMISM = 1.25  # standard errors in drafting's favour before it is switched off
+HOPELESS_CYCLES = 2  # in a row, with no measured table: one wild measurement switches nothing off
 CAUTIOUS_DEPTH, TRUSTED = 3, 2  # the depth of an unknown draft until it has kept so many tokens
+STOP_AFTER = 24  # tokens kept before confidence may end a proposal
 ANCHOR_TOKENS, ANCHOR_SHARE = 48, 0.003  # plain steps come at most so often and take at most this share of time
 FIRST_ANCHORS, FIRST_GAP = 2, 24  # with no measured table: so many plain steps soon, so many tokens apart
 PROBE_FAILURES, PROBE_SHARE = 2, 0.02  # a probe may lose so many cycles; the first probes take this share of time
@@ -50,6 +52,7 @@ class Auto:
         self._cycles = 0
         self._tokens_since_plain = 0
         self._unread = LAG + 1  # tokens that the draft model has not seen: the prompt
+        self._hopeless = 0  # drafting cycles in a row
         self._tokens_off = 0
         self._probing = False
         self._probe_balance = 0.0  # plain steps won
@@ -66,7 +69,7 @@ class Auto:
 
     def stopping(self, plan: Plan) -> Stopper | None:
         """What ends the proposal of a plan early; None where every proposal has its full depth."""
-        if self.confidence is None or plan.mode is not Mode.DRAFTING:
+        if self.confidence is None or plan.mode is not Mode.DRAFTING or self.hazards.kept < STOP_AFTER:
             return None
         rates = self.hazards.rates()
         self._stopper = Stopper(
@@ -149,7 +152,8 @@ class Auto:
         drawn = self._stopper.drawn if self._stopper else cycle.drafted
         if drawn and self._unread <= LAG:
             self.costs.learn_draft(drawn, cycle.draft_seconds)
-        self.hazards.learn(cycle.drafted, cycle.accepted, emitted)
+        dropped = self._stopper.dropped if self._stopper else None
+        self.hazards.learn(cycle.drafted, cycle.accepted, emitted, dropped)
         if self.confidence is not None:
             self.confidence.learn(confidences, cycle.accepted, emitted)
         seconds = min(cycle.seconds, WILD * self.costs.cycle(max(cycle.drafted, 1)))
@@ -160,9 +164,12 @@ class Auto:
     def _consider_switching_off(self, *, drafted: bool) -> None:
         if self._ledger.in_credit:
             self._patience = 1.0
-        hopeless = drafted and self.value(self.best_depth(OPTIMISM), OPTIMISM) < self.value(0)
-        if hopeless or self._ledger.broken:
-            self.on, self._probing, self._tokens_off = False, False, 0
+        if drafted:
+            hopeless = self.value(self.best_depth(OPTIMISM), OPTIMISM) < self.value(0)
+            self._hopeless = self._hopeless + 1 if hopeless else 0
+        enough = 1 if self.costs.measured else HOPELESS_CYCLES
+        if self._hopeless >= enough or self._ledger.broken:
+            self.on, self._probing, self._tokens_off, self._hopeless = False, False, 0, 0
 
     def _learn_off(self, cycle: Cycle) -> None:
         plain = self.costs.verify(1)

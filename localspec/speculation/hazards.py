@@ -66,7 +66,11 @@ class Hazards:
             found.append(min(rate + bonus, 1.0))
         return found
 
-    def learn(self, drafted: int, accepted: int, emitted: int) -> None:
+    def learn(self, drafted: int, accepted: int, emitted: int, dropped: float | None = None) -> None:
+        """The outcome of a proposal; `dropped`: the chance of a further token that was drawn and left out.
+
+        Leaving out the doubtful ones would make the others look like all, so a dropped token counts as its chance.
+        """
         decay, fast = DECAY**emitted, FAST_DECAY**emitted
         self._kept = [k * decay for k in self._kept]
         self._rejected = [r * decay for r in self._rejected]
@@ -80,6 +84,9 @@ class Hazards:
             self._fast_rejected += 1
             if accepted < len(self._rejected):
                 self._rejected[accepted] += 1
+        if dropped is not None and accepted == drafted < len(self._kept):
+            self._kept[drafted] += dropped
+            self._rejected[drafted] += 1 - dropped
         self._notice_change()
 
     def _notice_change(self) -> None:

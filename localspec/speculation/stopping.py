@@ -85,13 +85,15 @@ class Stopper:
         self._survival = 1.0
         self._last = 1.0
         self.drawn = 0  # draft tokens drawn, a dropped one included
+        self.dropped: float | None = None  # the chance of the token that ended the proposal by being dropped
 
     def keeps(self, confidence: float, drafted: int) -> bool:
         self.drawn += 1
         self._last = self._confidence.rate(confidence)
-        worth = self._gain(drafted, first=self._last, draw_first=False) > 0
+        kept = self._must_go_on(drafted) or self._gain(drafted, first=self._last, draw_first=False) > 0
         self._survival *= self._last
-        return worth or self._must_go_on(drafted)
+        self.dropped = None if kept else self._last
+        return kept
 
     def goes_on(self, drafted: int) -> bool:
         return self._must_go_on(drafted) or self._gain(drafted, first=self._ahead(drafted), draw_first=True) > 0
