@@ -7,9 +7,11 @@ places, and then it is tokenised whole, as the model's makers do. Otherwise the 
 own control texts is tokenised without control tokens.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -18,6 +20,7 @@ from localspec.chat.shield import Shield
 from localspec.chat.template import ChatTemplate
 from localspec.chat.vocabulary import Vocabulary
 
+_CONTROL_LIKE = re.compile(r"^<[|｜]|[|｜]>$")
 _C_SPACE = " \t\n\v\f\r"  # what llama.cpp strips beside control tokens that ask for it
 
 Span = tuple[int, int]  # start and end of a control text
@@ -64,7 +67,8 @@ def encode(
 def guarded_texts(vocabulary: Vocabulary) -> Mapping[str, int]:
     """Texts that only the template may turn into tokens, longest first as llama.cpp looks for them.
 
-    Tokens that llama.cpp finds in plain text as well (user-defined ones) are text like any other.
+    User-defined tokens, which llama.cpp finds in plain text as well, are text like any other ("<think>", runs
+    of line ends), except those that look like control tokens: some files declare those around turns so.
     """
     try:
         return _guarded_texts[vocabulary]
@@ -74,7 +78,11 @@ def guarded_texts(vocabulary: Vocabulary) -> Mapping[str, int]:
             text: token
             for text, token in texts
             if text
-            and (vocabulary.is_control(token) or vocabulary.tokenize(text, parse_special=False) != [token])
+            and (
+                vocabulary.is_control(token)
+                or _CONTROL_LIKE.search(text)
+                or vocabulary.tokenize(text, parse_special=False) != [token]
+            )
         }
         return _guarded_texts.setdefault(vocabulary, guarded)
 
@@ -150,10 +158,21 @@ def tokens_around(
         if control and _strips(vocabulary, control, right=False):
             fragment = fragment.rstrip(_C_SPACE)
         if fragment:
-            tokens += vocabulary.tokenize(fragment, parse_special=False)
+            tokens += _plain_tokens(vocabulary, controls, fragment)
         if control:
             tokens.append(controls[control])
     return tokens
+
+
+def _plain_tokens(vocabulary: Vocabulary, controls: Mapping[str, int], text: str) -> list[int]:
+    """Tokens of a text, none of them guarded: what llama.cpp finds even in plain text is cut in two."""
+    tokens = vocabulary.tokenize(text, parse_special=False)
+    spans = control_spans(text, controls)
+    # Without a span such a token stands for something else, as "<unk>" does for characters without one.
+    if len(text) < 2 or not spans or set(controls.values()).isdisjoint(tokens):
+        return tokens
+    edges = [0, *(start + 1 for start, _ in spans), len(text)]
+    return [token for a, b in pairwise(edges) for token in _plain_tokens(vocabulary, controls, text[a:b])]
 
 
 def _between(spans: Sequence[Span], length: int) -> list[Span]:
