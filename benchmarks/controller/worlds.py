@@ -1,4 +1,4 @@
-"""The worlds that depth controllers are tried in: what cycles cost, and which draft tokens the target keeps."""
+"""The worlds that depth controllers are tried in: what cycles cost, which draft tokens the target keeps."""
 
 import math
 import random
@@ -30,7 +30,9 @@ CURVES = (
     Curve("GPU, cliff at 8", _gpu, lambda k: 0.08 * k, 0.02, tuple(range(1, 13))),
     Curve("heavy draft", _gpu, lambda k: 0.30 * k, 0.02, tuple(range(1, 13))),
     Curve("CPU, 0.3 per token", lambda n: 1 + 0.3 * (n - 1), lambda k: 0.10 * k, 0.01, tuple(range(1, 13))),
-    Curve("MoE", lambda n: 1 + 1.6 * (1 - math.exp(-(n - 1) / 5)), lambda k: 0.06 * k, 0.02, tuple(range(1, 13))),
+    Curve(
+        "MoE", lambda n: 1 + 1.6 * (1 - math.exp(-(n - 1) / 5)), lambda k: 0.06 * k, 0.02, tuple(range(1, 13))
+    ),
     Curve("MTP", lambda n: 1 + 0.03 * (n - 1), lambda k: 0.03 + 0.05 * k, 0.02, tuple(range(1, 9))),
     Curve("n-gram", lambda n: 1 + 0.06 * (n - 1), lambda k: 0.0, 0.01, tuple(range(1, 17))),
 )

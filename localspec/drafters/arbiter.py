@@ -1,4 +1,4 @@
-"""Who drafts in the coming cycle: lookup, the draft model or nobody, by tokens per second and not by priority."""
+"""Who drafts in the coming cycle: lookup, the draft model or nobody, by tokens per second."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +12,10 @@ from localspec.speculation.protocols import Drafter, Proposal
 
 ADVANTAGE = 1.02  # a guess must promise this much more than the alternative
 REST_TOKENS = 256  # lookup stays out for so long after it has cost more than its ledger allows
-ANCHOR_TOKENS, ANCHOR_SHARE = 48, 0.003  # plain steps come at most so often and take at most this share of time
+ANCHOR_TOKENS, ANCHOR_SHARE = (
+    48,
+    0.003,
+)  # plain steps come at most so often and take at most this share of time
 LOOKUP_DEPTHS = (1, 2, 3, 4, 5, 6, 7, 11, 15, 23, 31, 47, 63)
 
 
@@ -28,7 +31,7 @@ class Arbiter:
         lookup: LookupDrafter | None,
         most: int,
     ) -> None:
-        """`auto` decides for `model`: both or neither. `most`: draft tokens that one verify batch can hold."""
+        """`auto` decides for `model`: both or neither. `most`: draft tokens that fit into a verify batch."""
         assert (model is None) == (auto is None)
         self._costs = costs
         self._model = model

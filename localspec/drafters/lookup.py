@@ -1,7 +1,7 @@
-"""Drafts copied from the prompt, the conversation and, if the user wants it, earlier replies: no model needed.
+"""Drafts copied from the prompt, the conversation and, if the user wants it, earlier replies: no model.
 
-The statistic is SuffixDecoding's (Oliaro et al. 2024): among the places where the newest tokens occurred before,
-follow the most frequent continuation. How far to trust it is learned from what became of earlier guesses.
+The statistic is SuffixDecoding's (Oliaro et al. 2024): among the places where the newest tokens occurred
+before, follow the most frequent continuation. How far to trust it is learned from earlier guesses.
 """
 
 from collections import Counter
@@ -24,7 +24,7 @@ SAME_TAIL = 16  # tokens compared to see that a text has only grown
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """Tokens that may follow, the chance of each once it is reached, and the length of the match behind them."""
+    """Tokens that may follow, the chance of each once it is reached, and the length of the match."""
 
     tokens: tuple[int, ...] = ()
     chances: tuple[float, ...] = ()
@@ -59,9 +59,10 @@ class LookupDrafter:
         self._guess = Guess()
         if len(tokens) >= GRAM and limit > 0:
             tail = np.array(tokens[-LONGEST_MATCH:], dtype=np.int32)
-            indexes = [self._index, self._earlier] if self._earlier else [self._index]
-            guesses = [self._best_in(index, tail, limit) for index in indexes]
-            self._guess = max(guesses, key=lambda guess: guess.expected)
+            self._guess = self._best_in(self._index, tail, limit)
+            if self._earlier is not None:
+                other = self._best_in(self._earlier, tail, limit)
+                self._guess = max(self._guess, other, key=lambda guess: guess.expected)
         return self._guess
 
     def learn(self, emitted: Sequence[int]) -> None:
@@ -86,7 +87,7 @@ class LookupDrafter:
 
     def _same_tail(self, tokens: Sequence[int], length: int) -> bool:
         begin = max(length - SAME_TAIL, 0)
-        return self._index.tokens[begin:length].tolist() == list(tokens[begin:length])
+        return bool((self._index.tokens[begin:length] == tokens[begin:length]).all())
 
     def _best_in(self, index: GrowingIndex | FixedIndex, tail: np.ndarray, limit: int) -> Guess:
         key = key_of(*tail[-GRAM:].tolist())

@@ -21,12 +21,14 @@ def keys_of(tokens: np.ndarray) -> np.ndarray:
 
 
 class GrowingIndex:
-    """A text that grows and is cut, with the places of each three tokens; O(1) for every token that comes or goes."""
+    """A text that grows and is cut, with the places of each three tokens; O(1) for every token."""
 
     def __init__(self) -> None:
         self.tokens = np.zeros(START, dtype=np.int32)  # the first `length` are the text
         self.length = 0
-        self._before: list[int] = []  # for each position, the place before it that ends in the same three tokens
+        self._before: list[
+            int
+        ] = []  # for each position, the place before it that ends in the same three tokens
         self._latest: dict[int, int] = {}  # by key
 
     def extend(self, tokens: Sequence[int]) -> None:

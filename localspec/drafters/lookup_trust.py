@@ -1,7 +1,7 @@
 """How far copied tokens can be trusted, learned from what became of earlier guesses.
 
-Counts alone are over-confident: a match seen once says nothing about its share. So acceptance is counted by the
-length of the match, the depth in the proposal, and whether all places agreed.
+Counts alone are over-confident: a match seen once says nothing about its share. So acceptance is counted by
+the length of the match, the depth in the proposal, and whether all places agreed.
 """
 
 from bisect import bisect_right

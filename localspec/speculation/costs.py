@@ -1,4 +1,4 @@
-"""What a cycle costs: the target by batch width and the draft by depth, from a start-up table and from running."""
+"""What a cycle costs: the target by batch width and the draft by depth, from a table and from running."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -26,20 +26,8 @@ class CostTable:
         return interpolate(width, self.widths, self.verify_seconds, extend=True)
 
 
-def guess_table(*, flat_to: int, slope: float, draft_step: float) -> CostTable:
-    """A table for a machine that nothing is known about, in units of one plain step.
-
-    `slope` is the cost of each further token relative to the first; a kernel for small batches that ends after
-    `flat_to` tokens (CUDA's quantised mat-vec: 8) makes the next width twice as dear.
-    """
-    widths = tuple(n for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 32, 64) if n <= 9 or flat_to < 64)
-    cliff = [2.0 if n > flat_to else 1.0 for n in widths]
-    seconds = tuple(c * (1 + slope * (n - 1)) for n, c in zip(widths, cliff, strict=True))
-    return CostTable(widths, seconds, draft_step, measured=False)
-
-
 def interpolate(x: float, xs: Sequence[float], ys: Sequence[float], *, extend: bool) -> float:
-    """Piecewise linear through (xs, ys), xs ascending; flat before the first and, unless extended, after the last."""
+    """Piecewise linear through (xs, ys), xs ascending; flat outside, or with the last slope if extended."""
     if x <= xs[0] or len(xs) == 1:
         return ys[0]
     if x >= xs[-1]:
@@ -83,6 +71,10 @@ class Costs:
     """
 
     def __init__(self, table: CostTable) -> None:
+        self.restart(table)
+
+    def restart(self, table: CostTable) -> None:
+        """Forget what was learned and start from `table`."""
         self._table = table
         self._ratios: dict[int, Recent] = {}
         self._draft_ratio = Recent()
@@ -148,7 +140,9 @@ class Costs:
         if width == 1 or not self._ratios:
             return 1.0
         known = sorted(n for n in self._ratios if n == 1 or self._fresh(n))
-        return interpolate(width, known, [self._ratios[n].value for n in known], extend=False) if known else 1.0
+        return (
+            interpolate(width, known, [self._ratios[n].value for n in known], extend=False) if known else 1.0
+        )
 
     def _excess(self, width: int) -> float:
         """How much dearer than guessed further tokens are, judged by the widths that were run."""

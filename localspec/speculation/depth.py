@@ -1,4 +1,4 @@
-"""How many tokens to draft: the depth with the most emitted tokens per second, and none where drafting loses."""
+"""How many tokens to draft: the depth with the most tokens per second, and none where drafting loses."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,9 +15,15 @@ OPTIMISM = 1.25  # standard errors in drafting's favour before it is switched of
 HOPELESS_CYCLES = 2  # in a row, with no measured table: one wild measurement switches nothing off
 CAUTIOUS_DEPTH, TRUSTED = 3, 2  # the depth of an unknown draft until it has kept so many tokens
 STOP_AFTER = 24  # tokens kept before confidence may end a proposal
-ANCHOR_TOKENS, ANCHOR_SHARE = 48, 0.003  # plain steps come at most so often and take at most this share of time
+ANCHOR_TOKENS, ANCHOR_SHARE = (
+    48,
+    0.003,
+)  # plain steps come at most so often and take at most this share of time
 FIRST_ANCHORS, FIRST_GAP = 2, 24  # with no measured table: so many plain steps soon, so many tokens apart
-PROBE_FAILURES, PROBE_SHARE = 2, 0.02  # a probe may lose so many cycles; the first probes take this share of time
+PROBE_FAILURES, PROBE_SHARE = (
+    2,
+    0.02,
+)  # a probe may lose so many cycles; the first probes take this share of time
 PATIENCE_GROWTH, MOST_PATIENCE = 1.5, 10.0  # failed probes come ever more rarely
 WILD = 4.0  # a cycle this much slower than expected says something about the machine, not about drafting
 LAG = 8  # tokens the draft has not read; beyond, its first step is mostly reading
@@ -33,9 +39,9 @@ class Plan:
 
 
 class Auto:
-    """Chooses the depth by measured costs and censored acceptance, switches drafting off and probes its way back.
+    """Chooses the depth by measured costs and censored acceptance; switches drafting off and back on.
 
-    Costs and acceptance are shared with whoever else learns them; everything else here is this run's state.
+    Costs and acceptance are shared with whoever else learns them; the rest is this run's state.
     """
 
     def __init__(
@@ -60,6 +66,10 @@ class Auto:
         self._speeds = Speeds()
         self._values: dict[float, list[float]] = {}  # by optimism, until the next cycle
         self._stopper: Stopper | None = None
+
+    def begin(self) -> None:
+        """Another reply: the draft model has a prompt to read."""
+        self._unread = LAG + 1
 
     def plan(self, room: int) -> Plan:
         """What to do with room for `room` draft tokens."""
@@ -98,7 +108,7 @@ class Auto:
             self._learn_off(cycle)
 
     def learn_elsewhere(self, cycle: Cycle) -> None:
-        """A cycle that another drafter drafted: it tells what batches cost, and the draft model falls behind."""
+        """A cycle that another drafter drafted: it tells what batches cost; the draft model falls behind."""
         self._values.clear()
         self.costs.learn_verify(cycle.width, cycle.verify_seconds + cycle.other_seconds)
         self._tokens_since_plain += len(cycle.tokens)
@@ -198,10 +208,11 @@ class Auto:
         if self.on:
             return None
         depth = self.best_depth()
+        kept, share = self.hazards.pooled, self.costs.draft(1) / self.costs.verify(1)
         return (
-            f"Drafting is off: {self.value(depth):.1f} tokens/s are expected at depth {depth}, "
-            f"plain decoding makes {self.value(0):.1f}. The target keeps {self.hazards.pooled:.0%} of the draft's "
-            f"tokens, and a draft token costs {self.costs.draft(1) / self.costs.verify(1):.0%} of a plain step."
+            f"Drafting is off: about {self.value(depth):.1f} tokens/s at depth {depth} against "
+            f"{self.value(0):.1f} without. The target keeps {kept:.0%} of the draft's tokens, "
+            f"and each costs {share:.0%} of a plain step."
         )
 
 

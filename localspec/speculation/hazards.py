@@ -1,7 +1,7 @@
 """How likely the target keeps the next draft token, by its position in the proposal.
 
-A rejected token hides what would have become of those after it, so positions are counted as hazards: of the cycles
-in which position i was reached and drafted, how many kept it (Kaplan and Meier 1958).
+A rejected token hides what would have become of those after it, so positions are counted as hazards: of the
+cycles in which position i was reached and drafted, how many kept it (Kaplan and Meier 1958).
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class HazardCounts:
 
 
 class Hazards:
-    """Discounted counts of kept and rejected draft tokens by position, quick to notice another kind of text."""
+    """Discounted counts of kept and rejected draft tokens by position; quick to notice another text."""
 
     def __init__(self, depth: int, prior: HazardCounts | None = None) -> None:
         self._kept = [0.0] * depth
@@ -69,7 +69,7 @@ class Hazards:
     def learn(self, drafted: int, accepted: int, emitted: int, dropped: float | None = None) -> None:
         """The outcome of a proposal; `dropped`: the chance of a further token that was drawn and left out.
 
-        Leaving out the doubtful ones would make the others look like all, so a dropped token counts as its chance.
+        Counting only the confident ones would flatter the draft, so a dropped token counts as its chance.
         """
         decay, fast = DECAY**emitted, FAST_DECAY**emitted
         self._kept = [k * decay for k in self._kept]

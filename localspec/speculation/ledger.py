@@ -1,4 +1,4 @@
-"""What drafting has cost or saved against plain decoding: the guard that trusts nothing but the plain step."""
+"""What drafting cost or saved against plain decoding: the guard that trusts nothing but the plain step."""
 
 CREDIT = 10.0  # plain steps: savings beyond this buy no patience
 LIMIT = 5.0  # plain steps: a loss beyond this switches drafting off
@@ -7,7 +7,7 @@ EXPECTED_GAIN = 0.01  # drafting must win this share of the time, or its debt gr
 
 
 class Ledger:
-    """Debt of drafting in seconds: what its cycles took, less what plain decoding takes for the same tokens."""
+    """Debt of drafting: what its cycles took, less what plain decoding takes for the same tokens."""
 
     def __init__(self, limit: float = LIMIT, patience: float = LIMIT) -> None:
         self.limit = limit

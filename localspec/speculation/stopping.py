@@ -1,7 +1,7 @@
 """Ending a proposal early: calibrated confidence against what another token costs.
 
-Maximising tokens per second is a renewal-reward problem: with `rate`, the tokens per second of the run as a whole,
-another token is worth its time when its chance of being kept exceeds `rate` times the seconds that it adds.
+Maximising tokens per second is a renewal-reward problem: with `rate`, the tokens per second of the run as a
+whole, another token is worth its time when its chance of being kept exceeds `rate` times the seconds it adds.
 """
 
 import math
@@ -26,7 +26,7 @@ class ConfidenceCounts:
 
 
 class Confidence:
-    """What a draft's confidence is worth: P(kept | confidence), learned in bins and shrunk to the identity."""
+    """What a draft's confidence is worth: P(kept | confidence), learned in bins, shrunk to the identity."""
 
     def __init__(self, prior: ConfidenceCounts | None = None) -> None:
         fits = prior is not None and len(prior.kept) == len(prior.rejected) == BINS
@@ -76,7 +76,7 @@ class Stopper:
         depths: tuple[int, ...],
         limit: int,
     ) -> None:
-        """`hazard(i)`: chance of the i-th draft token without looking; `rate`: tokens per second of the run."""
+        """`hazard(i)`: chance of the i-th draft token before it is drawn; `rate`: the run's tokens/s."""
         self._confidence = confidence
         self._costs = costs
         self._hazard = hazard
@@ -96,7 +96,9 @@ class Stopper:
         return kept
 
     def goes_on(self, drafted: int) -> bool:
-        return self._must_go_on(drafted) or self._gain(drafted, first=self._ahead(drafted), draw_first=True) > 0
+        return (
+            self._must_go_on(drafted) or self._gain(drafted, first=self._ahead(drafted), draw_first=True) > 0
+        )
 
     def _ahead(self, drafted: int) -> float:
         return LAST_WEIGHT * self._last + (1 - LAST_WEIGHT) * self._hazard(drafted + 1)

@@ -1,0 +1,89 @@
+"""Files that carry what was learned to the next run: JSON, replaced atomically, set aside when damaged."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import types
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+VERSION = 1
+T = TypeVar("T")
+
+
+class Priors:
+    """One file for each key: which files, device, driver and threads the numbers belong to."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def path(self, key: Mapping[str, str]) -> Path:
+        return self._folder / f"{hashlib.sha256(_text(key).encode()).hexdigest()[:24]}.json"
+
+    def load(self, key: Mapping[str, str], kind: type[T]) -> T | None:
+        """What was stored for exactly this key; None when there is nothing usable.
+
+        A file that cannot be read as `kind` is renamed to `*.damaged`, so that the next save starts afresh.
+        """
+        path = self.path(key)
+        try:
+            stored = json.loads(path.read_text(encoding="utf-8"))
+            if stored["version"] != VERSION or stored["key"] != dict(key):
+                raise ValueError("written by another version or for another key")
+            return typing.cast(T, _read(kind, stored["value"]))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError):
+            _set_aside(path)
+            return None
+
+    def save(self, key: Mapping[str, str], value: object) -> None:
+        """Write a dataclass; a crash leaves the old file. OSError when the folder cannot be written."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path = self.path(key)
+        unfinished = path.with_suffix(f".{os.getpid()}.part")
+        stored = {"version": VERSION, "key": dict(key), "value": dataclasses.asdict(typing.cast(Any, value))}
+        unfinished.write_text(json.dumps(stored), encoding="utf-8")
+        os.replace(unfinished, path)
+
+
+def _set_aside(path: Path) -> None:
+    try:
+        os.replace(path, path.with_suffix(".damaged"))
+    except OSError:
+        return  # unreadable and immovable: the next save will say so
+
+
+def _text(key: Mapping[str, str]) -> str:
+    return json.dumps(dict(sorted(key.items())))
+
+
+def _read(kind: Any, value: Any) -> Any:  # noqa: ANN401  what JSON holds
+    """`value` as `kind`: dataclasses, tuples and options of numbers; ValueError otherwise."""
+    if dataclasses.is_dataclass(kind):
+        types_ = typing.get_type_hints(kind)
+        if not isinstance(value, dict) or set(value) != set(types_):
+            raise ValueError(f"not a {kind}")
+        return typing.cast(Any, kind)(**{name: _read(types_[name], part) for name, part in value.items()})
+    origin = typing.get_origin(kind)
+    if origin in (types.UnionType, typing.Union):
+        present = [option for option in typing.get_args(kind) if option is not types.NoneType]
+        return None if value is None else _read(present[0], value)
+    if origin is tuple:
+        if not isinstance(value, list):
+            raise ValueError("not a list")
+        return tuple(_read(typing.get_args(kind)[0], part) for part in value)
+    return _number(kind, value)
+
+
+def _number(kind: Any, value: Any) -> Any:  # noqa: ANN401
+    if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+        if not 0 <= value < float("inf"):
+            raise ValueError("counts and costs are finite and not negative")
+        return float(value)
+    if kind in (int, bool) and type(value) is kind:
+        return value
+    raise ValueError(f"not a {kind}: {value!r}")
