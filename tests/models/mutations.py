@@ -87,11 +87,11 @@ def _after_element(content: bytes, position: int, kind: int) -> int:
 
 
 def by_meaning(raw: RawFile) -> Iterator[RawFile]:
-    """Every key, dimension, type and token in turn: zero, huge, negative, NaN, wrong type, duplicate, missing."""
+    """Every key, dimension, type and token in turn: zero, huge, negative, NaN, wrong type, twice, missing."""
     for i, (key, value) in enumerate(raw.entries):
         others = (raw.entries[:i], raw.entries[i + 1 :])
         yield replace(raw, entries=others[0] + others[1], note=f"{key!r} missing")
-        yield replace(raw, entries=raw.entries + ((key, value),), note=f"{key!r} twice")
+        yield replace(raw, entries=(*raw.entries, (key, value)), note=f"{key!r} twice")
         for what, changed in _values(value):
             yield replace(raw, entries=(*others[0], (key, changed), *others[1]), note=f"{key!r} {what}")
     for i, tensor in enumerate(raw.tensors):
@@ -178,3 +178,29 @@ def by_bytes(content: bytes, header_bytes: int, count: int, seed: int) -> Iterat
             case 1:
                 changed[at:at] = chance.randbytes(chance.choice((1, 8, 4096)))
         yield bytes(changed)
+
+
+def largest_lies() -> Iterator[tuple[str, bytes]]:
+    """Headers that are as large as the limits allow, and larger: the worst that a reader can be made to do."""
+    allowed, many = 2_900_000, 3_100_000
+    for key in (b"tokenizer.ggml.tokens", b"tokenizer.ggml.merges"):
+        for count, name in ((allowed, "allowed"), (many, "too many")):
+            array = struct.pack("<IIQ", _ARRAY, _STRING, count) + text(b"") * count
+            yield f"{key.decode()} {name}", _one_key(key, array)
+    yield (
+        "token text",
+        _one_key(
+            b"tokenizer.ggml.tokens", struct.pack("<IIQ", _ARRAY, _STRING, allowed) + text(b"xyz") * allowed
+        ),
+    )
+    arrays = (
+        text(b"%d" % i) + struct.pack("<IIQ", _ARRAY, _STRING, 700) + text(b"") * 700 for i in range(4096)
+    )
+    yield "short arrays", b"GGUF" + struct.pack("<IQQ", 3, 0, 4096) + b"".join(arrays)
+    tensors = b"".join(text(b"%d" % i) + struct.pack("<IIQ", 0, 0, 32 * i) for i in range(32_768))
+    yield "tensors, allowed", b"GGUF" + struct.pack("<IQQ", 3, 32_768, 0) + tensors + bytes(32 * 32_768 + 32)
+    yield "tensors, too many", b"GGUF" + struct.pack("<IQQ", 3, 32_769, 0) + tensors + bytes(32 * 32_768 + 32)
+
+
+def _one_key(key: bytes, value: bytes) -> bytes:
+    return b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + text(key) + value
