@@ -1,10 +1,15 @@
 """Counts of a run, and the rates that follow from them; no clock and no I/O."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from localspec.timing import Estimate, Histogram, Percentiles, PlainClock
+
 if TYPE_CHECKING:
     from localspec.events import Cycle
+
+CONFIDENT = 1.96  # standard errors on each side of a 95 % interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +28,35 @@ class Stats:
     draft_seconds: float = 0.0  # inside llama.cpp, draft model
     verify_seconds: float = 0.0  # inside llama.cpp, target model
     other_seconds: float = 0.0  # everything else in the decode loop
+    plain_seconds: float = 0.0  # what plain decoding would have taken, judged by the plain steps; 0: unknown
+    plain_error_seconds: float = 0.0  # standard error of it
+    from_model: int = 0  # emitted tokens that a draft model drafted
+    from_lookup: int = 0  # emitted tokens that lookup drafted
+    from_grammar: int = 0  # emitted tokens that a grammar forced
+    cycles_by_depth: tuple[int, ...] = ()  # cycles that proposed 0, 1, 2, ... tokens
+    probes: int = 0  # times that drafting was tried again while it was off
+    switch_offs: int = 0  # times that drafting was switched off
+    cycle_seconds: Percentiles = Percentiles()  # noqa: RUF009  frozen
+    token_gap_seconds: Percentiles = Percentiles()  # noqa: RUF009  the tokens of a cycle come at once
+
+    @property
+    def from_target(self) -> int:
+        """Emitted tokens that the target chose itself: plain steps, fixes and bonus tokens."""
+        return self.emitted - self.from_model - self.from_lookup - self.from_grammar
+
+    @property
+    def speedup(self) -> Estimate | None:
+        """What plain decoding would have taken / decode seconds; None while that is unknown."""
+        if not self.plain_seconds or not self.decode_seconds:
+            return None
+        value = self.plain_seconds / self.decode_seconds
+        margin = CONFIDENT * self.plain_error_seconds / self.decode_seconds
+        return Estimate(value, max(value - margin, 0.0), value + margin)
+
+    @property
+    def saved_seconds(self) -> float | None:
+        """What plain decoding would have taken more; negative when drafting lost; None while unknown."""
+        return self.plain_seconds - self.decode_seconds if self.plain_seconds else None
 
     @property
     def decode_seconds(self) -> float:
@@ -46,7 +80,10 @@ class Stats:
     @property
     def acceptance_by_position(self) -> tuple[float, ...]:
         """For each depth, cycles that kept at least so many tokens / cycles that proposed as many."""
-        return tuple(kept / tried for kept, tried in zip(self.accepted_by_position, self.drafted_by_position, strict=True))
+        return tuple(
+            kept / tried
+            for kept, tried in zip(self.accepted_by_position, self.drafted_by_position, strict=True)
+        )
 
 
 @dataclass(slots=True)
@@ -65,6 +102,14 @@ class Tally:
     other_seconds: float = 0.0
     drafted_by_position: list[int] = field(default_factory=list)
     accepted_by_position: list[int] = field(default_factory=list)
+    plain: PlainClock = field(default_factory=PlainClock)
+    by_source: Counter[str] = field(default_factory=Counter)
+    by_depth: Counter[int] = field(default_factory=Counter)
+    probes: int = 0
+    switch_offs: int = 0
+    cycle_seconds: Histogram = field(default_factory=Histogram)
+    token_gap_seconds: Histogram = field(default_factory=Histogram)
+    _mode: str | None = None
 
     def add(self, cycle: "Cycle") -> None:
         self.cycles += 1
@@ -80,6 +125,32 @@ class Tally:
         for position in range(cycle.drafted):
             self.drafted_by_position[position] += 1
             self.accepted_by_position[position] += position < cycle.accepted
+        self._add_sources(cycle)
+        self._add_times(cycle)
+        self._add_mode(cycle)
+
+    def _add_sources(self, cycle: "Cycle") -> None:
+        self.by_depth[cycle.drafted] += 1
+        for origin in cycle.origins:
+            if origin == "accepted":
+                self.by_source[cycle.source] += 1
+            elif origin == "forced":
+                self.by_source["forced"] += 1
+
+    def _add_times(self, cycle: "Cycle") -> None:
+        self.cycle_seconds.add(cycle.seconds)
+        if cycle.tokens:
+            self.token_gap_seconds.add(cycle.seconds)
+            self.token_gap_seconds.add(0.0, times=len(cycle.tokens) - 1)
+        if cycle.width == 1 and not cycle.draft_seconds:
+            self.plain.add_plain(cycle.seconds)
+        else:
+            self.plain.add_drafted(len(cycle.tokens))
+
+    def _add_mode(self, cycle: "Cycle") -> None:
+        before, self._mode = self._mode, cycle.mode
+        self.probes += cycle.mode == "probe" != before
+        self.switch_offs += cycle.mode == "off" and before in ("drafting", "anchor")
 
     def stats(self) -> Stats:
         return Stats(
@@ -95,4 +166,14 @@ class Tally:
             draft_seconds=self.draft_seconds,
             verify_seconds=self.verify_seconds,
             other_seconds=self.other_seconds,
+            plain_seconds=self.plain.seconds,
+            plain_error_seconds=self.plain.error,
+            from_model=self.by_source["model"],
+            from_lookup=self.by_source["lookup"],
+            from_grammar=self.by_source["forced"],
+            cycles_by_depth=tuple(self.by_depth[d] for d in range(max(self.by_depth, default=-1) + 1)),
+            probes=self.probes,
+            switch_offs=self.switch_offs,
+            cycle_seconds=self.cycle_seconds.percentiles(),
+            token_gap_seconds=self.token_gap_seconds.percentiles(),
         )
