@@ -1,9 +1,9 @@
-"""How long and how much memory the header reader takes on hostile files, and on the largest real vocabularies.
+"""How long and how much memory the header reader takes on hostile files and on real vocabularies.
 
     python benchmarks/header_limits.py [SDIST]
 
-2,000 headers with changed bytes, every change of meaning, and headers as large as the limits allow; each in process
-time and, in a second pass, in traced memory. SDIST: an unpacked llama-cpp-python source distribution.
+2,000 headers with changed bytes, every change of meaning, and headers as large as the limits allow; each in
+process time and, in a second pass, in traced memory. SDIST: an unpacked llama-cpp-python source distribution.
 """
 
 import contextlib
@@ -16,10 +16,10 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 
-from localspec.errors import BadModelFile  # noqa: E402
-from localspec.models.header import header_of_bytes, header_of_file  # noqa: E402
-from tests.gguf import Shape, write_gguf  # noqa: E402
-from tests.models.mutations import by_bytes, by_meaning, largest_lies, taken_apart  # noqa: E402
+from localspec.errors import BadModelFile
+from localspec.models.header import header_of_bytes, header_of_file
+from tests.gguf import Shape, write_gguf
+from tests.models.mutations import by_bytes, by_meaning, largest_lies, taken_apart
 
 
 def main() -> None:

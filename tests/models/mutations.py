@@ -181,7 +181,7 @@ def by_bytes(content: bytes, header_bytes: int, count: int, seed: int) -> Iterat
 
 
 def largest_lies() -> Iterator[tuple[str, bytes]]:
-    """Headers that are as large as the limits allow, and larger: the worst that a reader can be made to do."""
+    """Headers as large as the limits allow, and larger: the worst that a reader can be made to do."""
     allowed, many = 2_900_000, 3_100_000
     for key in (b"tokenizer.ggml.tokens", b"tokenizer.ggml.merges"):
         for count, name in ((allowed, "allowed"), (many, "too many")):

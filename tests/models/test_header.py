@@ -64,7 +64,7 @@ def test_reads_in_small_steps_and_no_further_than_the_header(tiny_gguf):
 
 def test_jumps_over_long_arrays_of_numbers(tmp_path):
     writer = gguf.GGUFWriter(tmp_path / "long.gguf", "llama")
-    writer.add_array("long", [1.5] * 1_000_000)
+    writer.add_array("long", [1.5] * 200_000)
     writer.add_string("after", "here")
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -78,7 +78,7 @@ def test_jumps_over_long_arrays_of_numbers(tmp_path):
     header = read_header(read, len(content), label="x", chunk=4096)
     assert header.get("after") == "here"
     assert header.get("long") is None
-    assert header.entries["long"].count == 1_000_000
+    assert header.entries["long"].count == 200_000
     assert sum(asked) < 20_000
 
 
@@ -135,9 +135,9 @@ def test_is_bounded_on_every_change_of_meaning(raw):
         bounded(mutation.written())
 
 
-def test_is_bounded_on_2000_changes_of_bytes(raw, tiny_gguf):
+def test_is_bounded_on_changes_of_bytes(tiny_gguf):
     path = tiny_gguf(vocab_size=400, layers=1)
-    for content in by_bytes(path.read_bytes(), header_of_file(path).data_offset, 2000, seed=1):
+    for content in by_bytes(path.read_bytes(), header_of_file(path).data_offset, 500, seed=1):
         bounded(content)
 
 

@@ -1,0 +1,73 @@
+"""Flags over environment over config.toml, and one variable that moves every folder."""
+
+import pytest
+
+from localspec import settings
+from localspec.errors import BadSetting
+from localspec.settings import Settings
+
+
+def config(text: str) -> None:
+    settings.config_dir().mkdir(parents=True, exist_ok=True)
+    settings.config_file().write_text(text, "utf-8")
+
+
+def test_nothing_is_set_at_first():
+    assert Settings.load() == Settings()
+
+
+def test_flags_win_over_the_environment_and_that_over_the_file(monkeypatch):
+    config('pair = "file"\ncontext = 1\ntemperature = 1')
+    monkeypatch.setenv("LOCALSPEC_PAIR", "environment")
+    monkeypatch.setenv("LOCALSPEC_CONTEXT", "2")
+    loaded = Settings.load(pair="flag", context=None)
+    assert (loaded.pair, loaded.context, loaded.temperature) == ("flag", 2, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("contxt = 5", "no setting called contxt"),
+        ('context = "5"', "not a whole number"),
+        ("context = true", "not a whole number"),
+        ("pair = 5", "not text"),
+        ("pair = ", "not valid TOML"),
+    ],
+)
+def test_a_mistake_in_the_file_is_named(text, says):
+    config(text)
+    with pytest.raises(BadSetting, match=says):
+        Settings.load()
+
+
+def test_a_mistyped_name_is_suggested():
+    config("contxt = 5")
+    with pytest.raises(BadSetting) as caught:
+        Settings.load()
+    assert caught.value.hint == "Did you mean context?"
+
+
+def test_a_variable_of_the_wrong_type_is_named(monkeypatch):
+    monkeypatch.setenv("LOCALSPEC_TEMPERATURE", "warm")
+    with pytest.raises(BadSetting, match=r"LOCALSPEC_TEMPERATURE='warm' is not a number"):
+        Settings.load()
+
+
+def test_depth_may_be_a_number_or_auto():
+    config("depth = 3")
+    assert Settings.load().depth == "3"
+    config('depth = "auto"')
+    assert Settings.load().depth == "auto"
+
+
+def test_one_variable_moves_every_folder(own_home):
+    assert settings.home() == own_home
+    for folder in (settings.config_dir(), settings.data_dir(), settings.cache_dir()):
+        assert folder.is_relative_to(own_home)
+
+
+def test_without_it_the_system_decides(monkeypatch):
+    monkeypatch.delenv("LOCALSPEC_HOME")
+    assert settings.home() is None
+    folders = {settings.config_dir(), settings.data_dir(), settings.cache_dir()}
+    assert all("localspec" in folder.parts for folder in folders)
