@@ -166,9 +166,9 @@ class Session:
             messages, trim=request.overflow == "trim", dropped_before=self._dropped_turns
         )
         self._dropped_turns, prompt = fitted.dropped_turns, fitted.prompt
-        text = TextStream(
-            self._engine.vocabulary, self._engine.template.thinking_style(prompt.text), request.stop
-        )
+        template = self._engine.template
+        stops = (*template.stops, *request.stop)
+        text = TextStream(self._engine.vocabulary, template.thinking_style(prompt.text), stops)
         for event in self._generate(prompt.tokens, request, text, trimmed=fitted.dropped_messages):
             if isinstance(event, Finished) and event.reply.tokens:
                 self._messages = (*messages, as_history(event.reply.text))

@@ -37,7 +37,7 @@ def add_reply_options(parser: argparse.ArgumentParser) -> None:
         "--seed", type=int, metavar="N", help="reproduces a run on the same machine and settings"
     )
     group.add_argument(
-        "--rule", metavar="RULE", help="auto, greedy, block, coupled or compare (default: auto)"
+        "--rule", metavar="RULE", help="auto, greedy, block, rejection, coupled or compare (default: auto)"
     )
     group.add_argument("--max-tokens", type=int, metavar="N")
     group.add_argument(

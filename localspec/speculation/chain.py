@@ -11,7 +11,7 @@ from functools import cache
 import numpy as np
 
 from localspec.errors import BackendFailure
-from localspec.speculation.candidates import largest
+from localspec.speculation.candidates import largest, likeliest
 from localspec.speculation.penalties import adjust
 from localspec.speculation.protocols import Candidates, Distribution, Row
 from localspec.speculation.sampling import Sampling
@@ -53,6 +53,11 @@ class Chain:
 
     def likeliest(self, row: Row, history: Sequence[int]) -> tuple[int, float]:
         """The likeliest token after `history`, and its probability among the ten likeliest."""
+        s = self.sampling
+        if not (isinstance(row, Candidates) or s.logit_bias or s.penalises):
+            token, share = likeliest(row, GREEDY_HEAD)
+            _checked(row[token])
+            return token, share
         ids, logits = self._head(row, history, GREEDY_HEAD)
         at = int(logits.argmax())
         top = _checked(logits[at])

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.speculation.candidates import largest
+from localspec.speculation.candidates import largest, likeliest
 from localspec.speculation.protocols import Candidates
 
 
@@ -33,6 +33,17 @@ def test_the_same_tokens_as_a_full_sort_ties_by_lowest_id(seed, size, count, lev
 def test_real_vocabularies(size):
     row = np.random.default_rng(size).normal(size=size).astype(np.float32)
     assert largest(row, 40)[0].tolist() == by_sorting(row, 40).tolist()
+
+
+@pytest.mark.parametrize("size", [1, 63, 5000, 45_000, 128_256, 151_937])
+@pytest.mark.parametrize("levels", [2, 10**6])
+def test_the_likeliest_token_is_the_argmax_and_its_share_is_that_among_the_ten_largest(size, levels):
+    for seed in range(20):
+        row = np.random.default_rng([seed, size]).integers(0, levels, size).astype(np.float32) / levels * 8
+        token, share = likeliest(row, 10)
+        ten = np.sort(row)[-10:].astype(float)
+        assert token == int(row.argmax())
+        assert share == pytest.approx(1 / np.exp(ten - ten[-1]).sum(), rel=0.25)
 
 
 @given(seed=st.integers(0, 2**32), count=st.integers(1, 60))
