@@ -151,7 +151,7 @@ def _tensors(tensor: RawTensor) -> Iterator[tuple[str, tuple[RawTensor, ...]]]:
     yield "twice", (tensor, tensor)
     yield "renamed", (replace(tensor, name=b"blk.9999.weight"),)
     yield "named too long", (replace(tensor, name=b"x" * 200),)
-    for kind in (0, 1, 24, 26, 27, 28, 30, 4, 99):
+    for kind in (0, 1, 24, 25, 26, 27, 28, 30, 4, 99):
         yield f"of type {kind}", (replace(tensor, type=kind),)
     for extent in (0, 1, 2**40, -1, 2**63):
         yield f"with rows of {extent}", (replace(tensor, shape=(extent, *tensor.shape[1:])),)

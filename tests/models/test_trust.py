@@ -1,0 +1,105 @@
+"""Files that were never loaded here: what would abort llama.cpp ends as a sentence."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from localspec.errors import BadModelFile, LocalspecError
+from localspec.models import stamps, trust
+from localspec.models.hazards import first_hazard
+from localspec.models.header import header_of_bytes, header_of_file
+from localspec.models.trust import ensure_loadable
+from tests.models.mutations import by_meaning, taken_apart
+
+
+@pytest.fixture
+def raw(tiny_gguf):
+    return taken_apart(tiny_gguf(vocab_size=400, layers=1))
+
+
+def test_a_sound_file_is_tried_once(tiny_gguf, monkeypatch):
+    path = tiny_gguf(vocab_size=400, layers=1)
+    ensure_loadable(path)
+    assert stamps.read(path).sha256 == stamps.sha256_of(path)
+    monkeypatch.setattr(trust, "_decode_in_child", lambda *_: pytest.fail("tried again"))
+    ensure_loadable(path)
+
+
+def test_a_file_that_changed_is_tried_again(tiny_gguf, tmp_path):
+    path = tmp_path / "model.gguf"
+    path.write_bytes(tiny_gguf(vocab_size=400, layers=1).read_bytes())
+    ensure_loadable(path)
+    path.write_bytes(path.read_bytes()[:-5000])
+    with pytest.raises(BadModelFile):
+        ensure_loadable(path)
+
+
+def test_a_hash_that_is_known_is_not_computed_again(tiny_gguf, monkeypatch):
+    path = tiny_gguf(vocab_size=400, layers=1)
+    stamps.write(path, "0" * 64)
+    monkeypatch.setattr(stamps, "sha256_of", lambda *_: pytest.fail("hashed again"))
+    ensure_loadable(path)
+
+
+def test_an_abort_in_the_child_is_a_sentence_here(raw, tmp_path, monkeypatch):
+    """An epsilon that llama.cpp asserts on, let through to it on purpose."""
+    path = tmp_path / "model.gguf"
+    broken = next(m for m in by_meaning(raw) if "layer_norm_rms_epsilon" in m.note and "nan" in m.note)
+    path.write_bytes(broken.written())
+    assert "nan" in first_hazard(header_of_file(path))
+    monkeypatch.setattr(trust, "first_hazard", lambda _: None)
+    with pytest.raises(BadModelFile, match="gives up on model.gguf") as caught:
+        ensure_loadable(path)
+    assert "\n" not in str(caught.value)
+    assert stamps.read(path) is None
+
+
+def test_a_child_that_hangs_is_ended(tiny_gguf, monkeypatch):
+    monkeypatch.setattr(trust, "_SECONDS", 0.01)
+    with pytest.raises(BadModelFile, match="did not decode a token"):
+        ensure_loadable(tiny_gguf(vocab_size=400, layers=1))
+
+
+@pytest.mark.parametrize(
+    ("part", "what", "says"),
+    [
+        ("block_count", " 0", "0 layers"),
+        ("block_count", "65536", "65536 layers"),
+        ("layer_norm_rms_epsilon", "nan", "nan as llama.attention.layer_norm_rms_epsilon"),
+        ("layer_norm_rms_epsilon", "-1.0", "-1.0 as llama.attention.layer_norm_rms_epsilon"),
+        ("ffn_down", "of type 25", "stores the weight blk.0.ffn_down.weight as I16"),
+        ("tokenizer.ggml.tokens", "all the same", "same token twice"),
+    ],
+)
+def test_known_hazards_are_seen_in_the_header(raw, part, what, says):
+    mutation = next(m for m in by_meaning(raw) if part in m.note and m.note.endswith(what))
+    assert says in first_hazard(header_of_bytes(mutation.written()))
+
+
+def test_hostile_files_end_in_sentences(raw, tmp_path):
+    """A few through the whole trial; benchmarks/hostile_files.py sends 500 through the command line."""
+    mutations = list(by_meaning(raw))
+    path = tmp_path / "model.gguf"
+    for mutation in random.Random(3).sample(mutations, 12):
+        path.write_bytes(mutation.written())
+        try:
+            ensure_loadable(path)
+        except LocalspecError as error:
+            assert "\n" not in str(error), mutation.note
+
+
+def test_the_reader_or_the_hazards_stop_nearly_all_that_is_bad_before_a_child_starts(raw):
+    stopped = 0
+    mutations = list(by_meaning(raw))
+    for mutation in mutations:
+        try:
+            stopped += first_hazard(header_of_bytes(mutation.written())) is not None
+        except BadModelFile:
+            stopped += 1
+    assert stopped > len(mutations) / 2
+
+
+def test_untouched_files_have_no_hazard(raw):
+    assert first_hazard(header_of_bytes(raw.written())) is None
+    assert first_hazard(header_of_bytes(replace(raw, version=2).written())) is None
