@@ -1,0 +1,1 @@
+"""The demo pair's training text, made by this package alone and the same for the same seed."""

@@ -1,0 +1,137 @@
+"""The mixture: conversations and plain pieces of Python, drawn topic by topic from one seed."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from random import Random
+
+from .code import library_requests, library_text, requests
+from .records import records
+from .spin import Card, Turn, answer, pick, read_cards, spin, typed
+from .stories import games, stories
+from .sums import arithmetic
+from .tables import animals, calendar, countries, elements, opposites
+from .unknown import unknown
+
+CARDS = {name: read_cards(f"{name}.txt") for name in ("topics", "talk", "facts")}
+MORE = (
+    "tell me more",
+    "more",
+    "go on",
+    "more please",
+    "can you say more",
+    "explain more",
+    "and then",
+    "more details",
+)
+BRIEF = (
+    "in short",
+    "shorter please",
+    "in one sentence",
+    "make it short",
+    "short version",
+    "tldr",
+    "be brief",
+    "in brief",
+)
+AGAIN = ("another one", "one more", "another", "again", "one more please", "another one please", "next")
+THANKS = ("thanks", "thank you", "thank you!", "great, thanks", "ok", "cool")
+WELCOME = ("You are welcome!", "You are welcome! Is there anything else?", "My pleasure!")
+SYSTEMS = (
+    "You are a helpful assistant.",
+    "You are the demo model of localspec.",
+    "Answer briefly.",
+    "You are a friendly assistant that answers in English.",
+    "Be helpful and honest.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A conversation, or plain text when there are no turns."""
+
+    topic: str
+    system: str = ""
+    turns: tuple[Turn, ...] = ()
+    text: str = ""
+
+
+def card_turns(card: Card, rng: Random) -> list[Turn]:
+    """A question on a card, and sometimes what naturally follows it."""
+    turns = [Turn(typed(spin(rng.choice(card.asks), rng, 0.0), rng), answer(card, rng))]
+    roll = rng.random()
+    if card.even and roll < 0.35:
+        rest = [said for said in card.says if said != turns[0].says]
+        turns += [Turn(typed(rng.choice(AGAIN), rng), said) for said in rng.sample(rest, rng.randint(1, 2))]
+    elif card.more and roll < 0.3:
+        more = card.more if rng.random() < 0.3 else card.more[:1]
+        turns += [Turn(typed(rng.choice(MORE), rng), spin(said, rng)) for said in more]
+    elif card.brief and roll < 0.45:
+        turns.append(Turn(typed(rng.choice(BRIEF), rng), spin(card.brief[0], rng)))
+    return turns
+
+
+def from_cards(name: str) -> Callable[[Random], list[Turn]]:
+    """A maker of turns from one file of cards; the first cards are what people ask first."""
+
+    def make(rng: Random) -> list[Turn]:
+        cards = CARDS[name]
+        return card_turns(cards[int(len(cards) * rng.random() ** 1.25)], rng)
+
+    return make
+
+
+MAKERS: dict[str, tuple[tuple[float, Callable[[Random], list[Turn]]], ...]] = {
+    "chat": (
+        (5, from_cards("topics")),
+        (4, from_cards("talk")),
+        (0.8, stories),
+        (0.8, games),
+        (1.4, unknown),
+    ),
+    "facts": (
+        (4, from_cards("facts")),
+        (3, countries),
+        (0.5, elements),
+        (0.7, animals),
+        (0.7, opposites),
+        (0.8, calendar),
+    ),
+    "arithmetic": ((1, arithmetic),),
+    "code": ((3, requests), (1, library_requests)),
+    "json": ((1, records),),
+}
+SHARES = {"chat": 0.38, "facts": 0.21, "arithmetic": 0.20, "code": 0.13, "json": 0.05}
+"""Share of the exchanges, not of the tokens: code is long, sums are short. The rest is plain library code."""
+
+
+def exchange(topic: str, rng: Random) -> list[Turn]:
+    """A question on a topic with its follow-ups."""
+    weights, makers = zip(*MAKERS[topic], strict=True)
+    return rng.choices(makers, weights)[0](rng)
+
+
+def document(rng: Random) -> Document:
+    """One conversation of one to four exchanges, or a piece of plain code."""
+    topics = [*SHARES, "plain"]
+    topic = rng.choices(topics, [*SHARES.values(), 1 - sum(SHARES.values())])[0]
+    if topic == "plain":
+        return Document(topic, text=library_text(rng))
+    turns = exchange(topic, rng)
+    while rng.random() < 0.3 and len(turns) < 6:
+        turns += exchange(rng.choices(list(SHARES), SHARES.values())[0], rng)
+    if rng.random() < 0.06:
+        turns.append(Turn(typed(rng.choice(THANKS), rng), pick(WELCOME, rng)))
+    return Document(topic, rng.choice(SYSTEMS) if rng.random() < 0.2 else "", tuple(turns))
+
+
+def documents(seed: int, part: int) -> Iterator[Document]:
+    """The endless stream of documents of one part; the same for the same seed and part."""
+    rng = Random(f"{seed}/{part}")
+    while True:
+        yield document(rng)
+
+
+def plain(document: Document) -> str:
+    """The text of a document without its marks, as the tokenizer sees it."""
+    turns = (text for turn in document.turns for text in (turn.asks, turn.says))
+    return document.text or "\n".join(turns)
