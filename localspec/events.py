@@ -76,7 +76,7 @@ class Cycle:
 
     tokens: tuple[int, ...]  # emitted, in order; the last one is the target's own choice unless the reply ended before
     origins: tuple[Origin, ...]  # one for each emitted token
-    proposal: tuple[int, ...]  # drafted tokens, the rejected ones too
+    proposal: tuple[int, ...]  # drafted tokens, the rejected ones too; those that a grammar forces are not drafted
     accepted: int  # leading proposal tokens that the target kept
     depth: int  # how many tokens the depth control allowed
     source: Source

@@ -1,7 +1,7 @@
 """The sampler chain: from a row of logits to the distribution that a token is drawn from.
 
-Bias, penalties, top-k, top-p, min-p, temperature: the order is llama.cpp's. Temperature comes last, so
-top-p and min-p look at the distribution at temperature 1. The same chain shapes target and draft.
+A grammar's mask, bias, penalties, top-k, top-p, min-p, temperature: the order is llama.cpp's. Temperature
+comes last, so top-p and min-p look at the distribution at temperature 1. Target and draft share the chain.
 """
 
 import math
@@ -13,7 +13,7 @@ import numpy as np
 from localspec.errors import BackendFailure
 from localspec.speculation.candidates import largest, likeliest
 from localspec.speculation.penalties import adjust
-from localspec.speculation.protocols import Candidates, Distribution, Row
+from localspec.speculation.protocols import Candidates, Constraint, Distribution, Row
 from localspec.speculation.sampling import Sampling
 
 GREEDY_HEAD = 10  # tokens that the confidence of a greedy choice is measured against
@@ -22,31 +22,41 @@ GREEDY_HEAD = 10  # tokens that the confidence of a greedy choice is measured ag
 class Chain:
     """The sampler chain of one request; every method is a pure function of a row and the text before it."""
 
-    def __init__(self, sampling: Sampling) -> None:
+    def __init__(self, sampling: Sampling, constraint: Constraint | None = None) -> None:
         self.sampling = sampling
+        self._constraint = constraint
 
     def candidates_needed(self) -> int | None:
         """How many of the largest logits suffice; None when a whole row is needed."""
         s = self.sampling
         head = GREEDY_HEAD if s.greedy else s.top_k
-        if head == 0 or not s.only_lowers or (s.penalises and s.repeat_last_n < 0):
+        if self._constraint or head == 0 or not s.only_lowers or (s.penalises and s.repeat_last_n < 0):
             return None
         return head + len(s.logit_bias) + (s.repeat_last_n if s.penalises else 0)
 
     def recall(self, history: Sequence[int]) -> list[int]:
         """The tail of a text that can matter to the next tokens: it may stand for the whole text."""
+        return list(history) if self._constraint else self._recent(history)
+
+    def _recent(self, history: Sequence[int]) -> list[int]:
+        """What the penalties look back at."""
         s = self.sampling
         if not s.penalises:
             return []
         return list(history if s.repeat_last_n < 0 else history[-s.repeat_last_n :])
 
+    def _permitted(self, row: Row, history: Sequence[int]) -> Row:
+        """The row without what the constraint forbids."""
+        return self._constraint.permitted(row, history) if self._constraint else row
+
     def distribution(self, row: Row, history: Sequence[int]) -> Distribution:
         """What the token after `history` is drawn from, at a temperature above 0; no probability is 0."""
         s = self.sampling
-        if s.top_k:
-            ids, logits = self._head(row, history, s.top_k)
+        row = self._permitted(row, history)
+        if isinstance(row, Candidates) or s.top_k:
+            assert s.top_k or self._constraint, "without top-k whole rows are needed: see candidates_needed"
+            ids, logits = self._head(row, history, s.top_k or _size(row))
             return _shaped(ids, logits, s, total=None)
-        assert not isinstance(row, Candidates), "without top-k whole rows are needed: see candidates_needed"
         logits = self._adjusted(row, history)
         ids, total = _worth_keeping(logits, s)
         return _shaped(ids, logits if ids is _all_ids(len(logits)) else logits[ids], s, total)
@@ -54,6 +64,7 @@ class Chain:
     def likeliest(self, row: Row, history: Sequence[int]) -> tuple[int, float]:
         """The likeliest token after `history`, and its probability among the ten likeliest."""
         s = self.sampling
+        row = self._permitted(row, history)
         if not (isinstance(row, Candidates) or s.logit_bias or s.penalises):
             token, share = likeliest(row, GREEDY_HEAD)
             _checked(row[token])
@@ -65,6 +76,7 @@ class Chain:
 
     def best(self, row: Row, history: Sequence[int]) -> int:
         """The likeliest token after `history`; of equal ones the lowest id."""
+        row = self._permitted(row, history)
         if isinstance(row, Candidates):
             ids, logits = self._head(row, history, 1)
         else:
@@ -79,7 +91,7 @@ class Chain:
         if not (s.logit_bias or s.penalises):
             return row
         logits = row.copy()
-        adjust(None, logits, s, self.recall(history))
+        adjust(None, logits, s, self._recent(history))
         return logits
 
     def _head(self, row: Row, history: Sequence[int], count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -88,14 +100,20 @@ class Chain:
         _checked((row.logits if isinstance(row, Candidates) else row).max())  # selection would pass over NaN
         if not (s.logit_bias or s.penalises):
             return largest(row, count)
-        recent = self.recall(history)
-        if not s.only_lowers:
-            assert not isinstance(row, Candidates), "raised logits need whole rows: see candidates_needed"
+        recent = self._recent(history)
+        if not s.only_lowers and not isinstance(row, Candidates):
             return largest(self._adjusted(row, recent), count)
+        assert s.only_lowers or self._constraint, "raised logits need whole rows: see candidates_needed"
         # Whatever is pushed down makes room for the next largest: at most one for each token concerned.
-        ids, logits = largest(row, count + len(s.logit_bias) + len(recent))
+        more = len(s.logit_bias) + len(recent) if s.only_lowers else _size(row)
+        ids, logits = largest(row, count + more)
         adjust(ids, logits, s, recent)
         return largest(Candidates(ids, logits), count)
+
+
+def _size(row: Row) -> int:
+    """How many tokens a row holds."""
+    return len(row.ids if isinstance(row, Candidates) else row)
 
 
 def _worth_keeping(logits: np.ndarray, s: Sampling) -> tuple[np.ndarray, float | None]:

@@ -43,8 +43,8 @@ def speculate(
         cycle = Cycle(
             tokens=emitted,
             origins=origins,
-            proposal=proposal.tokens,
-            accepted=min(verdict.accepted, len(emitted)),
+            proposal=proposal.tokens[proposal.certain :],
+            accepted=origins.count(Origin.ACCEPTED),
             depth=proposal.depth,
             source=proposal.source if proposal.tokens else Source.PLAIN,
             width=len(proposal.tokens) + 1,

@@ -64,6 +64,16 @@ class Verdict:
     origin: Origin  # FIX if it replaced a draft token, BONUS if all were kept, PLAIN if there were none
 
 
+class Constraint(Protocol):
+    """What a grammar lets follow a text: the same for target and draft, before the rest of the chain."""
+
+    def permitted(self, row: Row, history: Sequence[int]) -> Row:
+        """A whole row without what may not follow `history`, the whole text.
+
+        The forbidden logits are -inf, or only the others are left, whole and ascending, as Candidates.
+        """
+
+
 class Decoder(Protocol):
     """A model with a cache: feed tokens, get a row of logits for each, step back."""
 

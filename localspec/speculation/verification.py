@@ -9,7 +9,7 @@ from localspec.errors import BadSetting
 from localspec.events import Origin
 from localspec.speculation import judgement
 from localspec.speculation.chain import Chain
-from localspec.speculation.protocols import Distribution, Draw, Proposal, Row, Rule, Verdict
+from localspec.speculation.protocols import Constraint, Distribution, Draw, Proposal, Row, Rule, Verdict
 from localspec.speculation.randomness import Keyed, Noise
 from localspec.speculation.sampling import Sampling
 
@@ -105,7 +105,7 @@ class Sampled:
         return _verdict(accepted, self.noise.chosen(successor, start + accepted), proposal)
 
 
-def make_rule(name: str, sampling: Sampling, seed: int) -> Rule:
+def make_rule(name: str, sampling: Sampling, seed: int, constraint: Constraint | None = None) -> Rule:
     """The rule of a request; "auto" is greedy at temperature 0 and block otherwise. Raises BadSetting."""
     if name not in RULES:
         raise BadSetting(
@@ -116,7 +116,7 @@ def make_rule(name: str, sampling: Sampling, seed: int) -> Rule:
             f"the rule 'greedy' cannot sample at temperature {sampling.temperature}",
             hint="set the temperature to 0, or leave the rule at 'auto'",
         )
-    chain, noise = Chain(sampling), Keyed(seed)
+    chain, noise = Chain(sampling, constraint), Keyed(seed)
     return Greedy(chain) if sampling.greedy else _SAMPLING_RULES[name](chain, noise)
 
 
