@@ -8,6 +8,7 @@ BIN = math.log(1.05)  # histogram bins are 5 % wide
 LATEST = 32  # plain steps that say what one costs now
 UNKNOWN_SPREAD = 0.10  # relative spread of a plain step, until several were seen
 SEVERAL = 4
+MIDDLE = 1.1  # the mean of the middle half is this much less certain than the mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class PlainClock:
     known: float | None = None
     seconds: float = 0.0
     _waiting: int = 0  # tokens before anything was known
-    _drafted: int = 0  # tokens of drafting cycles
+    _doubt: float = 0.0  # tokens of drafting cycles, each / square root of the steps it was judged by
     _steps: deque[float] = field(default_factory=lambda: deque(maxlen=LATEST))
 
     def add_plain(self, seconds: float) -> None:
@@ -69,7 +70,7 @@ class PlainClock:
         self._waiting = 0
 
     def add_drafted(self, tokens: int) -> None:
-        self._drafted += tokens
+        self._doubt += tokens / math.sqrt(max(len(self._steps), 1))
         step = self._step()
         if step is None:
             self._waiting += tokens
@@ -80,9 +81,7 @@ class PlainClock:
     def error(self) -> float:
         """Standard error of `seconds`: plain steps among the cycles are exact, the others are estimated."""
         step = self._step()
-        if step is None:
-            return 0.0
-        return self._drafted * self._spread(step) / math.sqrt(max(len(self._steps), 1))
+        return self._doubt * self._spread(step) * MIDDLE if step is not None else 0.0
 
     def _step(self) -> float | None:
         """The middle half of the latest plain steps: a hiccup of the machine is not a plain step."""

@@ -1,0 +1,95 @@
+"""Costs: interpolation, robustness to wild measurements, and a plain step that only plain steps move."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localspec.speculation.costs import STALE_CYCLES, Costs, CostTable
+
+TABLE = CostTable((1, 2, 4, 8), (1.0, 1.2, 1.6, 2.4), 0.1)
+GUESS = CostTable((1, 2, 4, 8), (1.0, 1.2, 1.6, 2.4), 0.1, measured=False)
+
+
+@pytest.mark.parametrize(("width", "seconds"), [(1, 1.0), (3, 1.4), (6, 2.0), (8, 2.4), (16, 4.0)])
+def test_a_table_interpolates_and_goes_on_with_its_last_slope(width, seconds):
+    assert TABLE.verify(width) == pytest.approx(seconds)
+
+
+def test_unmeasured_costs_are_the_table_s():
+    costs = Costs(TABLE)
+    assert costs.cycle(3) == pytest.approx(1.6 + 3 * 0.1)
+
+
+def test_measurements_replace_the_table():
+    costs = Costs(TABLE)
+    for _ in range(20):
+        costs.learn_verify(4, 3.2)
+        costs.learn_draft(3, 0.6)
+    assert costs.verify(4) == pytest.approx(3.2, rel=0.05)
+    assert costs.draft(1) == pytest.approx(0.2, rel=0.05)
+
+
+def test_one_measurement_in_four_may_be_wild():
+    costs, chance = Costs(GUESS), random.Random(1)
+    for i in range(40):
+        costs.learn_verify(1, 9.0 if i % 4 == 3 else chance.gauss(1.0, 0.05))
+    assert costs.verify(1) == pytest.approx(1.0, rel=0.06)
+
+
+def test_a_lasting_change_is_followed():
+    costs = Costs(TABLE)
+    for seconds in [1.0] * 40 + [2.0] * 40:
+        costs.learn_verify(1, seconds)
+    assert costs.verify(1) == pytest.approx(2.0)
+
+
+@given(st.lists(st.tuples(st.integers(2, 8), st.floats(0.01, 100)), max_size=60))
+def test_the_plain_step_is_moved_by_plain_steps_only(measurements):
+    costs = Costs(TABLE)
+    for width, seconds in measurements:
+        costs.learn_verify(width, seconds)
+    assert costs.verify(1) == 1.0
+
+
+def test_a_measured_table_scales_widths_that_were_not_run():
+    costs = Costs(TABLE)
+    for _ in range(30):
+        costs.learn_verify(4, 3.2)
+    assert costs.verify(8) == pytest.approx(4.8, rel=0.05)
+
+
+def test_a_guess_learns_the_slope_from_the_widths_that_were_run():
+    costs = Costs(GUESS)
+    for _ in range(30):
+        costs.learn_verify(1, 0.010)
+        costs.learn_verify(4, 0.0106)  # a tenth of the guessed slope
+    assert costs.verify(8) == pytest.approx(0.0114, rel=0.02)
+
+
+def test_noise_never_makes_wider_batches_of_a_guess_look_free():
+    costs = Costs(GUESS)
+    costs.learn_verify(1, 1.0)
+    costs.learn_verify(2, 0.9)
+    assert costs.verify(8) > costs.verify(1)
+
+
+def test_old_measurements_of_a_width_expire():
+    costs = Costs(TABLE)
+    costs.learn_verify(2, 50.0)
+    for _ in range(STALE_CYCLES):
+        costs.learn_verify(4, 1.6)
+    assert costs.verify(2) == pytest.approx(1.2)
+
+
+def test_the_learned_table_starts_another_run_where_this_one_ended():
+    costs = Costs(GUESS)
+    for _ in range(30):
+        costs.learn_verify(1, 0.01)
+        costs.learn_verify(4, 0.02)
+        costs.learn_draft(1, 0.003)
+    again = Costs(costs.table())
+    assert again.measured
+    for depth in range(8):
+        assert again.cycle(depth) == pytest.approx(costs.cycle(depth))

@@ -1,0 +1,142 @@
+"""The depth controller keeps to its set and its room, finds the best depth, and its losses are bounded."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from localspec.events import Mode, Source
+from localspec.speculation.costs import Costs, CostTable
+from localspec.speculation.depth import Auto
+from localspec.speculation.hazards import Hazards
+from localspec.speculation.ledger import CREDIT, LIMIT
+from localspec.speculation.stopping import Confidence
+
+from .worlds import Machine, cycle_of
+
+FLAT = CostTable(tuple(range(1, 10)), tuple(1 + 0.02 * n for n in range(9)), 0.08)
+STEEP = CostTable((1, 2, 9), (1.0, 1.6, 5.8), 0.1)
+
+
+def make(table, depths=tuple(range(1, 9)), confidence=None):
+    return Auto(Costs(table), Hazards(max(depths)), confidence, depths)
+
+
+def run(auto, machine, tokens):
+    depths = []
+    while machine.position < tokens:
+        plan = auto.plan(10**6)
+        auto.learn(machine.cycle(plan.depth, plan.mode))
+        depths.append(plan.depth)
+    return depths
+
+
+def iid(rate, seed=1):
+    draws = [random.Random(seed * 1_000_003 + i).random() < rate for i in range(4000)]
+    return lambda position: draws[position % 4000]
+
+
+@given(
+    depths=st.sets(st.integers(1, 12), min_size=1, max_size=5),
+    rooms=st.lists(st.integers(0, 14), min_size=1, max_size=60),
+    rate=st.floats(0, 1),
+    seed=st.integers(0, 10**6),
+)
+@settings(deadline=None)
+def test_depths_come_from_the_set_and_fit_the_room(depths, rooms, rate, seed):
+    auto = make(FLAT, tuple(depths), Confidence())
+    machine = Machine(FLAT.verify, 0.08, iid(rate, seed), noise=0.3, seed=seed)
+    for room in rooms:
+        plan = auto.plan(room)
+        assert plan.depth == 0 or plan.depth in depths
+        assert plan.depth <= room
+        auto.learn(machine.cycle(plan.depth, plan.mode))
+
+
+@pytest.mark.parametrize(
+    ("rate", "table", "best"), [(0.9, FLAT, {6, 7, 8}), (0.5, FLAT, {1, 2, 3}), (0.8, STEEP, {1})]
+)
+def test_it_settles_near_the_best_depth(rate, table, best):
+    depths = run(make(table), Machine(table.verify, table.draft_step_seconds, iid(rate), noise=0.05), 3000)
+    late = depths[len(depths) // 2 :]
+    assert sum(depth in best for depth in late) > 0.8 * len(late)
+
+
+def test_a_useless_draft_is_switched_off_and_costs_little():
+    machine = Machine(STEEP.verify, 0.1, iid(0.0), noise=0.05)
+    auto = make(STEEP)
+    run(auto, machine, 512)
+    assert not auto.on
+    assert machine.seconds < 1.015 * machine.plain_seconds
+
+
+def test_why_it_is_off_is_said_with_numbers():
+    auto = make(CostTable((1, 2, 9), (0.1, 0.16, 0.58), 0.01))
+    assert auto.why_off is None
+    run(auto, Machine(lambda n: 0.04 + 0.06 * n, 0.01, iid(0.0)), 200)
+    assert auto.why_off is not None
+    assert "10.0 without" in auto.why_off
+    assert "10% of a plain step" in auto.why_off
+
+
+def test_drafting_comes_back_when_the_text_becomes_easy():
+    auto = make(FLAT)
+    machine = Machine(FLAT.verify, 0.08, lambda position: position > 600, noise=0.05)
+    run(auto, machine, 600)
+    assert not auto.on
+    depths = run(auto, machine, 1200)
+    assert auto.on
+    assert max(depths) == 8
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    slope=st.floats(0.0, 1.0),
+    step=st.floats(0.0, 0.6),
+    blocks=st.lists(st.tuples(st.integers(1, 80), st.floats(0, 1)), min_size=1, max_size=8),
+)
+@settings(deadline=None, max_examples=60)
+def test_the_loss_against_plain_decoding_is_bounded_whatever_happens(seed, slope, step, blocks):
+    """Adversarial acceptance, costs that the table is wrong about: ledger and probing budget hold."""
+    chance = random.Random(seed)
+    agrees = [chance.random() < rate for length, rate in blocks for _ in range(length)]
+    table = CostTable((1, 2, 9), (1.0, 1.05, 1.4), 0.05)
+    machine = Machine(lambda n: 1 + slope * (n - 1), step, lambda p: agrees[p % len(agrees)])
+    run(make(table), machine, 1000)
+    worst_cycle = 1 + slope * 8 + step * 8
+    # One ledger, the credit that may be lost again, a last cycle for each trip, and 2 % for probes.
+    assert machine.seconds - machine.plain_seconds <= LIMIT + CREDIT + 3 * worst_cycle + 0.03 * 1000
+
+
+def test_plain_steps_anchor_the_claim_of_being_faster():
+    auto = make(FLAT)
+    machine = Machine(FLAT.verify, 0.08, iid(0.6), noise=0.05)
+    modes = []
+    while machine.position < 1000:
+        plan = auto.plan(100)
+        modes.append(plan.mode)
+        auto.learn(machine.cycle(plan.depth, plan.mode))
+    assert 1 <= modes.count(Mode.ANCHOR) <= 1000 / 48
+
+
+def test_with_no_table_the_first_step_is_plain():
+    table = CostTable((1, 2, 9), (1.0, 1.1, 1.8), 0.1, measured=False)
+    assert make(table).plan(100).mode is Mode.ANCHOR
+
+
+def test_cycles_of_another_drafter_teach_costs_but_not_acceptance():
+    auto = make(FLAT)
+    before = auto.hazards.rates()
+    for _ in range(20):
+        auto.learn_elsewhere(cycle_of(7, 0, verify=3.0, source=Source.LOOKUP))
+    assert auto.hazards.rates() == before
+    assert auto.costs.verify(8) == pytest.approx(3.0, rel=0.1)
+
+
+def test_reading_up_on_what_it_missed_does_not_make_the_draft_look_slow():
+    auto = make(FLAT)
+    auto.learn(cycle_of(4, 4, verify=1.1, draft=30.0))
+    for _ in range(5):
+        auto.learn(cycle_of(4, 4, verify=1.1, draft=0.32))
+    assert auto.costs.draft(1) == pytest.approx(0.08, rel=0.05)

@@ -1,0 +1,128 @@
+"""Ending proposals early: worth against cost, calibration, and the discard trap."""
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localspec.speculation.costs import Costs, CostTable
+from localspec.speculation.stopping import BINS, Confidence, Stopper, bin_of
+
+TABLE = CostTable((1, 2, 9), (1.0, 1.3, 3.4), 0.1)  # a token more costs 0.3 to verify and 0.1 to draft
+
+
+def stopper(rate=1.0, depths=tuple(range(1, 9)), hazard=0.7, confidence=None):
+    return Stopper(
+        confidence or Confidence(), Costs(TABLE), hazard=lambda i: hazard, rate=rate, depths=depths, limit=8
+    )
+
+
+def propose(stopping, confidences):
+    """The number of tokens that a drafter would propose."""
+    for drafted, confidence in enumerate(confidences):
+        if not stopping.keeps(confidence, drafted):
+            return drafted
+        if not stopping.goes_on(drafted + 1):
+            return drafted + 1
+    return len(confidences)
+
+
+def test_sure_tokens_are_kept_and_doubtful_ones_end_the_proposal():
+    assert propose(stopper(), [0.99] * 8) == 8
+    assert propose(stopper(), [0.99, 0.99, 0.05, 0.99]) == 2
+
+
+def test_a_doubtful_first_token_means_plain_decoding():
+    assert propose(stopper(), [0.02]) == 0
+
+
+def test_the_faster_the_run_the_more_a_token_must_promise():
+    counts = [propose(stopper(rate), [0.8] * 8) for rate in (0.5, 1.0, 1.5, 3.0)]
+    assert counts == sorted(counts, reverse=True)
+    assert counts[0] > counts[-1]
+
+
+@given(st.lists(st.floats(0.01, 0.99), min_size=8, max_size=8), st.sets(st.integers(1, 8), min_size=1))
+def test_where_few_depths_are_allowed_proposals_end_only_there(confidences, depths):
+    allowed = tuple(sorted(depths))
+    stopping = stopper(depths=allowed)
+    assert propose(stopping, confidences[: allowed[-1]]) in {0, *allowed}
+
+
+def test_a_stair_in_the_costs_is_looked_beyond():
+    """Width 3 is dear and width 4 costs nothing more: stopping at the foot of the stair would be wrong."""
+    costs = Costs(CostTable((1, 2, 3, 4, 9), (1.0, 1.02, 1.9, 1.92, 2.0), 0.01))
+    stopping = Stopper(
+        Confidence(), costs, hazard=lambda i: 0.95, rate=2.0, depths=tuple(range(1, 9)), limit=8
+    )
+    assert propose(stopping, [0.95] * 8) == 8
+
+
+def test_calibration_learns_what_a_confidence_is_worth():
+    confidence, chance = Confidence(), random.Random(1)
+    assert confidence.rate(0.9) == pytest.approx(0.9)
+    for _ in range(400):
+        confidence.learn((0.9,), int(chance.random() < 0.5), 1)
+    assert confidence.rate(0.9) == pytest.approx(0.5, abs=0.1)
+    assert confidence.rate(0.2) == pytest.approx(0.2)
+
+
+def test_tokens_behind_a_rejection_are_not_judged():
+    confidence = Confidence()
+    for _ in range(50):
+        confidence.learn((0.1, 0.9), 0, 1)
+    assert confidence.rate(0.9) == pytest.approx(0.9)
+
+
+@given(st.floats(-1, 2))
+def test_every_confidence_has_a_bin(confidence):
+    assert 0 <= bin_of(confidence) < BINS
+
+
+def test_calibration_survives_storage():
+    confidence = Confidence()
+    confidence.learn((0.9, 0.5, 0.3), 2, 3)
+    assert Confidence(confidence.counts()).counts() == confidence.counts()
+
+
+def law_of_first_token(p, q, drops):
+    """The law of the first emitted token: draw x ~ q, maybe drop it, accept by min(1, p/q), else residual."""
+    law = np.zeros(len(p))
+    residual = np.maximum(p - q, 0)
+    residual = residual / residual.sum() if residual.sum() else p
+    for x, chance in enumerate(q):
+        if drops(q, x):
+            law += chance * p  # nothing proposed: the target decodes plainly
+        else:
+            accept = min(1.0, p[x] / chance)
+            law[x] += chance * accept
+            law += chance * (1 - accept) * residual
+    return law
+
+
+LAWS = list(
+    itertools.product(
+        [np.array([0.5, 0.3, 0.2]), np.array([0.05, 0.15, 0.8])],
+        [np.array([0.7, 0.2, 0.1]), np.array([0.4, 0.35, 0.25])],
+    )
+)
+
+
+@pytest.mark.parametrize(("p", "q"), LAWS)
+def test_dropping_by_confidence_leaves_the_law_of_the_target_untouched(p, q):
+    """The drafter's rule: `keeps` sees max q and never the token that was drawn."""
+
+    def drops(q, x):
+        return not stopper(rate=2.0).keeps(float(q.max()), 0)
+
+    assert law_of_first_token(p, q, drops) == pytest.approx(p, abs=1e-15)
+
+
+def test_the_discard_trap_is_real():
+    """Dropping a token for its own small q would bias the output, which is why `keeps` is not told it."""
+    p, q = LAWS[0]
+    biased = law_of_first_token(p, q, lambda q, x: q[x] < 0.3)
+    assert np.abs(biased - p).max() > 0.01

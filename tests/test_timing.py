@@ -1,0 +1,122 @@
+"""The numbers that users are shown: speed-up with its uncertainty, sources, histograms, percentiles."""
+
+import random
+
+import pytest
+
+from localspec.events import Cycle, Mode, Origin, Source
+from localspec.stats import Tally
+from localspec.timing import Histogram
+
+
+def cycle(accepted, drafted, seconds, *, mode=Mode.DRAFTING, source=Source.MODEL):
+    last = Origin.PLAIN if not drafted else Origin.BONUS if accepted == drafted else Origin.FIX
+    return Cycle(
+        tokens=(1,) * (accepted + 1),
+        origins=(Origin.ACCEPTED,) * accepted + (last,),
+        proposal=(1,) * drafted,
+        accepted=accepted,
+        depth=drafted,
+        source=source if drafted else Source.PLAIN,
+        width=drafted + 1,
+        draft_seconds=seconds / 4 if drafted else 0.0,
+        verify_seconds=seconds / 2,
+        other_seconds=seconds / 4 if drafted else seconds / 2,
+        mode=mode,
+    )
+
+
+def tally_of(*cycles):
+    tally = Tally()
+    for one in cycles:
+        tally.add(one)
+    return tally.stats()
+
+
+def test_without_a_plain_step_no_speed_up_is_claimed():
+    stats = tally_of(cycle(3, 3, 0.1))
+    assert stats.speedup is None
+    assert stats.saved_seconds is None
+
+
+def test_plain_decoding_is_exactly_as_fast_as_itself():
+    stats = tally_of(*(cycle(0, 0, s, mode=Mode.OFF) for s in (0.1, 0.2, 0.13)))
+    assert stats.speedup.value == pytest.approx(1.0)
+    assert stats.speedup.low == stats.speedup.high
+    assert stats.saved_seconds == pytest.approx(0.0)
+
+
+def test_the_speed_up_is_measured_against_the_plain_steps():
+    stats = tally_of(cycle(3, 3, 0.2), cycle(0, 0, 0.1), cycle(3, 3, 0.2))
+    assert stats.speedup.value == pytest.approx(0.9 / 0.5)
+    assert stats.saved_seconds == pytest.approx(0.4)
+    assert stats.speedup.low < 1.8 < stats.speedup.high
+
+
+def test_the_interval_holds_the_truth_and_narrows():
+    chance, hits, widths = random.Random(1), 0, []
+    for trial in range(200):
+        n = 200 if trial % 2 else 40
+        cycles = [
+            cycle(0, 0, chance.gauss(0.1, 0.006)) if i % 5 == 0 else cycle(2, 3, chance.gauss(0.15, 0.01))
+            for i in range(n)
+        ]
+        stats = tally_of(*cycles)
+        truth = 0.1 * stats.emitted / stats.decode_seconds
+        hits += stats.speedup.low <= truth <= stats.speedup.high
+        widths.append(stats.speedup.high - stats.speedup.low)
+    assert hits >= 180
+    assert sum(widths[1::2]) < 0.6 * sum(widths[0::2])
+
+
+def test_one_hiccup_among_the_plain_steps_does_not_inflate_the_claim():
+    plain = [cycle(0, 0, 0.1, mode=Mode.ANCHOR) for _ in range(7)]
+    stats = tally_of(*plain, cycle(0, 0, 1.0), *(cycle(3, 3, 0.2) for _ in range(20)))
+    assert (stats.plain_seconds - 1.7) / 80 == pytest.approx(0.1, rel=0.01)
+
+
+def test_every_token_has_a_source():
+    stats = tally_of(
+        cycle(2, 3, 0.1), cycle(5, 5, 0.1, source=Source.LOOKUP), cycle(0, 0, 0.1), cycle(0, 2, 0.1)
+    )
+    assert (stats.from_model, stats.from_lookup, stats.from_target) == (2, 5, 4)
+    assert stats.cycles_by_depth == (1, 0, 1, 1, 0, 1)
+
+
+def test_probes_and_switch_offs_are_counted_once_each():
+    modes = [
+        Mode.DRAFTING,
+        Mode.OFF,
+        Mode.OFF,
+        Mode.PROBE,
+        Mode.PROBE,
+        Mode.OFF,
+        Mode.PROBE,
+        Mode.DRAFTING,
+        Mode.OFF,
+    ]
+    stats = tally_of(*(cycle(0, 0, 0.1, mode=mode) for mode in modes))
+    assert (stats.probes, stats.switch_offs) == (2, 2)
+
+
+def test_percentiles_are_right_within_a_bin():
+    chance, histogram, values = random.Random(1), Histogram(), []
+    for _ in range(2000):
+        values.append(chance.expovariate(10))
+        histogram.add(values[-1])
+    values.sort()
+    assert histogram.percentiles().p50 == pytest.approx(values[1000], rel=0.06)
+    assert histogram.percentiles().p95 == pytest.approx(values[1900], rel=0.06)
+
+
+def test_tokens_of_one_cycle_come_at_once():
+    stats = tally_of(*(cycle(3, 3, 0.4) for _ in range(10)))
+    assert stats.token_gap_seconds.p50 == 0.0
+    assert stats.token_gap_seconds.p95 == pytest.approx(0.4, rel=0.05)
+    assert stats.cycle_seconds.p50 == pytest.approx(0.4, rel=0.05)
+
+
+def test_no_cycles_no_numbers():
+    stats = tally_of()
+    assert stats.cycles_by_depth == ()
+    assert stats.cycle_seconds.p95 == 0.0
