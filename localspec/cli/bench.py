@@ -1,0 +1,215 @@
+"""`localspec bench`: what speculative decoding brings with this pair on this machine."""
+
+import argparse
+import json
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from localspec.cli.bench_progress import BenchProgress
+from localspec.cli.options import Subparsers, add_pair_options
+from localspec.cli.run import CANCELLED, open_session
+from localspec.errors import BadSetting
+
+if TYPE_CHECKING:
+    from localspec.api import Session
+    from localspec.measure.bench import Arm, Limits, Outcome
+    from localspec.measure.bench_record import Subject
+    from localspec.measure.bench_summary import Summary
+    from localspec.measure.prompts import Prompt
+
+SECONDS = 300.0  # where neither a time nor a number of runs is given
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    parser = subparsers.add_parser(
+        "bench",
+        help="measure a pair against plain decoding",
+        description="Measure a pair against plain decoding: the same prompts by category, in turns, with "
+        "intervals and a verdict. What drafting learns meanwhile is used by later runs. Ctrl-C ends it and "
+        "keeps what was measured.",
+    )
+    parser.add_argument(
+        "name", nargs="?", metavar="PAIR", help="a pair by name; `localspec pairs` lists them"
+    )
+    add_pair_options(parser)
+    group = parser.add_argument_group("measurement")
+    group.add_argument(
+        "--depths", type=depths, default=(), metavar="N,N", help="fixed depths to measure beside auto"
+    )
+    group.add_argument(
+        "--temperature", type=temperatures, default=(0.0, 0.8), metavar="T,T", help="default: 0,0.8"
+    )
+    group.add_argument(
+        "--only", type=names, metavar="WHAT", help="categories: code, chat, prose, json, edit, long"
+    )
+    group.add_argument(
+        "--max-tokens", type=positive, default=128, metavar="N", help="of a reply (default: 128)"
+    )
+    length = group.add_mutually_exclusive_group()
+    length.add_argument("--runs", type=positive, metavar="N", help="rounds over all prompts")
+    length.add_argument(
+        "--seconds", type=float, metavar="S", help=f"stop after so long (default: {SECONDS:g})"
+    )
+    output = parser.add_argument_group("output")
+    output.add_argument("--json", action="store_true", help="print one JSON object instead of the report")
+    output.add_argument("--svg", type=Path, metavar="FILE", help="also draw the bars into an SVG file")
+    output.add_argument("--png", type=Path, metavar="FILE", help="also draw the bars into a PNG file")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from localspec.measure.bench import bench
+    from localspec.measure.bench_record import Subject
+    from localspec.measure.bench_summary import summarise
+
+    if arguments.png:
+        from localspec.measure.plot_png import require_pillow
+
+        require_pillow()
+    arguments.pair = one_pair(arguments)
+    prompts, began = chosen_prompts(arguments), perf_counter()
+    with open_session(arguments) as session, stop_on_interrupt(session) as stopped:
+        if not session.draft_name:
+            raise BadSetting(
+                f"{session.name} has no draft model to compare with", hint="add --draft FILE, or name a pair"
+            )
+        subject = Subject(
+            session.name,
+            session.target_name,
+            session.draft_name,
+            perf_counter() - began,
+            arguments.max_tokens,
+        )
+        progress = BenchProgress(sys.stderr, len(prompts) * len(arguments.temperature), limits(arguments))
+        try:
+            outcome = bench(
+                session,
+                prompts,
+                arms(arguments),
+                arguments.temperature,
+                limits(arguments),
+                on_step=progress.show,
+                stopped=stopped.is_set,
+            )
+        finally:
+            progress.clear()
+    summary = summarise(outcome.measurements)
+    tell(arguments, subject, outcome, summary)
+    return CANCELLED if outcome.stopped else 0
+
+
+def tell(arguments: argparse.Namespace, subject: "Subject", outcome: "Outcome", summary: "Summary") -> None:
+    """Print the report or the JSON, draw the files, keep the record."""
+    from localspec.measure.bench_record import keep, record
+    from localspec.measure.report import report
+    from localspec.measure.report_machine import this_machine
+
+    if not summary.rows:
+        print("Nothing was measured: no prompt was finished with every depth.", file=sys.stderr)
+        return
+    machine = this_machine(arguments.threads)
+    recorded = record(subject, machine, outcome, summary)
+    draw(arguments, summary)
+    if not outcome.stopped:
+        keep(subject.pair, recorded)
+    if arguments.json:
+        print(json.dumps(recorded))
+        return
+    print(f"{subject.target} with {subject.draft}, loaded in {subject.load_seconds:.1f} s")
+    print(f"{machine.sentence()}\n")
+    print(report(summary, shutil.get_terminal_size().columns))
+    if outcome.too_long:
+        print(f"No room in the context for: {', '.join(outcome.too_long)}.")
+    if outcome.stopped:
+        print("Stopped early: the intervals are as wide as that makes them.")
+
+
+def draw(arguments: argparse.Namespace, summary: "Summary") -> None:
+    """The charts of all temperatures, as the files that were asked for."""
+    from localspec.measure.plot import page
+    from localspec.measure.report import chart
+
+    drawing = page(*(chart(summary, temperature) for temperature in summary.temperatures))
+    try:
+        if arguments.svg:
+            from localspec.measure.plot_svg import svg
+
+            arguments.svg.write_text(svg(drawing), encoding="utf-8")
+        if arguments.png:
+            from localspec.measure.plot_png import write_png
+
+            write_png(drawing, arguments.png)
+    except OSError as error:
+        print(f"note: {error.filename} was not written: {error.strerror}", file=sys.stderr)
+
+
+@contextmanager
+def stop_on_interrupt(session: "Session") -> Iterator[threading.Event]:
+    """The first Ctrl-C ends the measurement and keeps it; the second one interrupts as usual."""
+    stopped = threading.Event()
+
+    def stop(*_: object) -> None:
+        signal.signal(signal.SIGINT, before)
+        stopped.set()
+        session.cancel()
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield stopped
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def one_pair(arguments: argparse.Namespace) -> str | None:
+    """The pair from whichever place it was named in."""
+    named = [name for name in (arguments.name, arguments.pair) if name]
+    if len(named) > 1:
+        raise BadSetting("the pair was named twice", hint=f"localspec bench {named[0]}")
+    return named[0] if named else None
+
+
+def chosen_prompts(arguments: argparse.Namespace) -> "tuple[Prompt, ...]":
+    from localspec.measure.prompts import Category, built_in_prompts
+
+    wanted = arguments.only or tuple(Category)
+    if unknown := set(wanted) - set(Category):
+        raise BadSetting(f"no category called {min(unknown)!r}", hint=f"there are: {', '.join(Category)}")
+    return tuple(prompt for prompt in built_in_prompts() if prompt.category in wanted)
+
+
+def arms(arguments: argparse.Namespace) -> "tuple[Arm, ...]":
+    from localspec.measure.bench import AUTO, PLAIN, fixed
+
+    return (PLAIN, AUTO, *(fixed(depth) for depth in arguments.depths))
+
+
+def limits(arguments: argparse.Namespace) -> "Limits":
+    from localspec.measure.bench import Limits
+
+    seconds = arguments.seconds if arguments.seconds or arguments.runs else SECONDS
+    return Limits(rounds=arguments.runs, seconds=seconds, max_tokens=arguments.max_tokens)
+
+
+def names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(","))
+
+
+def depths(text: str) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(positive(part) for part in text.split(",")))
+
+
+def temperatures(text: str) -> tuple[float, ...]:
+    return tuple(dict.fromkeys(float(part) for part in text.split(",")))
+
+
+def positive(text: str) -> int:
+    if (value := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{value} is not above 0")
+    return value

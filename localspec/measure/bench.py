@@ -1,0 +1,227 @@
+"""Plain against speculative decoding on the same prompts, in turns, until the time is up."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Protocol, Unpack
+
+from localspec.chat.options import ReplyOptions
+from localspec.errors import ContextFull
+from localspec.events import Event, Finished, FinishReason, Prefill, Reply, Started
+from localspec.measure.prompts import Category, Prompt, in_turn
+
+SEED = 20  # of the replies; each round has its own
+WARM_UP_TOKENS = 12
+
+
+class Session(Protocol):
+    """The part of a session that is needed here."""
+
+    def reset(self) -> None: ...
+
+    def stream(self, prompt: str, /, **options: Unpack[ReplyOptions]) -> Iterator[Event]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One way to decode."""
+
+    name: str
+    depth: int | None  # None is auto, 0 plain decoding
+
+    def options(self) -> ReplyOptions:
+        if self.depth == 0:
+            return {"speculate": False}
+        return {"depth": "auto" if self.depth is None else self.depth}
+
+
+PLAIN, AUTO = Arm("plain", 0), Arm("auto", None)
+
+
+def fixed(depth: int) -> Arm:
+    """Always this depth; above 0."""
+    return Arm(f"depth {depth}", depth)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One prompt, once with every arm: what is compared stands next to each other in time."""
+
+    prompt: Prompt
+    temperature: float
+    round: int
+    arms: tuple[Arm, ...]  # in the order in which they run
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One reply of one arm."""
+
+    prompt: str
+    category: Category
+    temperature: float
+    round: int
+    arm: str
+    prompt_tokens: int
+    reused_tokens: int  # of the prompt, found in the cache
+    prefill_seconds: float
+    decode_seconds: float  # from the end of the prefill to the end of the reply, by the clock on the wall
+    emitted: int
+    cycles: int
+    drafted: int
+    accepted: int
+    draft_seconds: float  # inside the draft model
+    finish_reason: FinishReason
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Emitted tokens / decode seconds: replies may differ in length, so seconds are not compared."""
+        return self.emitted / self.decode_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Where a bench stands: what runs next, and the reply before it."""
+
+    block: Block
+    arm: Arm
+    blocks_done: int
+    seconds: float  # since the bench began
+    last: Measurement | None
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When a bench ends: after the rounds, or when the time is up, whichever comes first."""
+
+    rounds: int | None = None  # over all prompts
+    seconds: float | None = None
+    max_tokens: int = 128  # of every reply, with every arm
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was measured; only blocks that every arm finished."""
+
+    measurements: tuple[Measurement, ...]
+    too_long: tuple[str, ...]  # prompts that the context has no room for
+    stopped: bool  # by the user, before the limits
+
+
+def blocks(prompts: Sequence[Prompt], temperatures: Sequence[float], arms: Sequence[Arm]) -> Iterator[Block]:
+    """Without end: round after round, one category after the other; who goes first changes all the time.
+
+    Within a category, a temperature and a prompt the order of the arms turns around from one block to the
+    next, so that whatever the first run of a prompt pays for, or a machine that grows warm, hits all alike.
+    """
+    ordered = in_turn(prompts)
+    places = {p.name: [q for q in ordered if q.category is p.category].index(p) for p in ordered}
+    number = 0
+    while True:
+        for prompt in ordered:
+            for nth, temperature in enumerate(temperatures):
+                yield Block(prompt, temperature, number, turned(arms, places[prompt.name] + nth + number))
+        number += 1
+
+
+def turned(arms: Sequence[Arm], number: int) -> tuple[Arm, ...]:
+    """Even numbers begin with another arm each time, and the odd number after it has the reverse order."""
+    start = number // 2 % len(arms)
+    order = (*arms[start:], *arms[:start])
+    return order[::-1] if number % 2 else order
+
+
+def bench(
+    session: Session,
+    prompts: Sequence[Prompt],
+    arms: Sequence[Arm],
+    temperatures: Sequence[float],
+    limits: Limits,
+    *,
+    on_step: Callable[[Step], None] = lambda step: None,
+    stopped: Callable[[], bool] = lambda: False,
+    clock: Callable[[], float] = perf_counter,
+) -> Outcome:
+    """Run blocks until a limit is reached or `stopped` says so; at least one block is tried."""
+    began, measured, too_long = clock(), list[Measurement](), list[str]()
+    warm_up(session, arms, temperatures, stopped)
+    blocks_done = 0
+    for block in blocks(prompts, temperatures, arms):
+        if stopped() or block.round == limits.rounds or len(too_long) == len(prompts):
+            break
+        if limits.seconds is not None and measured and clock() - began >= limits.seconds:
+            break
+        if block.prompt.name in too_long:
+            continue
+        found = list[Measurement]()
+        try:
+            for arm in block.arms:
+                last = (measured + found)[-1] if measured or found else None
+                on_step(Step(block, arm, blocks_done, clock() - began, last))
+                if stopped():
+                    break
+                found.append(measure(session, block, arm, limits.max_tokens, clock))
+        except ContextFull:
+            too_long.append(block.prompt.name)
+            continue
+        if stopped():
+            break
+        measured += found
+        blocks_done += 1
+    return Outcome(tuple(measured), tuple(too_long), stopped())
+
+
+def warm_up(
+    session: Session, arms: Sequence[Arm], temperatures: Sequence[float], stopped: Callable[[], bool]
+) -> None:
+    """The first reply of each kind allocates; nobody times it."""
+    for arm in arms:
+        if not stopped():
+            session.reset()
+            options = arm.options() | {"temperature": temperatures[0], "max_tokens": WARM_UP_TOKENS}
+            for _ in session.stream("Say hello.", **options):
+                pass
+
+
+def measure(
+    session: Session, block: Block, arm: Arm, max_tokens: int, clock: Callable[[], float]
+) -> Measurement:
+    """One reply to a conversation that holds nothing else."""
+    session.reset()
+    options = arm.options() | {
+        "temperature": block.temperature,
+        "max_tokens": max_tokens,
+        "seed": SEED + block.round,
+        "overflow": "error",
+    }
+    reply, decode_seconds = timed(session.stream(block.prompt.text, **options), clock)
+    stats = reply.stats
+    return Measurement(
+        prompt=block.prompt.name,
+        category=block.prompt.category,
+        temperature=block.temperature,
+        round=block.round,
+        arm=arm.name,
+        prompt_tokens=stats.prompt_tokens,
+        reused_tokens=stats.reused_tokens,
+        prefill_seconds=stats.prefill_seconds,
+        decode_seconds=decode_seconds,
+        emitted=stats.emitted,
+        cycles=stats.cycles,
+        drafted=stats.drafted,
+        accepted=stats.accepted,
+        draft_seconds=stats.draft_seconds,
+        finish_reason=reply.finish_reason,
+    )
+
+
+def timed(events: Iterator[Event], clock: Callable[[], float]) -> tuple[Reply, float]:
+    """The reply, and the seconds since its prompt was read: all that a reader waits for, not only the loop."""
+    began = clock()
+    for event in events:
+        match event:
+            case Started() | Prefill():
+                began = clock()
+            case Finished(reply=reply):
+                return reply, clock() - began
+    raise AssertionError("a run ends with Finished")

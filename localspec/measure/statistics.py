@@ -1,0 +1,98 @@
+"""What few and noisy measurements allow to say: medians, paired ratios, and bootstrap intervals."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+DRAWS = 4000  # of the bootstrap
+SEED = 1  # the same measurements give the same interval
+CONFIDENCE = 0.95
+LEAST_FREEDOM = 2  # below, an interval would be a guess
+
+Log = float
+"""The logarithm of a ratio: 2x and 0.5x are equally far from 1x."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A middle value with its 95 % interval; from 0 to infinity where too little is known."""
+
+    middle: float
+    low: float = 0.0
+    high: float = math.inf
+
+    @property
+    def known(self) -> bool:
+        return self.high < math.inf
+
+
+def mean_ratio(groups: Sequence[Sequence[Sequence[Log]]]) -> Interval:
+    """The geometric mean of paired ratios, every group with the same weight, with its bootstrap interval.
+
+    groups[g][p] holds the repeated measurements of prompt p in group g. Repetitions become their median, which
+    one disturbed run cannot move. The bootstrap resamples prompts within groups and repetitions within prompts,
+    so the interval is about other prompts of the same kinds. Raises ValueError without any ratio.
+    """
+    groups = [[prompt for prompt in group if prompt] for group in groups]
+    groups = [group for group in groups if group]
+    if not groups:
+        raise ValueError("no ratios")
+    middle = math.exp(float(np.mean([np.mean([np.median(prompt) for prompt in group]) for group in groups])))
+    count = sum(map(len, groups))
+    if count - len(groups) < LEAST_FREEDOM:
+        return Interval(middle)
+    random = np.random.default_rng(SEED)
+    means = np.mean([resampled_means(group, random) for group in groups], axis=0)
+    tail = expanded_tail(count, len(groups))
+    low, high = np.exp(np.quantile(means, [tail, 1 - tail]))
+    return Interval(middle, float(low), float(high))
+
+
+def resampled_means(prompts: Sequence[Sequence[Log]], random: np.random.Generator) -> np.ndarray:
+    """Means over resampled prompts of medians over their resampled repetitions, float64 [DRAWS]."""
+    medians = np.stack([resampled_medians(np.asarray(values), random) for values in prompts])
+    chosen = random.integers(len(prompts), size=(len(prompts), DRAWS))
+    means: np.ndarray = np.take_along_axis(medians, chosen, axis=0).mean(axis=0)
+    return means
+
+
+def resampled_medians(values: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    chosen = random.integers(values.size, size=(values.size, DRAWS))
+    medians: np.ndarray = np.median(values[chosen], axis=0)
+    return medians
+
+
+def median_interval(values: Sequence[float]) -> Interval:
+    """The median of repeated measurements, with its bootstrap interval."""
+    middle = float(np.median(values))
+    if len(values) - 1 < LEAST_FREEDOM:
+        return Interval(middle)
+    medians = resampled_medians(np.asarray(values), np.random.default_rng(SEED))
+    tail = expanded_tail(len(values), 1)
+    low, high = np.quantile(medians, [tail, 1 - tail])
+    return Interval(middle, float(low), float(high))
+
+
+def expanded_tail(count: int, groups: int) -> float:
+    """What to cut off each end of the bootstrap distribution, for `count` values in `groups` strata.
+
+    The bootstrap of a handful of values is too narrow: its spread is short by (n-1)/n, and it uses the
+    normal's tails where Student's are due. Both are made up for (Hesterberg 2015, expanded percentiles).
+    """
+    freedom = count - groups
+    width = student_quantile(freedom) * math.sqrt(count / freedom)
+    return 0.5 * math.erfc(width / math.sqrt(2))
+
+
+def student_quantile(freedom: int) -> float:
+    """The 97.5 % quantile of Student's t, from the normal's by Fisher's expansion; 3 % short at 2 degrees."""
+    z = 1.959964
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+    )
+    quantile: float = z + sum(term / freedom**power for power, term in enumerate(terms, start=1))
+    return quantile
