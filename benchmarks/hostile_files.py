@@ -2,8 +2,8 @@
 
     python benchmarks/hostile_files.py [--files 500] [--seed 1] [--workers 2]
 
-Every mutation by meaning of a tiny model (see tests/models/mutations.py), sampled. A run may succeed or end with
-exit code 1 and sentences; a signal, a traceback or a hang is a failure and is printed with the mutation.
+Every mutation by meaning of a tiny model (see tests/models/mutations.py), sampled. A run may succeed or end
+with exit code 1 and sentences; a signal, a traceback or a hang is a failure and is printed with the mutation.
 """
 
 import argparse
@@ -19,8 +19,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT))
 
-from tests.gguf import Shape, write_gguf
-from tests.models.mutations import RawFile, by_meaning, taken_apart
+from tests.gguf import Shape, write_gguf  # noqa: E402
+from tests.models.mutations import RawFile, by_meaning, taken_apart  # noqa: E402
 
 _SECONDS = 180
 

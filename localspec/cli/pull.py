@@ -2,10 +2,10 @@
 
 import argparse
 import sys
+from typing import TYPE_CHECKING
 
-from localspec.cli.progress_line import ProgressLine
-from localspec.models.registry import Pair, find
-from localspec.models.units import size_text
+if TYPE_CHECKING:
+    from localspec.models.registry import Pair
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -21,12 +21,19 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from localspec.models.registry import find
+
     pair = find(arguments.name)
-    return dry_run(pair) if arguments.dry_run else fetch(pair)
+    if arguments.dry_run:
+        dry_run(pair)
+    else:
+        fetch(pair)
+    return 0
 
 
-def fetch(pair: Pair) -> int:
-    """Pull with a progress display on stderr; Ctrl-C keeps what came."""
+def fetch(pair: "Pair") -> None:
+    """Pull with a progress display on stderr, where all of it goes; Ctrl-C keeps what came."""
+    from localspec.cli.progress_line import ProgressLine
     from localspec.models.download import pull
 
     display = ProgressLine(sys.stderr, name=pair.name)
@@ -38,13 +45,13 @@ def fetch(pair: Pair) -> int:
         raise
     finally:
         display.clear()
-    print(f"{pair.name} is ready: localspec run --pair {pair.name} PROMPT")
-    return 0
+    print(f"{pair.name} is ready: localspec run --pair {pair.name} PROMPT", file=sys.stderr)
 
 
-def dry_run(pair: Pair) -> int:
+def dry_run(pair: "Pair") -> None:
     from localspec.models.download import plan_pull
     from localspec.models.resolve import refuse_unless_runnable
+    from localspec.models.units import size_text
 
     refuse_unless_runnable(pair)
     files = plan_pull(pair)
@@ -59,4 +66,3 @@ def dry_run(pair: Pair) -> int:
             state = "to fetch"
         print(f"{file.name:<48} {size_text(file.bytes):>8}  {state}")
     print(f"{size_text(sum(file.to_fetch for file in files))} would be fetched.")
-    return 0

@@ -70,7 +70,14 @@ class Measurer:
         self._model: Model | None = None
 
     def measure(
-        self, path: str, gpu_layers: int | None, device: str | None, length: int, kv_type: str, rows: int
+        self,
+        path: str,
+        gpu_layers: int | None,
+        device: str | None,
+        length: int,
+        kv_type: str,
+        rows: int,
+        snapshots: int,
     ) -> dict[str, Any]:
         """Bytes of cache and of compute buffers by device, and the device of each layer."""
         key = (path, gpu_layers, device)
@@ -83,7 +90,14 @@ class Measurer:
                 key,
             )
         self._log.forget()
-        Context(self._model, length=length, kv_type_k=kv_type, kv_type_v=kv_type, rows_max=rows).close()
+        Context(
+            self._model,
+            length=length,
+            kv_type_k=kv_type,
+            kv_type_v=kv_type,
+            rows_max=rows,
+            snapshots=snapshots,
+        ).close()
         layers = [self._log.layers[layer] for layer in sorted(self._log.layers)]
         return {"cache": self._log.cache, "compute": self._log.compute, "layers": layers}
 

@@ -57,7 +57,7 @@ def _side(opened: OpenedFile, probe: Probe) -> Side:
 
 def _kv_bytes_per_token(opened: OpenedFile, probe: Probe) -> int:
     """What a longer context adds to the cache for each token."""
-    short, long = 1024, 8192
+    short, long = 1024, 1024 + 65_536  # far apart, because llama.cpp logs hundredths of a MiB
     sizes = [
         sum(probe.needs(opened.header, Load(length, gpu_layers=0)).cache.values()) for length in (short, long)
     ]

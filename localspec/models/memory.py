@@ -35,6 +35,7 @@ class MemoryWishes:
     draft: bool = True
     target_rows: int = 33  # of logits in one decode; compute buffers grow with it
     draft_rows: int = 1
+    snapshots: int = 7  # of a recurrent target while there is a draft: each is a whole state
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +162,13 @@ def _other_places(wished: _Choice, devices: Sequence[DeviceMemory]) -> list[str]
 def _measured(
     choice: _Choice, target: Header, draft: Header | None, wishes: MemoryWishes, measure: Measure
 ) -> dict[str, Needs]:
-    load = Load(choice.context, wishes.kv_type, choice.gpu_layers, rows=wishes.target_rows)
+    load = Load(
+        length=choice.context,
+        kv_type=wishes.kv_type,
+        gpu_layers=choice.gpu_layers,
+        rows=wishes.target_rows,
+        snapshots=wishes.snapshots if choice.draft else 0,
+    )
     needs = {"target": measure(target, load)}
     if choice.draft and draft is not None:
         layers, device = _draft_place(choice)

@@ -59,9 +59,11 @@ class Hub:
     def endpoint(self) -> str:
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
-    def add(self, repo: str, file: str, path: Path) -> Served:
-        with path.open("rb") as source:
-            sha256 = hashlib.file_digest(source, "sha256").hexdigest()
+    def add(self, repo: str, file: str, path: Path, sha256: str = "") -> Served:
+        """Serve a file, under `main` and under COMMIT; a hash that is given is not computed."""
+        if not sha256:
+            with path.open("rb") as source:
+                sha256 = hashlib.file_digest(source, "sha256").hexdigest()
         served = Served(path, sha256, path.stat().st_size)
         self.files[f"/{repo}/resolve/{COMMIT}/{file}"] = self.files[f"/{repo}/resolve/main/{file}"] = served
         return served

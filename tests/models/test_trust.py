@@ -49,7 +49,7 @@ def test_an_abort_in_the_child_is_a_sentence_here(raw, tmp_path, monkeypatch):
     path.write_bytes(broken.written())
     assert "nan" in first_hazard(header_of_file(path))
     monkeypatch.setattr(trust, "first_hazard", lambda _: None)
-    with pytest.raises(BadModelFile, match="gives up on model.gguf") as caught:
+    with pytest.raises(BadModelFile, match=r"gives up on model\.gguf") as caught:
         ensure_loadable(path)
     assert "\n" not in str(caught.value)
     assert stamps.read(path) is None
@@ -83,10 +83,15 @@ def test_hostile_files_end_in_sentences(raw, tmp_path):
     path = tmp_path / "model.gguf"
     for mutation in random.Random(3).sample(mutations, 12):
         path.write_bytes(mutation.written())
-        try:
-            ensure_loadable(path)
-        except LocalspecError as error:
-            assert "\n" not in str(error), mutation.note
+        assert "\n" not in outcome(path), mutation.note
+
+
+def outcome(path) -> str:
+    try:
+        ensure_loadable(path)
+    except LocalspecError as error:
+        return str(error)
+    return ""
 
 
 def test_the_reader_or_the_hazards_stop_nearly_all_that_is_bad_before_a_child_starts(raw):

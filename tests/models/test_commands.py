@@ -1,0 +1,258 @@
+"""The pair commands as a user types them."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from localspec.cli import main
+from localspec.cli.offer import fetch_if_wanted, offer_download, question
+from localspec.models import store
+from localspec.models.additions import add_pair
+from localspec.models.registry import find
+from localspec.models.resolve import PairNotOnDisk
+from tests.models.mutations import taken_apart
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+@pytest.fixture
+def known(served):
+    """The served pair, in the user's own models.toml."""
+    add_pair(served.pair)
+    return served
+
+
+def test_pull_fetches_and_says_how_to_run(known, capsys):
+    assert main(["pull", "tiny"]) == 0
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "sha256 verified" in told.err
+    assert "localspec run --pair tiny" in told.err
+    assert store.on_disk(find("tiny"))
+
+
+def test_dry_run_fetches_nothing(known, hub, capsys):
+    assert main(["pull", "tiny", "--dry-run"]) == 0
+    assert "would be fetched" in capsys.readouterr().out
+    assert hub.requests == []
+
+
+def test_an_unknown_name_ends_with_a_sentence_and_code_1(capsys):
+    assert main(["pull", "llama-3-8b"]) == 1
+    told = capsys.readouterr().err
+    assert "error: There is no pair called llama-3-8b." in told
+    assert "llama-3-8b+1b" in told
+
+
+def test_pairs_lists_everything_without_the_network(known, hub, capsys):
+    assert main(["pairs"]) == 0
+    listed = capsys.readouterr().out
+    assert listed.count("cannot run yet") == 9
+    assert "llama-3.1-8b+1b" in listed
+    assert "tiny" in listed
+    assert hub.requests == []
+
+
+def test_pairs_as_json(known, capsys):
+    assert main(["pull", "tiny"]) == 0
+    capsys.readouterr()
+    assert main(["pairs", "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["tiny"]["on_disk"]
+    assert rows["tiny"]["bytes"] == known.target.size + known.draft.size
+    assert rows["llama-3.1-8b+1b"]["aliases"] == ["llama-3-8b+1b"]
+    assert not rows["llama-3.1-8b+1b"]["on_disk"]
+    assert rows["llama-3.1-8b+1b"]["memory_bytes"] > rows["llama-3.1-8b+1b"]["bytes"]
+
+
+def test_list_and_rm(known, capsys):
+    assert main(["pull", "tiny"]) == 0
+    store.mark_used("tiny")
+    capsys.readouterr()
+    assert main(["list", "--json"]) == 0
+    row = next(row for row in json.loads(capsys.readouterr().out) if row["name"] == "tiny")
+    assert row["last_used"] is not None
+    assert all(file["removable"] for file in row["files"])
+    assert main(["rm", "tiny", "--json"]) == 0
+    removed = json.loads(capsys.readouterr().out)
+    assert removed["freed_bytes"] == known.target.size + known.draft.size
+    assert main(["list"]) == 0
+    assert "tiny" not in capsys.readouterr().out
+    assert main(["rm", "tiny"]) == 0
+    assert "nothing of tiny" in capsys.readouterr().out
+
+
+def test_pairs_add_pins_files_of_the_hub(served, capsys):
+    arguments = ["--target", "org/target:target.gguf", "--draft", "org/draft:draft.gguf", "--use", "tests"]
+    assert main(["pairs", "add", "mine", *arguments]) == 0
+    pair = find("mine")
+    assert (pair.target.sha256, pair.target.revision) == (served.target.sha256, served.pair.target.revision)
+    assert pair.context == 2048
+    assert main(["pull", "mine"]) == 0
+    assert store.on_disk(pair)
+
+
+def test_pairs_add_hashes_local_files(tiny_gguf, capsys):
+    assert (
+        main(["pairs", "add", "mine", "--target", str(tiny_gguf()), "--draft", str(tiny_gguf(layers=1))]) == 0
+    )
+    assert len(find("mine").target.sha256) == 64
+    assert store.on_disk(find("mine"))
+
+
+def test_pairs_add_refuses_what_does_not_fit(tiny_gguf, capsys):
+    arguments = ["--target", str(tiny_gguf()), "--draft", str(tiny_gguf(vocab="spm"))]
+    assert main(["pairs", "add", "mine", *arguments]) == 1
+    assert "cannot draft" in capsys.readouterr().err
+    assert main(["pairs"]) == 0
+    assert "mine" not in capsys.readouterr().out
+
+
+def test_info_judges_a_pair_on_the_hub_from_its_headers(known, hub, capsys):
+    assert main(["info", "tiny", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["target"]["vocabulary"] == told["draft"]["vocabulary"] == 1024
+    assert told["target"]["kv_bytes_per_token"] == 3 * 2 * 2 * 16 * 2
+    assert told["plan"]["context_length"] == 2048
+    assert store.missing(find("tiny"))
+
+
+def test_info_on_a_huge_file_reads_its_head_only(hub, tiny_gguf, tmp_path, capsys):
+    """5 GB, sparse: a header with a large vocabulary, one long tensor, and nothing else."""
+    raw = taken_apart(tiny_gguf(vocab_size=20_000, layers=1))
+    path = tmp_path / "huge.gguf"
+    path.write_bytes(raw.written())
+    with path.open("r+b") as file:
+        file.truncate(5_000_000_000)
+    hub.add("org/huge", "huge.gguf", path, sha256="0" * 64)
+    assert main(["info", "org/huge:huge.gguf"]) == 0
+    assert "5.0 GB" in capsys.readouterr().out
+    assert hub.sent["huge.gguf"] < 16_000_000
+
+
+def test_info_names_the_first_difference_and_ends_with_1(tiny_gguf, capsys):
+    other = tiny_gguf(vocab_size=600)
+    assert main(["info", str(tiny_gguf()), "--draft", str(other)]) == 1
+    assert "token 509 is" in capsys.readouterr().err or "the target knows" in capsys.readouterr().err
+
+
+def test_info_shows_what_cannot_run_yet(hub, tiny_gguf, capsys):
+    assert main(["info", "qwen3.5-4b+mtp"]) == 1
+    assert "error: " in capsys.readouterr().err
+
+
+@pytest.fixture
+def missing(known):
+    return PairNotOnDisk(find("tiny"))
+
+
+class Terminal:
+    """Enough of a stream to be asked on."""
+
+    def __init__(self, isatty: bool) -> None:
+        self.text = ""
+        self.isatty = lambda: isatty
+
+    def write(self, text: str) -> None:
+        self.text += text
+
+    def flush(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("answer", "wanted"), [("", True), ("Y", True), ("yes", True), ("n", False), ("what", False)]
+)
+def test_a_terminal_is_asked(missing, monkeypatch, answer, wanted):
+    monkeypatch.setattr("sys.stdin", Terminal(isatty=True))
+    terminal = Terminal(isatty=True)
+    assert offer_download(missing, terminal, lambda: answer) is wanted
+    assert "fits" in terminal.text
+    assert "fetch it? [Y/n]" in terminal.text
+
+
+def test_nobody_is_asked_where_there_is_no_terminal(missing):
+    assert offer_download(missing, Terminal(isatty=False), lambda: "y") is False
+    with pytest.raises(PairNotOnDisk):
+        fetch_if_wanted(missing, pull=False)
+
+
+def test_pull_is_not_asked_about(missing):
+    fetch_if_wanted(missing, pull=True)
+    assert store.on_disk(find("tiny"))
+
+
+def test_the_question_has_the_size_that_is_left(missing, known):
+    assert f"{(known.target.size + known.draft.size) / 1000:.0f} kB" in question(missing)
+
+
+def command(*arguments: str, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "localspec", *arguments],
+        env=os.environ | environment,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_kills_at_random_moments_cost_next_to_nothing(known, hub):
+    """benchmarks/pull_kills.py does this 100 times on 200 MB."""
+    hub.bytes_per_second = 400_000
+    chance = random.Random(5)
+    for _ in range(3):
+        process = command("pull", "tiny")
+        asked = len(hub.gets())
+        while len(hub.gets()) == asked and process.poll() is None:
+            time.sleep(0.01)
+        time.sleep(chance.uniform(0, 0.2))
+        process.kill()
+        process.communicate()
+        assert not store.place(find("tiny").draft).exists()
+    hub.bytes_per_second = None
+    process = command("pull", "tiny")
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 0, told
+    assert {path.name for path in store.models_dir().rglob("*") if path.is_file()} == {
+        "target.gguf",
+        "draft.gguf",
+    }
+    assert hub.sent.total() < 1.3 * (known.target.size + known.draft.size)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a console's Ctrl-C cannot be sent to one process there")
+def test_ctrl_c_keeps_what_came_and_says_how_to_go_on(known, hub):
+    hub.bytes_per_second = 200_000
+    process = command("pull", "tiny")
+    while not hub.sent.total():
+        time.sleep(0.01)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Go on with: localspec pull tiny" in told
+    assert "Traceback" not in told
+    assert list(store.models_dir().rglob("*.part"))
+
+
+def test_offline_is_honoured(known, hub):
+    process = command("pull", "tiny", HF_HUB_OFFLINE="1")
+    _, told = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert "HF_HUB_OFFLINE" in told
+    assert hub.requests == []
+
+
+def test_a_proxy_is_used(known, hub):
+    """The hub itself serves as the proxy: it is asked with a whole address."""
+    process = command("pull", "tiny", HF_ENDPOINT="http://hub.example", HTTP_PROXY=hub.endpoint, NO_PROXY="")
+    process.communicate(timeout=60)
+    assert any(request.path.startswith("http://hub.example/") for request in hub.requests)
