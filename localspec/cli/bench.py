@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from localspec.measure.bench import Arm, Limits, Outcome
     from localspec.measure.bench_record import Subject
     from localspec.measure.bench_summary import Summary
+    from localspec.measure.plot import Chart
     from localspec.measure.prompts import Prompt
 
 SECONDS = 300.0  # where neither a time nor a number of runs is given
@@ -69,10 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     from localspec.measure.bench_record import Subject
     from localspec.measure.bench_summary import summarise
 
-    if arguments.png:
-        from localspec.measure.plot_png import require_pillow
-
-        require_pillow()
+    files_of(arguments)
     arguments.pair = one_pair(arguments)
     prompts, began = chosen_prompts(arguments), perf_counter()
     with open_session(arguments) as session, stop_on_interrupt(session) as stopped:
@@ -116,7 +114,7 @@ def tell(arguments: argparse.Namespace, subject: "Subject", outcome: "Outcome", 
         return
     machine = this_machine(arguments.threads)
     recorded = record(subject, machine, outcome, summary)
-    draw(arguments, summary)
+    write_drawing(arguments, charts(summary))
     if not outcome.stopped:
         keep(subject.pair, recorded)
     if arguments.json:
@@ -131,23 +129,40 @@ def tell(arguments: argparse.Namespace, subject: "Subject", outcome: "Outcome", 
         print("Stopped early: the intervals are as wide as that makes them.")
 
 
-def draw(arguments: argparse.Namespace, summary: "Summary") -> None:
-    """The charts of all temperatures, as the files that were asked for."""
-    from localspec.measure.plot import page
+def charts(summary: "Summary") -> "tuple[Chart, ...]":
     from localspec.measure.report import chart
 
-    drawing = page(*(chart(summary, temperature) for temperature in summary.temperatures))
+    return tuple(chart(summary, temperature) for temperature in summary.temperatures)
+
+
+def write_drawing(arguments: argparse.Namespace, drawn: "tuple[Chart, ...]") -> None:
+    """The charts as the files that were asked for."""
+    from localspec.measure.plot import page
+
     try:
         if arguments.svg:
             from localspec.measure.plot_svg import svg
 
-            arguments.svg.write_text(svg(drawing), encoding="utf-8")
+            arguments.svg.write_text(svg(page(*drawn)), encoding="utf-8")
         if arguments.png:
             from localspec.measure.plot_png import write_png
 
-            write_png(drawing, arguments.png)
+            write_png(page(*drawn), arguments.png)
     except OSError as error:
         print(f"note: {error.filename} was not written: {error.strerror}", file=sys.stderr)
+
+
+def files_of(arguments: argparse.Namespace) -> None:
+    """Refuse what could not be written before anything is measured."""
+    if arguments.png:
+        from localspec.measure.plot_png import require_pillow
+
+        require_pillow()
+    for path in (arguments.svg, arguments.png):
+        if path and not path.absolute().parent.is_dir():
+            raise BadSetting(
+                f"there is no folder {path.absolute().parent}", hint="make it, or name another file"
+            )
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import Protocol, Unpack
 
 from localspec.chat.options import ReplyOptions
 from localspec.errors import ContextFull
-from localspec.events import Event, Finished, FinishReason, Prefill, Reply, Started
+from localspec.events import Cycle, Event, Finished, FinishReason, Piece, Prefill, Reply, Started
 from localspec.measure.prompts import Category, Prompt, in_turn
 
 SEED = 20  # of the replies; each round has its own
@@ -216,12 +216,14 @@ def measure(
 
 
 def timed(events: Iterator[Event], clock: Callable[[], float]) -> tuple[Reply, float]:
-    """The reply, and the seconds since its prompt was read: all that a reader waits for, not only the loop."""
-    began = clock()
+    """The reply, and the seconds from the end of its prompt to the end of its text, by a reader's clock."""
+    began = ended = clock()
     for event in events:
         match event:
             case Started() | Prefill():
                 began = clock()
+            case Cycle() | Piece():
+                ended = clock()
             case Finished(reply=reply):
-                return reply, clock() - began
+                return reply, ended - began
     raise AssertionError("a run ends with Finished")

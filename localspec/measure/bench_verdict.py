@@ -106,6 +106,6 @@ def because(row: Row) -> str:
         return "Hardly anything was drafted, because it did not pay."
     cost = f" A draft token costs {row.draft_cost:.0%} of a plain one." if row.draft_cost else ""
     return (
-        f"{row.acceptance_rate:.0%} of drafts are accepted and {row.mean_accepted_length:.2f} tokens come out "
-        f"of a target pass.{cost}"
+        f"{row.acceptance_rate:.0%} of drafts are accepted and {row.mean_accepted_length:.2f} tokens "
+        f"come out of a target pass.{cost}"
     )

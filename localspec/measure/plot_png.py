@@ -1,5 +1,6 @@
 """A page of charts as PNG, drawn by Pillow: one wheel, no system libraries, and a font inside."""
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,11 @@ ANCHORS = {"start": "lm", "middle": "mm", "end": "rm"}
 
 def require_pillow() -> None:
     """Asked before anything is measured. Raises BadSetting where Pillow is missing."""
-    try:
-        import PIL  # noqa: F401
-    except ImportError as error:
+    if find_spec("PIL") is None:
         raise BadSetting(
             "PNG files need Pillow, which is not installed",
             hint='pip install "localspec[png]", or use --svg',
-        ) from error
+        )
 
 
 def write_png(page: Page, path: Path) -> None:

@@ -31,9 +31,9 @@ class Interval:
 def mean_ratio(groups: Sequence[Sequence[Sequence[Log]]]) -> Interval:
     """The geometric mean of paired ratios, every group with the same weight, with its bootstrap interval.
 
-    groups[g][p] holds the repeated measurements of prompt p in group g. Repetitions become their median, which
-    one disturbed run cannot move. The bootstrap resamples prompts within groups and repetitions within prompts,
-    so the interval is about other prompts of the same kinds. Raises ValueError without any ratio.
+    groups[g][p] holds the repeated measurements of prompt p in group g. Repetitions become their median,
+    which one disturbed run cannot move. The bootstrap resamples prompts within groups and repetitions within
+    prompts, so the interval is about other prompts of the same kinds. Raises ValueError without any ratio.
     """
     groups = [[prompt for prompt in group if prompt] for group in groups]
     groups = [group for group in groups if group]

@@ -1,0 +1,86 @@
+"""`localspec tune`: measure what a pair's passes cost on this machine, for every later run."""
+
+import argparse
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from localspec.cli.bench import files_of, one_pair, stop_on_interrupt, write_drawing
+from localspec.cli.options import Subparsers, add_pair_options
+from localspec.cli.run import CANCELLED, open_session
+
+if TYPE_CHECKING:
+    from localspec.measure.tune import Curve
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    parser = subparsers.add_parser(
+        "tune",
+        help="measure what a pair's passes cost here",
+        description="Measure the target by batch width, the draft by step, and what changing the width "
+        "costs. Later runs with the same files, devices and threads start from it; without it they learn "
+        "the same while they run.",
+    )
+    parser.add_argument(
+        "name", nargs="?", metavar="PAIR", help="a pair by name; `localspec pairs` lists them"
+    )
+    add_pair_options(parser)
+    group = parser.add_argument_group("measurement")
+    group.add_argument("--seconds", type=float, default=60.0, metavar="S", help="about so long (default: 60)")
+    output = parser.add_argument_group("output")
+    output.add_argument("--json", action="store_true", help="print one JSON object instead of the report")
+    output.add_argument("--svg", type=Path, metavar="FILE", help="also draw the bars into an SVG file")
+    output.add_argument("--png", type=Path, metavar="FILE", help="also draw the bars into a PNG file")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from localspec.measure.tune import store, tune
+
+    files_of(arguments)
+    arguments.pair = one_pair(arguments)
+    with open_session(arguments) as session, stop_on_interrupt(session) as stopped:
+        engine = session.engine
+        progress = RoundLine()
+        try:
+            curve = tune(
+                engine.target,
+                engine.draft,
+                token=1,
+                seconds=arguments.seconds,
+                on_round=progress.show,
+                stopped=stopped.is_set,
+            )
+        finally:
+            progress.clear()
+        if curve and not stopped.is_set():
+            store(engine, curve)
+    if curve:
+        tell(arguments, curve)
+    return CANCELLED if stopped.is_set() else 0
+
+
+def tell(arguments: argparse.Namespace, curve: "Curve") -> None:
+    from localspec.measure.tune_report import as_json, chart, report
+
+    write_drawing(arguments, (chart(curve),))
+    if arguments.json:
+        print(json.dumps(as_json(curve)))
+    else:
+        print(report(curve, shutil.get_terminal_size().columns))
+
+
+class RoundLine:
+    """One line on stderr where that is a terminal."""
+
+    def show(self, done: int, most: int) -> None:
+        if sys.stderr.isatty():
+            print(
+                f"\r\x1b[Kmeasuring: round {done + 1} of at most {most}", end="", file=sys.stderr, flush=True
+            )
+
+    def clear(self) -> None:
+        if sys.stderr.isatty():
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
