@@ -99,6 +99,11 @@ class Session:
         self._dropped_turns = 0
 
     @property
+    def engine(self) -> Engine:
+        """The loaded pair itself, for measuring it while no reply runs."""
+        return self._engine
+
+    @property
     def messages(self) -> tuple[Message, ...]:
         """The conversation so far, reasoning left out."""
         return self._messages
