@@ -3,6 +3,7 @@
 import shutil
 from typing import TextIO
 
+from localspec.models.planning import outlook
 from localspec.models.progress import FileReady, Note, Progress, Proved, PullEvent, Stage
 from localspec.models.units import duration_text, size_text
 
@@ -22,8 +23,10 @@ class ProgressLine:
         match event:
             case Progress():
                 self._draw(event)
-            case Proved():
+            case Proved(target_header=target, draft_header=draft):
                 self._say(f"{self._name}: target and draft fit each other")
+                for sentence in outlook(target, draft):
+                    self._say(sentence)
             case FileReady(file=file, fetched=fetched):
                 came = f"{size_text(fetched)} fetched, " if fetched else ""
                 self._say(f"{file}: {came}sha256 verified")

@@ -11,7 +11,7 @@ from localspec.errors import BadModelFile, DownloadFailed, IncompatiblePair
 from localspec.models import hub, stamps, store
 from localspec.models.header import Header, header_of_file, read_header
 from localspec.models.hub import Patience, RemoteFile
-from localspec.models.hub_errors import of_system
+from localspec.models.hub_errors import RevisionGone, of_system
 from localspec.models.locks import FileLock
 from localspec.models.partial import PartialFile, PullCancelled, part_of
 from localspec.models.progress import FileReady, Meter, Note, OnProgress, Proved, Stage
@@ -143,7 +143,15 @@ class _Pull:
 
     def _look(self, file: HubFile) -> RemoteFile:
         """What the Hub has under the pin now; raises when it is not what was pinned."""
-        remote = hub.look(file.repo, file.file, file.revision, self._patience)
+        try:
+            remote = hub.look(file.repo, file.file, file.revision, self._patience)
+        except RevisionGone:
+            remote = hub.look(file.repo, file.file, patience=self._patience)
+            if remote.sha256 != file.sha256:
+                raise
+            self._progress(
+                Note(f"The pinned revision of {file.name} is gone; the newest one has the same file.")
+            )
         if remote.bytes != file.bytes:
             raise DownloadFailed(
                 f"{remote.name} was replaced: it has {remote.bytes:,} bytes, pinned are {file.bytes:,}.",

@@ -130,7 +130,7 @@ def read_range(remote: RemoteFile, start: int, length: int, patience: Patience |
 
 
 def _patiently(ask: Callable[[], _Answer], name: str, patience: Patience) -> _Answer:
-    from httpx2 import HTTPError
+    from httpx2 import HTTPError, InvalidURL
     from huggingface_hub.errors import HFValidationError
 
     failures = 0
@@ -139,7 +139,7 @@ def _patiently(ask: Callable[[], _Answer], name: str, patience: Patience) -> _An
             return ask()
         except LocalspecError:
             raise
-        except (OSError, HTTPError, HFValidationError) as error:
+        except (OSError, HTTPError, InvalidURL, HFValidationError) as error:
             failures += 1
             asked = wait_asked_for(error)
             if failures >= patience.tries or not is_passing(error) or not patience.allows(asked):

@@ -9,6 +9,10 @@ _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 _LATER = "What came so far is kept: run the same command again later."
 
 
+class RevisionGone(DownloadFailed):
+    """The pinned revision is not there any more."""
+
+
 def is_passing(error: Exception) -> bool:
     """Whether trying again soon may help."""
     import httpx2
@@ -54,7 +58,7 @@ def translated(error: Exception, name: str) -> LocalspecError:
         case errors.RepositoryNotFoundError():
             return UnknownPair(f"The repository {repo} does not exist, or is private.", hint=token)
         case errors.RevisionNotFoundError():
-            return DownloadFailed(
+            return RevisionGone(
                 f"The pinned revision of {name} is gone from the Hub.", hint="Choose another pair."
             )
         case errors.EntryNotFoundError():

@@ -3,10 +3,13 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from localspec.models.devices import DeviceMemory, with_host
+from localspec.errors import LocalspecError
+from localspec.models.devices import DeviceMemory, remember_devices, with_host
 from localspec.models.facts import header_at
+from localspec.models.header import Header
 from localspec.models.memory import MemoryWishes, Plan, plan
 from localspec.models.probe import Probe
+from localspec.models.units import size_text
 
 
 def plan_for_files(
@@ -20,6 +23,21 @@ def plan_for_files(
     devices: as llama.cpp lists them now; None asks for them in the child as well.
     Raises NotEnoughMemory, BadSetting, BadModelFile.
     """
+    if devices is not None:
+        remember_devices(tuple(devices))
     with Probe() as probe:
         here = probe.devices() if devices is None else with_host(tuple(devices))
         return plan(header_at(target), header_at(draft) if draft else None, here, wishes, probe.needs)
+
+
+def outlook(target: Header, draft: Header | None) -> tuple[str, ...]:
+    """How a pair would run on this machine, in sentences; also where it would not."""
+    try:
+        with Probe() as probe:
+            found = plan(target, draft, probe.devices(), MemoryWishes(), probe.needs)
+    except LocalspecError as error:
+        return (f"It would not run here: {error}",)
+    needs = " and ".join(
+        f"{size_text(need.total)} of {size_text(need.free)} on {need.device}" for need in found.needs
+    )
+    return (f"With {found.context_length:,} tokens of context it takes {needs}.", *found.lines)

@@ -84,7 +84,7 @@ class Probe:
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         if self._child is None:
             self._child = subprocess.Popen(
-                [sys.executable, "-m", "localspec.llama.measure_memory"],
+                [sys.executable, "-P", "-m", "localspec.llama.measure_memory"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,

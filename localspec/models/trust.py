@@ -44,7 +44,7 @@ def ensure_loadable(path: Path, gpu_layers: int | None = None) -> None:
 
 
 def _decode_in_child(path: Path, gpu_layers: int | None) -> None:
-    command = [sys.executable, "-m", "localspec.llama.first_decode", str(path)]
+    command = [sys.executable, "-P", "-m", "localspec.llama.first_decode", str(path)]
     limit = _SECONDS + path.stat().st_size / _BYTES_PER_SECOND
     try:
         done = subprocess.run(

@@ -51,8 +51,7 @@ class Hub:
         self.bytes_per_second = bytes_per_second
         self.before_body: Callable[[], None] = lambda: None
         handler = type("Handler", (_Handler,), {"hub": self})
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), handler)
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
 
     @property
@@ -65,7 +64,8 @@ class Hub:
             with path.open("rb") as source:
                 sha256 = hashlib.file_digest(source, "sha256").hexdigest()
         served = Served(path, sha256, path.stat().st_size)
-        self.files[f"/{repo}/resolve/{COMMIT}/{file}"] = self.files[f"/{repo}/resolve/main/{file}"] = served
+        for revision in (COMMIT, "main"):
+            self.files[f"/{repo}/resolve/{revision}/{file}"] = served
         return served
 
     def gets(self) -> list[Request]:
@@ -79,6 +79,13 @@ class Hub:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_: object) -> None:
+        """Clients that were killed or hung up are what the tests are about."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -156,6 +163,9 @@ class _Handler(BaseHTTPRequestHandler):
         )
         served = self.hub.files.get(self.path)
         if served is None:
+            if any(self.path.replace(COMMIT, "main") == path for path in self.hub.files):
+                self._fail(404, None, "RevisionNotFound")
+                return None
             repo_known = any(
                 path.startswith("/".join(self.path.split("/")[:3]) + "/") for path in self.hub.files
             )

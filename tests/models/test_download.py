@@ -1,6 +1,7 @@
 """Pulling a pair from a Hub that behaves, and from one that does not."""
 
 import errno
+import io
 import os
 import threading
 from pathlib import Path
@@ -13,7 +14,7 @@ from localspec.models.download import check_space, plan_pull, pull
 from localspec.models.partial import PartialFile, PullCancelled, part_of
 from localspec.models.progress import FileReady, Note, Progress, Proved
 from tests.models.conftest import pair_of
-from tests.models.hub import Hub
+from tests.models.hub import COMMIT, Hub
 
 
 def files_below(folder: Path) -> set[str]:
@@ -182,6 +183,26 @@ def test_the_token_goes_to_the_hub_and_never_to_another_origin(served, hub, monk
     assert {request.authorization for request in hub.requests} == {"Bearer hf_secret"}
 
 
+def test_a_pin_that_is_gone_is_replaced_by_the_same_file_only(served, hub, impatient):
+    del hub.files[f"/org/target/resolve/{COMMIT}/target.gguf"]
+    notes = []
+    pull(served.pair, progress=notes.append, patience=impatient)
+    assert any(isinstance(note, Note) and "pinned revision" in note.text for note in notes)
+    del hub.files[f"/org/draft/resolve/{COMMIT}/draft.gguf"]
+    store.place(served.pair.draft).unlink()
+    served.draft.said_sha256 = "0" * 64
+    with pytest.raises(DownloadFailed, match="pinned revision"):
+        pull(served.pair, patience=impatient)
+
+
+@pytest.mark.parametrize("endpoint", ["nonsense", "http://[bad", "ftp://hub"])
+def test_an_endpoint_that_is_none_is_one_sentence(served, monkeypatch, impatient, endpoint):
+    monkeypatch.setenv("HF_ENDPOINT", endpoint)
+    with pytest.raises(DownloadFailed) as caught:
+        pull(served.pair, patience=impatient)
+    assert "\n" not in str(caught.value)
+
+
 def test_an_unreachable_hub_is_one_sentence(served, monkeypatch, impatient):
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(DownloadFailed, match="cannot be reached"):
@@ -293,12 +314,11 @@ def test_no_space_is_asked_for_when_nothing_is_needed(tmp_path):
     [(errno.ENOSPC, "disk is full"), (errno.EROFS, "no permission"), (errno.EACCES, "no permission")],
 )
 def test_a_disk_that_refuses_is_one_sentence(served, monkeypatch, impatient, code, says):
-    def refuse(self, chunk):
-        from localspec.models.hub_errors import of_system
+    class Refusing(io.BytesIO):
+        def write(self, chunk):
+            raise OSError(code, os.strerror(code))
 
-        raise of_system(OSError(code, os.strerror(code), str(self.path)), self.remote.name)
-
-    monkeypatch.setattr(PartialFile, "_append", refuse)
+    monkeypatch.setattr(PartialFile, "_take_up", lambda part: setattr(part, "_file", Refusing()) or 0)
     with pytest.raises(DownloadFailed, match=says):
         pull(served.pair, patience=impatient)
 
