@@ -10,7 +10,7 @@ from localspec.chat.messages import Message
 from localspec.chat.options import ReplyOptions
 from localspec.chat.session import Session as Session
 from localspec.chat.session import last_reply
-from localspec.compose import WIDEST_BATCH, open_engine
+from localspec.compose import WIDEST_BATCH, is_demo, open_engine
 from localspec.errors import BadSetting
 from localspec.events import Event, Reply
 from localspec.llama.devices import BackendSummary, Device, backend_summary
@@ -45,8 +45,8 @@ def load(
     out comes from config.toml and LOCALSPEC_* variables, then from the memory plan.
     context_length in tokens; gpu_layers of the target (all by default where a GPU build is installed);
     threads on the CPU (physical cores by default); kv_type of the target's cache (f16; a smaller one changes
-    the text); speculate=False loads no draft model; pull=True fetches a pair that is not here; on_stage is
-    told what is being done. Raises the errors of `localspec.errors`.
+    the text); draft="lookup" drafts from the text alone; speculate=False is plain decoding; pull=True
+    fetches a pair that is not here; on_stage is told what is being done. Raises LocalspecErrors.
     """
     settings = Settings.load(
         pair=None if target else pair,
@@ -59,16 +59,24 @@ def load(
     check_at_least("context_length", settings.context, 16)
     check_at_least("gpu_layers", settings.gpu_layers, 0)
     check_at_least("threads", settings.threads, 1)
+    if draft == "lookup":
+        draft, drafts = None, False
+    else:
+        drafts = speculate
     wishes = MemoryWishes(
         context=settings.context,
         gpu_layers=settings.gpu_layers,
         kv_type=settings.kv_type or "f16",
         draft_device=settings.draft_device,
-        draft=speculate,
+        draft=drafts,
         target_rows=WIDEST_BATCH,
     )
     files = find_files(pair or (None if target else settings.pair), target, draft, pull=pull)
-    session = Session(open_engine(files, wishes, settings.threads, on_stage), reply_defaults(settings))
+    defaults = reply_defaults(settings, speculate)
+    if is_demo(files):
+        # Too small to gain much: it drafts all the same, because it is there to show how.
+        defaults.setdefault("depth", files.starting_depth)
+    session = Session(open_engine(files, wishes, settings.threads, on_stage), defaults)
     if target is None:
         mark_used(files.name)
     return session
@@ -87,10 +95,10 @@ def find_files(
         return resolve(pair, target, draft)
 
 
-def reply_defaults(settings: Settings) -> ReplyOptions:
+def reply_defaults(settings: Settings, speculate: bool) -> ReplyOptions:
     """What the user's configuration says about replies."""
     names = ("temperature", "top_k", "top_p", "min_p", "seed", "rule", "max_tokens", "system")
-    given: dict[str, Any] = {name: getattr(settings, name) for name in names}
+    given: dict[str, Any] = {name: getattr(settings, name) for name in names} | {"speculate": speculate}
     if settings.depth is not None:
         given["depth"] = int(settings.depth) if settings.depth.isdigit() else settings.depth
     return cast(ReplyOptions, {name: value for name, value in given.items() if value is not None})

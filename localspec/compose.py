@@ -4,14 +4,12 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 from localspec import demo
-from localspec.chat.options import Request
 from localspec.chat.session import Engine
 from localspec.chat.template import template_of
-from localspec.drafters.fixed import Fixed, Plain
-from localspec.drafters.model import ModelDrafter
+from localspec.drafting import PairDrafting, lessons_key
 from localspec.errors import RollbackUnsupported
 from localspec.llama.context import Context
-from localspec.llama.devices import devices
+from localspec.llama.devices import default_gpu, devices
 from localspec.llama.model import Model
 from localspec.models.compatibility import check
 from localspec.models.devices import DeviceMemory
@@ -19,15 +17,14 @@ from localspec.models.memory import MemoryWishes, Plan
 from localspec.models.planning import plan_for_files
 from localspec.models.resolve import PairFiles
 from localspec.models.trust import ensure_loadable
-from localspec.speculation.chain import Chain
-from localspec.speculation.protocols import Candidates, Rule, Strategy
+from localspec.speculation.protocols import Candidates
 from localspec.speculation.sampling import Sampling
 
 WIDEST_BATCH = 33  # tokens in a verify batch: the newest token and at most 32 draft tokens
 RECURRENT_DEPTH = 7  # draft tokens that can be taken back from a recurrent state: each costs a copy of it
 
 DEMO_NOTICE = (
-    "this is the small embedded demonstration pair; `localspec pairs` lists real ones, "
+    "this is the small embedded demonstration pair, which always drafts; `localspec pairs` lists real ones, "
     "`localspec pull NAME` fetches one"
 )
 
@@ -36,7 +33,7 @@ def open_engine(
     files: PairFiles, wishes: MemoryWishes, threads: int | None, on_stage: Callable[[str], None]
 ) -> Engine:
     """Load a pair; what was opened is closed again when a later step fails."""
-    embedded = {files.target, files.draft} <= {demo.target_path(), demo.draft_path(), None}
+    embedded = is_demo(files)
     if not embedded:
         on_stage("checking the files")
         check_files(files, wishes)
@@ -63,9 +60,22 @@ def open_engine(
             template=template,
             sampling=sampling,
             notices=(*([DEMO_NOTICE] if embedded else []), *plan.lines, *unsupported, *template_notices),
-            drafting=PairDrafting(target, draft, model.vocab.is_end, files.starting_depth),
+            drafting=PairDrafting(
+                target,
+                draft,
+                model.vocab.is_end,
+                starting_depth=files.starting_depth,
+                deepest=WIDEST_BATCH - 1,
+                device=device_of(model),
+                key=lessons_key(files, plan, threads),
+            ),
             close=opened.pop_all().close,
         )
+
+
+def is_demo(files: PairFiles) -> bool:
+    """Whether these are the embedded files, which need no check."""
+    return {files.target, files.draft} <= {demo.target_path(), demo.draft_path(), None}
 
 
 def check_files(files: PairFiles, wishes: MemoryWishes) -> None:
@@ -80,6 +90,12 @@ def memory_of_devices() -> tuple[DeviceMemory, ...]:
     return tuple(
         DeviceMemory(device.name, device.kind, device.free_bytes, device.total_bytes) for device in devices()
     )
+
+
+def device_of(model: Model) -> str:
+    """What decides the cost of a batch: the backend that computes the model, in lower case."""
+    gpu = default_gpu()
+    return gpu.backend.lower() if gpu and model.uses_gpu else "cpu"
 
 
 def open_target(
@@ -119,27 +135,3 @@ def open_draft(files: PairFiles, plan: Plan, threads: int | None, opened: ExitSt
         kv_type_v=plan.draft_kv_type,
         candidates=Candidates,
     )
-
-
-class PairDrafting:
-    """Makes the strategy of each reply from the pair's draft model."""
-
-    def __init__(
-        self, target: Context, draft: Context | None, is_end: Callable[[int], bool], starting_depth: int
-    ) -> None:
-        self._target = target
-        self._draft = draft
-        self._is_end = is_end
-        self._starting_depth = starting_depth
-        limit = target.rollback_limit
-        self._deepest = WIDEST_BATCH - 1 if limit is None else limit
-
-    def strategy(self, rule: Rule, request: Request) -> Strategy:
-        needed = Chain(request.sampling).candidates_needed()
-        self._target.set_top_k(needed)
-        depth = self._starting_depth if request.depth is None else request.depth
-        depth = min(depth, self._deepest)
-        if self._draft is None or not request.speculate or depth == 0:
-            return Plain()
-        self._draft.set_top_k(needed)
-        return Fixed(ModelDrafter(self._draft, rule, self._is_end), depth)

@@ -40,6 +40,9 @@ class Drafting(Protocol):
 
     def strategy(self, rule: Rule, request: Request) -> Strategy: ...
 
+    def store(self) -> None:
+        """Keep what was learned for the next run."""
+
 
 @dataclass(frozen=True, slots=True)
 class Engine:
@@ -238,7 +241,8 @@ class Session:
         )
         yield from self._take_notices(trimmed)
         tally = Tally(prompt_tokens=len(prompt), reused_tokens=reused)
-        yield from self._prefill(prompt, tally, drafts=request.speculate and request.depth != 0)
+        drafts = request.speculate and request.depth != 0 and strategy.why_off is None
+        yield from self._prefill(prompt, tally, drafts=drafts)
         reply = Writing(text, tally, engine.vocabulary)
         room = engine.target.capacity - len(prompt)
         if not self._cancelled.is_set():
@@ -250,13 +254,19 @@ class Session:
                 room=min(request.max_tokens or room, room),
                 is_end=engine.vocabulary.is_end,
             )
+            was_off: str | None = None
             for cycle in cycles:
                 yield from reply.absorb(cycle)
+                why_off = strategy.why_off
+                if why_off and not was_off:
+                    yield Notice(why_off)
+                was_off = why_off
                 if reply.ended or self._cancelled.is_set():
                     break
         yield from reply.finish()
         if not reply.ended and not self._cancelled.is_set() and len(reply.tokens) == room:
             yield Notice(f"the context of {engine.target.capacity} tokens is full")
+        engine.drafting.store()
         yield Finished(reply.result(seed, cancelled=self._cancelled.is_set()))
 
     def _take_notices(self, trimmed: int) -> Iterator[Notice]:

@@ -87,7 +87,7 @@ def prompt_of(arguments: argparse.Namespace) -> str:
 
 def show(events: Iterator[Event], *, quiet: bool) -> Reply:
     """Print text as it comes; reasoning goes to stderr, so that stdout holds the answer alone."""
-    written = "\n"
+    written, late = "\n", []
     for event in events:
         match event:
             case Piece(text=text, kind=Kind.ANSWER) if not quiet:
@@ -95,11 +95,15 @@ def show(events: Iterator[Event], *, quiet: bool) -> Reply:
                 written = text
             case Piece(text=text, kind=Kind.REASONING) if not quiet and sys.stderr.isatty():
                 print(f"\x1b[2m{text}\x1b[0m", end="", flush=True, file=sys.stderr)
-            case Notice(text=text):
+            case Notice(text=text) if written == "\n":
                 print(f"note: {text}", file=sys.stderr)
+            case Notice(text=text):
+                late.append(text)  # not into the middle of the text
             case Finished(reply=reply):
                 if not quiet and not written.endswith("\n"):
                     print(flush=True)
+                for text in late:
+                    print(f"note: {text}", file=sys.stderr)
                 return reply
     raise AssertionError("a run ends with Finished")
 

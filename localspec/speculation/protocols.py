@@ -172,6 +172,10 @@ class Rule(Protocol):
     def name(self) -> str:
         """What the user calls it."""
 
+    @property
+    def seed_decides(self) -> bool:
+        """Whether the seed and the target alone decide the text, whatever is drafted and how much."""
+
     def draw(self, row: Row, history: Sequence[int], start: int) -> Draw:
         """The draft token to follow `history`, from the draft model's row.
 

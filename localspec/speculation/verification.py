@@ -23,6 +23,7 @@ class Greedy:
 
     chain: Chain
     name: ClassVar[str] = "greedy"
+    seed_decides: ClassVar[bool] = True
 
     def draw(self, row: Row, history: Sequence[int], start: int) -> Draw:
         return _likeliest(self.chain, row, history)
@@ -38,6 +39,7 @@ class Compare:
     chain: Chain
     noise: Noise
     name: ClassVar[str] = "compare"
+    seed_decides: ClassVar[bool] = True
 
     def draw(self, row: Row, history: Sequence[int], start: int) -> Draw:
         return _likeliest(self.chain, row, history)
@@ -59,6 +61,7 @@ class Coupled:
     chain: Chain
     noise: Noise
     name: ClassVar[str] = "coupled"
+    seed_decides: ClassVar[bool] = True
 
     def draw(self, row: Row, history: Sequence[int], start: int) -> Draw:
         q = self.chain.distribution(row, history)
@@ -75,6 +78,7 @@ class Coupled:
 class Sampled:
     """Draw the draft from q and keep as much of it as p allows, by rejection or by block verification."""
 
+    seed_decides: ClassVar[bool] = False
     name: str
     judge: judgement.Judge
     chain: Chain

@@ -7,14 +7,17 @@ import pytest
 from localspec.chat.messages import Message
 from localspec.chat.session import Engine, Session
 from localspec.chat.template import ChatTemplate
-from localspec.compose import PairDrafting
+from localspec.drafting import PairDrafting
 from localspec.errors import BadSetting, ContextFull
 from localspec.events import Cycle, Finished, FinishReason, Notice, Piece, Prefill, Started
 from localspec.speculation.sampling import Sampling
 from tests.speculation.toys import Blend, Toy
 
 SYMBOLS = ".abcdefghijklmnopqrstu<>"  # "." ends a reply; < and > mark turns
-TEMPLATE = "{% for m in messages %}<{{ m.role[0] }}{{ m.content }}>{% endfor %}{% if add_generation_prompt %}<a{% endif %}"
+TEMPLATE = (
+    "{% for m in messages %}<{{ m.role[0] }}{{ m.content }}>{% endfor %}"
+    "{% if add_generation_prompt %}<a{% endif %}"
+)
 GREEDY = {"temperature": 0}
 
 
@@ -78,7 +81,7 @@ def session_of(seed=11, *, capacity=400, agreement=0.8, draft=True, end=True):
             template=ChatTemplate(TEMPLATE, bos_text="", eos_text=""),
             sampling=Sampling(),
             notices=("a notice",),
-            drafting=PairDrafting(target, drafts, vocabulary.is_end, starting_depth=3),
+            drafting=PairDrafting(target, drafts, vocabulary.is_end, starting_depth=3, deepest=16),
             close=lambda: closed.append(True),
         )
     )
@@ -272,10 +275,11 @@ def test_raw_text_has_no_template_and_leaves_the_conversation_alone():
     assert session.messages == ()
 
 
-def test_the_same_seed_gives_the_same_reply_and_no_seed_a_fresh_one():
+@pytest.mark.parametrize("rule", ["auto", "block", "rejection", "coupled", "compare"])
+def test_the_same_seed_gives_the_same_reply_and_no_seed_a_fresh_one(rule):
     session, *_ = session_of(end=False)
-    a = session.complete("abc", seed=5, max_tokens=40)
-    b = session.complete("abc", seed=5, max_tokens=40)
+    a = session.complete("abc", seed=5, max_tokens=40, rule=rule)
+    b = session.complete("abc", seed=5, max_tokens=40, rule=rule)
     fresh = {session.complete("abc", max_tokens=40).seed for _ in range(3)}
     assert a.tokens == b.tokens
     assert a.seed == 5

@@ -1,0 +1,98 @@
+"""The drafting of a loaded pair: makes the strategy of each reply, and stores what the pair teaches."""
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from localspec import settings
+from localspec.chat.options import Request
+from localspec.drafters.fixed import Fixed, Plain
+from localspec.drafters.lookup import LookupDrafter
+from localspec.drafters.model import ModelDrafter
+from localspec.drafters.tuning import Tuning, TuningState, depths_for, guess_for
+from localspec.llama.context import Context
+from localspec.llama.devices import backend_summary, devices
+from localspec.llama.threads import default_threads
+from localspec.models.memory import Plan
+from localspec.models.resolve import PairFiles
+from localspec.speculation.chain import Chain
+from localspec.speculation.priors import Priors
+from localspec.speculation.protocols import Rule, Strategy
+
+log = logging.getLogger(__name__)
+
+
+class PairDrafting:
+    """Who drafts for a target: its draft model, lookup in the text, or nobody."""
+
+    def __init__(
+        self,
+        target: Context,
+        draft: Context | None,
+        is_end: Callable[[int], bool],
+        *,
+        starting_depth: int,
+        deepest: int,
+        device: str = "cpu",
+        key: Mapping[str, str] | None = None,
+    ) -> None:
+        """`starting_depth` is for seeded replies; `deepest` is what one verify batch can hold of a draft.
+
+        `device`: where the target is: cuda, cpu, ... `key`: the files, devices and threads that the lessons
+        belong to; without one nothing is stored.
+        """
+        limit = target.rollback_limit
+        self._target = target
+        self._draft = draft
+        self._is_end = is_end
+        self._starting_depth = starting_depth
+        self._deepest = deepest if limit is None else min(deepest, limit)
+        self._priors = Priors(settings.data_dir() / "lessons")
+        self._key = key
+        known = self._priors.load(key, TuningState) if key else None
+        self.tuning = Tuning(guess_for(device), depths_for(device), most=max(self._deepest, 1), state=known)
+
+    def strategy(self, rule: Rule, request: Request) -> Strategy:
+        """The strategy of one reply: automatic, at a fixed depth, or none."""
+        needed = Chain(request.sampling).candidates_needed()
+        self._target.set_top_k(needed)
+        if not request.speculate or request.depth == 0 or self._deepest == 0:
+            return Plain()
+        model = None
+        if self._draft is not None:
+            self._draft.set_top_k(needed)
+            model = ModelDrafter(self._draft, rule, self._is_end)
+        depth = request.depth
+        if depth is None and request.seed is not None and not rule.seed_decides:
+            depth = self._starting_depth  # measured time must not decide what a seed reproduces
+        if depth is not None:
+            return Fixed(model or LookupDrafter(), min(depth, self._deepest))
+        return self.tuning.strategy(model, lookup=True, sampled=not request.sampling.greedy)
+
+    def store(self) -> None:
+        """Keep what was learned for the next run; a folder that cannot be written costs only that."""
+        if self._key is None:
+            return
+        try:
+            self._priors.save(self._key, self.tuning.state())
+        except OSError as error:
+            log.warning("what was learned about this pair could not be stored: %s", error)
+
+
+def lessons_key(files: PairFiles, plan: Plan, threads: int | None) -> dict[str, str]:
+    """What lessons belong to: the same files, loaded alike on the same devices with the same llama.cpp."""
+    summary = backend_summary()
+    return {
+        "target": identity(files.target),
+        "draft": identity(files.draft) if files.draft and plan.keep_draft else "",
+        "threads": str(threads or default_threads()),
+        "devices": ", ".join(device.description for device in devices()),
+        "layers": f"{plan.gpu_layers}, {plan.draft_gpu_layers} on {plan.draft_device}",
+        "cache": f"{plan.kv_type}, {plan.draft_kv_type}",
+        "build": f"{summary.binding_version} {summary.system_info}",
+    }
+
+
+def identity(path: Path) -> str:
+    facts = path.stat()
+    return f"{path.resolve()}:{facts.st_size}:{facts.st_mtime_ns}"
