@@ -116,7 +116,7 @@ def bar_shapes(chart: Chart, bar: Bar, left: float, y: float, scale: float) -> l
     shapes: list[Shape] = [
         Words(left - GAP, middle, bar.label, TEXT_SIZE, "end"),
         Box(left, y, bar.value * scale, BAR, BLUE if chart.is_good(bar) else RED),
-        Words(left + (bar.high or bar.value) * scale + GAP, middle, text, TEXT_SIZE, "start"),
+        Words(left + chart.end * scale + GAP, middle, text, TEXT_SIZE, "start"),
     ]
     if bar.low is not None and bar.high is not None:
         shapes.append(Line(left + bar.low * scale, middle, left + bar.high * scale, middle, INK))
