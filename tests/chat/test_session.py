@@ -261,7 +261,7 @@ def test_closing_while_a_reply_is_being_read_ends_it():
 
 
 def test_notices_are_said_once():
-    session, *_ = session_of()
+    session, *_ = session_of(draft=False)
     first = [e.text for e in session.stream("one", **GREEDY, max_tokens=2) if isinstance(e, Notice)]
     second = [e.text for e in session.stream("two", **GREEDY, max_tokens=2) if isinstance(e, Notice)]
     assert first == ["a notice"]

@@ -107,7 +107,9 @@ def test_ctrl_c_keeps_the_text_prints_the_numbers_and_exits_130(tiny_gguf):
     endless = tiny_gguf(context_length=32768, layers=4, embedding=128)
     command = [sys.executable, "-u", "-m", "localspec", "run", "a", "--raw", "--target", str(endless)]
     process = subprocess.Popen(
-        [*command, "--context", "32000", "--threads", "1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [*command, "--context", "32000", "--threads", "1", "--temperature", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
     first = process.stdout.read(1)
     time.sleep(0.05)
