@@ -77,8 +77,14 @@ class Probe:
 
     def _twin(self, header: Header, fingerprint: str) -> Path:
         if fingerprint not in self._twins:
-            folder = self._opened.enter_context(tempfile.TemporaryDirectory(prefix="localspec-"))
-            self._twins[fingerprint] = write_twin(header, Path(folder) / _AS_NAMED_IN_ERRORS)
+            try:
+                folder = self._opened.enter_context(tempfile.TemporaryDirectory(prefix="localspec-"))
+                self._twins[fingerprint] = write_twin(header, Path(folder) / _AS_NAMED_IN_ERRORS)
+            except OSError as error:
+                raise BackendFailure(
+                    f"No temporary file can be written: {error.strerror or error}.",
+                    hint="Make room in the folder for temporary files, or point TMPDIR to another one.",
+                ) from error
         return self._twins[fingerprint]
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:

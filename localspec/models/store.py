@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from localspec import settings
@@ -71,7 +72,8 @@ def mark_used(name: str) -> None:
         return
     times = last_uses()
     times[name] = time.time()
-    stamps.write_text_atomically(_uses_file(), json.dumps(times))
+    with suppress(OSError):  # nobody should fail to run for lack of a note about it
+        stamps.write_text_atomically(_uses_file(), json.dumps(times))
 
 
 def last_uses() -> dict[str, float]:

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -39,8 +40,8 @@ def ensure_loadable(path: Path, gpu_layers: int | None = None) -> None:
         # The child reads the same bytes, so that hashing them meanwhile costs next to nothing.
         hashed = None if known else beside.submit(stamps.sha256_of, path)
         _decode_in_child(path, gpu_layers)
-        stamp = known or stamps.write(path, hashed.result() if hashed else "")
-    stamps.mark_decoded(stamp, build)
+        with suppress(OSError):  # without a place for the stamp the file is tried again the next time
+            stamps.mark_decoded(known or stamps.write(path, hashed.result() if hashed else ""), build)
 
 
 def _decode_in_child(path: Path, gpu_layers: int | None) -> None:
