@@ -11,10 +11,11 @@ from localspec.speculation.stopping import Confidence, Stopper
 
 KEEP = 1.01  # a new depth must promise this much more than the one in use
 LOOK_AHEAD = 16  # every so many cycles the next larger depth is tried once, if it might be better
-OPTIMISM = 1.25  # standard errors in drafting's favour before it is switched off
+OPTIMISM = 1.0  # standard errors in drafting's favour before it is switched off
 HOPELESS_CYCLES = 2  # in a row, with no measured table: one wild measurement switches nothing off
 CAUTIOUS_DEPTH, TRUSTED = 3, 2  # the depth of an unknown draft until it has kept so many tokens
-STOP_AFTER = 24  # tokens kept before confidence may end a proposal
+THRIFT = 0.8  # of the run's speed is what a token must pay for: judging by all of it stops too often
+STOP_AFTER = 32  # tokens kept before confidence may end a proposal
 ANCHOR_TOKENS, ANCHOR_SHARE = (
     48,
     0.003,
@@ -86,7 +87,7 @@ class Auto:
             self.confidence,
             self.costs,
             hazard=lambda i: rates[min(i, len(rates)) - 1],
-            rate=max(self.value(0), self.value(self._depth), self._speeds.mean),
+            rate=THRIFT * max(self.value(0), self._speeds.mean),
             depths=self.depths,
             limit=plan.depth,
         )

@@ -12,8 +12,8 @@ from localspec.speculation.costs import Costs
 
 BINS = 10
 DECAY = 0.998  # per emitted token: about 500 tokens of memory
-IDENTITY = 8.0  # pseudo-counts for "a confidence is a probability"
-LAST_WEIGHT = 0.5  # how much the last token's chance says about the next one's
+IDENTITY = 4.0  # pseudo-counts for "a confidence is a probability"
+LAST_WEIGHT = 0.25  # how much the last token's chance says about the next one's
 EDGE = 4.0  # bins cover logits from -EDGE to EDGE
 
 

@@ -1,0 +1,123 @@
+"""The depth controller against the best fixed depth in hindsight and against plain decoding, in simulation.
+
+    python -m benchmarks.simulate_depth [--stopping] [--guess] [--seeds N] [--worst]
+
+6 cost curves x 9 acceptance processes x texts of 100, 300 and 2,000 tokens, each from a cold start: nothing is known
+about the draft. Clocks have 6 % noise and 1 % of cycles take four times as long. Every controller and every fixed
+depth meets the same texts. Regret is time against the fixed depth that is best on average for that curve, process
+and length; 0 is one of the depths.
+"""
+
+import argparse
+import random
+from dataclasses import dataclass
+from statistics import mean
+
+from benchmarks.controller.engine import run_auto, run_fixed
+from benchmarks.controller.worlds import CURVES, PROCESSES, Curve, make_text
+from localspec.speculation.costs import Costs, CostTable
+from localspec.speculation.depth import Auto
+from localspec.speculation.hazards import Hazards
+from localspec.speculation.stopping import Confidence
+
+LENGTHS = (100, 300, 2000)
+GUESS = CostTable((1, 2, 16), (0.4, 0.44, 1.0), 0.04, measured=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One curve, process and length; times relative to the alternatives, minus 1."""
+
+    curve: str
+    process: str
+    length: int
+    regret: float
+    loss: float
+    best: int
+    runs: tuple[float, ...]  # regret of each run against the depth that was best for that very text
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--stopping", action="store_true", help="end proposals early by confidence")
+    parser.add_argument("--doubt", type=float, default=0.7, help="noise of the confidence, on the logit")
+    parser.add_argument("--guess", action="store_true", help="costs are a guess instead of a calibration")
+    parser.add_argument(
+        "--seeds", type=int, default=16, help="texts of 100 tokens for each cell; fewer longer ones"
+    )
+    parser.add_argument("--worst", action="store_true", help="list the ten worst cells")
+    options = parser.parse_args()
+    cells = [
+        simulate(curve, process, length, seeds, options)
+        for curve in CURVES
+        for process in PROCESSES
+        for length, seeds in zip(
+            LENGTHS, (options.seeds, options.seeds // 2, max(options.seeds // 8, 1)), strict=True
+        )
+    ]
+    report(cells)
+    if options.worst:
+        for cell in sorted(cells, key=lambda cell: -cell.regret)[:10]:
+            print(
+                f"{cell.regret:+7.1%}  {cell.curve}, {cell.process}, {cell.length} tokens, best depth {cell.best}"
+            )
+
+
+def simulate(curve: Curve, process: str, length: int, seeds: int, options: argparse.Namespace) -> Cell:
+    autos, fixed = [], []
+    for seed in range(seeds):
+        text = make_text(PROCESSES[process], length, random.Random(f"{process}{length}{seed}"), options.doubt)
+        fixed.append({depth: run_fixed(curve, text, depth) for depth in (0, *curve.depths)})
+        auto = make_auto(curve, options)
+        autos.append(run_auto(curve, text, auto, random.Random(seed)).seconds)
+    means = {depth: mean(times[depth] for times in fixed) for depth in fixed[0]}
+    best = min(means, key=lambda depth: means[depth])
+    return Cell(
+        curve.name,
+        process,
+        length,
+        regret=mean(autos) / means[best] - 1,
+        loss=mean(autos) / means[0] - 1,
+        best=best,
+        runs=tuple(auto / min(times.values()) - 1 for auto, times in zip(autos, fixed, strict=True)),
+    )
+
+
+def make_auto(curve: Curve, options: argparse.Namespace) -> Auto:
+    table = GUESS if options.guess else calibrated(curve)
+    confidence = Confidence() if options.stopping else None
+    return Auto(Costs(table), Hazards(curve.depths[-1]), confidence, curve.depths)
+
+
+def calibrated(curve: Curve) -> CostTable:
+    """What a calibration of this curve would have found."""
+    widths = tuple(range(1, curve.depths[-1] + 2))
+    seconds = tuple(curve.verify(n) + (curve.overhead if n > 1 else 0.0) for n in widths)
+    return CostTable(widths, seconds, curve.draft(4) / 4)
+
+
+def report(cells: list[Cell]) -> None:
+    print(
+        f"{'tokens':>7}  {'against the best fixed depth':^31}  {'against plain':>13}  {'hindsight per text':^18}"
+    )
+    print(
+        f"{'':>7}  {'mean':>7} {'median':>7} {'p95':>7} {'max':>7}  {'worst':>13}  {'median':>9} {'p95':>8}"
+    )
+    for length in (*LENGTHS, None):
+        chosen = [cell for cell in cells if length in (cell.length, None)]
+        regrets, runs = [cell.regret for cell in chosen], [run for cell in chosen for run in cell.runs]
+        print(
+            f"{length or 'all':>7}  {mean(regrets):+7.1%} {quantile(regrets, 0.5):+7.1%} {quantile(regrets, 0.95):+7.1%}"
+            f" {max(regrets):+7.1%}  {max(cell.loss for cell in chosen):+13.1%}"
+            f"  {quantile(runs, 0.5):+9.1%} {quantile(runs, 0.95):+8.1%}"
+        )
+
+
+def quantile(values: list[float], share: float) -> float:
+    return sorted(values)[min(int(share * len(values)), len(values) - 1)]
+
+
+if __name__ == "__main__":
+    main()
