@@ -10,19 +10,24 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 # What each room may import from localspec, besides itself.
-BASE = {"errors", "events", "stats"}
+BASE = {"errors", "events", "stats", "timing"}
 ALGORITHM = BASE | {"speculation"}
 ROOMS = {
     "errors": set(),
-    "stats": {"events"},
+    "timing": set(),
+    "stats": {"events", "timing"},
     "events": {"stats"},
     "settings": {"errors"},
     "llama": {"errors"},
     "speculation": BASE,
     "drafters": ALGORITHM,
-    "chat": ALGORITHM | {"drafters"},
+    "structure": ALGORITHM | {"drafters"},
+    "chat": ALGORITHM | {"drafters", "structure"},
     "models": {"errors", "events", "settings"},
     "demo": set(),
+    "conversations": {"errors", "settings", "events", "stats"},
+    "drafting": ALGORITHM | {"chat", "drafters", "llama", "models", "settings", "structure"},
+    "compose": ALGORITHM | {"chat", "demo", "drafters", "drafting", "llama", "models"},
 }
 HEAVY = ("llama_cpp", "textual", "huggingface_hub", "numpy", "jinja2")
 
