@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from localspec import conversations
 
-
 from .code_blocks import last_code_block
 from .dialogue import Dialogue
 from .preferences import TokenStyle

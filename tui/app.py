@@ -15,7 +15,7 @@ from localspec.conversations import Conversation
 from localspec.engine.client import Engine
 from localspec.engine.messages import Load, ReplySettings
 
-from . import preferences
+from . import collector, preferences
 from .conductor import Conductor
 from .dialogue import Dialogue
 from .librarian import Librarian
@@ -70,6 +70,14 @@ class ChatApp(App[None]):
         """None of Textual's own: the one table has what they do."""
         return ()
 
+    def on_mount(self) -> None:
+        self._resting = self.set_interval(collector.REST_SECONDS, self._collect, pause=True)
+
+    def _collect(self) -> None:
+        if not self.conductor.busy:
+            self._resting.pause()
+            collector.collect()
+
     def new_dialogue(self, system: str) -> Dialogue:
         ready = self.conductor.ready
         pair = ready.pair if ready else self.conductor.load_request.pair or ""
@@ -97,6 +105,22 @@ class ChatApp(App[None]):
         await asyncio.to_thread(self.close_engines)
         self.exit()
 
+    def tidy_up(self) -> None:
+        """Collect garbage when nobody has typed or asked for a while after a reply."""
+        self._resting.reset()
+        self._resting.resume()
+
+    def on_key(self) -> None:
+        self._resting.reset()
+
     def close_engines(self) -> None:
         self.conductor.engine.close()
         self.librarian.close()
+
+
+def run(setup: Setup) -> int:
+    """Run the chat until the person leaves; the exit code."""
+    app = ChatApp(setup)
+    with collector.unhurried():
+        app.run()
+    return app.return_code or 0

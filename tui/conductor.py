@@ -21,7 +21,6 @@ from localspec.events import Event, Started
 
 from .live_turn import LiveTurn
 
-
 ENOUGH_TOKENS: Final = 16  # fewer say little about speed
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 LONG_BLOCK: Final = 3000  # characters; a block that grows longer is cut inside, for display only
-LONG_SEGMENT: Final = 6000  # characters; then the next block begins a Markdown widget of its own
+LONG_SEGMENT: Final = 1500  # characters; then the next block begins a Markdown widget of its own
 
 _FENCE = re.compile(r"^(?P<indent>\s*)(?P<marks>`{3,}|~{3,})(?P<info>.*)$")
 _CONTINUES = re.compile(r"^(\s|[-*+>|]|\d+[.)])")

@@ -48,14 +48,12 @@ def run(arguments: argparse.Namespace) -> int:
     engine.send(load)
     try:
         # Textual takes longer to import than the engine process to start: both happen at once.
-        from localspec.tui.app import ChatApp, Setup
+        from localspec.tui import app
 
         settings, system = reply_settings(arguments)
-        app = ChatApp(
-            Setup(engine, EngineProcess, folder, load, settings, system, resumed, theme=arguments.theme)
+        return app.run(
+            app.Setup(engine, EngineProcess, folder, load, settings, system, resumed, theme=arguments.theme)
         )
-        app.run()
-        return app.return_code or 0
     finally:
         engine.close()
 

@@ -43,7 +43,8 @@ def read(source: BinaryIO) -> Iterator[Any]:
 
 def _plain(value: Any) -> Any:  # noqa: ANN401
     if is_dataclass(value):
-        return {name: _plain(getattr(value, name)) for name in _names(type(value))}
+        kind: Any = type(value)
+        return {name: _plain(getattr(value, name)) for name in _names(kind)}
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
     return value
@@ -76,5 +77,6 @@ def _reader(hint: Any) -> Convert:  # noqa: ANN401
     if isinstance(hint, type) and issubclass(hint, Enum):
         return hint
     if is_dataclass(hint):
-        return _read_dataclass(hint)
+        kind: Any = hint
+        return _read_dataclass(kind)
     return lambda value: value

@@ -1,7 +1,6 @@
 """Does in the engine process what requests ask for, with a session of `localspec.api`."""
 
 import time
-from contextlib import closing
 from dataclasses import asdict
 from typing import Any
 
@@ -72,17 +71,15 @@ class PairWorkshop:
         if self._session is None:
             raise BadSetting("No pair is loaded.", hint="Choose one with Ctrl+O.")
         messages, options = call_of(turns, settings)
-        with closing(self._session.stream(messages, **options)) as events:
-            for event in events:
-                send(event)
-                if isinstance(event, Cycle) and event.proposal:
-                    send(ProposalText(tuple(map(self._session.text_of, event.proposal))))
-                if isinstance(event, Finished):
-                    return event.reply
-                if cancelled():
-                    # A cancel that came before the reply began was not for it to see.
-                    self._session.cancel()
-        raise AssertionError("a reply ends with Finished")
+        for event in self._session.stream(messages, **options):
+            send(event)
+            if isinstance(event, Cycle) and event.proposal:
+                send(ProposalText(tuple(map(self._session.text_of, event.proposal))))
+            if cancelled():
+                # The session forgets a cancel that came before the reply began.
+                self._session.cancel()
+        assert isinstance(event, Finished), "a reply ends with Finished"
+        return event.reply
 
     def _compare(self, request: Compare, send: Send, cancelled: Cancelled) -> None:
         """Drafting first: its seed serves the plain run as well."""

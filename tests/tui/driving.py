@@ -6,15 +6,15 @@ from collections.abc import Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from localspec.tui.app import ChatApp, Setup
+from localspec.tui.screens.chat import ChatScreen
+from localspec.tui.widgets.reply_view import ReplyView
+from localspec.tui.widgets.transcript import Remark
 from scripted_engine import Gate, Pace, ScriptedEngine, ScriptedWorkshop
 from textual.pilot import Pilot
 
 from localspec import conversations
 from localspec.conversations import Conversation
-from localspec.tui.app import ChatApp, Setup
-from localspec.tui.screens.chat import ChatScreen
-from localspec.tui.widgets.reply_view import ReplyView
-from localspec.tui.widgets.transcript import Remark
 
 
 class Chat:

@@ -15,10 +15,10 @@ def main() -> None:
     engine = EngineProcess(COMMAND)
     engine.start()
     engine.send(Load())
-    from localspec.tui.app import ChatApp, Setup
+    from localspec.tui import app
 
     resumed = conversations.find(folder / "conversations", sys.argv[2]) if len(sys.argv) > 2 else None
-    ChatApp(Setup(engine, lambda: EngineProcess(COMMAND), folder, resumed=resumed)).run()
+    app.run(app.Setup(engine, lambda: EngineProcess(COMMAND), folder, resumed=resumed))
 
 
 if __name__ == "__main__":

@@ -31,9 +31,9 @@ from localspec.engine.messages import (
     PullProgress,
     Quit,
     Ready,
+    ReplySettings,
     Report,
     Request,
-    ReplySettings,
     Stage,
 )
 from localspec.errors import LocalspecError, NotEnoughMemory
@@ -97,6 +97,7 @@ class Pace:
 
     cycle_seconds: float = 0.0
     load_seconds: float = 0.0
+    hurry_tokens: int = 0  # the first tokens of a reply come at five times the pace
 
 
 @dataclass
@@ -148,7 +149,7 @@ def reply_events(
         if cancelled():
             reason = FinishReason.CANCELLED
             break
-        time.sleep(pace.cycle_seconds)
+        time.sleep(pace.cycle_seconds / (5 if len(shown) < pace.hurry_tokens else 1))
         batch, cycle, drafted = make_cycle(pieces[len(shown) :], chance, speculate)
         tally.add(cycle)
         for (word, kind), origin in zip(batch, cycle.origins, strict=True):
@@ -353,7 +354,9 @@ if __name__ == "__main__":
 
     environ = os.environ
     pace = Pace(
-        float(environ.get("SCRIPT_CYCLE_SECONDS", "0.02")), float(environ.get("SCRIPT_LOAD_SECONDS", "0.3"))
+        float(environ.get("SCRIPT_CYCLE_SECONDS", "0.02")),
+        float(environ.get("SCRIPT_LOAD_SECONDS", "0.3")),
+        int(environ.get("SCRIPT_HURRY_TOKENS", "0")),
     )
     Server(*take_pipes()).serve(lambda: ScriptedWorkshop(pace))
     os._exit(0)

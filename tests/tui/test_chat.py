@@ -4,25 +4,27 @@ import asyncio
 
 import pytest
 from driving import running
-from scripted_engine import ESSAY, THOUGHT, Gate
-from textual.widgets import Markdown, Static
-
-from localspec.engine.messages import Ask, Died, Load, ReplySettings
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.compare import CompareScreen
+from localspec.tui.widgets import transcript
 from localspec.tui.widgets.completion import Completion
 from localspec.tui.widgets.inspector import Inspector
 from localspec.tui.widgets.live_tail import LiveTail
-from localspec.tui.widgets import transcript
+from localspec.tui.widgets.reply_view import Footer
+from localspec.tui.widgets.segment import Segment
 from localspec.tui.widgets.transcript import Earlier, UserMessage
+from scripted_engine import ESSAY, THOUGHT, Gate
+from textual.widgets import Static
+
+from localspec.engine.messages import Ask, Died, Load, ReplySettings
 
 
 def source(reply):
-    return "".join(document.source for document in reply.query(Markdown))
+    return "".join(document.source for document in reply.query(Segment))
 
 
 def footer(reply):
-    return str(reply.query_one(".footer", Static).content)
+    return "".join(str(footer.content) for footer in reply.query(Footer))
 
 
 def asked(chat):

@@ -3,10 +3,10 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from localspec.tui.settling import LONG_BLOCK, Settler, segments
 from scripted_engine import ESSAY
 
 from localspec.tui import settling
-from localspec.tui.settling import LONG_BLOCK, Settler, segments
 
 LINES = st.sampled_from(
     [

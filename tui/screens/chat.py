@@ -8,6 +8,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
+from textual.message import Message as TextualMessage
 from textual.screen import Screen
 from textual.widgets import OptionList, TextArea
 
@@ -30,8 +31,15 @@ from ..widgets.transcript import Earlier, Remark, Transcript, UserMessage
 if TYPE_CHECKING:
     from ..app import ChatApp
 
-TICK_SECONDS: Final = 1 / 12
+TICK_SECONDS: Final = 0.1
 _COMMAND = re.compile(r"/([a-z][a-z-]*)(?:\s+(.*))?$", re.DOTALL)
+
+
+class Tick(TextualMessage):
+    """Time to look at what the engine said."""
+
+    def can_replace(self, message: TextualMessage) -> bool:
+        return isinstance(message, Tick)
 
 
 class ChatScreen(Screen[None]):
@@ -69,7 +77,8 @@ class ChatScreen(Screen[None]):
         self.prompt.focus()
         await self.transcript.open(self.dialogue.messages)
         self.refresh_state()
-        self.set_interval(TICK_SECONDS, self.tick)
+        # A callback that awaits would be cancelled half-way when the timer stops; a message is seen through.
+        self.set_interval(TICK_SECONDS, lambda: self.post_message(Tick()))
 
     @property
     def prompt(self) -> Prompt:
@@ -81,6 +90,7 @@ class ChatScreen(Screen[None]):
 
     # -- what comes from the engine -----------------------------------------------------------------
 
+    @on(Tick)
     async def tick(self) -> None:
         """Take in what was reported since the last tick, and draw once."""
         for report in self.app.conductor.engine.drain():
@@ -97,6 +107,8 @@ class ChatScreen(Screen[None]):
 
     async def receive(self, report: Report) -> None:
         match report:
+            case Started() | Prefill() | Cycle() | Piece() | ProposalText():
+                self.app.conductor.absorb(report)
             case Stage():
                 self.app.conductor.stage = report.text
             case Ready():
@@ -111,15 +123,15 @@ class ChatScreen(Screen[None]):
                 await self._take_death(report)
             case Notice():
                 await self.remark(report.text)
-            case Started() | Prefill() | Cycle() | Piece() | ProposalText():
-                self.app.conductor.absorb(report)
             case _:
                 pass  # the hello; pairs and pulls come from the librarian's process
 
     async def _draw(self, turn: LiveTurn) -> None:
         fresh = turn.take_fresh()
         if fresh and self._reply is not None:
-            await self._reply.grow(fresh, self.app.preferences.tokens, turn.rejected)
+            # One frame for everything that the tick brought.
+            with self.app.batch_update():
+                await self._reply.grow(fresh, self.app.preferences.tokens, turn.rejected)
         self.query_one(Inspector).show(turn)
         self._show_context(turn.context_tokens)
 
@@ -183,6 +195,7 @@ class ChatScreen(Screen[None]):
         reply, self._reply = self._reply, None
         comparing = self.app.conductor.comparing
         self.app.conductor.end_turn()
+        self.app.tidy_up()
         if comparing or reply is None:
             self.refresh_state()
             return
@@ -283,8 +296,8 @@ class ChatScreen(Screen[None]):
         self.refresh_state()
 
     async def remark(self, what: str, hint: str = "", kind: str = "note") -> None:
-        """Say something in the conversation that is not part of it."""
-        await self.transcript.add(Remark(what, hint, kind))
+        """Say something in the conversation that is not part of it; before the reply that runs, if one does."""
+        await self.transcript.add(Remark(what, hint, kind), before=self._reply)
 
     def refresh_state(self) -> None:
         """Title, prompt and inspector as they are now."""
@@ -325,10 +338,7 @@ class ChatScreen(Screen[None]):
         command = commands.find(name or "")
         if command is None:
             return
-        if run and not command.argument:
-            self.prompt.clear()
-            await self.run_command(command.name)
-        elif run and self.prompt.text == f"/{command.name}":
+        if (run and not command.argument) or (run and self.prompt.text == f"/{command.name}"):
             self.prompt.clear()
             await self.run_command(command.name)
         else:

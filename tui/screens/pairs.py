@@ -13,7 +13,6 @@ from ..librarian import Librarian
 from ..readings import pull_status, size
 from .dialog import Dialog
 
-
 FITS: Final = {"gpu": "yes", "cpu": "in RAM", "no": "no"}
 
 

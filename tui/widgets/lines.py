@@ -26,7 +26,7 @@ class TitleBar(Static):
             else self._state[: width - len(name) - 4] + "…"
         )
         gap = max(1, width - len(name) - Content(state).cell_length)
-        self.update(Content.assemble((name, "bold $primary"), " " * gap, state))
+        self.update(Content.assemble((name, "bold $primary"), " " * gap, state), layout=False)
 
 
 class StatusLine(Static):
@@ -45,7 +45,7 @@ class StatusLine(Static):
     def on_resize(self) -> None:
         left = Content(self._left)
         gap = self.content_size.width - left.cell_length - self._right.cell_length
-        self.update(left if gap < 2 else left + Content(" " * gap) + self._right)
+        self.update(left if gap < 2 else left + Content(" " * gap) + self._right, layout=False)
 
 
 class KeyLine(Static):
@@ -64,4 +64,4 @@ class KeyLine(Static):
             if line.cell_length + len(label) + 2 > self.content_size.width:
                 break
             line += Content("  ") + Content.from_markup(f"[@click=screen.{command.action}]{label}[/]")
-        self.update(line)
+        self.update(line, layout=False)

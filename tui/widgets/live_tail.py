@@ -42,6 +42,7 @@ class LiveTail(Static):
     def __init__(self) -> None:
         super().__init__(markup=False, classes="tail")
         self._pieces: deque[Piece] = deque()
+        self._height = 0  # lines, as last drawn
 
     def grow(self, pieces: Iterable[Piece]) -> None:
         self._pieces.extend(pieces)
@@ -62,7 +63,13 @@ class LiveTail(Static):
         content = Content(text, spans)
         if style is TokenStyle.STRONG:
             content += Content("".join(rejected)).stylize(_REJECTED)
-        self.update(content + CURSOR)
+        self._draw(content + CURSOR)
+
+    def _draw(self, content: Content) -> None:
+        """Laying out the whole conversation costs far more than a line: only when the height changes."""
+        height = content.get_height({}, self.content_size.width) if self.content_size.width else 0
+        self.update(content, layout=height != self._height)
+        self._height = height
 
 
 def _spans(pieces: Iterable[Piece], style: TokenStyle) -> Iterable[Span]:

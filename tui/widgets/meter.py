@@ -42,10 +42,10 @@ class Meter(Static):
         if reading == self._reading:
             return
         self._reading = reading
-        self.update(draw(reading, self.content_size.width))
+        self.update(draw(reading, self.content_size.width), layout=False)
 
     def on_resize(self) -> None:
-        self.update(draw(self._reading, self.content_size.width))
+        self.update(draw(self._reading, self.content_size.width), layout=False)
 
 
 def draw(reading: Reading, width: int) -> Content:

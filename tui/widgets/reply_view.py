@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
-from textual.widgets import Markdown, Static
+from textual.widgets import Static
 
 from localspec.conversations import Message, Numbers
 from localspec.events import Kind, Piece
@@ -13,6 +13,7 @@ from localspec.events import Kind, Piece
 from ..preferences import TokenStyle
 from ..settling import Settled, Settler, begins_segment, segments
 from .live_tail import LiveTail
+from .segment import Segment
 
 OUTCOMES = {
     "cancelled": "stopped",
@@ -24,25 +25,28 @@ OUTCOMES = {
 
 
 class ReplyView(Vertical):
-    """Grows while tokens come, or shows a finished reply at once."""
+    """Grows while tokens come, or shows a finished reply at once; few widgets, as each costs at every layout."""
 
     def __init__(self, message: Message | None = None, *, unfolded: bool = False) -> None:
         super().__init__(classes="reply")
         self._message = message
         self._settler = Settler()
         self._segment_length = 0
-        self._body = Vertical(classes="body")
-        self._thinking = Thinking(unfolded)
-        self._tail = LiveTail()
-        self._footer = Static(markup=False, classes="footer")
+        self._unfolded = unfolded
+        self._thinking: Thinking | None = None
+        self._tail: LiveTail | None = None
 
     def compose(self) -> ComposeResult:
-        yield self._thinking
-        with self._body:
-            for source in segments(self._message.content) if self._message else ():
-                yield Markdown(source)
-        yield self._tail
-        yield self._footer
+        if self._message is None:
+            self._tail = LiveTail()
+            yield self._tail
+            return
+        if self._message.reasoning:
+            self._thinking = Thinking(self._unfolded)
+            yield self._thinking
+        for source in segments(self._message.content):
+            yield Segment(source)
+        yield Footer(self._message)
 
     def on_mount(self) -> None:
         if self._message is not None:
@@ -50,9 +54,10 @@ class ReplyView(Vertical):
 
     async def grow(self, pieces: Iterable[Piece], style: TokenStyle, rejected: Iterable[str] = ()) -> None:
         """Show new pieces; finished blocks move from the tail into Markdown."""
+        assert self._tail is not None, "a finished reply does not grow"
         answer = [piece for piece in pieces if piece.kind is Kind.ANSWER]
-        self._thinking.grow([piece for piece in pieces if piece.kind is Kind.REASONING])
-        if answer:
+        await self._think([piece for piece in pieces if piece.kind is Kind.REASONING])
+        if answer and self._thinking is not None:
             self._thinking.end()
         self._tail.grow(answer)
         for settled in self._settler.feed("".join(piece.text for piece in answer)):
@@ -64,17 +69,35 @@ class ReplyView(Vertical):
         """Settle everything and show the numbers."""
         for settled in self._settler.finish():
             await self._add(settled)
+        if self._tail is not None:
+            await self._tail.remove()
+        await self.mount(Footer(message))
         self._close(message)
 
+    @property
+    def settled_segments(self) -> list[Segment]:
+        """Those that nothing is appended to any more."""
+        segments = list(self.query_children(Segment))
+        return segments if self._message is not None else segments[:-1]
+
     def unfold_thinking(self, unfolded: bool) -> None:
-        self._thinking.unfold(unfolded)
+        self._unfolded = unfolded
+        if self._thinking is not None:
+            self._thinking.unfold(unfolded)
+
+    async def _think(self, pieces: list[Piece]) -> None:
+        if pieces and self._thinking is None:
+            self._thinking = Thinking(self._unfolded)
+            await self.mount(self._thinking, before=0)
+        if pieces and self._thinking is not None:
+            self._thinking.grow(pieces)
 
     async def _add(self, settled: Settled) -> None:
-        documents = self._body.query_children(Markdown)
+        documents = self.query_children(Segment)
         if not documents or begins_segment(self._segment_length, settled.source):
             self._segment_length = 0
-            document = Markdown()
-            await self._body.mount(document)
+            document = Segment()
+            await self.mount(document, before=self._tail)
         else:
             document = documents.last()
         self._segment_length += len(settled.source)
@@ -83,10 +106,16 @@ class ReplyView(Vertical):
 
     def _close(self, message: Message) -> None:
         self._message = message
-        self._tail.display = False
-        self._thinking.finish(message.reasoning, message.reasoning_tokens)
-        self._footer.update(footer(message))
+        if self._thinking is not None:
+            self._thinking.finish(message.reasoning, message.reasoning_tokens)
         self.add_class("-finished")
+
+
+class Footer(Static):
+    """How a reply ended and what it cost."""
+
+    def __init__(self, message: Message) -> None:
+        super().__init__(footer(message), markup=False, classes="footer")
 
 
 class Thinking(Vertical):
@@ -94,7 +123,6 @@ class Thinking(Vertical):
 
     def __init__(self, unfolded: bool) -> None:
         super().__init__(classes="thinking -unfolded" if unfolded else "thinking")
-        self.display = False
         self._text: list[str] = []
         self._tokens = 0
         self._running = True
@@ -106,34 +134,29 @@ class Thinking(Vertical):
         yield self._body
 
     def grow(self, pieces: list[Piece]) -> None:
-        if pieces:
-            self._text += [piece.text for piece in pieces]
-            self._tokens += len(pieces)
-            self._show()
+        self._text += [piece.text for piece in pieces]
+        self._tokens += len(pieces)
+        self._show()
 
     def end(self) -> None:
         """The answer has begun."""
         if self._running:
             self._running = False
-            if self._text:
-                self._show()
+            self._show()
 
     def finish(self, text: str, tokens: int) -> None:
         self._running = False
-        if text:
-            self._text, self._tokens = [text], tokens
-            self._show()
+        self._text, self._tokens = [text], tokens
+        self._show()
 
     def unfold(self, unfolded: bool) -> None:
         self.set_class(unfolded, "-unfolded")
-        if self._text:
-            self._show()
+        self._show()
 
     def on_click(self) -> None:
         self.unfold(not self.has_class("-unfolded"))
 
     def _show(self) -> None:
-        self.display = True
         mark = "▾" if self.has_class("-unfolded") else "▸"
         verb = "thinking" if self._running else "thought for"
         self._head.update(f"{mark} {verb} {self._tokens:,} tokens")

@@ -11,11 +11,14 @@ from textual.widgets import Static
 from localspec.conversations import Message
 
 from .reply_view import ReplyView
+from .segment import Segment
 
 FOLD_LINES: Final = 20
 FOLD_CHARACTERS: Final = 4000
-MOST: Final = 60  # widgets; when there are more, the oldest leave the screen
-FEWEST: Final = 30  # widgets that stay then, and messages that opening a conversation shows
+MOST: Final = 32  # widgets; when there are more, the oldest leave the screen
+REST_SECONDS: Final = 0.5
+NEAR: Final = 1.0  # screens above and below the one that is seen, where everything is awake
+FEWEST: Final = 16  # widgets that stay then, and messages that opening a conversation shows
 
 
 class UserMessage(Static):
@@ -67,6 +70,8 @@ class Transcript(VerticalScroll):
 
     def on_mount(self) -> None:
         self.anchor()
+        # Following the end moves the view without telling anyone.
+        self.set_interval(REST_SECONDS, self.rest_what_is_far)
 
     async def open(self, messages: Sequence[Message]) -> None:
         """Show a conversation from its end."""
@@ -76,11 +81,32 @@ class Transcript(VerticalScroll):
         await self.mount_all(_widgets(messages[self._first :]))
         self.anchor()
 
-    async def add(self, widget: Widget) -> None:
-        """Put a widget at the end; the oldest go when there are many."""
-        await self.mount(widget)
+    async def add(self, widget: Widget, before: Widget | None = None) -> None:
+        """Put a widget at the end, or before another; the oldest go when there are many."""
+        await self.mount(widget, before=before)
         if len(self.children) > MOST and not self._is_scrolled_away:
             await self._prune()
+
+    def rest_what_is_far(self) -> None:
+        """Let segments far from view sleep, and wake those that come near."""
+        top, height = self.region.y, self.size.height
+        for reply in self.query_children(ReplyView):
+            for segment in reply.settled_segments:
+                above, below = segment.region.bottom - top, segment.region.y - top
+                if -NEAR * height <= above and below <= (1 + NEAR) * height:
+                    segment.wake()
+                else:
+                    segment.sleep()
+
+    def on_resize(self) -> None:
+        """Another width makes other heights, which only a segment that is awake can tell."""
+        for segment in self.query(Segment):
+            segment.wake()
+        self.call_after_refresh(self.rest_what_is_far)
+
+    def watch_scroll_y(self, old: float, new: float) -> None:
+        super().watch_scroll_y(old, new)
+        self.call_after_refresh(self.rest_what_is_far)
 
     async def keep(self, count: int) -> None:
         """Take the messages after the first `count` off the screen; remarks stay."""
