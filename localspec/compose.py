@@ -11,6 +11,7 @@ from localspec.errors import RollbackUnsupported
 from localspec.llama.context import Context
 from localspec.llama.devices import default_gpu, devices
 from localspec.llama.model import Model
+from localspec.llama.threads import default_threads
 from localspec.models.compatibility import check
 from localspec.models.devices import DeviceMemory
 from localspec.models.memory import MemoryWishes, Plan
@@ -21,6 +22,9 @@ from localspec.speculation.protocols import Candidates
 from localspec.speculation.sampling import Sampling
 
 WIDEST_BATCH = 33  # tokens in a verify batch: the newest token and at most 32 draft tokens
+SMALL_BYTES = (
+    32_000_000  # weights; the demo's 4 MB decode faster on one core than on two, even on an idle machine
+)
 RECURRENT_DEPTH = 7  # draft tokens that can be taken back from a recurrent state: each costs a copy of it
 
 DEMO_NOTICE = (
@@ -98,6 +102,11 @@ def device_of(model: Model) -> str:
     return gpu.backend.lower() if gpu and model.uses_gpu else "cpu"
 
 
+def threads_for(model: Model) -> int:
+    """All cores, except for a model so small that its threads would mostly wait for each other."""
+    return 1 if model.size_bytes < SMALL_BYTES else default_threads()
+
+
 def open_target(
     files: PairFiles, plan: Plan, wishes: MemoryWishes, threads: int | None, opened: ExitStack
 ) -> Context:
@@ -106,7 +115,7 @@ def open_target(
     context = Context(
         model,
         length=plan.context_length,
-        threads=threads,
+        threads=threads or threads_for(model),
         rows_max=wishes.target_rows,
         kv_type_k=plan.kv_type,
         kv_type_v=plan.kv_type,
@@ -129,7 +138,7 @@ def open_draft(files: PairFiles, plan: Plan, threads: int | None, opened: ExitSt
     return Context(
         model,
         length=plan.draft_context_length,
-        threads=threads,
+        threads=threads or threads_for(model),
         rows_max=1,
         kv_type_k=plan.draft_kv_type,
         kv_type_v=plan.draft_kv_type,
