@@ -10,6 +10,7 @@ from localspec.chat.fitting import Fitter
 from localspec.chat.messages import Message, as_history, as_messages
 from localspec.chat.options import ReplyOptions, Request, request_from
 from localspec.chat.prompt import Prompt, encode
+from localspec.chat.shaping import Shaping
 from localspec.chat.template import ChatTemplate
 from localspec.chat.text import TextStream
 from localspec.chat.vocabulary import Vocabulary
@@ -29,6 +30,8 @@ from localspec.speculation.randomness import fresh_seed
 from localspec.speculation.sampling import Sampling
 from localspec.speculation.verification import make_rule
 from localspec.stats import Tally
+from localspec.structure.constraint import Constrained
+from localspec.structure.forcing import Forcing
 
 REPLY_RESERVE = (
     256  # tokens that trimming leaves free for a reply of unknown length, a quarter of the context at most
@@ -60,6 +63,7 @@ class Engine:
     notices: tuple[str, ...]  # what the user should know about this pair, said with the first reply
     drafting: Drafting
     close: Callable[[], None]
+    widest_batch: int = 33  # tokens that the target verifies at once
 
 
 class Session:
@@ -72,12 +76,11 @@ class Session:
         self._messages: tuple[Message, ...] = ()
         self._cancelled = threading.Event()
         self._replying = threading.Lock()  # held from the first event of a reply to its last
-        self._working = (
-            threading.Lock()
-        )  # held while the models are in use, never while the caller has the event
+        self._working = threading.Lock()  # held while the models work, never while the caller has an event
         self._closed = False
         self._notices = engine.notices
         self._dropped_turns = 0  # that no longer fit
+        self._shaping = Shaping(engine.vocabulary)
 
     def __enter__(self) -> "Session":
         return self
@@ -163,7 +166,8 @@ class Session:
         if not tokens:
             raise BadSetting("the text is empty", hint="give at least one character to continue")
         text_stream = TextStream(self._engine.vocabulary, None, request.stop, continues_text=True)
-        return self._generate(tokens, request, text_stream)
+        constraint = self._shaping.constraint(request, None, len(tokens))
+        return self._generate(tokens, request, text_stream, constraint)
 
     def _request(self, options: Mapping[str, Any]) -> Request:
         given = {name: value for name, value in options.items() if value is not None}
@@ -176,8 +180,11 @@ class Session:
         self._dropped_turns, prompt = fitted.dropped_turns, fitted.prompt
         template = self._engine.template
         stops = (*template.stops, *request.stop)
-        text = TextStream(self._engine.vocabulary, template.thinking_style(prompt.text), stops)
-        for event in self._generate(prompt.tokens, request, text, trimmed=fitted.dropped_messages):
+        style = template.thinking_style(prompt.text)
+        constraint = self._shaping.constraint(request, style, len(prompt.tokens))
+        # What a grammar asks for is shown as it is, a space at its beginning included.
+        text = TextStream(self._engine.vocabulary, style, stops, continues_text=constraint is not None)
+        for event in self._generate(prompt.tokens, request, text, constraint, fitted.dropped_messages):
             if isinstance(event, Finished) and event.reply.tokens:
                 self._messages = (*messages, as_history(event.reply.text))
             yield event
@@ -197,7 +204,12 @@ class Session:
         return Fitter(rendered, engine.target.capacity, request.max_tokens)
 
     def _generate(
-        self, prompt: Sequence[int], request: Request, text: TextStream, *, trimmed: int = 0
+        self,
+        prompt: Sequence[int],
+        request: Request,
+        text: TextStream,
+        constraint: Constrained | None,
+        trimmed: int = 0,
     ) -> Iterator[Event]:
         if len(prompt) >= self._engine.target.capacity:
             raise ContextFull(
@@ -210,7 +222,7 @@ class Session:
             )
         try:
             self._cancelled.clear()
-            steps = self._reply(prompt, request, text, trimmed)
+            steps = self._reply(prompt, request, text, constraint, trimmed)
             while (event := self._step(steps)) is not None:
                 yield event
         finally:
@@ -222,13 +234,23 @@ class Session:
             return None if self._closed else next(steps, None)
 
     def _reply(
-        self, prompt: Sequence[int], request: Request, text: TextStream, trimmed: int
+        self,
+        prompt: Sequence[int],
+        request: Request,
+        text: TextStream,
+        constraint: Constrained | None,
+        trimmed: int,
     ) -> Iterator[Event]:
         engine = self._engine
         seed = fresh_seed() if request.seed is None else request.seed
-        rule = make_rule(request.rule, request.sampling, seed)
+        rule = make_rule(request.rule, request.sampling, seed, constraint)
         strategy = engine.drafting.strategy(rule, request)
+        if constraint:
+            forces = request.speculate and request.depth != 0
+            strategy = Forcing(strategy, constraint, engine.widest_batch if forces else 0)
         reused = rewind(engine.target, prompt, engine.can_roll_back)
+        if engine.draft:
+            rewind(engine.draft, prompt, can_roll_back=True)
         yield Started(
             target=engine.target_name,
             draft=engine.draft_name,
@@ -243,7 +265,7 @@ class Session:
         tally = Tally(prompt_tokens=len(prompt), reused_tokens=reused)
         drafts = request.speculate and request.depth != 0 and strategy.why_off is None
         yield from self._prefill(prompt, tally, drafts=drafts)
-        reply = Writing(text, tally, engine.vocabulary)
+        reply = Writing(text, tally, engine.vocabulary, constraint)
         room = engine.target.capacity - len(prompt)
         if not self._cancelled.is_set():
             cycles = speculate(
@@ -266,6 +288,8 @@ class Session:
         yield from reply.finish()
         if not reply.ended and not self._cancelled.is_set() and len(reply.tokens) == room:
             yield Notice(f"the context of {engine.target.capacity} tokens is full")
+        if constraint and not constraint.complete:
+            yield Notice(f"the reply was cut: it is only the beginning of what {constraint.name} accepts")
         engine.drafting.store()
         yield Finished(reply.result(seed, cancelled=self._cancelled.is_set()))
 
@@ -281,7 +305,6 @@ class Session:
         began = perf_counter()
         readers = [self._engine.target]
         if drafts and self._engine.draft and len(prompt) < self._engine.draft.capacity:
-            rewind(self._engine.draft, prompt, can_roll_back=True)
             readers.append(self._engine.draft)
         total = sum(len(prompt) - 1 - reader.length for reader in readers)
         done = 0

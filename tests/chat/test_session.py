@@ -122,6 +122,13 @@ def test_a_second_turn_decodes_only_what_is_new_in_both_caches():
     assert draft.decoded - decoded[1] <= new + 3, "a cycle may leave the draft a few tokens behind"
 
 
+def test_a_draft_that_does_not_read_a_prompt_forgets_the_one_before():
+    session, _, draft, _ = session_of(end=False)
+    session.complete("abcabcabc", **GREEDY, max_tokens=5)
+    session.complete("abcdef", **GREEDY, max_tokens=5, speculate=False)
+    assert draft.tokens == Letters(False).tokenize("abc", parse_special=False)
+
+
 def test_the_conversation_remembers_answers():
     session, *_ = session_of()
     reply = session.run("first", **GREEDY, max_tokens=30)
