@@ -29,7 +29,7 @@ ROOMS = {
     "drafting": ALGORITHM | {"chat", "drafters", "llama", "models", "settings", "structure"},
     "compose": ALGORITHM | {"chat", "demo", "drafters", "drafting", "llama", "models"},
 }
-HEAVY = ("llama_cpp", "textual", "huggingface_hub", "numpy", "jinja2")
+HEAVY = ("llama_cpp", "llguidance", "textual", "huggingface_hub", "numpy", "jinja2")
 
 
 def python_files():

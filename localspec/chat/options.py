@@ -1,11 +1,13 @@
 """What a caller may ask of one reply: every name once, with its default and its check."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, TypedDict
 
 from localspec.errors import BadSetting
 from localspec.speculation.sampling import Sampling
+from localspec.structure.grammar import Grammar, json_grammar, regex_grammar, written_grammar
 
 Rule = Literal["auto", "greedy", "compare", "rejection", "block", "coupled"]
 
@@ -32,9 +34,14 @@ class ReplyOptions(TypedDict, total=False):
     think: bool | None  # for thinking models; none leaves it to the template
     template_arguments: Mapping[str, Any] | None  # extra variables for the chat template
     overflow: Literal["trim", "error"]  # when the conversation outgrows the context
+    json_schema: Mapping[str, Any] | str | type | None  # the answer is JSON that this schema describes
+    compact_json: bool  # False: the model may put white space into JSON
+    regex: str | None  # the answer matches this pattern from beginning to end
+    grammar: str | None  # the answer belongs to this grammar, Lark's or GBNF
 
 
 SAMPLING_NAMES = frozenset(f.name for f in fields(Sampling))
+GRAMMAR_NAMES = frozenset({"json_schema", "compact_json", "regex", "grammar"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +59,7 @@ class Request:
     think: bool | None = None
     template_arguments: Mapping[str, Any] = field(default_factory=dict)
     overflow: str = "trim"
+    grammar: Grammar | None = None
 
 
 def request_from(options: Mapping[str, Any], defaults: Sampling) -> Request:
@@ -66,17 +74,30 @@ def request_from(options: Mapping[str, Any], defaults: Sampling) -> Request:
     if "logit_bias" in chain:
         biases = chain["logit_bias"].items()
         chain["logit_bias"] = tuple(sorted((int(token), float(bias)) for token, bias in biases))
-    rest = {name: value for name, value in options.items() if name not in SAMPLING_NAMES}
+    rest = {name: value for name, value in options.items() if name not in SAMPLING_NAMES | GRAMMAR_NAMES}
     stop = rest.pop("stop", ())
     depth = rest.pop("depth", "auto")
     request = Request(
         sampling=replace(defaults, **chain),
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
         depth=None if depth == "auto" else depth,
+        grammar=grammar_from(options),
         **rest,
     )
     check(request)
     return request
+
+
+def grammar_from(options: Mapping[str, Any]) -> Grammar | None:
+    """What the answer must match; BadSetting where more than one thing is asked."""
+    given = [name for name in ("json_schema", "regex", "grammar") if name in options]
+    if len(given) > 1:
+        raise BadSetting(f"{given[0]} and {given[1]} are both given", hint="give one of them")
+    if "json_schema" in options:
+        return json_grammar(options["json_schema"], compact=options.get("compact_json", True))
+    if "regex" in options:
+        return regex_grammar(options["regex"])
+    return written_grammar(options["grammar"]) if "grammar" in options else None
 
 
 def check(request: Request) -> None:
@@ -88,6 +109,11 @@ def check(request: Request) -> None:
         raise BadSetting(f"seed is {request.seed!r}", hint="give a whole number from 0 to 2**64 - 1")
     if not all(isinstance(stop, str) and stop for stop in request.stop):
         raise BadSetting("a stop string is empty or not text", hint="give non-empty strings")
+    if request.grammar and any(bias == -math.inf for _, bias in request.sampling.logit_bias):
+        raise BadSetting(
+            "logit_bias bans tokens that the grammar may need",
+            hint="use finite biases, or leave one of them out",
+        )
     if request.overflow not in ("trim", "error"):
         raise BadSetting(f"overflow is {request.overflow!r}", hint="give 'trim' or 'error'")
 

@@ -8,17 +8,25 @@ from localspec.chat.text import TextPart, TextStream
 from localspec.chat.vocabulary import Vocabulary
 from localspec.events import Cycle, Event, FinishReason, Kind, Origin, Piece, Reply, Source
 from localspec.stats import Tally
+from localspec.structure.constraint import Constrained
 
 
 class Writing:
     """Collects one reply; `absorb` passes events on, `result` is the whole."""
 
-    def __init__(self, text: TextStream, tally: Tally, vocabulary: Vocabulary) -> None:
+    def __init__(
+        self,
+        text: TextStream,
+        tally: Tally,
+        vocabulary: Vocabulary,
+        constraint: Constrained | None = None,
+    ) -> None:
         self.tokens: list[int] = []
-        self.ended = False  # by an end-of-generation token or a stop string
+        self.ended = False  # by an end-of-generation token, a stop string or a grammar
         self._text = text
         self._tally = tally
         self._vocabulary = vocabulary
+        self._constraint = constraint
         self._parts: dict[Kind, list[str]] = {kind: [] for kind in Kind}
 
     def absorb(self, cycle: Cycle) -> Iterator[Event]:
@@ -39,7 +47,7 @@ class Writing:
             cycle,
             tokens=cycle.tokens[:used],
             origins=cycle.origins[:used],
-            accepted=min(cycle.accepted, used),
+            accepted=cycle.origins[:used].count(Origin.ACCEPTED),
             other_seconds=cycle.other_seconds + perf_counter() - began,
         )
         self.tokens += cycle.tokens
@@ -49,6 +57,8 @@ class Writing:
 
     def finish(self) -> Iterator[Piece]:
         """Text that was held back in case more would come."""
+        # Cut just before the end that a grammar left as the only choice: nothing is missing.
+        self.ended = self.ended or (self._constraint is not None and self._constraint.finished)
         yield from self._pieces(self._text.flush(), Origin.PLAIN, Source.PLAIN)
 
     def result(self, seed: int, *, cancelled: bool) -> Reply:

@@ -1,0 +1,137 @@
+"""A grammar's place in a reply: what may come next, what must, and back again after a rejection."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from localspec.errors import BadSetting
+from localspec.speculation.protocols import Candidates, Row
+from localspec.structure.tokens import first_sentence
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
+
+FEW = 1024  # permitted tokens that are gathered from a row instead of being masked in a copy of it
+_NEVER = np.float32("-inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """The tokens that may come next."""
+
+    allowed: np.ndarray  # bool [vocab]
+    ids: np.ndarray | None  # int64 [n] ascending, where they are few
+
+    def applied(self, row: np.ndarray) -> Row:
+        """The row without the others; a draft's row may be a little shorter or longer than the vocabulary."""
+        if self.ids is not None:
+            ids = self.ids[self.ids < len(row)] if len(row) < len(self.allowed) else self.ids
+            return Candidates(ids, row[ids]) if len(ids) else row
+        size = min(len(row), len(self.allowed))
+        masked = np.full(len(row), _NEVER, np.float32)
+        np.copyto(masked[:size], row[:size], where=self.allowed[:size])
+        return masked
+
+
+class Constrained:
+    """A matcher that follows a reply: it is told whole texts and steps forward or back to them.
+
+    Masks are kept for the texts it has passed: those that the draft needed serve the target as well.
+    """
+
+    def __init__(self, matcher: "LLMatcher", name: str, size: int, start: int) -> None:
+        """`name`: what messages call the grammar; `size`: of the vocabulary; `start`: of the reply."""
+        self.name = name
+        self._matcher = matcher
+        self._size = size
+        self._start = start
+        self._tokens: list[int] = []  # of the reply, as far as the matcher has followed it
+        self._masks: list[Mask | None] = [None]  # after 0, 1, 2, ... of them
+        self._settled = 0  # how many of them no rejection can take back
+
+    def permitted(self, row: Row, history: Sequence[int]) -> Row:
+        """A row without the tokens that may not follow `history`, or as it is where `history` is outside."""
+        assert not isinstance(row, Candidates), "a grammar needs whole rows: see Chain.candidates_needed"
+        mask = self._mask_after(history)
+        return mask.applied(row) if mask else row
+
+    def forced(self, history: Sequence[int]) -> list[int]:
+        """The tokens that must follow `history`, one after the other."""
+        return self._matcher.compute_ff_tokens() if self._moved_to(history) else []
+
+    def valid(self, history: Sequence[int], tokens: Sequence[int]) -> int:
+        """How many of the tokens may follow `history`, counted from the first."""
+        self._moved_to([*history, *tokens])
+        return self._start + len(self._tokens) - len(history)
+
+    def settle(self, tokens: Sequence[int]) -> None:
+        """The text is `tokens`, and will not become shorter."""
+        self._moved_to(tokens)
+        self._settled = len(self._tokens)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the text so far is one that the grammar accepts."""
+        return self._matcher.is_accepting()
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing but an end can follow."""
+        return self._matcher.is_stopped()
+
+    def _mask_after(self, history: Sequence[int]) -> Mask | None:
+        """The mask after a text; None where the grammar does not accept the text's last tokens."""
+        wanted, followed = self._since_settled(history)
+        here = self._settled + len(wanted)
+        known = self._masks[here] if common_length(wanted, followed) == len(wanted) else None
+        if known is None and self._moved_to(history):
+            known = self._masks[here] = self._mask()
+        return known
+
+    def _since_settled(self, history: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+        """The part that can differ, of a text and of what the matcher has followed."""
+        return history[self._start + self._settled :], self._tokens[self._settled :]
+
+    def _moved_to(self, history: Sequence[int]) -> bool:
+        """Bring the matcher to a text; False where the grammar does not accept the text's last tokens."""
+        wanted, followed = self._since_settled(history)
+        same = common_length(wanted, followed)
+        self._step_back(len(followed) - same)
+        rest = list(wanted[same:])
+        if not rest:
+            return True
+        taken = self._matcher.validate_tokens(rest)
+        self._matcher.consume_tokens(rest[:taken])
+        self._check()
+        self._tokens += rest[:taken]
+        self._masks += [None] * taken
+        return taken == len(rest)
+
+    def _step_back(self, count: int) -> None:
+        if count:
+            self._matcher.rollback(count)
+            del self._tokens[-count:], self._masks[-count:]
+            self._check()
+
+    def _mask(self) -> Mask:
+        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        self._check()
+        allowed = np.unpackbits(bits, count=self._size, bitorder="little").view(bool)
+        few = np.count_nonzero(allowed) <= FEW
+        return Mask(allowed, np.flatnonzero(allowed) if few else None)
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            raise BadSetting(
+                f"{self.name} failed after {len(self._tokens)} tokens: "
+                f"{first_sentence(self._matcher.get_error())}",
+                hint="a simpler one may do; docs/structured.md has the limits",
+            )
+
+
+def common_length(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many tokens two texts have in common, counted from the first."""
+    differs = (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
+    return next(differs, min(len(one), len(other)))

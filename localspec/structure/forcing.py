@@ -1,0 +1,81 @@
+"""A strategy in front of another one: what a grammar forces goes first, and costs no draft."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from localspec.events import Cycle, Origin, Source
+from localspec.speculation.protocols import Proposal, Strategy
+
+
+class Forcer(Protocol):
+    """Knows what must follow a text (see constraint.Constrained)."""
+
+    def forced(self, history: Sequence[int]) -> list[int]: ...
+
+    def valid(self, history: Sequence[int], tokens: Sequence[int]) -> int: ...
+
+    def settle(self, tokens: Sequence[int]) -> None: ...
+
+
+class Forcing:
+    """Puts forced tokens in front of what another strategy proposes to follow them.
+
+    `widest`: tokens that a verify batch may have; 0 forces nothing and only follows the text.
+    """
+
+    def __init__(self, inner: Strategy, forcer: Forcer, widest: int) -> None:
+        self._inner = inner
+        self._forcer = forcer
+        self._widest = widest
+        self._asked = False  # whether the inner strategy had a say in this cycle
+
+    @property
+    def busy_seconds(self) -> float:
+        return self._inner.busy_seconds
+
+    @property
+    def why_off(self) -> str | None:
+        return self._inner.why_off
+
+    def propose(self, tokens: Sequence[int], room: int) -> Proposal:
+        room = min(room, self._widest - 1) if self._widest else room
+        forced = tuple(self._forcer.forced(tokens)[:room]) if self._widest else ()
+        text = [*tokens, *forced]
+        self._asked = len(forced) < room or not forced
+        drafted = self._inner.propose(text, room - len(forced)) if self._asked else Proposal()
+        drafted = self._accepted_by_grammar(text, drafted)
+        return replace(
+            drafted,
+            tokens=forced + drafted.tokens,
+            q=(None,) * len(forced) + drafted.q,
+            confidences=(1.0,) * len(forced) + drafted.confidences,
+            source=drafted.source if drafted.tokens else Source.FORCED,
+            certain=len(forced),
+        )
+
+    def settle(self, tokens: Sequence[int]) -> None:
+        self._forcer.settle(tokens)
+        self._inner.settle(tokens)
+
+    def learn(self, cycle: Cycle) -> None:
+        """The inner strategy learns what its own tokens did; it had no part in the forced ones."""
+        if not self._asked:
+            return
+        forced = cycle.origins.count(Origin.FORCED)
+        self._inner.learn(replace(cycle, tokens=cycle.tokens[forced:], origins=cycle.origins[forced:]))
+
+    def _accepted_by_grammar(self, text: Sequence[int], drafted: Proposal) -> Proposal:
+        """A proposal cut before the first token that the grammar forbids: lookup knows no grammar.
+
+        Drawn tokens come from masked distributions, so this cuts chosen ones only and biases nothing.
+        """
+        kept = self._forcer.valid(text, drafted.tokens) if drafted.tokens else 0
+        if kept == len(drafted.tokens):
+            return drafted
+        return replace(
+            drafted,
+            tokens=drafted.tokens[:kept],
+            q=drafted.q[:kept],
+            confidences=drafted.confidences[:kept],
+        )

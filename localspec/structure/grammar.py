@@ -1,0 +1,86 @@
+"""What a reply must match, taken in the forms that users write, as one form that llguidance reads."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from localspec.errors import BadSetting
+from localspec.structure.schema import closed, read_schema
+
+LARGEST = 1_000_000  # characters of a schema or a regular expression
+LARGEST_GRAMMAR = 100_000  # characters: the conversion from GBNF takes time with their square
+LONGEST_CHAIN = 2_000  # rules: llguidance follows references by recursion
+
+FLEXIBLE = {"whitespace_pattern": r"[ \n\r\t]{1,40}"}  # bounded: a model may love white space too much
+COMPACT = {"whitespace_flexible": False}
+SPACED = {**COMPACT, "item_separator": ", ", "key_separator": ": "}  # as Python's json writes it
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """A language for a reply; whether it makes sense shows when it is compiled (`tokens.GrammarTokens`)."""
+
+    name: str  # what messages call it: "the JSON schema"
+    definition: Mapping[
+        str, Any
+    ]  # one of llguidance's grammars: {"json_schema": ...} or {"lark_grammar": ...}
+
+
+def json_grammar(schema: object, *, compact: bool = True) -> Grammar:
+    """JSON that a schema describes: a dictionary, its text, or a Pydantic model class. Raises BadSetting.
+
+    compact: no white space between the tokens of JSON, so that keys and punctuation are forced.
+    """
+    found = closed(read_schema(schema, largest=LARGEST))
+    options = {**(COMPACT if compact else FLEXIBLE), **found.get("x-guidance", {})}
+    return Grammar("the JSON schema", {"json_schema": {"x-guidance": options, **without_options(found)}})
+
+
+def without_options(schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in schema.items() if name != "x-guidance"}
+
+
+def regex_grammar(pattern: object) -> Grammar:
+    """A text that the pattern matches from its beginning to its end. Raises BadSetting."""
+    from llguidance import regex_to_lark
+
+    text = _text(pattern, "the regular expression", LARGEST).removeprefix("^")
+    if text.endswith("$") and not text.endswith(r"\$"):
+        text = text[:-1]
+    return Grammar("the regular expression", {"lark_grammar": f"start: /{regex_to_lark(text, '')}/"})
+
+
+def written_grammar(text: object) -> Grammar:
+    """A grammar in Lark's syntax or in llama.cpp's GBNF, which has a rule called root. Raises BadSetting."""
+    from llguidance.gbnf_to_lark import any_to_lark
+
+    source = _text(text, "the grammar", LARGEST_GRAMMAR)
+    rules = source.count(":")
+    if rules > LONGEST_CHAIN:
+        raise BadSetting(
+            f"the grammar has about {rules:,} rules, {LONGEST_CHAIN:,} at most are allowed",
+            hint="simplify the grammar",
+        )
+    try:
+        return Grammar("the grammar", {"lark_grammar": any_to_lark(source)})
+    except RecursionError:
+        raise BadSetting("the grammar is nested too deeply", hint="use fewer parentheses") from None
+    except Exception as error:  # the converter raises bare Exception where a rule is missing
+        what = f"the grammar cannot be read: {error}"
+        raise BadSetting(what, hint="Lark begins at the rule `start:`, GBNF at `root ::=`") from error
+
+
+def _text(given: object, name: str, largest: int) -> str:
+    if not isinstance(given, str) or not given.strip():
+        raise BadSetting(f"{name} is empty or not text", hint="give it as text")
+    if len(given) > largest:
+        raise BadSetting(
+            f"{name} has {len(given):,} characters, {largest:,} at most are allowed", hint=f"simplify {name}"
+        )
+    return given
+
+
+def as_lark(text: str) -> str:
+    """A text as a literal of Lark's."""
+    return json.dumps(text, ensure_ascii=False)
