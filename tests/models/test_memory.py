@@ -168,7 +168,8 @@ def really_loaded(path, length, kv_type) -> dict[str, float]:
     handler = logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
     logger.addHandler(handler)
-    level, logger.level = logger.level, logging.INFO
+    level = logger.level
+    logger.setLevel(logging.INFO)
     try:
         with (
             Model(path, mmap=False) as model,
@@ -177,7 +178,7 @@ def really_loaded(path, length, kv_type) -> dict[str, float]:
             pass
     finally:
         logger.removeHandler(handler)
-        logger.level = level
+        logger.setLevel(level)
 
     def total(words: str) -> float:
         found = (re.search(rf"{words} buffer size = +([\d.]+) MiB", line) for line in lines)
