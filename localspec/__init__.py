@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from localspec.api import Session, load, run, stream, unload
     from localspec.errors import LocalspecError
     from localspec.events import Cycle, Finished, Notice, Piece, Prefill, Reply, Started
+    from localspec.measure.compare import Comparison, compare
     from localspec.stats import Stats
 
 __version__ = "0.1.0"
@@ -25,10 +26,13 @@ HOMES = {
         ("Cycle", "Finished", "Notice", "Piece", "Prefill", "Reply", "Started"), "localspec.events"
     ),
     "LocalspecError": "localspec.errors",
+    "Comparison": "localspec.measure.compare",
+    "compare": "localspec.measure.compare",
     "Stats": "localspec.stats",
 }
 
 __all__ = [
+    "Comparison",
     "Cycle",
     "Finished",
     "LocalspecError",
@@ -39,6 +43,7 @@ __all__ = [
     "Session",
     "Started",
     "Stats",
+    "compare",
     "load",
     "run",
     "stream",

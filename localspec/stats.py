@@ -68,6 +68,12 @@ class Stats:
         return self.emitted / self.decode_seconds if self.decode_seconds else 0.0
 
     @property
+    def prefill_share(self) -> float:
+        """Prefill seconds / all seconds: the part of a reply that speculation cannot make faster."""
+        whole = self.prefill_seconds + self.decode_seconds
+        return self.prefill_seconds / whole if whole else 0.0
+
+    @property
     def acceptance_rate(self) -> float:
         """Accepted / drafted tokens. 0 when nothing was drafted."""
         return self.accepted / self.drafted if self.drafted else 0.0

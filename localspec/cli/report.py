@@ -1,12 +1,14 @@
 """The numbers of a reply in words: one line, or all of them."""
 
 from localspec.events import FinishReason, Reply
+from localspec.stats import Stats
 
 ENDINGS = {
     FinishReason.STOP: "",
     FinishReason.LENGTH: " · cut: no room left",
     FinishReason.CANCELLED: " · stopped",
 }
+MOSTLY_READING = 0.5  # of a reply's time: from here on a summary says where it went
 
 
 def summary(reply: Reply) -> str:
@@ -16,7 +18,18 @@ def summary(reply: Reply) -> str:
     if stats.drafted:
         parts.append(f"{stats.acceptance_rate:.0%} of drafts accepted")
         parts.append(f"{stats.mean_accepted_length:.2f} tokens per target pass")
-    return "[" + " · ".join(parts) + ENDINGS[reply.finish_reason] + "]"
+    line = "[" + " · ".join(parts) + ENDINGS[reply.finish_reason] + "]"
+    return f"{line}\n{reading}" if (reading := about_reading(stats)) else line
+
+
+def about_reading(stats: Stats) -> str:
+    """A sentence where most of the time went into the prompt, which no drafting makes faster; else nothing."""
+    if stats.prefill_share < MOSTLY_READING:
+        return ""
+    return (
+        f"{stats.prefill_share:.0%} of this was reading the prompt ({stats.prompt_tokens - stats.reused_tokens} "
+        f"tokens in {stats.prefill_seconds:.1f} s), where speculation cannot help."
+    )
 
 
 def report(reply: Reply) -> str:
@@ -27,7 +40,12 @@ def report(reply: Reply) -> str:
         ("finish reason", reply.finish_reason, ""),
         ("seed", str(reply.seed), ""),
         ("prompt", f"{stats.prompt_tokens} tokens", f"{stats.reused_tokens} of them already in the cache"),
-        ("prefill", f"{stats.prefill_seconds:.3f} s", ""),
+        (
+            "prefill",
+            f"{stats.prefill_seconds:.3f} s",
+            f"{stats.prefill_share:.0%} of the time, which speculation cannot touch",
+        ),
+        ("decode", f"{stats.decode_seconds:.3f} s", f"{1 - stats.prefill_share:.0%} of the time"),
         ("emitted", f"{stats.emitted} tokens", f"in {stats.cycles} target passes"),
         ("speed", f"{stats.tokens_per_second:.1f} tokens/s", "emitted / (draft + verify + other)"),
         ("drafted", f"{stats.drafted} tokens", f"{stats.accepted} accepted"),

@@ -131,6 +131,7 @@ def as_json(reply: Reply) -> dict[str, Any]:
         "mean_accepted_length",
         "acceptance_by_position",
         "decode_seconds",
+        "prefill_share",
     )
     return {
         "text": reply.text,

@@ -1,0 +1,80 @@
+"""Where two replies to one prompt part, and how close the target's choice was there."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from localspec.chat.session import Engine
+from localspec.llama.context import Context
+from localspec.llama.widths import width_gap
+from localspec.speculation.protocols import Candidates, Decoder, Row
+
+WIDTH_TOKENS = 60  # of a text, on which batch widths are compared
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """The first token that differs."""
+
+    index: int  # tokens that were equal
+    plain: int | None  # token without drafting; None where that reply had ended
+    speculative: int | None  # token with drafting; None where that reply had ended
+    top_two_gap: float | None  # between the two largest logits of the target's row there; None: not measured
+
+
+def first_difference(plain: Sequence[int], speculative: Sequence[int]) -> int | None:
+    """The first index at which two token sequences differ; None when they are equal."""
+    for index, (one, other) in enumerate(zip(plain, speculative, strict=False)):
+        if one != other:
+            return index
+    return None if len(plain) == len(speculative) else min(len(plain), len(speculative))
+
+
+def token_at(tokens: Sequence[int], index: int) -> int | None:
+    return tokens[index] if index < len(tokens) else None
+
+
+def diverged(plain: Sequence[int], speculative: Sequence[int], gap: float | None) -> Divergence | None:
+    """The divergence of two replies, with a gap measured elsewhere; None when they are equal."""
+    index = first_difference(plain, speculative)
+    if index is None:
+        return None
+    return Divergence(index, token_at(plain, index), token_at(speculative, index), gap)
+
+
+def top_two_gap(row: Row) -> float:
+    """The distance between the two largest logits of a row."""
+    logits = row.logits if isinstance(row, Candidates) else row
+    second, first = np.partition(logits, -2)[-2:]
+    return float(first - second)
+
+
+def likeliest_token(row: Row) -> int:
+    """The token of the largest logit, of equal ones the lowest id."""
+    if isinstance(row, Candidates):
+        return int(row.ids[row.logits == row.logits.max()].min())
+    return int(row.argmax())
+
+
+def row_after(decoder: Decoder, tokens: Sequence[int]) -> Row:
+    """The target's row after a text, read from an empty cache, the last token alone as in plain decoding."""
+    decoder.rollback(0)
+    for _ in decoder.prefill(tokens[:-1]):
+        pass
+    (row,) = decoder.decode(tokens[-1:], rows=1)
+    return copied(row)
+
+
+def width_difference_on(engine: Engine, tokens: Sequence[int]) -> float:
+    """D: the largest logit difference between batch widths on the first tokens of a text."""
+    if isinstance(engine.target, Context):
+        engine.target.set_top_k(None)  # the difference is one of whole rows
+    return width_gap(engine.target, tokens[:WIDTH_TOKENS])
+
+
+def copied(row: Row) -> Row:
+    """A row that stays after the next decode."""
+    if isinstance(row, Candidates):
+        return Candidates(row.ids.copy(), row.logits.copy())
+    return np.array(row)
