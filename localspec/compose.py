@@ -135,6 +135,11 @@ def open_draft(files: PairFiles, plan: Plan, threads: int | None, opened: ExitSt
     model = opened.enter_context(
         Model(files.draft, gpu_layers=plan.draft_gpu_layers, device=plan.draft_device)
     )
+    if not model.can_roll_back:
+        raise RollbackUnsupported(
+            f"{model.name} is recurrent: it cannot take back the draft tokens that the target rejects",
+            hint="choose another draft, or draft from the text alone: --draft lookup",
+        )
     return Context(
         model,
         length=plan.draft_context_length,

@@ -238,3 +238,25 @@ def assert_told(code, out, err):
     assert lines[0].startswith("error: ")
     assert lines[1].startswith("hint: ")
     assert len(lines) == 2
+
+
+@pytest.mark.parametrize("role", ["target", "draft"])
+def test_a_recurrent_model_is_refused_as_one_of_a_pair_and_runs_alone(role, tiny_gguf, capsys):
+    plain, recurrent = tiny_gguf(), tiny_gguf(architecture="mamba")
+    target, draft = (recurrent, plain) if role == "target" else (plain, recurrent)
+    code, out, err = run(capsys, "a", "--raw", "--target", target, "--draft", draft)
+    assert_told(code, out, err)
+    assert "recurrent" in err
+    code, out, _ = run(capsys, "a", "--raw", "--json", "--target", recurrent, "--max-tokens", "5")
+    assert code == 0
+    assert json.loads(out)["stats"]["emitted"]
+
+
+def test_lookup_drafts_without_a_draft_model(tiny_gguf, capsys):
+    code, out, _ = run(
+        capsys,
+        *("abcdefgh " * 20, "--raw", "--json", "--target", tiny_gguf(), "--draft", "lookup"),
+        *("--temperature", "0", "--max-tokens", "60", "--depth", "4"),
+    )
+    assert code == 0
+    assert json.loads(out)["stats"]["drafted"]

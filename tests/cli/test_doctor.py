@@ -1,0 +1,65 @@
+"""`localspec doctor` names backend and devices, and the exact command for a GPU that the build cannot use."""
+
+import json
+import sys
+
+import pytest
+
+from localspec.cli import main
+from localspec.cli.gpu_builds import Gpu, Machine, Vendor, find_gpu, install_command
+
+LINUX = Machine("Linux", (3, 11))
+
+
+def test_doctor_names_the_backend_and_the_devices_with_their_memory(capsys):
+    assert main(["doctor"]) == 0
+    out, _ = capsys.readouterr()
+    assert "llama-cpp-python 0.3." in out
+    assert "GB free" in out
+
+
+def test_doctor_as_json(capsys):
+    main(["doctor", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert {"backend", "devices", "gpu", "install"} == set(found)
+    assert found["devices"][0]["total_bytes"] > 0
+
+
+@pytest.mark.parametrize(
+    ("gpu", "machine", "expected"),
+    [
+        (Gpu(Vendor.NVIDIA, "RTX 3060", (12, 4)), LINUX, "/whl/cu124"),
+        (Gpu(Vendor.NVIDIA, "RTX 3060", (12, 9)), LINUX, "/whl/cu125"),
+        (Gpu(Vendor.NVIDIA, "RTX 5090", (13, 1)), Machine("Windows", (3, 12)), "/whl/cu130"),
+        (Gpu(Vendor.AMD, "Radeon RX 7900"), LINUX, "/whl/rocm72"),
+        (Gpu(Vendor.AMD, "Radeon RX 7900"), Machine("Windows", (3, 11)), "/whl/hip-radeon"),
+        (Gpu(Vendor.APPLE, "arm64"), Machine("Darwin", (3, 11)), "/whl/metal"),
+        (Gpu(Vendor.VULKAN, "Arc B580"), LINUX, "/whl/vulkan"),
+        (Gpu(Vendor.NVIDIA, "RTX 3060", (12, 4)), Machine("Linux", (3, 13)), 'CMAKE_ARGS="-DGGML_CUDA=on"'),
+        (Gpu(Vendor.NVIDIA, "GTX 680", (10, 2)), LINUX, 'CMAKE_ARGS="-DGGML_CUDA=on"'),
+        (Gpu(Vendor.AMD, "Radeon"), Machine("Windows", (3, 14)), '$env:CMAKE_ARGS = "-DGGML_HIP=on"'),
+    ],
+)
+def test_the_command_installs_a_build_for_this_gpu(gpu, machine, expected):
+    command = install_command(gpu, machine)
+    assert expected in command
+    assert "--force-reinstall --no-deps" in command, "a build of the same version must be replaced"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the stand-in tools are shell scripts")
+def test_gpus_are_found_by_the_tools_of_their_vendors(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_gpu() is None
+    tool(tmp_path / "vulkaninfo", "deviceName = llvmpipe (LLVM 15)")
+    assert find_gpu() is None
+    tool(tmp_path / "vulkaninfo", "deviceName = llvmpipe\ndeviceName = Intel Arc B580")
+    assert find_gpu() == Gpu(Vendor.VULKAN, "Intel Arc B580")
+    tool(tmp_path / "nvidia-smi", "NVIDIA GeForce RTX 3060\n| CUDA Version: 12.4  |")
+    assert find_gpu() == Gpu(Vendor.NVIDIA, "NVIDIA GeForce RTX 3060", (12, 4))
+    tool(tmp_path / "nvidia-smi", "no driver", code=9)
+    assert find_gpu() == Gpu(Vendor.VULKAN, "Intel Arc B580")
+
+
+def tool(path, prints, code=0):
+    path.write_text(f"#!/bin/sh\necho '{prints}'\nexit {code}\n")
+    path.chmod(0o755)
