@@ -85,6 +85,7 @@ class _Pull:
                 f"{missing[0].name} is not on this machine, and HF_HUB_OFFLINE is set.",
                 hint="Unset it to fetch files.",
             )
+        self._meter = Meter(self._progress, sum(file.bytes for file in missing))
         remotes = {file: self._look(file) for file in missing}
         check_space(
             store.models_dir(), sum(file.bytes - _size(part_of(store.place(file))) for file in missing)

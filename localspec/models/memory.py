@@ -235,7 +235,7 @@ def _lines(choice: _Choice, wished: _Choice, devices: Sequence[DeviceMemory]) ->
     if choice.context != wished.context:
         yield f"The context is {choice.context:,} tokens instead of {wished.context:,}, {why}."
     if choice.gpu_layers != wished.gpu_layers:
-        yield f"{choice.gpu_layers} layers of the target are on the GPU, the others on the CPU, {why}."
+        yield f"The GPU has {choice.gpu_layers} of the target's layers, the CPU the others, {why}."
     if wished.draft and not choice.draft:
         yield f"The draft model is not loaded, {why}; drafts come from the text alone."
     if not choice.draft:

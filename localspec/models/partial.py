@@ -15,7 +15,7 @@ from localspec.models.progress import Stage
 
 _CHUNK = 1 << 20
 _HEAD = 4 << 20  # bytes that are fetched at a time while a header is read
-_UNSATISFIABLE = 416
+_UNSATISFIABLE, _FORBIDDEN = 416, (401, 403)
 
 
 class PullCancelled(DownloadFailed):
@@ -47,6 +47,7 @@ class PartialFile:
         self._chunks: Iterator[bytes] | None = None
         self._surplus = 0  # bytes at the front of the answer that are here already
         self._ranges = True  # whether to ask for the rest only
+        self._renewed = False  # whether the address was asked for anew since the last byte came
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file: BinaryIO = self.path.open("r+b" if self.path.exists() else "x+b", buffering=0)
@@ -111,13 +112,15 @@ class PartialFile:
 
     def discard(self) -> None:
         """Remove it: these bytes are of no use."""
+        self.size = 0
         self.close()
-        self.path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Hang up and let go of the file, which stays. Saying it twice is saying it once."""
+        """Hang up and let go of the file, which stays unless it is empty. Twice is once."""
         self._hang_up()
         self._file.close()
+        if not self.size:
+            self.path.unlink(missing_ok=True)
 
     def _take_up(self) -> int:
         if os.fstat(self._file.fileno()).st_size > self.remote.bytes:
@@ -160,6 +163,7 @@ class PartialFile:
         self._digest.update(chunk)
         self.size += len(chunk)
         self.fetched += len(chunk)
+        self._renewed = False
         self._on_bytes(Stage.FETCHING, len(chunk))
 
     def _give_up_or_wait(self, error: Exception, failures: int) -> None:
@@ -167,6 +171,10 @@ class PartialFile:
         status = getattr(getattr(error, "response", None), "status_code", None)
         if status == _UNSATISFIABLE and self._ranges:
             self._ranges = False
+        elif status in _FORBIDDEN and not self.remote.with_token and not self._renewed:
+            # the signed address that the Hub redirected to has expired
+            self._renewed = True
+            self.remote = hub.look(self.remote.repo, self.remote.file, self.remote.commit, self._patience)
         elif failures >= self._patience.tries or not is_passing(error) or not self._patience.allows(asked):
             raise translated(error, self.remote.name) from error
         else:

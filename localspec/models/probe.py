@@ -20,6 +20,7 @@ from localspec.models.header import Header
 from localspec.models.needs import Load, Needs
 from localspec.models.stamps import write_text_atomically
 from localspec.models.twin import write_twin
+from localspec.models.units import printable
 
 _ANSWER_SECONDS = 60.0
 _HOST = "CPU"
@@ -44,7 +45,8 @@ class Probe:
             request = asdict(load) | {"path": str(self._twin(header, fingerprint))}
             known = self._ask(request)
             if "error" in known:
-                raise BadModelFile(str(known["error"]), hint=str(known.get("hint", "")))
+                name = printable(header.text("general.name")) or _AS_NAMED_IN_ERRORS
+                raise BadModelFile(known["error"].replace(_AS_NAMED_IN_ERRORS, name), hint=known["hint"])
             _remember(key, known)
         self._remembered[key] = known
         return _needs(header, known)
@@ -125,12 +127,20 @@ class Probe:
 
 
 def _needs(header: Header, answer: dict[str, Any]) -> Needs:
-    cache = {name: round(size) for name, size in answer["cache"].items()}
-    compute: dict[str, int] = {}
-    for name, size in answer["compute"].items():
-        device = _HOST if name.endswith("_Host") or name.startswith(_HOST) else name
-        compute[device] = compute.get(device, 0) + round(size)
-    return Needs(_weights(header, answer["layers"]), cache, compute)
+    layers = answer["layers"]
+    cache, compute = (_by_device(answer[part], layers) for part in ("cache", "compute"))
+    return Needs(_weights(header, layers), cache, compute)
+
+
+def _by_device(sizes: dict[str, float], layers: list[str]) -> dict[str, int]:
+    """Sizes by device, from sizes by kind of buffer: a device may call its buffers otherwise than itself."""
+    first_gpu = next((name for name in layers if name != _HOST), _HOST)
+    found: dict[str, int] = {}
+    for name, size in sizes.items():
+        on_host = name.startswith(_HOST) or name.endswith("_Host")
+        device = name if name in layers else _HOST if on_host else first_gpu
+        found[device] = found.get(device, 0) + round(size)
+    return found
 
 
 def _weights(header: Header, layers: list[str]) -> dict[str, int]:
@@ -178,7 +188,8 @@ def _recall(key: str) -> dict[str, Any] | None:
         answer: dict[str, Any] = json.loads(_memory_file(key).read_text("utf-8"))
     except (OSError, ValueError):
         return None
-    return answer if {"cache", "compute", "layers"} <= answer.keys() else None
+    whole = isinstance(answer, dict) and {"cache", "compute", "layers"} <= answer.keys()
+    return answer if whole else None
 
 
 def _remember(key: str, answer: dict[str, Any]) -> None:

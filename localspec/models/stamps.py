@@ -21,15 +21,16 @@ class Stamp:
     bytes: int
     mtime_ns: int
     sha256: str
-    decoded_with: str = ""  # the llama.cpp build in whose child process it decoded a first token; "": not yet
+    decoded_with: tuple[str, ...] = ()  # builds of llama.cpp in whose child process it decoded a token
 
 
 def read(path: Path) -> Stamp | None:
     """The stamp of a file; None when it has none, or when the file is no longer the one that was stamped."""
     try:
-        stamp = Stamp(**json.loads(_stamp_file(path).read_text("utf-8")))
+        stored = json.loads(_stamp_file(path).read_text("utf-8"))
+        stamp = Stamp(**stored | {"decoded_with": tuple(stored["decoded_with"])})
         now = path.stat()
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, KeyError):
         return None
     same = (stamp.path, stamp.bytes, stamp.mtime_ns) == (str(path.resolve()), now.st_size, now.st_mtime_ns)
     return stamp if same else None
@@ -44,7 +45,7 @@ def write(path: Path, sha256: str) -> Stamp:
 
 
 def mark_decoded(stamp: Stamp, build: str) -> None:
-    _store(replace(stamp, decoded_with=build))
+    _store(replace(stamp, decoded_with=(*stamp.decoded_with, build)))
 
 
 def forget(path: Path) -> None:

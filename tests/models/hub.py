@@ -26,6 +26,7 @@ class Served:
     error_code: str = ""  # X-Error-Code that goes with a status
     retry_after: str = ""
     drops: list[int] = field(default_factory=list)  # the coming GETs break off after so many bytes
+    after_a_drop: list[int] = field(default_factory=list)  # statuses of the GETs that follow a drop
     ignores_range: bool = False
     elsewhere: str = ""  # origin that HEAD redirects to
     flip: int | None = None  # position of a byte that arrives changed
@@ -156,6 +157,7 @@ class _Handler(BaseHTTPRequestHandler):
                     time.sleep(len(piece) / self.hub.bytes_per_second)
         if stop < end:
             self.close_connection = True
+            served.statuses, served.after_a_drop = served.after_a_drop, []
 
     def _asked_for(self) -> Served | None:
         self.hub.requests.append(

@@ -203,6 +203,32 @@ def test_an_endpoint_that_is_none_is_one_sentence(served, monkeypatch, impatient
     assert "\n" not in str(caught.value)
 
 
+def test_an_address_that_has_expired_is_asked_for_again(served, hub, impatient):
+    with Hub() as cdn:
+        cdn.files = hub.files.copy()
+        served.target.elsewhere = cdn.endpoint
+        served.target.drops, served.target.statuses = [100_000], []
+        served.target.after_a_drop = [403]
+        target, _ = pull(served.pair, patience=impatient)
+    assert target.read_bytes() == served.target.path.read_bytes()
+
+
+def test_a_refused_pull_leaves_nothing_behind(served, impatient):
+    served.target.statuses = [403]
+    with pytest.raises(DownloadFailed):
+        pull(served.pair, patience=impatient)
+    assert files_below(store.models_dir()) == set()
+
+
+def test_progress_counts_only_what_has_to_come(served, impatient):
+    pull(served.pair, patience=impatient)
+    store.place(served.pair.draft).unlink()
+    events = []
+    pull(served.pair, progress=events.append, patience=impatient)
+    last = [event for event in events if isinstance(event, Progress)][-1]
+    assert (last.done, last.total) == (served.draft.size, served.draft.size)
+
+
 def test_an_unreachable_hub_is_one_sentence(served, monkeypatch, impatient):
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(DownloadFailed, match="cannot be reached"):

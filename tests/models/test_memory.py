@@ -12,7 +12,7 @@ from localspec.models.facts import header_at
 from localspec.models.memory import MemoryWishes, Plan, plan
 from localspec.models.needs import Load, Needs
 from localspec.models.planning import plan_for_files
-from localspec.models.probe import Probe, _weights
+from localspec.models.probe import Probe, _by_device, _weights
 
 MIB = 1 << 20
 
@@ -101,7 +101,7 @@ def test_the_draft_goes_before_layers_of_the_target_do(world):
 def test_layers_leave_the_gpu_last_of_all(world):
     found = planned(world, gpu=4.0, context=4096)
     assert (found.keep_draft, found.gpu_layers) == (False, 1)
-    assert "1 layers of the target are on the GPU" in " ".join(found.lines)
+    assert "1 of the target's layers" in " ".join(found.lines)
 
 
 def test_a_context_that_was_asked_for_is_never_shortened(world):
@@ -216,6 +216,12 @@ def test_weights_lie_with_their_layers(tiny_gguf):
         "CPU": embedding,
         "GPU0": embedding + norm + sum(layers),
     }
+
+
+def test_buffers_with_names_of_their_own_lie_on_a_known_device():
+    sizes = {"CPU_REPACK": 1.0, "GPU0_Host": 2.0, "GPU0_Private": 4.0, "GPU0": 8.0, "CPU": 16.0}
+    assert _by_device(sizes, ["CPU", "GPU0", "GPU0"]) == {"CPU": 19, "GPU0": 12}
+    assert _by_device({"BLAS": 1.0}, ["CPU", "CPU"]) == {"CPU": 1}
 
 
 def test_two_files_are_planned_as_they_lie(tiny_gguf):
