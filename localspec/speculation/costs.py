@@ -123,11 +123,12 @@ class Costs:
             self._draft_ratio.add(seconds / (self._table.draft_step_seconds * depth), self._cycle)
 
     def table(self) -> CostTable:
-        """The table as learned so far, for the next run."""
+        """The table as learned so far, for the next run; a guess stays one until it was checked."""
+        if not self.measured and (not self.plain_steps or len(self._ratios) < 2):
+            return self._table
         widths = tuple(sorted({*self._table.widths, *self._ratios}))
-        return CostTable(
-            widths, tuple(self.verify(n) for n in widths), self.draft(1), True, self._table.switch_ratio
-        )
+        seconds = tuple(self.verify(n) for n in widths)
+        return CostTable(widths, seconds, self.draft(1), True, self._table.switch_ratio)
 
     def _start(self, width: int) -> float:
         if width not in self._started:

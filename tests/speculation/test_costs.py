@@ -93,3 +93,10 @@ def test_the_learned_table_starts_another_run_where_this_one_ended():
     assert again.measured
     for depth in range(8):
         assert again.cycle(depth) == pytest.approx(costs.cycle(depth))
+
+
+def test_a_guess_is_not_stored_as_a_measurement():
+    costs = Costs(GUESS)
+    assert costs.table() == GUESS
+    costs.learn_verify(1, 0.01)
+    assert costs.table() == GUESS

@@ -1,0 +1,92 @@
+"""Lookup drafting: what a cycle costs by length of the history, and an edit task at measured costs.
+
+    python -m benchmarks.lookup_cost
+
+The edit task returns a text of 2,000 tokens with ten changes; the target is scripted, its costs are those of a 1.5 B
+model in F16 on two CPU cores.
+"""
+
+import random
+from statistics import quantiles
+from time import perf_counter
+
+from benchmarks.replay_traces import TABLES
+from localspec.drafters.lookup import LookupDrafter
+from localspec.drafters.tuning import Tuning
+from localspec.events import Cycle, Origin, Source
+
+HISTORIES = (1_000, 8_000, 32_000, 128_000)  # tokens
+CYCLES = 300
+
+
+def main() -> None:
+    print("history    indexing   cycle, median   p95")
+    for length in HISTORIES:
+        index_seconds, cycles = time_cycles(length)
+        cuts = quantiles(cycles, n=20)
+        print(f"{length:7}  {index_seconds * 1e3:7.1f} ms  {cuts[9] * 1e6:9.0f} us  {cuts[18] * 1e6:6.0f} us")
+    tokens, drafted, passes, seconds = edit_task()
+    print(
+        f"edit task: {drafted / tokens:.0%} of {tokens} tokens by lookup, {tokens / seconds:.2f}x plain decoding,"
+    )
+    print(f"           {passes} target passes")
+
+
+def time_cycles(length: int) -> tuple[float, list[float]]:
+    """A text of four alike parts goes on as its first part did, with a surprise every seven tokens."""
+    chance = random.Random(1)
+    text = [chance.randrange(1, 300) for _ in range(length // 4)] * 4
+    lookup, seconds = LookupDrafter(), []
+    began = perf_counter()
+    lookup.settle(text)
+    index_seconds = perf_counter() - began
+    for i in range(CYCLES):
+        began = perf_counter()
+        lookup.find(text, 32)
+        text.append(text[length // 4 + i] if i % 7 else chance.randrange(300))
+        lookup.settle(text)
+        lookup.learn(text[-1:])
+        seconds.append(perf_counter() - began)
+    return index_seconds, seconds
+
+
+def edit_task() -> tuple[int, int, int, float]:
+    """Tokens, tokens by lookup, target passes, and their cost in plain steps."""
+    chance = random.Random(1)
+    text = [chance.choice((chance.randrange(100, 150), chance.randrange(1000, 1800))) for _ in range(2000)]
+    answer = list(text)
+    for i in chance.sample(range(50, 1950), 10):
+        answer[i] = chance.randrange(2000, 3000)
+    table = TABLES["F16"]
+    strategy = Tuning(table, (1,), most=32).strategy(None, lookup=True, sampled=False)
+    tokens, done, drafted, passes, seconds = [5, 6, 7, *text, 8, 9], 0, 0, 0, 0.0
+    while done < len(answer):
+        proposal = strategy.propose(tokens, len(answer) - done - 1)
+        kept = 0
+        while kept < len(proposal.tokens) and proposal.tokens[kept] == answer[done + kept]:
+            kept += 1
+        emitted = answer[done : done + kept + 1]
+        tokens += emitted
+        cost = table.verify(len(proposal.tokens) + 1)
+        strategy.settle(tokens)
+        strategy.learn(
+            Cycle(
+                tokens=tuple(emitted),
+                origins=(*(Origin.ACCEPTED,) * kept, Origin.FIX if proposal.tokens else Origin.PLAIN),
+                proposal=proposal.tokens,
+                accepted=kept,
+                depth=proposal.depth,
+                source=Source.LOOKUP if proposal.tokens else Source.PLAIN,
+                width=len(proposal.tokens) + 1,
+                draft_seconds=0.0,
+                verify_seconds=cost,
+                other_seconds=0.0,
+                mode=proposal.mode,
+            )
+        )
+        done, drafted, passes, seconds = done + len(emitted), drafted + kept, passes + 1, seconds + cost
+    return len(answer), drafted, passes, seconds
+
+
+if __name__ == "__main__":
+    main()
