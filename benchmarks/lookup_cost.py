@@ -2,8 +2,8 @@
 
     python -m benchmarks.lookup_cost
 
-The edit task returns a text of 2,000 tokens with ten changes; the target is scripted, its costs are those of a 1.5 B
-model in F16 on two CPU cores.
+The edit task returns a text of 2,000 tokens with ten changes; the target is scripted, its costs are those of a
+1.5 B model in F16 on two CPU cores.
 """
 
 import random
@@ -26,10 +26,8 @@ def main() -> None:
         cuts = quantiles(cycles, n=20)
         print(f"{length:7}  {index_seconds * 1e3:7.1f} ms  {cuts[9] * 1e6:9.0f} us  {cuts[18] * 1e6:6.0f} us")
     tokens, drafted, passes, seconds = edit_task()
-    print(
-        f"edit task: {drafted / tokens:.0%} of {tokens} tokens by lookup, {tokens / seconds:.2f}x plain decoding,"
-    )
-    print(f"           {passes} target passes")
+    print(f"edit task: {drafted / tokens:.0%} of {tokens} tokens by lookup, {passes} target passes,")
+    print(f"           {tokens / seconds:.2f}x plain decoding")
 
 
 def time_cycles(length: int) -> tuple[float, list[float]]:

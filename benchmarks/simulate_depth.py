@@ -3,9 +3,9 @@
     python -m benchmarks.simulate_depth [--stopping] [--guess] [--seeds N] [--worst]
 
 6 cost curves x 9 acceptance processes x texts of 100, 300 and 2,000 tokens, each from a cold start: nothing
-is known about the draft. Clocks have 6 % noise and 1 % of cycles take four times as long. Every controller and
-every fixed depth meets the same texts. Regret is time against the fixed depth that is best on average for that
-curve, process and length; 0 is one of the depths.
+is known about the draft. Clocks have 6 % noise and 1 % of cycles take four times as long. Every controller
+and every fixed depth meets the same texts. Regret is time against the fixed depth that is best on average for
+that curve, process and length; 0 is one of the depths.
 """
 
 import argparse
@@ -99,9 +99,8 @@ def calibrated(curve: Curve) -> CostTable:
 
 def report(cells: list[Cell]) -> None:
     print(f"{'':>7}  {'against the best fixed depth':^31}  {'against plain':>13}  {'hindsight by text':^18}")
-    print(
-        f"{'tokens':>7}  {'mean':>7} {'median':>7} {'p95':>7} {'max':>7}  {'worst':>13}  {'median':>9} {'p95':>8}"
-    )
+    names = f"{'mean':>7} {'median':>7} {'p95':>7} {'max':>7}  {'worst':>13}  {'median':>9} {'p95':>8}"
+    print(f"{'tokens':>7}  {names}")
     for length in (*LENGTHS, None):
         chosen = [cell for cell in cells if length in (cell.length, None)]
         regrets, runs = [cell.regret for cell in chosen], [run for cell in chosen for run in cell.runs]

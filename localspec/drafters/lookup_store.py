@@ -1,8 +1,8 @@
-"""Earlier replies of a target, kept on disk when the user asks for it: what was written once is drafted for free.
+"""Earlier replies of a target, kept on disk when the user asks for it: written once, drafted for free.
 
-The file holds token ids, not text, but they are as readable as the text to anyone with the model: it is created for
-its owner only (mode 0600 in a folder of mode 0700). Windows has no such modes; there the user's profile folder,
-which holds the data folder, is closed to other users by its inherited access list.
+The file holds token ids, not text, but they are as readable as the text to anyone with the model: it is
+created for its owner only (mode 0600 in a folder of mode 0700). Windows has no such modes; there the user's
+profile folder, which holds the data folder, is closed to other users by its inherited access list.
 """
 
 import os
