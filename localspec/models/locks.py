@@ -38,10 +38,12 @@ class FileLock:
         file, self._file = self._file, None
         if file is None:
             return
+        ours = _still_there(file, self._path)
         if sys.platform == "win32":  # an open file cannot be removed there; whoever has opened it keeps it
             file.close()
-        with contextlib.suppress(OSError):
-            self._path.unlink(missing_ok=True)
+        if ours:
+            with contextlib.suppress(OSError):
+                self._path.unlink(missing_ok=True)
         file.close()
 
 

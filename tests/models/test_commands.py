@@ -229,6 +229,18 @@ def test_kills_at_random_moments_cost_next_to_nothing(known, hub):
     assert hub.sent.total() < 1.3 * (known.target.size + known.draft.size)
 
 
+def test_two_processes_at_once_share_the_work(known, hub):
+    hub.bytes_per_second = 400_000
+    processes = [command("pull", "tiny") for _ in range(2)]
+    told = [process.communicate(timeout=60)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], told
+    assert hub.sent.total() == known.target.size + known.draft.size
+    assert {path.name for path in store.models_dir().rglob("*") if path.is_file()} == {
+        "target.gguf",
+        "draft.gguf",
+    }
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="a console's Ctrl-C cannot be sent to one process there")
 def test_ctrl_c_keeps_what_came_and_says_how_to_go_on(known, hub):
     hub.bytes_per_second = 200_000
