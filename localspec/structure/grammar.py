@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from localspec.errors import BadSetting
-from localspec.structure.schema import closed, read_schema
+from localspec.structure.schema import narrowed, read_schema
 
 LARGEST = 1_000_000  # characters of a schema or a regular expression
-LARGEST_GRAMMAR = 100_000  # characters: the conversion from GBNF takes time with their square
-LONGEST_CHAIN = 2_000  # rules: llguidance follows references by recursion
+LARGEST_GRAMMAR = 100_000  # characters
+MOST_RULES = 1_000  # llguidance follows them by recursion, and the conversion takes time with their square
 
 FLEXIBLE = {"whitespace_pattern": r"[ \n\r\t]{1,40}"}  # bounded: a model may love white space too much
 COMPACT = {"whitespace_flexible": False}
@@ -32,7 +32,7 @@ def json_grammar(schema: object, *, compact: bool = True) -> Grammar:
 
     compact: no white space between the tokens of JSON, so that keys and punctuation are forced.
     """
-    found = closed(read_schema(schema, largest=LARGEST))
+    found = narrowed(read_schema(schema, largest=LARGEST))
     options = {**(COMPACT if compact else FLEXIBLE), **found.get("x-guidance", {})}
     return Grammar("the JSON schema", {"json_schema": {"x-guidance": options, **without_options(found)}})
 
@@ -57,9 +57,9 @@ def written_grammar(text: object) -> Grammar:
 
     source = _text(text, "the grammar", LARGEST_GRAMMAR)
     rules = source.count(":")
-    if rules > LONGEST_CHAIN:
+    if rules > MOST_RULES:
         raise BadSetting(
-            f"the grammar has about {rules:,} rules, {LONGEST_CHAIN:,} at most are allowed",
+            f"the grammar has about {rules:,} rules, {MOST_RULES:,} at most are allowed",
             hint="simplify the grammar",
         )
     try:

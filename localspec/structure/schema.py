@@ -1,7 +1,8 @@
-"""JSON schemas as users give them: read, measured before anything works on them, and closed."""
+"""JSON schemas as users give them: read, measured before anything works on them, and narrowed."""
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from math import lcm
 from typing import Any
@@ -9,9 +10,14 @@ from typing import Any
 from localspec.errors import BadSetting
 
 DEEPEST = 100  # levels; llguidance reads 128
+LONGEST_PATH = 20_000  # levels that references can add up to: llguidance follows them by recursion
+WIDEST_NUMBER = 10**15  # beyond, a double has no exact whole numbers
+FINEST, NARROW = 1e-9, 1e-3  # the last decimal of a number, unless its bounds are closer than this
 LARGEST_MULTIPLE = 20_000  # llguidance's automaton has about as many states
 _HINT = 'give a JSON schema: {"type": "object", "properties": {...}}'
 _COMBINING = frozenset({"allOf", "anyOf", "oneOf", "$ref", "patternProperties", "minProperties"})
+_MAPS_OF_SCHEMAS = frozenset({"properties", "patternProperties", "$defs", "definitions"})
+_SCHEMAS = frozenset({"items", "prefixItems", "additionalProperties", "anyOf", "oneOf"})
 
 
 def read_schema(given: object, *, largest: int) -> dict[str, Any]:
@@ -44,6 +50,9 @@ def read_schema(given: object, *, largest: int) -> dict[str, Any]:
     if not isinstance(schema.get("x-guidance", {}), dict):
         raise BadSetting("x-guidance in the JSON schema is not an object", hint="leave it out")
     _check_multiples(schema)
+    references = sum("$ref" in part for part in _objects(schema))
+    if references * depth(schema) > LONGEST_PATH:
+        raise BadSetting(f"the JSON schema has {references:,} references", hint="simplify the schema")
     return schema
 
 
@@ -53,35 +62,54 @@ def depth(value: object) -> int:
     return 1 + max(map(depth, parts), default=0)
 
 
-def closed(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema with `additionalProperties: false` in every object that only names properties.
+def narrowed(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema without what no caller wants and small models do not stop writing.
 
-    Whoever names properties wants those, and a model that may add more often does not stop. Where schemas are
+    Objects that name properties get no others, and numbers at most 15 digits before and 9 after the point,
+    unless the schema says otherwise. What matches still matches the schema as it was given. Where schemas are
     combined with allOf, closing one part would contradict another: such a schema stays as it is.
     """
-    if any("allOf" in part for part in _objects(schema)):
+    parts = list(_objects(schema))
+    if any("allOf" in part for part in parts):
         return schema
-    result: dict[str, Any] = _closed(schema, is_schema=True)
-    return result
+    exact = any("multipleOf" in part for part in parts) and any(_COMBINING & part.keys() for part in parts)
+    return _Narrowing(limits_decimals=not exact).schema(schema)
 
 
-_MAPS_OF_SCHEMAS = frozenset({"properties", "patternProperties", "$defs", "definitions"})
-_DATA = frozenset({"const", "enum", "default", "examples", "example", "required", "x-guidance"})
+@dataclass(frozen=True, slots=True)
+class _Narrowing:
+    limits_decimals: bool  # False where one multipleOf might meet another
 
+    def schema(self, given: dict[str, Any]) -> dict[str, Any]:
+        inside = {name: self._keyword(name, value) for name, value in given.items()}
+        closing = {"additionalProperties": False} if _only_names(given) else {}
+        return {**inside, **closing, **self._limits(given)}
 
-def _closed(value: Any, *, is_schema: bool) -> Any:  # noqa: ANN401  JSON
-    """A part of a schema; what is a map of names to schemas is not a schema itself."""
-    if isinstance(value, list):
-        return [_closed(item, is_schema=True) for item in value]
-    if not isinstance(value, dict):
-        return value
-    inside = {
-        name: part
-        if is_schema and name in _DATA
-        else _closed(part, is_schema=not (is_schema and name in _MAPS_OF_SCHEMAS))
-        for name, part in value.items()
-    }
-    return {**inside, "additionalProperties": False} if is_schema and _only_names(value) else inside
+    def _keyword(self, name: str, value: Any) -> Any:  # noqa: ANN401  JSON
+        if name in _MAPS_OF_SCHEMAS and isinstance(value, dict):
+            return {key: self._part(part) for key, part in value.items()}
+        return self._part(value) if name in _SCHEMAS else value
+
+    def _part(self, value: Any) -> Any:  # noqa: ANN401  JSON
+        if isinstance(value, list):
+            return [self._part(part) for part in value]
+        return self.schema(value) if isinstance(value, dict) else value
+
+    def _limits(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        kinds = given.get("type")
+        kinds = {kind for kind in (kinds if isinstance(kinds, list) else [kinds]) if isinstance(kind, str)}
+        if not kinds & {"number", "integer"} or {"enum", "const"} & given.keys():
+            return {}
+        low = [given[name] for name in ("minimum", "exclusiveMinimum") if name in given]
+        high = [given[name] for name in ("maximum", "exclusiveMaximum") if name in given]
+        if not all(isinstance(bound, int | float) and abs(bound) < WIDEST_NUMBER for bound in (*low, *high)):
+            return {}
+        limits: dict[str, Any] = {"minimum": -WIDEST_NUMBER} if not low else {}
+        limits |= {"maximum": WIDEST_NUMBER} if not high else {}
+        narrow = bool(low and high) and min(high) - max(low) < NARROW
+        if "number" in kinds and "multipleOf" not in given and self.limits_decimals and not narrow:
+            limits["multipleOf"] = FINEST
+        return limits
 
 
 def _only_names(schema: Mapping[str, Any]) -> bool:
