@@ -1,0 +1,54 @@
+"""What both programs are asked: questions of kinds that the demo pair knows, but not from its training."""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from random import Random
+
+sys.path.append(str(Path(__file__).parents[2] / "tools" / "demo"))
+
+from corpus.mix import exchange, library_text
+
+SEED = "server"
+LEAST_CHARACTERS = 160  # of an answer: shorter ones end before their speed can be told
+TOPICS = ("code", "chat", "json")
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A raw prompt, and how much of an answer it deserves."""
+
+    name: str
+    category: str
+    text: str
+    answer: str  # the corpus's own; its length in tokens is how many are generated
+
+
+def tasks(per_category: int) -> tuple[Task, ...]:
+    """Always the same; one of each category after the other."""
+    columns = [list(islice(asked(topic), per_category)) for topic in TOPICS]
+    columns.append(list(islice(library(), per_category)))
+    return tuple(task for row in zip(*columns, strict=True) for task in row)
+
+
+def asked(topic: str) -> Iterator[Task]:
+    """First questions of conversations, in ChatML."""
+    rng, number = Random(f"{SEED}/{topic}"), 0
+    while True:
+        turn = exchange(topic, rng)[0]
+        if len(turn.says) >= LEAST_CHARACTERS:
+            number += 1
+            text = f"<|im_start|>user\n{turn.asks}<|im_end|>\n<|im_start|>assistant\n"
+            yield Task(f"{topic} {number}", topic, text, turn.says)
+
+
+def library() -> Iterator[Task]:
+    """Beginnings of library code, to be continued."""
+    rng, number = Random(f"{SEED}/library"), 0
+    while True:
+        text = library_text(rng)
+        if len(text) >= 200 + LEAST_CHARACTERS:
+            number += 1
+            yield Task(f"library {number}", "library", text[:200], text[200:600])
