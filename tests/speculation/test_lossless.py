@@ -17,7 +17,7 @@ from localspec.speculation.sampling import Sampling
 from localspec.speculation.verification import Compare, Coupled, Sampled
 
 from .enumeration import Forks, OneStream, PositionOnly, distance, law
-from .worlds import (
+from .random_pairs import (
     OPEN,
     PROMPT,
     World,
