@@ -8,6 +8,8 @@ WINDOW = 32  # measurements: 6 % timing noise becomes 1 %
 PRIOR_SAMPLES = 2  # that a measured table counts for
 FEW = 5  # measurements that are kept however old they are
 LEAST_EXCESS = 0.1  # of a guess: noise can make a wider batch look free
+RELIABLE = 3  # measurements that make a width fit to be stored
+SLACK, MORE_SLACK = 1.05, 1.25  # before a wider pass says that a plain step was measured too dear
 STALE_CYCLES = 400  # older measurements tell about a shorter context or another clock speed
 
 
@@ -47,12 +49,14 @@ class Recent:
             self._samples.extend([(0, prior)] * PRIOR_SAMPLES)
         self.value = 0.0
         self.last_cycle = 0
+        self.measurements = 0  # ever
 
     def __len__(self) -> int:
         return len(self._samples)
 
     def add(self, measured: float, cycle: int) -> None:
         self._samples.append((cycle, measured))
+        self.measurements += 1
         self.last_cycle = cycle
         while len(self._samples) > FEW and self._samples[0][0] < cycle - STALE_CYCLES:
             self._samples.popleft()
@@ -66,8 +70,9 @@ class Recent:
 class Costs:
     """Costs as they are now: ratios to the start-up table, corrected by every cycle.
 
-    The ratio of a width that was never run is interpolated between those that were; the plain step is never
-    corrected by anything but plain steps, because every claim of being faster rests on it.
+    The ratio of a width that was never run is interpolated between those that were. The plain step is
+    corrected by nothing but plain steps, because every claim of being faster rests on it; wider passes only
+    bound it from above.
     """
 
     def __init__(self, table: CostTable) -> None:
@@ -89,14 +94,21 @@ class Costs:
 
     @property
     def plain_steps(self) -> int:
-        """How many plain steps the plain cost rests on."""
-        return len(self._ratios[1]) if 1 in self._ratios else 0
+        """How many plain steps were measured."""
+        return self._ratios[1].measurements if 1 in self._ratios else 0
+
+    @property
+    def plain_is_doubtful(self) -> bool:
+        """Whether a plain step was measured to be dearer than a wider pass, which it cannot be."""
+        return self.plain_steps < RELIABLE and self._plain_alone() > self._bound()
 
     def verify(self, width: int) -> float:
         """Seconds of a target pass over `width` tokens, with everything around it but drafting."""
         if width not in self._now:
-            ran = width in self._ratios and (width == 1 or self._fresh(width))
-            if ran or width == 1 or self._table.measured:
+            if width == 1:
+                self._now[1] = min(self._plain_alone(), self._bound())
+                return self._now[1]
+            if (width in self._ratios and self._fresh(width)) or self._table.measured:
                 self._now[width] = self._start(width) * self._ratio(width)
             else:
                 self._now[width] = self.verify(1) * (1 + self._excess(width) * self._guessed_excess(width))
@@ -124,11 +136,24 @@ class Costs:
 
     def table(self) -> CostTable:
         """The table as learned so far, for the next run; a guess stays one until it was checked."""
-        if not self.measured and (not self.plain_steps or len(self._ratios) < 2):
+        reliable = {n for n, ratio in self._ratios.items() if ratio.measurements >= RELIABLE}
+        if not self.measured and (1 not in reliable or len(reliable) < 2):
             return self._table
-        widths = tuple(sorted({*self._table.widths, *self._ratios}))
+        widths = tuple(sorted({1} | (set(self._table.widths) - self._ratios.keys()) | reliable))
         seconds = tuple(self.verify(n) for n in widths)
         return CostTable(widths, seconds, self.draft(1), True, self._table.switch_ratio)
+
+    def _plain_alone(self) -> float:
+        return self._start(1) * (self._ratios[1].value if 1 in self._ratios else 1.0)
+
+    def _bound(self) -> float:
+        """Seconds of the cheapest wider pass, with room for noise: a plain step takes no longer."""
+        wider = (
+            self._start(n) * ratio.value * (SLACK if ratio.measurements >= RELIABLE else MORE_SLACK)
+            for n, ratio in self._ratios.items()
+            if n > 1 and self._fresh(n)
+        )
+        return min(wider, default=float("inf"))
 
     def _start(self, width: int) -> float:
         if width not in self._started:

@@ -20,6 +20,7 @@ ANCHOR_TOKENS, ANCHOR_SHARE = (
     48,
     0.003,
 )  # plain steps come at most so often and take at most this share of time
+MOST_ANCHOR_TOKENS = 1024  # however large the gain: it may be large because a plain step was measured wrongly
 FIRST_ANCHORS, FIRST_GAP = 2, 24  # with no measured table: so many plain steps soon, so many tokens apart
 PROBE_FAILURES, PROBE_SHARE = (
     2,
@@ -155,8 +156,10 @@ class Auto:
     def _anchor_gap(self) -> float:
         if not self.costs.measured and self.costs.plain_steps < FIRST_ANCHORS:
             return FIRST_GAP * self.costs.plain_steps
+        if self.costs.plain_is_doubtful:
+            return FIRST_GAP
         gain = self.value(self._depth) / self.value(0) - 1
-        return max(ANCHOR_TOKENS, gain / ANCHOR_SHARE)
+        return min(max(ANCHOR_TOKENS, gain / ANCHOR_SHARE), MOST_ANCHOR_TOKENS)
 
     def _learn_drafting(self, cycle: Cycle, confidences: tuple[float, ...]) -> None:
         emitted = len(cycle.tokens)
