@@ -85,6 +85,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--depths", default="1,2,3,4,6,8", help="the server's, to sweep")
     parser.add_argument("--p-min", default="0.3,0.6,0.8", help="swept at the best depths and the deepest")
     parser.add_argument("--sweep-tasks", type=int, default=1, help="prompts of each category in the sweep")
+    parser.add_argument("--sweep-tokens", type=int, default=48, help="of an answer in the sweep")
     parser.add_argument("--tasks", type=int, default=4, help="prompts of each category in the comparison")
     parser.add_argument("--rounds", type=int, default=2, help="over all prompts, each in another order")
     parser.add_argument("--max-tokens", type=int, default=96, help="of an answer")
@@ -122,10 +123,13 @@ def compare(files: Files, options: argparse.Namespace) -> Compared:
         fresh = len(everything) * options.tasks // (options.tasks + options.sweep_tasks)
         ours = LocalSide(session, depth=None, clock=options.clock)
 
-        def ask(task: Task, temperature: float, seed: int) -> Ask:
-            return asked(session, task, temperature, seed, options.max_tokens)
+        def ask(task: Task, temperature: float, seed: int, most: int = options.max_tokens) -> Ask:
+            return asked(session, task, temperature, seed, most)
 
-        warm_ups = {t: [ask(task, t, SWEEP_SEED) for task in everything[fresh:]] for t in temperatures}
+        warm_ups = {
+            t: [ask(task, t, SWEEP_SEED, options.sweep_tokens) for task in everything[fresh:]]
+            for t in temperatures
+        }
         for asks in warm_ups.values():
             for one in asks:
                 ours(one)

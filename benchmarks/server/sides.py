@@ -1,7 +1,7 @@
 """The two programs under comparison, asked the same way: prompt tokens in, a rate out.
 
-Both can be timed by the clock on the wall, or by the processor time that they take: with one thread on the CPU
-that is the same thing on an idle machine, and still means something on a busy one.
+Both can be timed by the clock on the wall, or by the processor time that they take: with one thread on the
+CPU that is the same thing on an idle machine, and still means something on a busy one.
 """
 
 import json
