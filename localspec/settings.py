@@ -61,7 +61,6 @@ class Settings:
     seed: int | None = None
     max_tokens: int | None = None
     system: str | None = None
-    theme: str | None = None  # of the terminal UI
 
     @classmethod
     def load(cls, **flags: object) -> "Settings":

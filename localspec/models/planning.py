@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from localspec.errors import LocalspecError
-from localspec.models.devices import DeviceMemory, remember_devices, with_host
+from localspec.models.devices import DeviceMemory
 from localspec.models.facts import header_at
 from localspec.models.header import Header
 from localspec.models.memory import MemoryWishes, Plan, plan
@@ -23,11 +23,9 @@ def plan_for_files(
     devices: as llama.cpp lists them now; None asks for them in the child as well.
     Raises NotEnoughMemory, BadSetting, BadModelFile.
     """
-    if devices is not None:
-        remember_devices(tuple(devices))
-    with Probe() as probe:
-        here = probe.devices() if devices is None else with_host(tuple(devices))
-        return plan(header_at(target), header_at(draft) if draft else None, here, wishes, probe.needs)
+    with Probe(devices) as probe:
+        draft_header = header_at(draft) if draft else None
+        return plan(header_at(target), draft_header, probe.devices(), wishes, probe.needs)
 
 
 def outlook(target: Header, draft: Header | None) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
@@ -30,7 +31,11 @@ _AS_NAMED_IN_ERRORS = "this file"  # what llama.cpp reads is a stand-in for it
 class Probe:
     """Answers `needs` and `devices`; starts its child when something is asked that it does not remember."""
 
-    def __init__(self) -> None:
+    def __init__(self, devices: Sequence[DeviceMemory] | None = None) -> None:
+        """devices: as llama.cpp lists them now, where they are known; None has them asked for."""
+        self._listed: tuple[DeviceMemory, ...] | None = None
+        if devices is not None:
+            self._learn(tuple(devices))
         self._child: subprocess.Popen[str] | None = None
         self._opened = ExitStack()
         self._twins: dict[str, Path] = {}
@@ -39,7 +44,8 @@ class Probe:
     def needs(self, header: Header, load: Load) -> Needs:
         """What a model of this header would need. Raises BadModelFile where llama.cpp refuses it."""
         fingerprint = _fingerprint(header)
-        key = hashlib.sha256(json.dumps([fingerprint, asdict(load)]).encode()).hexdigest()[:32]
+        places = [device.name for device in self._known_devices()]
+        key = hashlib.sha256(json.dumps([fingerprint, places, asdict(load)]).encode()).hexdigest()[:32]
         known = self._remembered.get(key) or _recall(key)
         if known is None:
             request = asdict(load) | {"path": str(self._twin(header, fingerprint))}
@@ -52,10 +58,8 @@ class Probe:
         return _needs(header, known)
 
     def devices(self) -> tuple[DeviceMemory, ...]:
-        """Every device with its memory as it is now; remembered for `last_devices`."""
-        listed = tuple(DeviceMemory(**device) for device in self._ask({"devices": True})["devices"])
-        remember_devices(listed)
-        return with_host(listed)
+        """Every device with its memory."""
+        return with_host(self._known_devices())
 
     def close(self) -> None:
         child, self._child = self._child, None
@@ -76,6 +80,17 @@ class Probe:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _known_devices(self) -> tuple[DeviceMemory, ...]:
+        if self._listed is not None:
+            return self._listed
+        answer = self._ask({"devices": True})
+        return self._learn(tuple(DeviceMemory(**device) for device in answer["devices"]))
+
+    def _learn(self, listed: tuple[DeviceMemory, ...]) -> tuple[DeviceMemory, ...]:
+        self._listed = listed
+        remember_devices(listed)
+        return listed
 
     def _twin(self, header: Header, fingerprint: str) -> Path:
         if fingerprint not in self._twins:

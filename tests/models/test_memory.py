@@ -188,12 +188,21 @@ def really_loaded(path, length, kv_type) -> dict[str, float]:
 
 
 def test_an_answer_is_remembered_and_needs_no_child(tiny_gguf):
-    header = header_at(tiny_gguf())
-    with Probe() as probe:
+    header, devices = header_at(tiny_gguf()), [DeviceMemory("CPU", "cpu", 1, 1)]
+    with Probe(devices) as probe:
         first = probe.needs(header, Load(1024))
-    with Probe() as probe:
+    with Probe(devices) as probe:
         assert probe.needs(header, Load(1024)) == first
         assert probe._child is None
+
+
+def test_an_answer_for_other_devices_is_not_used(tiny_gguf):
+    header, cpu = header_at(tiny_gguf()), DeviceMemory("CPU", "cpu", 1, 1)
+    with Probe([cpu]) as probe:
+        probe.needs(header, Load(1024))
+    with Probe([DeviceMemory("GPU0", "gpu", 1, 1), cpu]) as probe:
+        probe.needs(header, Load(1024))
+        assert probe._child is not None
 
 
 def test_an_architecture_that_llama_cpp_does_not_know_is_its_own_verdict(tiny_gguf, tmp_path):
