@@ -152,14 +152,14 @@ def read(path: Path) -> Conversation:
     try:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
-        raise BrokenConversation(f"{path} cannot be read: {error.strerror}.") from error
+        raise BrokenConversation(f"{path.name} cannot be read: {error.strerror}.") from error
     records = [record for line in lines if line.strip() and (record := _record(line))]
     lost = sum(1 for line in lines if line.strip()) - len(records)
     if not records or records[0].get("type") != "conversation":
-        raise BrokenConversation(f"{path} does not begin like a conversation.", hint="It was left as it is.")
+        raise BrokenConversation(f"{path.name} does not begin like a conversation.", hint="It was left as it is.")
     if records[0].get("version") != VERSION:
         raise BrokenConversation(
-            f"{path} was written by a newer localspec.", hint="Update localspec to open it."
+            f"{path.name} was written by a newer localspec.", hint="Update localspec to open it."
         )
     try:
         start = Conversation(
@@ -171,7 +171,7 @@ def read(path: Path) -> Conversation:
         )
         return _replay(start, records[1:])
     except (KeyError, TypeError, ValueError) as error:
-        raise BrokenConversation(f"{path} holds a line that makes no sense: {error}.") from error
+        raise BrokenConversation(f"{path.name} holds a line that makes no sense: {error}.") from error
 
 
 def _record(line: bytes) -> dict[str, Any] | None:

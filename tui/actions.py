@@ -87,6 +87,16 @@ async def pair(screen: "ChatScreen", argument: str) -> None:
     await screen.app.push_screen(PairsScreen(screen.app.librarian), chosen)
 
 
+async def pull(screen: "ChatScreen", argument: str) -> None:
+    librarian, name = screen.app.librarian, argument or screen.app.conductor.pair_name
+    if not name:
+        screen.notify("Which pair? ^o lists them.", severity="warning")
+    elif librarian.progress is not None:
+        screen.notify(f"{librarian.progress.name} is being fetched; one pair at a time.")
+    else:
+        librarian.pull(name)
+
+
 async def load_pair(screen: "ChatScreen", name: str) -> None:
     """Swap pairs: the old engine process goes, and its memory with it."""
     request = screen.app.conductor.load_request

@@ -79,9 +79,7 @@ class ChatApp(App[None]):
             collector.collect()
 
     def new_dialogue(self, system: str) -> Dialogue:
-        ready = self.conductor.ready
-        pair = ready.pair if ready else self.conductor.load_request.pair or ""
-        return Dialogue.new(self.conversations, pair, system)
+        return Dialogue.new(self.conversations, self.conductor.pair_name, system)
 
     def prefer(self, **changes: object) -> None:
         """Change preferences, and remember them in a thread of its own."""

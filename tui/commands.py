@@ -50,6 +50,7 @@ COMMANDS: Final = (
     ),
     Command("thinking", "chat", "Fold or unfold the reasoning of replies", actions.thinking, "ctrl+t"),
     Command("pair", "models", "Choose, fetch or switch the pair", actions.pair, "ctrl+o", "[name]", "models"),
+    Command("pull", "models", "Fetch the files of a pair", actions.pull, argument="[name]"),
     Command("restart", "models", "Restart the engine with the same pair", actions.restart),
     Command("draft", "speculation", "Turn drafting on or off", actions.draft, "f4", "[on|off]"),
     Command(

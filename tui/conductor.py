@@ -37,6 +37,7 @@ class Conductor:
     comparing: bool = False
     turn: LiveTurn | None = None  # the reply that runs
     last_turn: LiveTurn | None = None  # it, or the one before
+    pair_name: str = ""  # of the pair that is loaded, or was last
     best_speed: float = 0.0
     plain_speed: float | None = None
     _serial: int = 0
@@ -51,6 +52,7 @@ class Conductor:
         `started` means that the process runs and has the request already. Raises EngineDied.
         """
         self.load_request = request
+        self.pair_name = request.pair or self.pair_name
         self.ready, self.loading, self.stage = None, True, ""
         self.best_speed, self.plain_speed = 0.0, None
         if not started:
@@ -79,7 +81,7 @@ class Conductor:
         """The engine has a pair, or failed to get one, or is gone."""
         self.loading = False
         if isinstance(report, Ready):
-            self.ready = report
+            self.ready, self.pair_name = report, report.pair
         if isinstance(report, Died):
             self.ready = None
 

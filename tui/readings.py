@@ -10,7 +10,7 @@ from .widgets.meter import Reading
 def title(conductor: Conductor) -> str:
     """Pair, drafting and temperature."""
     settings = conductor.settings
-    name = conductor.ready.pair if conductor.ready else conductor.load_request.pair or "no pair"
+    name = conductor.pair_name or "no pair"
     drafting = "draft on" if settings.speculate else "draft off"
     if conductor.ready and not conductor.ready.draft:
         drafting = "no draft"
@@ -39,7 +39,7 @@ def _engine_status(conductor: Conductor) -> str:
     if turn is not None:
         return _turn_status(turn, conductor.comparing)
     if conductor.ready is None:
-        return "no pair is loaded · ^o chooses one"
+        return "no pair is loaded · ^o chooses one" if conductor.engine.alive else "the engine is not running"
     return advice(conductor)
 
 

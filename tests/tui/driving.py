@@ -60,6 +60,8 @@ class Chat:
             await self.pilot.pause(0.01)
 
     async def ready(self) -> None:
+        """Until the chat is on the screen and the pair in memory."""
+        await self.until(lambda: self.app.screen_stack and self.app.screen.query("#prompt"))
         await self.until(lambda: self.app.conductor.ready)
 
     async def type(self, text: str) -> None:
@@ -83,7 +85,6 @@ async def running(folder: Path, size: tuple[int, int] = (100, 30), **options: ob
     chat = Chat(folder, **options)
     async with chat.app.run_test(size=size) as pilot:
         chat.pilot = pilot
-        await chat.until(lambda: chat.app.screen_stack and isinstance(chat.app.screen, ChatScreen))
         await chat.ready()
         yield chat
         await asyncio.to_thread(chat.app.close_engines)

@@ -5,7 +5,7 @@ import stat
 import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localspec import conversations
@@ -15,7 +15,8 @@ QUESTION = Message("user", "why is\nthe sky blue?")
 ANSWER = Message("assistant", "scattering", "hm", 3, "stop", Numbers(9, 0.5, 0.7, 2.4, 12, 1.8))
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 MESSAGES = st.lists(
-    st.builds(Message, st.sampled_from(["user", "assistant"]), TEXT, TEXT, st.integers(0, 99))
+    st.builds(Message, st.sampled_from(["user", "assistant"]), TEXT, TEXT, st.integers(0, 99)),
+    max_size=5,
 )
 
 
@@ -50,6 +51,7 @@ def test_files_and_folder_belong_to_their_owner_only(tmp_path):
     assert stat.S_IMODE(log.path.parent.stat().st_mode) == 0o700
 
 
+@settings(max_examples=25, deadline=None)
 @given(before=MESSAGES, keep=st.integers(0, 9), after=MESSAGES)
 def test_keep_drops_the_tail_and_nothing_else(tmp_path_factory, before, keep, after):
     log = journal(tmp_path_factory.mktemp("c"))
@@ -61,6 +63,7 @@ def test_keep_drops_the_tail_and_nothing_else(tmp_path_factory, before, keep, af
     assert list(conversations.read(log.path).messages) == before[:keep] + after
 
 
+@settings(max_examples=40, deadline=None)
 @given(cut=st.integers(1, 400))
 def test_a_file_cut_anywhere_loses_at_most_its_last_line_and_can_be_continued(tmp_path_factory, cut):
     log = journal(tmp_path_factory.mktemp("c"))

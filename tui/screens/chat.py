@@ -150,7 +150,8 @@ class ChatScreen(Screen[None]):
     async def _take_failure(self, failure: Failure) -> None:
         if self.app.conductor.loading:
             self.app.conductor.took(failure)
-            await self.remark(failure.what, failure.hint, "error")
+            here = "\nHere: /pull fetches it, ^o lists all pairs." if failure.error == "PairNotOnDisk" else ""
+            await self.remark(failure.what, failure.hint + here, "error")
         elif self.app.conductor.turn is not None:
             await self.remark(failure.what, failure.hint, "error")
             await self._end(self.app.conductor.turn.message("failed"))
@@ -160,9 +161,7 @@ class ChatScreen(Screen[None]):
         """What was written stays and is saved; the next message or /restart brings the engine back."""
         turn = self.app.conductor.turn
         self.app.conductor.took(death)
-        hint = " ".join(
-            (death.hint, "Nothing is lost: /restart starts it again, and so does the next message.")
-        )
+        hint = f"{death.hint}\nNothing is lost: /restart starts it again, and so does the next message."
         if turn is not None:
             await self._draw(turn)
             await self._end(turn.message("died"))

@@ -14,8 +14,8 @@ from .dialog import Dialog
 
 _TYPING = (
     ("enter", "Send"),
-    ("shift+enter ^j", "New line (Shift+Enter needs a terminal that tells it from Enter)"),
-    ("up / down", "In the first and last line: earlier prompts"),
+    ("shift+enter, ^j", "New line (not every terminal tells Shift+Enter)"),
+    ("up, down", "Earlier prompts, from the first or last line"),
     ("tab", "Complete a /command"),
     ("^p", "Command palette"),
     ("mouse, ^c", "Select text and copy it"),
@@ -42,12 +42,18 @@ class HelpScreen(Dialog[None]):
 
 def page(folder: Path) -> Content:
     """The whole help text."""
-    lines = [_head("typing"), *(_row("", key, text) for key, text in _TYPING)]
+    lines = [_head("typing"), *(_row(key, "", text) for key, text in _TYPING)]
     for area, table in groupby(commands.COMMANDS, key=lambda command: command.area):
         lines += [_head(area), *(_row(f"/{c.usage}", c.key_label, c.help) for c in table)]
     lines += [_head("tokens in the live text"), Content("  ") + LEGEND]
-    lines += [_head("files"), Content(f"  Conversations, prompts and choices: {folder}")]
+    lines += [_head("files"), Content(f"  Conversations, prompts and choices: {page_folder(folder)}")]
     return Content("\n").join(lines)
+
+
+def page_folder(folder: Path) -> str:
+    """The folder as people write it."""
+    home = Path.home()
+    return f"~/{folder.relative_to(home)}" if folder.is_relative_to(home) else str(folder)
 
 
 def _head(title: str) -> Content:
@@ -55,4 +61,4 @@ def _head(title: str) -> Content:
 
 
 def _row(usage: str, key: str, text: str) -> Content:
-    return Content.assemble("  ", (f"{usage:<28}", "bold"), f"{key:<16}", text)
+    return Content.assemble("  ", (f"{usage:<28}", "bold"), f"{key:<5}", text)

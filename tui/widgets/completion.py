@@ -37,7 +37,7 @@ class Completion(OptionList):
 
 def _option(command: Command) -> Option:
     keys: Sequence[str | tuple[str, str]] = (
-        (f"/{command.usage}".ljust(20), "bold"),
+        (f"/{command.usage}".ljust(28), "bold"),
         command.help,
         (f"  {command.key_label}" if command.key else "", "dim"),
     )

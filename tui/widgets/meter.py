@@ -50,6 +50,8 @@ class Meter(Static):
 
 def draw(reading: Reading, width: int) -> Content:
     """The meter as one line of at most `width` cells; what matters least goes first when it is narrow."""
+    if not reading.speed_reply:
+        return Content("")
     parts = [_speed(reading), _acceptance(reading, 10 if width < NARROW else 20)]
     parts += [_gain(reading), Content(f"reply {reading.speed_reply:.1f} tok/s")]
     line = parts[0]

@@ -1,10 +1,12 @@
 """A reply on the screen: reasoning that folds, settled Markdown, a live tail, and a footer with its numbers."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
+from textual.widget import MountError
 from textual.widgets import Static
 
 from localspec.conversations import Message, Numbers
@@ -101,8 +103,10 @@ class ReplyView(Vertical):
         else:
             document = documents.last()
         self._segment_length += len(settled.source)
-        # Only `append`: after a source given to Markdown itself, it would overwrite the last block.
-        await document.append(settled.source)
+        # A program that is leaving takes its widgets down in the middle of this.
+        with suppress(MountError):
+            # Only `append`: after a source given to Markdown itself, it would overwrite the last block.
+            await document.append(settled.source)
 
     def _close(self, message: Message) -> None:
         self._message = message

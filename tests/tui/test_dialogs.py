@@ -1,0 +1,184 @@
+"""The dialogs: pairs, conversations, help, themes and the palette; and the command table behind them."""
+
+from driving import running
+from scripted_engine import Gate
+from textual.widgets import DataTable, Static, TextArea
+
+from localspec.engine.messages import Pull
+from localspec.tui.commands import COMMANDS, find, matching
+from localspec.tui.screens.chat import ChatScreen
+from localspec.tui.screens.dialog import Question
+from localspec.tui.screens.help import page
+from localspec.tui.screens.pairs import PairsScreen
+from localspec.tui.screens.sessions import SessionsScreen, describe_age
+from localspec.tui.screens.themes import ThemesScreen
+from localspec.tui.widgets.reply_view import ReplyView
+
+
+def detail(chat):
+    return str(chat.app.screen.query_one(".detail", Static).content)
+
+
+async def open_pairs(chat):
+    await chat.pilot.press("ctrl+o")
+    await chat.until(lambda: isinstance(chat.app.screen, PairsScreen))
+    await chat.until(lambda: chat.app.screen.query_one(DataTable).row_count == 5)
+
+
+async def test_the_picker_says_what_is_here_what_fits_and_what_it_brought(tmp_path):
+    async with running(tmp_path) as chat:
+        await open_pairs(chat)
+        table = chat.app.screen.query_one(DataTable)
+        assert table.get_row("demo") == ["demo", "5 MB", "40 MB", "in RAM", "yes", "1.42x"]
+        assert table.get_row("llama-3-70b+8b")[3] == "no"
+        assert table.get_row("qwen3-8b-eagle3")[3] == "cannot run yet"
+
+
+async def test_enter_loads_a_pair_that_is_here(tmp_path):
+    async with running(tmp_path) as chat:
+        await open_pairs(chat)
+        await chat.pilot.press("down", "enter")
+        await chat.until(lambda: chat.app.conductor.ready and chat.app.conductor.ready.pair == "qwen3-8b+0.6b")
+        assert isinstance(chat.app.screen, ChatScreen)
+
+
+async def test_enter_fetches_a_pair_that_is_not_here_and_the_chat_goes_on(tmp_path):
+    gate = Gate(hold_after=3)
+    async with running(tmp_path, gate=gate) as chat:
+        await open_pairs(chat)
+        await chat.pilot.press("down", "down", "enter")
+        await chat.until(lambda: "20%" in detail(chat))
+        await chat.pilot.press("escape")
+        gate.opened.set()
+        await chat.ask("exact hi")
+        await chat.until(lambda: any("is on disk" in remark for remark in chat.remarks))
+        assert chat.librarian.workshop.asked[1] == Pull(1, "llama-3-8b+1b")
+
+
+async def test_a_pull_can_be_stopped(tmp_path):
+    async with running(tmp_path, gate=Gate(hold_after=3)) as chat:
+        await open_pairs(chat)
+        await chat.pilot.press("down", "down", "p")
+        await chat.until(lambda: "fetching" in detail(chat))
+        await chat.pilot.press("x")
+        await chat.until(lambda: chat.app.librarian.progress is None)
+        await chat.until(lambda: any("Stopped fetching" in remark for remark in chat.remarks))
+
+
+async def test_a_pair_that_cannot_run_is_not_fetched(tmp_path):
+    async with running(tmp_path) as chat:
+        await open_pairs(chat)
+        await chat.pilot.press(*["down"] * 4, "p")
+        await chat.until(lambda: chat.notices)
+        assert "cannot run yet" in chat.notices[0]
+        assert chat.app.librarian.progress is None
+
+
+async def test_an_earlier_conversation_is_opened_from_the_list(tmp_path):
+    async with running(tmp_path) as chat:
+        await chat.ask("exact first")
+        await chat.pilot.press("ctrl+n")
+        await chat.until(lambda: not chat.screen.dialogue.messages)
+        await chat.ask("exact second")
+        await chat.pilot.press("ctrl+s")
+        await chat.until(lambda: isinstance(chat.app.screen, SessionsScreen) and len(chat.saved) == 2)
+        await chat.until(lambda: chat.app.screen.query_one(DataTable).row_count == 2)
+        rows = [chat.app.screen.query_one(DataTable).get_row_at(n) for n in range(2)]
+        target = next(n for n, row in enumerate(rows) if row[0] == "exact first")
+        await chat.pilot.press(*["down"] * target, "enter")
+        await chat.until(lambda: [m.content for m in chat.screen.dialogue.messages] == ["exact first", "first"])
+        await chat.until(lambda: len(chat.screen.query(ReplyView)) == 1)
+
+
+async def test_a_conversation_is_deleted_only_after_a_yes(tmp_path):
+    async with running(tmp_path) as chat:
+        await chat.ask("exact first")
+        await chat.pilot.press("ctrl+n")
+        for answer, left in (("n", 1), ("y", 0)):
+            await chat.pilot.press("ctrl+s")
+            await chat.until(lambda: isinstance(chat.app.screen, SessionsScreen))
+            await chat.until(lambda: chat.app.screen.query_one(DataTable).row_count == 1)
+            await chat.pilot.press("d")
+            await chat.until(lambda: isinstance(chat.app.screen, Question))
+            await chat.pilot.press(answer)
+            await chat.until(lambda left=left: len(chat.saved) == left)
+            await chat.until(lambda: isinstance(chat.app.screen, SessionsScreen))
+            await chat.pilot.press("escape")
+
+
+async def test_a_broken_file_is_named_in_the_list(tmp_path):
+    folder = tmp_path / "conversations"
+    folder.mkdir()
+    (folder / "20200101-broken.jsonl").write_text("no json", "utf-8")
+    async with running(tmp_path) as chat:
+        await chat.pilot.press("ctrl+s")
+        await chat.until(lambda: isinstance(chat.app.screen, SessionsScreen))
+        await chat.until(lambda: "20200101-broken" in detail(chat))
+    assert (folder / "20200101-broken.jsonl").exists()
+
+
+async def test_export_and_copy(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    async with running(tmp_path) as chat:
+        await chat.ask("why?")
+        await chat.type("/export out.md")
+        await chat.until(lambda: (tmp_path / "out.md").exists())
+        assert "## You\n\nwhy?" in (tmp_path / "out.md").read_text("utf-8")
+        await chat.type("/export out.md")
+        await chat.until(lambda: any("exists already" in note for note in chat.notices))
+        await chat.type("/copy code")
+        await chat.until(lambda: chat.app.clipboard.startswith("def accept(proposal, chosen):"))
+        await chat.type("/copy")
+        await chat.until(lambda: chat.app.clipboard == chat.screen.dialogue.messages[-1].content)
+
+
+async def test_a_theme_is_tried_and_left_as_it_was(tmp_path):
+    async with running(tmp_path) as chat:
+        await chat.type("/theme")
+        await chat.until(lambda: isinstance(chat.app.screen, ThemesScreen))
+        await chat.pilot.press("home")
+        await chat.until(lambda: chat.app.theme != "localspec")
+        await chat.pilot.press("escape")
+        await chat.until(lambda: chat.app.theme == "localspec")
+
+
+async def test_the_palette_runs_a_command(tmp_path):
+    async with running(tmp_path) as chat:
+        await chat.pilot.press("ctrl+p", *"inspector")
+        found = chat.app.screen.query("CommandList").first()
+        await chat.until(lambda: found.option_count and "stats" in str(found.get_option_at_index(0).prompt))
+        await chat.pilot.press("enter")
+        await chat.until(lambda: chat.app.preferences.inspector)
+
+
+def test_the_help_page_has_every_command_and_where_files_live(tmp_path):
+    text = page(tmp_path).plain
+    assert all(f"/{command.usage}" in text and command.help in text for command in COMMANDS)
+    assert str(tmp_path) in text
+
+
+def test_names_and_keys_are_unique_and_not_taken_by_the_text_area():
+    names = [command.name for command in COMMANDS]
+    keys = [command.key for command in COMMANDS if command.key]
+    taken = {key for binding in TextArea.BINDINGS for key in binding.key.split(",")}
+    terminal_aliases = {"ctrl+j", "ctrl+m", "ctrl+i", "ctrl+h", "ctrl+c", "ctrl+p"}
+    assert len(set(names)) == len(names)
+    assert len(set(keys)) == len(keys)
+    assert not set(keys) & (taken | terminal_aliases)
+
+
+def test_areas_stand_together_in_the_table():
+    areas = [command.area for command in COMMANDS]
+    assert len([a for a, b in zip(areas, areas[1:], strict=False) if a != b]) + 1 == len(set(areas))
+
+
+def test_a_command_is_found_by_the_beginning_of_its_name_when_that_is_unique():
+    assert find("hel").name == "help"
+    assert find("temp").name == "temp"
+    assert find("t") is None
+    assert find("zzz") is None
+    assert [command.name for command in matching("se")][0] == "seed"
+
+
+def test_an_age_is_said_in_its_largest_unit():
+    assert [describe_age(s) for s in (5, 120, 7200, 200_000)] == ["now", "2 min", "2 h", "2 d"]

@@ -1,0 +1,158 @@
+"""Every screen as a picture, at two sizes. `pytest --snapshot-update` redraws them after a change that was meant."""
+
+import pytest
+from driving import Chat
+from scripted_engine import Gate, Pace
+
+from localspec.conversations import Journal, Message, Numbers
+from localspec.engine.messages import Died, ReplySettings
+from localspec.tui.screens.compare import CompareScreen
+from localspec.tui.screens.pairs import PairsScreen
+from localspec.tui.screens.sessions import SessionsScreen
+
+SIZES = pytest.mark.parametrize("size", [(100, 30), (80, 24)], ids=["100x30", "80x24"])
+
+
+@pytest.fixture
+def draw(snap_compare, tmp_path, size, monkeypatch):
+    """Compare the screen after `steps` with its picture; nothing on it depends on time, place or version."""
+    monkeypatch.setattr("localspec.tui.screens.sessions.describe_age", lambda _seconds: "2 h")
+    monkeypatch.setattr("localspec.tui.screens.help.page_folder", lambda _folder: "~/.local/share/localspec")
+
+    def compare(steps, **options):
+        chat = Chat(tmp_path, settings=ReplySettings(temperature=0.7, seed=5), **options)
+
+        async def run(pilot):
+            chat.pilot = pilot
+            chat.app.animation_level = "none"
+            await chat.ready()
+            chat.screen.prompt.cursor_blink = False
+            await steps(chat)
+            # Two ticks of the chat, so that its lines have caught up.
+            await pilot.pause(0.25)
+
+        assert snap_compare(chat.app, terminal_size=size, run_before=run)
+        chat.app.close_engines()
+
+    return compare
+
+
+@SIZES
+def test_an_empty_chat(draw):
+    async def steps(chat):
+        await chat.until(lambda: "ready" in str(chat.screen.query_one("#status").content))
+
+    draw(steps)
+
+
+@SIZES
+def test_a_reply_that_is_being_written(draw):
+    async def steps(chat):
+        await chat.type("think about drafting")
+        await chat.until(lambda: chat.app.conductor.turn and chat.app.conductor.turn.tally.cycles == 20)
+
+    draw(steps, gate=Gate(hold_after=20))
+
+
+@SIZES
+def test_strong_token_origins_with_lookups_and_rejected_guesses(draw):
+    async def steps(chat):
+        await chat.type("/tokens strong")
+        await chat.until(lambda: chat.notices)
+        chat.app.clear_notifications()
+        await chat.type("exact " + "some words that the draft may or may not know, again and again, " * 4)
+        await chat.until(lambda: chat.app.conductor.turn and chat.app.conductor.turn.tally.cycles == 14)
+
+    draw(steps, gate=Gate(hold_after=14))
+
+
+@SIZES
+def test_a_finished_reply_with_the_inspector(draw):
+    async def steps(chat):
+        await chat.ask("why?")
+        await chat.pilot.press("f3")
+
+    draw(steps)
+
+
+@SIZES
+def test_a_dead_engine(draw):
+    async def steps(chat):
+        await chat.type("why?")
+        await chat.until(lambda: chat.app.conductor.turn and chat.app.conductor.turn.tally.cycles == 9)
+        chat.engine.die(Died("The engine process ended unexpectedly (SIGABRT).", "GGML_ASSERT(n > 0) failed"))
+        await chat.until(lambda: chat.remarks)
+
+    draw(steps, gate=Gate(hold_after=9))
+
+
+@SIZES
+def test_slash_completion(draw):
+    async def steps(chat):
+        await chat.pilot.press("/", "t")
+
+    draw(steps)
+
+
+@SIZES
+def test_the_pair_picker_during_a_pull(draw):
+    async def steps(chat):
+        await chat.pilot.press("ctrl+o")
+        await chat.until(lambda: isinstance(chat.app.screen, PairsScreen) and chat.app.librarian.rows)
+        await chat.pilot.pause(0.2)
+        await chat.pilot.press("down", "down", "p")
+        await chat.until(lambda: chat.app.librarian.progress and chat.app.librarian.progress.done_bytes)
+
+    draw(steps, gate=Gate(hold_after=4), pace=Pace())
+
+
+@SIZES
+def test_the_list_of_conversations(draw, tmp_path):
+    for n, title in enumerate(("How does drafting work?", "A poem about rollback", "Tea")):
+        journal = Journal(tmp_path / "conversations" / f"2025010{n}-x.jsonl", "qwen3-8b+0.6b")
+        journal.add(Message("user", title))
+        journal.add(Message("assistant", "So.", outcome="stop", numbers=Numbers(3, 0.1, 0.7, 2.0, 4)))
+    (tmp_path / "conversations" / "20240101-broken.jsonl").write_text("{}")
+
+    async def steps(chat):
+        await chat.pilot.press("ctrl+s")
+        await chat.until(lambda: isinstance(chat.app.screen, SessionsScreen))
+        await chat.until(lambda: chat.app.screen.query_one("DataTable").row_count == 3)
+
+    draw(steps)
+
+
+@SIZES
+def test_a_comparison(draw):
+    async def steps(chat):
+        await chat.ask("differ please")
+        await chat.pilot.press("f9")
+        await chat.until(lambda: isinstance(chat.app.screen, CompareScreen))
+
+    draw(steps)
+
+
+@SIZES
+def test_help(draw):
+    async def steps(chat):
+        await chat.pilot.press("f1")
+
+    draw(steps)
+
+
+@SIZES
+def test_the_palette(draw):
+    async def steps(chat):
+        await chat.pilot.press("ctrl+p")
+        await chat.until(lambda: chat.app.screen.query("CommandList").first().option_count > 5)
+        chat.app.screen.query_one("Input").cursor_blink = False
+
+    draw(steps)
+
+
+@SIZES
+def test_the_theme_picker(draw):
+    async def steps(chat):
+        await chat.type("/theme")
+
+    draw(steps)
