@@ -189,7 +189,8 @@ class _Pull:
             for part in parts.values():
                 part.discard()
             raise
-        self._progress(Proved(proof.target, proof.draft, target, draft))
+        if any(part.fetched for part in parts.values()):  # else an earlier pull has told it
+            self._progress(Proved(proof.target, proof.draft, target, draft))
 
     def _header(self, file: ModelFile, parts: dict[HubFile, PartialFile]) -> Header:
         if isinstance(file, HubFile) and file in parts:
