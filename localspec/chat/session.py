@@ -32,6 +32,7 @@ from localspec.speculation.verification import make_rule
 from localspec.stats import Tally
 from localspec.structure.constraint import Constrained
 from localspec.structure.forcing import Forcing
+from localspec.timing import PlainClock
 
 REPLY_RESERVE = (
     256  # tokens that trimming leaves free for a reply of unknown length, a quarter of the context at most
@@ -262,7 +263,8 @@ class Session:
             context_length=engine.target.capacity,
         )
         yield from self._take_notices(trimmed)
-        tally = Tally(prompt_tokens=len(prompt), reused_tokens=reused)
+        plain = PlainClock(strategy.plain_step_seconds)
+        tally = Tally(prompt_tokens=len(prompt), reused_tokens=reused, plain=plain)
         drafts = request.speculate and request.depth != 0 and strategy.why_off is None
         yield from self._prefill(prompt, tally, drafts=drafts)
         reply = Writing(text, tally, engine.vocabulary, constraint)

@@ -52,6 +52,10 @@ class Arbiter:
     def why_off(self) -> str | None:
         return self._auto.why_off if self._auto else None
 
+    @property
+    def plain_step_seconds(self) -> float | None:
+        return self._costs.plain_step_seconds
+
     def propose(self, tokens: Sequence[int], room: int) -> Proposal:
         room = min(room, self._most)
         self._proposal = self._from_lookup(tokens, room) or self._from_model(tokens, room)

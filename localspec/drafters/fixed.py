@@ -12,6 +12,7 @@ class Plain:
 
     busy_seconds = 0.0
     why_off = None
+    plain_step_seconds = None
 
     def propose(self, tokens: Sequence[int], room: int) -> Proposal:
         return Proposal(mode=Mode.OFF)
@@ -27,6 +28,7 @@ class Fixed:
     """Always the same depth, where there is room."""
 
     why_off = None
+    plain_step_seconds = None
 
     def __init__(self, drafter: Drafter, depth: int) -> None:
         self._drafter = drafter

@@ -98,6 +98,11 @@ class Costs:
         return self._ratios[1].measurements if 1 in self._ratios else 0
 
     @property
+    def plain_step_seconds(self) -> float | None:
+        """What a plain step takes; None before anything was measured."""
+        return self.verify(1) if self.measured or self.plain_steps else None
+
+    @property
     def plain_is_doubtful(self) -> bool:
         """Whether a plain step was measured to be dearer than a wider pass, which it cannot be."""
         return self.plain_steps < RELIABLE and self._plain_alone() > self._bound()

@@ -1,4 +1,4 @@
-"""What the loop needs from models and drafters, said once: the seams where real models, toys and new drafters plug in."""
+"""What the loop needs from models and drafters: the seams where real models, toys and new drafters plug in."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -39,12 +39,12 @@ class Draw:
 
     token: int
     q: Distribution | None  # None: one-hot, the token was chosen and not drawn
-    confidence: float  # max of q (or of the draft's softmax when one-hot): known before the token is looked at
+    confidence: float  # max of q (of the draft's softmax when one-hot): known before the token is drawn
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Draft tokens d1..dk with their distributions q1..qk; the first `certain` of them are accepted unseen."""
+    """Draft tokens d1..dk with their distributions q1..qk; the first `certain` are accepted unseen."""
 
     tokens: tuple[int, ...] = ()
     q: tuple[Distribution | None, ...] = ()  # one for each token; None: one-hot
@@ -106,9 +106,9 @@ class Decoder(Protocol):
 class Stopping(Protocol):
     """When to end a proposal early: told confidences and never tokens, so that it cannot bias the output.
 
-    A drafter draws a token and asks `keeps`; a token that is not kept is dropped and ends the proposal. This is
-    lossless because `Draw.confidence` depends on q alone. After keeping a token it asks `goes_on` before it runs
-    the draft model again.
+    A drafter draws a token and asks `keeps`; a token that is not kept is dropped and ends the proposal. This
+    is lossless because `Draw.confidence` depends on q alone. After keeping a token it asks `goes_on` before it
+    runs the draft model again.
     """
 
     def keeps(self, confidence: float, drafted: int) -> bool:
@@ -155,6 +155,10 @@ class Strategy(Protocol):
     def why_off(self) -> str | None:
         """While drafting is off because it does not pay: the sentence for the user, with measured numbers."""
 
+    @property
+    def plain_step_seconds(self) -> float | None:
+        """What a plain step costs here, as far as it was measured."""
+
     def propose(self, tokens: Sequence[int], room: int) -> Proposal:
         """At most `room` tokens to follow `tokens`; none means plain decoding."""
 
@@ -179,20 +183,9 @@ class Rule(Protocol):
     def draw(self, row: Row, history: Sequence[int], start: int) -> Draw:
         """The draft token to follow `history`, from the draft model's row.
 
-        `start` is the length of the text where the proposal begins. It belongs to the key of the draw: a rejected
-        token says something about the randomness behind it, so a later cycle must not meet that randomness again.
+        `start` is the length of the text where the proposal begins. It belongs to the key of the draw: a
+        rejected token says something about the randomness behind it, so a later cycle must not meet it again.
         """
 
     def verify(self, rows: Sequence[Row], proposal: Proposal, history: Sequence[int]) -> Verdict:
         """Judge a proposal that follows `history`; rows[i] is the target's row after i draft tokens."""
-
-
-class DepthControl(Protocol):
-    """How many tokens to draft next."""
-
-    def next(self, room: int) -> int:
-        """The depth of the coming cycle, 0..room; 0 is plain decoding."""
-
-    def learn(self, cycle: Cycle) -> None:
-        """What the last cycle did and cost."""
-

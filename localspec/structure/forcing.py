@@ -38,6 +38,10 @@ class Forcing:
     def why_off(self) -> str | None:
         return self._inner.why_off
 
+    @property
+    def plain_step_seconds(self) -> float | None:
+        return self._inner.plain_step_seconds
+
     def propose(self, tokens: Sequence[int], room: int) -> Proposal:
         room = min(room, self._widest - 1) if self._widest else room
         forced = tuple(self._forcer.forced(tokens)[:room]) if self._widest else ()
