@@ -25,7 +25,7 @@ class OpenedFile:
 
 def is_file_reference(text: str) -> bool:
     """Whether a text names a file rather than a pair."""
-    return _ON_THE_HUB.fullmatch(text) is not None or text.lower().endswith(".gguf") or Path(text).is_file()
+    return text.lower().endswith(".gguf") or "/" in text or "\\" in text
 
 
 def open_reference(text: str) -> OpenedFile:

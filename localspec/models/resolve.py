@@ -26,11 +26,15 @@ class PairNotOnDisk(NotOnDisk):
 
     def __init__(self, pair: Pair) -> None:
         self.pair = pair
-        self.missing = store.missing(pair)
-        total = sum(file.bytes or 0 for file in self.missing)
+        absent = [file for file in store.missing(pair) if isinstance(file, HubFile)]
+        to_fetch = sum(file.bytes for file in absent if not store.cached_copies(file))
+        what = (
+            f"{size_text(to_fetch)} to fetch"
+            if to_fetch
+            else "the Hugging Face cache has it, not checked yet"
+        )
         super().__init__(
-            f"{pair.name} is not on this machine ({size_text(total)} to fetch).",
-            hint=f"Fetch it with: localspec pull {pair.name}",
+            f"{pair.name} is not on this machine ({what}).", hint=f"Fetch it with: localspec pull {pair.name}"
         )
 
 
@@ -49,14 +53,13 @@ def resolve(
         raise BadSetting("A draft file was given without a target file.", hint="Add --target FILE.")
     chosen = find(pair) if pair is not None else default_pair()
     refuse_unless_runnable(chosen)
-    if absent := store.missing(chosen):
-        raise _why_missing(chosen, absent[0])
-    paths = [store.locate(file) for file in chosen.files]
-    assert all(paths)
+    paths = [path for file in chosen.files if (path := store.locate(file))]
+    if len(paths) < len(chosen.files):
+        raise _why_missing(chosen, store.missing(chosen)[0])
     return PairFiles(
         name=chosen.name,
         kind=chosen.kind,
-        target=paths[0] or Path(),
+        target=paths[0],
         draft=paths[1] if len(paths) > 1 else None,
         starting_depth=chosen.starting_depth,
         context=chosen.context,
