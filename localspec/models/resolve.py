@@ -18,7 +18,6 @@ class PairFiles:
     target: Path
     draft: Path | None
     starting_depth: int = 4
-    context: int | None = None  # tokens that the target was trained for, where the registry says so
 
 
 class PairNotOnDisk(NotOnDisk):
@@ -62,7 +61,6 @@ def resolve(
         target=paths[0],
         draft=paths[1] if len(paths) > 1 else None,
         starting_depth=chosen.starting_depth,
-        context=chosen.context,
     )
 
 

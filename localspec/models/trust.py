@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from localspec import errors
-from localspec.errors import BadModelFile, LocalspecError
+from localspec.errors import BadModelFile, LocalspecError, NotEnoughMemory
 from localspec.models import stamps
 from localspec.models.facts import header_at
 from localspec.models.hazards import first_hazard
@@ -39,9 +39,19 @@ def ensure_loadable(path: Path, gpu_layers: int | None = None) -> None:
     with ThreadPoolExecutor(1) as beside:
         # The child reads the same bytes, so that hashing them meanwhile costs next to nothing.
         hashed = None if known else beside.submit(stamps.sha256_of, path)
-        _decode_in_child(path, gpu_layers)
+        _try_in_child(path, gpu_layers)
         with suppress(OSError):  # without a place for the stamp the file is tried again the next time
             stamps.mark_decoded(known or stamps.write(path, hashed.result() if hashed else ""), build)
+
+
+def _try_in_child(path: Path, gpu_layers: int | None) -> None:
+    """On the CPU where the GPU is too small for all of it: the memory plan may still find a way to load it."""
+    try:
+        _decode_in_child(path, gpu_layers)
+    except NotEnoughMemory:
+        if gpu_layers == 0:
+            raise
+        _decode_in_child(path, 0)
 
 
 def _decode_in_child(path: Path, gpu_layers: int | None) -> None:

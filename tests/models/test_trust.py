@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from localspec.errors import BadModelFile, LocalspecError
+from localspec.errors import BadModelFile, LocalspecError, NotEnoughMemory
 from localspec.models import stamps, trust
 from localspec.models.hazards import first_hazard
 from localspec.models.header import header_of_bytes, header_of_file
@@ -53,6 +53,19 @@ def test_an_abort_in_the_child_is_a_sentence_here(raw, tmp_path, monkeypatch):
         ensure_loadable(path)
     assert "\n" not in str(caught.value)
     assert stamps.read(path) is None
+
+
+def test_a_model_too_large_for_the_gpu_is_tried_on_the_cpu(tiny_gguf, monkeypatch):
+    tried = []
+
+    def decode(_, gpu_layers):
+        tried.append(gpu_layers)
+        if gpu_layers != 0:
+            raise NotEnoughMemory("the GPU is full")
+
+    monkeypatch.setattr(trust, "_decode_in_child", decode)
+    ensure_loadable(tiny_gguf(vocab_size=400, layers=1))
+    assert tried == [None, 0]
 
 
 def test_a_child_that_hangs_is_ended(tiny_gguf, monkeypatch):
