@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from localspec.cli.bench_progress import BenchProgress
 from localspec.cli.options import Subparsers, add_pair_options
 from localspec.cli.run import CANCELLED, open_session
-from localspec.errors import BadSetting
+from localspec.errors import BadSetting, ContextFull
 
 if TYPE_CHECKING:
     from localspec.api import Session
@@ -110,7 +110,7 @@ def tell(arguments: argparse.Namespace, subject: "Subject", outcome: "Outcome", 
     from localspec.measure.report_machine import this_machine
 
     if not summary.rows:
-        print("Nothing was measured: no prompt was finished with every depth.", file=sys.stderr)
+        say_why_nothing(outcome, summary)
         return
     machine = this_machine(arguments.threads)
     recorded = record(subject, machine, outcome, summary)
@@ -127,6 +127,17 @@ def tell(arguments: argparse.Namespace, subject: "Subject", outcome: "Outcome", 
         print(f"No room in the context for: {', '.join(outcome.too_long)}.")
     if outcome.stopped:
         print("Stopped early: the intervals are as wide as that makes them.")
+
+
+def say_why_nothing(outcome: "Outcome", summary: "Summary") -> None:
+    """Without a single pair of replies there is no report; unless the user stopped, that is an error."""
+    if summary.too_short:
+        raise BadSetting("every reply was too short to time", hint="allow longer ones: --max-tokens 128")
+    if outcome.too_long:
+        raise ContextFull(
+            "no prompt fits into the context", hint="load the pair with a larger one: --context"
+        )
+    print("Stopped before a prompt was finished with every depth.", file=sys.stderr)
 
 
 def charts(summary: "Summary") -> "tuple[Chart, ...]":

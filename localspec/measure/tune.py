@@ -12,7 +12,7 @@ from localspec.speculation.costs import CostTable
 from localspec.speculation.protocols import Decoder
 
 ROUNDS = 12  # measurements of each width, where the time allows
-LEAST_ROUNDS = 3  # whatever the time says: fewer have no interval
+LEAST_ROUNDS = 6  # whatever the time says: fewer have no interval
 CONTEXT_TOKENS = 256  # in both caches while measuring: an ordinary prompt
 DRAFT_SHARE = 0.1  # of the time
 

@@ -1,0 +1,107 @@
+"""`localspec bench` and `localspec tune` as a person uses them, on the demo pair."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from localspec.cli import main
+from localspec.settings import data_dir
+
+QUICK = ("--runs", "1", "--only", "json", "--max-tokens", "24", "--threads", "1")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path / "home"))
+
+
+def run(capsys, *arguments):
+    code = main([*map(str, arguments)])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_the_report_has_table_bars_and_verdict_and_the_progress_goes_to_stderr(capsys, tmp_path):
+    drawing = tmp_path / "bars.svg"
+    code, out, err = run(capsys, "bench", "demo", *QUICK, "--depths", "2", "--svg", drawing)
+    assert code == 0
+    for word in ("speed-up", "95 % interval", "json", "█", "at temperature 0:", "at temperature 0.8:"):
+        assert word in out
+    assert "json: order record" in err
+    assert "json: order record" not in out
+    assert drawing.read_text(encoding="utf-8").count("Speed-up over plain decoding") == 2
+
+
+def test_json_is_one_object_with_every_reply_and_the_record_is_kept(capsys):
+    code, out, _ = run(capsys, "bench", "demo", *QUICK, "--temperature", "0", "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert found["pair"] == "demo"
+    assert found["machine"]["threads"] == 1
+    assert {m["arm"] for m in found["measurements"]} == {"plain", "auto"}
+    assert len(found["measurements"]) == 4 * 2
+    assert all(m["drafted"] == 0 for m in found["measurements"] if m["arm"] == "plain")
+    assert json.loads((data_dir() / "bench" / "demo.json").read_text(encoding="utf-8")) == found
+
+
+def test_what_the_bench_learned_is_where_the_next_run_starts(capsys):
+    run(capsys, "bench", "demo", *QUICK, "--temperature", "0")
+    assert list((data_dir() / "lessons").glob("*.json"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (("demo", "--pair", "demo"), "localspec bench demo"),
+        (("demo", "--only", "jokes"), "code, chat, prose, json, edit, long"),
+        (("demo", "--no-draft"), "add --draft"),
+        (("demo", "--svg", "/there/is/no/folder/x.svg"), "make it"),
+    ],
+)
+def test_mistakes_are_found_before_anything_is_measured(capsys, arguments, hint):
+    code, out, err = run(capsys, "bench", *arguments)
+    assert code == 1
+    assert not out
+    assert "error: " in err
+    assert hint in err
+
+
+def test_a_context_without_room_for_any_prompt_is_said(capsys):
+    code, out, err = run(capsys, "bench", "demo", "--only", "long", "--context", "64", "--threads", "1")
+    assert code == 1
+    assert not out
+    assert "context" in err
+
+
+def test_tune_shows_the_curve_and_later_runs_start_from_it(capsys):
+    code, out, _ = run(capsys, "tune", "demo", "--threads", "1", "--seconds", "0.1")
+    assert code == 0
+    assert "tokens in a pass" in out
+    assert "█" in out
+    (lessons,) = (data_dir() / "lessons").glob("*.json")
+    assert json.loads(lessons.read_text())["value"]["costs"]["widths"][:8] == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a console's Ctrl-C cannot be sent to one process there")
+def test_ctrl_c_keeps_what_was_measured_and_exits_130():
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", "localspec", "bench", "demo", "--threads", "1", "--seconds", "100"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    for line in process.stderr:
+        if "prose" in line:  # the third category: two were measured
+            break
+    time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Stopped early" in out
+    assert "code" in out
+    assert "Traceback" not in err
+    assert not (data_dir() / "bench").exists()

@@ -1,0 +1,44 @@
+"""A session whose replies take exactly as long as a test wants, on a clock that only it moves."""
+
+from localspec.errors import ContextFull
+from localspec.events import Cycle, Finished, FinishReason, Origin, Prefill, Reply, Source, Started
+from localspec.stats import Stats
+
+PREFILL_SECONDS = 7.0
+
+
+class Clock:
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+class ScriptedSession:
+    """`seconds(arm, prompt)` is what a token costs; arms are "plain", "auto" and numbers, as text."""
+
+    def __init__(self, clock, seconds, *, tokens=40, room=10**9):
+        self.clock, self.seconds, self.tokens, self.room = clock, seconds, tokens, room
+        self.asked = []
+        self.resets = 0
+        self.stored = False
+
+    def reset(self):
+        self.resets += 1
+
+    def stream(self, prompt, **options):
+        if len(prompt) > self.room:
+            raise ContextFull("too long", hint="")
+        arm = str(options["depth"]) if options.get("speculate", True) else "plain"
+        self.asked.append((arm, prompt, options))
+        yield Started("t", "d", 10, 0, 0, options.get("seed", 0), "greedy", 1000)
+        self.clock.now += PREFILL_SECONDS
+        yield Prefill(9, 9, PREFILL_SECONDS)
+        count = min(self.tokens, options["max_tokens"])
+        for _ in range(count):
+            self.clock.now += self.seconds(arm, prompt)
+            yield Cycle((1,), (Origin.PLAIN,), (), 0, 0, Source.PLAIN, 1, 0.0, 0.0, 0.0)
+        self.clock.now += 5.0  # storing what was learned is not part of the reply
+        stats = Stats(cycles=count, emitted=count, prompt_tokens=10, prefill_seconds=PREFILL_SECONDS)
+        yield Finished(Reply("x", "", (1,) * count, 0, FinishReason.LENGTH, stats))

@@ -1,0 +1,136 @@
+"""A bench compares like with like: the same prompts in changing order, no prefill, nothing half done."""
+
+from collections import Counter, defaultdict
+
+import pytest
+
+from localspec.measure.bench import AUTO, PLAIN, Limits, bench, blocks, fixed, turned
+from localspec.measure.bench_summary import LEAST_TOKENS, summarise
+from localspec.measure.prompts import Category, Prompt, built_in_prompts, in_turn
+from tests.measure.scripted import Clock, ScriptedSession
+
+ARMS = (PLAIN, AUTO, fixed(2))
+PROMPTS = tuple(Prompt(f"{c}{i}", c, f"{c} {i}") for c in (Category.CODE, Category.CHAT) for i in range(4))
+
+
+def first_blocks(count, arms=ARMS, temperatures=(0.0, 0.8), prompts=PROMPTS):
+    found = blocks(prompts, temperatures, arms)
+    return [next(found) for _ in range(count)]
+
+
+def cost(arm, prompt):
+    return {"plain": 0.1, "auto": 0.05, "2": 0.2}[arm] * (3 if prompt.startswith("chat") else 1)
+
+
+def benched(session, clock, **limits):
+    return bench(session, PROMPTS, ARMS, (0.0, 0.8), Limits(**limits), clock=clock)
+
+
+def test_every_category_has_prompts_and_every_name_is_told_apart():
+    prompts = built_in_prompts()
+    assert set(Counter(p.category for p in prompts).values()) <= {4, 5, 6}
+    assert {p.category for p in prompts} == set(Category)
+    assert len({p.name for p in prompts}) == len(prompts)
+    assert all(len(p.text.split()) > 300 for p in prompts if p.category is Category.LONG)
+
+
+def test_the_first_prompts_are_one_of_each_category():
+    assert [p.category for p in in_turn(built_in_prompts())[: len(Category)]] == list(Category)
+
+
+@pytest.mark.parametrize("arms", [ARMS, ARMS[:2]])
+def test_no_arm_goes_first_more_often_within_any_category_and_temperature(arms):
+    """Else the first run of each prompt, which pays for reading it, would be the same arm's."""
+    rounds = 2 * len(arms)
+    first = defaultdict(Counter)
+    for block in first_blocks(rounds * len(PROMPTS) * 2, arms):
+        assert sorted(a.name for a in block.arms) == sorted(a.name for a in arms)
+        first[block.prompt.category, block.temperature][block.arms[0].name] += 1
+        first[block.prompt.name, block.temperature][block.arms[0].name] += 1
+    for key, counts in first.items():
+        assert len(set(counts.values())) == 1, (key, counts)
+
+
+def test_two_arms_simply_alternate():
+    orders = [[arm.name for arm in turned((PLAIN, AUTO), n)] for n in range(4)]
+    assert orders == [["plain", "auto"], ["auto", "plain"], ["auto", "plain"], ["plain", "auto"]]
+
+
+def test_every_reply_starts_a_conversation_of_its_own_with_the_same_options():
+    clock = Clock()
+    session = ScriptedSession(clock, cost)
+    benched(session, clock, rounds=2, max_tokens=32)
+    assert session.resets == len(session.asked)
+    by_block = defaultdict(list)
+    for arm, prompt, options in session.asked[len(ARMS) :]:
+        shared = {k: v for k, v in options.items() if k not in ("depth", "speculate")}
+        by_block[prompt, options["temperature"], options["seed"]].append((arm, shared))
+    assert len(by_block) == len(PROMPTS) * 2 * 2
+    for replies in by_block.values():
+        assert sorted(arm for arm, _ in replies) == ["2", "auto", "plain"]
+        assert all(shared == replies[0][1] for _, shared in replies)
+
+
+def test_speed_counts_from_the_end_of_the_prompt_to_the_end_of_the_text():
+    clock = Clock()
+    outcome = benched(ScriptedSession(clock, cost), clock, rounds=1)
+    code = [m for m in outcome.measurements if m.category is Category.CODE]
+    found = {(m.arm, round(m.tokens_per_second, 6)) for m in code}
+    assert found == {("plain", 10), ("auto", 20), ("depth 2", 5)}
+    assert summarise(outcome.measurements).prefill_seconds == pytest.approx(7.0 * len(outcome.measurements))
+
+
+def test_the_summary_pairs_by_prompt_and_weighs_categories_alike():
+    clock = Clock()
+
+    def half_on_chat(arm, prompt):
+        return 0.1 if arm == "plain" else 0.05 if prompt.startswith("code") else 0.2
+
+    rows = summarise(benched(ScriptedSession(clock, half_on_chat), clock, rounds=1).measurements).rows
+    found = {(r.category, r.temperature): r.speedup.middle for r in rows if r.arm == "auto"}
+    assert found[Category.CODE, 0.0] == pytest.approx(2.0)
+    assert found[Category.CHAT, 0.8] == pytest.approx(0.5)
+    assert found[None, 0.0] == pytest.approx(1.0)
+
+
+def test_time_that_is_up_ends_the_bench_after_a_whole_block():
+    clock = Clock()
+    outcome = benched(ScriptedSession(clock, cost), clock, seconds=1.0)
+    assert len(outcome.measurements) == len(ARMS)
+    assert not outcome.stopped
+
+
+def test_stopping_keeps_whole_blocks_only():
+    clock = Clock()
+    session = ScriptedSession(clock, cost)
+    stop_at = len(ARMS) + 2 * len(ARMS) + 1  # warm-up, two blocks, one reply of the third
+    outcome = bench(
+        session,
+        PROMPTS,
+        ARMS,
+        (0.0,),
+        Limits(rounds=1),
+        clock=clock,
+        stopped=lambda: len(session.asked) >= stop_at,
+    )
+    assert outcome.stopped
+    assert Counter(m.arm for m in outcome.measurements) == {"plain": 2, "auto": 2, "depth 2": 2}
+
+
+def test_prompts_that_do_not_fit_are_named_and_left_out():
+    clock = Clock()
+    long = Prompt("long one", Category.LONG, "x" * 500)
+    session = ScriptedSession(clock, cost, room=400)
+    outcome = bench(session, [*PROMPTS, long], ARMS, (0.0, 0.8), Limits(rounds=2), clock=clock)
+    assert outcome.too_long == ("long one",)
+    assert len(outcome.measurements) == len(PROMPTS) * 2 * 2 * len(ARMS)
+    nothing = bench(session, [long], ARMS, (0.0,), Limits(seconds=9.0), clock=clock)
+    assert nothing.measurements == ()
+
+
+def test_replies_too_short_to_time_are_counted_not_averaged():
+    clock = Clock()
+    session = ScriptedSession(clock, cost, tokens=LEAST_TOKENS - 1)
+    summary = summarise(benched(session, clock, rounds=1).measurements)
+    assert summary.rows == ()
+    assert summary.too_short == len(PROMPTS) * 2 * 2

@@ -1,0 +1,83 @@
+"""Charts tell the truth in every form: bar lengths in proportion, text escaped, files that open."""
+
+import xml.etree.ElementTree as ET
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localspec.errors import BadSetting
+from localspec.measure import plot_png
+from localspec.measure.plot import BLUE, RED, Bar, Box, Chart, page, ticks
+from localspec.measure.plot_svg import svg
+from localspec.measure.plot_terminal import EIGHTHS, drawn
+
+SPEEDUPS = Chart(
+    "Speed-up", (Bar("code", 2.0, "2.00x", 1.5, 2.5), Bar("chat <T>", 0.5, "0.50x")), reference=1.0
+)
+
+
+def length(line):
+    """Columns that a bar covers, eighths included."""
+    return sum(1.0 if c == "█" else EIGHTHS.index(c) / 8 for c in line if c == "█" or c in EIGHTHS[1:])
+
+
+@given(st.lists(st.floats(0.01, 100), min_size=1, max_size=6), st.integers(50, 200))
+def test_bars_in_the_terminal_are_in_proportion_and_fit(values, columns):
+    lines = drawn(Chart("t", tuple(Bar("x", v, f"{v:.2f}x") for v in values)), columns).splitlines()[1:]
+    room = length(lines[values.index(max(values))]) / max(values)
+    for line, value in zip(lines, values, strict=True):
+        assert len(line) <= columns
+        assert length(line) == pytest.approx(value * room, abs=0.13)
+
+
+def test_the_reference_stands_in_the_same_column_of_every_line_that_does_not_cover_it():
+    lines = drawn(SPEEDUPS, 60).splitlines()[1:]
+    assert "│" not in lines[0]
+    assert lines[1].index("│") - lines[1].index("█") == pytest.approx(2 * length(lines[1]), abs=1)
+
+
+def test_an_svg_is_well_formed_and_holds_every_label_and_value():
+    texts = [e.text for e in ET.fromstring(svg(page(SPEEDUPS, SPEEDUPS))).iter() if e.tag.endswith("text")]
+    assert texts.count("chat <T>") == 2
+    assert "2.00x  (1.50 to 2.50)" in texts
+
+
+def test_bars_on_the_page_are_in_proportion_and_losing_ones_are_red():
+    boxes = [s for s in page(SPEEDUPS).shapes if isinstance(s, Box)]
+    assert boxes[0].width == pytest.approx(4 * boxes[1].width)
+    assert [b.colour for b in boxes] == [BLUE, RED]
+
+
+def test_everything_on_a_page_is_on_the_page():
+    drawing = page(SPEEDUPS)
+    for shape in drawing.shapes:
+        if isinstance(shape, Box):
+            assert shape.x >= 0
+            assert shape.x + shape.width <= drawing.width
+            assert shape.y + shape.height <= drawing.height
+
+
+@given(st.floats(1e-6, 1e6))
+def test_ticks_are_few_round_and_inside(end):
+    found = ticks(end)
+    assert 2 <= len(found) <= 9
+    assert found[0] == 0
+    assert found[-1] <= end * (1 + 1e-6)
+
+
+def test_a_png_has_the_size_of_the_page_twice_and_its_colours(tmp_path):
+    image_module = pytest.importorskip("PIL.Image")
+    drawing = page(SPEEDUPS)
+    plot_png.write_png(drawing, tmp_path / "chart.png")
+    with image_module.open(tmp_path / "chart.png") as image:
+        assert image.size == (drawing.width * 2, drawing.height * 2)
+        colours = {colour for _, colour in image.convert("RGB").getcolors(maxcolors=100_000)}
+    assert {tuple(bytes.fromhex(c[1:])) for c in (BLUE, RED)} <= colours
+
+
+def test_without_pillow_the_hint_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(plot_png, "find_spec", lambda name: None)
+    with pytest.raises(BadSetting) as caught:
+        plot_png.require_pillow()
+    assert "localspec[png]" in caught.value.hint

@@ -1,0 +1,82 @@
+"""Intervals cover what they claim, even with the handful of prompts that a bench has time for."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localspec.measure.statistics import (
+    Interval,
+    mean_ratio,
+    median_interval,
+    student_quantile,
+)
+
+logs = st.lists(st.lists(st.floats(-2, 2), min_size=1, max_size=3), min_size=1, max_size=5)
+groups = st.lists(logs, min_size=1, max_size=4)
+
+
+def test_the_mean_is_geometric_over_medians_and_every_group_weighs_the_same():
+    one_prompt = [[math.log(2), math.log(2), math.log(100)]]  # the wild repetition does not count
+    three_prompts = [[math.log(0.5)]] * 3
+    assert mean_ratio([one_prompt, three_prompts]).middle == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("prompts", [4, 5, 12])
+def test_19_of_20_intervals_contain_the_truth(prompts):
+    """The bootstrap alone covers 78 % at four prompts."""
+    random = np.random.default_rng(3)
+    covered = 0
+    for _ in range(300):
+        values = [[x] for x in random.normal(math.log(1.5), 0.2, prompts)]
+        found = mean_ratio([values])
+        covered += found.low <= 1.5 <= found.high
+    assert 0.91 <= covered / 300 <= 0.99
+
+
+def test_categories_that_differ_do_not_widen_the_interval_of_the_mix():
+    near, far = [[0.0], [0.01], [-0.01], [0.0]], [[1.0], [1.01], [0.99], [1.0]]
+    apart = mean_ratio([near, far])
+    assert apart.high / apart.low < 1.05
+    thrown_together = mean_ratio([near + far])
+    assert thrown_together.high / thrown_together.low > 1.5
+
+
+@given(groups)
+def test_the_middle_is_inside_and_swapping_the_sides_mirrors_it(found):
+    there = mean_ratio(found)
+    back = mean_ratio([[[-x for x in prompt] for prompt in group] for group in found])
+    assert there.low <= there.middle * (1 + 1e-9)
+    assert there.middle <= there.high * (1 + 1e-9)
+    assert back.middle == pytest.approx(1 / there.middle)
+
+
+def test_two_prompts_are_too_few_for_an_interval():
+    assert not mean_ratio([[[0.1], [0.2]]]).known
+    assert mean_ratio([[[0.1], [0.2], [0.3]]]).known
+    assert not mean_ratio([[[0.1]], [[0.1]], [[0.1]]]).known
+
+
+def test_nothing_measured_has_no_mean():
+    with pytest.raises(ValueError, match="no ratios"):
+        mean_ratio([[[]], []])
+
+
+def test_the_same_measurements_give_the_same_interval():
+    values = [[[0.1, 0.3], [0.2], [0.5, 0.4]]]
+    assert mean_ratio(values) == mean_ratio(values)
+
+
+def test_the_median_of_repeated_measurements_ignores_a_wild_one():
+    found = median_interval([1.0, 1.01, 0.99, 1.0, 30.0, 1.0, 1.02])
+    assert found.middle == 1.0
+    assert 0.98 < found.low <= 1.0
+    assert median_interval([2.0, 3.0]) == Interval(2.5)
+    assert not median_interval([1.0] * 5).known
+
+
+def test_students_quantiles_are_those_of_the_tables():
+    for freedom, expected in ((2, 4.303), (3, 3.182), (5, 2.571), (10, 2.228), (30, 2.042), (1000, 1.962)):
+        assert student_quantile(freedom) == pytest.approx(expected, rel=0.035)

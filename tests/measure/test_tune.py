@@ -1,0 +1,89 @@
+"""A cost curve is what the passes cost, and leaves the caches as empty as it found them."""
+
+import pytest
+
+from localspec.measure.tune import LEAST_ROUNDS, ROUNDS, tune
+from localspec.measure.tune_report import as_json, report
+from tests.measure.scripted import Clock
+
+
+class PricedDecoder:
+    """A cache whose passes take as long as a price list says; `change` is added when the width changes."""
+
+    def __init__(self, clock, price, *, change=0.0, capacity=1000):
+        self.clock, self.price, self.change, self.capacity = clock, price, change, capacity
+        self.length = 0
+        self.passes = 0
+        self.last = 0
+
+    def decode(self, tokens, rows):
+        assert self.length + len(tokens) <= self.capacity
+        self.clock.now += self.price(len(tokens)) + self.change * (len(tokens) != self.last)
+        self.length += len(tokens)
+        self.passes += 1
+        self.last = len(tokens)
+
+    def prefill(self, tokens):
+        self.length += len(tokens)
+        yield len(tokens)
+
+    def rollback(self, keep):
+        self.length = keep
+
+
+def price(width):
+    return 0.010 + 0.002 * width
+
+
+def measured(seconds=60.0, **settings):
+    clock = Clock()
+    target = PricedDecoder(clock, price, **settings)
+    draft = PricedDecoder(clock, lambda width: 0.003)
+    return tune(target, draft, 1, seconds=seconds, clock=clock), target, draft
+
+
+def test_every_width_costs_what_it_costs():
+    curve, target, draft = measured()
+    assert [c.width for c in curve.widths] == [1, 2, 3, 4, 5, 6, 7, 8, 16, 32]
+    for cost in curve.widths:
+        assert cost.seconds.middle == pytest.approx(price(cost.width))
+        assert cost.samples == ROUNDS
+    assert curve.table.draft_step_seconds == pytest.approx(0.003)
+    assert (target.length, draft.length) == (0, 0)
+
+
+def test_a_change_of_width_is_told_apart_from_the_width():
+    curve, _, _ = measured(change=0.010)
+    assert curve.widths[0].seconds.middle == pytest.approx(price(1))
+    assert curve.table.switch_ratio > 1.2
+
+
+def test_break_even_is_the_cycle_over_the_plain_step():
+    curve, _, _ = measured()
+    assert curve.break_even(3) == pytest.approx((price(4) + 3 * 0.003) / price(1))
+
+
+def test_little_time_still_gives_an_interval():
+    curve, _, _ = measured(seconds=0.001)
+    assert all(cost.samples == LEAST_ROUNDS and cost.seconds.known for cost in curve.widths)
+
+
+def test_a_short_context_leaves_the_wide_passes_out():
+    curve, _, _ = measured(capacity=20)
+    assert curve.widths[-1].width == 16
+
+
+def test_stopped_at_once_there_is_no_curve():
+    clock = Clock()
+    target = PricedDecoder(clock, price)
+    assert tune(target, None, 1, seconds=60.0, clock=clock, stopped=lambda: True) is None
+    assert target.length == 0
+
+
+def test_the_report_shows_the_table_the_bars_and_from_where_on_drafting_pays():
+    curve, _, _ = measured()
+    text = report(curve, 80)
+    assert "by depth: 1.42 at 1" in text
+    assert "A draft token costs 3.0 ms, 25% of a plain token." in text
+    assert text.count("█") > 50
+    assert as_json(curve)["widths"][0]["seconds"] == pytest.approx(price(1))

@@ -1,0 +1,83 @@
+"""What a bench says in words is what its intervals allow to say."""
+
+from dataclasses import replace
+
+import pytest
+
+from localspec.measure.bench_summary import Row, Summary
+from localspec.measure.bench_verdict import Decision, Finding, finding, in_words, verdicts
+from localspec.measure.prompts import Category
+from localspec.measure.report import report, table
+from localspec.measure.statistics import Interval
+
+CODE, CHAT = Category.CODE, Category.CHAT
+
+
+def row(category, low, middle, high, **changes):
+    row = Row(category, 0.0, "auto", 10.0, 10.0 * middle, Interval(middle, low, high), 0.7, 2.4, 0.12, 4, 8)
+    return replace(row, **changes)
+
+
+def decided(*rows):
+    (verdict,) = verdicts(Summary(rows, 0, 1.0, 100))
+    return verdict
+
+
+@pytest.mark.parametrize(
+    ("low", "middle", "high", "expected"),
+    [
+        (1.5, 1.8, 2.1, Finding.FASTER),
+        (1.01, 1.03, 1.06, Finding.SLIGHTLY_FASTER),
+        (0.99, 1.0, 1.01, Finding.SAME),
+        (0.975, 0.985, 0.995, Finding.SAME),
+        (0.7, 0.8, 0.9, Finding.SLOWER),
+        (0.8, 1.1, 1.6, Finding.UNSURE),
+        (0.0, 3.0, float("inf"), Finding.UNSURE),
+    ],
+)
+def test_a_finding_is_never_stronger_than_its_interval(low, middle, high, expected):
+    assert finding(Interval(middle, low, high)) is expected
+
+
+def test_go_when_the_mix_is_surely_faster_and_the_losers_are_named():
+    verdict = decided(row(CODE, 1.7, 1.9, 2.1), row(CHAT, 0.8, 0.85, 0.9), row(None, 1.1, 1.3, 1.5))
+    assert verdict.decision is Decision.GO
+    assert "Slower on chat (0.85x)" in verdict.reason
+    assert "70% of drafts are accepted" in verdict.reason
+    assert "12% of a plain one" in verdict.reason
+
+
+def test_go_for_some_categories_when_the_mix_gains_nothing():
+    verdict = decided(row(CODE, 1.2, 1.3, 1.4), row(CHAT, 0.7, 0.75, 0.8), row(None, 0.98, 0.99, 1.0))
+    assert verdict.decision is Decision.GO
+    assert "code (1.30x) only" in verdict.reason
+
+
+def test_no_go_when_nothing_is_gained_anywhere():
+    off = {"mean_accepted_length": 1.0, "acceptance_rate": 0.0}
+    verdict = decided(row(CODE, 0.99, 1.0, 1.01, **off), row(None, 0.98, 0.99, 1.01, **off))
+    assert verdict.decision is Decision.NO_GO
+    assert "did not pay" in verdict.reason
+
+
+def test_undecided_while_the_interval_holds_both():
+    assert decided(row(CODE, 0.8, 1.1, 1.5), row(None, 0.8, 1.1, 1.5)).decision is Decision.UNDECIDED
+
+
+def test_too_few_prompts_are_said_to_be_too_few():
+    assert "too few" in in_words(row(CODE, 0.0, 3.0, float("inf"), prompts=2))
+
+
+def test_the_report_has_a_line_for_each_category_and_the_depth_that_beat_auto():
+    rows = (
+        row(CODE, 1.7, 1.9, 2.1),
+        row(CODE, 1.9, 2.1, 2.3, arm="depth 4"),
+        row(None, 1.7, 1.9, 2.1),
+        row(None, 1.9, 2.1, 2.3, arm="depth 4"),
+    )
+    text = report(Summary(rows, 3, 1.5, 900), 80)
+    assert "Ahead of auto: depth 4, by 10.5%." in text
+    assert "GO at temperature 0" in text
+    assert "3 pairs of replies too short" in text
+    assert "1.5 s of reading 900 prompt tokens" in text
+    assert len({len(line) for line in table(rows).splitlines()}) == 1
