@@ -45,7 +45,7 @@ def ensure_loadable(path: Path, gpu_layers: int | None = None) -> None:
 
 
 def _try_in_child(path: Path, gpu_layers: int | None) -> None:
-    """On the CPU where the GPU is too small for all of it: the memory plan may still find a way to load it."""
+    """On the CPU where the GPU is too small for all of it: the memory plan may still find a way."""
     try:
         _decode_in_child(path, gpu_layers)
     except NotEnoughMemory:
