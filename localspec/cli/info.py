@@ -18,8 +18,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser = subparsers.add_parser(
         "info",
         help="look at a pair closely before fetching it",
-        description="Read the headers of a pair (a few megabytes over the network where the files are not here), "
-        "say whether draft and target fit each other, and plan the memory of this machine.",
+        description="Read the headers of a pair (a few megabytes over the network where the files are not "
+        "here), say whether draft and target fit each other, and plan the memory of this machine.",
     )
     parser.add_argument(
         "pair", metavar="NAME|FILE", help="a pair, org/repo:file.gguf, or the path of a GGUF file"
@@ -82,7 +82,7 @@ def _as_text(known: "Pair | None", found: "Inspection") -> list[str]:
     if known is not None:
         lines += [f"{known.name}  {known.use}"]
         lines += [
-            f"drafting     {known.kind}, {known.starting_depth} tokens to begin with ({known.starting_depth_from})"
+            f"drafting     {known.kind}, begins with {known.starting_depth} tokens ({known.starting_depth_from})"
         ]
         lines += [f"measured     {text}" for text in known.published]
         if not known.runnable:

@@ -8,7 +8,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser = subparsers.add_parser(
         "rm",
         help="remove a pair from this machine",
-        description="Remove the files that were fetched for a pair, unless another pair on this machine uses them.",
+        description="Remove what was fetched for a pair, unless another pair on this machine uses it.",
     )
     parser.add_argument("name", metavar="NAME")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
