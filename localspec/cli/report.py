@@ -23,12 +23,13 @@ def summary(reply: Reply) -> str:
 
 
 def about_reading(stats: Stats) -> str:
-    """A sentence where most of the time went into the prompt, which no drafting makes faster; else nothing."""
+    """A sentence where most of the time went into the prompt; else nothing."""
     if stats.prefill_share < MOSTLY_READING:
         return ""
+    read = stats.prompt_tokens - stats.reused_tokens
     return (
-        f"{stats.prefill_share:.0%} of this was reading the prompt ({stats.prompt_tokens - stats.reused_tokens} "
-        f"tokens in {stats.prefill_seconds:.1f} s), where speculation cannot help."
+        f"{stats.prefill_share:.0%} of this was reading the prompt ({read} tokens "
+        f"in {stats.prefill_seconds:.1f} s), where speculation cannot help."
     )
 
 

@@ -1,0 +1,101 @@
+"""`localspec verify`: does speculation change what this pair says, on this machine?"""
+
+import argparse
+import json
+import shutil
+import sys
+from typing import TYPE_CHECKING
+
+from localspec.cli.bench import one_pair, stop_on_interrupt
+from localspec.cli.options import Subparsers, add_pair_options
+from localspec.cli.run import CANCELLED, open_session
+from localspec.errors import BadSetting
+
+if TYPE_CHECKING:
+    from localspec.measure.verify import Step
+
+SECONDS = 180.0
+DIFFERENT = 1
+LEAST_SECONDS = 1.0
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    parser = subparsers.add_parser(
+        "verify",
+        help="test that a pair's text is the target's",
+        description="Test on this machine that speculation leaves the text alone: greedy texts against plain "
+        "decoding, the verifier against the exact law of sampling, replies against their own likelihood. "
+        "Ends with code 1 where something differs beyond numerics. Ctrl-C ends it and keeps what was found.",
+    )
+    parser.add_argument(
+        "name", nargs="?", metavar="PAIR", help="a pair by name; `localspec pairs` lists them"
+    )
+    add_pair_options(parser)
+    group = parser.add_argument_group("verification")
+    group.add_argument(
+        "--seconds",
+        type=float,
+        default=SECONDS,
+        metavar="S",
+        help=f"at most about so long (default: {SECONDS:g})",
+    )
+    group.add_argument(
+        "--temperature", type=float, metavar="T", help="of the sampled texts (default: 0.8); above 0"
+    )
+    group.add_argument("--seed", type=int, metavar="N", help="repeat what was drawn (default: fresh)")
+    group.add_argument("--json", action="store_true", help="print one JSON object instead of the report")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from localspec.measure.report_machine import this_machine
+    from localspec.measure.verify import TEMPERATURE, verify
+    from localspec.measure.verify_report import as_json, problems, report
+
+    if not arguments.seconds >= LEAST_SECONDS:
+        raise BadSetting(f"{arguments.seconds:g} seconds are too few", hint="give 30 or more")
+    arguments.pair = one_pair(arguments)
+    progress = Progress()
+    with open_session(arguments) as session, stop_on_interrupt(session) as stopped:
+        try:
+            found = verify(
+                session,
+                seconds=arguments.seconds,
+                temperature=TEMPERATURE if arguments.temperature is None else arguments.temperature,
+                seed=arguments.seed,
+                on_step=progress.show,
+                stopped=stopped.is_set,
+            )
+        finally:
+            progress.clear()
+        pair = f"{session.target_name} with {session.draft_name}"
+    if arguments.json:
+        print(json.dumps({"pair": session.name, **as_json(found)}))
+    else:
+        print(f"{pair}; {this_machine(arguments.threads).sentence()}\n\n{report(found)}")
+    if problems(found):
+        return DIFFERENT
+    return CANCELLED if found.stopped else 0
+
+
+class Progress:
+    """Where a verification stands, on stderr: a line that is drawn over, or one for each phase."""
+
+    def __init__(self) -> None:
+        self._said = ""
+        self._drawn = False
+
+    def show(self, step: "Step") -> None:
+        line = f"{step.seconds:4.0f} s  {step.phase} {step.done:4.0%}  {step.detail}"
+        if sys.stderr.isatty():
+            width = shutil.get_terminal_size().columns - 1
+            print(f"\r\x1b[K{line[:width]}", end="", flush=True, file=sys.stderr)
+            self._drawn = True
+        elif step.phase != self._said:
+            self._said = step.phase
+            print(f"{step.seconds:4.0f} s  {step.phase}", flush=True, file=sys.stderr)
+
+    def clear(self) -> None:
+        if self._drawn:
+            print("\r\x1b[K", end="", flush=True, file=sys.stderr)
+            self._drawn = False

@@ -1,0 +1,101 @@
+"""Rows that a pair met while it ran, as small worlds in which the law of every text is known exactly.
+
+Target and draft rows of one cycle become the rows of positions: whatever stands before, the token at position
+i has the target's law p_i and is drafted from q_i. Then the law of a text is the product of the p_i, and a
+verifier, which cannot tell where its rows come from, has to produce exactly that.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from localspec.chat.session import Engine
+from localspec.drafters.fixed import Fixed
+from localspec.drafters.model import ModelDrafter
+from localspec.measure.recording import Recording, begin, shape_rows
+from localspec.speculation.chain import Chain
+from localspec.speculation.loop import speculate
+from localspec.speculation.protocols import Distribution, Row
+from localspec.speculation.sampling import Sampling
+from localspec.speculation.verification import make_rule
+
+DRAFTED = 2  # draft tokens in a world
+COLLECTING_DEPTH = 2 * DRAFTED
+HEAVIEST = 20.0  # weights are cut here: rare tokens of large weight would make a sum erratic
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """The target's rows at K+1 positions, and the draft's at the first K."""
+
+    target_rows: tuple[Row, ...]
+    draft_rows: tuple[Row, ...]
+
+
+def collect(
+    engine: Engine, prompt: Sequence[int], sampling: Sampling, room: int, seed: int
+) -> Iterator[World]:
+    """Worlds from the cycles of a speculative reply to a prompt, up to `room` tokens long."""
+    assert engine.draft is not None, "worlds need a draft model"
+    needed = shape_rows(engine, sampling)
+    rule = make_rule("auto", sampling, seed)
+    target, draft = Recording(engine.target, needed), Recording(engine.draft, needed)
+    strategy = Fixed(ModelDrafter(draft, rule, engine.vocabulary.is_end), COLLECTING_DEPTH)
+    begin(engine, prompt)
+    cycles = speculate(target, strategy, list(prompt), rule=rule, room=room, is_end=engine.vocabulary.is_end)
+    for cycle in cycles:
+        p, q = target.taken(), draft.taken()
+        assert len(p) == cycle.width, "one row for each token of the batch"
+        for at in range(0, len(q) - DRAFTED + 1, DRAFTED):
+            yield World(tuple(p[at : at + DRAFTED + 1]), tuple(q[at : at + DRAFTED]))
+
+
+class RememberingChain(Chain):
+    """A chain that shapes each row once: without penalties a distribution depends on its row alone."""
+
+    def __init__(self, sampling: Sampling) -> None:
+        super().__init__(sampling)
+        self._distributions: dict[int, tuple[Row, Distribution]] = {}
+        self._likeliest: dict[int, tuple[Row, tuple[int, float]]] = {}
+
+    def distribution(self, row: Row, history: Sequence[int]) -> Distribution:
+        found = self._distributions.get(id(row))
+        if found is None:
+            # The row is kept with its distribution, so that no other row can take its id.
+            found = self._distributions[id(row)] = (row, super().distribution(row, history))
+        return found[1]
+
+    def likeliest(self, row: Row, history: Sequence[int]) -> tuple[int, float]:
+        found = self._likeliest.get(id(row))
+        if found is None:
+            found = self._likeliest[id(row)] = (row, super().likeliest(row, history))
+        return found[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Leak:
+    """How a position's law moves when draft tokens that should be rejected are kept.
+
+    A share e of such mistakes moves the law from p to p + e (q - p). The weights point
+    there, with mean 0 under p.
+    """
+
+    weights: np.ndarray  # float64 [n], for the tokens of p
+    variance: float  # of a token's weight under p
+    pull: float  # what a share of 1 adds to the mean weight
+
+    @property
+    def information(self) -> float:
+        """How well one draw tells: the squared shift in standard deviations, for a share of 1."""
+        return self.pull**2 / self.variance if self.variance > 0.0 else 0.0
+
+
+def leak(p: Distribution, q: Distribution | int) -> Leak:
+    """q as a distribution, or as the one token that is always drafted."""
+    drafted = np.array([q.of(int(t)) if isinstance(q, Distribution) else float(t == q) for t in p.ids])
+    weights = np.minimum(drafted / p.probabilities, HEAVIEST)
+    weights -= float(p.probabilities @ weights)
+    # What is drafted outside of p has no weight; a single such token in a text is proof enough.
+    pull = float(drafted @ weights)
+    return Leak(weights, float(p.probabilities @ weights**2), pull)

@@ -1,0 +1,78 @@
+"""A pair run by hand, with the rows that it judged kept: what a reply never shows."""
+
+from collections.abc import Iterator, Sequence
+
+from localspec.chat.session import Engine
+from localspec.llama.context import Context
+from localspec.measure.divergence import copied
+from localspec.speculation.candidates import largest
+from localspec.speculation.chain import Chain
+from localspec.speculation.protocols import Candidates, Decoder, Row
+from localspec.speculation.sampling import Sampling
+
+
+class Recording:
+    """A decoder that keeps copies of the rows it gave."""
+
+    def __init__(self, decoder: Decoder, needed: int | None) -> None:
+        """`needed`: how many of the largest logits to keep; None keeps whole rows."""
+        self._decoder = decoder
+        self._needed = needed
+        self.rows: list[Row] = []
+
+    @property
+    def length(self) -> int:
+        return self._decoder.length
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        return self._decoder.tokens
+
+    @property
+    def capacity(self) -> int:
+        return self._decoder.capacity
+
+    @property
+    def busy_seconds(self) -> float:
+        return self._decoder.busy_seconds
+
+    def decode(self, tokens: Sequence[int], rows: int) -> Sequence[Row]:
+        found = self._decoder.decode(tokens, rows)
+        self.rows += [kept(row, self._needed) for row in found]
+        return found
+
+    def prefill(self, tokens: Sequence[int]) -> Iterator[int]:
+        return self._decoder.prefill(tokens)
+
+    def rollback(self, keep: int) -> None:
+        self._decoder.rollback(keep)
+
+    def taken(self) -> list[Row]:
+        """The rows since the last call."""
+        rows, self.rows = self.rows, []
+        return rows
+
+
+def kept(row: Row, needed: int | None) -> Row:
+    """A copy that outlives the next decode, of the largest logits alone where these suffice."""
+    if needed is None or isinstance(row, Candidates):
+        return copied(row)
+    return Candidates(*largest(row, needed))
+
+
+def shape_rows(engine: Engine, sampling: Sampling | None) -> int | None:
+    """Both models give the rows that this sampling needs, or whole ones (None); how many logits."""
+    needed = Chain(sampling).candidates_needed() if sampling else None
+    for decoder in (engine.target, engine.draft):
+        if isinstance(decoder, Context):
+            decoder.set_top_k(needed)
+    return needed
+
+
+def begin(engine: Engine, prompt: Sequence[int]) -> None:
+    """Both caches hold the prompt but for its last token, the target's; the draft reads it when it drafts."""
+    if engine.draft:
+        engine.draft.rollback(0)
+    engine.target.rollback(0)
+    for _ in engine.target.prefill(prompt[:-1]):
+        pass
