@@ -81,9 +81,8 @@ def _as_text(known: "Pair | None", found: "Inspection") -> list[str]:
     lines = []
     if known is not None:
         lines += [f"{known.name}  {known.use}"]
-        lines += [
-            f"drafting     {known.kind}, begins with {known.starting_depth} tokens ({known.starting_depth_from})"
-        ]
+        depth = f"{known.starting_depth} tokens at first ({known.starting_depth_from})"
+        lines += [f"drafting     {known.kind}, {depth}"]
         lines += [f"measured     {text}" for text in known.published]
         if not known.runnable:
             lines += ["note         this localspec cannot run this way of drafting yet"]
