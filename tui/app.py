@@ -1,6 +1,7 @@
 """The Textual application: owns the engine, the preferences and the theme; the chat screen does the rest."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -100,7 +101,8 @@ class ChatApp(App[None]):
 
     async def action_quit(self) -> None:
         """Leave within a second, whatever the engine does; the conversation is on the disk already."""
-        await asyncio.to_thread(self.close_engines)
+        # Not a daemon: the program waits for it, so that no engine is left behind.
+        threading.Thread(target=self.close_engines).start()
         self.exit()
 
     def tidy_up(self) -> None:
@@ -116,7 +118,7 @@ class ChatApp(App[None]):
         self.librarian.close()
 
 
-def run(setup: Setup) -> int:
+def chat(setup: Setup) -> int:
     """Run the chat until the person leaves; the exit code."""
     app = ChatApp(setup)
     with collector.unhurried():

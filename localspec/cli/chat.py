@@ -48,12 +48,11 @@ def run(arguments: argparse.Namespace) -> int:
     engine.send(load)
     try:
         # Textual takes longer to import than the engine process to start: both happen at once.
-        from localspec.tui import app
+        from localspec.tui.app import Setup, chat
 
         settings, system = reply_settings(arguments)
-        return app.run(
-            app.Setup(engine, EngineProcess, folder, load, settings, system, resumed, theme=arguments.theme)
-        )
+        setup = Setup(engine, EngineProcess, folder, load, settings, system, resumed, arguments.theme)
+        return int(chat(setup))
     finally:
         engine.close()
 

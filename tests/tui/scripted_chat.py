@@ -15,10 +15,10 @@ def main() -> None:
     engine = EngineProcess(COMMAND)
     engine.start()
     engine.send(Load())
-    from localspec.tui import app
+    from localspec.tui.app import Setup, chat
 
     resumed = conversations.find(folder / "conversations", sys.argv[2]) if len(sys.argv) > 2 else None
-    app.run(app.Setup(engine, lambda: EngineProcess(COMMAND), folder, resumed=resumed))
+    chat(Setup(engine, lambda: EngineProcess(COMMAND), folder, resumed=resumed))
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ async def test_the_picker_says_what_is_here_what_fits_and_what_it_brought(tmp_pa
         table = chat.app.screen.query_one(DataTable)
         assert table.get_row("demo") == ["demo", "5 MB", "40 MB", "in RAM", "yes", "1.42x"]
         assert table.get_row("llama-3-70b+8b")[3] == "no"
-        assert table.get_row("qwen3-8b-eagle3")[3] == "cannot run yet"
+        assert table.get_row("qwen3-8b-eagle3")[3] == "not yet"
 
 
 async def test_enter_loads_a_pair_that_is_here(tmp_path):

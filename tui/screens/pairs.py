@@ -33,7 +33,7 @@ class PairsScreen(Dialog[str]):
 
     def content(self) -> ComposeResult:
         table: DataTable[str] = DataTable(cursor_type="row", zebra_stripes=True)
-        table.add_columns("pair", "size", "memory", "fits here", "here", "speed-up here")
+        table.add_columns("pair", "size", "memory", "fits", "here", "speed-up")
         yield table
         yield Static(markup=False, classes="detail")
 
@@ -95,13 +95,14 @@ class PairsScreen(Dialog[str]):
 
 def cells(row: PairRow) -> tuple[str, ...]:
     """A pair as the cells of its row."""
-    fits = FITS[row.fits] if row.runnable else "cannot run yet"
+    fits = FITS[row.fits] if row.runnable else "not yet"
     speed = f"{row.speedup:.2f}x" if row.speedup else "–"
     return row.name, size(row.size_bytes), size(row.memory_bytes), fits, "yes" if row.on_disk else "–", speed
 
 
 def describe(row: PairRow) -> str:
     """What the table has no room for."""
+    measured = f"measured here: {row.speedup:.2f}x plain decoding" if row.speedup else ""
     here = "Enter loads it." if row.on_disk else "Enter fetches it." if row.runnable else ""
     published = f"published: {row.published}" if row.published else ""
-    return "\n".join(part for part in (f"{row.use}. {here}", published) if part)
+    return "\n".join(part for part in (f"{row.use}. {here}", measured, published) if part)
