@@ -28,7 +28,8 @@ class Shaping:
         if style is not None and (style.opened or request.think is not False):
             lead = lead_of(marks_of(style), self._names)
         matcher = self._tokens.matcher(request.grammar, lead)
-        return Constrained(matcher, request.grammar.name, self._vocabulary.size, start)
+        tokens = self._tokens
+        return Constrained(matcher, request.grammar.name, size=tokens.size, ends=tokens.ends, start=start)
 
     @cached_property
     def _tokens(self) -> GrammarTokens:

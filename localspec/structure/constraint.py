@@ -1,6 +1,6 @@
 """A grammar's place in a reply: what may come next, what must, and back again after a rejection."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -41,14 +41,18 @@ class Constrained:
     Masks are kept for the texts it has passed: those that the draft needed serve the target as well.
     """
 
-    def __init__(self, matcher: "LLMatcher", name: str, size: int, start: int) -> None:
-        """`name`: what messages call the grammar; `size`: of the vocabulary; `start`: of the reply."""
+    def __init__(
+        self, matcher: "LLMatcher", name: str, *, size: int, ends: Collection[int], start: int
+    ) -> None:
+        """`name`: what messages call the grammar; `size`, `ends`: of the vocabulary; `start`: of the reply."""
         self.name = name
         self._matcher = matcher
         self._size = size
+        self._ends = ends
         self._start = start
         self._tokens: list[int] = []  # of the reply, as far as the matcher has followed it
         self._masks: list[Mask | None] = [None]  # after 0, 1, 2, ... of them
+        self._ended = False  # the last of them is an end
         self._settled = 0  # how many of them no rejection can take back
 
     def permitted(self, row: Row, history: Sequence[int]) -> Row:
@@ -59,7 +63,8 @@ class Constrained:
 
     def forced(self, history: Sequence[int]) -> list[int]:
         """The tokens that must follow `history`, one after the other."""
-        return self._matcher.compute_ff_tokens() if self._moved_to(history) else []
+        inside = self._moved_to(history) and not self._ended
+        return self._matcher.compute_ff_tokens() if inside else []
 
     def valid(self, history: Sequence[int], tokens: Sequence[int]) -> int:
         """How many of the tokens may follow `history`, counted from the first."""
@@ -73,7 +78,7 @@ class Constrained:
 
     @property
     def complete(self) -> bool:
-        """Whether the text so far is one that the grammar accepts."""
+        """Whether the text so far, an end left out, is one that the grammar accepts."""
         return self._matcher.is_accepting()
 
     @property
@@ -82,11 +87,11 @@ class Constrained:
         return self._matcher.is_stopped()
 
     def _mask_after(self, history: Sequence[int]) -> Mask | None:
-        """The mask after a text; None where the grammar does not accept the text's last tokens."""
+        """The mask after a text; None after an end, and where the grammar does not accept the last tokens."""
         wanted, followed = self._since_settled(history)
         here = self._settled + len(wanted)
         known = self._masks[here] if common_length(wanted, followed) == len(wanted) else None
-        if known is None and self._moved_to(history):
+        if known is None and self._moved_to(history) and not self._ended:
             known = self._masks[here] = self._mask()
         return known
 
@@ -99,19 +104,27 @@ class Constrained:
         wanted, followed = self._since_settled(history)
         same = common_length(wanted, followed)
         self._step_back(len(followed) - same)
-        rest = list(wanted[same:])
-        if not rest:
-            return True
-        taken = self._matcher.validate_tokens(rest)
-        self._matcher.consume_tokens(rest[:taken])
+        return self._followed(list(wanted[same:]))
+
+    def _followed(self, tokens: list[int]) -> bool:
+        """Follow tokens as far as the grammar accepts them; False where it does not accept all of them."""
+        if not tokens or self._ended:
+            return not tokens
+        end = next((i for i, token in enumerate(tokens) if token in self._ends), len(tokens))
+        taken = self._matcher.try_consume_tokens(tokens[:end])
         self._check()
-        self._tokens += rest[:taken]
+        # The matcher is not told about ends: once stopped, some of its calls take them and others do not.
+        if taken == end < len(tokens) and self._matcher.is_accepting():
+            self._ended = True
+            taken += 1
+        self._tokens += tokens[:taken]
         self._masks += [None] * taken
-        return taken == len(rest)
+        return taken == len(tokens)
 
     def _step_back(self, count: int) -> None:
         if count:
-            self._matcher.rollback(count)
+            self._matcher.rollback(count - self._ended)
+            self._ended = False
             del self._tokens[-count:], self._masks[-count:]
             self._check()
 

@@ -44,14 +44,14 @@ class GrammarTokens:
         from llguidance import LLTokenizer, TokenizerWrapper
 
         self.size = vocabulary.size
-        ends = [token for token in range(vocabulary.size) if vocabulary.is_end(token)]
-        if not ends:
+        self.ends = [token for token in range(vocabulary.size) if vocabulary.is_end(token)]
+        if not self.ends:
             raise BadSetting(
                 "the model has no token that ends a reply, so a grammar could not end one",
                 hint="run it without a grammar",
             )
         self._tokenizer = LLTokenizer(
-            TokenizerWrapper(_Tokenizer(vocabulary, ends[0])), n_vocab=vocabulary.size, eos_token=ends
+            TokenizerWrapper(_Tokenizer(vocabulary, self.ends[0])), n_vocab=self.size, eos_token=self.ends
         )
 
     def matcher(self, grammar: Grammar, lead: str | None = None) -> "LLMatcher":

@@ -1,0 +1,125 @@
+"""With a mask, the text still follows the target's own law: every rule, every random decision enumerated."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from localspec.speculation import judgement
+from localspec.speculation.chain import Chain
+from localspec.speculation.protocols import Candidates
+from localspec.speculation.sampling import Sampling
+from localspec.speculation.verification import Compare, Coupled, Sampled
+from tests.speculation.enumeration import distance, law
+from tests.speculation.random_pairs import PROMPT, World, always, mixed_drafter, model_drafter, text_of
+
+OPEN = Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
+EXACT = 1e-7  # gathered logits are exponentiated in double, whole rows in single precision
+RULES = {
+    "block": lambda chain, noise: Sampled("block", judgement.block, chain, noise),
+    "rejection": lambda chain, noise: Sampled("rejection", judgement.reject, chain, noise),
+    "coupled": Coupled,
+    "compare": Compare,
+}
+CHAINS = {
+    "open": OPEN,
+    "top-k": replace(OPEN, top_k=2, temperature=0.8),
+    "top-p": replace(OPEN, top_p=0.7, temperature=0.8),
+    "min-p": replace(OPEN, min_p=0.3),
+    "low temperature": replace(OPEN, temperature=0.25),
+    "penalties": replace(OPEN, repeat_penalty=1.6, presence_penalty=0.4, repeat_last_n=2),
+    "boost": replace(OPEN, top_k=2, presence_penalty=-0.8, logit_bias=((1, 1.5), (2, -0.7))),
+}
+
+
+class Lattice:
+    """A toy constraint: which symbols may follow depends on the whole text, and often it is only one."""
+
+    def __init__(self, world, *, gathers):
+        self.world = world
+        self.gathers = gathers
+
+    def allowed(self, history):
+        row = self.world.target(history)
+        random = np.random.default_rng([9, self.world.seed, *history])
+        possible = np.flatnonzero(np.isfinite(row))
+        return np.sort(random.choice(possible, random.integers(1, len(possible) + 1), replace=False))
+
+    def permitted(self, row, history):
+        ids = self.allowed(tuple(history))
+        if not np.isfinite(row[ids]).any():
+            return row  # the draft knows nothing that may come; whatever it draws will be rejected
+        if self.gathers:
+            return Candidates(ids, row[ids])
+        masked = np.full(len(row), -np.inf, np.float32)
+        masked[ids] = row[ids]
+        return masked
+
+
+def masked_law(world, sampling, constraint, length):
+    """The law of the target's own masked text, by the product rule, masked without the code under test."""
+    chain = Chain(sampling)
+    found = {(): 1.0}
+    for _ in range(length):
+        longer = {}
+        for text, probability in found.items():
+            history = (*PROMPT, *text)
+            row = world.target(history).copy()
+            row[np.setdiff1d(np.arange(len(row)), constraint.allowed(history))] = -np.inf
+            p = chain.distribution(row, history)
+            for token, share in zip(p.ids.tolist(), p.probabilities.tolist(), strict=True):
+                longer[(*text, token)] = probability * share
+        found = longer
+    return found
+
+
+def error(rule, propose_by, *, seed=3, sampling=OPEN, gathers=True, length=3, constrained=True):
+    world = World(seed, symbols=4)
+    constraint = Lattice(world, gathers=gathers)
+    chain = Chain(sampling, constraint if constrained else None)
+    emitted = law(lambda noise: text_of(world, RULES[rule](chain, noise), propose_by(world), length))
+    return distance(emitted, masked_law(world, sampling, constraint, length))
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("chain", CHAINS)
+@pytest.mark.parametrize("gathers", [True, False])
+def test_masked_target_and_draft(rule, chain, gathers):
+    def drafter(world):
+        return model_drafter(world, always(2))
+
+    assert error(rule, drafter, sampling=CHAINS[chain], gathers=gathers) < EXACT
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("pattern", ["01", "q0", "2q"])
+def test_drafts_that_know_no_grammar(rule, pattern):
+    assert error(rule, lambda world: mixed_drafter(world, pattern)) < EXACT
+
+
+def test_a_mask_that_is_left_out_is_caught():
+    assert error("block", lambda world: model_drafter(world, always(2)), constrained=False) > 1e-3
+
+
+class MaskedLast(Chain):
+    """Truncates first and masks what is left: other tokens remain, or none."""
+
+    def distribution(self, row, history):
+        kept = Chain(self.sampling).distribution(row, history)
+        allowed = np.isin(kept.ids, self._constraint.allowed(tuple(history)))
+        if not allowed.any():
+            return super().distribution(row, history)
+        weights = kept.probabilities[allowed]
+        return replace(kept, ids=kept.ids[allowed], probabilities=weights / weights.sum())
+
+
+def test_a_mask_after_truncation_is_caught():
+    sampling, rule = CHAINS["top-k"], RULES["block"]
+
+    def shift(world):
+        constraint = Lattice(world, gathers=True)
+        chain, propose = MaskedLast(sampling, constraint), model_drafter(world, always(2))
+        emitted = law(lambda noise: text_of(world, rule(chain, noise), propose, 3))
+        return distance(emitted, masked_law(world, sampling, constraint, 3))
+
+    assert max(shift(World(seed, symbols=4)) for seed in range(4)) > 1e-3

@@ -1,0 +1,151 @@
+"""Forced tokens go before what another strategy proposes, and are counted as what they are."""
+
+from localspec.drafters.fixed import Fixed, Plain
+from localspec.drafters.model import ModelDrafter
+from localspec.events import Origin, Source
+from localspec.speculation.loop import speculate
+from localspec.speculation.protocols import Proposal
+from localspec.speculation.sampling import Sampling
+from localspec.speculation.verification import make_rule
+from localspec.stats import Tally
+from localspec.structure.constraint import Constrained
+from localspec.structure.forcing import Forcing
+from localspec.structure.grammar import regex_grammar
+from localspec.structure.tokens import GrammarTokens
+from tests.speculation.toys import Blend, Toy
+
+from .toys import Characters, text_of
+
+VOCABULARY = Characters()
+TOKENS = GrammarTokens(VOCABULARY)
+PROMPT = [5, 6, 7]
+RECORD = regex_grammar("name=[a-z]{3,5};colour=(red|green);size=[0-9]{2,4};end of the record")
+GREEDY = Sampling(temperature=0.0)
+
+
+class Remembering:
+    """A strategy that proposes what it is told and keeps what it hears."""
+
+    busy_seconds = 0.0
+    why_off = None
+
+    def __init__(self, *proposals):
+        self.proposals = list(proposals)
+        self.asked, self.learned = [], []
+
+    def propose(self, tokens, room):
+        self.asked.append((list(tokens), room))
+        return self.proposals.pop(0) if self.proposals else Proposal()
+
+    def settle(self, tokens):
+        pass
+
+    def learn(self, cycle):
+        self.learned.append(cycle)
+
+
+def constraint():
+    return Constrained(TOKENS.matcher(RECORD), "it", size=TOKENS.size, ends=TOKENS.ends, start=len(PROMPT))
+
+
+def drafted(text, **more):
+    tokens = tuple(VOCABULARY.tokenize(text, parse_special=False))
+    return Proposal(tokens, (None,) * len(tokens), (0.5,) * len(tokens), source=Source.MODEL, **more)
+
+
+def run(seed, *, draft=True, forces=True, sampling=GREEDY, rule="auto", depth=3, room=200, stop_after=None):
+    """Tokens and cycles of a constrained text on toy models; cancelled and continued after `stop_after`."""
+    size = VOCABULARY.size
+    target, constrained = Toy(seed, vocabulary=size), constraint()
+    made = make_rule(rule, sampling, 7, constrained)
+    inner = (
+        Fixed(ModelDrafter(Blend(seed, 0.7, vocabulary=size), made, VOCABULARY.is_end), depth)
+        if draft
+        else Plain()
+    )
+    strategy = Forcing(inner, constrained, 33 if forces else 0)
+    tokens, cycles = list(PROMPT), []
+    list(target.prefill(tokens[:-1]))
+    while True:
+        for cycle in speculate(
+            target, strategy, tokens, rule=made, room=room - len(tokens), is_end=VOCABULARY.is_end
+        ):
+            cycles.append(cycle)
+            if stop_after and len(cycles) % stop_after == 0:
+                break
+        if VOCABULARY.is_end(tokens[-1]) or len(tokens) >= room:
+            return tokens[len(PROMPT) :], cycles
+
+
+def test_a_text_is_the_same_forced_drafted_both_or_neither():
+    for seed in range(20):
+        plain, steps = run(seed, draft=False, forces=False)
+        assert [cycle.tokens for cycle in steps] == [(token,) for token in plain]
+        assert run(seed, draft=False)[0] == plain
+        assert run(seed, forces=False)[0] == plain
+        assert run(seed)[0] == plain
+        assert run(seed, stop_after=1)[0] == plain
+        assert text_of(plain).endswith(";end of the record")
+
+
+def test_a_coupled_text_is_the_same_forced_drafted_both_or_neither():
+    sampling = Sampling(temperature=0.9, top_k=20)
+    for seed in range(10):
+        texts = [
+            run(seed, draft=draft, forces=forces, sampling=sampling, rule="coupled")[0]
+            for draft in (True, False)
+            for forces in (True, False)
+        ]
+        assert texts[1:] == texts[:-1]
+
+
+def test_forced_tokens_have_their_own_origin_and_source_and_are_not_drafted():
+    tokens, cycles = run(3, draft=False)
+    first = cycles[0]
+    assert first.origins == (Origin.FORCED,) * 5 + (Origin.BONUS,)
+    assert (first.source, first.width, first.proposal, first.accepted) == (Source.FORCED, 6, (), 0)
+    tally = Tally()
+    for cycle in cycles:
+        tally.add(cycle)
+    stats = tally.stats()
+    assert (stats.drafted, stats.accepted) == (0, 0)
+    assert stats.from_grammar == sum(cycle.origins.count(Origin.FORCED) for cycle in cycles) > len(tokens) / 2
+
+
+def test_drafts_follow_the_forced_tokens_and_hear_only_of_themselves():
+    inner = Remembering(drafted("abc", depth=3))
+    strategy = Forcing(inner, constraint(), 33)
+    proposal = strategy.propose(PROMPT, 20)
+    assert text_of(proposal.tokens) == "name=abc"
+    assert (proposal.certain, proposal.depth, proposal.source) == (5, 3, Source.MODEL)
+    assert inner.asked == [([*PROMPT, *proposal.tokens[:5]], 15)]
+    assert (len(proposal.q), len(proposal.confidences)) == (8, 8)
+
+
+def test_what_the_grammar_forbids_is_cut_from_a_draft():
+    strategy = Forcing(Remembering(drafted("ab;;")), constraint(), 33)
+    assert text_of(strategy.propose(PROMPT, 20).tokens) == "name=ab"
+
+
+def test_a_batch_is_never_wider_than_the_target_can_verify():
+    for widest in range(2, 9):
+        inner = Remembering(drafted("abc"))
+        proposal = Forcing(inner, constraint(), widest).propose(PROMPT, 100)
+        assert len(proposal.tokens) <= widest - 1 or proposal.tokens[5:] == drafted("abc").tokens
+        assert proposal.certain == min(5, widest - 1)
+    for room in range(1, 8):
+        assert len(Forcing(Plain(), constraint(), 33).propose(PROMPT, room).tokens) <= room
+
+
+def test_the_inner_strategy_learns_from_its_own_part_of_a_cycle():
+    inner = Remembering(drafted("abc", depth=3))
+    strategy = Forcing(inner, constraint(), 33)
+    target, constrained_rule = Toy(1, vocabulary=VOCABULARY.size), make_rule("auto", GREEDY, 1, constraint())
+    list(target.prefill(PROMPT[:-1]))
+    cycle = next(
+        speculate(target, strategy, list(PROMPT), rule=constrained_rule, room=50, is_end=VOCABULARY.is_end)
+    )
+    (told,) = inner.learned
+    assert Origin.FORCED not in told.origins
+    assert told.tokens == cycle.tokens[5:]
+    assert (told.proposal, told.accepted) == (cycle.proposal, cycle.accepted)
