@@ -51,6 +51,14 @@ def test_no_arm_goes_first_more_often_within_any_category_and_temperature(arms):
         assert len(set(counts.values())) == 1, (key, counts)
 
 
+def test_the_order_also_changes_within_the_first_round():
+    """A long round may be the only one that the time allows."""
+    first = defaultdict(Counter)
+    for block in first_blocks(len(PROMPTS) * 2, ARMS[:2]):
+        first[block.prompt.category, block.temperature][block.arms[0].name] += 1
+    assert all(counts == {"plain": 2, "auto": 2} for counts in first.values())
+
+
 def test_two_arms_simply_alternate():
     orders = [[arm.name for arm in turned((PLAIN, AUTO), n)] for n in range(4)]
     assert orders == [["plain", "auto"], ["auto", "plain"], ["auto", "plain"], ["plain", "auto"]]

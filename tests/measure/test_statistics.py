@@ -24,16 +24,16 @@ def test_the_mean_is_geometric_over_medians_and_every_group_weighs_the_same():
     assert mean_ratio([one_prompt, three_prompts]).middle == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("prompts", [4, 5, 12])
-def test_19_of_20_intervals_contain_the_truth(prompts):
+@pytest.mark.parametrize(("categories", "prompts"), [(1, 4), (1, 12), (3, 4), (6, 2)])
+def test_19_of_20_intervals_contain_the_truth(categories, prompts):
     """The bootstrap alone covers 78 % at four prompts."""
     random = np.random.default_rng(3)
     covered = 0
     for _ in range(300):
-        values = [[x] for x in random.normal(math.log(1.5), 0.2, prompts)]
-        found = mean_ratio([values])
+        values = random.normal(math.log(1.5), 0.2, (categories, prompts, 1))
+        found = mean_ratio(values.tolist())
         covered += found.low <= 1.5 <= found.high
-    assert 0.91 <= covered / 300 <= 0.99
+    assert 0.91 <= covered / 300 <= 0.985
 
 
 def test_categories_that_differ_do_not_widen_the_interval_of_the_mix():
