@@ -43,6 +43,8 @@ class Arbiter:
         self._rest = 0  # tokens until lookup may draft again
         self._tokens_since_plain = 0
         self._proposal = Proposal()
+        self._length = 0  # tokens of the text at the last proposal
+        self._read: int | None = None  # of them, those that the draft model has read; None before the first
 
     @property
     def busy_seconds(self) -> float:
@@ -58,6 +60,10 @@ class Arbiter:
 
     def propose(self, tokens: Sequence[int], room: int) -> Proposal:
         room = min(room, self._most)
+        self._length = len(tokens)
+        if self._read is None:
+            # While drafting is off, nobody has the draft model read a prompt that it may not be asked about.
+            self._read = self._length if self.why_off is None else 0
         self._proposal = self._from_lookup(tokens, room) or self._from_model(tokens, room)
         return self._proposal
 
@@ -77,6 +83,8 @@ class Arbiter:
             self._auto.learn(cycle, self._proposal.confidences)
         else:
             self._costs.learn_verify(cycle.width, cycle.verify_seconds + cycle.other_seconds)
+        if cycle.depth and not by_lookup:
+            self._read = self._length + len(cycle.tokens)
         if by_lookup:
             self._guard(cycle)
         else:
@@ -94,17 +102,21 @@ class Arbiter:
         plain = 1 / self._costs.verify(1)
         if self._tokens_since_plain >= max(ANCHOR_TOKENS, (value / plain - 1) / ANCHOR_SHARE):
             return Proposal(mode=Mode.ANCHOR)
-        promised = self._auto.plan(room).value if self._auto else 0.0
+        promised = self._auto.plan(room, self._unread).value if self._auto else 0.0
         return proposal_of(guess, depth) if value > ADVANTAGE * max(promised, plain) else None
 
     def _from_model(self, tokens: Sequence[int], room: int) -> Proposal:
         if self._model is None or self._auto is None:
             return Proposal()
-        plan = self._auto.plan(room)
+        plan = self._auto.plan(room, self._unread)
         if not plan.depth:
             return Proposal(mode=plan.mode)
         proposal = self._model.propose(tokens, plan.depth, self._auto.stopping(plan))
         return replace(proposal, depth=plan.depth, mode=plan.mode)
+
+    @property
+    def _unread(self) -> int:
+        return self._length - (self._read or 0)
 
     def _guard(self, cycle: Cycle) -> None:
         self._ledger.learn(cycle.seconds, len(cycle.tokens), self._costs.verify(1))

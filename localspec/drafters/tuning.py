@@ -63,7 +63,6 @@ class Tuning:
     def strategy(self, model: Drafter | None, *, lookup: bool, sampled: bool) -> Arbiter:
         """The strategy of one reply, with a draft model or without."""
         auto, drafter = self._kinds[sampled]
-        auto.begin()
         return Arbiter(
             self.costs,
             model=model,

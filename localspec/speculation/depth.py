@@ -28,7 +28,8 @@ PROBE_FAILURES, PROBE_SHARE = (
 )  # a probe may lose so many cycles; the first probes take this share of time
 PATIENCE_GROWTH, MOST_PATIENCE = 1.5, 10.0  # failed probes come ever more rarely
 WILD = 4.0  # a cycle this much slower than expected says something about the machine, not about drafting
-LAG = 8  # tokens the draft has not read; beyond, its first step is mostly reading
+LAG = 8  # unread tokens from which on the first draft step is mostly reading
+READING = 0.1  # reading a token among many / drafting one, until it was measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,8 @@ class Auto:
         self._depth = self.depths[0]
         self._cycles = 0
         self._tokens_since_plain = 0
-        self._unread = LAG + 1  # tokens that the draft model has not seen: the prompt
+        self._unread = 0  # tokens that the draft model has yet to read before it can draft
+        self._reading_seconds = READING * costs.draft(1)  # for one of them
         self._hopeless = 0  # drafting cycles in a row
         self._tokens_off = 0
         self._probing = False
@@ -69,12 +71,9 @@ class Auto:
         self._values: dict[float, list[float]] = {}  # by optimism, until the next cycle
         self._stopper: Stopper | None = None
 
-    def begin(self) -> None:
-        """Another reply: the draft model has a prompt to read."""
-        self._unread = LAG + 1
-
-    def plan(self, room: int) -> Plan:
-        """What to do with room for `room` draft tokens."""
+    def plan(self, room: int, unread: int = 0) -> Plan:
+        """What to do with room for `room` draft tokens; the draft has `unread` tokens to catch up on."""
+        self._unread = unread
         depth, mode = self._depth_and_mode()
         depth = max((d for d in self.depths if d <= min(depth, room)), default=0)
         return Plan(depth, mode, self.value(depth))
@@ -100,21 +99,20 @@ class Auto:
         self._values.clear()
         self.costs.learn_verify(cycle.width, cycle.verify_seconds + cycle.other_seconds)
         self._tokens_since_plain = 0 if cycle.width == 1 else self._tokens_since_plain + len(cycle.tokens)
+        seconds = cycle.seconds
         if cycle.depth:
-            self._learn_drafting(cycle, confidences)
-        else:
-            self._unread += len(cycle.tokens)
+            seconds -= self._learn_reading(cycle)
+            self._learn_drafting(cycle, seconds, confidences[: cycle.drafted])
         if self.on:
             self._consider_switching_off(drafted=cycle.depth > 0)
         else:
-            self._learn_off(cycle)
+            self._learn_off(len(cycle.tokens), seconds)
 
     def learn_elsewhere(self, cycle: Cycle) -> None:
         """A cycle that another drafter drafted: it tells what batches cost; the draft model falls behind."""
         self._values.clear()
         self.costs.learn_verify(cycle.width, cycle.verify_seconds + cycle.other_seconds)
         self._tokens_since_plain += len(cycle.tokens)
-        self._unread += len(cycle.tokens)
 
     def value(self, depth: int, optimism: float = 0.0) -> float:
         """Tokens per second at a depth; 0 is plain decoding."""
@@ -161,19 +159,27 @@ class Auto:
         gain = self.value(self._depth) / self.value(0) - 1
         return min(max(ANCHOR_TOKENS, gain / ANCHOR_SHARE), MOST_ANCHOR_TOKENS)
 
-    def _learn_drafting(self, cycle: Cycle, confidences: tuple[float, ...]) -> None:
-        emitted = len(cycle.tokens)
+    def _learn_reading(self, cycle: Cycle) -> float:
+        """Seconds of the cycle in which the draft model only caught up: no depth could have avoided them."""
         drawn = self._stopper.drawn if self._stopper else cycle.drafted
-        if drawn and self._unread <= LAG:
+        if self._unread > LAG:
+            reading = max(cycle.draft_seconds - self.costs.draft(drawn), 0.0)
+            self._reading_seconds = reading / self._unread
+            return reading
+        if drawn:
             self.costs.learn_draft(drawn, cycle.draft_seconds)
+        return 0.0
+
+    def _learn_drafting(self, cycle: Cycle, seconds: float, confidences: tuple[float, ...]) -> None:
+        emitted = len(cycle.tokens)
         dropped = self._stopper.dropped if self._stopper else None
         self.hazards.learn(cycle.drafted, cycle.accepted, emitted, dropped)
         if self.confidence is not None:
             self.confidence.learn(confidences, cycle.accepted, emitted)
-        seconds = min(cycle.seconds, WILD * self.costs.cycle(max(cycle.drafted, 1)))
+        seconds = min(seconds, WILD * self.costs.cycle(max(cycle.drafted, 1)))
         self._ledger.learn(seconds, emitted, self.costs.verify(1))
         self._speeds.learn(seconds, emitted)
-        self._unread, self._stopper = 0, None
+        self._stopper = None
 
     def _consider_switching_off(self, *, drafted: bool) -> None:
         if self._ledger.in_credit:
@@ -185,15 +191,16 @@ class Auto:
         if self._hopeless >= enough or self._ledger.broken:
             self.on, self._probing, self._tokens_off, self._hopeless = False, False, 0, 0
 
-    def _learn_off(self, cycle: Cycle) -> None:
+    def _learn_off(self, tokens: int, seconds: float) -> None:
         plain = self.costs.verify(1)
         failure = max(self.costs.cycle(self.depths[0]) / plain - 1, 0.02)
         if self._probing:
-            self._probe_balance += len(cycle.tokens) - cycle.seconds / plain
+            self._probe_balance += tokens - seconds / plain
             self._judge_probe(failure)
             return
-        self._tokens_off += len(cycle.tokens)
-        if self._tokens_off >= self._patience * PROBE_FAILURES * failure / PROBE_SHARE:
+        self._tokens_off += tokens
+        reading = self._unread * self._reading_seconds / plain
+        if self._tokens_off * PROBE_SHARE >= self._patience * PROBE_FAILURES * failure + reading:
             self._probing, self._probe_balance = True, 0.0
 
     def _judge_probe(self, failure: float) -> None:

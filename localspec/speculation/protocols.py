@@ -1,4 +1,4 @@
-"""What the loop needs from models and drafters: the seams where real models, toys and new drafters plug in."""
+"""What the loop needs from models and drafters: the seams where models, toys and new drafters plug in."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -107,8 +107,8 @@ class Stopping(Protocol):
     """When to end a proposal early: told confidences and never tokens, so that it cannot bias the output.
 
     A drafter draws a token and asks `keeps`; a token that is not kept is dropped and ends the proposal. This
-    is lossless because `Draw.confidence` depends on q alone. After keeping a token it asks `goes_on` before it
-    runs the draft model again.
+    is lossless because `Draw.confidence` depends on q alone. After keeping a token it asks `goes_on` before
+    it runs the draft model again.
     """
 
     def keeps(self, confidence: float, drafted: int) -> bool:

@@ -136,7 +136,48 @@ def test_cycles_of_another_drafter_teach_costs_but_not_acceptance():
 
 def test_reading_up_on_what_it_missed_does_not_make_the_draft_look_slow():
     auto = make(FLAT)
+    auto.plan(8, unread=500)
     auto.learn(cycle_of(4, 4, verify=1.1, draft=30.0))
     for _ in range(5):
+        auto.plan(8)
         auto.learn(cycle_of(4, 4, verify=1.1, draft=0.32))
     assert auto.costs.draft(1) == pytest.approx(0.08, rel=0.05)
+    assert auto.on
+
+
+def probes_within(tokens, *, reading):
+    """How often a draft that is off probes, when reading a token costs it `reading` plain steps."""
+    auto = make(STEEP)
+    run(auto, Machine(STEEP.verify, 0.1, iid(0.0)), 50)
+    assert not auto.on
+    probes = unread = 0
+    for _ in range(tokens):
+        plan = auto.plan(8, unread)
+        unread += 1
+        probes += plan.mode is Mode.PROBE
+        draft = 0.1 * plan.depth + reading * unread if plan.depth else 0.0
+        auto.learn(cycle_of(plan.depth, 0, mode=plan.mode, verify=STEEP.verify(plan.depth + 1), draft=draft))
+        unread = 0 if plan.depth else unread
+    return probes
+
+
+def test_a_draft_that_has_much_to_read_first_is_probed_less_often():
+    assert probes_within(2000, reading=0.0) > 2
+    assert probes_within(2000, reading=0.05) < probes_within(2000, reading=0.0)
+
+
+def test_catching_up_does_not_spoil_a_probe():
+    """Reading 600 missed tokens takes as long as 60 plain steps; the draft comes back all the same."""
+    auto = make(FLAT)
+    run(auto, Machine(FLAT.verify, 0.08, iid(0.0)), 50)
+    unread = 600
+    for _ in range(4000):
+        plan = auto.plan(8, unread)
+        draft = 0.08 * plan.depth + (0.1 * unread if unread > 8 else 0.0) if plan.depth else 0.0
+        auto.learn(
+            cycle_of(plan.depth, plan.depth, mode=plan.mode, verify=FLAT.verify(plan.depth + 1), draft=draft)
+        )
+        unread = 0 if plan.depth else unread + 1
+        if auto.on:
+            return
+    raise AssertionError("drafting never came back")
