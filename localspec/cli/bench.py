@@ -56,7 +56,7 @@ def add_parser(subparsers: Subparsers) -> None:
     length = group.add_mutually_exclusive_group()
     length.add_argument("--runs", type=positive, metavar="N", help="rounds over all prompts")
     length.add_argument(
-        "--seconds", type=float, metavar="S", help=f"stop after so long (default: {SECONDS:g})"
+        "--seconds", type=duration, metavar="S", help=f"stop after so long (default: {SECONDS:g})"
     )
     output = parser.add_argument_group("output")
     output.add_argument("--json", action="store_true", help="print one JSON object instead of the report")
@@ -116,7 +116,10 @@ def tell(arguments: argparse.Namespace, subject: "Subject", outcome: "Outcome", 
     recorded = record(subject, machine, outcome, summary)
     write_drawing(arguments, charts(summary))
     if not outcome.stopped:
-        keep(subject.pair, recorded)
+        try:
+            keep(subject.pair, recorded)
+        except OSError as error:
+            print(f"note: the record was not kept: {error}", file=sys.stderr)
     if arguments.json:
         print(json.dumps(recorded))
         return
@@ -233,6 +236,12 @@ def depths(text: str) -> tuple[int, ...]:
 
 def temperatures(text: str) -> tuple[float, ...]:
     return tuple(dict.fromkeys(float(part) for part in text.split(",")))
+
+
+def duration(text: str) -> float:
+    if not (value := float(text)) > 0:
+        raise argparse.ArgumentTypeError(f"{text} is not a time above 0")
+    return value
 
 
 def positive(text: str) -> int:

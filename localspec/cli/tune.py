@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from localspec.cli.bench import files_of, one_pair, stop_on_interrupt, write_drawing
+from localspec.cli.bench import duration, files_of, one_pair, stop_on_interrupt, write_drawing
 from localspec.cli.options import Subparsers, add_pair_options
 from localspec.cli.run import CANCELLED, open_session
 
@@ -28,7 +28,9 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     add_pair_options(parser)
     group = parser.add_argument_group("measurement")
-    group.add_argument("--seconds", type=float, default=60.0, metavar="S", help="about so long (default: 60)")
+    group.add_argument(
+        "--seconds", type=duration, default=60.0, metavar="S", help="about so long (default: 60)"
+    )
     output = parser.add_argument_group("output")
     output.add_argument("--json", action="store_true", help="print one JSON object instead of the report")
     output.add_argument("--svg", type=Path, metavar="FILE", help="also draw the bars into an SVG file")

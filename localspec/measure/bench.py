@@ -32,7 +32,7 @@ class Arm:
     def options(self) -> ReplyOptions:
         if self.depth == 0:
             return {"speculate": False}
-        return {"depth": "auto" if self.depth is None else self.depth}
+        return {"speculate": True, "depth": "auto" if self.depth is None else self.depth}
 
 
 PLAIN, AUTO = Arm("plain", 0), Arm("auto", None)
@@ -87,7 +87,7 @@ class Step:
     arm: Arm
     blocks_done: int
     seconds: float  # since the bench began
-    last: Measurement | None
+    last: Measurement | None  # of the same block
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,25 +147,24 @@ def bench(
     warm_up(session, arms, temperatures, stopped)
     blocks_done = 0
     for block in blocks(prompts, temperatures, arms):
-        if stopped() or block.round == limits.rounds or len(too_long) == len(prompts):
+        time_is_up = limits.seconds is not None and clock() - began >= limits.seconds
+        if stopped() or block.round == limits.rounds or (time_is_up and measured):
             break
-        if limits.seconds is not None and measured and clock() - began >= limits.seconds:
+        if len(too_long) == len(prompts):
             break
         if block.prompt.name in too_long:
             continue
-        found = list[Measurement]()
         try:
+            found = list[Measurement]()
             for arm in block.arms:
-                last = (measured + found)[-1] if measured or found else None
+                last = found[-1] if found else None
                 on_step(Step(block, arm, blocks_done, clock() - began, last))
-                if stopped():
-                    break
                 found.append(measure(session, block, arm, limits.max_tokens, clock))
+                if stopped():
+                    return Outcome(tuple(measured), tuple(too_long), True)
         except ContextFull:
             too_long.append(block.prompt.name)
             continue
-        if stopped():
-            break
         measured += found
         blocks_done += 1
     return Outcome(tuple(measured), tuple(too_long), stopped())
