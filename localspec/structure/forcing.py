@@ -67,14 +67,7 @@ class Forcing:
         if not self._asked:
             return
         forced = cycle.origins.count(Origin.FORCED)
-        own = replace(
-            cycle,
-            tokens=cycle.tokens[forced:],
-            origins=cycle.origins[forced:],
-            proposal=cycle.proposal[forced:],
-            accepted=cycle.accepted - forced,
-        )
-        self._inner.learn(own)
+        self._inner.learn(replace(cycle, tokens=cycle.tokens[forced:], origins=cycle.origins[forced:]))
 
     def _accepted_by_grammar(self, text: Sequence[int], drafted: Proposal) -> Proposal:
         """A proposal cut before the first token that the grammar forbids: lookup knows no grammar.
