@@ -1,6 +1,6 @@
 """From files to a running pair: checks, memory plan, models, contexts, drafting; closed again in order."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 
 from localspec import demo
@@ -9,7 +9,7 @@ from localspec.chat.template import template_of
 from localspec.drafting import PairDrafting, lessons_key
 from localspec.errors import RollbackUnsupported
 from localspec.llama.context import Context
-from localspec.llama.devices import default_gpu, devices
+from localspec.llama.devices import Device, default_gpu, devices
 from localspec.llama.model import Model
 from localspec.llama.threads import default_threads
 from localspec.models.compatibility import check
@@ -41,7 +41,7 @@ def open_engine(
     if not embedded:
         on_stage("checking the files")
         check_files(files, wishes)
-    plan = plan_for_files(files.target, files.draft, wishes, devices=memory_of_devices())
+    plan = plan_for_files(files.target, files.draft, wishes, devices=memory_of(devices()))
     with ExitStack() as opened:
         on_stage(f"loading the target, {files.target.name}")
         target = opened.enter_context(open_target(files, plan, wishes, threads, opened))
@@ -90,9 +90,10 @@ def check_files(files: PairFiles, wishes: MemoryWishes) -> None:
         ensure_loadable(files.draft, wishes.gpu_layers)
 
 
-def memory_of_devices() -> tuple[DeviceMemory, ...]:
+def memory_of(listed: Iterable[Device]) -> tuple[DeviceMemory, ...]:
+    """Devices as the memory plan knows them."""
     return tuple(
-        DeviceMemory(device.name, device.kind, device.free_bytes, device.total_bytes) for device in devices()
+        DeviceMemory(device.name, device.kind, device.free_bytes, device.total_bytes) for device in listed
     )
 
 

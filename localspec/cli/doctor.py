@@ -24,8 +24,11 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from localspec import api
+    from localspec.compose import memory_of
+    from localspec.models.devices import remember_devices
 
     backend, devices = api.backend(), api.devices()
+    remember_devices(memory_of(devices))  # so that `pairs` and `info` know what fits here
     gpu = find_gpu()
     missing = gpu is not None and not backend.supports_gpu
     command = install_command(gpu, this_machine()) if gpu and missing else None

@@ -20,6 +20,14 @@ DRAWS = 20_000
 SAMPLING = Sampling(temperature=0.8)
 LEAST_EXPECTED = 5.0  # rarer outcomes share one cell
 ONE_IN_A_MILLION = 4.9  # standard errors
+BEGINNINGS = (
+    "Once upon a time there was a",
+    "The name of the",
+    "One day, a",
+    "import",
+    '{"name": "',
+    "I like",
+)
 
 
 class Remembering(Chain):
@@ -40,7 +48,6 @@ def rows():
     """Functions from a text to the target's and to the draft's row after it, each decoded once."""
     with Model(demo.target_path()) as target, Model(demo.draft_path()) as draft:
         contexts = [Context(model, length=256, threads=1, rows_max=1) for model in (target, draft)]
-        prompt = tuple(target.vocab.tokenize("Once upon a time there was a", parse_special=False))
 
         def reader(context):
             @cache
@@ -51,7 +58,11 @@ def rows():
 
             return row
 
-        yield prompt, *map(reader, contexts)
+        target_row, draft_row = map(reader, contexts)
+        prompts = [tuple(target.vocab.tokenize(text, parse_special=False)) for text in BEGINNINGS]
+        chain = Chain(SAMPLING)
+        # The beginning that leaves the model most open: a law with few outcomes tests little.
+        yield max(prompts, key=lambda p: len(plain_law(chain, p, target_row))), target_row, draft_row
 
 
 def speculated_pair(rule, prompt, target_row, draft_row):
