@@ -65,7 +65,7 @@ class Flags:
 
 
 class LocalSide:
-    """localspec in this process."""
+    """localspec in this process; without the seed, which would fix the depth of a sampled reply."""
 
     def __init__(self, session: localspec.Session, *, depth: int | None, clock: Clock) -> None:
         """`depth`: None is auto, 0 plain."""
@@ -82,7 +82,6 @@ class LocalSide:
             top_k=40,
             top_p=0.95,
             min_p=0.05,
-            seed=ask.seed,
             max_tokens=ask.count,
             depth=self._depth,
             logit_bias=self._no_end,

@@ -72,11 +72,18 @@ def test_every_reply_starts_a_conversation_of_its_own_with_the_same_options():
     by_block = defaultdict(list)
     for arm, prompt, options in session.asked[len(ARMS) :]:
         shared = {k: v for k, v in options.items() if k not in ("depth", "speculate")}
-        by_block[prompt, options["temperature"], options["seed"]].append((arm, shared))
-    assert len(by_block) == len(PROMPTS) * 2 * 2
+        by_block[prompt, options["temperature"]].append((arm, shared))
+    assert len(by_block) == len(PROMPTS) * 2
     for replies in by_block.values():
-        assert sorted(arm for arm, _ in replies) == ["2", "auto", "plain"]
+        assert sorted(arm for arm, _ in replies) == ["2", "2", "auto", "auto", "plain", "plain"]
         assert all(shared == replies[0][1] for _, shared in replies)
+
+
+def test_no_seed_is_given_because_a_seed_would_fix_the_depth():
+    clock = Clock()
+    session = ScriptedSession(clock, cost)
+    benched(session, clock, rounds=1)
+    assert all("seed" not in options for _, _, options in session.asked)
 
 
 def test_speed_counts_from_the_end_of_the_prompt_to_the_end_of_the_text():
