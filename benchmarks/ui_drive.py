@@ -24,7 +24,9 @@ def ask_and_wait(chat: Tmux, text: str, tokens: int) -> None:
 def in_mid_reply(chat: Tmux) -> None:
     chat.type("tokens 3000")
     chat.press("Enter")
-    chat.until(lambda screen: "tok/s" in screen and "waiting" not in screen and "▌\n" in screen, "a running reply")
+    chat.until(
+        lambda screen: "tok/s" in screen and "waiting" not in screen and "▌\n" in screen, "a running reply"
+    )
     time.sleep(0.5)
 
 
@@ -74,12 +76,16 @@ def kill_engine(chat: Tmux) -> None:
     in_mid_reply(chat)
     engines = children(chat.pid)
     os.kill(engines[-1], signal.SIGKILL)  # the first one lists pairs
-    chat.until(lambda screen: "SIGKILL" in screen and "engine died here" in screen, "the message about it", seconds=3)
+    chat.until(
+        lambda screen: "SIGKILL" in screen and "engine died here" in screen, "the message about it", seconds=3
+    )
 
 
 def resize(chat: Tmux, columns: int, rows: int) -> None:
     chat.resize(60, 20)
-    chat.until(lambda screen: len(screen.splitlines()[0]) <= 60 and "Ask anything" in screen, "the small screen")
+    chat.until(
+        lambda screen: len(screen.splitlines()[0]) <= 60 and "Ask anything" in screen, "the small screen"
+    )
     chat.resize(columns, rows)
     chat.until(lambda screen: "Ask anything" in screen, "the large screen")
 

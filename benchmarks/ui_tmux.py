@@ -31,7 +31,9 @@ class Tmux:
 
     @property
     def alive(self) -> bool:
-        return subprocess.run((*self._server, "has-session"), capture_output=True, check=False).returncode == 0
+        return (
+            subprocess.run((*self._server, "has-session"), capture_output=True, check=False).returncode == 0
+        )
 
     @property
     def screen(self) -> str:

@@ -6,7 +6,7 @@ from typing import Final
 
 from localspec.conversations import Message, Numbers
 from localspec.engine.messages import ProposalText
-from localspec.events import Cycle, Event, Finished, Kind, Notice, Piece, Prefill, Reply, Started
+from localspec.events import Cycle, Event, Finished, Kind, Mode, Notice, Piece, Prefill, Reply, Started
 from localspec.stats import Stats, Tally
 
 BARS: Final = 32  # cycles in the meter
@@ -28,7 +28,7 @@ class LiveTurn:
     timeline: deque[Cycle] = field(default_factory=lambda: deque(maxlen=TIMELINE))
     lengths: Counter[int] = field(default_factory=Counter)  # emitted tokens -> cycles
     proposal: tuple[str, ...] = ()  # the last cycle's drafted tokens as text
-    notice: str = ""
+    final: Stats | None = None  # the engine's own numbers, once the reply is over
 
     def absorb(self, event: Event | ProposalText) -> None:
         match event:
@@ -43,10 +43,8 @@ class LiveTurn:
                 self.prefill = event
             case Started():
                 self.started = event
-            case Notice():
-                self.notice = event.text
-            case Finished():
-                pass  # the screen takes the reply from it
+            case Notice() | Finished():
+                pass  # the screen shows the one and takes the reply from the other
 
     def _count(self, cycle: Cycle) -> None:
         self.tally.add(cycle)
@@ -61,7 +59,12 @@ class LiveTurn:
 
     @property
     def stats(self) -> Stats:
-        return self.tally.stats()
+        return self.final or self.tally.stats()
+
+    @property
+    def is_off(self) -> bool:
+        """Whether drafting is switched off right now because it does not pay."""
+        return bool(self.timeline) and self.timeline[-1].mode in (Mode.OFF, Mode.PROBE)
 
     @property
     def speed_now(self) -> float:
@@ -111,4 +114,5 @@ def numbers(stats: Stats) -> Numbers:
         acceptance_rate=stats.acceptance_rate,
         mean_accepted_length=stats.mean_accepted_length,
         drafted=stats.drafted,
+        speedup=stats.speedup.value if stats.speedup and stats.drafted else None,
     )

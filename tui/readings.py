@@ -58,7 +58,9 @@ def advice(conductor: Conductor) -> str:
     if turn is None:
         return f"ready in {ready.seconds:.1f} s" if ready else ""
     stats = turn.stats
-    if stats.drafted and conductor.plain_speed and stats.tokens_per_second < conductor.plain_speed:
+    if turn.is_off:
+        return "drafting is off: plain decoding is faster here"
+    if stats.drafted and stats.speedup and stats.speedup.high < 1:
         return "plain decoding is faster here; try /depth 2 or /draft off"
     if stats.drafted and stats.draft_seconds > 0.4 * stats.decode_seconds:
         return "the draft model takes a large part of the time; try a smaller /depth"
@@ -81,9 +83,7 @@ def reading(conductor: Conductor, turn: LiveTurn | None) -> Reading:
     if turn is None:
         return Reading()
     stats = turn.stats
-    speedup = (
-        stats.tokens_per_second / conductor.plain_speed if conductor.plain_speed and stats.drafted else None
-    )
+    speedup = stats.speedup.value if stats.speedup and stats.drafted else None
     return Reading(
         speed_now=turn.speed_now if conductor.turn is turn else stats.tokens_per_second,
         speed_reply=stats.tokens_per_second,
@@ -95,5 +95,6 @@ def reading(conductor: Conductor, turn: LiveTurn | None) -> Reading:
         drafted=stats.drafted,
         seconds=(stats.draft_seconds, stats.verify_seconds, stats.other_seconds),
         speedup=speedup,
-        saved_seconds=stats.decode_seconds * (speedup - 1) if speedup else None,
+        saved_seconds=stats.saved_seconds if speedup else None,
+        off=turn.is_off,
     )

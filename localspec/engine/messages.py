@@ -137,7 +137,7 @@ class Difference:
     position: int  # tokens that were equal
     drafted: str  # text of the token with drafting; "" when that reply ended there
     plain: str  # text of the token without; "" when that reply ended there
-    logit_gap: float | None  # between the two tokens in the target's row; None when it was not measured
+    logit_gap: float | None  # between the two likeliest tokens of the target's row there; None: not measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +147,12 @@ class Compared:
     drafted: Reply
     plain: Reply
     difference: Difference | None  # None: the same tokens
+    verdict: str  # one sentence or two: the text, and the speed
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """A comparison was cancelled before both sides had replied in full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +220,7 @@ Report = (
     | Event
     | ProposalText
     | Compared
+    | Stopped
     | PairList
     | PullProgress
     | Pulled

@@ -6,11 +6,11 @@ from typing import Any
 
 from localspec import api
 from localspec.engine import pairs
-from localspec.engine.comparing import first_difference
 from localspec.engine.messages import (
     Ask,
     Compare,
     Compared,
+    Difference,
     ListPairs,
     Load,
     ProposalText,
@@ -19,11 +19,13 @@ from localspec.engine.messages import (
     ReplySettings,
     Request,
     Stage,
+    Stopped,
     Turn,
 )
 from localspec.engine.server import Cancelled, Send
 from localspec.errors import BadSetting
-from localspec.events import Cycle, Finished, Reply
+from localspec.events import Cycle
+from localspec.measure.compare import Comparison, SideEvent, compare_events
 
 MANY_CORES = 4  # from here on one core is left to the terminal; with fewer, the models need them all
 
@@ -67,31 +69,47 @@ class PairWorkshop:
 
     def _reply(
         self, turns: tuple[Turn, ...], settings: ReplySettings, send: Send, cancelled: Cancelled
-    ) -> Reply:
-        if self._session is None:
-            raise BadSetting("No pair is loaded.", hint="Choose one with Ctrl+O.")
+    ) -> None:
+        session = self._loaded()
         messages, options = call_of(turns, settings)
-        for event in self._session.stream(messages, **options):
+        for event in session.stream(messages, **options):
             send(event)
             if isinstance(event, Cycle) and event.proposal:
-                send(ProposalText(tuple(map(self._session.text_of, event.proposal))))
+                send(ProposalText(tuple(map(session.text_of, event.proposal))))
             if cancelled():
                 # The session forgets a cancel that came before the reply began.
-                self._session.cancel()
-        assert isinstance(event, Finished), "a reply ends with Finished"
-        return event.reply
+                session.cancel()
 
     def _compare(self, request: Compare, send: Send, cancelled: Cancelled) -> None:
-        """Drafting first: its seed serves the plain run as well."""
-        settings = asdict(request.settings) | {"speculate": True}
-        drafted = self._reply(request.turns, ReplySettings(**settings), send, cancelled)
-        settings |= {"speculate": False, "seed": drafted.seed}
-        plain = self._reply(request.turns, ReplySettings(**settings), send, cancelled)
-        assert self._session is not None
-        if not cancelled() and plain.stats.tokens_per_second:
-            speedup = drafted.stats.tokens_per_second / plain.stats.tokens_per_second
-            pairs.remember_speedup(self._session.name, speedup)
-        send(Compared(drafted, plain, first_difference(drafted.tokens, plain.tokens, self._session.text_of)))
+        session = self._loaded()
+        messages, options = call_of(request.turns, request.settings)
+        options.pop("speculate")
+        for event in compare_events(session, messages, **options):
+            if isinstance(event, SideEvent):
+                send(event.event)
+            elif not event.cancelled:
+                report_comparison(session, event, send)
+            if cancelled():
+                session.cancel()
+        if cancelled():
+            send(Stopped())
+
+    def _loaded(self) -> api.Session:
+        if self._session is None:
+            raise BadSetting("No pair is loaded.", hint="Choose one with Ctrl+O.")
+        return self._session
+
+
+def report_comparison(session: api.Session, found: Comparison, send: Send) -> None:
+    """Say how a comparison ended, and keep its speed-up for the picker."""
+    difference = None
+    if found.divergence is not None:
+        tokens = (found.divergence.speculative, found.divergence.plain)
+        drafted, plain = ("" if token is None else session.text_of(token) for token in tokens)
+        difference = Difference(found.divergence.index, drafted, plain, found.divergence.top_two_gap)
+    if found.speedup:
+        pairs.remember_speedup(session.name, found.speedup)
+    send(Compared(found.speculative.reply, found.plain.reply, difference, found.verdict))
 
 
 def call_of(turns: tuple[Turn, ...], settings: ReplySettings) -> tuple[list[dict[str, str]], Any]:

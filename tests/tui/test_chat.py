@@ -348,8 +348,8 @@ async def test_compare_shows_both_speeds_and_the_first_difference(tmp_path):
         await chat.pilot.press("f9")
         await chat.until(lambda: isinstance(chat.app.screen, CompareScreen))
         verdict = str(chat.app.screen.query_one(".detail", Static).content)
-        assert "x the speed of plain decoding" in verdict
-        assert "57 tokens" in verdict
+        assert "2.00x as fast" in verdict
+        assert "Token 58: ' weights' with drafting" in verdict
         assert "0.031" in verdict
         assert chat.app.conductor.plain_speed
         assert len(chat.saved[0].messages) == 2

@@ -38,7 +38,9 @@ async def test_enter_loads_a_pair_that_is_here(tmp_path):
     async with running(tmp_path) as chat:
         await open_pairs(chat)
         await chat.pilot.press("down", "enter")
-        await chat.until(lambda: chat.app.conductor.ready and chat.app.conductor.ready.pair == "qwen3-8b+0.6b")
+        await chat.until(
+            lambda: chat.app.conductor.ready and chat.app.conductor.ready.pair == "qwen3-8b+0.6b"
+        )
         assert isinstance(chat.app.screen, ChatScreen)
 
 
@@ -86,7 +88,9 @@ async def test_an_earlier_conversation_is_opened_from_the_list(tmp_path):
         rows = [chat.app.screen.query_one(DataTable).get_row_at(n) for n in range(2)]
         target = next(n for n, row in enumerate(rows) if row[0] == "exact first")
         await chat.pilot.press(*["down"] * target, "enter")
-        await chat.until(lambda: [m.content for m in chat.screen.dialogue.messages] == ["exact first", "first"])
+        await chat.until(
+            lambda: [m.content for m in chat.screen.dialogue.messages] == ["exact first", "first"]
+        )
         await chat.until(lambda: len(chat.screen.query(ReplyView)) == 1)
 
 

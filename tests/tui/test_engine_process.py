@@ -5,7 +5,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections import deque
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 import pytest
 from scripted_engine import ROWS, answer_to
@@ -43,14 +45,18 @@ def engine():
     process.close()
 
 
+BACKLOG = WeakKeyDictionary()  # reports that came together with the one that was waited for
+
+
 def collect(engine, kind, seconds=20.0):
     """Reports up to and including the first of a kind."""
-    found = []
+    found, backlog = [], BACKLOG.setdefault(engine, deque())
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        for report in engine.drain():
-            found.append(report)
-            if isinstance(report, kind):
+        backlog.extend(engine.drain())
+        while backlog:
+            found.append(backlog.popleft())
+            if isinstance(found[-1], kind):
                 return found
         time.sleep(0.005)
     raise AssertionError(f"no {kind.__name__} among {found[-5:]}")
@@ -90,8 +96,8 @@ def until(condition, seconds=10.0):
         CYCLE,
         Piece("\x00 odd 😀", Kind.REASONING, Origin.BONUS, Source.MODEL),
         Finished(REPLY),
-        Compared(REPLY, REPLY, Difference(3, "a", "b", None)),
-        Compared(REPLY, REPLY, None),
+        Compared(REPLY, REPLY, Difference(3, "a", "b", None), "they part"),
+        Compared(REPLY, REPLY, None, "the same"),
         messages.PairList(ROWS),
         Died("what", "hint"),
     ],

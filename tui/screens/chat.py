@@ -13,9 +13,19 @@ from textual.screen import Screen
 from textual.widgets import OptionList, TextArea
 
 from localspec.conversations import BrokenConversation, Message
-from localspec.engine.messages import Compared, Died, Failure, ProposalText, Pulled, Ready, Report, Stage
+from localspec.engine.messages import (
+    Compared,
+    Died,
+    Failure,
+    ProposalText,
+    Pulled,
+    Ready,
+    Report,
+    Stage,
+    Stopped,
+)
 from localspec.errors import EngineDied
-from localspec.events import Cycle, Finished, FinishReason, Notice, Piece, Prefill, Reply, Started
+from localspec.events import Cycle, Finished, Notice, Piece, Prefill, Reply, Started
 
 from .. import commands, readings
 from ..dialogue import Dialogue
@@ -117,6 +127,9 @@ class ChatScreen(Screen[None]):
                 await self._take_reply(report.reply)
             case Compared():
                 self._take_comparison(report)
+            case Stopped():
+                self.app.conductor.end_turn()
+                self.notify("The comparison was stopped.")
             case Failure():
                 await self._take_failure(report)
             case Died():
@@ -145,6 +158,7 @@ class ChatScreen(Screen[None]):
         if turn is None or self.app.conductor.comparing:
             return
         await self._draw(turn)
+        turn.final = reply.stats
         await self._end(turn.message(reply.finish_reason, reply))
 
     async def _take_failure(self, failure: Failure) -> None:
@@ -173,10 +187,7 @@ class ChatScreen(Screen[None]):
 
         self.app.conductor.end_comparison(compared)
         self.refresh_state()
-        if FinishReason.CANCELLED in (compared.drafted.finish_reason, compared.plain.finish_reason):
-            self.notify("The comparison was stopped.")
-        else:
-            self.app.push_screen(CompareScreen(compared))
+        self.app.push_screen(CompareScreen(compared))
 
     async def _tell_of_pull(self, news: Pulled | Failure) -> None:
         match news:

@@ -1,10 +1,9 @@
 """The outcome of a comparison: the same reply with and without drafting, in numbers."""
 
 from textual.app import ComposeResult
-from textual.content import Content
 from textual.widgets import DataTable, Static
 
-from localspec.engine.messages import Compared, Difference
+from localspec.engine.messages import Compared
 from localspec.stats import Stats
 
 from .dialog import Dialog
@@ -40,23 +39,11 @@ def cells(stats: Stats) -> tuple[str, ...]:
     )
 
 
-def verdict(compared: Compared) -> Content:
-    """Whether it was faster, and whether the texts agree."""
-    plain, drafted = compared.plain.stats, compared.drafted.stats
-    lines = []
-    if plain.tokens_per_second and drafted.tokens_per_second:
-        lines.append(
-            f"{drafted.tokens_per_second / plain.tokens_per_second:.2f}x the speed of plain decoding"
-        )
-    lines.append(difference(compared.difference))
-    return Content("\n".join(lines))
-
-
-def difference(found: Difference | None) -> str:
+def verdict(compared: Compared) -> str:
+    """How much faster it was, whether the texts agree, and if not, at which token they part."""
+    found = compared.difference
     if found is None:
-        return "texts identical"
-    gap = "" if found.logit_gap is None else f", a logit gap of {found.logit_gap:.3f}"
+        return compared.verdict
+    gap = "" if found.logit_gap is None else f", the likeliest two {found.logit_gap:.4f} logits apart"
     drafted, plain = found.drafted or "the end", found.plain or "the end"
-    return (
-        f"first difference after {found.position:,} tokens: {drafted!r} with drafting, {plain!r} without{gap}"
-    )
+    return f"{compared.verdict}\n\nToken {found.position + 1:,}: {drafted!r} with drafting, {plain!r} without{gap}."

@@ -29,6 +29,7 @@ class Reading:
     seconds: tuple[float, float, float] = (0.0, 0.0, 0.0)  # draft, verify, other
     speedup: float | None = None
     saved_seconds: float | None = None
+    off: bool = False  # drafting is switched off because it does not pay
 
 
 class Meter(Static):
@@ -74,8 +75,8 @@ def _speed(reading: Reading) -> Content:
 
 
 def _acceptance(reading: Reading, width: int) -> Content:
-    if not reading.drafted:
-        return Content("not drafting")
+    if reading.off or not reading.drafted:
+        return Content("drafting off: it does not pay here" if reading.off else "plain decoding")
     return Content.assemble(
         f"accept {reading.acceptance_rate:4.0%} ",
         (bars(reading.acceptance, width), "$primary"),
