@@ -180,10 +180,12 @@ def try_flags(
     """Every candidate twice, the second time in the reverse order; geometric means go into `swept`."""
     logs = defaultdict[tuple[float, Flags], list[float]](list)
     for flags in (*candidates, *reversed(candidates)):
-        print(f"sweep: {flags}", file=sys.stderr, flush=True)
         with server(flags) as side:
             for temperature, some in asks.items():
-                logs[temperature, flags] += [math.log(side(ask).rate) for ask in some]
+                found = [math.log(side(ask).rate) for ask in some]
+                logs[temperature, flags] += found
+                rate = math.exp(mean(found))
+                print(f"sweep: {flags} at T={temperature:g}: {rate:.1f}", file=sys.stderr, flush=True)
     for (temperature, flags), found in logs.items():
         swept[temperature][flags] = math.exp(mean(found))
 
