@@ -9,7 +9,7 @@ Names are resolved when they are first used, so that importing localspec loads n
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from localspec.api import Session, load, run, stream, unload
@@ -51,7 +51,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in HOMES:
         raise AttributeError(f"module 'localspec' has no attribute {name!r}")
     return getattr(import_module(HOMES[name]), name)

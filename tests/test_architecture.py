@@ -96,7 +96,11 @@ def test_importing_localspec_loads_nothing_heavy():
 
 
 def test_help_loads_nothing_heavy():
-    code = "import localspec.cli as c, contextlib, io\nwith contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()): c.main(['--help'])"
+    code = (
+        "import localspec.cli as c, contextlib, io\n"
+        "with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):\n"
+        "    c.main(['--help'])"
+    )
     assert not modules_after(code) & set(HEAVY)
 
 

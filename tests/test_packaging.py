@@ -1,4 +1,4 @@
-"""What is shipped: the wheel and the sdist carry the terminal UI, the registry and the demo pair; the README's commands are CI's."""
+"""What is shipped: wheel and sdist carry the terminal UI, the registry and the demo pair; CI runs the README's command."""
 
 import subprocess
 import sys
@@ -37,8 +37,8 @@ def test_the_wheel_carries_the_terminal_ui_the_registry_and_the_demo_pair(built)
 
 
 def test_the_sdist_carries_what_a_wheel_is_built_from(built):
-    archive = tarfile.open(next(built.glob("*.tar.gz")))
-    names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
+    with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
+        names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
     assert {"tui/app.py", "models.toml", "localspec/tui.py", "LICENSE", "README.md"} <= names
 
 

@@ -12,7 +12,9 @@ def add_pair_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("models")
     group.add_argument("--pair", metavar="NAME", help="a pair by name; `localspec pairs` lists them")
     group.add_argument("--target", metavar="FILE", help="a GGUF file to run instead of a named pair")
-    group.add_argument("--draft", metavar="FILE", help="a GGUF file to draft with, or lookup: from the text alone")
+    group.add_argument(
+        "--draft", metavar="FILE", help="a GGUF file to draft with, or lookup: from the text alone"
+    )
     group.add_argument("--no-draft", action="store_true", help="load no draft model: plain decoding")
     group.add_argument(
         "--context", type=int, metavar="N", dest="context_length", help="context length in tokens"

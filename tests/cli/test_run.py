@@ -12,10 +12,20 @@ import pytest
 from localspec import demo
 from localspec.cli import main
 
-STATS = (
-    "drafted accepted cycles emitted acceptance_rate mean_accepted_length acceptance_by_position tokens_per_second "
-    "prefill_seconds draft_seconds verify_seconds other_seconds"
-).split()
+STATS = [
+    "drafted",
+    "accepted",
+    "cycles",
+    "emitted",
+    "acceptance_rate",
+    "mean_accepted_length",
+    "acceptance_by_position",
+    "tokens_per_second",
+    "prefill_seconds",
+    "draft_seconds",
+    "verify_seconds",
+    "other_seconds",
+]
 
 
 @pytest.fixture(autouse=True)

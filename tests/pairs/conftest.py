@@ -20,7 +20,12 @@ class PairUnderTest:
     prompts: tuple[str, ...]
 
 
-WORDS = ("Once upon a time there was a draft", "def reverse(text):", '{"name": "Ada", "age":', "The capital of France")
+WORDS = (
+    "Once upon a time there was a draft",
+    "def reverse(text):",
+    '{"name": "Ada", "age":',
+    "The capital of France",
+)
 
 
 @pytest.fixture(scope="session", params=["random-q8", "random-f16", "sliding-window", "demo"])
@@ -42,7 +47,7 @@ def pair(request, tiny_gguf):
 def opened(pair):
     """Target and draft contexts; tests begin by rolling them back to nothing."""
     with Model(pair.target) as target, Model(pair.draft) as draft:
-        # One thread: models this small gain nothing from more, and on a busy machine ggml's threads wait for each other.
+        # One thread: models this small gain nothing from more; on a busy machine ggml's threads wait for each other.
         yield (
             Context(target, length=LENGTH, threads=1, rows_max=9),
             Context(draft, length=LENGTH, threads=1, rows_max=1),
