@@ -1,4 +1,4 @@
-"""What is shipped: wheel and sdist carry the terminal UI, the registry and the demo pair; CI runs the README's command."""
+"""What is shipped: wheel and sdist carry the UI, the registry and the demo pair; CI runs the README's command."""
 
 import subprocess
 import sys

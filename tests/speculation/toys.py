@@ -1,4 +1,4 @@
-"""Models small enough to be exact: logits are integer functions of the cache, so a wrong token there changes the text."""
+"""Exact toy models: logits are integer functions of the cache, so one wrong token in it changes the text."""
 
 from collections.abc import Iterator, Sequence
 
