@@ -52,6 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
                 engine.draft,
                 token=1,
                 seconds=arguments.seconds,
+                steps_back=engine.can_roll_back,
                 on_round=progress.show,
                 stopped=stopped.is_set,
             )

@@ -15,6 +15,7 @@ ROUNDS = 12  # measurements of each width, where the time allows
 LEAST_ROUNDS = 6  # whatever the time says: fewer have no interval
 CONTEXT_TOKENS = 256  # in both caches while measuring: an ordinary prompt
 DRAFT_SHARE = 0.1  # of the time
+PASSES_TOKENS = 2 * sum(NARROW + WIDE)  # in a round
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +51,16 @@ def tune(
     token: int,
     *,
     seconds: float,
+    steps_back: bool = True,
     on_round: Callable[[int, int], None] = lambda done, most: None,
     stopped: Callable[[], bool] = lambda: False,
     clock: Callable[[], float] = perf_counter,
 ) -> Curve | None:
     """Measure for about `seconds`; `token` is any token, costs do not depend on which.
 
-    Both caches are filled first and empty afterwards. None when it was stopped before anything was known.
+    `steps_back`: whether the target can forget its newest tokens; a recurrent one cannot, and its context
+    grows from pass to pass. Both caches are filled first and empty afterwards. None when it was stopped before
+    anything was known.
     """
     widest = max(NARROW + WIDE)
     length = min(CONTEXT_TOKENS, max(target.capacity - widest, 1))
@@ -70,7 +74,10 @@ def tune(
         on_round(done, ROUNDS)
         if stopped() or (done >= LEAST_ROUNDS and clock() > deadline):
             break
-        samples += one_round(target, token, samples[-1].width if samples else 0, stopped, clock)
+        if target.length + PASSES_TOKENS > target.capacity:
+            fill(target, token, length)
+        after = samples[-1].width if samples else 0
+        samples += one_round(target, token, after, steps_back, stopped, clock)
     for decoder in (target, draft):
         if decoder is not None:
             decoder.rollback(0)
@@ -85,18 +92,23 @@ def fill(decoder: Decoder, token: int, length: int) -> None:
 
 
 def one_round(
-    target: Decoder, token: int, after: int, stopped: Callable[[], bool], clock: Callable[[], float]
+    target: Decoder,
+    token: int,
+    after: int,
+    steps_back: bool,
+    stopped: Callable[[], bool],
+    clock: Callable[[], float],
 ) -> Iterator[Sample]:
     """Every width twice in a row: the first pass pays for the change of width, the second does not."""
-    keep = target.length
     for width in NARROW + WIDE:
         for _ in range(2):
-            if stopped() or width > target.capacity - keep:
+            if stopped() or width > target.capacity - target.length:
                 return
-            began = clock()
+            keep, began = target.length, clock()
             target.decode([token] * width, rows=width)
             taken = clock() - began
-            target.rollback(keep)
+            if steps_back:
+                target.rollback(keep)
             yield Sample(width, after, taken)
             after = width
 

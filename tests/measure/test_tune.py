@@ -73,6 +73,17 @@ def test_a_short_context_leaves_the_wide_passes_out():
     assert curve.widths[-1].width == 16
 
 
+def test_a_recurrent_target_is_measured_without_stepping_back():
+    """Its cache grows from pass to pass, and begins anew before it is full."""
+    clock = Clock()
+    target = PricedDecoder(clock, price, capacity=700)
+    kept = []
+    target.rollback = lambda keep: (kept.append(keep), setattr(target, "length", keep))
+    curve = tune(target, None, 1, seconds=60.0, steps_back=False, clock=clock)
+    assert set(kept) == {0}
+    assert [cost.samples for cost in curve.widths] == [ROUNDS] * 10
+
+
 def test_stopped_at_once_there_is_no_curve():
     clock = Clock()
     target = PricedDecoder(clock, price)
