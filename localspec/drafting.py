@@ -54,7 +54,7 @@ class PairDrafting:
 
     def strategy(self, rule: Rule, request: Request) -> Strategy:
         """The strategy of one reply: automatic, at a fixed depth, or none."""
-        needed = None if request.grammar else Chain(request.sampling).candidates_needed()
+        needed = None if request.constrained else Chain(request.sampling).candidates_needed()
         self._target.set_top_k(needed)
         if not request.speculate or request.depth == 0 or self._deepest == 0:
             return Plain()

@@ -1,7 +1,9 @@
 """Frozen values that cross every boundary: what a run reports while it happens."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from localspec.stats import Stats
 
@@ -39,6 +41,7 @@ class Kind(StrEnum):
 
     ANSWER = "answer"
     REASONING = "reasoning"
+    TOOL_CALL = "tool call"
 
 
 class FinishReason(StrEnum):
@@ -74,9 +77,13 @@ class Prefill:
 class Cycle:
     """One draft-verify cycle: what was proposed, what became of it, and where the time went."""
 
-    tokens: tuple[int, ...]  # emitted, in order; the last one is the target's own choice unless the reply ended before
+    tokens: tuple[
+        int, ...
+    ]  # emitted, in order; the last one is the target's own choice unless the reply ended before
     origins: tuple[Origin, ...]  # one for each emitted token
-    proposal: tuple[int, ...]  # drafted tokens, the rejected ones too; those that a grammar forces are not drafted
+    proposal: tuple[
+        int, ...
+    ]  # drafted tokens, the rejected ones too; those that a grammar forces are not drafted
     accepted: int  # leading proposal tokens that the target kept
     depth: int  # how many tokens the depth control allowed
     source: Source
@@ -113,6 +120,15 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A function that the model asks to be called."""
+
+    name: str
+    arguments: Mapping[str, Any]  # as JSON knows them
+    id: str  # for the message that brings the result
+
+
+@dataclass(frozen=True, slots=True)
 class Reply:
     """A finished reply."""
 
@@ -122,6 +138,7 @@ class Reply:
     seed: int
     finish_reason: FinishReason
     stats: Stats
+    tool_calls: tuple[ToolCall, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,19 @@
 """Messages of a conversation, and the forms in which callers may give them."""
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from localspec.errors import BadSetting
+from localspec.events import ToolCall
 
-ROLES = ("system", "user", "assistant")
+ROLES = ("system", "user", "assistant", "tool")
 _REASONING_KEYS = ("reasoning", "reasoning_content")  # ours, and that of OpenAI-style servers
 _NO_ANSWER = "(no answer)"  # for a reply that ended while the model still reasoned
+_KEYS = ("role", "content", "tool_calls", "tool_call_id", "name", *_REASONING_KEYS)
 _FORM = 'a message is {"role": "user", "content": "..."}'
+_CALL_FORM = 'a call is {"id": "...", "function": {"name": "...", "arguments": {...}}}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +23,26 @@ class Message:
     role: str  # one of ROLES
     content: str
     reasoning: str = ""  # what the model thought before it answered; history normally leaves it out
+    tool_calls: tuple[ToolCall, ...] = ()  # what the assistant asked to be called
+    tool_call_id: str = ""  # of the call whose result a tool's message brings
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Every text in the message."""
+        found = [self.content, self.reasoning, self.tool_call_id]
+        for call in self.tool_calls:
+            found += [call.name, call.id, *_texts_in(call.arguments)]
+        return tuple(found)
+
+    def with_texts(self, change: Callable[[str], str]) -> "Message":
+        """The message with every text in it changed."""
+        calls = tuple(
+            ToolCall(change(call.name), _changed(call.arguments, change), change(call.id))
+            for call in self.tool_calls
+        )
+        return Message(
+            self.role, change(self.content), change(self.reasoning), calls, change(self.tool_call_id)
+        )
 
 
 def as_messages(prompt_or_messages: str | Sequence[Mapping[str, Any] | Message]) -> tuple[Message, ...]:
@@ -37,8 +61,10 @@ def as_messages(prompt_or_messages: str | Sequence[Mapping[str, Any] | Message])
     )
 
 
-def as_history(text: str) -> Message:
+def as_history(text: str, tool_calls: tuple[ToolCall, ...] = ()) -> Message:
     """What a conversation remembers of a reply: the answer, without the reasoning that led to it."""
+    if tool_calls:
+        return Message("assistant", text.strip(), tool_calls=tool_calls)
     # Some templates refuse an empty message, and most want one between two of the user's.
     return Message("assistant", text if text.strip() else _NO_ANSWER)
 
@@ -49,13 +75,38 @@ def _as_message(given: object, which: str) -> Message:
     if not isinstance(given, Mapping):
         raise BadSetting(f"{which} is {_kind(given)}, not a dictionary", hint=_FORM)
     filled = {key: value for key, value in given.items() if value is not None}
-    unknown = [str(key) for key in filled if key not in ("role", "content", *_REASONING_KEYS)]
+    unknown = [str(key) for key in filled if key not in _KEYS]
     if unknown:
-        raise BadSetting(
-            f"{which} has an unknown key: {unknown[0]!r}", hint=f"{_FORM}; tools are not supported"
-        )
-    reasoning = next((filled[key] for key in _REASONING_KEYS if key in filled), "")
-    return Message(filled.get("role", ""), _text_of(filled.get("content", ""), which), reasoning)
+        raise BadSetting(f"{which} has an unknown key: {unknown[0]!r}", hint=_FORM)
+    return Message(
+        filled.get("role", ""),
+        _text_of(filled.get("content", ""), which),
+        next((filled[key] for key in _REASONING_KEYS if key in filled), ""),
+        _calls_of(filled.get("tool_calls", ()), which),
+        str(filled.get("tool_call_id", "")),
+    )
+
+
+def _calls_of(given: object, which: str) -> tuple[ToolCall, ...]:
+    """The calls of an assistant's message: our own, or dictionaries in OpenAI's form."""
+    if isinstance(given, str | Mapping) or not isinstance(given, Sequence):
+        raise BadSetting(f"tool_calls of {which} is not a list", hint=_CALL_FORM)
+    return tuple(_call_of(call, which) for call in given)
+
+
+def _call_of(given: object, which: str) -> ToolCall:
+    if isinstance(given, ToolCall):
+        return given
+    outer = given if isinstance(given, Mapping) else {}
+    function = outer.get("function", outer)
+    name, arguments = function.get("name"), function.get("arguments", {})
+    try:
+        arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
+    except ValueError:
+        arguments = None
+    if not isinstance(name, str) or not isinstance(arguments, Mapping):
+        raise BadSetting(f"{which} has a tool call that cannot be read", hint=_CALL_FORM)
+    return ToolCall(name, arguments, str(outer.get("id", "")))
 
 
 def _text_of(content: object, which: str) -> str:
@@ -84,12 +135,35 @@ def _checked(message: Message, which: str) -> Message:
         raise BadSetting(f"content and reasoning of {which} must be texts", hint=_FORM)
     if message.role == "user" and not message.content.strip():
         raise BadSetting(f"{which} is empty", hint="give some text")
-    return Message(message.role, _valid(message.content), _valid(message.reasoning))
+    if message.tool_calls and message.role != "assistant":
+        raise BadSetting(f"{which} has tool calls", hint="only the assistant calls tools")
+    return message.with_texts(_valid)
 
 
 def _valid(text: str) -> str:
     """Text that can be encoded: surrogates, from a terminal or JSON, are joined or become U+FFFD."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _texts_in(value: object) -> Iterator[str]:
+    """The texts in a JSON value, names of properties included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for name, part in value.items():
+            yield str(name)
+            yield from _texts_in(part)
+    elif isinstance(value, Sequence):
+        for part in value:
+            yield from _texts_in(part)
+
+
+def _changed(value: Any, change: Callable[[str], str]) -> Any:  # noqa: ANN401  JSON
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {change(str(name)): _changed(part, change) for name, part in value.items()}
+    return [_changed(part, change) for part in value] if isinstance(value, Sequence) else value
 
 
 def _kind(value: object) -> str:

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypedDict
 from localspec.errors import BadSetting
 from localspec.speculation.sampling import Sampling
 from localspec.structure.grammar import Grammar, json_grammar, regex_grammar, written_grammar
+from localspec.structure.tools import Tool, read_tools
 
 Rule = Literal["auto", "greedy", "compare", "rejection", "block", "coupled"]
 
@@ -38,10 +39,12 @@ class ReplyOptions(TypedDict, total=False):
     compact_json: bool  # False: the model may put white space into JSON
     regex: str | None  # the answer matches this pattern from beginning to end
     grammar: str | None  # the answer belongs to this grammar, Lark's or GBNF
+    tools: Sequence[Mapping[str, Any]] | None  # functions that the model may call, in OpenAI's form
+    tool_choice: Literal["auto", "required"]  # may it, or must it
 
 
 SAMPLING_NAMES = frozenset(f.name for f in fields(Sampling))
-GRAMMAR_NAMES = frozenset({"json_schema", "compact_json", "regex", "grammar"})
+GRAMMAR_NAMES = frozenset({"json_schema", "compact_json", "regex", "grammar", "tools"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,13 @@ class Request:
     template_arguments: Mapping[str, Any] = field(default_factory=dict)
     overflow: str = "trim"
     grammar: Grammar | None = None
+    tools: tuple[Tool, ...] = ()
+    tool_choice: str = "auto"
+
+    @property
+    def constrained(self) -> bool:
+        """Whether something decides what the reply may be."""
+        return self.grammar is not None or bool(self.tools)
 
 
 def request_from(options: Mapping[str, Any], defaults: Sampling) -> Request:
@@ -82,6 +92,7 @@ def request_from(options: Mapping[str, Any], defaults: Sampling) -> Request:
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
         depth=None if depth == "auto" else depth,
         grammar=grammar_from(options),
+        tools=read_tools(options["tools"]) if options.get("tools") else (),
         **rest,
     )
     check(request)
@@ -90,7 +101,7 @@ def request_from(options: Mapping[str, Any], defaults: Sampling) -> Request:
 
 def grammar_from(options: Mapping[str, Any]) -> Grammar | None:
     """What the answer must match; BadSetting where more than one thing is asked."""
-    given = [name for name in ("json_schema", "regex", "grammar") if name in options]
+    given = [name for name in ("json_schema", "regex", "grammar", "tools") if options.get(name)]
     if len(given) > 1:
         raise BadSetting(f"{given[0]} and {given[1]} are both given", hint="give one of them")
     if "json_schema" in options:
@@ -109,11 +120,13 @@ def check(request: Request) -> None:
         raise BadSetting(f"seed is {request.seed!r}", hint="give a whole number from 0 to 2**64 - 1")
     if not all(isinstance(stop, str) and stop for stop in request.stop):
         raise BadSetting("a stop string is empty or not text", hint="give non-empty strings")
-    if request.grammar and any(bias == -math.inf for _, bias in request.sampling.logit_bias):
+    if request.constrained and any(bias == -math.inf for _, bias in request.sampling.logit_bias):
         raise BadSetting(
             "logit_bias bans tokens that the grammar may need",
             hint="use finite biases, or leave one of them out",
         )
+    if request.tool_choice not in ("auto", "required"):
+        raise BadSetting(f"tool_choice is {request.tool_choice!r}", hint="give 'auto' or 'required'")
     if request.overflow not in ("trim", "error"):
         raise BadSetting(f"overflow is {request.overflow!r}", hint="give 'trim' or 'error'")
 

@@ -116,7 +116,7 @@ def _told_apart(
 ) -> tuple[list[Span], str]:
     """Where the template's own control texts stand in the prompt, and the prompt."""
     plain = render(messages)
-    taken = [plain, *(m.content for m in messages), *(m.reasoning for m in messages)]
+    taken = [plain, *(text for m in messages for text in m.texts)]
     strict = Shield("".join(controls), taken)
     hidden = render([strict.hide(m) for m in messages])
     own = control_spans(hidden, controls)

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Protocol, Unpack
 
+from localspec.chat.calls import spelled_out
 from localspec.chat.fitting import Fitter
 from localspec.chat.messages import Message, as_history, as_messages
 from localspec.chat.options import ReplyOptions, Request, request_from
 from localspec.chat.prompt import Prompt, encode
 from localspec.chat.shaping import Shaping
-from localspec.chat.template import ChatTemplate
+from localspec.chat.template import ChatTemplate, tool_variables
 from localspec.chat.text import TextStream
 from localspec.chat.vocabulary import Vocabulary
 from localspec.chat.writing import Writing
@@ -81,7 +82,7 @@ class Session:
         self._closed = False
         self._notices = engine.notices
         self._dropped_turns = 0  # that no longer fit
-        self._shaping = Shaping(engine.vocabulary)
+        self._shaping = Shaping(engine.vocabulary, engine.template)
 
     def __enter__(self) -> "Session":
         return self
@@ -167,6 +168,8 @@ class Session:
         if not tokens:
             raise BadSetting("the text is empty", hint="give at least one character to continue")
         text_stream = TextStream(self._engine.vocabulary, None, request.stop, continues_text=True)
+        if request.tools:
+            raise BadSetting("tools need a conversation", hint="leave out complete() or --raw")
         constraint = self._shaping.constraint(request, None, len(tokens))
         return self._generate(tokens, request, text_stream, constraint)
 
@@ -184,22 +187,28 @@ class Session:
         style = template.thinking_style(prompt.text)
         constraint = self._shaping.constraint(request, style, len(prompt.tokens))
         # What a grammar asks for is shown as it is, a space at its beginning included.
-        text = TextStream(self._engine.vocabulary, style, stops, continues_text=constraint is not None)
+        calls = self._shaping.call_format(request)
+        text = TextStream(
+            self._engine.vocabulary, style, stops, continues_text=constraint is not None, calls=calls
+        )
         for event in self._generate(prompt.tokens, request, text, constraint, fitted.dropped_messages):
             if isinstance(event, Finished) and event.reply.tokens:
-                self._messages = (*messages, as_history(event.reply.text))
+                self._messages = (*messages, as_history(event.reply.text, event.reply.tool_calls))
             yield event
 
     def _fitter(self, request: Request) -> Fitter:
         engine = self._engine
+        calls = self._shaping.call_format(request)
+        native = (calls or engine.template.call_format).native
+        tools = tool_variables(request.tools) if native and request.tools else {}
 
         def rendered(messages: tuple[Message, ...]) -> Prompt:
             return encode(
                 engine.vocabulary,
                 engine.template,
-                messages,
+                messages if native else spelled_out(messages, request.tools),
                 think=request.think,
-                arguments=request.template_arguments,
+                arguments={**tools, **request.template_arguments},
             )
 
         return Fitter(rendered, engine.target.capacity, request.max_tokens)
@@ -267,7 +276,7 @@ class Session:
         tally = Tally(prompt_tokens=len(prompt), reused_tokens=reused, plain=plain)
         drafts = request.speculate and request.depth != 0 and strategy.why_off is None
         yield from self._prefill(prompt, tally, drafts=drafts)
-        reply = Writing(text, tally, engine.vocabulary, constraint)
+        reply = Writing(text, tally, engine.vocabulary, constraint, self._shaping.call_format(request))
         room = engine.target.capacity - len(prompt)
         if not self._cancelled.is_set():
             cycles = speculate(

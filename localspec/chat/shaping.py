@@ -3,33 +3,47 @@
 from functools import cached_property
 
 from localspec.chat.options import Request
+from localspec.chat.template import ChatTemplate
 from localspec.chat.thinking import ThinkingStyle
 from localspec.chat.vocabulary import Vocabulary
 from localspec.events import Kind
 from localspec.structure.constraint import Constrained
 from localspec.structure.lead import Marks, lead_of
 from localspec.structure.tokens import GrammarTokens
+from localspec.structure.tools import GENERIC, CallFormat, tools_grammar
 
 
 class Shaping:
     """Makes the constraint of each reply; the vocabulary is prepared once, when it is first needed."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: Vocabulary, template: ChatTemplate) -> None:
         self._vocabulary = vocabulary
+        self._template = template
+
+    def call_format(self, request: Request) -> CallFormat | None:
+        """How the model writes calls, None without tools: as its template shows it, if it tells of tools."""
+        if not request.tools:
+            return None
+        found = self._template.call_format
+        return found if found.native and self._template.shows(request.tools) else GENERIC
 
     def constraint(self, request: Request, style: ThinkingStyle | None, start: int) -> Constrained | None:
         """The constraint of a reply that begins after `start` tokens; None where none is asked.
 
         With a thinking model it begins after the thinking. Raises BadSetting where the grammar is unusable.
         """
-        if request.grammar is None:
+        grammar, calls = request.grammar, self.call_format(request)
+        if calls:
+            required = request.tool_choice == "required"
+            grammar = tools_grammar(request.tools, calls, required=required, names=self._names)
+        if grammar is None:
             return None
         lead = None
         if style is not None and (style.opened or request.think is not False):
             lead = lead_of(marks_of(style), self._names)
-        matcher = self._tokens.matcher(request.grammar, lead)
+        matcher = self._tokens.matcher(grammar, lead)
         tokens = self._tokens
-        return Constrained(matcher, request.grammar.name, size=tokens.size, ends=tokens.ends, start=start)
+        return Constrained(matcher, grammar.name, size=tokens.size, ends=tokens.ends, start=start)
 
     @cached_property
     def _tokens(self) -> GrammarTokens:

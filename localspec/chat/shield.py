@@ -25,8 +25,8 @@ class Shield:
         self._open = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
 
     def hide(self, message: Message) -> Message:
-        """The message with stand-ins in its content and reasoning."""
-        return Message(message.role, self._hidden(message.content), self._hidden(message.reasoning))
+        """The message with stand-ins in all its texts."""
+        return message.with_texts(self._hidden)
 
     def show(self, text: str) -> str:
         """A text with the stand-ins replaced by what they stand for; its length stays."""

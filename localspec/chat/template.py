@@ -15,6 +15,7 @@ from localspec.chat.thinking import THINK, ThinkingStyle, after_prompt, style_of
 from localspec.chat.thinking_switch import thinking_variables
 from localspec.chat.vocabulary import Vocabulary
 from localspec.errors import BadTemplate
+from localspec.structure.tools import PROBE, CallFormat, Tool, format_of
 
 CHATML = (
     "{% for message in messages %}"
@@ -88,6 +89,28 @@ class ChatTemplate:
         variables |= {"add_generation_prompt": add_generation_prompt, **(arguments or {})}
         return self._with([*map(self._form, messages)], {**self._without_tools, **variables})
 
+    @cached_property
+    def call_format(self) -> CallFormat:
+        """How this template writes tool calls, found by letting it write one."""
+        asked = [
+            _PROBE,
+            Message("assistant", "", tool_calls=(PROBE,)),
+            Message("tool", "noon", tool_call_id=PROBE.id),
+        ]
+        return format_of(self._told(asked, {}))
+
+    def shows(self, tools: Sequence[Tool]) -> bool:
+        """Whether the prompt tells of these tools when the template is given them."""
+        told = self._told([_PROBE], tool_variables(tools))
+        return all(tool.name in told for tool in tools)
+
+    def _told(self, messages: Sequence[Message], variables: Mapping[str, Any]) -> str:
+        """The prompt of these messages, empty where the template fails on them."""
+        try:
+            return self._with([*map(self._form, messages)], {**self._without_tools, **variables})
+        except BadTemplate:
+            return ""
+
     def thinking_style(self, prompt: str) -> ThinkingStyle | None:
         """How a reply to this prompt marks its reasoning; None where the model does not reason."""
         return after_prompt(self._style, prompt) if self._style else None
@@ -151,6 +174,11 @@ def template_of(source: str | None, vocabulary: Vocabulary) -> tuple[ChatTemplat
     return template, notices
 
 
+def tool_variables(tools: Sequence[Tool]) -> dict[str, Any]:
+    """How a template hears of tools."""
+    return {"tools": [tool.definition for tool in tools]}
+
+
 def fold_system(messages: Sequence[Message]) -> tuple[Message, ...]:
     """The messages with the system text in front of the first user message."""
     system = "\n\n".join(m.content for m in messages if m.role == "system")
@@ -166,7 +194,17 @@ def _as_dictionary(message: Message, *, parts: bool) -> dict[str, Any]:
     content = [{"type": "text", "text": message.content}] if parts else message.content
     # Templates have not agreed on a name for reasoning.
     reasoning = dict.fromkeys(("reasoning_content", "reasoning", "thinking"), message.reasoning)
-    return {"role": message.role, "content": content, **(reasoning if message.reasoning else {})}
+    calls = [
+        {"type": "function", "id": call.id, "function": {"name": call.name, "arguments": call.arguments}}
+        for call in message.tool_calls
+    ]
+    return {
+        "role": message.role,
+        "content": content,
+        **(reasoning if message.reasoning else {}),
+        **({"tool_calls": calls} if calls else {}),
+        **({"tool_call_id": message.tool_call_id} if message.tool_call_id else {}),
+    }
 
 
 def _guarded(work: Callable[[], _T]) -> _T:

@@ -9,6 +9,7 @@ from localspec.chat.vocabulary import Vocabulary
 from localspec.events import Cycle, Event, FinishReason, Kind, Origin, Piece, Reply, Source
 from localspec.stats import Tally
 from localspec.structure.constraint import Constrained
+from localspec.structure.tools import CallFormat, calls_in
 
 
 class Writing:
@@ -20,6 +21,7 @@ class Writing:
         tally: Tally,
         vocabulary: Vocabulary,
         constraint: Constrained | None = None,
+        calls: CallFormat | None = None,
     ) -> None:
         self.tokens: list[int] = []
         self.ended = False  # by an end-of-generation token, a stop string or a grammar
@@ -27,6 +29,7 @@ class Writing:
         self._tally = tally
         self._vocabulary = vocabulary
         self._constraint = constraint
+        self._calls = calls
         self._parts: dict[Kind, list[str]] = {kind: [] for kind in Kind}
 
     def absorb(self, cycle: Cycle) -> Iterator[Event]:
@@ -75,6 +78,7 @@ class Writing:
             seed=seed,
             finish_reason=reason,
             stats=self._tally.stats(),
+            tool_calls=calls_in("".join(self._parts[Kind.TOOL_CALL]), self._calls) if self._calls else (),
         )
 
     def _pieces(self, parts: Sequence[TextPart], origin: Origin, source: Source) -> list[Piece]:

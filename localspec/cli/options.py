@@ -1,6 +1,7 @@
 """Options that several commands share, declared once."""
 
 import argparse
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from localspec.errors import BadSetting
@@ -47,6 +48,18 @@ def add_reply_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--depth", type=depth, metavar="N", help="draft tokens in a cycle, or auto (default)")
     group.add_argument("--system", metavar="TEXT", help="the system message")
+    group.add_argument(
+        "--json-schema", metavar="FILE|TEXT", help="the answer is JSON that this schema describes"
+    )
+    group.add_argument(
+        "--no-compact-json",
+        action="store_false",
+        dest="compact_json",
+        default=None,
+        help="let the model put white space into JSON",
+    )
+    group.add_argument("--regex", metavar="PATTERN", help="the answer matches this pattern as a whole")
+    group.add_argument("--grammar", metavar="FILE", help="the answer belongs to this grammar: Lark or GBNF")
     think = group.add_mutually_exclusive_group()
     think.add_argument("--think", action="store_true", default=None, help="let a thinking model think")
     think.add_argument("--no-think", action="store_false", dest="think", help="ask it for the answer at once")
@@ -67,13 +80,31 @@ REPLY_OPTIONS = (
     "depth",
     "system",
     "think",
+    "json_schema",
+    "compact_json",
+    "regex",
+    "grammar",
 )
 
 
 def reply_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """What the user set, as keyword arguments of `Session.stream`."""
     values = {name: getattr(arguments, name) for name in REPLY_OPTIONS}
+    schema = values["json_schema"]
+    if schema is not None and not schema.lstrip().startswith("{"):
+        values["json_schema"] = text_of(schema)
+    if values["grammar"] is not None:
+        values["grammar"] = text_of(values["grammar"])
     return {name: value for name, value in values.items() if value is not None}
+
+
+def text_of(path: str) -> str:
+    """The text of a file that an option names."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = (isinstance(error, OSError) and error.strerror) or "it is not UTF-8 text"
+        raise BadSetting(f"{path} cannot be read: {reason}", hint="give the path of a text file") from error
 
 
 def load_options(arguments: argparse.Namespace) -> dict[str, Any]:

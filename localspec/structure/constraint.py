@@ -44,7 +44,7 @@ class Constrained:
     def __init__(
         self, matcher: "LLMatcher", name: str, *, size: int, ends: Collection[int], start: int
     ) -> None:
-        """`name`: what messages call the grammar; `size`, `ends`: of the vocabulary; `start`: of the reply."""
+        """`name`: what messages call the grammar; `size`, `ends`: the vocabulary's; `start`: of the reply."""
         self.name = name
         self._matcher = matcher
         self._size = size

@@ -1,6 +1,7 @@
 """What a reply must match, taken in the forms that users write, as one form that llguidance reads."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -81,6 +82,19 @@ def _text(given: object, name: str, largest: int) -> str:
     return given
 
 
+def escaped(text: str) -> str:
+    """A text as a part of a regular expression between slashes."""
+    return re.escape(text).replace("/", r"\/")
+
+
 def as_lark(text: str) -> str:
     """A text as a literal of Lark's."""
     return json.dumps(text, ensure_ascii=False)
+
+
+def literal(text: str, names: Mapping[str, int]) -> str:
+    """A text as a sequence of control tokens and literals of Lark's."""
+    pattern = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
+    parts = re.split(f"({pattern})", text) if pattern else [text]
+    found = [f"<[{names[part]}]>" if part in names else as_lark(part) for part in parts if part]
+    return " ".join(found) or '""'

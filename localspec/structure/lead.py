@@ -1,10 +1,9 @@
 """What a thinking model writes before its answer, as rules of Lark's: the grammar waits until it is over."""
 
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from localspec.structure.grammar import as_lark
+from localspec.structure.grammar import escaped, literal
 
 _ANYTHING = r"(.|\n)*"
 
@@ -29,10 +28,10 @@ def lead_of(marks: Marks, names: Mapping[str, int]) -> str:
     framing = "frame*" if marks.framing else ""
     rules = [
         f"lead: {'thought ' if marks.opened else framing} (opening thought)*",
-        f"opening: {' | '.join(mark_rule(mark, names) for mark in marks.opening)}",
+        f"opening: {' | '.join(literal(mark.strip(), names) for mark in marks.opening)}",
         f'thought: ({thoughts}) {framing} ("\\n" | "\\n\\n")?',
         *(thought_rule(n, mark, names) for n, mark in enumerate(marks.closing)),
-        f"frame: {' | '.join(mark_rule(mark, names) for mark in marks.closing)}",
+        f"frame: {' | '.join(literal(mark.strip(), names) for mark in marks.closing)}",
         f"tail: {framing}",
     ]
     return "\n".join(rules) + "\n"
@@ -42,17 +41,5 @@ def thought_rule(number: int, mark: str, names: Mapping[str, int]) -> str:
     """Reasoning up to a mark: no control token is part of a text; other marks count as soon as they come."""
     first = next((name for name in names if mark.startswith(name)), None)
     if first is not None:
-        return f"thought_{number}: /{_ANYTHING}/ {mark_rule(mark, names)}"
+        return f"thought_{number}: /{_ANYTHING}/ {literal(mark.strip(), names)}"
     return f"thought_{number}[lazy]: /{_ANYTHING}{escaped(mark)}/"
-
-
-def mark_rule(mark: str, names: Mapping[str, int]) -> str:
-    """A mark as a sequence of control tokens and texts."""
-    pattern = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
-    parts = re.split(f"({pattern})", mark.strip()) if pattern else [mark.strip()]
-    return " ".join(f"<[{names[part]}]>" if part in names else as_lark(part) for part in parts if part)
-
-
-def escaped(text: str) -> str:
-    """A text as a part of a regular expression between slashes."""
-    return re.escape(text).replace("/", r"\/")

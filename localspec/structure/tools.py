@@ -1,0 +1,208 @@
+"""Functions that a model may call: described by the caller, written by the model, read back."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from localspec.errors import BadSetting
+from localspec.events import ToolCall
+from localspec.structure.grammar import LARGEST, SPACED, Grammar, as_lark, escaped, literal, without_options
+from localspec.structure.schema import narrowed, read_schema
+
+_FORM = 'a tool is {"type": "function", "function": {"name": "...", "parameters": {a JSON schema}}}'
+MOST_CALLS = 16  # in one reply: a small model may not stop
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_NOTHING = {"type": "object", "properties": {}, "additionalProperties": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function that the model may call."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]  # a JSON schema, of an object
+
+    @property
+    def definition(self) -> dict[str, Any]:
+        """The tool as chat templates know it, in OpenAI's form."""
+        function = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
+        return {"type": "function", "function": function}
+
+
+@dataclass(frozen=True, slots=True)
+class CallFormat:
+    """How a family of models writes calls: `mark`, then each call between `opening` and `closing`.
+
+    A call is {"name": NAME, ARGUMENTS_KEY: {...}}, or with `named` NAME, that text, and the arguments.
+    """
+
+    name: str
+    mark: str  # the text that begins the calls; "{" where a reply that begins so is a call
+    opening: str
+    closing: str
+    between: str | None  # of several calls; None: the model writes one
+    arguments_key: str = "arguments"
+    named: str = ""
+    native: bool = True  # the model's own template describes the tools
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """The texts that tell calls from each other and from an answer."""
+        return (self.opening, self.closing, self.named)
+
+
+HERMES = CallFormat("hermes", "<tool_call>", "<tool_call>\n", "\n</tool_call>", "\n")
+GENERIC = CallFormat("generic", "<tool_call>", "<tool_call>\n", "\n</tool_call>", "\n", native=False)
+LLAMA = CallFormat("llama 3", "{", "", "", None, arguments_key="parameters")
+MISTRAL = CallFormat("mistral", "[TOOL_CALLS]", "[TOOL_CALLS][", "]", None)
+MISTRAL_NAMED = CallFormat("mistral 3", "[TOOL_CALLS]", "[TOOL_CALLS]", "", "", named="[ARGS]")
+
+
+FORMATS = (HERMES, MISTRAL, MISTRAL_NAMED, LLAMA)
+PROBE = ToolCall("localspec_asks", {"what": "time"}, "probe0001")
+
+
+def format_of(prompt: str) -> CallFormat:
+    """The format in which a chat template wrote `PROBE` into a prompt; the generic one if it is not known."""
+    return next((how for how in FORMATS if beginning_of(PROBE, how) in prompt), GENERIC)
+
+
+def beginning_of(call: ToolCall, how: CallFormat) -> str:
+    """A call as a format writes it, but for what closes it: Mistral's templates add an id there."""
+    arguments = json.dumps(call.arguments, ensure_ascii=False)
+    if how.named:
+        return f"{how.opening}{call.name}{how.named}{arguments}"
+    return f"{how.opening}{body_head(call.name, how)}{arguments}"
+
+
+def body_head(name: str, how: CallFormat) -> str:
+    return f'{{"name": {json.dumps(name)}, {json.dumps(how.arguments_key)}: '
+
+
+def read_tools(given: object) -> tuple[Tool, ...]:
+    """Tools in OpenAI's form, or only their functions; BadSetting for anything else."""
+    if isinstance(given, str | Mapping) or not isinstance(given, Sequence) or not given:
+        raise BadSetting("tools must be a list with at least one tool", hint=_FORM)
+    tools = tuple(_read_tool(tool, f"tool {n}") for n, tool in enumerate(given, start=1))
+    if len({tool.name for tool in tools}) < len(tools):
+        raise BadSetting("two tools have the same name", hint="give each tool a name of its own")
+    return tools
+
+
+def _read_tool(given: object, which: str) -> Tool:
+    function = given.get("function", given) if isinstance(given, Mapping) else None
+    if not isinstance(function, Mapping):
+        raise BadSetting(f"{which} is not a dictionary", hint=_FORM)
+    name, description = function.get("name"), function.get("description") or ""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise BadSetting(
+            f"{which} is called {name!r}", hint="names have up to 64 letters, digits, _, . and -"
+        )
+    if not isinstance(description, str):
+        raise BadSetting(f"the description of {name} is not text", hint=_FORM)
+    parameters = read_schema(function.get("parameters") or _NOTHING, largest=LARGEST)
+    if parameters.get("type", "object") != "object":
+        raise BadSetting(f"the parameters of {name} are not an object", hint=_FORM)
+    nothing = (
+        _NOTHING
+        if not parameters.keys() - {"type", "properties"} and not parameters.get("properties")
+        else {}
+    )
+    return Tool(name, description, {"type": "object", **parameters, **nothing})
+
+
+def tools_grammar(
+    tools: Sequence[Tool], how: CallFormat, *, required: bool, names: Mapping[str, int]
+) -> Grammar:
+    """Text or calls, or only calls; arguments match their schemas.
+
+    `names`: the texts of control tokens, which are no text to a grammar.
+    """
+    calls = (
+        "call" if how.between is None else f"call ({literal(how.between, names)} call){{0,{MOST_CALLS - 1}}}"
+    )
+    if how is MISTRAL:
+        calls = f'{literal(how.opening, names)} body (", " body){{0,{MOST_CALLS - 1}}} "]"'
+    rules = [f"calls: {calls}", f"call: {literal(how.opening, names)} body {literal(how.closing, names)}"]
+    rules += [f"body: {' | '.join(f'body_{n}' for n in range(len(tools)))}"]
+    for n, tool in enumerate(tools):
+        schema = {"x-guidance": SPACED, **without_options(narrowed(dict(tool.parameters)))}
+        rules += [f"body_{n}: {body_rule(tool, how, n, names)}", f"arguments_{n}: %json {json.dumps(schema)}"]
+    rules.append("start: calls" if required else either_rules(how, names))
+    return Grammar("the tools' parameters", {"lark_grammar": "\n".join(rules)})
+
+
+def body_rule(tool: Tool, how: CallFormat, number: int, names: Mapping[str, int]) -> str:
+    if how.named:
+        return f"{literal(tool.name + how.named, names)} arguments_{number}"
+    return f'{as_lark(body_head(tool.name, how))} arguments_{number} "}}"'
+
+
+def either_rules(how: CallFormat, names: Mapping[str, int]) -> str:
+    """Text without calls, or some text and then calls."""
+    if how.mark == "{":
+        return "start: TEXT | calls\nTEXT: /[^{](.|\\n)*/"
+    if how.mark in names:
+        return "start: TEXT calls?\nTEXT: /(.|\\n)*/"
+    mark, rest = escaped(how.mark), how.opening.removeprefix(how.mark)
+    first = f"{as_lark(rest)} body {literal(how.closing, names)}"
+    return (
+        f"start: TEXT | head {first} ({literal(how.between or '', names)} call){{0,{MOST_CALLS - 1}}}\n"
+        f"head[lazy]: /(.|\\n)*{mark}/\n"
+        f"TEXT: /(.|\\n)*/ & ~/(?s:.*){mark}(?s:.*)/"
+    )
+
+
+def calls_in(text: str, how: CallFormat) -> tuple[ToolCall, ...]:
+    """The complete calls in what a model wrote."""
+    found = list(_named_calls(text, how.named) if how.named else _calls(text, how.arguments_key))
+    return tuple(
+        ToolCall(name, arguments, _identity(f"{n} {text}")) for n, (name, arguments) in enumerate(found)
+    )
+
+
+def _calls(text: str, arguments_key: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    decoder, at = json.JSONDecoder(), text.find("{")
+    while at >= 0:
+        try:
+            call, end = decoder.raw_decode(text, at)
+        except ValueError:
+            return  # cut
+        yield call["name"], call[arguments_key]
+        at = text.find("{", end)
+
+
+def _named_calls(text: str, separator: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    decoder = json.JSONDecoder()
+    for part in text.split(MISTRAL_NAMED.mark)[1:]:
+        name, _, arguments = part.partition(separator)
+        try:
+            yield name, decoder.raw_decode(arguments)[0]
+        except ValueError:
+            return  # cut
+
+
+def _identity(text: str) -> str:
+    """Nine letters and digits, which is what Mistral's templates insist on; the same for the same call."""
+    return hashlib.sha256(text.encode()).hexdigest()[:9]
+
+
+def instructions(tools: Sequence[Tool]) -> str:
+    """What a model is told that knows no tools of its own."""
+    listed = "\n".join(json.dumps(tool.definition["function"], ensure_ascii=False) for tool in tools)
+    return (
+        "You can call these functions:\n"
+        f"{listed}\n"
+        "To call one, write its name and arguments as JSON, and nothing after it:\n"
+        '<tool_call>\n{"name": NAME, "arguments": {...}}\n</tool_call>'
+    )
+
+
+def written_call(call: ToolCall) -> str:
+    """A call as the generic format writes it."""
+    body = json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False)
+    return f"{GENERIC.opening}{body}{GENERIC.closing}"
