@@ -12,8 +12,8 @@ from localspec.measure.law_worlds import World
 from localspec.speculation.sampling import Sampling
 
 TRIALS = (
-    Trial("block", "block", drawn=True),
-    Trial("block, chosen drafts", "block", drawn=False),
+    Trial("block", "auto", drawn=True),
+    Trial("block, chosen drafts", "auto", drawn=False),
     Trial("rejection", "rejection", drawn=True),
     Trial("coupled", "coupled", drawn=True),
     Trial("compare", "compare", drawn=False),

@@ -76,8 +76,8 @@ def verdict(found: Verification) -> str:
     weakest = max(law.smallest_leak for law in found.laws)
     return (
         f"LOSSLESS, as far as {found.verifications:,} replays and {found.quality.texts} replies can tell. "
-        f"{greedy}; the sampled law is the target's (a rule that wrongly keeps {weakest:.1%} of what it should "
-        "reject would have been found); sampled replies are as likely as they should be."
+        f"{greedy}; the sampled law is the target's (a rule that wrongly keeps {weakest:.1%} of what it "
+        "should reject would have been found); sampled replies are as likely as they should be."
     )
 
 
@@ -107,8 +107,8 @@ def greedy_report(greedy: GreedyResult) -> str:
         f"Batch widths alone move a logit by up to D = {greedy.width_difference:.4f} here.",
     ]
     lines += [
-        f"{case.prompt.name}, depth {depth_text(case.depth)}: parts at token {case.divergence.index + 1}, the "
-        f"two likeliest {gap_text(case.divergence.top_two_gap)} logits apart; "
+        f"{case.prompt.name}, depth {depth_text(case.depth)}: parts at token {case.divergence.index + 1}, "
+        f"the two likeliest {gap_text(case.divergence.top_two_gap)} logits apart; "
         f"2D = {2 * greedy.width_difference:.4f}."
         for case in greedy.cases
         if case.divergence
@@ -156,8 +156,8 @@ def law_row(law: LawResult) -> tuple[str, ...]:
 def quality_report(quality: QualityResult, temperature: float) -> str:
     return "\n".join(
         [
-            f"Likelihood under the target at temperature {temperature:g}, nats per token, {quality.texts} replies "
-            "of each kind:",
+            f"Likelihood under the target at temperature {temperature:g}, nats per token, {quality.texts} "
+            "replies of each kind:",
             f"  plain {quality.plain:.3f}, speculative {quality.speculative:.3f}; difference "
             f"{quality.difference:+.3f} (95 %: {quality.low:+.3f} to {quality.high:+.3f}).",
             f"  Against the law itself, {quality.tokens:,} tokens: {quality.excess:+.4f} nats, standard "

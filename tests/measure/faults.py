@@ -1,0 +1,68 @@
+"""Verifiers that are wrong in one place, for the time of a with statement."""
+
+import random
+from contextlib import contextmanager
+from unittest.mock import patch
+
+from localspec.speculation import judgement
+from localspec.speculation.distributions import pick
+from localspec.speculation.randomness import Keyed, Purpose, uniform
+
+
+@contextmanager
+def leaky_coins(leak):
+    """A share of the coins that should fail succeed: block and rejection."""
+    coin, chance = Keyed.coin, random.Random(1)
+
+    def leaky(self, probability, position, start):
+        return coin(self, probability, position, start) or chance.random() < leak
+
+    with patch.object(Keyed, "coin", leaky):
+        yield
+
+
+@contextmanager
+def leaky_comparison(leak):
+    """A share of the tokens that differ from the target's are kept: greedy, compare and coupled."""
+    chance = random.Random(1)
+
+    def leaky(tokens, choose):
+        for i, token in enumerate(tokens):
+            choice = choose(i)
+            if choice != token and chance.random() >= leak:
+                return i, choice
+        return len(tokens), choose(len(tokens))
+
+    with patch.object(judgement, "compare", leaky):
+        yield
+
+
+@contextmanager
+def no_residual():
+    """A rejected token is replaced from p instead of from what p has above q."""
+    reject = judgement.reject
+
+    def wrong(tokens, q, p, coin):
+        kept, _ = reject(tokens, q, p, coin)
+        return kept, p(kept)
+
+    with patch.object(judgement, "reject", wrong):
+        yield
+
+
+@contextmanager
+def uncorrected_coins():
+    """Block verification whose coins have the share of the prefix (c) instead of what makes up for it (h)."""
+    with patch.object(judgement, "_kept_at", lambda i, share, *rest: share):
+        yield
+
+
+@contextmanager
+def coin_of_the_draft():
+    """One uniform number for the draft token and for its coin."""
+
+    def wrong(self, q, position, start):
+        return pick(q, uniform(self.seed, position, Purpose.ACCEPT, start))
+
+    with patch.object(Keyed, "drafted", wrong):
+        yield
