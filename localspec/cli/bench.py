@@ -74,14 +74,16 @@ def run(arguments: argparse.Namespace) -> int:
     arguments.pair = one_pair(arguments)
     prompts, began = chosen_prompts(arguments), perf_counter()
     with open_session(arguments) as session, stop_on_interrupt(session) as stopped:
-        if not session.draft_name:
+        drafter = session.draft_name or ("lookup" if arguments.draft == "lookup" else "")
+        if not drafter:
             raise BadSetting(
-                f"{session.name} has no draft model to compare with", hint="add --draft FILE, or name a pair"
+                f"{session.name} has nothing to draft with",
+                hint="add --draft FILE or --draft lookup, or name a pair",
             )
         subject = Subject(
             session.name,
             session.target_name,
-            session.draft_name,
+            drafter,
             perf_counter() - began,
             arguments.max_tokens,
         )

@@ -87,7 +87,8 @@ def verdict(mix: Row, categories: list[Row]) -> Verdict:
     won = [row for row in categories if finding(row.speedup) is Finding.FASTER]
     lost = [row for row in categories if finding(row.speedup) is Finding.SLOWER]
     if found is Finding.UNSURE:
-        return Verdict(mix.temperature, Decision.UNDECIDED, f"{over_all}; measure for longer (--seconds).")
+        advice = "measure for longer (--seconds)" if mix.speedup.known else "too few prompts to tell"
+        return Verdict(mix.temperature, Decision.UNDECIDED, f"{over_all}; {advice}.")
     if found in (Finding.FASTER, Finding.SLIGHTLY_FASTER):
         but = f" Slower on {listed(lost)}." if lost else ""
         return Verdict(mix.temperature, Decision.GO, f"{over_all}. {because(mix)}{but}")

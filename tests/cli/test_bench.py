@@ -58,7 +58,7 @@ def test_what_the_bench_learned_is_where_the_next_run_starts(capsys):
     [
         (("demo", "--pair", "demo"), "localspec bench demo"),
         (("demo", "--only", "jokes"), "code, chat, prose, json, edit, long"),
-        (("demo", "--no-draft"), "add --draft"),
+        (("demo", "--no-draft"), "add --draft FILE or --draft lookup"),
         (("demo", "--svg", "/there/is/no/folder/x.svg"), "make it"),
     ],
 )
@@ -68,6 +68,12 @@ def test_mistakes_are_found_before_anything_is_measured(capsys, arguments, hint)
     assert not out
     assert "error: " in err
     assert hint in err
+
+
+def test_lookup_alone_can_be_measured_too(capsys):
+    code, out, _ = run(capsys, "bench", "demo", "--draft", "lookup", *QUICK, "--json")
+    assert code == 0
+    assert json.loads(out)["draft"] == "lookup"
 
 
 def test_a_context_without_room_for_any_prompt_is_said(capsys):
