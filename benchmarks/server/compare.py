@@ -232,6 +232,8 @@ def markdown(compared: Compared) -> str:
             *(side_line([r for r in found if r.side == side], side) for side in (OURS, DRAFTING, PLAIN)),
             "",
         ]
+        if temperature == 0:
+            lines += [f"Same text as the server's plain decoding: {same_texts(found)}.", ""]
         if swept := compared.swept.get(temperature):
             ordered = sorted(swept.items(), key=lambda item: -item[1])
             listed = ", ".join(f"{f.depth}/{f.p_min:g}: {rate:.1f}" for f, rate in ordered)
@@ -240,6 +242,15 @@ def markdown(compared: Compared) -> str:
     return "\n".join(
         [*lines, f"{count} answers; {compared.seconds / 60:.1f} minutes with loading and sweep.\n"]
     )
+
+
+def same_texts(results: Sequence[Result]) -> str:
+    """How often localspec wrote what the server wrote without drafting; near-ties may differ."""
+    texts = {(r.side, r.task, r.round): r.answer.text for r in results}
+    pairs = [
+        (text, texts[PLAIN, task, number]) for (side, task, number), text in texts.items() if side == OURS
+    ]
+    return f"{sum(ours == theirs for ours, theirs in pairs)} of {len(pairs)}"
 
 
 def side_line(results: Sequence[Result], side: str) -> str:

@@ -41,7 +41,7 @@ def share(step: "Step", blocks: int, seconds: float | None) -> float:
     """How much is done, by the limit that is nearer."""
     done = [step.blocks_done / blocks] if blocks else []
     done += [step.seconds / seconds] if seconds else []
-    return min(max(done), 1.0)
+    return min(max(done, default=0.0), 1.0)
 
 
 def progress_text(step: "Step", done: float) -> str:
