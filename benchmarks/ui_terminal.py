@@ -20,6 +20,9 @@ class Terminal:
     ) -> None:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        modes = termios.tcgetattr(slave)
+        modes[3] &= ~termios.ECHO  # what appears was drawn by the program
+        termios.tcsetattr(slave, termios.TCSANOW, modes)
         self.process = subprocess.Popen(
             command,
             stdin=slave,

@@ -1,5 +1,7 @@
 """A program in a tmux session: type into it, look at what it shows. Needs tmux."""
 
+import itertools
+import os
 import shlex
 import subprocess
 import sys
@@ -10,11 +12,15 @@ from pathlib import Path
 SCRIPTED = (sys.executable, str(Path(__file__).parent.parent / "tests" / "tui" / "scripted_chat.py"))
 
 
+_NUMBERS = itertools.count()
+
+
 class Tmux:
     """One session on a server of its own."""
 
     def __init__(self, name: str, command: Sequence[str], columns: int, rows: int) -> None:
-        self._server = ("tmux", "-L", f"localspec-{name}", "-f", "/dev/null")
+        # A name is not free at once when its server is killed.
+        self._server = ("tmux", "-L", f"localspec-{name}-{os.getpid()}-{next(_NUMBERS)}", "-f", "/dev/null")
         size = ("-x", str(columns), "-y", str(rows))
         # `exec` makes the pane's process the program itself.
         self._call("new-session", "-d", *size, "exec " + shlex.join(command))
