@@ -1,0 +1,92 @@
+"""`localspec verify` as a person uses it: a table, a verdict, and an exit code that says it to a script."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from localspec.cli import main
+from localspec.measure import law
+from localspec.measure import verify as verify_module
+from tests.measure import faults
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path / "home"))
+    for name, value in (("REPLAYS", 6000), ("FEWEST", 1200), ("MOST", 1200)):
+        monkeypatch.setattr(law, name, value)
+    monkeypatch.setitem(verify_module.verify.__kwdefaults__, "prompts", verify_module.VERIFY_PROMPTS[:2])
+    monkeypatch.setattr(verify_module, "ROUNDS", 1)
+
+
+def verify(capsys, *arguments):
+    code = main(["verify", *map(str, arguments), "--threads", "1"])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_the_demo_pair_passes_with_a_table_a_verdict_and_progress(capsys):
+    code, out, err = verify(capsys, "demo", "--seed", 4)
+    assert code == 0
+    for word in ("greedy", "sampling", "Likelihood", "block", "coupled"):
+        assert word in out
+    assert "greedy texts" in err
+    assert "replaying" in err
+
+
+def test_json_is_one_object(capsys):
+    code, out, _ = verify(capsys, "--pair", "demo", "--json", "--seed", 4)
+    found = json.loads(out)
+    assert code == 0
+    assert found["pair"] == "demo"
+    assert found["problems"] == []
+    assert found["seed"] == 4
+    assert found["sampling"]["verifications"] >= 6000
+    assert {trial["trial"] for trial in found["sampling"]["trials"]} == {trial.name for trial in law.TRIALS}
+    assert found["greedy"]["cases"][0]["divergence"] is None
+
+
+def test_a_verifier_that_keeps_what_it_should_not_ends_with_code_1(capsys):
+    with faults.leaky_coins(0.3):
+        code, out, _ = verify(capsys, "demo", "--seed", 4)
+    assert code == 1
+    assert "DIFFERENT" in out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["demo", "--temperature", 0],
+        ["demo", "--seconds", 0],
+        ["demo", "--pair", "demo"],
+        ["demo", "--no-draft"],
+    ],
+)
+def test_what_cannot_be_verified_is_one_sentence_and_a_hint(arguments, capsys):
+    code, out, err = verify(capsys, *arguments)
+    assert code == 1
+    assert out == ""
+    assert "error: " in err
+    assert "hint: " in err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a console's Ctrl-C cannot be sent to one process there")
+def test_ctrl_c_keeps_what_was_found_and_exits_130():
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", "localspec", "verify", "demo", "--threads", "1"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    for line in process.stderr:
+        if b"sampled texts" in line:
+            break
+    time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert b"greedy" in out
+    assert b"Traceback" not in err

@@ -1,0 +1,151 @@
+"""One prompt both ways on the demo pair: what is measured, in which order, and what is said."""
+
+import dataclasses
+
+import pytest
+
+import localspec
+from localspec import api
+from localspec.errors import BadSetting, LocalspecError
+from localspec.events import Cycle, Finished, FinishReason, Started
+from localspec.measure.compare import Comparison, SideEvent, compare_events, compare_on
+from localspec.measure.compare_words import table
+from localspec.measure.divergence import Divergence, diverged, first_difference
+from tests.measure.faults import leaky_comparison
+
+PROMPT = "Write a short story about a fox."
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LOCALSPEC_HOME", str(tmp_path_factory.mktemp("home")))
+        with api.load("demo", threads=1) as loaded:
+            yield loaded
+
+
+def test_greedy_sides_have_the_same_text_and_their_own_numbers(session):
+    found = compare_on(session, PROMPT, temperature=0.0, max_tokens=30)
+    assert found.identical
+    assert found.plain.tokens == found.speculative.tokens
+    assert found.plain.reply.stats.drafted == 0
+    assert found.speculative.reply.stats.drafted > 0
+    assert found.plain.tokens_per_second > 0
+    assert found.speedup > 0
+    assert "same text" in found.verdict
+    assert "plain" in table(found)
+    assert "speculative" in table(found)
+
+
+def test_sides_take_turns_and_every_run_reads_the_prompt_anew(session):
+    events = list(compare_events(session, PROMPT, n=2, temperature=0.0, max_tokens=5))
+    started = [e for e in events if isinstance(e, SideEvent) and isinstance(e.event, Started)]
+    assert [e.speculative for e in started] == [False, True, True, False]
+    assert [e.run for e in started] == [0, 0, 1, 1]
+    assert all(e.event.reused_tokens == 0 for e in started)
+    assert isinstance(events[-1], Comparison)
+    assert len(events[-1].plain.decode_seconds) == 2
+    assert session.messages == ()
+
+
+def test_both_sides_have_one_seed_and_the_coupled_rule_one_text(session):
+    found = compare_on(session, PROMPT, temperature=0.9, rule="coupled", max_tokens=30)
+    assert found.plain.reply.seed == found.speculative.reply.seed
+    assert found.identical
+
+
+def test_where_sampled_texts_part_is_told_without_alarm(session):
+    seeds = range(20)
+    found = next(
+        c
+        for seed in seeds
+        if not (
+            c := compare_on(session, PROMPT, temperature=1.5, top_p=1.0, seed=seed, max_tokens=20)
+        ).identical
+    )
+    where = found.divergence
+    assert found.plain.tokens[: where.index] == found.speculative.tokens[: where.index]
+    assert (where.plain, where.speculative) != (None, None)
+    assert where.plain != where.speculative
+    assert "two draws" in found.verdict
+
+
+def test_cancelling_the_second_side_keeps_both(session):
+    steps = compare_events(session, PROMPT, temperature=0.0, max_tokens=40)
+    for step in steps:
+        if isinstance(step, SideEvent) and step.speculative and isinstance(step.event, Cycle):
+            session.cancel()
+        last = step
+    assert isinstance(last, Comparison)
+    assert last.cancelled
+    assert last.speculative.reply.finish_reason is FinishReason.CANCELLED
+    assert "Stopped early" in last.verdict
+
+
+def test_cancelling_the_first_side_ends_it_all(session):
+    seen = []
+    for step in compare_events(session, PROMPT, temperature=0.0, max_tokens=40):
+        seen.append(step)
+        if isinstance(step, SideEvent) and isinstance(step.event, Cycle):
+            session.cancel()
+    assert isinstance(seen[-1].event, Finished)
+    assert not any(step.speculative for step in seen)
+
+
+def test_an_unfinished_comparison_is_an_error_of_the_plain_call(session, monkeypatch):
+    monkeypatch.setattr("localspec.measure.compare.compare_events", lambda *_, **__: iter(()))
+    with pytest.raises(LocalspecError, match="stopped"):
+        compare_on(session, PROMPT)
+
+
+@pytest.mark.parametrize("runs", [0, -1])
+def test_less_than_one_run_is_refused(session, runs):
+    with pytest.raises(BadSetting, match="runs"):
+        compare_on(session, PROMPT, n=runs)
+
+
+def test_a_depth_of_0_still_drafts_on_the_speculative_side(session):
+    found = compare_on(session, PROMPT, temperature=0.0, depth=0, max_tokens=8)
+    assert found.identical
+
+
+def test_localspec_compare_loads_a_pair_by_name(session):
+    found = localspec.compare("Hello", pair="demo", temperature=0.0, max_tokens=6)
+    assert found.identical
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        found.rule = "other"
+
+
+@pytest.mark.parametrize(
+    ("plain", "speculative", "index"),
+    [([1, 2, 3], [1, 2, 3], None), ([1, 2, 3], [1, 9, 3], 1), ([1, 2], [1, 2, 3], 2), ([], [4], 0)],
+)
+def test_the_first_difference(plain, speculative, index):
+    assert first_difference(plain, speculative) == index
+
+
+def test_a_text_that_ended_has_no_token_where_the_other_goes_on():
+    assert diverged([1, 2], [1, 2, 3], 0.5) == Divergence(2, None, 3, 0.5)
+    assert diverged([1, 2], [1, 2], 0.5) is None
+
+
+def parted(session, gap, width_difference):
+    found = compare_on(session, PROMPT, temperature=0.0, max_tokens=6)
+    where = Divergence(2, 7, 8, gap)
+    return dataclasses.replace(found, divergence=where, width_difference=width_difference)
+
+
+def test_a_near_tie_is_called_one_and_anything_else_is_not(session):
+    assert "a near-tie" in parted(session, 0.01, 0.02).verdict
+    assert "no near-tie explains it" in parted(session, 0.05, 0.02).verdict
+
+
+def test_a_real_divergence_is_measured_against_the_batch_widths(tiny_gguf):
+    """With a verifier that keeps what it should not, texts part where the target is sure."""
+    wide = {"layers": 2, "embedding": 64}
+    target, draft = (tiny_gguf(weights="Q8_0", noise=noise, **wide) for noise in (0.0, 0.5))
+    with api.load(target=target, draft=draft, threads=1) as pair, leaky_comparison(1.0):
+        found = compare_on(pair, "abc", temperature=0.0, depth=3, max_tokens=20)
+    assert not found.identical
+    assert found.divergence.top_two_gap > 2 * found.width_difference
+    assert "no near-tie" in found.verdict
