@@ -35,16 +35,16 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class CallFormat:
-    """How a family of models writes calls: `mark`, then each call between `opening` and `closing`.
+    """How a family of models writes calls: `opening`, calls with `between` between them, `closing`.
 
     A call is {"name": NAME, ARGUMENTS_KEY: {...}}, or with `named` NAME, that text, and the arguments.
     """
 
     name: str
-    mark: str  # the text that begins the calls; "{" where a reply that begins so is a call
+    mark: str  # how calls begin; "{" where a reply that begins so is a call
     opening: str
+    between: str | None  # None: the model writes one call
     closing: str
-    between: str | None  # of several calls; None: the model writes one
     arguments_key: str = "arguments"
     named: str = ""
     native: bool = True  # the model's own template describes the tools
@@ -52,16 +52,15 @@ class CallFormat:
     @property
     def marks(self) -> tuple[str, ...]:
         """The texts that tell calls from each other and from an answer."""
-        return (self.opening, self.closing, self.named)
+        return (self.opening, self.between or "", self.closing, self.named)
 
 
-HERMES = CallFormat("hermes", "<tool_call>", "<tool_call>\n", "\n</tool_call>", "\n")
-GENERIC = CallFormat("generic", "<tool_call>", "<tool_call>\n", "\n</tool_call>", "\n", native=False)
-LLAMA = CallFormat("llama 3", "{", "", "", None, arguments_key="parameters")
-MISTRAL = CallFormat("mistral", "[TOOL_CALLS]", "[TOOL_CALLS][", "]", None)
-MISTRAL_NAMED = CallFormat("mistral 3", "[TOOL_CALLS]", "[TOOL_CALLS]", "", "", named="[ARGS]")
-
-
+_HERMES = ("<tool_call>", "<tool_call>\n", "\n</tool_call>\n<tool_call>\n", "\n</tool_call>")
+HERMES = CallFormat("hermes", *_HERMES)
+GENERIC = CallFormat("generic", *_HERMES, native=False)
+LLAMA = CallFormat("llama 3", "{", "", None, "", arguments_key="parameters")
+MISTRAL = CallFormat("mistral", "[TOOL_CALLS]", "[TOOL_CALLS][", ", ", "]")
+MISTRAL_NAMED = CallFormat("mistral 3", "[TOOL_CALLS]", "[TOOL_CALLS]", "[TOOL_CALLS]", "", named="[ARGS]")
 FORMATS = (HERMES, MISTRAL, MISTRAL_NAMED, LLAMA)
 PROBE = ToolCall("localspec_asks", {"what": "time"}, "probe0001")
 
@@ -122,17 +121,11 @@ def tools_grammar(
 
     `names`: the texts of control tokens, which are no text to a grammar.
     """
-    calls = (
-        "call" if how.between is None else f"call ({literal(how.between, names)} call){{0,{MOST_CALLS - 1}}}"
-    )
-    if how is MISTRAL:
-        calls = f'{literal(how.opening, names)} body (", " body){{0,{MOST_CALLS - 1}}} "]"'
-    rules = [f"calls: {calls}", f"call: {literal(how.opening, names)} body {literal(how.closing, names)}"]
-    rules += [f"body: {' | '.join(f'body_{n}' for n in range(len(tools)))}"]
+    rules = [f"body: {' | '.join(f'body_{n}' for n in range(len(tools)))}"]
     for n, tool in enumerate(tools):
         schema = {"x-guidance": SPACED, **without_options(narrowed(dict(tool.parameters)))}
         rules += [f"body_{n}: {body_rule(tool, how, n, names)}", f"arguments_{n}: %json {json.dumps(schema)}"]
-    rules.append("start: calls" if required else either_rules(how, names))
+    rules += [f"start: {calls(how, how.opening, names)}"] if required else either_rules(how, names)
     return Grammar("the tools' parameters", {"lark_grammar": "\n".join(rules)})
 
 
@@ -142,19 +135,24 @@ def body_rule(tool: Tool, how: CallFormat, number: int, names: Mapping[str, int]
     return f'{as_lark(body_head(tool.name, how))} arguments_{number} "}}"'
 
 
-def either_rules(how: CallFormat, names: Mapping[str, int]) -> str:
-    """Text without calls, or some text and then calls."""
+def calls(how: CallFormat, opening: str, names: Mapping[str, int]) -> str:
+    """One or more calls, as the right side of a rule."""
+    more = "" if how.between is None else f"({literal(how.between, names)} body){{0,{MOST_CALLS - 1}}}"
+    return f"{literal(opening, names)} body {more} {literal(how.closing, names)}"
+
+
+def either_rules(how: CallFormat, names: Mapping[str, int]) -> list[str]:
+    """Text without calls, or some text and then calls; only calls after a brace that begins the reply."""
     if how.mark == "{":
-        return "start: TEXT | calls\nTEXT: /[^{](.|\\n)*/"
+        return [f"start: TEXT | {calls(how, how.opening, names)}", "TEXT: /[^{](.|\\n)*/"]
     if how.mark in names:
-        return "start: TEXT calls?\nTEXT: /(.|\\n)*/"
-    mark, rest = escaped(how.mark), how.opening.removeprefix(how.mark)
-    first = f"{as_lark(rest)} body {literal(how.closing, names)}"
-    return (
-        f"start: TEXT | head {first} ({literal(how.between or '', names)} call){{0,{MOST_CALLS - 1}}}\n"
-        f"head[lazy]: /(.|\\n)*{mark}/\n"
-        f"TEXT: /(.|\\n)*/ & ~/(?s:.*){mark}(?s:.*)/"
-    )
+        return [f"start: TEXT ({calls(how, how.opening, names)})?", "TEXT: /(.|\\n)*/"]
+    mark = escaped(how.mark)
+    return [
+        f"start: TEXT | head {calls(how, how.opening.removeprefix(how.mark), names)}",
+        f"head[lazy]: /(.|\\n)*{mark}/",
+        f"TEXT: /(.|\\n)*/ & ~/(?s:.*){mark}(?s:.*)/",
+    ]
 
 
 def calls_in(text: str, how: CallFormat) -> tuple[ToolCall, ...]:

@@ -77,3 +77,38 @@ def session_of(seed=5, *, agreement=0.8, draft=True, template=TEMPLATE, capacity
             close=lambda: None,
         )
     )
+
+
+class Script(ToyContext):
+    """Wants to write a certain text after the last bar of its prompt, whatever was written before."""
+
+    def __init__(self, text, **kwargs):
+        super().__init__(1, vocabulary=Characters.size, **kwargs)
+        self.wanted = [*Characters().tokenize(text, parse_special=False), 0]
+
+    def row(self):
+        row = super().row()
+        at = self.cache[::-1].index(SYMBOLS.index("|"))
+        row[self.wanted[min(at, len(self.wanted) - 1)]] += 100
+        return row
+
+
+def scripted_session(text, template=TEMPLATE):
+    """A session whose target wants to answer with `text`."""
+    vocabulary, target = Characters(), Script(text)
+    return Session(
+        Engine(
+            name="script",
+            target_name="script",
+            draft_name="",
+            target=target,
+            draft=None,
+            can_roll_back=True,
+            vocabulary=vocabulary,
+            template=ChatTemplate(template, bos_text="", eos_text=""),
+            sampling=Sampling(temperature=0.0),
+            notices=(),
+            drafting=PairDrafting(target, None, vocabulary.is_end, starting_depth=3, deepest=32),
+            close=lambda: None,
+        )
+    )
