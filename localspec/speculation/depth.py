@@ -61,7 +61,7 @@ class Auto:
         self._cycles = 0
         self._tokens_since_plain = 0
         self._unread = 0  # tokens that the draft model has yet to read before it can draft
-        self._reading_seconds = READING * costs.draft(1)  # for one of them
+        self._reading_seconds: float | None = None  # for one of them, once it was measured
         self._hopeless = 0  # drafting cycles in a row
         self._tokens_off = 0
         self._probing = False
@@ -199,7 +199,8 @@ class Auto:
             self._judge_probe(failure)
             return
         self._tokens_off += tokens
-        reading = self._unread * self._reading_seconds / plain
+        each = READING * self.costs.draft(1) if self._reading_seconds is None else self._reading_seconds
+        reading = self._unread * each / plain
         if self._tokens_off * PROBE_SHARE >= self._patience * PROBE_FAILURES * failure + reading:
             self._probing, self._probe_balance = True, 0.0
 

@@ -164,8 +164,9 @@ def test_a_model_that_is_worth_more_than_a_doubtful_guess_drafts():
         lookup=True,
         end=never,
     )
-    tokens_by = {source: sum(c.accepted for c in cycles if c.source is source) for source in Source}
-    assert tokens_by[Source.MODEL] > 4 * tokens_by[Source.LOOKUP]
+    by_lookup = sum(cycle.source is Source.LOOKUP for cycle in cycles)
+    assert by_lookup < 0.1 * len(cycles)
+    assert sum(cycle.accepted for cycle in cycles if cycle.source is Source.MODEL) > 200
 
 
 def useless(tuning, room):

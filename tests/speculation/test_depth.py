@@ -10,7 +10,7 @@ from localspec.events import Mode, Source
 from localspec.speculation.costs import Costs, CostTable
 from localspec.speculation.depth import Auto
 from localspec.speculation.hazards import Hazards
-from localspec.speculation.ledger import CREDIT, LIMIT
+from localspec.speculation.ledger import CREDIT, LIMIT, Ledger
 from localspec.speculation.stopping import Confidence
 
 from .worlds import Machine, cycle_of
@@ -107,6 +107,39 @@ def test_the_loss_against_plain_decoding_is_bounded_whatever_happens(seed, slope
     worst_cycle = 1 + slope * 8 + step * 8
     # One ledger, the credit that may be lost again, a last cycle for each trip, and 2 % for probes.
     assert machine.seconds - machine.plain_seconds <= LIMIT + CREDIT + 3 * worst_cycle + 0.03 * 1000
+
+
+def test_losses_that_the_estimates_cannot_see_are_stopped_by_the_ledger():
+    """Every fourth cycle is far dearer than the others: typical costs look fine, the total does not."""
+    auto, spent, tokens, cycles = make(FLAT), 0.0, 0, 0
+    while auto.on and cycles < 400:
+        plan = auto.plan(8)
+        cycles += 1
+        hidden = 6.0 if plan.depth and cycles % 4 == 0 else 0.0
+        cycle = cycle_of(
+            plan.depth,
+            min(plan.depth, 1),
+            mode=plan.mode,
+            verify=FLAT.verify(plan.depth + 1) + hidden,
+            draft=0.08 * plan.depth,
+        )
+        auto.learn(cycle)
+        spent, tokens = spent + cycle.seconds, tokens + len(cycle.tokens)
+    assert not auto.on
+    assert spent - tokens < 6 * LIMIT
+
+
+def test_the_ledger_forgives_no_more_than_its_credit():
+    ledger = Ledger()
+    for _ in range(100):
+        ledger.learn(1.0, 4, 1.0)
+    assert ledger.in_credit
+    for _ in range(int(CREDIT + LIMIT)):
+        assert not ledger.broken
+        ledger.learn(2.0, 1, 1.0)
+    assert ledger.broken
+    ledger.probation()
+    assert not ledger.broken
 
 
 def test_plain_steps_anchor_the_claim_of_being_faster():

@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.speculation.costs import Costs, CostTable
+from localspec.speculation.sampling import Sampling
 from localspec.speculation.stopping import BINS, Confidence, Stopper, bin_of
+from localspec.speculation.verification import make_rule
 
 TABLE = CostTable((1, 2, 9), (1.0, 1.3, 3.4), 0.1)  # a token more costs 0.3 to verify and 0.1 to draft
 
@@ -119,6 +121,15 @@ def test_dropping_by_confidence_leaves_the_law_of_the_target_untouched(p, q):
         return not stopper(rate=2.0).keeps(float(q.max()), 0)
 
     assert law_of_first_token(p, q, drops) == pytest.approx(p, abs=1e-15)
+
+
+@pytest.mark.parametrize("rule", ["greedy", "compare", "block", "coupled"])
+def test_the_confidence_of_a_draw_does_not_depend_on_the_token_drawn(rule):
+    row = np.array([1.0, 0.9, 0.5, 0.2], dtype=np.float32)
+    sampling = Sampling(temperature=0 if rule == "greedy" else 1.0)
+    draws = [make_rule(rule, sampling, seed).draw(row, [1, 2], 2) for seed in range(40)]
+    assert len({draw.confidence for draw in draws}) == 1
+    assert rule in ("greedy", "compare") or len({draw.token for draw in draws}) > 1
 
 
 def test_the_discard_trap_is_real():
