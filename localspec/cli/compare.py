@@ -94,9 +94,11 @@ class Progress:
 
 def told(comparison: "Comparison", texts: tuple[str, str] | None) -> str:
     """The table, the tokens at which the texts part, the verdict."""
-    from localspec.measure.compare_words import table
+    from localspec.measure.compare_words import about_segments, table
 
     parts = [table(comparison), ""]
+    if segments := about_segments(comparison):
+        parts.append(segments)
     if comparison.divergence and texts:
         parts.append(f"Token {comparison.divergence.index + 1}: plain {texts[0]}, speculative {texts[1]}.")
     return "\n".join([*parts, comparison.verdict])
@@ -124,6 +126,8 @@ def record(comparison: "Comparison") -> dict[str, Any]:
                     for prefill, decode in zip(side.prefill_seconds, side.decode_seconds, strict=True)
                 ],
                 "tokens_per_second": side.tokens_per_second,
+                "free_text": asdict(side.free_text),
+                "structured_text": asdict(side.structured_text),
             }
             for name, side in (("plain", comparison.plain), ("speculative", comparison.speculative))
         },

@@ -12,6 +12,7 @@ from localspec.chat.options import ReplyOptions
 from localspec.chat.session import Session
 from localspec.errors import BadSetting, LocalspecError
 from localspec.events import Event, Finished, FinishReason, Reply, Started
+from localspec.measure.compare_segments import Segment, Segments
 from localspec.measure.compare_words import verdict_on
 from localspec.measure.divergence import (
     Divergence,
@@ -34,6 +35,8 @@ class Side:
     reply: Reply
     prefill_seconds: tuple[float, ...]
     decode_seconds: tuple[float, ...]
+    free_text: Segment  # of the first reply
+    structured_text: Segment  # of the first reply: code blocks, JSON, what a grammar forces
 
     @property
     def text(self) -> str:
@@ -185,6 +188,7 @@ class _Outcome:
     """What the runs of a comparison brought."""
 
     replies: dict[bool, list[Reply]] = field(default_factory=lambda: {False: [], True: []})
+    segments: dict[bool, list[Segments]] = field(default_factory=lambda: {False: [], True: []})
     rule: str = ""
     prompt: list[int] = field(default_factory=list)
     _prompt_tokens: int = 0
@@ -196,15 +200,18 @@ class _Outcome:
         )
 
     def absorb(self, session: Session, speculative: bool, event: Event) -> None:
+        if found := self.segments[speculative]:
+            found[-1].absorb(event)
         match event:
             case Started(rule=rule, prompt_tokens=count):
                 self.rule, self._prompt_tokens = rule, count
+                self.segments[speculative].append(Segments())
             case Finished(reply=reply):
                 self.replies[speculative].append(reply)
                 self.prompt = list(session.engine.target.tokens[: self._prompt_tokens])
 
     def comparison(self, session: Session) -> Comparison:
-        plain, speculative = (side_of(self.replies[kind]) for kind in (False, True))
+        plain, speculative = (side_of(self.replies[kind], self.segments[kind][0]) for kind in (False, True))
         index = first_difference(plain.tokens, speculative.tokens)
         gap = width_difference = None
         if index is not None and not self.cancelled and self.rule == Greedy.name:
@@ -220,9 +227,11 @@ class _Outcome:
         )
 
 
-def side_of(replies: Sequence[Reply]) -> Side:
+def side_of(replies: Sequence[Reply], segments: Segments) -> Side:
     return Side(
-        replies[0],
-        tuple(reply.stats.prefill_seconds for reply in replies),
-        tuple(reply.stats.decode_seconds for reply in replies),
+        reply=replies[0],
+        prefill_seconds=tuple(reply.stats.prefill_seconds for reply in replies),
+        decode_seconds=tuple(reply.stats.decode_seconds for reply in replies),
+        free_text=segments.free,
+        structured_text=segments.structured,
     )

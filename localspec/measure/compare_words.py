@@ -59,6 +59,18 @@ def about_speed(comparison: "Comparison") -> str:
     return f"{said} ({measured}); {comparison.total_speedup:.2f}x with the reading of the prompt counted."
 
 
+def about_segments(comparison: "Comparison") -> str:
+    """Acceptance by kind of text, where a reply has both; else nothing."""
+    free, structured = comparison.speculative.free_text, comparison.speculative.structured_text
+    if not free.drafted or not structured.tokens:
+        return ""
+    forced = f", {structured.forced} tokens forced by the grammar" if structured.forced else ""
+    return (
+        f"Accepted in free text: {free.acceptance_rate:.0%} of {free.drafted}; in code and JSON: "
+        f"{structured.acceptance_rate:.0%} of {structured.drafted}{forced}."
+    )
+
+
 def table(comparison: "Comparison") -> str:
     """Both sides, a line each."""
     lines = [COLUMNS, cells("plain", comparison.plain), cells("speculative", comparison.speculative)]

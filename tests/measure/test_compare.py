@@ -7,8 +7,9 @@ import pytest
 import localspec
 from localspec import api
 from localspec.errors import BadSetting, LocalspecError
-from localspec.events import Cycle, Finished, FinishReason, Started
+from localspec.events import Cycle, Finished, FinishReason, Kind, Origin, Piece, Source, Started
 from localspec.measure.compare import Comparison, SideEvent, compare_events, compare_on
+from localspec.measure.compare_segments import Segment, Segments, is_structured
 from localspec.measure.compare_words import table
 from localspec.measure.divergence import Divergence, diverged, first_difference
 from tests.measure.faults import leaky_comparison
@@ -149,3 +150,47 @@ def test_a_real_divergence_is_measured_against_the_batch_widths(tiny_gguf):
     assert not found.identical
     assert found.divergence.top_two_gap > 2 * found.width_difference
     assert "no near-tie" in found.verdict
+
+
+def cycle(tokens, accepted, drafted, *, forced=0):
+    origins = (Origin.FORCED,) * forced + (Origin.ACCEPTED,) * (tokens - forced)
+    return Cycle(
+        tokens=tuple(range(tokens)),
+        origins=origins,
+        proposal=tuple(range(drafted)),
+        accepted=accepted,
+        depth=4,
+        source=Source.MODEL,
+        width=5,
+        draft_seconds=0.0,
+        verify_seconds=0.0,
+        other_seconds=0.0,
+    )
+
+
+def piece(text):
+    return Piece(text, Kind.ANSWER, Origin.PLAIN, Source.PLAIN)
+
+
+def test_acceptance_is_told_apart_for_free_and_structured_text():
+    found = Segments()
+    for event in (
+        cycle(2, 1, 4),
+        piece("Here it is:\n```python\n"),
+        cycle(5, 4, 4),
+        piece("x = 1\n```\n"),
+        cycle(1, 0, 4),
+        cycle(3, 0, 0, forced=3),
+    ):
+        found.absorb(event)
+    assert found.free == Segment(tokens=3, drafted=8, accepted=1)
+    assert found.structured == Segment(tokens=8, drafted=4, accepted=4, forced=3)
+    assert found.structured.acceptance_rate == 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "structured"),
+    [("", False), (' {"a"', True), ("[1,", True), ("a {", False), ("```a\n```\n", False)],
+)
+def test_json_is_structured_from_its_first_character(text, structured):
+    assert is_structured(text) == structured
