@@ -147,9 +147,11 @@ def test_editing_a_text_is_mostly_lookup_and_three_times_as_fast():
 
 
 def test_a_model_that_is_worth_more_than_a_doubtful_guess_drafts():
-    """The text repeats three tokens all the time and goes on differently; the model is always right."""
+    """After three tokens that repeat, every other time the same one follows; the model is always right."""
     chance = random.Random(2)
-    recital = [token for _ in range(100) for token in (1, 2, 3, chance.randrange(10, 3000))]
+    recital = [
+        token for _ in range(100) for token in (1, 2, 3, chance.choice((7, chance.randrange(10, 3000))))
+    ]
     prompt = recital[:40]
     target, rule = Reciting(recital[40:], start=40), make_rule("greedy", GREEDY, 1)
     draft = Reciting(recital[40:], start=40)
@@ -165,7 +167,7 @@ def test_a_model_that_is_worth_more_than_a_doubtful_guess_drafts():
         end=never,
     )
     by_lookup = sum(cycle.source is Source.LOOKUP for cycle in cycles)
-    assert by_lookup < 0.1 * len(cycles)
+    assert by_lookup < 0.2 * len(cycles)
     assert sum(cycle.accepted for cycle in cycles if cycle.source is Source.MODEL) > 200
 
 
