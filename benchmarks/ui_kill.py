@@ -51,7 +51,7 @@ def play(folder: Path, number: int, chance: random.Random) -> str:
         deadline = time.monotonic() + chance.uniform(0.0, 1.5)
         count, screen = 0, chat.screen
         while time.monotonic() < deadline:
-            asked, answered = finished(screen)
+            _, answered = finished(screen)
             if len([text for text in answered if text.startswith(f"round{number}-")]) == count:
                 words = " ".join(chance.choices(("tea", "moon", "river", "stone"), k=chance.randint(2, 12)))
                 chat.type(f"exact round{number}-{count} {words}")

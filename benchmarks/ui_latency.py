@@ -80,11 +80,9 @@ def main() -> None:
     }
     for name, case in cases.items():
         seconds = sorted(echoes(*case))
-        p95 = seconds[int(len(seconds) * 0.95) - 1]
-        median = statistics.median(seconds)
-        print(
-            f"{name}: {len(seconds)} keys, median {median * 1e3:.1f} ms, p95 {p95 * 1e3:.1f} ms, max {seconds[-1] * 1e3:.1f} ms"
-        )
+        median, p95 = statistics.median(seconds), seconds[int(len(seconds) * 0.95) - 1]
+        print(f"{name}: {len(seconds)} keys, median, p95 and maximum in ms:", end=" ")
+        print(f"{median * 1e3:.1f}, {p95 * 1e3:.1f}, {seconds[-1] * 1e3:.1f}", flush=True)
 
 
 if __name__ == "__main__":

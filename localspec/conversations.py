@@ -156,7 +156,9 @@ def read(path: Path) -> Conversation:
     records = [record for line in lines if line.strip() and (record := _record(line))]
     lost = sum(1 for line in lines if line.strip()) - len(records)
     if not records or records[0].get("type") != "conversation":
-        raise BrokenConversation(f"{path.name} does not begin like a conversation.", hint="It was left as it is.")
+        raise BrokenConversation(
+            f"{path.name} does not begin like a conversation.", hint="It was left as it is."
+        )
     if records[0].get("version") != VERSION:
         raise BrokenConversation(
             f"{path.name} was written by a newer localspec.", hint="Update localspec to open it."

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -34,8 +34,8 @@ class Setup:
     engine: Engine
     make_engine: Callable[[], Engine]  # for the process that lists and fetches pairs
     folder: Path  # of conversations, prompt history and preferences
-    load: Load = Load()
-    settings: ReplySettings = ReplySettings()
+    load: Load = field(default_factory=Load)
+    settings: ReplySettings = field(default_factory=ReplySettings)
     system: str = ""
     resumed: Conversation | None = None
     theme: str | None = None  # wins over the remembered one

@@ -1,4 +1,4 @@
-"""The real chat in a real terminal on a scripted engine process: `python scripted_chat.py FOLDER [NAME]` resumes NAME."""
+"""The real chat on a scripted engine process, for real terminals: `python scripted_chat.py FOLDER [NAME]`."""
 
 import sys
 from pathlib import Path

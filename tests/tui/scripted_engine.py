@@ -1,7 +1,7 @@
 """An engine that follows a script: in the test's own process, or as a child (`python scripted_engine.py`).
 
 The prompt says what happens, so that a test, a benchmark and a person in a terminal can ask for any of it:
-`tokens N` a reply of N tokens, `code`, `think`, `table`, `fail`, `crash`, `hang` (a prefill that never looks up), `exact TEXT`.
+`exact TEXT`, `tokens N` (a reply so long), `think`, `fail`, `crash`, `why off`, `hang` (a prefill that never looks up).
 """
 
 import itertools
@@ -302,7 +302,7 @@ class ScriptedWorkshop:
 
 
 class ScriptedEngine:
-    """The client's side of a scripted engine that runs in a thread of this process (see localspec.engine.client.Engine)."""
+    """The client's side of a scripted engine in a thread of this process (see localspec.engine.client.Engine)."""
 
     def __init__(self, workshop: ScriptedWorkshop | None = None) -> None:
         self.workshop = workshop or ScriptedWorkshop()

@@ -1,10 +1,8 @@
 """The dialogs: pairs, conversations, help, themes and the palette; and the command table behind them."""
 
-from driving import running
-from scripted_engine import Gate
-from textual.widgets import DataTable, Static, TextArea
+from itertools import pairwise
 
-from localspec.engine.messages import Pull
+from driving import running
 from localspec.tui.commands import COMMANDS, find, matching
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.dialog import Question
@@ -13,6 +11,10 @@ from localspec.tui.screens.pairs import PairsScreen
 from localspec.tui.screens.sessions import SessionsScreen, describe_age
 from localspec.tui.screens.themes import ThemesScreen
 from localspec.tui.widgets.reply_view import ReplyView
+from scripted_engine import Gate
+from textual.widgets import DataTable, Static, TextArea
+
+from localspec.engine.messages import Pull
 
 
 def detail(chat):
@@ -173,7 +175,7 @@ def test_names_and_keys_are_unique_and_not_taken_by_the_text_area():
 
 def test_areas_stand_together_in_the_table():
     areas = [command.area for command in COMMANDS]
-    assert len([a for a, b in zip(areas, areas[1:], strict=False) if a != b]) + 1 == len(set(areas))
+    assert len([a for a, b in pairwise(areas) if a != b]) + 1 == len(set(areas))
 
 
 def test_a_command_is_found_by_the_beginning_of_its_name_when_that_is_unique():
@@ -181,7 +183,7 @@ def test_a_command_is_found_by_the_beginning_of_its_name_when_that_is_unique():
     assert find("temp").name == "temp"
     assert find("t") is None
     assert find("zzz") is None
-    assert [command.name for command in matching("se")][0] == "seed"
+    assert matching("se")[0].name == "seed"
 
 
 def test_an_age_is_said_in_its_largest_unit():

@@ -173,7 +173,10 @@ def test_a_native_print_does_not_break_the_stream():
 
 
 def test_another_protocol_is_refused():
-    code = "from localspec.engine import frames; from localspec.engine.messages import *; import os; os.write(1, frames.encode(Hello(99, 1))); input()"
+    code = (
+        "import os; from localspec.engine import frames; from localspec.engine.messages import *;"
+        "os.write(1, frames.encode(Hello(99, 1))); input()"
+    )
     engine = EngineProcess((sys.executable, "-c", code))
     engine.start()
     assert "protocol 99" in collect(engine, Died)[-1].what

@@ -2,13 +2,13 @@
 
 import pytest
 from driving import Chat
+from localspec.tui.screens.compare import CompareScreen
+from localspec.tui.screens.pairs import PairsScreen
+from localspec.tui.screens.sessions import SessionsScreen
 from scripted_engine import Gate, Pace
 
 from localspec.conversations import Journal, Message, Numbers
 from localspec.engine.messages import Died, ReplySettings
-from localspec.tui.screens.compare import CompareScreen
-from localspec.tui.screens.pairs import PairsScreen
-from localspec.tui.screens.sessions import SessionsScreen
 
 SIZES = pytest.mark.parametrize("size", [(100, 30), (80, 24)], ids=["100x30", "80x24"])
 

@@ -1,4 +1,4 @@
-"""The conversation as it scrolls: follows its end until the person scrolls away, and keeps old messages out of memory."""
+"""The conversation as it scrolls: follows its end until the person scrolls away; old messages leave the screen."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -15,10 +15,10 @@ from .segment import Segment
 
 FOLD_LINES: Final = 20
 FOLD_CHARACTERS: Final = 4000
-MOST: Final = 32  # widgets; when there are more, the oldest leave the screen
+MOST: Final = 20  # widgets; when there are more, the oldest leave the screen
 REST_SECONDS: Final = 0.5
-NEAR: Final = 1.0  # screens above and below the one that is seen, where everything is awake
-FEWEST: Final = 16  # widgets that stay then, and messages that opening a conversation shows
+NEAR: Final = 0.5  # screens above and below the one that is seen, where everything is awake
+FEWEST: Final = 10  # widgets that stay then, and messages that opening a conversation shows
 
 
 class UserMessage(Static):
@@ -49,7 +49,7 @@ class Remark(Static):
 
 
 class Earlier(Static):
-    """Stands at the top for messages that are not shown; a click brings some back."""
+    """Stands at the top for messages that are not shown; scrolling to it or a click brings some back."""
 
     def __init__(self, count: int) -> None:
         super().__init__(f"↑ {count} earlier messages", markup=False, classes="earlier")
@@ -106,6 +106,8 @@ class Transcript(VerticalScroll):
 
     def watch_scroll_y(self, old: float, new: float) -> None:
         super().watch_scroll_y(old, new)
+        if self._first and old > 0 >= new:
+            self.post_message(Earlier.Asked())
         self.call_after_refresh(self.rest_what_is_far)
 
     async def keep(self, count: int) -> None:
