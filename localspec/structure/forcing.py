@@ -29,6 +29,7 @@ class Forcing:
         self._forcer = forcer
         self._widest = widest
         self._asked = False  # whether the inner strategy had a say in this cycle
+        self._costs = WidthCosts()
 
     @property
     def busy_seconds(self) -> float:
@@ -63,11 +64,22 @@ class Forcing:
         self._inner.settle(tokens)
 
     def learn(self, cycle: Cycle) -> None:
-        """The inner strategy learns what its own tokens did; it had no part in the forced ones."""
-        if not self._asked:
-            return
+        """The inner strategy learns of the cycle as it would have been without the forced tokens.
+
+        Their share of the batch's time would look like a loss by drafting, and their number like a gain.
+        """
+        self._costs.learn(cycle.width, cycle.verify_seconds)
         forced = cycle.origins.count(Origin.FORCED)
-        self._inner.learn(replace(cycle, tokens=cycle.tokens[forced:], origins=cycle.origins[forced:]))
+        if self._asked and (not forced or self._costs.known):
+            self._inner.learn(
+                replace(
+                    cycle,
+                    tokens=cycle.tokens[forced:],
+                    origins=cycle.origins[forced:],
+                    width=cycle.width - forced,
+                    verify_seconds=self._costs.narrower(cycle.width, cycle.verify_seconds, forced),
+                )
+            )
 
     def _accepted_by_grammar(self, text: Sequence[int], drafted: Proposal) -> Proposal:
         """A proposal cut before the first token that the grammar forbids: lookup knows no grammar.
@@ -83,3 +95,34 @@ class Forcing:
             q=drafted.q[:kept],
             confidences=drafted.confidences[:kept],
         )
+
+
+class WidthCosts:
+    """What another token in a verify batch costs: the slope of seconds over width, by least squares."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._widths = self._seconds = self._squares = self._products = 0.0
+
+    def learn(self, width: int, seconds: float) -> None:
+        self._count += 1
+        self._widths += width
+        self._seconds += seconds
+        self._squares += width * width
+        self._products += width * seconds
+
+    @property
+    def known(self) -> bool:
+        """Whether batches of different widths were seen."""
+        return self._spread > 0.0
+
+    def narrower(self, width: int, seconds: float, fewer: int) -> float:
+        """About how long a batch would have taken with fewer tokens: at least its share, at most as long."""
+        if not fewer or not self.known:
+            return seconds
+        slope = (self._count * self._products - self._widths * self._seconds) / self._spread
+        return min(max(seconds - fewer * slope, seconds * (width - fewer) / width), seconds)
+
+    @property
+    def _spread(self) -> float:
+        return self._count * self._squares - self._widths * self._widths

@@ -1,8 +1,10 @@
 """Forced tokens go before what another strategy proposes, and are counted as what they are."""
 
+import pytest
+
 from localspec.drafters.fixed import Fixed, Plain
 from localspec.drafters.model import ModelDrafter
-from localspec.events import Origin, Source
+from localspec.events import Cycle, Origin, Source
 from localspec.speculation.loop import speculate
 from localspec.speculation.protocols import Proposal
 from localspec.speculation.sampling import Sampling
@@ -137,15 +139,44 @@ def test_a_batch_is_never_wider_than_the_target_can_verify():
         assert len(Forcing(Plain(), constraint(), 33).propose(PROMPT, room).tokens) <= room
 
 
-def test_the_inner_strategy_learns_from_its_own_part_of_a_cycle():
-    inner = Remembering(drafted("abc", depth=3))
-    strategy = Forcing(inner, constraint(), 33)
-    target, constrained_rule = Toy(1, vocabulary=VOCABULARY.size), make_rule("auto", GREEDY, 1, constraint())
-    list(target.prefill(PROMPT[:-1]))
-    cycle = next(
-        speculate(target, strategy, list(PROMPT), rule=constrained_rule, room=50, is_end=VOCABULARY.is_end)
+def cycle_of(width, forced, seconds):
+    tokens = (1,) * forced + (2,)
+    return Cycle(
+        tokens=tokens,
+        origins=(Origin.FORCED,) * forced + (Origin.BONUS,),
+        proposal=(3,) * (width - 1 - forced),
+        accepted=0,
+        depth=3,
+        source=Source.MODEL,
+        width=width,
+        draft_seconds=0.0,
+        verify_seconds=seconds,
+        other_seconds=0.0,
     )
-    (told,) = inner.learned
-    assert Origin.FORCED not in told.origins
-    assert told.tokens == cycle.tokens[5:]
-    assert (told.proposal, told.accepted) == (cycle.proposal, cycle.accepted)
+
+
+def test_the_inner_strategy_learns_of_cycles_without_the_forced_tokens():
+    inner = Remembering(*[drafted("abc")] * 9)
+    strategy = Forcing(inner, constraint(), 33)
+    for width, forced in ((4, 0), (9, 5), (6, 2), (14, 10)):
+        strategy.propose(PROMPT, 20)
+        strategy.learn(cycle_of(width, forced, seconds=1.0 + 0.2 * width))
+    assert [told.width for told in inner.learned] == [4] * 4
+    assert [told.tokens for told in inner.learned] == [(2,)] * 4
+    assert [told.verify_seconds for told in inner.learned] == pytest.approx([1.8] * 4)
+
+
+def test_a_forced_cycle_is_not_told_before_the_cost_of_width_is_known():
+    inner = Remembering(drafted("abc"))
+    strategy = Forcing(inner, constraint(), 33)
+    strategy.propose(PROMPT, 20)
+    strategy.learn(cycle_of(9, 5, seconds=2.8))
+    assert inner.learned == []
+
+
+def test_the_inner_strategy_is_not_told_of_cycles_in_which_it_had_no_room():
+    inner = Remembering()
+    strategy = Forcing(inner, constraint(), 4)
+    strategy.propose(PROMPT, 20)
+    strategy.learn(cycle_of(4, 3, seconds=1.0))
+    assert inner.asked == inner.learned == []
