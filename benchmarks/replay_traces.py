@@ -76,7 +76,6 @@ def conversation(curve: Curve, table: CostTable, texts: list[Text], seed: int) -
     auto, rng = Auto(Costs(table), Hazards(DEPTHS[-1]), Confidence(), DEPTHS), random.Random(seed)
     seconds = 0.0
     for text in texts:
-        auto.begin()
         seconds += run_auto(curve, text, auto, rng).seconds
     return seconds
 
