@@ -28,8 +28,8 @@ SMALL_BYTES = (
 RECURRENT_DEPTH = 7  # draft tokens that can be taken back from a recurrent state: each costs a copy of it
 
 DEMO_NOTICE = (
-    "this is the small embedded demonstration pair, which always drafts; `localspec pairs` lists real ones, "
-    "`localspec pull NAME` fetches one"
+    "this is the embedded demonstration pair, too small to gain much: it always drafts, to show how. "
+    "`localspec pairs` lists real ones, `localspec pull NAME` fetches one"
 )
 
 
