@@ -67,6 +67,7 @@ class Transcript(VerticalScroll):
     def __init__(self) -> None:
         super().__init__(id="transcript", can_focus=True)
         self._first = 0  # index of the first message that is shown
+        self._width = 0
 
     def on_mount(self) -> None:
         self.anchor()
@@ -100,8 +101,10 @@ class Transcript(VerticalScroll):
 
     def on_resize(self) -> None:
         """Another width makes other heights, which only a segment that is awake can tell."""
-        for segment in self.query(Segment):
-            segment.wake()
+        if self.size.width != self._width:
+            self._width = self.size.width
+            for segment in self.query(Segment):
+                segment.wake()
         self.call_after_refresh(self.rest_what_is_far)
 
     def watch_scroll_y(self, old: float, new: float) -> None:
