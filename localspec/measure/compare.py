@@ -215,8 +215,9 @@ class _Outcome:
         index = first_difference(plain.tokens, speculative.tokens)
         gap = width_difference = None
         if index is not None and not self.cancelled and self.rule == Greedy.name:
-            width_difference = width_difference_on(session.engine, [*self.prompt, *plain.tokens])
-            gap = top_two_gap(row_after(session.engine.target, [*self.prompt, *plain.tokens[:index]]))
+            text = [*self.prompt, *plain.tokens[:index]]
+            width_difference = width_difference_on(session.engine, text)
+            gap = top_two_gap(row_after(session.engine.target, text))
         return Comparison(
             plain=plain,
             speculative=speculative,

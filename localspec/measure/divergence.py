@@ -10,7 +10,7 @@ from localspec.llama.context import Context
 from localspec.llama.widths import width_gap
 from localspec.speculation.protocols import Candidates, Decoder, Row
 
-WIDTH_TOKENS = 60  # of a text, on which batch widths are compared
+AS_FAR_BACK = 200  # tokens before a divergence on which batch widths are compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +67,10 @@ def row_after(decoder: Decoder, tokens: Sequence[int]) -> Row:
 
 
 def width_difference_on(engine: Engine, tokens: Sequence[int]) -> float:
-    """D: the largest logit difference between batch widths on the first tokens of a text."""
+    """D: the largest logit difference between batch widths at the last 200 of these tokens."""
     if isinstance(engine.target, Context):
         engine.target.set_top_k(None)  # the difference is one of whole rows
-    return width_gap(engine.target, tokens[:WIDTH_TOKENS])
+    return width_gap(engine.target, tokens[-AS_FAR_BACK:])
 
 
 def copied(row: Row) -> Row:

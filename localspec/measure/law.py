@@ -53,7 +53,7 @@ class LawResult:
 
 def replays(worlds: Sequence[World], sampling: Sampling, seed: int) -> list[Replay]:
     """A replay for each trial, each with randomness of its own."""
-    return [Replay(trial, worlds, sampling, seed + (n << 32)) for n, trial in enumerate(TRIALS)]
+    return [Replay(trial, worlds, sampling, seed + (n << 32)) for n, trial in enumerate(TRIALS, start=1)]
 
 
 def texts_needed(replay: Replay) -> int:

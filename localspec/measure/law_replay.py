@@ -10,7 +10,7 @@ import numpy as np
 from localspec.measure.law_worlds import Leak, RememberingChain, World, leak
 from localspec.speculation.protocols import Distribution, Proposal, Rule
 from localspec.speculation.sampling import Sampling
-from localspec.speculation.verification import make_rule
+from localspec.speculation.verification import GREEDY_DRAFT_UP_TO, Coupled, make_rule
 
 WORLDS = 24  # for each trial: those in which a wrong verdict shows most
 TURN = 50  # texts in one world before the next one has its turn
@@ -59,10 +59,13 @@ class Replay:
         self.drafted = 0
         self.kept = 0
         self.texts = 0
+        # At low temperature the sampled rules choose their drafts as well.
+        cold = sampling.temperature <= GREEDY_DRAFT_UP_TO and trial.rule != Coupled.name
+        self._drawn = trial.drawn and not cold
         self._sampling = sampling
         self._chain = RememberingChain(sampling)
         self._seed = seed
-        places = [place(world, trial, self._chain) for world in worlds]
+        places = [place(world, self._chain, drawn=self._drawn) for world in worlds]
         self.places = sorted(places, key=lambda place: -place.information)[:WORLDS]
 
     @property
@@ -98,7 +101,7 @@ class Replay:
 
     def _proposal(self, rule: Rule, here: Place, text: Sequence[int]) -> Proposal:
         """Drafts as far as the world has rows for."""
-        if not self.trial.drawn:
+        if not self._drawn:
             tokens = here.chosen[len(text) :]
             return Proposal(tokens, (None,) * len(tokens))
         history = list(text)
@@ -109,11 +112,10 @@ class Replay:
         return Proposal(tuple(draw.token for draw in draws), tuple(draw.q for draw in draws))
 
 
-def place(world: World, trial: Trial, chain: RememberingChain) -> Place:
-    """The laws of a world's positions under a trial's way of drafting."""
+def place(world: World, chain: RememberingChain, *, drawn: bool) -> Place:
+    """The laws of a world's positions, with drafts drawn from the draft's law or its likeliest tokens."""
     drafts = [
-        chain.distribution(row, ()) if trial.drawn else chain.likeliest(row, ())[0]
-        for row in world.draft_rows
+        chain.distribution(row, ()) if drawn else chain.likeliest(row, ())[0] for row in world.draft_rows
     ]
     targets = [chain.distribution(row, ()) for row in world.target_rows]
     leaks = [leak(p, q) for p, q in zip(targets, drafts, strict=False)]

@@ -21,7 +21,7 @@ from localspec.speculation.verification import make_rule
 GREEDY = Sampling(temperature=0.0)
 NEW_TOKENS = 64
 FIXED_DEPTH = 4
-AROUND = 50  # tokens before a divergence on which batch widths are compared
+UNDIVIDED = 60  # last tokens of texts that do not part, on which batch widths are compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +79,9 @@ def greedy_cases(
         case_of(prompt, plain, text, depth) for text, depth in zip(others, (FIXED_DEPTH, None), strict=True)
     )
     whole = [*tokens, *plain.tokens]
-    places = {len(tokens) + case.divergence.index + 1 for case in cases if case.divergence}
-    starts = {max(0, place - AROUND) for place in places} or {max(0, len(tokens) - AROUND)}
-    return cases, max(width_difference_on(engine, whole[start:]) for start in starts)
+    ends = {len(tokens) + case.divergence.index for case in cases if case.divergence}
+    compared = [whole[:end] for end in ends] or [whole[-UNDIVIDED:]]
+    return cases, max(width_difference_on(engine, text) for text in compared)
 
 
 def case_of(prompt: Prompt, plain: GreedyText, text: GreedyText, depth: int | None) -> GreedyCase:

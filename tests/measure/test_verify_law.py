@@ -100,10 +100,10 @@ def test_replays_end_when_all_is_planned_and_enough(monkeypatch):
     assert all(trial.texts >= 300 for trial in trials)
 
 
-@pytest.mark.parametrize("trial", [BLOCK, COMPARE], ids=lambda trial: trial.name)
-def test_weights_have_no_mean_under_the_law_and_groups_are_even(trial):
+@pytest.mark.parametrize("drawn", [True, False])
+def test_weights_have_no_mean_under_the_law_and_groups_hold_all_of_it(drawn):
     for world in worlds():
-        for position in place(world, trial, RememberingChain(SAMPLING)).positions:
+        for position in place(world, RememberingChain(SAMPLING), drawn=drawn).positions:
             shares = np.bincount(position.groups, weights=position.p.probabilities)
             assert shares.sum() == pytest.approx(1.0)
             if position.leak:
@@ -116,3 +116,11 @@ def test_trials_draw_fresh_randomness():
     one.turn()
     other.turn()
     assert one.places[0].counts != other.places[0].counts
+
+
+@pytest.mark.parametrize("trial", [BLOCK, COUPLED], ids=lambda trial: trial.name)
+def test_at_low_temperature_rules_pass_and_a_leak_is_found_too(trial):
+    cold = Sampling(temperature=0.3, top_k=8, top_p=1.0, min_p=0.0)
+    assert result_of(trial, turns=10, sampling=cold).exact
+    with faults.leaky_coins(0.2), faults.leaky_comparison(0.2):
+        assert not result_of(trial, turns=10, sampling=cold).exact
