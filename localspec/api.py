@@ -76,7 +76,14 @@ def load(
     if is_demo(files):
         # Too small to gain much: it drafts all the same, because it is there to show how.
         defaults.setdefault("depth", files.starting_depth)
-    session = Session(open_engine(files, wishes, settings.threads, on_stage), defaults)
+    engine = open_engine(
+        files,
+        wishes,
+        threads=settings.threads,
+        remember_replies=settings.remember_replies or False,
+        on_stage=on_stage,
+    )
+    session = Session(engine, defaults)
     if target is None:
         mark_used(files.name)
     return session

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from localspec import demo
 from localspec.chat.session import Engine
 from localspec.chat.template import template_of
-from localspec.drafting import PairDrafting, lessons_key
+from localspec.drafting import PairDrafting, lessons_key, reply_store
 from localspec.errors import RollbackUnsupported
 from localspec.llama.context import Context
 from localspec.llama.devices import Device, default_gpu, devices
@@ -34,7 +34,12 @@ DEMO_NOTICE = (
 
 
 def open_engine(
-    files: PairFiles, wishes: MemoryWishes, threads: int | None, on_stage: Callable[[str], None]
+    files: PairFiles,
+    wishes: MemoryWishes,
+    *,
+    threads: int | None,
+    remember_replies: bool,
+    on_stage: Callable[[str], None],
 ) -> Engine:
     """Load a pair; what was opened is closed again when a later step fails."""
     embedded = is_demo(files)
@@ -72,6 +77,7 @@ def open_engine(
                 deepest=WIDEST_BATCH - 1,
                 device=device_of(model),
                 key=lessons_key(files, plan, threads),
+                replies=reply_store(files.target) if remember_replies else None,
             ),
             close=opened.pop_all().close,
         )

@@ -1,13 +1,16 @@
 """The drafting of a loaded pair: makes the strategy of each reply, and stores what the pair teaches."""
 
+import hashlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from time import perf_counter
 
 from localspec import settings
 from localspec.chat.options import Request
 from localspec.drafters.fixed import Fixed, Plain
 from localspec.drafters.lookup import LookupDrafter
+from localspec.drafters.lookup_store import ReplyStore
 from localspec.drafters.model import ModelDrafter
 from localspec.drafters.tuning import Tuning, TuningState, depths_for, guess_for
 from localspec.llama.context import Context
@@ -15,6 +18,7 @@ from localspec.llama.devices import backend_summary, devices
 from localspec.llama.threads import default_threads
 from localspec.models.memory import Plan
 from localspec.models.resolve import PairFiles
+from localspec.speculation.calibration import NARROW, WIDE, calibrate
 from localspec.speculation.chain import Chain
 from localspec.speculation.priors import Priors
 from localspec.speculation.protocols import Rule, Strategy
@@ -35,11 +39,13 @@ class PairDrafting:
         deepest: int,
         device: str = "cpu",
         key: Mapping[str, str] | None = None,
+        replies: ReplyStore | None = None,
     ) -> None:
         """`starting_depth` is for seeded replies; `deepest` is what one verify batch can hold of a draft.
 
         `device`: where the target is: cuda, cpu, ... `key`: the files, devices and threads that the lessons
-        belong to; without one nothing is stored.
+        belong to; without one nothing is stored. `replies`: earlier replies to draft from, and where new
+        ones go, if the user wants that.
         """
         limit = target.rollback_limit
         self._target = target
@@ -50,7 +56,14 @@ class PairDrafting:
         self._priors = Priors(settings.data_dir() / "lessons")
         self._key = key
         known = self._priors.load(key, TuningState) if key else None
-        self.tuning = Tuning(guess_for(device), depths_for(device), most=max(self._deepest, 1), state=known)
+        self._replies = replies
+        self.tuning = Tuning(
+            guess_for(device),
+            depths_for(device),
+            most=max(self._deepest, 1),
+            state=known,
+            earlier=replies.index(target.model.vocab.size) if replies else None,
+        )
 
     def strategy(self, rule: Rule, request: Request) -> Strategy:
         """The strategy of one reply: automatic, at a fixed depth, or none."""
@@ -69,14 +82,27 @@ class PairDrafting:
             return Fixed(model or LookupDrafter(), min(depth, self._deepest))
         return self.tuning.strategy(model, lookup=True, sampled=not request.sampling.greedy)
 
-    def store(self) -> None:
+    def store(self, reply: Sequence[int]) -> None:
         """Keep what was learned for the next run; a folder that cannot be written costs only that."""
-        if self._key is None:
-            return
         try:
-            self._priors.save(self._key, self.tuning.state())
+            if self._key is not None:
+                self._priors.save(self._key, self.tuning.state())
+            if self._replies is not None and reply:
+                self._replies.add(reply)
         except OSError as error:
             log.warning("what was learned about this pair could not be stored: %s", error)
+
+    def calibrate(self, token: int, budget_seconds: float) -> None:
+        """Measure what batches cost, unless that is known already; the caches end as they began."""
+        if self.tuning.costs.measured or self._target.rollback_limit is not None:
+            return  # a recurrent state cannot step back over the widest batches
+        widths = [width for width in NARROW + WIDE if width <= self._deepest + 1]
+        table = calibrate(
+            self._target, self._draft, token, budget_seconds=budget_seconds, clock=perf_counter, widths=widths
+        )
+        if table is not None:
+            self.tuning.calibrated(table)
+            self.store(())
 
 
 def lessons_key(files: PairFiles, plan: Plan, threads: int | None) -> dict[str, str]:
@@ -96,3 +122,13 @@ def lessons_key(files: PairFiles, plan: Plan, threads: int | None) -> dict[str, 
 def identity(path: Path) -> str:
     facts = path.stat()
     return f"{path.resolve()}:{facts.st_size}:{facts.st_mtime_ns}"
+
+
+def reply_store(target: Path) -> ReplyStore:
+    """Where the replies of a target are remembered: one file for each model file."""
+    name = hashlib.sha256(str(target.resolve()).encode()).hexdigest()[:24]
+    return ReplyStore(replies_dir() / f"{name}.tokens")
+
+
+def replies_dir() -> Path:
+    return settings.data_dir() / "replies"

@@ -61,6 +61,7 @@ class Settings:
     seed: int | None = None
     max_tokens: int | None = None
     system: str | None = None
+    remember_replies: bool | None = None  # keep the tokens of replies, to draft from them in later runs
 
     @classmethod
     def load(cls, **flags: object) -> "Settings":
@@ -74,9 +75,12 @@ class Settings:
 
 
 _TYPES: dict[str, type] = {
-    field.name: next(kind for kind in (int, float, str) if f"{kind.__name__} |" in str(field.type))
+    field.name: next(kind for kind in (bool, int, float, str) if f"{kind.__name__} |" in str(field.type))
     for field in dataclasses.fields(Settings)
 }
+
+
+_SWITCHES = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
 
 def _from_file(path: Path) -> dict[str, object]:
@@ -97,8 +101,8 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
         if text is None:
             continue
         try:
-            found[name] = kind(text)
-        except ValueError:
+            found[name] = _SWITCHES[text.lower()] if kind is bool else kind(text)
+        except (ValueError, KeyError):
             raise BadSetting(f"{_PREFIX}{name.upper()}={text!r} is not {_article(kind)}.") from None
     return found
 
@@ -119,4 +123,4 @@ def _checked(name: str, value: object) -> object:
 
 
 def _article(kind: type) -> str:
-    return {int: "a whole number", float: "a number", str: "text"}[kind]
+    return {bool: "true or false", int: "a whole number", float: "a number", str: "text"}[kind]

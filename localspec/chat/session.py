@@ -45,8 +45,11 @@ class Drafting(Protocol):
 
     def strategy(self, rule: Rule, request: Request) -> Strategy: ...
 
-    def store(self) -> None:
-        """Keep what was learned for the next run."""
+    def store(self, reply: Sequence[int]) -> None:
+        """Keep what was learned for the next run, and the reply if the user wants it remembered."""
+
+    def calibrate(self, token: int, budget_seconds: float) -> None:
+        """Measure what batches cost, unless that is known already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +108,13 @@ class Session:
         """Forget the conversation."""
         self._messages = ()
         self._dropped_turns = 0
+
+    def calibrate(self, budget_seconds: float = 3.0) -> None:
+        """Measure what batches cost here, if that is not known; for a moment when nobody waits for a reply."""
+        with self._working:
+            tokens = self._engine.target.tokens
+            if tokens and not self._closed:
+                self._engine.drafting.calibrate(tokens[-1], budget_seconds)
 
     @property
     def engine(self) -> Engine:
@@ -301,7 +311,7 @@ class Session:
             yield Notice(f"the context of {engine.target.capacity} tokens is full")
         if constraint and not constraint.complete:
             yield Notice(f"the reply was cut: it is only the beginning of what {constraint.name} accepts")
-        engine.drafting.store()
+        engine.drafting.store(reply.tokens)
         yield Finished(reply.result(seed, cancelled=self._cancelled.is_set()))
 
     def _take_notices(self, trimmed: int) -> Iterator[Notice]:

@@ -79,6 +79,7 @@ class PairWorkshop:
             if cancelled():
                 # The session forgets a cancel that came before the reply began.
                 session.cancel()
+        session.calibrate()  # once for a pair, while its reply is being read
 
     def _compare(self, request: Compare, send: Send, cancelled: Cancelled) -> None:
         session = self._loaded()

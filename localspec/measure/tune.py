@@ -117,7 +117,7 @@ def store(engine: Engine, curve: Curve) -> None:
     """Start from these costs from now on, in this run and in later ones."""
     if isinstance(engine.drafting, PairDrafting):
         engine.drafting.tuning.calibrated(curve.table)
-        engine.drafting.store()
+        engine.drafting.store(())
 
 
 def curve(samples: list[Sample], table: CostTable, context_tokens: int) -> Curve:
