@@ -15,7 +15,7 @@ def _quiet(level: int, text: bytes, data: ctypes.c_void_p) -> None:
 class Model:
     """One model with one context on the CPU."""
 
-    def __init__(self, path: Path, context: int = 1024, threads: int = 2) -> None:
+    def __init__(self, path: Path, context: int = 1024, threads: int = 1) -> None:
         lib.llama_log_set(_quiet, ctypes.c_void_p(0))
         lib.llama_backend_init()
         params = lib.llama_model_default_params()
