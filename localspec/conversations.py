@@ -225,7 +225,7 @@ def find(folder: Path, name: str) -> Conversation:
     if not matching:
         raise BrokenConversation(
             f"There is no conversation called {name}." if name else "There is no conversation to resume.",
-            hint="F2 in `localspec chat` lists them.",
+            hint="Ctrl+S in `localspec chat` lists them.",
         )
     return read(matching[0])
 

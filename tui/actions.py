@@ -121,7 +121,11 @@ async def draft(screen: "ChatScreen", argument: str) -> None:
 
 
 async def depth(screen: "ChatScreen", argument: str) -> None:
-    await _set_number(screen, "depth", argument, _whole(0, 32), none="auto")
+    if argument == "auto":
+        _set(screen, depth="auto")
+        await screen.remark("depth is auto.")
+    else:
+        await _set_number(screen, "depth", argument, _whole(0, 32))
 
 
 async def temperature(screen: "ChatScreen", argument: str) -> None:

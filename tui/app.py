@@ -39,6 +39,7 @@ class Setup:
     system: str = ""
     resumed: Conversation | None = None
     theme: str | None = None  # wins over the remembered one
+    pull: bool = False  # fetch the pair when it is not here
 
 
 class ChatApp(App[None]):

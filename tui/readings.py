@@ -15,7 +15,7 @@ def title(conductor: Conductor) -> str:
     if conductor.ready and not conductor.ready.draft:
         drafting = "no draft"
     parts = [name, drafting]
-    if settings.speculate and settings.depth is not None:
+    if settings.speculate and settings.depth not in (None, "auto"):
         parts.append(f"depth {settings.depth}")
     if settings.temperature is not None:
         parts.append(f"T {settings.temperature:g}")

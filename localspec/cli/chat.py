@@ -34,7 +34,7 @@ def add_parser(subparsers: Any) -> None:  # noqa: ANN401 - argparse keeps the ty
 def run(arguments: argparse.Namespace) -> int:
     from localspec import conversations
     from localspec.engine.client import EngineProcess
-    from localspec.settings import data_dir
+    from localspec.settings import Settings, data_dir
 
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise BadSetting("chat needs a terminal", hint='for scripts there is `localspec run "PROMPT"`')
@@ -50,26 +50,39 @@ def run(arguments: argparse.Namespace) -> int:
         # Textual takes longer to import than the engine process to start: both happen at once.
         from localspec.tui.app import Setup, chat
 
-        settings, system = reply_settings(arguments)
-        setup = Setup(engine, EngineProcess, folder, load, settings, system, resumed, arguments.theme)
+        setup = Setup(
+            engine=engine,
+            make_engine=EngineProcess,
+            folder=folder,
+            load=load,
+            settings=reply_settings(arguments),
+            system=Settings.load(system=arguments.system).system or "",
+            resumed=resumed,
+            theme=arguments.theme,
+            pull=arguments.pull,
+        )
         return int(chat(setup))
     finally:
         engine.close()
 
 
 def load_request(arguments: argparse.Namespace, resumed_pair: str) -> Load:
-    """What to load: what the arguments name, else the pair of the resumed conversation."""
+    """What to load: what the arguments name, else the pair of the resumed conversation if it is a known one."""
     options = load_options(arguments)
-    if resumed_pair and not {"pair", "target"} & options.keys():
+    if resumed_pair and not {"pair", "target"} & options.keys() and is_known(resumed_pair):
         options["pair"] = resumed_pair
     return Load(**options)
 
 
-def reply_settings(arguments: argparse.Namespace) -> tuple[ReplySettings, str]:
-    """How replies are made, and the system prompt."""
+def is_known(pair: str) -> bool:
+    from localspec.models.registry import all_pairs
+
+    return any(pair == known.name for known in all_pairs())
+
+
+def reply_settings(arguments: argparse.Namespace) -> ReplySettings:
+    """How replies are made; the system prompt belongs to the conversation."""
     options = reply_options(arguments)
-    system = options.pop("system", "")
-    if options.get("depth") == "auto":
-        del options["depth"]
+    options.pop("system", None)
     options["stop"] = tuple(options.get("stop", ()))
-    return ReplySettings(**options, speculate=not arguments.no_draft), system
+    return ReplySettings(**options, speculate=not arguments.no_draft)

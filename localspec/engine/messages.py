@@ -31,7 +31,7 @@ class ReplySettings:
     rule: str | None = None
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
-    depth: int | None = None  # tokens drafted in a cycle; None tunes itself
+    depth: int | str | None = None  # tokens drafted in a cycle, or "auto"
     speculate: bool = True
     think: bool | None = None
 

@@ -25,6 +25,7 @@ class Chat:
     ) -> None:
         self.engine = ScriptedEngine(ScriptedWorkshop(pace, gate))
         self.librarian = ScriptedEngine(ScriptedWorkshop(pace, gate))
+        self.engine.workshop.pulled = self.librarian.workshop.pulled
         self.engine.start()
         wanted = Setup(self.engine, lambda: self.librarian, folder, **setup)
         self.engine.send(wanted.load)

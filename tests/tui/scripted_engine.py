@@ -37,7 +37,7 @@ from localspec.engine.messages import (
     Stage,
     Stopped,
 )
-from localspec.errors import LocalspecError, NotEnoughMemory
+from localspec.errors import LocalspecError, NotEnoughMemory, NotOnDisk
 from localspec.events import (
     Cycle,
     Event,
@@ -202,6 +202,10 @@ def answer_to(prompt: str) -> tuple[str, str]:
     return ESSAY, THOUGHT if prompt.startswith("think") else ""
 
 
+class PairNotOnDisk(NotOnDisk):
+    """As localspec.models raises it."""
+
+
 class ScriptedWorkshop:
     """Performs requests by the script (see localspec.engine.server.Workshop)."""
 
@@ -209,6 +213,7 @@ class ScriptedWorkshop:
         self.pace = pace or Pace()
         self.gate = gate or Gate()
         self.asked: list[Request] = []
+        self.pulled: set[str] = set()
 
     def cancel(self) -> None:
         pass
@@ -237,6 +242,8 @@ class ScriptedWorkshop:
             raise NotEnoughMemory(
                 "llama-3-70b+8b needs 48 GB, this machine has 32.", hint="Try llama-3-8b+1b."
             )
+        if request.pair == "llama-3-8b+1b" and request.pair not in self.pulled:
+            raise PairNotOnDisk("llama-3-8b+1b is not on this machine (6.1 GB to fetch).", hint="Fetch it.")
         for stage in ("mapping target", "mapping draft", "warming up"):
             send(Stage(stage))
             time.sleep(self.pace.load_seconds / 3)
@@ -298,6 +305,7 @@ class ScriptedWorkshop:
                 return
             send(PullProgress(request.name, "target.gguf", step * 610_000_000, 6_100_000_000))
             time.sleep(self.pace.cycle_seconds)
+        self.pulled.add(request.name)
         send(Pulled(request.name, True))
 
 

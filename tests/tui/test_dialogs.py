@@ -59,6 +59,15 @@ async def test_enter_fetches_a_pair_that_is_not_here_and_the_chat_goes_on(tmp_pa
         assert chat.librarian.workshop.asked[1] == Pull(1, "llama-3-8b+1b")
 
 
+async def test_a_pair_that_is_missing_is_fetched_and_then_loaded(tmp_path):
+    async with running(tmp_path) as chat:
+        await chat.type("/pair llama-3-8b+1b")
+        await chat.until(lambda: any("/pull" in remark for remark in chat.remarks))
+        await chat.type("/pull")
+        await chat.until(lambda: chat.app.conductor.ready)
+        assert chat.app.conductor.ready.pair == "llama-3-8b+1b"
+
+
 async def test_a_pull_can_be_stopped(tmp_path):
     async with running(tmp_path, gate=Gate(hold_after=3)) as chat:
         await open_pairs(chat)

@@ -85,7 +85,7 @@ class ChatScreen(Screen[None]):
     async def on_mount(self) -> None:
         self.set_class(self.app.preferences.inspector, "-inspecting")
         self.prompt.focus()
-        await self.transcript.open(self.dialogue.messages)
+        await self._show_dialogue()
         self.refresh_state()
         # A callback that awaits would be cancelled half-way when the timer stops; a message is seen through.
         self.set_interval(TICK_SECONDS, lambda: self.post_message(Tick()))
@@ -164,12 +164,18 @@ class ChatScreen(Screen[None]):
     async def _take_failure(self, failure: Failure) -> None:
         if self.app.conductor.loading:
             self.app.conductor.took(failure)
-            here = "\nHere: /pull fetches it, ^o lists all pairs." if failure.error == "PairNotOnDisk" else ""
-            await self.remark(failure.what, failure.hint + here, "error")
+            await self._tell_of_failed_load(failure)
         elif self.app.conductor.turn is not None:
             await self.remark(failure.what, failure.hint, "error")
             await self._end(self.app.conductor.turn.message("failed"))
         self.refresh_state()
+
+    async def _tell_of_failed_load(self, failure: Failure) -> None:
+        missing = failure.error == "PairNotOnDisk"
+        here = "\nHere: /pull fetches it, ^o lists all pairs." if missing else ""
+        await self.remark(failure.what, failure.hint + here, "error")
+        if missing and self.app.setup.pull and self.app.librarian.progress is None:
+            self.app.librarian.pull(self.app.conductor.pair_name)
 
     async def _take_death(self, death: Died) -> None:
         """What was written stays and is saved; the next message or /restart brings the engine back."""
@@ -193,12 +199,19 @@ class ChatScreen(Screen[None]):
         match news:
             case Pulled(complete=True):
                 await self.remark(f"{news.name} is on disk.", f"/pair {news.name} loads it.")
+                await self._load_if_awaited(news.name)
             case Pulled():
                 await self.remark(
                     f"Stopped fetching {news.name}.", "What came is kept; pulling again goes on from there."
                 )
             case Failure():
                 await self.remark(news.what, news.hint, "error")
+
+    async def _load_if_awaited(self, name: str) -> None:
+        """A pair that was asked for and was not here is loaded once it is."""
+        conductor = self.app.conductor
+        if conductor.pair_name == name and not conductor.ready and not conductor.loading:
+            await self.run_command("pair", name)
 
     async def _end(self, message: Message) -> None:
         """Save the reply, then show it as finished. A reply without a word leaves no trace but its question."""
@@ -301,9 +314,15 @@ class ChatScreen(Screen[None]):
         """Show another conversation."""
         self.dialogue = dialogue
         self.editing = None
-        await self.transcript.open(dialogue.messages)
+        self.app.conductor.last_turn = None
+        await self._show_dialogue()
         self.prompt.focus()
         self.refresh_state()
+
+    async def _show_dialogue(self) -> None:
+        await self.transcript.open(self.dialogue.messages)
+        if self.dialogue.messages and self.dialogue.messages[-1].role == "user":
+            await self.remark("The last message has no reply.", "^r asks for one.")
 
     async def remark(self, what: str, hint: str = "", kind: str = "note") -> None:
         """Say something in the conversation that is not part of it; before the reply that runs, if one does."""

@@ -1,0 +1,117 @@
+"""The engine process with the demo pair: what the terminal asks for is what `localspec.api` does."""
+
+import time
+
+import pytest
+
+from localspec.engine.client import EngineProcess
+from localspec.engine.messages import (
+    Ask,
+    Cancel,
+    Compare,
+    Compared,
+    Failure,
+    ListPairs,
+    Load,
+    PairList,
+    ProposalText,
+    Pull,
+    Ready,
+    ReplySettings,
+    Stage,
+    Stopped,
+    Turn,
+)
+from localspec.engine.workshop import call_of
+from localspec.events import Cycle, Finished, FinishReason, Piece
+
+STORY = (Turn("user", "Tell me a story"),)
+GREEDY = ReplySettings(temperature=0, seed=1, max_tokens=60, depth=3)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module")
+def engine(home):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LOCALSPEC_HOME", str(home))
+        process = EngineProcess()
+        process.start()
+    process.send(Load("demo", threads=1))
+    reports = until(process, Ready)
+    assert any(isinstance(report, Stage) for report in reports)
+    yield process
+    process.close()
+
+
+def until(engine, *kinds, seconds=60.0):
+    found = []
+    deadline = time.monotonic() + seconds
+    while not any(isinstance(report, kinds) for report in found):
+        assert time.monotonic() < deadline, f"none of {kinds} in {found[-3:]}"
+        found += engine.drain()
+        time.sleep(0.005)
+    return found
+
+
+def test_a_reply_streams_with_the_text_of_every_proposal(engine):
+    engine.send(Ask(1, STORY, GREEDY))
+    reports = until(engine, Finished)
+    reply = reports[-1].reply
+    assert "".join(r.text for r in reports if isinstance(r, Piece)) == reply.text
+    proposals = [r for r in reports if isinstance(r, Cycle) and r.proposal]
+    texts = [r.texts for r in reports if isinstance(r, ProposalText)]
+    assert [len(t) for t in texts] == [len(c.proposal) for c in proposals]
+    accepted = "".join("".join(t[: c.accepted]) for t, c in zip(texts, proposals, strict=True))
+    assert accepted.split()[0] in reply.text
+
+
+def test_a_system_prompt_travels_as_an_option_so_that_it_replaces_the_configured_one():
+    messages, options = call_of((Turn("system", "be brief"), *STORY), ReplySettings(temperature=0.5, stop=()))
+    assert messages == [{"role": "user", "content": "Tell me a story"}]
+    assert options == {"system": "be brief", "temperature": 0.5, "speculate": True}
+
+
+def test_a_comparison_says_what_drafting_brought_and_the_picker_remembers_it(engine):
+    engine.send(Compare(2, STORY, GREEDY))
+    compared = until(engine, Compared)[-1]
+    assert compared.drafted.stats.drafted > 0
+    assert compared.plain.stats.drafted == 0
+    assert compared.verdict
+    assert compared.difference is None or compared.difference.position < 60
+    engine.send(ListPairs())
+    rows = until(engine, PairList)[-1].rows
+    demo = next(row for row in rows if row.name == "demo")
+    assert demo.on_disk
+    assert demo.speedup
+
+
+def test_a_comparison_that_is_stopped_says_so(engine):
+    engine.send(Compare(3, STORY, GREEDY))
+    engine.send(Cancel(3))
+    until(engine, Stopped)
+
+
+def test_a_cancelled_reply_ends_as_cancelled(engine):
+    engine.send(Cancel(4))
+    engine.send(Ask(4, STORY, GREEDY))
+    assert until(engine, Finished)[-1].reply.finish_reason is FinishReason.CANCELLED
+
+
+def test_errors_of_the_api_arrive_as_sentences(engine):
+    engine.send(Ask(5, STORY, ReplySettings(rule="sideways")))
+    failure = until(engine, Failure)[-1]
+    assert "sideways" in failure.what
+    engine.send(Pull(6, "no-such-pair"))
+    assert until(engine, Failure)[-1].error == "UnknownPair"
+
+
+def test_without_a_pair_a_question_is_answered_with_what_to_do():
+    engine = EngineProcess()
+    engine.start()
+    engine.send(Ask(1, STORY))
+    assert "No pair is loaded" in until(engine, Failure)[-1].what
+    engine.close()
