@@ -8,7 +8,7 @@ import numpy as np
 
 from localspec.measure.law_replay import Place, Replay, Trial
 from localspec.measure.law_statistics import Pearson, bernstein, needed_distance
-from localspec.measure.law_worlds import World
+from localspec.measure.law_worlds import Meeting
 from localspec.speculation.sampling import Sampling
 
 TRIALS = (
@@ -51,9 +51,9 @@ class LawResult:
         return self.smallest_p >= EACH
 
 
-def replays(worlds: Sequence[World], sampling: Sampling, seed: int) -> list[Replay]:
+def replays(meetings: Sequence[Meeting], sampling: Sampling, seed: int) -> list[Replay]:
     """A replay for each trial, each with randomness of its own."""
-    return [Replay(trial, worlds, sampling, seed + (n << 32)) for n, trial in enumerate(TRIALS, start=1)]
+    return [Replay(trial, meetings, sampling, seed + (n << 32)) for n, trial in enumerate(TRIALS, start=1)]
 
 
 def texts_needed(replay: Replay) -> int:

@@ -7,12 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from localspec.measure.law_worlds import Leak, RememberingChain, World, leak
-from localspec.speculation.protocols import Distribution, Proposal, Rule
+from localspec.measure.law_worlds import (
+    DRAFTED,
+    Leak,
+    Meeting,
+    RememberingChain,
+    World,
+    leak,
+    worlds_of,
+)
+from localspec.speculation.protocols import Distribution, Proposal, Row, Rule
 from localspec.speculation.sampling import Sampling
 from localspec.speculation.verification import GREEDY_DRAFT_UP_TO, Coupled, make_rule
 
-WORLDS = 24  # for each trial: those in which a wrong verdict shows most
+WORLDS = 24  # for each trial, of the meetings in which a wrong verdict shows most
 TURN = 50  # texts in one world before the next one has its turn
 GROUPS = 4  # of tokens at a position, where whole texts are counted
 
@@ -53,7 +61,8 @@ class Place:
 class Replay:
     """One trial: draws texts, cycle by cycle, with fresh randomness for each."""
 
-    def __init__(self, trial: Trial, worlds: Sequence[World], sampling: Sampling, seed: int) -> None:
+    def __init__(self, trial: Trial, meetings: Sequence[Meeting], sampling: Sampling, seed: int) -> None:
+        """In worlds of the meetings that tell most; at least DRAFTED of them."""
         self.trial = trial
         self.verified = 0
         self.drafted = 0
@@ -65,13 +74,17 @@ class Replay:
         self._sampling = sampling
         self._chain = RememberingChain(sampling)
         self._seed = seed
-        places = [place(world, self._chain, drawn=self._drawn) for world in worlds]
-        self.places = sorted(places, key=lambda place: -place.information)[:WORLDS]
+        telling = sorted(meetings, key=self._information, reverse=True)[: WORLDS * DRAFTED]
+        self.places = [place(world, self._chain, drawn=self._drawn) for world in worlds_of(telling)]
 
     @property
     def information(self) -> float:
         """Of a text, on average over the places."""
         return sum(here.information for here in self.places) / len(self.places)
+
+    def _information(self, meeting: Meeting) -> float:
+        p = self._chain.distribution(meeting.target_row, ())
+        return leak(p, drafts_of(meeting.draft_row, self._chain, drawn=self._drawn)).information
 
     def turn(self) -> None:
         """Some texts in every world."""
@@ -112,11 +125,14 @@ class Replay:
         return Proposal(tuple(draw.token for draw in draws), tuple(draw.q for draw in draws))
 
 
+def drafts_of(row: Row, chain: RememberingChain, *, drawn: bool) -> Distribution | int:
+    """What is drafted from, or the token that always is."""
+    return chain.distribution(row, ()) if drawn else chain.likeliest(row, ())[0]
+
+
 def place(world: World, chain: RememberingChain, *, drawn: bool) -> Place:
     """The laws of a world's positions, with drafts drawn from the draft's law or its likeliest tokens."""
-    drafts = [
-        chain.distribution(row, ()) if drawn else chain.likeliest(row, ())[0] for row in world.draft_rows
-    ]
+    drafts = [drafts_of(row, chain, drawn=drawn) for row in world.draft_rows]
     targets = [chain.distribution(row, ()) for row in world.target_rows]
     leaks = [leak(p, q) for p, q in zip(targets, drafts, strict=False)]
     positions = [

@@ -1,8 +1,9 @@
 """Rows that a pair met while it ran, as small worlds in which the law of every text is known exactly.
 
-Target and draft rows of one cycle become the rows of positions: whatever stands before, the token at position
-i has the target's law p_i and is drafted from q_i. Then the law of a text is the product of the p_i, and a
-verifier, which cannot tell where its rows come from, has to produce exactly that.
+Where a pair drafted, the rows of target and draft are a meeting. Meetings become the positions of a world:
+whatever stands before, the token at position i has the target's law p_i and is drafted from q_i. Then the law
+of a text is the product of the p_i, and a verifier, which cannot tell where its rows come from, has to
+produce exactly that.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,8 +22,16 @@ from localspec.speculation.sampling import Sampling
 from localspec.speculation.verification import make_rule
 
 DRAFTED = 2  # draft tokens in a world
-COLLECTING_DEPTH = 2 * DRAFTED
+COLLECTING_DEPTH = 4
 HEAVIEST = 20.0  # weights are cut here: rare tokens of large weight would make a sum erratic
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """The rows of target and draft after the same text."""
+
+    target_row: Row
+    draft_row: Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +44,9 @@ class World:
 
 def collect(
     engine: Engine, prompt: Sequence[int], sampling: Sampling, room: int, seed: int
-) -> Iterator[World]:
-    """Worlds from the cycles of a speculative reply to a prompt, up to `room` tokens long."""
-    assert engine.draft is not None, "worlds need a draft model"
+) -> Iterator[Meeting]:
+    """The meetings of a speculative reply to a prompt, up to `room` tokens long."""
+    assert engine.draft is not None, "only models that draft meet"
     needed = shape_rows(engine, sampling)
     rule = make_rule("auto", sampling, seed)
     target, draft = Recording(engine.target, needed), Recording(engine.draft, needed)
@@ -47,8 +56,20 @@ def collect(
     for cycle in cycles:
         p, q = target.taken(), draft.taken()
         assert len(p) == cycle.width, "one row for each token of the batch"
-        for at in range(0, len(q) - DRAFTED + 1, DRAFTED):
-            yield World(tuple(p[at : at + DRAFTED + 1]), tuple(q[at : at + DRAFTED]))
+        yield from map(Meeting, p, q)
+
+
+def worlds_of(meetings: Sequence[Meeting]) -> list[World]:
+    """Each world has DRAFTED meetings, and another one's target row behind them."""
+    count = len(meetings) // DRAFTED
+    groups = [meetings[n * DRAFTED : (n + 1) * DRAFTED] for n in range(count)]
+    return [
+        World(
+            (*(m.target_row for m in here), behind[0].target_row),
+            tuple(m.draft_row for m in here),
+        )
+        for here, behind in zip(groups, [*groups[1:], *groups[:1]], strict=True)
+    ]
 
 
 class RememberingChain(Chain):

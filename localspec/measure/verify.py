@@ -12,7 +12,7 @@ from localspec.errors import BadSetting
 from localspec.measure.divergence import width_difference_on
 from localspec.measure.law import LawResult, replays, result, run
 from localspec.measure.law_replay import WORLDS, Replay
-from localspec.measure.law_worlds import World, collect
+from localspec.measure.law_worlds import DRAFTED, Meeting, collect
 from localspec.measure.prompts import Prompt
 from localspec.measure.verify_greedy import GreedyCase, GreedyResult, greedy_cases
 from localspec.measure.verify_prompts import VERIFY_PROMPTS
@@ -22,7 +22,7 @@ from localspec.speculation.sampling import Sampling
 
 SECONDS = 180.0
 TEMPERATURE = 0.8
-COLLECTED_TOKENS = 48  # of each reply that worlds come from
+COLLECTED_TOKENS = 48  # of each reply that rows come from
 ROUNDS = 4  # over the prompts, of sampled texts
 
 
@@ -34,7 +34,7 @@ class Phase(StrEnum):
 
 
 # The share of the time by which a phase ends at the latest; replaying needs no model and takes what is left.
-ENDS = {Phase.GREEDY: 0.35, Phase.SAMPLED: 0.55, Phase.COLLECTING: 0.62, Phase.REPLAYING: 1.0}
+ENDS = {Phase.GREEDY: 0.35, Phase.SAMPLED: 0.55, Phase.COLLECTING: 0.65, Phase.REPLAYING: 1.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Verification:
     greedy: GreedyResult
     quality: QualityResult
     laws: tuple[LawResult, ...]
-    worlds: int  # that rows were collected for
+    meetings: int  # of target and draft, whose rows were collected
     sampling: Sampling
     seed: int  # of everything drawn
     seconds: float
@@ -125,14 +125,14 @@ def verify(
     if not greedy.cases and not stopped():
         greedy = replace(greedy, width_difference=width_difference_on(engine, encoded[0][1]))
     scores = run_sampled(session, prompts, sampling, seed, greedy.width_difference, watch)
-    worlds = run_collecting(engine, encoded, sampling, seed, watch)
-    laws = run_replaying(worlds, sampling, seed, watch)
+    meetings = run_collecting(engine, encoded, sampling, seed, watch)
+    laws = run_replaying(meetings, sampling, seed, watch)
     session.reset()
     return Verification(
         greedy=greedy,
         quality=quality(scores),
         laws=tuple(result(replay) for replay in laws if replay.texts),
-        worlds=len(worlds),
+        meetings=len(meetings),
         sampling=sampling,
         seed=seed,
         seconds=watch.elapsed,
@@ -156,7 +156,7 @@ def run_greedy(engine: Engine, prompts: Sequence[tuple[Prompt, list[int]]], watc
         if watch.stopped() or (cases and watch.over()):
             break
         watch.tell(number / len(prompts), f"{prompt.category}: {prompt.name}")
-        found, difference = greedy_cases(engine, prompt, tokens, watch.hopeless)
+        found, difference = greedy_cases(engine, prompt, tokens, watch.hopeless, first=not cases)
         cases += found
         width_difference = max(width_difference, difference)
     return GreedyResult(tuple(cases), width_difference)
@@ -174,7 +174,7 @@ def run_sampled(
     watch.phase = Phase.SAMPLED
     pairs = list[tuple[Scores, Scores]]()
     for number, prompt in enumerate(tuple(prompts) * ROUNDS):
-        if watch.over():
+        if watch.hopeless() or (pairs and watch.over()):
             break
         watch.tell(number / (ROUNDS * len(prompts)), f"{prompt.category}: {prompt.name}")
         seeds = (seed + 2 * number, seed + 2 * number + 1)
@@ -190,25 +190,25 @@ def run_collecting(
     sampling: Sampling,
     seed: int,
     watch: _Watch,
-) -> list[World]:
-    """Worlds from every prompt, or until the time of the phase is over and enough are there."""
+) -> list[Meeting]:
+    """Rows from replies to every prompt, or until the time of the phase is over and enough are there."""
     watch.phase = Phase.COLLECTING
-    worlds = list[World]()
+    meetings = list[Meeting]()
     for number, (prompt, tokens) in enumerate(prompts):
         watch.tell(number / len(prompts), f"{prompt.category}: {prompt.name}")
-        for world in collect(engine, tokens, sampling, COLLECTED_TOKENS, seed + number):
-            worlds.append(world)
-            if watch.stopped() or (watch.over() and len(worlds) >= WORLDS):
-                return worlds
-    return worlds
+        for meeting in collect(engine, tokens, sampling, COLLECTED_TOKENS, seed + number):
+            meetings.append(meeting)
+            if watch.stopped() or (watch.over() and len(meetings) >= WORLDS * DRAFTED):
+                return meetings
+    return meetings
 
 
-def run_replaying(worlds: Sequence[World], sampling: Sampling, seed: int, watch: _Watch) -> list[Replay]:
+def run_replaying(meetings: Sequence[Meeting], sampling: Sampling, seed: int, watch: _Watch) -> list[Replay]:
     """All trials, until each has its texts or the time is over."""
     watch.phase = Phase.REPLAYING
-    if not worlds or watch.stopped():
+    if len(meetings) < DRAFTED or watch.stopped():
         return []
-    trials = replays(worlds, sampling, seed)
+    trials = replays(meetings, sampling, seed)
     for done in run(trials):
         watch.tell(done, f"{sum(trial.verified for trial in trials):,} verifications")
         if watch.over():

@@ -19,9 +19,9 @@ from localspec.speculation.sampling import Sampling
 from localspec.speculation.verification import make_rule
 
 GREEDY = Sampling(temperature=0.0)
-NEW_TOKENS = 64
+NEW_TOKENS = 48
 FIXED_DEPTH = 4
-UNDIVIDED = 60  # last tokens of texts that do not part, on which batch widths are compared
+UNDIVIDED = 60  # last tokens of a text that does not part, on which batch widths are compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +66,12 @@ class GreedyResult:
 
 
 def greedy_cases(
-    engine: Engine, prompt: Prompt, tokens: Sequence[int], ended: Callable[[], bool]
+    engine: Engine, prompt: Prompt, tokens: Sequence[int], ended: Callable[[], bool], *, first: bool = True
 ) -> tuple[tuple[GreedyCase, ...], float]:
-    """One prompt at a fixed depth and automatically, and D on its text; nothing where `ended` cut it."""
+    """One prompt at a fixed depth and automatically; nothing where `ended` cut it.
+
+    And D on its text, where the texts part and for the `first` prompt: measuring it takes as long as a text.
+    """
     texts = []
     for depth in (0, FIXED_DEPTH, None):
         texts.append(greedy_text(engine, tokens, depth, ended))
@@ -80,8 +83,8 @@ def greedy_cases(
     )
     whole = [*tokens, *plain.tokens]
     ends = {len(tokens) + case.divergence.index for case in cases if case.divergence}
-    compared = [whole[:end] for end in ends] or [whole[-UNDIVIDED:]]
-    return cases, max(width_difference_on(engine, text) for text in compared)
+    compared = [whole[:end] for end in ends] or ([whole[-UNDIVIDED:]] if first else [])
+    return cases, max((width_difference_on(engine, text) for text in compared), default=0.0)
 
 
 def case_of(prompt: Prompt, plain: GreedyText, text: GreedyText, depth: int | None) -> GreedyCase:

@@ -54,11 +54,14 @@ def missing(found: Verification) -> list[str]:
     weak = [law for law in found.laws if law.smallest_leak > LEAK]
     if not found.laws:
         said.append("The verifier was not replayed.")
-    elif found.verifications < REPLAYS or weak:
+    elif weak:
+        worst = max(law.smallest_leak for law in weak)
         said.append(
             f"{found.verifications:,} replays are too few: a rule that wrongly keeps {LEAK:.0%} of what it "
-            "should reject could go unnoticed."
+            f"should reject could go unnoticed, one that keeps {worst:.1%} could not."
         )
+    elif found.verifications < REPLAYS:
+        said.append(f"{found.verifications:,} replays are too few: {REPLAYS:,} are asked for.")
     return said
 
 
@@ -135,7 +138,7 @@ def law_report(found: Verification) -> str:
     return "\n".join(
         [
             aligned(rows),
-            f"Rows from {found.worlds} places at temperature {found.sampling.temperature:g}; an alarm below "
+            f"Rows from {found.meetings} places at temperature {found.sampling.temperature:g}; an alarm below "
             f"p = {EACH:.1g}, so that a correct verifier alarms once in {1 / ALPHA:,.0f} runs.",
         ]
     )
@@ -211,7 +214,7 @@ def as_json(found: Verification) -> dict[str, object]:
         "greedy": {"width_difference": found.greedy.width_difference, "cases": cases},
         "sampling": {
             "verifications": found.verifications,
-            "worlds": found.worlds,
+            "meetings": found.meetings,
             "alarm_below": EACH,
             "trials": [asdict(law) | {"exact": law.exact} for law in found.laws],
             "chain": asdict(found.sampling),

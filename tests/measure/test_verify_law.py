@@ -7,7 +7,7 @@ import pytest
 
 from localspec.measure import law
 from localspec.measure.law_replay import Replay, Trial, place
-from localspec.measure.law_worlds import DRAFTED, RememberingChain, World
+from localspec.measure.law_worlds import DRAFTED, Meeting, RememberingChain, worlds_of
 from localspec.speculation.sampling import Sampling
 from tests.measure import faults
 
@@ -15,7 +15,7 @@ SAMPLING = Sampling(temperature=0.8, top_k=8, top_p=1.0, min_p=0.0)
 TURNS = 40  # 2000 texts in each of 4 worlds
 
 
-def worlds(count=4, vocabulary=12):
+def meetings(count=4 * DRAFTED, vocabulary=12):
     """Rows of a target, and of a draft that half agrees with it."""
     random = np.random.default_rng(7)
 
@@ -27,14 +27,14 @@ def worlds(count=4, vocabulary=12):
 
     found = []
     for _ in range(count):
-        targets = tuple(row() for _ in range(DRAFTED + 1))
-        found.append(World(targets, tuple(likened(target) for target in targets[:DRAFTED])))
+        target = row()
+        found.append(Meeting(target, likened(target)))
     return found
 
 
 def result_of(trial, fault=None, turns=TURNS, sampling=SAMPLING):
     with fault or nullcontext():
-        replay = Replay(trial, worlds(), sampling, seed=11)
+        replay = Replay(trial, meetings(), sampling, seed=11)
         for _ in range(turns):
             replay.turn()
         return law.result(replay)
@@ -72,7 +72,7 @@ def test_every_fault_is_found(trial, fault):
 
 def test_the_planned_number_of_texts_finds_a_leak_of_two_percent():
     """At the size that a run chooses for itself; the directed test alone, with room to spare."""
-    replay = Replay(BLOCK, worlds(), SAMPLING, seed=5)
+    replay = Replay(BLOCK, meetings(), SAMPLING, seed=5)
     with faults.leaky_coins(law.LEAK):
         while replay.texts < law.texts_needed(replay):
             replay.turn()
@@ -92,7 +92,7 @@ def test_replays_end_when_all_is_planned_and_enough(monkeypatch):
     monkeypatch.setattr(law, "REPLAYS", 3000)
     monkeypatch.setattr(law, "FEWEST", 300)
     monkeypatch.setattr(law, "MOST", 300)
-    trials = law.replays(worlds(), SAMPLING, seed=1)
+    trials = law.replays(meetings(), SAMPLING, seed=1)
     shares = list(law.run(trials))
     assert shares == sorted(shares)
     assert shares[-1] == 1.0
@@ -102,7 +102,7 @@ def test_replays_end_when_all_is_planned_and_enough(monkeypatch):
 
 @pytest.mark.parametrize("drawn", [True, False])
 def test_weights_have_no_mean_under_the_law_and_groups_hold_all_of_it(drawn):
-    for world in worlds():
+    for world in worlds_of(meetings()):
         for position in place(world, RememberingChain(SAMPLING), drawn=drawn).positions:
             shares = np.bincount(position.groups, weights=position.p.probabilities)
             assert shares.sum() == pytest.approx(1.0)
@@ -112,7 +112,7 @@ def test_weights_have_no_mean_under_the_law_and_groups_hold_all_of_it(drawn):
 
 
 def test_trials_draw_fresh_randomness():
-    one, other = (Replay(Trial("block", "block", drawn=True), worlds(), SAMPLING, seed) for seed in (1, 2))
+    one, other = (Replay(Trial("block", "block", drawn=True), meetings(), SAMPLING, seed) for seed in (1, 2))
     one.turn()
     other.turn()
     assert one.places[0].counts != other.places[0].counts
