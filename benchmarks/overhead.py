@@ -17,7 +17,12 @@ from tests.gguf import Shape, write_gguf
 
 SETTINGS = {
     "greedy": {"temperature": 0.0},
-    "T=0.8, top-k 40, top-p 0.95, min-p 0.05": {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05},
+    "T=0.8, top-k 40, top-p 0.95, min-p 0.05": {
+        "temperature": 0.8,
+        "top_k": 40,
+        "top_p": 0.95,
+        "min_p": 0.05,
+    },
     "T=0.8, top-k off": {"temperature": 0.8, "top_k": 0, "top_p": 0.95, "min_p": 0.05},
     "T=0.8, top-k 40, coupled": {"temperature": 0.8, "top_k": 40, "rule": "coupled"},
 }

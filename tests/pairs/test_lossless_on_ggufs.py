@@ -22,7 +22,10 @@ NEW_TOKENS = 60
 def gap(pair, opened):
     """D, the largest logit difference between batch widths 1, 2, 5 and 9 on the same prefixes."""
     target, _ = opened
-    texts = [target.model.vocab.tokenize(" ".join([prompt] * 5), parse_special=False)[:60] for prompt in pair.prompts]
+    texts = [
+        target.model.vocab.tokenize(" ".join([prompt] * 5), parse_special=False)[:60]
+        for prompt in pair.prompts
+    ]
     largest = max(width_gap(target, tokens) for tokens in texts)
     print(f"\n{pair.name}: D = {largest:.4f}")
     return largest
@@ -52,7 +55,9 @@ def generate(target, strategy, prompt, room=NEW_TOKENS):
     recording = Recording(target, [])
     tokens = list(prompt)
     rows = []
-    for cycle in speculate(recording, strategy, tokens, rule=GREEDY, room=room, is_end=target.model.vocab.is_end):
+    for cycle in speculate(
+        recording, strategy, tokens, rule=GREEDY, room=room, is_end=target.model.vocab.is_end
+    ):
         rows += recording.rows.pop()[: len(cycle.tokens)]
         assert not recording.rows
     return tokens[len(prompt) :], rows
