@@ -132,3 +132,16 @@ def kept(row):
         if isinstance(row, Candidates)
         else set(np.flatnonzero(np.isfinite(row)).tolist())
     )
+
+
+def test_a_mask_belongs_to_a_text_and_not_to_its_length():
+    changing = constraint()
+    begun = '{"name":"Ann","kind":"c'
+    assert allowed(changing, written(begun + "a")) == set(written("t"))
+    assert allowed(changing, written(begun + "o")) == set(written("w"))
+    assert allowed(changing, written(begun + "a")) == set(written("t"))
+
+
+def test_no_end_before_the_text_is_complete():
+    assert constraint().valid(PROMPT, [*written('{"name"'), END]) == len('{"name"')
+    assert constraint(regex_grammar("ab+")).valid(PROMPT, [*written("ab"), END, END]) == 3

@@ -180,3 +180,11 @@ def test_the_inner_strategy_is_not_told_of_cycles_in_which_it_had_no_room():
     strategy.propose(PROMPT, 20)
     strategy.learn(cycle_of(4, 3, seconds=1.0))
     assert inner.asked == inner.learned == []
+
+
+def test_both_are_told_what_the_text_has_become():
+    settled = []
+    inner, forcer = Remembering(), constraint()
+    inner.settle = forcer.settle = settled.append
+    Forcing(inner, forcer, 33).settle([1, 2])
+    assert settled == [[1, 2], [1, 2]]

@@ -77,6 +77,11 @@ def test_objects_get_no_properties_that_the_schema_does_not_name(accepts):
     assert accepts(json_grammar({"type": "object"}), '{"more":1}')
 
 
+def test_parts_that_belong_together_are_not_closed_against_each_other(accepts):
+    parts = [{"properties": {name: {"type": "null"}}, "required": [name]} for name in ("a", "b")]
+    assert accepts(json_grammar({"type": "object", "allOf": parts}), '{"a":null,"b":null}')
+
+
 def test_numbers_end():
     number = narrowed({"properties": {"x": {"type": "number"}}})["properties"]["x"]
     assert number == {"type": "number", "minimum": -(10**15), "maximum": 10**15, "multipleOf": 1e-9}
