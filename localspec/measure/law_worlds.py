@@ -114,9 +114,15 @@ class Leak:
 
 def leak(p: Distribution, q: Distribution | int) -> Leak:
     """q as a distribution, or as the one token that is always drafted."""
-    drafted = np.array([q.of(int(t)) if isinstance(q, Distribution) else float(t == q) for t in p.ids])
+    drafted = shares_of(q, p.ids) if isinstance(q, Distribution) else (p.ids == q).astype(float)
     weights = np.minimum(drafted / p.probabilities, HEAVIEST)
     weights -= float(p.probabilities @ weights)
     # What is drafted outside of p has no weight; a single such token in a text is proof enough.
     pull = float(drafted @ weights)
     return Leak(weights, float(p.probabilities @ weights**2), pull)
+
+
+def shares_of(q: Distribution, ids: np.ndarray) -> np.ndarray:
+    """The probabilities of tokens [n], 0 for those that q excludes; float64 [n]."""
+    at = np.minimum(q.ids.searchsorted(ids), len(q.ids) - 1)
+    return np.where(q.ids[at] == ids, q.probabilities[at], 0.0)

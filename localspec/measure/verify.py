@@ -23,6 +23,7 @@ from localspec.speculation.sampling import Sampling
 SECONDS = 180.0
 TEMPERATURE = 0.8
 COLLECTED_TOKENS = 48  # of each reply that rows come from
+TEXT_SHARE = 0.06  # of the time: a plain greedy text that takes longer is cut
 ROUNDS = 4  # over the prompts, of sampled texts
 
 
@@ -87,6 +88,11 @@ class _Watch:
     def hopeless(self) -> bool:
         """Whether not even what a phase has begun may be finished."""
         return self.stopped() or self.elapsed >= self.seconds * ENDS[Phase.COLLECTING]
+
+    def slow(self) -> Callable[[], bool]:
+        """Whether from now on a text has taken more than its part of the time."""
+        began = self.elapsed
+        return lambda: self.elapsed - began >= self.seconds * TEXT_SHARE
 
     def tell(self, done: float, detail: str) -> None:
         self.on_step(Step(self.phase, done, detail, self.elapsed))
@@ -156,7 +162,9 @@ def run_greedy(engine: Engine, prompts: Sequence[tuple[Prompt, list[int]]], watc
         if watch.stopped() or (cases and watch.over()):
             break
         watch.tell(number / len(prompts), f"{prompt.category}: {prompt.name}")
-        found, difference = greedy_cases(engine, prompt, tokens, watch.hopeless, first=not cases)
+        found, difference = greedy_cases(
+            engine, prompt, tokens, watch.hopeless, slow=watch.slow(), first=not cases
+        )
         cases += found
         width_difference = max(width_difference, difference)
     return GreedyResult(tuple(cases), width_difference)

@@ -21,7 +21,7 @@ from localspec.speculation.verification import make_rule
 GREEDY = Sampling(temperature=0.0)
 NEW_TOKENS = 48
 FIXED_DEPTH = 4
-UNDIVIDED = 60  # last tokens of a text that does not part, on which batch widths are compared
+UNDIVIDED = 24  # last tokens of a text that does not part, on which batch widths are compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +66,24 @@ class GreedyResult:
 
 
 def greedy_cases(
-    engine: Engine, prompt: Prompt, tokens: Sequence[int], ended: Callable[[], bool], *, first: bool = True
+    engine: Engine,
+    prompt: Prompt,
+    tokens: Sequence[int],
+    ended: Callable[[], bool],
+    *,
+    slow: Callable[[], bool] = lambda: False,
+    first: bool = True,
 ) -> tuple[tuple[GreedyCase, ...], float]:
     """One prompt at a fixed depth and automatically; nothing where `ended` cut it.
 
-    And D on its text, where the texts part and for the `first` prompt: measuring it takes as long as a text.
+    Where `slow` says so the plain text ends, and the others with it. D is measured where the texts part, and on
+    the text of the `first` prompt in any case: that takes about as long as a text.
     """
-    texts = []
-    for depth in (0, FIXED_DEPTH, None):
-        texts.append(greedy_text(engine, tokens, depth, ended))
-        if ended():
-            return (), 0.0
-    plain, *others = texts
+    room = min(NEW_TOKENS, engine.target.capacity - len(tokens))
+    plain = greedy_text(engine, tokens, 0, room, lambda: slow() or ended())
+    others = [greedy_text(engine, tokens, depth, len(plain.tokens), ended) for depth in (FIXED_DEPTH, None)]
+    if ended():
+        return (), 0.0
     cases = tuple(
         case_of(prompt, plain, text, depth) for text, depth in zip(others, (FIXED_DEPTH, None), strict=True)
     )
@@ -105,16 +111,15 @@ def case_of(prompt: Prompt, plain: GreedyText, text: GreedyText, depth: int | No
 
 
 def greedy_text(
-    engine: Engine, prompt: Sequence[int], depth: int | None, ended: Callable[[], bool]
+    engine: Engine, prompt: Sequence[int], depth: int | None, room: int, ended: Callable[[], bool]
 ) -> GreedyText:
-    """The reply to a prompt; depth 0 is plain decoding."""
+    """At most `room` tokens of the reply to a prompt; depth 0 is plain decoding."""
     rule = make_rule("greedy", GREEDY, 0)
     strategy = engine.drafting.strategy(rule, Request(GREEDY, depth=depth, speculate=depth != 0))
     begin(engine, prompt)
     target, text = Recording(engine.target, None), list(prompt)
     gaps: list[float] = []
     wrong = drafted = accepted = 0
-    room = min(NEW_TOKENS, engine.target.capacity - len(prompt))
     for cycle in speculate(target, strategy, text, rule=rule, room=room, is_end=engine.vocabulary.is_end):
         for token, row in zip(cycle.tokens, target.taken(), strict=False):
             gaps.append(top_two_gap(row))

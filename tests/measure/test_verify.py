@@ -170,3 +170,10 @@ def test_a_token_at_the_edge_of_what_is_kept_is_allowed_for(session):
     assert first.impossible == second.impossible == 0
     assert len(first.surprisals) <= verify_quality.NEW_TOKENS
     assert (first.variances >= 0).all()
+
+
+def test_on_a_slow_pair_texts_are_short_but_compared(session):
+    tokens = encoded_prompt(session.engine, VERIFY_PROMPTS[0].text)
+    cases, _ = greedy_cases(session.engine, VERIFY_PROMPTS[0], tokens, never, slow=lambda: True)
+    assert [case.tokens for case in cases] == [1, 1]
+    assert all(case.divergence is None for case in cases)
