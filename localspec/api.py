@@ -56,22 +56,10 @@ def load(
         kv_type=kv_type,
         draft_device=draft_device,
     )
-    check_at_least("context_length", settings.context, 16)
-    check_at_least("gpu_layers", settings.gpu_layers, 0)
-    check_at_least("threads", settings.threads, 1)
-    if draft == "lookup":
-        draft, drafts = None, False
-    else:
-        drafts = speculate
-    wishes = MemoryWishes(
-        context=settings.context,
-        gpu_layers=settings.gpu_layers,
-        kv_type=settings.kv_type or "f16",
-        draft_device=settings.draft_device,
-        draft=drafts,
-        target_rows=WIDEST_BATCH,
-    )
-    files = find_files(pair or (None if target else settings.pair), target, draft, pull=pull)
+    by_model = speculate and draft != "lookup"
+    wishes = wishes_of(settings, by_model)
+    wanted = pair or (None if target else settings.pair)
+    files = find_files(wanted, target, draft if by_model else None, pull=pull)
     defaults = reply_defaults(settings, speculate)
     if is_demo(files):
         # Too small to gain much: it drafts all the same, because it is there to show how.
@@ -87,6 +75,21 @@ def load(
     if target is None:
         mark_used(files.name)
     return session
+
+
+def wishes_of(settings: Settings, by_model: bool) -> MemoryWishes:
+    """What the user wants of the loaded models; raises BadSetting for numbers that cannot be."""
+    check_at_least("context_length", settings.context, 16)
+    check_at_least("gpu_layers", settings.gpu_layers, 0)
+    check_at_least("threads", settings.threads, 1)
+    return MemoryWishes(
+        context=settings.context,
+        gpu_layers=settings.gpu_layers,
+        kv_type=settings.kv_type or "f16",
+        draft_device=settings.draft_device,
+        draft=by_model,
+        target_rows=WIDEST_BATCH,
+    )
 
 
 def find_files(
