@@ -26,7 +26,7 @@ BOUND = {"f32": 0.01, "f16": 0.02, "q8_0": 0.5, "q4_0": 0.5}
 
 def read(path: Path) -> tuple[np.ndarray, str]:
     """Logits over a text, and the greedy answer to a question."""
-    with Model(path) as model:
+    with Model(path, exact=True) as model:
         tokens = model.tokens(TEXT)
         return model.logits(tokens), model.text(model.greedy(PROMPT, limit=40))
 

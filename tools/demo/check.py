@@ -59,7 +59,7 @@ def logit_gap(path: Path, weights: Path, role: str) -> float:
         .encode("<|im_start|>user\nWhat is 12 + 7?<|im_end|>\n<|im_start|>assistant\n12 + 7 = 19.")
         .ids
     )
-    with Model(path) as model, torch.no_grad():
+    with Model(path, exact=True) as model, torch.no_grad():
         return float(abs(model.logits(tokens) - read(weights, role)(torch.tensor([tokens]))[0].numpy()).max())
 
 

@@ -13,9 +13,9 @@ def _quiet(level: int, text: bytes, data: ctypes.c_void_p) -> None:
 
 
 class Model:
-    """One model with one context on the CPU."""
+    """One model with one context on the CPU; `exact` keeps its cache in single precision."""
 
-    def __init__(self, path: Path, context: int = 1024, threads: int = 1) -> None:
+    def __init__(self, path: Path, context: int = 1024, threads: int = 1, exact: bool = False) -> None:
         lib.llama_log_set(_quiet, ctypes.c_void_p(0))
         lib.llama_backend_init()
         params = lib.llama_model_default_params()
@@ -26,6 +26,9 @@ class Model:
         settings = lib.llama_context_default_params()
         settings.n_ctx = settings.n_batch = settings.n_ubatch = context
         settings.n_threads = settings.n_threads_batch = threads
+        if exact:
+            settings.type_k = settings.type_v = lib.GGML_TYPE_F32
+            settings.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
         self._context = lib.llama_init_from_model(self._model, settings)
         self._vocab = lib.llama_model_get_vocab(self._model)
         self.vocabulary = lib.llama_vocab_n_tokens(self._vocab)

@@ -8,6 +8,7 @@ again with `--steps s+d --decay d`: it is the same as having asked for that from
 """
 
 import argparse
+import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -41,6 +42,12 @@ class Plan:
     other_lr: float
     out: Path
     save_every: int
+    stop: int
+
+    @property
+    def end(self) -> int:
+        """The step after which this command has nothing more to do."""
+        return min(self.steps, self.stop)
 
     def factor(self, step: int) -> float:
         """Learning rate relative to its peak: warm up, hold, then fall to zero in a straight line."""
@@ -151,13 +158,13 @@ def train(run: Run) -> None:
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         held_out = part(plan, EVALUATION_PART, steps=8)
         following = pool.submit(part, plan, run.step // PART_STEPS)
-        while run.step < plan.steps:
+        while run.step < plan.end:
             rows, following = following.result(), pool.submit(part, plan, run.step // PART_STEPS + 1)
             values = []
-            while run.step < plan.steps and (not values or run.step % PART_STEPS):
+            while run.step < plan.end and (not values or run.step % PART_STEPS):
                 values.append(run.advance(cut(rows, run.step % PART_STEPS, plan.batch)))
             report(run, values, (run.step - first) * plan.batch * plan.length / (time.monotonic() - began))
-            if run.step % plan.save_every < PART_STEPS or run.step >= plan.steps:
+            if run.step % plan.save_every < PART_STEPS or run.step >= plan.end:
                 run.save()
                 print(f"held-out loss {run.evaluate(held_out):.4f} at step {run.step}", flush=True)
         following.cancel()
@@ -193,6 +200,9 @@ def parse() -> Plan:
     parser.add_argument("--matrix-lr", type=float, default=0.02)
     parser.add_argument("--other-lr", type=float, default=0.004)
     parser.add_argument("--save-every", type=int, default=200)
+    parser.add_argument(
+        "--stop", type=int, default=sys.maxsize, help="leave off at this step, to go on otherwise"
+    )
     parser.add_argument("--out", type=Path, default=Path("build/demo"))
     return Plan(**vars(parser.parse_args()))
 

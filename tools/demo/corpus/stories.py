@@ -1,7 +1,5 @@
 """Short stories from parts that fit together, and small games such as repeating a word."""
 
-# ruff: noqa: E501 - tables of text read best with a row in a line
-
 from random import Random
 
 from .spin import Turn, pick, spin, typed, words

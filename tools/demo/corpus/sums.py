@@ -1,7 +1,5 @@
 """Small sums, counting and number questions, with answers that are always right."""
 
-# ruff: noqa: E501 - tables of text read best with a row in a line
-
 from collections.abc import Callable
 from random import Random
 

@@ -1,7 +1,5 @@
 """Facts that come in rows: countries, elements, animals, opposites and the calendar."""
 
-# ruff: noqa: E501 - tables of text read best with a row in a line
-
 from random import Random
 
 from .spin import Turn, pick, spin, typed, words
