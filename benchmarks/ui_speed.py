@@ -61,9 +61,13 @@ def main() -> None:
     rounds = int(sys.argv[3]) if len(sys.argv) > 3 else 5
     runs, chats = [], []
     for number in range(rounds):
-        for measure, found in ((speed_of_run, runs), (speed_of_chat, chats)) if number % 2 else (
-            (speed_of_chat, chats),
-            (speed_of_run, runs),
+        for measure, found in (
+            ((speed_of_run, runs), (speed_of_chat, chats))
+            if number % 2
+            else (
+                (speed_of_chat, chats),
+                (speed_of_run, runs),
+            )
         ):
             tokens, speed = measure(pair)
             found.append(speed)
@@ -71,7 +75,9 @@ def main() -> None:
             time.sleep(1)
     ratios = [chat / run for chat, run in zip(chats, runs, strict=True)]
     middle = statistics.median(chats) / statistics.median(runs)
-    print(f"{THREADS} threads: run {statistics.median(runs):.2f}, chat {statistics.median(chats):.2f} tokens/s, ")
+    print(
+        f"{THREADS} threads: run {statistics.median(runs):.2f}, chat {statistics.median(chats):.2f} tokens/s, "
+    )
     print(f"ratio of medians {middle:.3f}, of pairs {min(ratios):.3f} to {max(ratios):.3f}")
 
 

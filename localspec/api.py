@@ -37,6 +37,7 @@ def load(
     draft_device: str | None = None,
     speculate: bool = True,
     pull: bool = False,
+    remember_replies: bool | None = None,
     on_stage: Callable[[str], None] = lambda stage: None,
 ) -> Session:
     """Load a pair by name, or two GGUF files; use the session as a context manager, or close() it.
@@ -46,7 +47,8 @@ def load(
     context_length in tokens; gpu_layers of the target (all by default where a GPU build is installed);
     threads on the CPU (physical cores by default); kv_type of the target's cache (f16; a smaller one changes
     the text); draft="lookup" drafts from the text alone; speculate=False is plain decoding; pull=True
-    fetches a pair that is not here; on_stage is told what is being done. Raises LocalspecErrors.
+    fetches a pair that is not here; remember_replies keeps replies to draft from later; on_stage is told what
+    is being done. Raises LocalspecErrors.
     """
     settings = Settings.load(
         pair=None if target else pair,
@@ -55,6 +57,7 @@ def load(
         threads=threads,
         kv_type=kv_type,
         draft_device=draft_device,
+        remember_replies=remember_replies,
     )
     by_model = speculate and draft != "lookup"
     wishes = wishes_of(settings, by_model)

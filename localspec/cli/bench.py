@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
     files_of(arguments)
     arguments.pair = one_pair(arguments)
     prompts, began = chosen_prompts(arguments), perf_counter()
-    with open_session(arguments) as session, stop_on_interrupt(session) as stopped:
+    with open_session(arguments, measures=True) as session, stop_on_interrupt(session) as stopped:
         drafter = session.draft_name or ("lookup" if arguments.draft == "lookup" else "")
         if not drafter:
             raise BadSetting(

@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     prompt, options = prompt_of(arguments), reply_options(arguments)
     comparison: Comparison | None = None
-    with open_session(arguments) as session, cancel_on_interrupt(session):
+    with open_session(arguments, measures=True) as session, cancel_on_interrupt(session):
         progress = Progress(arguments.runs)
         for event in compare_events(session, prompt, n=arguments.runs, **options):
             if isinstance(event, Comparison):

@@ -59,13 +59,16 @@ def run(arguments: argparse.Namespace) -> int:
     return CANCELLED if reply.finish_reason is FinishReason.CANCELLED else 0
 
 
-def open_session(arguments: argparse.Namespace) -> "Session":
-    """Load the pair; one that is not here is fetched if the user wants it."""
+def open_session(arguments: argparse.Namespace, *, measures: bool = False) -> "Session":
+    """Load the pair; one that is not here is fetched if the user wants it.
+
+    `measures`: earlier replies are left out, so that no prompt is answered from memory.
+    """
     from localspec import api
     from localspec.cli.offer import fetch_if_wanted
     from localspec.models.resolve import PairNotOnDisk
 
-    options = load_options(arguments)
+    options = load_options(arguments) | ({"remember_replies": False} if measures else {})
     try:
         return api.load(**options)
     except PairNotOnDisk as missing:

@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     files_of(arguments)
     arguments.pair = one_pair(arguments)
-    with open_session(arguments) as session, stop_on_interrupt(session) as stopped:
+    with open_session(arguments, measures=True) as session, stop_on_interrupt(session) as stopped:
         engine = session.engine
         progress = RoundLine()
         try:

@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise BadSetting(f"{arguments.seconds:g} seconds are too few", hint="give 30 or more")
     arguments.pair = one_pair(arguments)
     progress = Progress()
-    with open_session(arguments) as session, stop_on_interrupt(session) as stopped:
+    with open_session(arguments, measures=True) as session, stop_on_interrupt(session) as stopped:
         try:
             found = verify(
                 session,
