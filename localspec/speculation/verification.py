@@ -1,7 +1,7 @@
 """The rules by name: how draft tokens are drawn and how the target judges them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import ClassVar
 
@@ -12,6 +12,7 @@ from localspec.speculation.chain import Chain
 from localspec.speculation.protocols import Constraint, Distribution, Draw, Proposal, Row, Rule, Verdict
 from localspec.speculation.randomness import Keyed, Noise
 from localspec.speculation.sampling import Sampling
+from localspec.speculation.sharpness import Sharpness
 
 # At low temperature p is nearly one-hot, and all of q's mass is best spent on its likeliest token.
 GREEDY_DRAFT_UP_TO = 0.3
@@ -83,12 +84,18 @@ class Sampled:
     judge: judgement.Judge
     chain: Chain
     noise: Noise
+    sharpness: Sharpness = field(default_factory=Sharpness)
 
     def draw(self, row: Row, history: Sequence[int], start: int) -> Draw:
         if self.chain.sampling.temperature <= GREEDY_DRAFT_UP_TO:
             return _likeliest(self.chain, row, history)
-        q = self.chain.distribution(row, history)
-        return Draw(self.noise.drafted(q, len(history), start), q, float(q.probabilities.max()))
+        whole = self.chain.distribution(row, history)
+        likeliest = int(whole.probabilities.argmax())
+        confidence = float(whole.probabilities[likeliest])
+        q = self.sharpness.shape(whole, len(history))
+        if q is None:
+            return Draw(int(whole.ids[likeliest]), None, confidence)
+        return Draw(self.noise.drafted(q, len(history), start), q, confidence)
 
     def verify(self, rows: Sequence[Row], proposal: Proposal, history: Sequence[int]) -> Verdict:
         certain, start = proposal.certain, len(history)
@@ -106,6 +113,7 @@ class Sampled:
         judge = self.judge if any(d is not None for d in q) else judgement.reject
         kept, successor = judge(tokens, q, p, coin)
         accepted = certain + kept
+        self.sharpness.learn(start + certain, min(kept + 1, len(tokens)), p)
         return _verdict(accepted, self.noise.chosen(successor, start + accepted), proposal)
 
 
