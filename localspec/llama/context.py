@@ -15,7 +15,7 @@ from localspec.llama.library import forget_log_errors, last_log_errors, lib
 from localspec.llama.model import Model
 from localspec.llama.rows import FullRows, TopRows
 from localspec.llama.sampler import TopK
-from localspec.llama.threads import default_threads
+from localspec.llama.threads import thread_count
 
 _LONGEST = 2**25  # tokens: above every model; llama.cpp would fill the memory with its cell table first
 _GPU_CHUNK, _CPU_CHUNK = 512, 128  # tokens
@@ -71,8 +71,8 @@ class Context:
         params.n_batch = params.n_ubatch = min(max(chunk, rows_max), length)
         params.n_outputs_max = params.n_outputs_max_per_seq = rows_max
         params.n_rs_seq = snapshots  # llama.cpp makes it 0 for architectures that cannot
-        params.n_threads = threads or default_threads()
-        params.n_threads_batch = batch_threads or params.n_threads
+        params.n_threads = thread_count(threads)
+        params.n_threads_batch = thread_count(batch_threads or params.n_threads)
         forget_log_errors()
         pointer = lib.llama_init_from_model(model.pointer, params)
         if not pointer:

@@ -7,6 +7,20 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from localspec.errors import BadSetting
+
+_MOST = 512  # GGML_MAX_N_THREADS; beyond it ggml writes past its tables
+
+
+def thread_count(wanted: int | None) -> int:
+    """What was asked for, or the physical cores. Raises BadSetting beyond what ggml can run."""
+    if wanted is not None and not 1 <= wanted <= _MOST:
+        raise BadSetting(
+            f"llama.cpp cannot run {wanted:,} threads",
+            hint=f"use 1 to {_MOST}; the physical cores are the default",
+        )
+    return wanted or min(default_threads(), _MOST)
+
 
 def default_threads() -> int:
     """Physical cores, at least 1: two threads on one core slow ggml down, as sharing it with others does."""

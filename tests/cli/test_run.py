@@ -222,6 +222,8 @@ def test_a_context_that_no_memory_holds_is_refused(capsys):
         ["--depth", "-3"],
         ["--rule", "magic"],
         ["--threads", "0"],
+        ["--threads", "513"],
+        ["--threads", "100000"],
         ["--context", "1"],
         ["--draft", "x.gguf"],
         ["--draft", "x.gguf", "--no-draft"],
