@@ -1,6 +1,8 @@
 """The Textual application: owns the engine, the preferences and the theme; the chat screen does the rest."""
 
 import asyncio
+import signal
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -73,6 +75,7 @@ class ChatApp(App[None]):
         return ()
 
     def on_mount(self) -> None:
+        self._heed_signals()
         self._resting = self.set_interval(collector.REST_SECONDS, self._collect, pause=True)
 
     def _collect(self) -> None:
@@ -101,10 +104,30 @@ class ChatApp(App[None]):
         self.run_worker(attempt())
 
     async def action_quit(self) -> None:
-        """Leave within a second, whatever the engine does; the conversation is on the disk already."""
+        """Leave within a second, whatever the engine does; what a running reply has said is kept."""
+        await self._save_reply()
         # Not a daemon: the program waits for it, so that no engine is left behind.
         threading.Thread(target=self.close_engines).start()
         self.exit()
+
+    async def _save_reply(self) -> None:
+        for screen in self.screen_stack:
+            if isinstance(screen, ChatScreen):
+                await screen.save_reply()
+
+    def _heed_signals(self) -> None:
+        """Keep the running reply also when the program or its terminal is closed from outside."""
+        if sys.platform == "win32" or threading.current_thread() is not threading.main_thread():
+            return
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, lambda: self.run_worker(self.action_quit()))
+        loop.add_signal_handler(signal.SIGHUP, lambda: self.run_worker(self._hang_up()))
+
+    async def _hang_up(self) -> None:
+        await self._save_reply()
+        # Without a terminal an orderly end could block in writing to it. The engine ends when its stdin closes.
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGHUP)
 
     def tidy_up(self) -> None:
         """Collect garbage when nobody has typed or asked for a while after a reply."""

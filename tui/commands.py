@@ -89,7 +89,7 @@ COMMANDS: Final = (
     Command(
         "help", "program", "Keys, commands, and where files live", actions.help_page, "f1", footer="help"
     ),
-    Command("quit", "program", "Leave; the conversation is saved already", actions.leave, "ctrl+q"),
+    Command("quit", "program", "Leave; the conversation is saved", actions.leave, "ctrl+q"),
 )
 
 

@@ -230,6 +230,18 @@ class ChatScreen(Screen[None]):
             await self.take_back_question()
         self.refresh_state()
 
+    async def save_reply(self) -> None:
+        """Save what the running reply has said so far, as stopped; the program is about to end."""
+        conductor = self.app.conductor
+        for report in conductor.engine.drain():
+            await self.receive(report)
+        reply, self._reply = self._reply, None  # nobody else saves it from here on
+        if reply is None or conductor.turn is None or conductor.comparing:
+            return
+        message = conductor.turn.message("cancelled")
+        if message.content or message.reasoning:
+            await self.save(message)
+
     # -- what the person does ------------------------------------------------------------------------
 
     @on(Prompt.Sent)
