@@ -1,5 +1,7 @@
 """The one table of commands: slash menu, palette, key bindings, footer and help page are views of it."""
 
+import difflib
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -92,6 +94,14 @@ COMMANDS: Final = (
     Command("quit", "program", "Leave; the conversation is saved", actions.leave, "ctrl+q"),
 )
 
+_TYPED: Final = re.compile(r"/([a-z][a-z-]*)(?:\s+(.*))?$", re.DOTALL)
+
+
+def parse(text: str) -> tuple[str, str] | None:
+    """The name and the argument when the text is a slash and a word; any other slash is text."""
+    found = _TYPED.match(text)
+    return (found[1], (found[2] or "").strip()) if found else None
+
 
 def matching(start: str) -> tuple[Command, ...]:
     """Commands whose name begins so, then those that contain it."""
@@ -104,3 +114,11 @@ def find(name: str) -> Command | None:
     exact = [command for command in COMMANDS if command.name == name]
     found = exact or [command for command in COMMANDS if command.name.startswith(name)]
     return found[0] if len(found) == 1 else None
+
+
+def unknown(name: str) -> str:
+    """What to say when no command has that name, or several begin so."""
+    near = [command.name for command in COMMANDS if command.name.startswith(name)]
+    near = near or difflib.get_close_matches(name, [command.name for command in COMMANDS])
+    names = ", ".join(f"/{other}" for other in near)
+    return f"There is no command /{name}. " + (f"Near it: {names}." if near else "F1 shows what there is.")

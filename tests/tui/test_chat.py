@@ -10,6 +10,7 @@ from localspec.tui.widgets import transcript
 from localspec.tui.widgets.completion import Completion
 from localspec.tui.widgets.inspector import Inspector
 from localspec.tui.widgets.live_tail import LiveTail
+from localspec.tui.widgets.prompt import Prompt
 from localspec.tui.widgets.reply_view import Footer
 from localspec.tui.widgets.segment import Segment
 from localspec.tui.widgets.transcript import Earlier, UserMessage
@@ -229,6 +230,25 @@ async def test_a_bad_argument_is_refused_with_a_sentence(tmp_path, command):
         await chat.type(command)
         await chat.until(lambda: chat.notices)
         assert chat.app.conductor.settings == before
+
+
+async def test_an_unknown_command_is_named_with_those_near_it_and_stays_in_the_prompt(tmp_path):
+    async with running(tmp_path) as chat:
+        await chat.pilot.press(*"/tmp", "enter")
+        await chat.until(lambda: chat.notices)
+        assert chat.notices == ["There is no command /tmp. Near it: /temp."]
+        assert chat.screen.prompt.text == "/tmp"
+
+
+async def test_a_list_that_typing_has_just_closed_completes_nothing(tmp_path):
+    async with running(tmp_path) as chat:
+        await chat.pilot.press("/", "f")
+        chat.screen.prompt.replace_text("/foo")
+        await chat.until(lambda: not chat.screen.prompt.completing)
+        chat.screen.prompt.post_message(Prompt.Completing("enter"))
+        await chat.until(lambda: chat.notices)
+        assert "/foo" in chat.notices[0]
+        assert chat.screen.prompt.text == "/foo"
 
 
 async def test_a_message_that_only_looks_like_a_command_is_sent(tmp_path):

@@ -1,6 +1,5 @@
 """The chat: where everything comes together. Reports of the engine go in, widgets show what they mean."""
 
-import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
     from ..app import ChatApp
 
 TICK_SECONDS: Final = 0.1
-_COMMAND = re.compile(r"/([a-z][a-z-]*)(?:\s+(.*))?$", re.DOTALL)
 
 
 class Tick(TextualMessage):
@@ -246,10 +244,10 @@ class ChatScreen(Screen[None]):
 
     @on(Prompt.Sent)
     async def _sent(self, event: Prompt.Sent) -> None:
-        command = _COMMAND.match(event.text)
-        if command:
-            self.prompt.clear()
-            await self.run_command(command[1], (command[2] or "").strip())
+        if command := commands.parse(event.text):
+            if commands.find(command[0]):
+                self.prompt.clear()
+            await self.run_command(*command)
         elif self.app.conductor.busy:
             self.notify("A reply is running. Esc stops it.")
         else:
@@ -263,7 +261,7 @@ class ChatScreen(Screen[None]):
         """Run a command of the table, whichever way it was asked for."""
         command = commands.find(name)
         if command is None:
-            self.notify(f"There is no /{name}. F1 shows what there is.", severity="warning")
+            self.notify(commands.unknown(name), severity="warning")
             return
         try:
             await command.run(self, argument)
@@ -368,7 +366,9 @@ class ChatScreen(Screen[None]):
                 completion.action_cursor_up()
             case "down":
                 completion.action_cursor_down()
-            case _:
+            case "enter" if not self.prompt.completing:  # what was typed since has closed the list
+                self.prompt.action_send()
+            case _ if self.prompt.completing:
                 await self._complete(completion.chosen, run=event.key == "enter")
 
     @on(OptionList.OptionSelected, "Completion")
