@@ -1,6 +1,8 @@
 """The command line: one file for each command; this one joins them and turns errors into sentences."""
 
 import argparse
+import io
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -15,19 +17,49 @@ CANCELLED = 130  # what a shell expects after Ctrl-C
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is 0, 1 after an error, 2 for wrong usage, 130 after Ctrl-C."""
     parsed = parser().parse_args(arguments)
+    _prepare_output()
+    try:
+        code = _outcome(parsed)
+        print(end="", flush=True)
+        return code
+    except BrokenPipeError:  # the reader went away (`| head`)
+        _drop_output()
+        return 1
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        _drop_output()
+        tell(
+            LocalspecError(
+                f"the output cannot be written: {error.strerror or error}",
+                hint="make room, or send it elsewhere",
+            )
+        )
+        return 1
+
+
+def _outcome(parsed: argparse.Namespace) -> int:
     try:
         code: int = parsed.run(parsed)
-        sys.stdout.flush()
         return code
     except LocalspecError as error:
         tell(error)
         return 1
     except KeyboardInterrupt:
         return CANCELLED
-    except BrokenPipeError:
-        # The reader went away (`| head`); without this, flushing at exit would complain a second time.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+
+
+def _prepare_output() -> None:
+    """No character that a terminal lacks ends a command; what the library logs reads like other notes."""
+    logging.basicConfig(format="note: %(message)s")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def _drop_output() -> None:
+    """Let what is still buffered go nowhere, so that flushing at exit does not complain a second time."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def parser() -> argparse.ArgumentParser:
