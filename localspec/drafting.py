@@ -1,5 +1,6 @@
 """The drafting of a loaded pair: makes the strategy of each reply, and stores what the pair teaches."""
 
+import functools
 import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -90,7 +91,7 @@ class PairDrafting:
             if self._replies is not None and reply:
                 self._replies.add(reply)
         except OSError as error:
-            log.warning("what was learned about this pair could not be stored: %s", error)
+            tell_not_stored(settings.data_dir(), error.strerror or str(error))
 
     def calibrate(self, token: int, budget_seconds: float) -> None:
         """Measure what batches cost, unless that is known already; the caches end as they began."""
@@ -117,6 +118,11 @@ def lessons_key(files: PairFiles, plan: Plan, threads: int | None) -> dict[str, 
         "cache": f"{plan.kv_type}, {plan.draft_kv_type}",
         "build": f"{summary.binding_version} {summary.system_info}",
     }
+
+
+@functools.cache  # a folder that cannot be written is worth one sentence in a process
+def tell_not_stored(folder: Path, why: str) -> None:
+    log.warning("what is learned about pairs cannot be stored in %s: %s", folder, why)
 
 
 def identity(path: Path) -> str:

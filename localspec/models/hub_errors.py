@@ -6,7 +6,8 @@ from contextlib import suppress
 from localspec.errors import DownloadFailed, LocalspecError, UnknownPair
 
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
-_LATER = "What came so far is kept: run the same command again later."
+_LATER = "Run the same command again later; a pull goes on where it stopped."
+_ELSEWHERE = "Make the folder writable, or set LOCALSPEC_HOME to another one."
 
 
 class RevisionGone(DownloadFailed):
@@ -84,9 +85,13 @@ def of_system(error: OSError, name: str) -> DownloadFailed:
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return DownloadFailed(
             f"{name} cannot be stored: no permission to write{where}.",
-            hint="Make the folder writable, or set LOCALSPEC_HOME to another one.",
+            hint=_ELSEWHERE,
         )
-    return DownloadFailed(f"{name} cannot be stored: {error.strerror or error}{where}.", hint=_LATER)
+    no_folder = error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EEXIST)
+    return DownloadFailed(
+        f"{name} cannot be stored: {error.strerror or error}{where}.",
+        hint=_ELSEWHERE if no_folder else _LATER,
+    )
 
 
 def _of_status(status: int, name: str, token: str, wait: float | None) -> DownloadFailed:
