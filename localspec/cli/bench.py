@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     from localspec.measure.bench_summary import summarise
 
     files_of(arguments)
-    arguments.pair = one_pair(arguments)
+    arguments.pair = one_pair(arguments, "bench")
     prompts, began = chosen_prompts(arguments), perf_counter()
     with open_session(arguments, measures=True) as session, stop_on_interrupt(session) as stopped:
         drafter = session.draft_name or ("lookup" if arguments.draft == "lookup" else "")
@@ -198,11 +198,11 @@ def stop_on_interrupt(session: "Session") -> Iterator[threading.Event]:
         signal.signal(signal.SIGINT, before)
 
 
-def one_pair(arguments: argparse.Namespace) -> str | None:
+def one_pair(arguments: argparse.Namespace, command: str) -> str | None:
     """The pair from whichever place it was named in."""
     named = [name for name in (arguments.name, arguments.pair) if name]
     if len(named) > 1:
-        raise BadSetting("the pair was named twice", hint=f"localspec bench {named[0]}")
+        raise BadSetting("the pair was named twice", hint=f"localspec {command} {named[0]}")
     return named[0] if named else None
 
 

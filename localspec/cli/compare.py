@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from localspec.cli.options import Subparsers, add_pair_options, add_reply_options, reply_options
 from localspec.cli.run import CANCELLED, as_json, cancel_on_interrupt, open_session, prompt_of
+from localspec.errors import BadSetting
 from localspec.events import Cycle, Notice, Started
 
 if TYPE_CHECKING:
@@ -37,6 +38,10 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from localspec.measure.compare import Comparison, compare_events
 
+    if arguments.no_draft or arguments.depth == 0:
+        raise BadSetting(
+            "without drafting both sides would be plain decoding", hint="leave out --no-draft and --depth 0"
+        )
     prompt, options = prompt_of(arguments), reply_options(arguments)
     comparison: Comparison | None = None
     with open_session(arguments, measures=True) as session, cancel_on_interrupt(session):

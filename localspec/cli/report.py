@@ -5,7 +5,7 @@ from localspec.stats import Stats
 
 ENDINGS = {
     FinishReason.STOP: "",
-    FinishReason.LENGTH: " · cut: no room left",
+    FinishReason.LENGTH: " · cut at the token limit",
     FinishReason.CANCELLED: " · stopped",
 }
 MOSTLY_READING = 0.5  # of a reply's time: from here on a summary says where it went

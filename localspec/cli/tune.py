@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     from localspec.measure.tune import store, tune
 
     files_of(arguments)
-    arguments.pair = one_pair(arguments)
+    arguments.pair = one_pair(arguments, "tune")
     with open_session(arguments, measures=True) as session, stop_on_interrupt(session) as stopped:
         engine = session.engine
         progress = RoundLine()

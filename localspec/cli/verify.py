@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     if not arguments.seconds >= LEAST_SECONDS:
         raise BadSetting(f"{arguments.seconds:g} seconds are too few", hint="give 30 or more")
-    arguments.pair = one_pair(arguments)
+    arguments.pair = one_pair(arguments, "verify")
     progress = Progress()
     with open_session(arguments, measures=True) as session, stop_on_interrupt(session) as stopped:
         try:

@@ -139,6 +139,44 @@ def test_a_reader_that_goes_away_is_no_traceback():
     assert "Exception ignored" not in done.stderr
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="only Linux has a device that is always full")
+@pytest.mark.parametrize(
+    "arguments", ["pairs", "doctor", "run Hi --max-tokens 4", "run Hi --json --max-tokens 4"]
+)
+def test_output_that_cannot_be_written_is_one_sentence(arguments):
+    command = [sys.executable, "-m", "localspec", *arguments.split()]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
+    assert done.returncode == 1
+    assert "error: the output cannot be written: No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_a_terminal_without_a_character_gets_another_one(encoding):
+    command = [sys.executable, "-m", "localspec", "tune", "demo", "--seconds", "1", "--threads", "1"]
+    done = subprocess.run(
+        command, capture_output=True, timeout=120, env=os.environ | {"PYTHONIOENCODING": encoding}
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_home_that_cannot_be_written_is_noted_once(tmp_path):
+    (tmp_path / "data").touch()
+    done = shell(
+        *("Hi", "--pair", "demo", "--max-tokens", "4"), env=os.environ | {"LOCALSPEC_HOME": str(tmp_path)}
+    )
+    assert done.returncode == 0
+    assert done.stderr.count("cannot be stored") == 1
+    assert "note: what is learned about pairs cannot be stored" in done.stderr
+
+
+def test_a_reply_that_was_cut_names_the_limit(capsys):
+    *_, err = run(capsys, "Tell me a story", "--max-tokens", "4", "--pair", "demo")
+    assert "cut at the token limit" in err
+
+
 def not_a_gguf(folder):
     path = folder / "notes.gguf"
     path.write_text("these are my notes, not a model " * 50)

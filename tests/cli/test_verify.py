@@ -74,6 +74,10 @@ def test_what_cannot_be_verified_is_one_sentence_and_a_hint(arguments, capsys):
     assert "hint: " in err
 
 
+def test_a_pair_named_twice_is_answered_with_this_command(capsys):
+    assert "hint: localspec verify demo" in verify(capsys, "demo", "--pair", "demo")[2]
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="a console's Ctrl-C cannot be sent to one process there")
 def test_ctrl_c_keeps_what_was_found_and_exits_130():
     process = subprocess.Popen(
