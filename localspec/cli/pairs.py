@@ -63,16 +63,20 @@ def run(arguments: argparse.Namespace) -> int:
 def run_add(arguments: argparse.Namespace) -> int:
     from localspec.models.additions import add_pair
     from localspec.models.facts import ModelFacts
+    from localspec.models.hub_errors import of_system
     from localspec.models.proof import prove
     from localspec.models.references import open_reference, pin
-    from localspec.models.registry import Pair, PairKind
+    from localspec.models.registry import Pair, PairKind, all_pairs, users_pairs
+    from localspec.models.store import on_disk
 
     if arguments.depth < 1:
         raise BadSetting(f"A depth of {arguments.depth} drafts nothing.", hint="Use 1 or more.")
     target, draft = open_reference(arguments.target), open_reference(arguments.draft)
     prove(target.header, draft.header)
-    path = add_pair(
-        Pair(
+    users = {pair.name for pair in users_pairs()}
+    known = {pair.name for pair in all_pairs()}
+    try:
+        pair = Pair(
             name=arguments.name,
             kind=PairKind.SIMPLE,
             target=pin(target),
@@ -81,9 +85,13 @@ def run_add(arguments: argparse.Namespace) -> int:
             context=ModelFacts.from_header(target.header).context,
             starting_depth=arguments.depth,
         )
-    )
-    print(f"{arguments.name} is in {path}", file=sys.stderr)
-    print(f"localspec pull {arguments.name}")
+        path = add_pair(pair)
+    except OSError as error:
+        raise of_system(error, arguments.name) from error
+    print(f"{pair.name} is in {path}", file=sys.stderr)
+    if pair.name in known:
+        print(f"It replaces {'your earlier' if pair.name in users else 'the built-in'} pair {pair.name}.")
+    print(f"localspec run --pair {pair.name}" if on_disk(pair) else f"localspec pull {pair.name}")
     return 0
 
 

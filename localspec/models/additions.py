@@ -1,4 +1,4 @@
-"""Writing pairs into the user's own models.toml."""
+"""Writing pairs into the user's own models.toml, and taking them out of it."""
 
 import json
 import re
@@ -23,13 +23,20 @@ def add_pair(pair: Pair) -> Path:
         if path.exists()
         else "# Your own pairs; the fields are explained in localspec's models.toml.\n"
     )
-    kept = [
-        block
-        for block in re.split(r"^(?=\[\[pair\]\])", text, flags=re.MULTILINE)
-        if not _defines(block, pair.name)
-    ]
-    write_text_atomically(path, "".join(kept).rstrip() + "\n\n" + _block(pair))
+    write_text_atomically(path, _without(text, pair.name).rstrip() + "\n\n" + _block(pair))
     return path
+
+
+def take_out(name: str) -> Path:
+    """Take a pair out of the user's file, which is returned; the files of the pair stay where they are."""
+    path = user_file()
+    write_text_atomically(path, _without(path.read_text("utf-8"), name).rstrip() + "\n")
+    return path
+
+
+def _without(text: str, name: str) -> str:
+    blocks = re.split(r"^(?=\[\[pair\]\])", text, flags=re.MULTILINE)
+    return "".join(block for block in blocks if not _defines(block, name))
 
 
 def _defines(block: str, name: str) -> bool:

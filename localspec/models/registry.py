@@ -110,8 +110,12 @@ def user_file() -> Path:
 def all_pairs() -> tuple[Pair, ...]:
     """Every known pair, localspec's own first; one in the user's file replaces one of the same name."""
     own = _read(registry_file(), relative_to=_PACKAGE)
-    users = _read(user_file(), relative_to=user_file().parent) if user_file().is_file() else ()
-    return tuple({pair.name: pair for pair in (*own, *users)}.values())
+    return tuple({pair.name: pair for pair in (*own, *users_pairs())}.values())
+
+
+def users_pairs() -> tuple[Pair, ...]:
+    """The pairs of the user's own models.toml."""
+    return _read(user_file(), relative_to=user_file().parent) if user_file().is_file() else ()
 
 
 def find(name: str) -> Pair:

@@ -15,7 +15,7 @@ from localspec.cli import main
 from localspec.cli.offer import fetch_if_wanted, offer_download, question
 from localspec.models import store
 from localspec.models.additions import add_pair
-from localspec.models.registry import find
+from localspec.models.registry import find, user_file
 from localspec.models.resolve import PairNotOnDisk
 from tests.models.mutations import taken_apart
 
@@ -84,10 +84,58 @@ def test_list_and_rm(known, capsys):
     assert main(["rm", "tiny", "--json"]) == 0
     removed = json.loads(capsys.readouterr().out)
     assert removed["freed_bytes"] == known.target.size + known.draft.size
+    assert removed["taken_out_of"] == str(user_file())
     assert main(["list"]) == 0
+    assert main(["pairs"]) == 0
     assert "tiny" not in capsys.readouterr().out
-    assert main(["rm", "tiny"]) == 0
-    assert "nothing of tiny" in capsys.readouterr().out
+    assert main(["rm", "llama-3-8b+1b"]) == 0
+    assert "nothing of llama-3.1-8b+1b" in capsys.readouterr().out
+
+
+def test_rm_takes_a_users_pair_out_and_keeps_the_users_files(tiny_gguf, capsys):
+    target, draft = tiny_gguf(), tiny_gguf(layers=1)
+    assert main(["pairs", "add", "mine", "--target", str(target), "--draft", str(draft)]) == 0
+    assert main(["rm", "mine"]) == 0
+    told = capsys.readouterr().out
+    assert "it is a file of yours" in told
+    assert "mine is no longer in" in told
+    assert target.exists()
+    assert main(["rm", "mine"]) == 1
+
+
+def test_the_embedded_pair_cannot_be_removed(capsys):
+    assert main(["rm", "demo"]) == 1
+    assert "the embedded pair cannot be removed" in capsys.readouterr().err
+
+
+def test_pairs_add_says_what_it_replaces_and_how_to_run_it(tiny_gguf, capsys):
+    files = ["--target", str(tiny_gguf()), "--draft", str(tiny_gguf(layers=1))]
+    assert main(["pairs", "add", "demo", *files]) == 0
+    told = capsys.readouterr().out
+    assert "It replaces the built-in pair demo." in told
+    assert "localspec run --pair demo" in told
+    assert main(["pairs", "add", "demo", *files]) == 0
+    assert "It replaces your earlier pair demo." in capsys.readouterr().out
+
+
+def test_pairs_add_into_a_home_that_cannot_be_written_is_one_sentence(
+    tiny_gguf, tmp_path, monkeypatch, capsys
+):
+    files = ["--target", str(tiny_gguf()), "--draft", str(tiny_gguf(layers=1))]
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path / "file" / "home"))
+    assert main(["pairs", "add", "mine", *files]) == 1
+    told = capsys.readouterr().err
+    assert "error: mine cannot be stored" in told
+    assert "LOCALSPEC_HOME" in told
+
+
+def test_info_without_a_network_does_not_speak_of_kept_bytes(known, monkeypatch, capsys):
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    assert main(["info", "tiny"]) == 1
+    told = capsys.readouterr().err
+    assert "cannot be reached" in told
+    assert "kept" not in told
 
 
 def test_pairs_add_pins_files_of_the_hub(served, capsys):
