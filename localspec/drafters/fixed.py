@@ -1,7 +1,6 @@
 """Strategies without judgement: a drafter at a constant depth, and no drafting at all."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from localspec.events import Cycle, Mode
 from localspec.speculation.protocols import Drafter, Proposal
@@ -40,7 +39,7 @@ class Fixed:
 
     def propose(self, tokens: Sequence[int], room: int) -> Proposal:
         depth = min(self._depth, room)
-        return replace(self._drafter.propose(tokens, depth), depth=depth) if depth else Proposal()
+        return self._drafter.propose(tokens, depth) if depth else Proposal()
 
     def settle(self, tokens: Sequence[int]) -> None:
         self._drafter.settle(tokens)

@@ -42,6 +42,7 @@ class ModelDrafter:
             q=tuple(draw.q for draw in draws),
             confidences=tuple(draw.confidence for draw in draws),
             source=Source.MODEL,
+            depth=max(limit, 0),
         )
 
     def settle(self, tokens: Sequence[int]) -> None:

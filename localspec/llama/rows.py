@@ -1,6 +1,7 @@
 """Reads what a decode left in llama.cpp's output buffers, without copying it."""
 
 import ctypes
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,7 +30,7 @@ class FullRows:
         if (found := self._known.get((address, count))) is None:
             found = self._view(address, count)
         whole, rows = found
-        _check_finite(whole)
+        _check_finite(whole[-1])
         return rows
 
     def _view(self, address: int, count: int) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
@@ -53,7 +54,7 @@ class TopRows:
             raise BackendFailure("llama.cpp returned no candidates", hint="switch backend top-k off")
         ids = _array(_get_top_ids(context, -count), ctypes.c_int32, (count, k), self._vocab_size)
         logits = _array(_get_top_logits(context, -count), ctypes.c_float, (count, k), self._vocab_size)
-        _check_finite(logits)
+        _check_finite(logits[-1])
         return [self._make(ids[row], logits[row]) for row in range(count)]
 
 
@@ -66,9 +67,13 @@ def _array(address: int, kind: Any, shape: tuple[int, int], stride: int) -> np.n
     return view
 
 
-def _check_finite(rows: np.ndarray) -> None:
-    """A broken row has a maximum that is NaN or infinite; -inf for single tokens is legal (masked ones)."""
-    if not np.isfinite(rows.max(axis=1)).all():
+def _check_finite(row: np.ndarray) -> None:
+    """A broken row has a maximum that is NaN or infinite; -inf for single tokens is legal (masked ones).
+
+    The last row stands for its batch: what is broken before it reaches it through the cache. The sampler chain
+    looks at every row that it uses.
+    """
+    if not math.isfinite(row.max()):
         raise BackendFailure(
             "the model produced numbers that are not finite",
             hint="the file may be damaged, or this quantisation overflows on this device: try another one",
