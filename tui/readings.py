@@ -10,18 +10,23 @@ from .widgets.meter import Reading
 def title(conductor: Conductor) -> str:
     """Pair, drafting and temperature."""
     settings = conductor.settings
-    name = conductor.pair_name or "no pair"
-    drafting = "draft on" if settings.speculate else "draft off"
-    if conductor.ready and not conductor.ready.draft:
-        drafting = "no draft"
-    parts = [name, drafting]
+    parts = [conductor.pair_name or "no pair", drafting(conductor)]
     if settings.speculate and settings.depth not in (None, "auto"):
         parts.append(f"depth {settings.depth}")
     if settings.temperature is not None:
         parts.append(f"T {settings.temperature:g}")
     if settings.seed is not None:
         parts.append(f"seed {settings.seed}")
-    return " · ".join(parts)
+    return " · ".join(part for part in parts if part)
+
+
+def drafting(conductor: Conductor) -> str:
+    """Who drafts; "" while nothing is loaded that could."""
+    if not conductor.settings.speculate or conductor.settings.depth == 0:
+        return "draft off"
+    if conductor.ready is None:
+        return ""
+    return "draft on" if conductor.ready.draft else "lookup"
 
 
 def status(conductor: Conductor, pull: PullProgress | None) -> str:
