@@ -3,7 +3,7 @@
 from textual.content import Content
 from textual.widgets import Static
 
-from ..commands import COMMANDS
+from ..commands import COMMANDS, Command
 
 
 class TitleBar(Static):
@@ -49,7 +49,7 @@ class StatusLine(Static):
 
 
 class KeyLine(Static):
-    """The keys worth knowing, from the command table; a click runs one."""
+    """The keys worth knowing, from the command table; help stays when there is little room. A click runs one."""
 
     def __init__(self) -> None:
         super().__init__(id="keys")
@@ -58,10 +58,15 @@ class KeyLine(Static):
         self.on_resize()
 
     def on_resize(self) -> None:
-        line = Content("↵ send  ⇧↵ line")
-        for command in (command for command in COMMANDS if command.footer):
-            label = f"{command.key_label} {command.footer}"
-            if line.cell_length + len(label) + 2 > self.content_size.width:
+        *others, last = (command for command in COMMANDS if command.footer)
+        line, end = Content("↵ send  ⇧↵ line"), _key(last)
+        for key in map(_key, others):
+            if line.cell_length + key.cell_length + end.cell_length > self.content_size.width:
                 break
-            line += Content("  ") + Content.from_markup(f"[@click=screen.{command.action}]{label}[/]")
-        self.update(line, layout=False)
+            line += key
+        self.update(line + end, layout=False)
+
+
+def _key(command: Command) -> Content:
+    label = f"{command.key_label} {command.footer}"
+    return Content("  ") + Content.from_markup(f"[@click=screen.{command.action}]{label}[/]")

@@ -1,0 +1,55 @@
+"""The lines around the conversation say what is true, at every width."""
+
+import pytest
+from driving import running
+from localspec.tui.conductor import Conductor
+from localspec.tui.widgets.lines import KeyLine, TitleBar
+from scripted_engine import ScriptedEngine, ScriptedWorkshop
+
+from localspec.engine.messages import Died, Failure, Load, Ready, ReplySettings
+from localspec.tui import readings
+
+READY = Ready("demo", "target", "draft", 8192, 0.4)
+LOOKUP = Ready("demo", "target", "", 8192, 0.4)
+FAILED = Failure("NotOnDisk", "It is not here.", "")
+DIED = Died("It is gone.", "")
+
+
+def conductor(*reports, **settings):
+    made = Conductor(ScriptedEngine(ScriptedWorkshop()), Load(), ReplySettings(**settings))
+    for report in reports:
+        made.took(report)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("state", "title"),
+    [
+        (conductor(), "no pair"),
+        (conductor(FAILED), "no pair"),
+        (conductor(READY), "demo · draft on"),
+        (conductor(READY, DIED), "demo"),
+        (conductor(LOOKUP), "demo · lookup"),
+        (conductor(LOOKUP, DIED), "demo"),
+        (conductor(READY, speculate=False), "demo · draft off"),
+        (conductor(READY, depth=0), "demo · draft off · depth 0"),
+    ],
+)
+def test_the_title_names_who_drafts_only_where_somebody_does(state, title):
+    assert readings.title(state) == title
+
+
+async def test_the_title_follows_a_load_that_fails(tmp_path):
+    async with running(tmp_path) as chat:
+        await chat.type("/pair llama-3-70b+8b")
+        await chat.until(lambda: chat.remarks)
+        assert "draft" not in str(chat.screen.query_one(TitleBar).content)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 90, 120])
+async def test_help_stays_among_the_keys(tmp_path, width):
+    async with running(tmp_path, size=(width, 24)) as chat:
+        line = chat.screen.query_one(KeyLine)
+        text = str(line.content)
+        assert text.endswith("  f1 help")
+        assert len(text) <= line.content_size.width
