@@ -210,6 +210,8 @@ async def open_conversation(screen: "ChatScreen", conversation: conversations.Co
 
 async def export(screen: "ChatScreen", argument: str) -> None:
     dialogue = screen.dialogue
+    if _busy(screen):
+        return
     if not dialogue.messages:
         screen.notify("There is nothing to export yet.")
         return

@@ -147,6 +147,17 @@ async def test_export_and_copy(tmp_path, monkeypatch):
         await chat.until(lambda: chat.app.clipboard == chat.screen.dialogue.messages[-1].content)
 
 
+async def test_a_reply_that_runs_is_not_exported(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    async with running(tmp_path, gate=Gate(hold_after=3)) as chat:
+        await chat.type("why?")
+        await chat.until(lambda: chat.app.conductor.busy)
+        await chat.type("/export out.md")
+        await chat.until(lambda: chat.notices)
+        assert not chat.remarks
+        assert not (tmp_path / "out.md").exists()
+
+
 async def test_a_theme_is_tried_and_left_as_it_was(tmp_path):
     async with running(tmp_path) as chat:
         await chat.type("/theme")
