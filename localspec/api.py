@@ -50,6 +50,9 @@ def load(
     fetches a pair that is not here; remember_replies keeps replies to draft from later; on_stage is told what
     is being done. Raises LocalspecErrors.
     """
+    for name, path in (("pair", pair), ("target", target), ("draft", draft)):
+        if path is not None and not isinstance(path, str | Path):
+            raise BadSetting(f"{name} is of type {type(path).__name__}", hint="give a text or a Path")
     settings = Settings.load(
         pair=None if target else pair,
         context=context_length,

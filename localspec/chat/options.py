@@ -1,7 +1,7 @@
 """What a caller may ask of one reply: every name once, with its default and its check."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, TypedDict
 
@@ -89,7 +89,7 @@ def request_from(options: Mapping[str, Any], defaults: Sampling) -> Request:
     depth = rest.pop("depth", "auto")
     request = Request(
         sampling=replace(defaults, **chain),
-        stop=(stop,) if isinstance(stop, str) else tuple(stop),
+        stop=(stop,) if isinstance(stop, str) or not isinstance(stop, Iterable) else tuple(stop),
         depth=None if depth == "auto" else depth,
         grammar=grammar_from(options),
         tools=read_tools(options["tools"]) if options.get("tools") else (),
@@ -112,6 +112,9 @@ def grammar_from(options: Mapping[str, Any]) -> Grammar | None:
 
 
 def check(request: Request) -> None:
+    for name, value in (("speculate", request.speculate), ("think", request.think)):
+        if value is not None and not isinstance(value, bool):
+            raise BadSetting(f"{name} is {value!r}", hint="give True or False")
     if request.max_tokens is not None and not is_count(request.max_tokens, at_least=1):
         raise BadSetting(f"max_tokens is {request.max_tokens!r}", hint="give a whole number of at least 1")
     if request.depth is not None and not is_count(request.depth, at_least=0):

@@ -174,6 +174,8 @@ class Session:
     def stream_complete(self, text: str, **options: Unpack[ReplyOptions]) -> Iterator[Event]:
         """The same as `complete`, event by event."""
         request = self._request(options)
+        if not isinstance(text, str):
+            raise BadSetting(f"the text is of type {type(text).__name__}", hint="give a str to continue")
         tokens = self._engine.vocabulary.tokenize(text, parse_special=True, add_special=True)
         if not tokens:
             raise BadSetting("the text is empty", hint="give at least one character to continue")
@@ -184,13 +186,20 @@ class Session:
         return self._generate(tokens, request, text_stream, constraint)
 
     def _request(self, options: Mapping[str, Any]) -> Request:
+        self._require_open()
         given = {name: value for name, value in options.items() if value is not None}
         return request_from({**self._defaults, **given}, self._engine.sampling)
 
+    def _require_open(self) -> None:
+        if self._closed:
+            raise BadSetting("this session is closed", hint="load the pair again: localspec.load(...)")
+
     def _converse(self, messages: tuple[Message, ...], request: Request) -> Iterator[Event]:
-        fitted = self._fitter(request).fit(
-            messages, trim=request.overflow == "trim", dropped_before=self._dropped_turns
-        )
+        with self._working:
+            self._require_open()
+            fitted = self._fitter(request).fit(
+                messages, trim=request.overflow == "trim", dropped_before=self._dropped_turns
+            )
         self._dropped_turns, prompt = fitted.dropped_turns, fitted.prompt
         template = self._engine.template
         stops = (*template.stops, *request.stop)

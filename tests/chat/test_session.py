@@ -267,6 +267,14 @@ def test_closing_while_a_reply_is_being_read_ends_it():
     assert list(events) == []
 
 
+def test_a_closed_session_says_so_and_touches_no_model():
+    with session_of()[0] as session:
+        late = session.stream("asked before, read after", **GREEDY)
+    for ask in (lambda: session.run("hi"), lambda: session.complete("hi"), lambda: next(late)):
+        with pytest.raises(BadSetting, match="closed"):
+            ask()
+
+
 def test_notices_are_said_once():
     session, *_ = session_of(draft=False)
     first = [e.text for e in session.stream("one", **GREEDY, max_tokens=2) if isinstance(e, Notice)]
@@ -305,6 +313,9 @@ def test_the_same_seed_gives_the_same_reply_and_no_seed_a_fresh_one(rule):
         ({"stop": [""]}, "stop"),
         ({"rule": "magic"}, "magic"),
         ({"overflow": "ignore"}, "overflow"),
+        ({"stop": 3}, "stop"),
+        ({"speculate": "no"}, "speculate"),
+        ({"think": 3}, "think"),
         ({"top_p": float("nan")}, "top_p"),
     ],
 )
