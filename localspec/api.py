@@ -135,6 +135,7 @@ class _Loaded:
 
 _loaded: _Loaded | None = None
 _loading = threading.Lock()
+_replying = threading.Lock()  # `run` from several threads takes turns
 
 
 def run(
@@ -151,7 +152,10 @@ def run(
     The pair stays loaded for the next call until another one is asked for, or `unload()`.
     Options: see `localspec.chat.options.ReplyOptions`.
     """
-    return last_reply(stream(prompt_or_messages, pair=pair, target=target, draft=draft, pull=pull, **options))
+    with _replying:
+        return last_reply(
+            stream(prompt_or_messages, pair=pair, target=target, draft=draft, pull=pull, **options)
+        )
 
 
 def stream(
