@@ -18,7 +18,7 @@ from localspec.conversations import Conversation
 from localspec.engine.client import Engine
 from localspec.engine.messages import Load, ReplySettings
 
-from . import collector, preferences
+from . import collector, preferences, themes
 from .conductor import Conductor
 from .dialogue import Dialogue
 from .librarian import Librarian
@@ -26,7 +26,6 @@ from .palette import CommandProvider
 from .preferences import Preferences
 from .prompt_history import PromptHistory
 from .screens.chat import ChatScreen
-from .themes import LOCALSPEC
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +60,9 @@ class ChatApp(App[None]):
         self.librarian = Librarian(setup.make_engine)
         self.prompt_history = PromptHistory.load(setup.folder / "prompts.jsonl")
         self.preferences: Preferences = preferences.load(setup.folder / "chat.json")
-        self.register_theme(LOCALSPEC)
+        self.register_theme(themes.LOCALSPEC)
         wanted = setup.theme or self.preferences.theme
-        self.theme = wanted if wanted in self.available_themes else LOCALSPEC.name
+        self.theme = wanted if wanted in self.available_themes else themes.LOCALSPEC.name
 
     def get_default_screen(self) -> Screen[None]:
         if self.setup.resumed is not None:
@@ -143,8 +142,10 @@ class ChatApp(App[None]):
 
 
 def chat(setup: Setup) -> int:
-    """Run the chat until the person leaves; the exit code."""
+    """Run the chat until the person leaves; the exit code. Raises BadSetting for an unknown theme."""
     app = ChatApp(setup)
+    if setup.theme:
+        themes.check(setup.theme, app.available_themes)
     with collector.unhurried():
         app.run()
     return app.return_code or 0

@@ -1,8 +1,12 @@
 """Our own theme; the ones that come with Textual are on offer as well."""
 
+import difflib
+from collections.abc import Collection
 from typing import Final
 
 from textual.theme import Theme
+
+from localspec.errors import BadSetting
 
 LOCALSPEC: Final = Theme(
     name="localspec",
@@ -18,3 +22,10 @@ LOCALSPEC: Final = Theme(
     error="#d1605e",
     dark=True,
 )
+
+
+def check(name: str, known: Collection[str]) -> None:
+    """Raises BadSetting with the nearest names when there is no such theme."""
+    if name not in known:
+        near = difflib.get_close_matches(name, known) or sorted(known)
+        raise BadSetting(f"there is no theme {name!r}", hint=f"themes: {', '.join(near)}")

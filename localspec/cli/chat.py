@@ -43,6 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.resume is not None:
         resumed = conversations.find(folder / CONVERSATIONS, arguments.resume)
     load = load_request(arguments, resumed.pair if resumed else "")
+    settings = reply_settings(arguments)
     engine = EngineProcess()
     engine.start()
     engine.send(load)
@@ -55,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
             make_engine=EngineProcess,
             folder=folder,
             load=load,
-            settings=reply_settings(arguments),
+            settings=settings,
             system=Settings.load(system=arguments.system).system or "",
             resumed=resumed,
             theme=arguments.theme,
@@ -81,8 +82,25 @@ def is_known(pair: str) -> bool:
 
 
 def reply_settings(arguments: argparse.Namespace) -> ReplySettings:
-    """How replies are made; the system prompt belongs to the conversation."""
+    """How replies are made; the system prompt belongs to the conversation. Raises BadSetting."""
+    from localspec.chat.options import request_from
+    from localspec.speculation.sampling import Sampling
+
     options = reply_options(arguments)
     options.pop("system", None)
+    # Checked before the chat opens: a wrong one would fail every message in it.
+    check_rule(options.get("rule", "auto"))
+    request_from(options, Sampling())
     options["stop"] = tuple(options.get("stop", ()))
     return ReplySettings(**options, speculate=not arguments.no_draft)
+
+
+def check_rule(name: str) -> None:
+    if name == "auto":
+        return
+    from localspec.speculation.verification import RULES  # with numpy: only for those who name a rule
+
+    if name not in RULES:
+        raise BadSetting(
+            f"there is no verification rule called {name!r}", hint=f"use one of {', '.join(RULES)}"
+        )

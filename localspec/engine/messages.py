@@ -34,6 +34,10 @@ class ReplySettings:
     depth: int | str | None = None  # tokens drafted in a cycle, or "auto"
     speculate: bool = True
     think: bool | None = None
+    json_schema: str | None = None
+    compact_json: bool | None = None
+    regex: str | None = None
+    grammar: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

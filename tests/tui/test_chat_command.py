@@ -23,6 +23,36 @@ def test_options_reach_the_engine():
     assert chat.reply_settings(arguments) == ReplySettings(temperature=0.5, depth="auto", stop=("END",))
 
 
+@pytest.mark.parametrize(
+    ("words", "wrong"),
+    [
+        (("--temperature", "-3"), "temperature"),
+        (("--top-p", "2"), "top_p"),
+        (("--max-tokens", "0"), "max_tokens"),
+        (("--depth", "-1"), "depth"),
+        (("--rule", "magic"), "rule"),
+    ],
+)
+def test_a_reply_option_that_no_message_could_use_is_refused_at_once(words, wrong):
+    with pytest.raises(BadSetting, match=wrong) as refused:
+        chat.reply_settings(parse(*words))
+    assert refused.value.hint
+
+
+def test_what_an_answer_must_match_reaches_the_engine():
+    assert chat.reply_settings(parse("--regex", "yes|no")) == ReplySettings(regex="yes|no")
+
+
+def test_an_unknown_theme_is_refused_with_those_near_it(tmp_path):
+    from localspec.tui.app import Setup, chat
+    from scripted_engine import ScriptedEngine, ScriptedWorkshop
+
+    setup = Setup(ScriptedEngine(ScriptedWorkshop()), ScriptedEngine, tmp_path, theme="nrod")
+    with pytest.raises(BadSetting, match="nrod") as refused:
+        chat(setup)
+    assert "nord" in refused.value.hint
+
+
 def test_no_draft_neither_loads_nor_uses_a_draft():
     arguments = parse("--no-draft")
     assert chat.load_request(arguments, "") == Load(speculate=False)
