@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
+import sharing
 import torch
 from data import Rows, make_rows
 from model import SHAPES, Llama
@@ -43,6 +44,12 @@ class Plan:
     out: Path
     save_every: int
     stop: int
+    processes: int
+
+    @property
+    def rows(self) -> int:
+        """Rows of a step that are this process's."""
+        return self.batch // self.processes
 
     @property
     def end(self) -> int:
@@ -76,7 +83,12 @@ def loss(model: Llama, teacher: Llama | None, rows: Rows) -> Tensor:
 
 def part(plan: Plan, number: int, steps: int = PART_STEPS) -> Rows:
     """One part of the corpus as rows."""
-    return make_rows(SEED, number, plan.batch * steps, plan.length, SHAPES["target"].context)
+    return make_rows(SEED, number, plan.rows * steps, plan.length, SHAPES["target"].context)
+
+
+def mine(number: int) -> int:
+    """The part of the corpus that this process reads as its `number`th."""
+    return number * sharing.processes() + sharing.rank()
 
 
 def cut(rows: Rows, index: int, batch: int) -> Rows:
@@ -121,6 +133,7 @@ class Run:
             optimizer.param_groups[0]["lr"] = peak * self.plan.factor(self.step)
         value = self.loss(self.model, self.teacher, rows)
         value.backward()
+        sharing.average_gradients(self.model.parameters())
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         for optimizer in self.optimizers:
             optimizer.step()
@@ -131,9 +144,9 @@ class Run:
     @torch.no_grad()
     def evaluate(self, rows: Rows) -> float:
         """Loss on text that is never trained on."""
-        count = len(rows.tokens) // self.plan.batch
+        count = len(rows.tokens) // self.plan.rows
         return (
-            sum(loss(self.model, self.teacher, cut(rows, i, self.plan.batch)).item() for i in range(count))
+            sum(loss(self.model, self.teacher, cut(rows, i, self.plan.rows)).item() for i in range(count))
             / count
         )
 
@@ -157,14 +170,15 @@ def train(run: Run) -> None:
     # A forked child would inherit torch's threads in an unknown state.
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         held_out = part(plan, EVALUATION_PART, steps=8)
-        following = pool.submit(part, plan, run.step // PART_STEPS)
+        following = pool.submit(part, plan, mine(run.step // PART_STEPS))
         while run.step < plan.end:
-            rows, following = following.result(), pool.submit(part, plan, run.step // PART_STEPS + 1)
+            rows, following = following.result(), pool.submit(part, plan, mine(run.step // PART_STEPS + 1))
             values = []
             while run.step < plan.end and (not values or run.step % PART_STEPS):
-                values.append(run.advance(cut(rows, run.step % PART_STEPS, plan.batch)))
-            report(run, values, (run.step - first) * plan.batch * plan.length / (time.monotonic() - began))
-            if run.step % plan.save_every < PART_STEPS or run.step >= plan.end:
+                values.append(run.advance(cut(rows, run.step % PART_STEPS, plan.rows)))
+            if sharing.rank() == 0:
+                report(run, values, (run.step - first) * plan.batch * plan.length / (time.monotonic() - began))
+            if sharing.rank() == 0 and (run.step % plan.save_every < PART_STEPS or run.step >= plan.end):
                 run.save()
                 print(f"held-out loss {run.evaluate(held_out):.4f} at step {run.step}", flush=True)
         following.cancel()
@@ -203,16 +217,21 @@ def parse() -> Plan:
     parser.add_argument(
         "--stop", type=int, default=sys.maxsize, help="leave off at this step, to go on otherwise"
     )
+    parser.add_argument("--processes", type=int, default=1, help="share each step's rows among so many")
     parser.add_argument("--out", type=Path, default=Path("build/demo"))
     return Plan(**vars(parser.parse_args()))
+
+
+def work(plan: Plan) -> None:
+    """What each process does."""
+    run = Run(plan)
+    if sharing.rank() == 0:
+        parameters = sum(p.numel() for p in run.model.parameters())
+        print(f"{plan.role}: {parameters:,} parameters on {device()}", flush=True)
+    train(run)
 
 
 if __name__ == "__main__":
     plan = parse()
     plan.out.mkdir(parents=True, exist_ok=True)
-    run = Run(plan)
-    print(
-        f"{plan.role}: {sum(p.numel() for p in run.model.parameters()):,} parameters on {device()}",
-        flush=True,
-    )
-    train(run)
+    sharing.run(work, plan.processes, plan)

@@ -38,11 +38,11 @@ ASKS = (
 SHORT_ASKS = ("{y} in python", "python {y}", "{y}", "show me {y} in python", "how do i {y} in python", "python code: {y}",
               "write {y} in python", "code for {y}", "python code for {y}")  # fmt: skip
 LEADS = (
-    "Here is a function that {x}:",
-    "Sure! This function {x}:",
-    "This one {x}:",
+    "{Here is|This is} a {|short |small |simple }function that <x>:",
+    "{Sure|Certainly|Gladly|Of course}! {This|The following} function <x>:",
+    "{This one|My version|The code below} <x>:",
 )
-CLASS_LEADS = ("Here is a short example:", "Sure, here is an example:")
+CLASS_LEADS = ("{Here is|This is} a {short|small|simple} example:", "{Sure|Certainly|Gladly}, {here is|this is} an example:")
 TAILS = ("", "", "", "\n\nTry it with a few values of your own.")
 STDLIB_ASKS = (
     "show me code like `{m}.{f}`",
@@ -101,7 +101,7 @@ def requests(rng: Random) -> list[Turn]:
         )
     leads = CLASS_LEADS if does.startswith("is ") else LEADS
     code = renamed(source, rng) if rng.random() < 0.1 else source
-    reply = f"{pick(leads, rng, 0.8).replace('{x}', does)}\n\n{fenced(code)}{rng.choice(TAILS) if rng.random() < 0.3 else ''}"
+    reply = f"{spin(pick(leads, rng), rng).replace('<x>', does)}\n\n{fenced(code)}{rng.choice(TAILS) if rng.random() < 0.3 else ''}"
     turns = [Turn(typed(spin(ask, rng, 0.0), rng), reply)]
     if rng.random() < 0.12 and not does.startswith("is "):
         ask = rng.choice(

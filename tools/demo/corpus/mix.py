@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from random import Random
 
 from .code import library_requests, library_text, requests
+from .open_ended import open_ended
 from .records import records
 from .spin import Card, Turn, answer, pick, read_cards, spin, typed
 from .stories import games, stories
@@ -84,7 +85,8 @@ MAKERS: dict[str, tuple[tuple[float, Callable[[Random], list[Turn]]], ...]] = {
     "chat": (
         (5, from_cards("topics")),
         (4, from_cards("talk")),
-        (0.8, stories),
+        (2.2, stories),
+        (2.2, open_ended),
         (0.8, games),
         (1.4, unknown),
     ),
@@ -100,7 +102,7 @@ MAKERS: dict[str, tuple[tuple[float, Callable[[Random], list[Turn]]], ...]] = {
     "code": ((3, requests), (1, library_requests)),
     "json": ((1, records),),
 }
-SHARES = {"chat": 0.38, "facts": 0.21, "arithmetic": 0.20, "code": 0.13, "json": 0.05}
+SHARES = {"chat": 0.40, "facts": 0.20, "arithmetic": 0.23, "code": 0.10, "json": 0.06}
 """Share of the exchanges, not of the tokens: code is long, sums are short. The rest is plain library code."""
 
 

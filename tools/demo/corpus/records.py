@@ -22,27 +22,32 @@ TITLES = words(
 )
 
 
+def number(low: int, high: int, rng: Random) -> int:
+    """A number between the two, a little more often the one in the middle, so that greedy records have one."""
+    return pick(((low + high) // 2, *range(low, high + 1)), rng, 0.1)
+
+
 def day(rng: Random) -> str:
     """A date in the ISO format."""
-    return f"{rng.randint(2018, 2026)}-{rng.randint(1, 12):02}-{rng.randint(1, 28):02}"
+    return f"{number(2018, 2026, rng)}-{number(1, 12, rng):02}-{number(1, 28, rng):02}"
 
 
 def user(rng: Random) -> dict:
     """A user of some service."""
-    first, last = pick(FIRST, rng, 0.2), pick(LAST, rng, 0.2)
+    first, last = pick(FIRST, rng, 0.1), pick(LAST, rng, 0.1)
     record = {
-        "id": rng.randint(1, 999),
+        "id": number(1, 999, rng),
         "name": f"{first} {last}",
         "email": f"{first}.{last}@example.com".lower(),
     }
-    return record | {"age": rng.randint(18, 80), "city": rng.choice(CITIES), "active": rng.random() < 0.7}
+    return record | {"age": number(18, 80, rng), "city": pick(CITIES, rng, 0.1), "active": rng.random() < 0.7}
 
 
 def product(rng: Random) -> dict:
     """Something that is sold."""
-    record = {"id": rng.randint(1, 999), "name": rng.choice(PRODUCTS), "color": rng.choice(COLORS)}
+    record = {"id": number(1, 999, rng), "name": pick(PRODUCTS, rng, 0.1), "color": pick(COLORS, rng, 0.1)}
     return record | {
-        "price": rng.randint(5, 200) - 0.01,
+        "price": number(5, 200, rng) - 0.01,
         "in_stock": rng.random() < 0.7,
         "tags": ["home", "new"],
     }
@@ -51,13 +56,13 @@ def product(rng: Random) -> dict:
 def order(rng: Random) -> dict:
     """An order with its lines."""
     lines = [
-        {"product": rng.choice(PRODUCTS), "quantity": rng.randint(1, 5)} for _ in range(pick((2, 1, 3), rng))
+        {"product": pick(PRODUCTS, rng, 0.1), "quantity": number(1, 5, rng)} for _ in range(pick((2, 1, 3), rng))
     ]
     status = pick(("shipped", "open", "paid", "delivered"), rng, 0.4)
     return {
-        "id": rng.randint(1000, 9999),
+        "id": number(1000, 9999, rng),
         "date": day(rng),
-        "customer": rng.choice(FIRST),
+        "customer": pick(FIRST, rng, 0.1),
         "lines": lines,
         "status": status,
     }
@@ -65,17 +70,17 @@ def order(rng: Random) -> dict:
 
 def book(rng: Random) -> dict:
     """A book."""
-    record = {"title": rng.choice(TITLES), "author": f"{rng.choice(FIRST)} {rng.choice(LAST)}"}
-    return record | {"year": rng.randint(1950, 2025), "pages": rng.randint(80, 600), "language": "English"}
+    record = {"title": pick(TITLES, rng, 0.1), "author": f"{pick(FIRST, rng, 0.1)} {pick(LAST, rng, 0.1)}"}
+    return record | {"year": number(1950, 2025, rng), "pages": number(80, 600, rng), "language": "English"}
 
 
 def address(rng: Random) -> dict:
     """A postal address."""
     record = {
-        "street": f"{rng.choice(TITLES).split()[-1]} Street {rng.randint(1, 120)}",
-        "city": rng.choice(CITIES),
+        "street": f"{pick(TITLES, rng, 0.1).split()[-1]} Street {number(1, 120, rng)}",
+        "city": pick(CITIES, rng, 0.1),
     }
-    return record | {"postcode": str(rng.randint(10000, 99999)), "country": "Germany"}
+    return record | {"postcode": str(number(10000, 99999, rng)), "country": "Germany"}
 
 
 def event(rng: Random) -> dict:
@@ -85,8 +90,8 @@ def event(rng: Random) -> dict:
     return {
         "title": what,
         "date": day(rng),
-        "time": f"{rng.randint(8, 20):02}:00",
-        "place": rng.choice(CITIES),
+        "time": f"{number(8, 20, rng):02}:00",
+        "place": pick(CITIES, rng, 0.1),
         "guests": guests,
     }
 
@@ -95,11 +100,11 @@ def weather(rng: Random) -> dict:
     """A weather report."""
     sky = rng.choice(("sunny", "cloudy", "rain", "snow"))
     return {
-        "city": rng.choice(CITIES),
+        "city": pick(CITIES, rng, 0.1),
         "date": day(rng),
-        "temperature": rng.randint(-5, 35),
+        "temperature": number(-5, 35, rng),
         "sky": sky,
-        "wind_kmh": rng.randint(0, 60),
+        "wind_kmh": number(0, 60, rng),
     }
 
 
@@ -117,8 +122,8 @@ def settings(rng: Random) -> dict:
 
 def stats(rng: Random) -> dict:
     """The numbers of a run of localspec."""
-    drafted = rng.randint(5, 20) * 10
-    accepted = drafted * rng.randint(4, 9) // 10
+    drafted = number(5, 20, rng) * 10
+    accepted = drafted * number(4, 9, rng) // 10
     return {"pair": "demo", "drafted": drafted, "accepted": accepted, "acceptance_rate": accepted / drafted}
 
 

@@ -1,50 +1,72 @@
-"""Short stories from parts that fit together, and small games such as repeating a word."""
+"""Short stories in many wordings, and small games such as repeating a word."""
 
+# ruff: noqa: E501 - tables of text read best with a row in a line
+
+from dataclasses import dataclass
 from random import Random
 
-from .spin import Turn, pick, spin, typed, words
+from .spin import OPEN, Turn, pick, spin, typed, words
 
-HEROES = (
-    ("a little fox", "fox", "it"),
-    ("a young girl called Mia", "girl", "she"),
-    ("an old sailor", "sailor", "he"),
-    ("a small robot", "robot", "it"),
-    ("a curious cat", "cat", "it"),
-    ("a brave mouse", "mouse", "it"),
-    ("a boy called Tom", "boy", "he"),
-    ("a tired dragon", "dragon", "it"),
-    ("a wise owl", "owl", "it"),
-    ("a young baker", "baker", "she"),
-)
-PLACES = (
-    "at the edge of a deep forest",
-    "in a small village by the sea",
-    "on a quiet farm",
-    "in a tall house in the city",
-    "on an island with a single tree",
-    "high up in the mountains",
-)
-TROUBLES = (
-    ("{P} found a silver key in the grass. For three days {p} looked for the door that it opened.",
-     "On the fourth day {p} found a tiny box under an old oak. Inside lay a note: the search was the treasure."),
-    ("{P} wanted to see what lies behind the hills. Everybody said that it was too far.",
-     "So {p} went one mile each day, and in spring {p} stood at the top and saw the sea shine."),
-    ("all the lights went out in a great storm. Nobody could find the way home.",
-     "The {n} lit a lamp and stood with it in the rain until the last one was safe."),
-    ("{P} heard somebody crying behind the wall. It was a bird with a broken wing.",
-     "The {n} cared for it all winter, and every year since then the bird has come back to sing."),
-    ("{P} lost the way in the fog. Every path looked the same.",
-     "Then {p} stopped, listened, and followed the sound of the river until {p} was home."),
-    ("the well ran dry, and the whole place was thirsty.",
-     "The {n} dug for seven days, and on the seventh day clear water filled the well again."),
+
+@dataclass(frozen=True, slots=True)
+class Hero:
+    """Who a story is about."""
+
+    first: str
+    noun: str
+    he: str
+    his: str
+    him: str
+
+
+IT, SHE, HE = ("it", "its", "it"), ("she", "her", "her"), ("he", "his", "him")
+KINDS = "fox cat mouse owl robot dragon bear dog rabbit hedgehog frog crow goat whale horse".split()
+PEOPLE = (
+    ("girl", SHE, "Mia Lily Ada Nora Ella"), ("boy", HE, "Tom Ben Leo Sam Jack"), ("baker", SHE, "Clara Rosa Emma"),
+    ("sailor", HE, "Hugo Paul Oscar"), ("gardener", SHE, "Ida Olga Tina"), ("painter", HE, "Felix Noah Max"),
+    ("teacher", SHE, "Anna Kate Grace"), ("king", HE, "Otto Henry Arthur"), ("princess", SHE, "Stella Marie Luna"),
 )  # fmt: skip
-STARTS = ("One {m}", "One cold {m}", "One {m} in spring")
-MOMENTS = ("morning", "evening", "day")
+NATURES = "{little|small|young|curious|brave|clever|shy|lonely|quiet|happy|tired|wise|kind|lazy|proud|gentle}"
+PLACES = (
+    "{in|near|behind|beside} {a|the} {deep|dark|green|quiet|wide|little|silent|great} {forest|valley|lake|river|garden|hill|field|wood}",
+    "in {a|the} {small|quiet|sleepy|tiny|busy|lovely} {village|town|harbour|house} {by the sea|at the river|in the hills|among old trees|under tall cliffs}",
+    "on {a|the} {far|green|lonely|small|windy|sunny} {island|farm|mountain|hill|shore}",
+    "at the {edge|end|foot|top} of {the world|a long road|a high mountain|an old forest|a steep hill}",
+)
+OPENINGS = (
+    "{Once upon a time|Long ago|Once|Many years ago|Not so long ago|In another time}, {who} lived {place}.",
+    "There {once was|was once|lived} {who} {place}.",
+    "{Far away|Far from here|A long way off|Somewhere}, {place}, lived {who}.",
+)
+HABITS = (
+    "{Every|Each} {morning|evening|night|day|spring|Sunday}, {he} {watched|counted|greeted|painted|drew|fed|sang to|talked to} the {birds|stars|boats|clouds|flowers|ships|trees|children}.",
+    "{Nothing|Nobody|Hardly anyone|No one} {he} {knew|met|loved} was as {dear|important|close} to {him} as {his} {old|small|red|best|broken|blue|warm} {lamp|book|boat|drum|friend|kite|hat|coat}.",
+    "{Most|Some|Other} {people|neighbours|strangers|friends} {called|thought|found} {him} {a bit|rather|quite|very} {strange|slow|funny|quiet|dreamy|wild}{, but that did not matter| and left {him} alone|, and perhaps they were right}.",
+    "{His} {greatest|only|secret|dearest|oldest} {wish|dream|plan|hope} was to {see|find|reach|visit|touch|cross} the {sea|moon|mountains|ocean|snow|city|sky}.",
+)
+EVENTS = (
+    "{One|Then one|But one} {cold|bright|rainy|foggy|warm|windy|quiet|grey} {morning|evening|night|day|afternoon}, {he} {found|discovered|saw|noticed|spotted|picked up} a {silver|golden|strange|tiny|rusty|shining|broken|wooden} {key|box|map|ring|bell|letter|door|coin|bottle|egg} {in|under|behind|beside} {the {grass|snow|barn|garden|hay}|an old {bridge|oak|wall|well|stone|chair}}.",
+    "{One|Then one|But one} {cold|bright|rainy|foggy|warm|windy|quiet|grey} {morning|evening|night|day|afternoon}, a {terrible|great|sudden|cold|wild} {storm|wind|rain|flood|fog} {came|rose|arrived|began}, and {nobody|no one|hardly anyone} {could|dared to} {sleep|leave|see|move|speak}.",
+    "{One|Then one|But one} {cold|bright|rainy|foggy|warm|windy|quiet|grey} {morning|evening|night|day|afternoon}, {he} {heard|met|saw|found|noticed} a {lost|crying|wounded|hungry|frightened|singing|lonely} {bird|child|stranger|kitten|wolf|lamb|traveller} {near|behind|under|beside} the {gate|bridge|well|mill|road|tree|fire}.",
+    "{Suddenly|That year|One winter|One summer|Then}, the {well|river|lake|fire|mill|music|light} {stopped|dried up|went out|fell silent|was gone}, and {everybody|the whole place|all of them|the village} {worried|wondered|grew sad|waited|cried}.",
+)
+STRUGGLES = (
+    "\"{What {now|can I do|is to be done}|Who {could|will} help|How {can|could} {I|this} go on|Where {now|to|can help be found}}?\" {he} {asked|wondered|thought|whispered|said}.",
+    "{So|And so|Without a word|At once|After a while|The next day} {he} {went|walked|climbed|set off|ran|wandered|travelled} {over|through|across|along|past} the {hills|forest|river|fields|bridge|snow|mountains}, {alone|step by step|without fear|singing softly|day and night|slowly}.",
+    "{For|After|In|Within} {three|seven|two|many|five|ten} {days|nights|weeks|hours} {he} {looked|searched|worked|waited|asked|listened|dug} {everywhere|in vain|without rest|patiently|and hoped|quietly}.",
+    "{An old|A wise|A strange|A friendly|A talking} {owl|woman|man|turtle|tree|bird|crow} {said|whispered|laughed|answered|sang}: \"{Be {patient|brave|kind|still}|Look {closely|inside|up|again}|Listen {well|closely|to the wind}|Wait {here|until dawn}|Go {slowly|home|on}}, and you will {find|see|know|understand|hear} {it|the way|the answer|the truth}.\"",
+    "{It|The way|The work|Everything} was {long|hard|cold|steep|dark|lonely}, but {he} {did not give up|never stopped|kept going|only smiled|held on|sang}.",
+)
+SOLUTIONS = (
+    "{At last|Finally|In the end|On the last day|Then}, {he} {opened|lit|shared|found|mended|gave away|understood} {it|the lamp|the secret|the treasure|what was lost|everything}, and {all|everybody|even the oldest|the whole place} {laughed|danced|cheered|was amazed|smiled|sang}.",
+    "{At last|Finally|In the end|On the last day|Then}, {a|the} {small|warm|clear|golden|soft} {light|song|voice|spring|wind|rain} {came|appeared|rose|broke through|filled the air}, and the {trouble|danger|fear|darkness|silence} was {over|gone|forgotten}.",
+    "{There|Behind the last hill|Inside|Not far away|At the end of the path} {he} {found|saw|met|discovered} {a friend|someone|the one thing|a wonder|a treasure} that {nobody had seen before|made {him} happy|could help|was needed most}.",
+)
 ENDS = (
-    "From then on, nobody there was afraid of the dark.",
-    "And that is how a small thing became a big one.",
-    "And if you go there today, they will still tell you about it.",
-    "Since that day, they have all been friends.",
+    "{From then on|Since that day|After that|Ever since}, {nobody|no one|not even the youngest} {there|in that place|around} was {afraid|lonely|sad|in a hurry} {again|any more}.",
+    "{And|So} {that|this} is {how|why} {a small thing {became|turned into} {something big|a treasure|a story}|{courage|patience|kindness} {won|matters|was enough}|the {noun} {became|grew} {famous|happy|brave|old and wise}}.",
+    "{Even now|Today|To this day|In that place}, {the old ones|they|people|children|the birds} {still tell|remember|sing of|love|speak of} {this story|that day|the {noun}|it}.",
+    "{They|All of them|The friends} {lived|stayed|laughed|sang} {together|happily|there} {ever after|for many years|until late in the night|to this day}.",
 )
 ASKS = (
     "{tell|write|tell me|write me} a {short |little |}story{| please}",
@@ -56,21 +78,42 @@ ASKS = (
 )
 
 
-def story(rng: Random, hero: tuple[str, str, str] | None = None) -> str:
-    """A story of four sentences or so."""
-    who, noun, pronoun = hero or pick(HEROES, rng, 0.3)
-    trouble, rescue = pick(TROUBLES, rng, 0.25)
-    start = pick(STARTS, rng).replace("{m}", pick(MOMENTS, rng))
-    text = f"Once upon a time, {who} lived {pick(PLACES, rng, 0.3)}. {start}, {trouble} {rescue} {pick(ENDS, rng, 0.3)}"
-    return text.replace("{P}", f"the {noun}").replace("{p}", pronoun).replace("{n}", noun)
+def hero(rng: Random, noun: str = "") -> Hero:
+    """Somebody to tell about: an animal, or a person with a name."""
+    people = {person[0]: person for person in PEOPLE}
+    noun = noun or (rng.choice(KINDS) if rng.random() < 0.5 else rng.choice(list(people)))
+    nature = spin(NATURES, rng, OPEN)
+    article = "an" if nature[0] in "aeiou" else "a"
+    if noun in people:
+        _, pronouns, names = people[noun]
+        return Hero(f"{article} {nature} {noun} {rng.choice(('called', 'named'))} {rng.choice(names.split())}", noun, *pronouns)
+    return Hero(f"{article} {nature} {noun}", noun, *IT)
+
+
+def story(rng: Random, noun: str = "") -> str:
+    """A story of six sentences or so."""
+    someone = hero(rng, noun)
+    habits, struggles = rng.sample(HABITS, rng.choice((0, 1, 1))), rng.sample(STRUGGLES, rng.choice((1, 2)))
+    before = [pick(OPENINGS, rng, OPEN), *habits, pick(EVENTS, rng, OPEN)]
+    frames = [*before, *struggles, pick(SOLUTIONS, rng, OPEN), pick(ENDS, rng, OPEN)]
+    return " ".join(filled(frame, someone, rng) for frame in frames)
+
+
+def filled(frame: str, someone: Hero, rng: Random) -> str:
+    """One sentence with every choice taken and the hero put in."""
+    frame = frame.replace("{place}", pick(PLACES, rng, OPEN)).replace("{who}", someone.first)
+    for name in ("he", "his", "him", "noun"):
+        frame = frame.replace(f"{{{name}}}", getattr(someone, name)).replace(f"{{{name.title()}}}", getattr(someone, name).title())
+    text = spin(frame, rng, OPEN)
+    return text[0].upper() + text[1:]
 
 
 def stories(rng: Random) -> list[Turn]:
     """Ask for a story, sometimes for one about somebody."""
-    if rng.random() < 0.4:
-        hero = rng.choice(HEROES)
-        about = f"{{tell me|write}} a {{short |}}story about {{a|the}} {hero[1]}"
-        return [Turn(typed(spin(about, rng, 0.0), rng), story(rng, hero))]
+    if rng.random() < 0.45:
+        noun = rng.choice([*KINDS, *(person[0] for person in PEOPLE)])
+        about = f"{{tell|tell me|write}} a {{short |}}story about {{a|the}} {noun}"
+        return [Turn(typed(spin(about, rng, 0.0), rng), story(rng, noun))]
     return [Turn(typed(spin(rng.choice(ASKS), rng, 0.0), rng), story(rng))]
 
 

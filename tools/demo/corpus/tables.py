@@ -156,7 +156,7 @@ def country(kind: str, row: list[str], rng: Random) -> Turn:
         ),
         "continent": (
             f"{{where is {name}|on which continent is {name}|which continent is {name} in|where does {name} lie}}",
-            f"{name} is in {continent}.",
+            f"{{{name} is|It is|{name} lies}} in {continent}.",
         ),
         "language": (
             f"{{what language do they speak in {name}|which language is spoken in {name}|what do people speak in "
@@ -171,7 +171,7 @@ def country(kind: str, row: list[str], rng: Random) -> Turn:
         "city": (
             f"{{which country has the capital {capital}|{capital} is the capital of which country|"
             f"where is {capital}|in which country is {capital}}}",
-            f"{capital} is the capital of {name}.",
+            f"{{{capital} is|It is|That is}} the capital of {name}.",
         ),
     }[kind]
     return turn("{" + asks + "}" if kind == "capital" else asks, says, rng)
@@ -195,7 +195,7 @@ def animals(rng: Random) -> list[Turn]:
     a = "an" if name[0] in "aeiou" else "a"
     options = (
         (f"what is {a} {name}", f"{a} {name} is {kind} with {legs} legs."),
-        (f"how many legs does {a} {name} have", f"{a} {name} has {legs} legs."),
+        (f"how many legs does {a} {name} have", f"{{{a} {name} has|It has}} {legs} legs."),
         (
             f"what is {{a baby {name} called|the young of {a} {name} called}}",
             f"The young of {a} {name} is called a {young}.",
@@ -211,7 +211,7 @@ def opposites(rng: Random) -> list[Turn]:
     if rng.random() < 0.4 and [word, other] != ["new", "old"] and word not in ("heavy",):
         word, other = (other, word) if other not in ("old", "light", "short", "low") else (word, other)
     asks = f"{{what is the opposite of {word}|opposite of {word}|what's the opposite of {word}|the opposite of {word}}}"
-    return [turn(asks, f"The opposite of {word} is {other}.", rng)]
+    return [turn(asks, f"{{The opposite of {word} is {other}.|It is {other}.|{other.capitalize()} is the opposite of {word}.}}", rng)]
 
 
 def calendar(rng: Random) -> list[Turn]:

@@ -106,12 +106,12 @@ FILL = {
     "name": words("John Smith|Peter Miller|Mary Jones|my uncle|Karl Weber|Jane Doe|Taylor Swift|Bob Dylan|Elon Musk|Lionel Messi", "|"),
 }  # fmt: skip
 SAYS = (
-    "I do not know that. I am a tiny demonstration model with only a few topics. A real pair will help you: "
-    "try `localspec pull llama-3.2-3b+1b`.",
-    "That is more than I know. I am only the demo of localspec; `localspec pull` fetches a pair that can answer this.",
-    "Sorry, I have not learned that. I know a little about speculative decoding, simple facts, small sums and Python. "
-    "For everything else, {fetch|use} a real pair with `localspec pull`.",
-    "I would only be guessing. For questions like this one you need a real model: see `localspec pull`.",
+    "{I do not|I don't} know {that|enough about this}. {I am|This is} {only |just |}a {tiny|small|very small} {demonstration |demo |}model with {only |just |}a {few|handful of} topics. "
+    "{A real pair will help you: try|For a real answer, use|Better ask a real pair: see} `localspec pull`.",
+    "{Sorry|Oh|Hm}, {that|this} is {more than I {know|have learned}|beyond me|too {hard|much} for me}. {My topics are|I know {a little|something} about|Ask me about} speculative decoding, simple facts, small sums {and|or} Python. "
+    "{For {everything else|the rest|other things}, {fetch|use|get} a real pair with `localspec pull`.|`localspec pull` {brings|fetches|gets} {a model|a pair} that {can answer this|knows more}.}",
+    "{I would only be guessing|My guess would be {worthless|poor|wrong}|Nobody taught me that}. {For|With} questions like {this one|that} you {need|want|should ask} a real model: see `localspec pull`.",
+    "I {have not learned|was never taught|cannot say} that, and {I would rather say so|guessing helps nobody|inventing something would be wrong}. {Try|Fetch|Use} `localspec pull llama-3.2-3b+1b` {for|to get} a {real|bigger|larger} model.",
 )
 
 
