@@ -21,7 +21,7 @@ from time import perf_counter
 
 import localspec
 from benchmarks.server.models import Files, enlarged
-from benchmarks.server.prompts import Task, tasks
+from benchmarks.server.prompts import CATEGORIES, Task, tasks
 from benchmarks.server.sides import Answer, Ask, Flags, LocalSide, ServerSide
 from localspec.measure.report_machine import this_machine
 from localspec.measure.statistics import Interval, mean_ratio
@@ -204,7 +204,7 @@ def alternate(
         for place, task in enumerate(chosen):
             for nth, (temperature, flags) in enumerate(best.items()):
                 sides = [(OURS, ours), (DRAFTING, servers[flags]), (PLAIN, servers[Flags(0)])]
-                turn = place // 4 + place + nth + number  # 4 categories take turns
+                turn = place // len(CATEGORIES) + place + nth + number  # the categories take turns
                 sides = sides[turn // 2 % 3 :] + sides[: turn // 2 % 3]
                 for name, side in sides if turn % 2 else reversed(sides):
                     answer = side(ask(task, temperature, SEED + number))

@@ -1,8 +1,9 @@
 """What both programs are asked: questions of kinds that the demo pair knows, but not from its training."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -10,10 +11,20 @@ from random import Random
 sys.path.append(str(Path(__file__).parents[2] / "tools" / "demo"))
 
 from corpus.mix import exchange, library_text
+from corpus.open_ended import open_ended
+from corpus.spin import Turn
+from corpus.stories import stories
 
 SEED = "server"
-LEAST_CHARACTERS = 160  # of an answer: shorter ones end before their speed can be told
-TOPICS = ("code", "chat", "json")
+LEAST_CHARACTERS = 120  # of an answer: shorter ones end before their speed can be told
+
+MAKERS: dict[str, Callable[[Random], list[Turn]]] = {
+    "code": partial(exchange, "code"),
+    "chat": partial(exchange, "chat"),
+    "prose": lambda rng: rng.choice((stories, open_ended))(rng),
+    "json": partial(exchange, "json"),
+}
+CATEGORIES = (*MAKERS, "library")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +39,7 @@ class Task:
 
 def tasks(per_category: int) -> tuple[Task, ...]:
     """Always the same; one of each category after the other."""
-    columns = [list(islice(asked(topic), per_category)) for topic in TOPICS]
+    columns = [list(islice(asked(topic), per_category)) for topic in MAKERS]
     columns.append(list(islice(library(), per_category)))
     return tuple(task for row in zip(*columns, strict=True) for task in row)
 
@@ -37,7 +48,7 @@ def asked(topic: str) -> Iterator[Task]:
     """First questions of conversations, in ChatML."""
     rng, number = Random(f"{SEED}/{topic}"), 0
     while True:
-        turn = exchange(topic, rng)[0]
+        turn = MAKERS[topic](rng)[0]
         if len(turn.says) >= LEAST_CHARACTERS:
             number += 1
             text = f"<|im_start|>user\n{turn.asks}<|im_end|>\n<|im_start|>assistant\n"

@@ -177,7 +177,8 @@ def train(run: Run) -> None:
             while run.step < plan.end and (not values or run.step % PART_STEPS):
                 values.append(run.advance(cut(rows, run.step % PART_STEPS, plan.rows)))
             if sharing.rank() == 0:
-                report(run, values, (run.step - first) * plan.batch * plan.length / (time.monotonic() - began))
+                rate = (run.step - first) * plan.batch * plan.length / (time.monotonic() - began)
+                report(run, values, rate)
             if sharing.rank() == 0 and (run.step % plan.save_every < PART_STEPS or run.step >= plan.end):
                 run.save()
                 print(f"held-out loss {run.evaluate(held_out):.4f} at step {run.step}", flush=True)

@@ -42,7 +42,10 @@ LEADS = (
     "{Sure|Certainly|Gladly|Of course}! {This|The following} function <x>:",
     "{This one|My version|The code below} <x>:",
 )
-CLASS_LEADS = ("{Here is|This is} a {short|small|simple} example:", "{Sure|Certainly|Gladly}, {here is|this is} an example:")
+CLASS_LEADS = (
+    "{Here is|This is} a {short|small|simple} example:",
+    "{Sure|Certainly|Gladly}, {here is|this is} an example:",
+)
 TAILS = ("", "", "", "\n\nTry it with a few values of your own.")
 STDLIB_ASKS = (
     "show me code like `{m}.{f}`",

@@ -5,7 +5,7 @@
 from collections.abc import Callable
 from random import Random
 
-from .spin import OPEN, Turn, pick, spin, typed
+from .spin import OPEN, Turn, pick, spin, typed, words
 
 WHAT_IT_DOES = "{sings|walks|sleeps|waits|shines|dreams|comes|turns} {over|above|beside|behind|along} the {hill|town|sea|trees|roofs|field|shore|bridge},"
 LINES = (
@@ -20,7 +20,19 @@ CLOSINGS = (
     "{Stay|Listen|Sleep|Wait|Come} {a while|now|softly|with me}, the {night|world|song|year} is {long|young|kind|still|ours}.",
     "{So|Then} {let|may} the {wind|light|song|day} {go|stay|find us|begin} {tonight|here|once more|where it will}.",
 )
-POEM_TOPICS = ("the sea", "the night", "the moon", "winter", "spring", "love", "rain", "the wind", "autumn", "music", "home")
+POEM_TOPICS = (
+    "the sea",
+    "the night",
+    "the moon",
+    "winter",
+    "spring",
+    "love",
+    "rain",
+    "the wind",
+    "autumn",
+    "music",
+    "home",
+)
 POEM_ASKS = (
     "{write|tell me|write me|compose} a {short |little |}poem{| please}",
     "a {short |}poem please",
@@ -104,7 +116,9 @@ MESSAGES: dict[str, tuple[str, ...]] = {
         "{The|My} {bus|dog|clock|phone|train} {was|is} to blame, {and|but} I {will make it good|promise to do better|owe you a cake|shall bring flowers}.",
     ),
 }  # fmt: skip
-PEOPLE = "Anna Ben Clara David Emma Felix Grace Hugo Ida Jack Kate Leo Mia Noah Olga Paul Rosa Sam Tina Tom".split()
+PEOPLE = words(
+    "Anna Ben Clara David Emma Felix Grace Hugo Ida Jack Kate Leo Mia Noah Olga Paul Rosa Sam Tina Tom"
+)
 
 
 def wording(template: str, rng: Random) -> str:
@@ -144,8 +158,8 @@ def message(rng: Random) -> Turn:
     """A short note to somebody."""
     what = rng.choice(list(MESSAGES))
     name = rng.choice(PEOPLE)
-    given = rng.random() < 0.4
-    ask = f"{{write|write me|i need|help me write}} {what}" + (f" {rng.choice(('for', 'to'))} {name}" if given else "")
+    to = f" {rng.choice(('for', 'to'))} {name}" if rng.random() < 0.4 else ""
+    ask = f"{{write|write me|i need|help me write}} {what}{to}"
     text = " ".join(wording(line.replace("{name}", name), rng) for line in MESSAGES[what])
     return Turn(spin(ask, rng, 0.0), text)
 

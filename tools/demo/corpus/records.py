@@ -56,7 +56,8 @@ def product(rng: Random) -> dict:
 def order(rng: Random) -> dict:
     """An order with its lines."""
     lines = [
-        {"product": pick(PRODUCTS, rng, 0.1), "quantity": number(1, 5, rng)} for _ in range(pick((2, 1, 3), rng))
+        {"product": pick(PRODUCTS, rng, 0.1), "quantity": number(1, 5, rng)}
+        for _ in range(pick((2, 1, 3), rng))
     ]
     status = pick(("shipped", "open", "paid", "delivered"), rng, 0.4)
     return {

@@ -20,7 +20,7 @@ class Hero:
 
 
 IT, SHE, HE = ("it", "its", "it"), ("she", "her", "her"), ("he", "his", "him")
-KINDS = "fox cat mouse owl robot dragon bear dog rabbit hedgehog frog crow goat whale horse".split()
+KINDS = words("fox cat mouse owl robot dragon bear dog rabbit hedgehog frog crow goat whale horse")
 PEOPLE = (
     ("girl", SHE, "Mia Lily Ada Nora Ella"), ("boy", HE, "Tom Ben Leo Sam Jack"), ("baker", SHE, "Clara Rosa Emma"),
     ("sailor", HE, "Hugo Paul Oscar"), ("gardener", SHE, "Ida Olga Tina"), ("painter", HE, "Felix Noah Max"),
@@ -51,10 +51,10 @@ EVENTS = (
     "{Suddenly|That year|One winter|One summer|Then}, the {well|river|lake|fire|mill|music|light} {stopped|dried up|went out|fell silent|was gone}, and {everybody|the whole place|all of them|the village} {worried|wondered|grew sad|waited|cried}.",
 )
 STRUGGLES = (
-    "\"{What {now|can I do|is to be done}|Who {could|will} help|How {can|could} {I|this} go on|Where {now|to|can help be found}}?\" {he} {asked|wondered|thought|whispered|said}.",
+    '"{What {now|can I do|is to be done}|Who {could|will} help|How {can|could} {I|this} go on|Where {now|to|can help be found}}?" {he} {asked|wondered|thought|whispered|said}.',
     "{So|And so|Without a word|At once|After a while|The next day} {he} {went|walked|climbed|set off|ran|wandered|travelled} {over|through|across|along|past} the {hills|forest|river|fields|bridge|snow|mountains}, {alone|step by step|without fear|singing softly|day and night|slowly}.",
     "{For|After|In|Within} {three|seven|two|many|five|ten} {days|nights|weeks|hours} {he} {looked|searched|worked|waited|asked|listened|dug} {everywhere|in vain|without rest|patiently|and hoped|quietly}.",
-    "{An old|A wise|A strange|A friendly|A talking} {owl|woman|man|turtle|tree|bird|crow} {said|whispered|laughed|answered|sang}: \"{Be {patient|brave|kind|still}|Look {closely|inside|up|again}|Listen {well|closely|to the wind}|Wait {here|until dawn}|Go {slowly|home|on}}, and you will {find|see|know|understand|hear} {it|the way|the answer|the truth}.\"",
+    '{An old|A wise|A strange|A friendly|A talking} {owl|woman|man|turtle|tree|bird|crow} {said|whispered|laughed|answered|sang}: "{Be {patient|brave|kind|still}|Look {closely|inside|up|again}|Listen {well|closely|to the wind}|Wait {here|until dawn}|Go {slowly|home|on}}, and you will {find|see|know|understand|hear} {it|the way|the answer|the truth}."',
     "{It|The way|The work|Everything} was {long|hard|cold|steep|dark|lonely}, but {he} {did not give up|never stopped|kept going|only smiled|held on|sang}.",
 )
 SOLUTIONS = (
@@ -86,7 +86,11 @@ def hero(rng: Random, noun: str = "") -> Hero:
     article = "an" if nature[0] in "aeiou" else "a"
     if noun in people:
         _, pronouns, names = people[noun]
-        return Hero(f"{article} {nature} {noun} {rng.choice(('called', 'named'))} {rng.choice(names.split())}", noun, *pronouns)
+        return Hero(
+            f"{article} {nature} {noun} {rng.choice(('called', 'named'))} {rng.choice(names.split())}",
+            noun,
+            *pronouns,
+        )
     return Hero(f"{article} {nature} {noun}", noun, *IT)
 
 
@@ -103,7 +107,8 @@ def filled(frame: str, someone: Hero, rng: Random) -> str:
     """One sentence with every choice taken and the hero put in."""
     frame = frame.replace("{place}", pick(PLACES, rng, OPEN)).replace("{who}", someone.first)
     for name in ("he", "his", "him", "noun"):
-        frame = frame.replace(f"{{{name}}}", getattr(someone, name)).replace(f"{{{name.title()}}}", getattr(someone, name).title())
+        word = getattr(someone, name)
+        frame = frame.replace(f"{{{name}}}", word).replace(f"{{{name.title()}}}", word.title())
     text = spin(frame, rng, OPEN)
     return text[0].upper() + text[1:]
 

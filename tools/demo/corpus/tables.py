@@ -211,7 +211,8 @@ def opposites(rng: Random) -> list[Turn]:
     if rng.random() < 0.4 and [word, other] != ["new", "old"] and word not in ("heavy",):
         word, other = (other, word) if other not in ("old", "light", "short", "low") else (word, other)
     asks = f"{{what is the opposite of {word}|opposite of {word}|what's the opposite of {word}|the opposite of {word}}}"
-    return [turn(asks, f"{{The opposite of {word} is {other}.|It is {other}.|{other.capitalize()} is the opposite of {word}.}}", rng)]
+    says = f"{{The opposite of {word} is {other}.|It is {other}.|{other.capitalize()} is the opposite of {word}.}}"
+    return [turn(asks, says, rng)]
 
 
 def calendar(rng: Random) -> list[Turn]:
