@@ -121,6 +121,7 @@ def reply_defaults(settings: Settings, speculate: bool) -> ReplyOptions:
 
 
 def check_at_least(name: str, value: int | None, least: int) -> None:
+    """Raises BadSetting for a number below the least; None was not given."""
     if value is not None and value < least:
         raise BadSetting(f"{name} is {value}", hint=f"give a whole number of at least {least}")
 

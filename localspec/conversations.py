@@ -152,16 +152,18 @@ def read(path: Path) -> Conversation:
     try:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
-        raise BrokenConversation(f"{path.name} cannot be read: {error.strerror}.") from error
+        raise BrokenConversation(
+            f"{path.name} cannot be read: {error.strerror}", hint=f"check the permissions of {path.parent}"
+        ) from error
     records = [record for line in lines if line.strip() and (record := _record(line))]
     lost = sum(1 for line in lines if line.strip()) - len(records)
     if not records or records[0].get("type") != "conversation":
         raise BrokenConversation(
-            f"{path.name} does not begin like a conversation.", hint="It was left as it is."
+            f"{path.name} does not begin like a conversation", hint="it was left as it is"
         )
     if records[0].get("version") != VERSION:
         raise BrokenConversation(
-            f"{path.name} was written by a newer localspec.", hint="Update localspec to open it."
+            f"{path.name} was written by a newer localspec", hint="update localspec to open it"
         )
     try:
         start = Conversation(
@@ -173,7 +175,9 @@ def read(path: Path) -> Conversation:
         )
         return _replay(start, records[1:])
     except (KeyError, TypeError, ValueError) as error:
-        raise BrokenConversation(f"{path.name} holds a line that makes no sense: {error}.") from error
+        raise BrokenConversation(
+            f"{path.name} holds a line that makes no sense: {error}", hint="it was left as it is"
+        ) from error
 
 
 def _record(line: bytes) -> dict[str, Any] | None:
@@ -224,8 +228,8 @@ def find(folder: Path, name: str) -> Conversation:
     matching = [path for path in paths if path.stem.startswith(name)]
     if not matching:
         raise BrokenConversation(
-            f"There is no conversation called {name}." if name else "There is no conversation to resume.",
-            hint="Ctrl+S in `localspec chat` lists them.",
+            f"there is no conversation called {name}" if name else "there is no conversation to resume",
+            hint="Ctrl+S in `localspec chat` lists them",
         )
     return read(matching[0])
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from time import perf_counter
 
 from localspec import settings
-from localspec.chat.options import Request
+from localspec.chat.options import Request, seed_fixes_depth
 from localspec.drafters.fixed import Fixed, Plain
 from localspec.drafters.lookup import LookupDrafter
 from localspec.drafters.lookup_store import ReplyStore
@@ -76,9 +76,7 @@ class PairDrafting:
         if self._draft is not None:
             self._draft.set_top_k(needed)
             model = ModelDrafter(self._draft, rule, self._is_end)
-        depth = request.depth
-        if depth is None and request.seed is not None and not rule.seed_decides:
-            depth = self._starting_depth  # measured time must not decide what a seed reproduces
+        depth = self._starting_depth if seed_fixes_depth(request, rule) else request.depth
         if depth is not None:
             return Fixed(model or LookupDrafter(), min(depth, self._deepest))
         return self.tuning.strategy(model, lookup=True, sampled=not request.sampling.greedy)

@@ -45,6 +45,8 @@ class Kind(StrEnum):
 
 
 class FinishReason(StrEnum):
+    """Why a reply ended."""
+
     STOP = "stop"  # an end-of-generation token or a stop string
     LENGTH = "length"  # max_tokens, or the context is full
     CANCELLED = "cancelled"
@@ -95,10 +97,12 @@ class Cycle:
 
     @property
     def drafted(self) -> int:
+        """How many tokens were proposed."""
         return len(self.proposal)
 
     @property
     def seconds(self) -> float:
+        """How long the whole cycle took."""
         return self.draft_seconds + self.verify_seconds + self.other_seconds
 
 

@@ -89,9 +89,9 @@ def _from_file(path: Path) -> dict[str, object]:
     except FileNotFoundError:
         return {}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadSetting(f"{path} is not valid TOML: {error}", hint="Repair or remove the file.") from error
+        raise BadSetting(f"{path} is not valid TOML: {error}", hint="repair or remove the file") from error
     except OSError as error:
-        raise BadSetting(f"{path} cannot be read: {error.strerror}") from error
+        raise BadSetting(f"{path} cannot be read: {error.strerror}", hint="change its permissions") from error
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
@@ -103,7 +103,10 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
         try:
             found[name] = _SWITCHES[text.lower()] if kind is bool else kind(text)
         except (ValueError, KeyError):
-            raise BadSetting(f"{_PREFIX}{name.upper()}={text!r} is not {_article(kind)}.") from None
+            raise BadSetting(
+                f"{_PREFIX}{name.upper()}={text!r} is not {_article(kind)}",
+                hint="correct or unset the variable",
+            ) from None
     return found
 
 
@@ -111,14 +114,17 @@ def _checked(name: str, value: object) -> object:
     kind = _TYPES.get(name)
     if kind is None:
         near = difflib.get_close_matches(name, _TYPES, n=1)
-        hint = f"Did you mean {near[0]}?" if near else f"Known settings: {', '.join(_TYPES)}."
-        raise BadSetting(f"There is no setting called {name}.", hint=hint)
+        hint = f"did you mean {near[0]}?" if near else f"known settings: {', '.join(_TYPES)}"
+        raise BadSetting(f"there is no setting called {name}", hint=hint)
     if name == "depth" and type(value) is int:
         return str(value)
     if kind is float and type(value) is int:
         return float(value)
     if type(value) is not kind:
-        raise BadSetting(f"{name} = {value!r} is not {_article(kind)}.")
+        raise BadSetting(
+            f"{name} = {value!r} is not {_article(kind)}",
+            hint=f"correct it where it was given, or in {config_file()}",
+        )
     return value
 
 

@@ -60,6 +60,7 @@ class Stats:
 
     @property
     def decode_seconds(self) -> float:
+        """From the end of the prefill to the last token: draft, verify and other seconds."""
         return self.draft_seconds + self.verify_seconds + self.other_seconds
 
     @property
@@ -118,6 +119,7 @@ class Tally:
     _mode: str | None = None
 
     def add(self, cycle: "Cycle") -> None:
+        """Count one more cycle."""
         self.cycles += 1
         self.emitted += len(cycle.tokens)
         self.drafted += cycle.drafted
@@ -159,6 +161,7 @@ class Tally:
         self.switch_offs += cycle.mode == "off" and before in ("drafting", "anchor")
 
     def stats(self) -> Stats:
+        """What was counted so far."""
         return Stats(
             cycles=self.cycles,
             emitted=self.emitted,

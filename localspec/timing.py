@@ -26,10 +26,12 @@ class Histogram:
     _counts: Counter[int | None] = field(default_factory=Counter)
 
     def add(self, seconds: float, times: int = 1) -> None:
+        """Count a duration, `times` over."""
         if times:
             self._counts[round(math.log(seconds) / BIN) if seconds > 0 else None] += times
 
     def percentiles(self) -> Percentiles:
+        """Of all durations so far."""
         return Percentiles(self._at(0.50), self._at(0.95))
 
     def _at(self, share: float) -> float:
@@ -65,11 +67,13 @@ class PlainClock:
     _steps: deque[float] = field(default_factory=lambda: deque(maxlen=LATEST))
 
     def add_plain(self, seconds: float) -> None:
+        """Count a plain step."""
         self._steps.append(seconds)
         self.seconds += seconds + self._waiting * seconds
         self._waiting = 0
 
     def add_drafted(self, tokens: int) -> None:
+        """Count a cycle that drafted, by the tokens it brought."""
         self._doubt += tokens / math.sqrt(max(len(self._steps), 1))
         step = self._step()
         if step is None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, TypedDict
 
 from localspec.errors import BadSetting
+from localspec.speculation import protocols
 from localspec.speculation.sampling import Sampling
 from localspec.structure.grammar import Grammar, json_grammar, regex_grammar, written_grammar
 from localspec.structure.tools import Tool, read_tools
@@ -25,7 +26,7 @@ class ReplyOptions(TypedDict, total=False):
     presence_penalty: float | None
     frequency_penalty: float | None
     logit_bias: Mapping[int, float] | None
-    seed: int | None  # none: fresh randomness; the seed that was used is in the reply
+    seed: int | None  # None: fresh randomness, whatever is configured; the seed that was used is in the reply
     rule: Rule
     max_tokens: int | None  # none: until the model ends, or the context is full
     stop: str | Sequence[str] | None
@@ -72,6 +73,12 @@ class Request:
         return self.grammar is not None or bool(self.tools)
 
 
+def seed_fixes_depth(request: Request, rule: protocols.Rule) -> bool:
+    """Whether an automatic depth would let measured time decide what the seed is to reproduce."""
+    automatic = request.speculate and request.depth is None
+    return automatic and request.seed is not None and not rule.seed_decides
+
+
 def request_from(options: Mapping[str, Any], defaults: Sampling) -> Request:
     """Check the options of a caller, none of them None; raises BadSetting with the name that is wrong."""
     unknown = set(options) - set(ReplyOptions.__annotations__)
@@ -112,6 +119,7 @@ def grammar_from(options: Mapping[str, Any]) -> Grammar | None:
 
 
 def check(request: Request) -> None:
+    """Raises BadSetting for the first option that cannot be meant."""
     for name, value in (("speculate", request.speculate), ("think", request.think)):
         if value is not None and not isinstance(value, bool):
             raise BadSetting(f"{name} is {value!r}", hint="give True or False")
@@ -135,4 +143,5 @@ def check(request: Request) -> None:
 
 
 def is_count(value: object, *, at_least: int, below: int = 2**63) -> bool:
+    """Whether a value is a whole number in these limits; True and False are none."""
     return isinstance(value, int) and not isinstance(value, bool) and at_least <= value < below

@@ -9,7 +9,7 @@ from typing import Any, Protocol, Unpack
 from localspec.chat.calls import spelled_out
 from localspec.chat.fitting import Fitter
 from localspec.chat.messages import Message, as_history, as_messages
-from localspec.chat.options import ReplyOptions, Request, request_from
+from localspec.chat.options import ReplyOptions, Request, request_from, seed_fixes_depth
 from localspec.chat.prompt import Prompt, encode
 from localspec.chat.shaping import Shaping
 from localspec.chat.template import ChatTemplate, tool_variables
@@ -38,12 +38,17 @@ from localspec.timing import PlainClock
 REPLY_RESERVE = (
     256  # tokens that trimming leaves free for a reply of unknown length, a quarter of the context at most
 )
+DEPTH_FIXED = (
+    "a reply with a seed drafts at a fixed depth, as measured time must not decide what the seed reproduces; "
+    "the rule coupled keeps the depth automatic"
+)
 
 
 class Drafting(Protocol):
     """Makes the strategy of each reply, and keeps what drafting learns between replies."""
 
-    def strategy(self, rule: Rule, request: Request) -> Strategy: ...
+    def strategy(self, rule: Rule, request: Request) -> Strategy:
+        """Who drafts for this reply, and how much."""
 
     def store(self, reply: Sequence[int]) -> None:
         """Keep what was learned for the next run, and the reply if the user wants it remembered."""
@@ -84,6 +89,7 @@ class Session:
         self._working = threading.Lock()  # held while the models work, never while the caller has an event
         self._closed = False
         self._notices = engine.notices
+        self._told_of_depth = False
         self._dropped_turns = 0  # that no longer fit
         self._shaping = Shaping(engine.vocabulary, engine.template)
 
@@ -133,6 +139,7 @@ class Session:
 
     @property
     def target_name(self) -> str:
+        """The target model's name, as its file gives it."""
         return self._engine.target_name
 
     @property
@@ -187,8 +194,11 @@ class Session:
 
     def _request(self, options: Mapping[str, Any]) -> Request:
         self._require_open()
+        defaults: dict[str, Any] = {**self._defaults}
+        if options.get("seed", "left out") is None:
+            defaults.pop("seed", None)
         given = {name: value for name, value in options.items() if value is not None}
-        return request_from({**self._defaults, **given}, self._engine.sampling)
+        return request_from({**defaults, **given}, self._engine.sampling)
 
     def _require_open(self) -> None:
         if self._closed:
@@ -290,7 +300,8 @@ class Session:
             rule=rule.name,
             context_length=engine.target.capacity,
         )
-        yield from self._take_notices(trimmed)
+        drafter = engine.can_roll_back or engine.draft is not None
+        yield from self._take_notices(trimmed, depth_fixed=drafter and seed_fixes_depth(request, rule))
         plain = PlainClock(strategy.plain_step_seconds)
         tally = Tally(prompt_tokens=len(prompt), reused_tokens=reused, plain=plain)
         drafts = request.speculate and request.depth != 0 and strategy.why_off is None
@@ -323,10 +334,13 @@ class Session:
         engine.drafting.store(reply.tokens)
         yield Finished(reply.result(seed, cancelled=self._cancelled.is_set()))
 
-    def _take_notices(self, trimmed: int) -> Iterator[Notice]:
-        """What the pair has to say, once; and what was left out of this prompt."""
+    def _take_notices(self, trimmed: int, *, depth_fixed: bool) -> Iterator[Notice]:
+        """What the pair and its seed have to say, once; and what was left out of this prompt."""
         notices, self._notices = self._notices, ()
         yield from map(Notice, notices)
+        if depth_fixed and not self._told_of_depth:
+            self._told_of_depth = True
+            yield Notice(DEPTH_FIXED)
         if trimmed:
             yield Notice(f"the oldest {trimmed} messages no longer fit into the context and were left out")
 
@@ -367,6 +381,7 @@ def with_system(messages: tuple[Message, ...], system: str) -> tuple[Message, ..
 
 
 def last_reply(events: Iterator[Event]) -> Reply:
+    """The reply that a run ends with."""
     for event in events:
         if isinstance(event, Finished):
             return event.reply

@@ -8,13 +8,16 @@ class Vocabulary(Protocol):
     """Satisfied by a GGUF's vocabulary and by the toys of the tests."""
 
     @property
-    def size(self) -> int: ...
+    def size(self) -> int:
+        """How many tokens there are."""
 
     @property
-    def bos(self) -> int | None: ...
+    def bos(self) -> int | None:
+        """The token that begins a text; None where the model has none."""
 
     @property
-    def eos(self) -> int | None: ...
+    def eos(self) -> int | None:
+        """The token that ends a text; None where the model has none."""
 
     @property
     def add_bos(self) -> bool:
@@ -32,7 +35,8 @@ class Vocabulary(Protocol):
     def is_end(self, token: int) -> bool:
         """Whether the token ends a reply."""
 
-    def is_control(self, token: int) -> bool: ...
+    def is_control(self, token: int) -> bool:
+        """Whether the token steers the model and stands for no text."""
 
     def control_texts(self) -> Mapping[str, int]:
         """Every text that tokenize(parse_special=True) turns into one token, with that token."""

@@ -1,6 +1,5 @@
 """The command line: one file for each command; this one joins them and turns errors into sentences."""
 
-import argparse
 import io
 import logging
 import os
@@ -9,17 +8,18 @@ from collections.abc import Sequence
 
 import localspec
 from localspec.cli import commands
+from localspec.cli.usage import Parser, WrongUsage
 from localspec.errors import LocalspecError
 
+WRONG_USAGE = 2  # what argparse and most commands end with
 CANCELLED = 130  # what a shell expects after Ctrl-C
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is 0, 1 after an error, 2 for wrong usage, 130 after Ctrl-C."""
-    parsed = parser().parse_args(arguments)
     _prepare_output()
     try:
-        code = _outcome(parsed)
+        code = _outcome(arguments)
         print(end="", flush=True)
         return code
     except BrokenPipeError:  # the reader went away (`| head`)
@@ -38,15 +38,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _outcome(parsed: argparse.Namespace) -> int:
+def _outcome(arguments: Sequence[str] | None) -> int:
     try:
-        code: int = parsed.run(parsed)
-        return code
+        return _run(arguments)
     except LocalspecError as error:
         tell(error)
-        return 1
+        return WRONG_USAGE if isinstance(error, WrongUsage) else 1
     except KeyboardInterrupt:
         return CANCELLED
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    try:
+        parsed = parser().parse_args(arguments)
+    except SystemExit:  # --help and --version end so; a mistake does not, see Parser
+        return 0
+    code: int = parsed.run(parsed)
+    return code
 
 
 def _prepare_output() -> None:
@@ -62,13 +70,13 @@ def _drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The parser of all commands; building it imports nothing heavy."""
-    root = argparse.ArgumentParser(
+    root = Parser(
         prog="localspec", description=localspec.__doc__.splitlines()[0] if localspec.__doc__ else None
     )
     root.add_argument("--version", action="version", version=f"localspec {localspec.__version__}")
-    subparsers = root.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    subparsers = root.add_subparsers(title="commands", required=True, dest="command", metavar="COMMAND")
     for command in commands.ALL:
         command.add_parser(subparsers)
     return root

@@ -8,13 +8,13 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 from localspec.cli.bench_progress import BenchProgress
-from localspec.cli.options import Subparsers, add_pair_options
+from localspec.cli.options import add_pair_argument, add_report_options
 from localspec.cli.run import CANCELLED, open_session
+from localspec.cli.usage import Subparsers
 from localspec.errors import BadSetting, ContextFull
 
 if TYPE_CHECKING:
@@ -36,10 +36,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "intervals and a verdict. What drafting learns meanwhile is used by later runs. Ctrl-C ends it and "
         "keeps what was measured.",
     )
-    parser.add_argument(
-        "name", nargs="?", metavar="PAIR", help="a pair by name; `localspec pairs` lists them"
-    )
-    add_pair_options(parser)
+    add_pair_argument(parser)
     group = parser.add_argument_group("measurement")
     group.add_argument(
         "--depths", type=depths, default=(), metavar="N,N", help="fixed depths to measure beside auto"
@@ -58,10 +55,7 @@ def add_parser(subparsers: Subparsers) -> None:
     length.add_argument(
         "--seconds", type=duration, metavar="S", help=f"stop after so long (default: {SECONDS:g})"
     )
-    output = parser.add_argument_group("output")
-    output.add_argument("--json", action="store_true", help="print one JSON object instead of the report")
-    output.add_argument("--svg", type=Path, metavar="FILE", help="also draw the bars into an SVG file")
-    output.add_argument("--png", type=Path, metavar="FILE", help="also draw the bars into a PNG file")
+    add_report_options(parser)
     parser.set_defaults(run=run)
 
 
@@ -71,7 +65,6 @@ def run(arguments: argparse.Namespace) -> int:
     from localspec.measure.bench_summary import summarise
 
     files_of(arguments)
-    arguments.pair = one_pair(arguments, "bench")
     prompts, began = chosen_prompts(arguments), perf_counter()
     with open_session(arguments, measures=True) as session, stop_on_interrupt(session) as stopped:
         drafter = session.draft_name or ("lookup" if arguments.draft == "lookup" else "")
@@ -196,14 +189,6 @@ def stop_on_interrupt(session: "Session") -> Iterator[threading.Event]:
         yield stopped
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def one_pair(arguments: argparse.Namespace, command: str) -> str | None:
-    """The pair from whichever place it was named in."""
-    named = [name for name in (arguments.name, arguments.pair) if name]
-    if len(named) > 1:
-        raise BadSetting("the pair was named twice", hint=f"localspec {command} {named[0]}")
-    return named[0] if named else None
 
 
 def chosen_prompts(arguments: argparse.Namespace) -> "tuple[Prompt, ...]":

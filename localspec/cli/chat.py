@@ -2,16 +2,16 @@
 
 import argparse
 import sys
-from typing import Any
 
 from localspec.cli.options import add_pair_options, add_reply_options, load_options, reply_options
+from localspec.cli.usage import Subparsers
 from localspec.engine.messages import Load, ReplySettings
 from localspec.errors import BadSetting
 
 CONVERSATIONS = "conversations"
 
 
-def add_parser(subparsers: Any) -> None:  # noqa: ANN401 - argparse keeps the type to itself
+def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "chat",
         help="talk to a pair in the terminal",
@@ -89,18 +89,6 @@ def reply_settings(arguments: argparse.Namespace) -> ReplySettings:
     options = reply_options(arguments)
     options.pop("system", None)
     # Checked before the chat opens: a wrong one would fail every message in it.
-    check_rule(options.get("rule", "auto"))
     request_from(options, Sampling())
     options["stop"] = tuple(options.get("stop", ()))
     return ReplySettings(**options, speculate=not arguments.no_draft)
-
-
-def check_rule(name: str) -> None:
-    if name == "auto":
-        return
-    from localspec.speculation.verification import RULES  # with numpy: only for those who name a rule
-
-    if name not in RULES:
-        raise BadSetting(
-            f"there is no verification rule called {name!r}", hint=f"use one of {', '.join(RULES)}"
-        )

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from localspec.cli.options import Subparsers, add_pair_options, add_reply_options, reply_options
-from localspec.cli.run import CANCELLED, as_json, cancel_on_interrupt, open_session, prompt_of
-from localspec.errors import BadSetting
+from localspec.cli.options import add_pair_options, add_reply_options, reply_options
+from localspec.cli.prompt import add_prompt_argument, prompt_of
+from localspec.cli.run import CANCELLED, as_json, cancel_on_interrupt, open_session
+from localspec.cli.usage import Subparsers, WrongUsage
 from localspec.events import Cycle, Notice, Started
 
 if TYPE_CHECKING:
@@ -23,9 +24,7 @@ def add_parser(subparsers: Subparsers) -> None:
         description="Answer one prompt with and without drafting, in turns, and say where the texts part and "
         "how much faster it was. `localspec bench` measures a pair, `localspec verify` tests it.",
     )
-    parser.add_argument(
-        "prompt", nargs="?", metavar="PROMPT", help="the prompt; - or a pipe reads standard input"
-    )
+    add_prompt_argument(parser)
     parser.add_argument("--runs", type=int, default=1, metavar="N", help="runs of each kind (default: 1)")
     add_pair_options(parser)
     add_reply_options(parser)
@@ -39,10 +38,10 @@ def run(arguments: argparse.Namespace) -> int:
     from localspec.measure.compare import Comparison, compare_events
 
     if arguments.no_draft or arguments.depth == 0:
-        raise BadSetting(
+        raise WrongUsage(
             "without drafting both sides would be plain decoding", hint="leave out --no-draft and --depth 0"
         )
-    prompt, options = prompt_of(arguments), reply_options(arguments)
+    options, prompt = reply_options(arguments), prompt_of(arguments)
     comparison: Comparison | None = None
     with open_session(arguments, measures=True) as session, cancel_on_interrupt(session):
         progress = Progress(arguments.runs)

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from localspec.cli.gpu_builds import find_gpu, install_command, this_machine
-from localspec.cli.options import Subparsers
+from localspec.cli.usage import Subparsers
 
 if TYPE_CHECKING:
     from localspec.llama.devices import Device

@@ -2,7 +2,7 @@
 
 import argparse
 
-from localspec.cli.options import Subparsers
+from localspec.cli.usage import Subparsers
 
 
 def add_parser(subparsers: Subparsers) -> None:

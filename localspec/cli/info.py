@@ -5,7 +5,7 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from localspec.errors import BadSetting
+from localspec.cli.usage import Subparsers, WrongUsage
 
 if TYPE_CHECKING:
     from localspec.models.inspection import Inspection, Side
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from localspec.models.registry import Pair
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "info",
         help="look at a pair closely before fetching it",
@@ -70,9 +70,7 @@ def _open(arguments: argparse.Namespace) -> "tuple[Pair | None, OpenedFile, Open
         draft = open_reference(arguments.draft) if arguments.draft else None
         return None, open_reference(arguments.pair), draft
     if arguments.draft:
-        raise BadSetting(
-            "--draft goes with a target file, not with the name of a pair.", hint="Leave it out."
-        )
+        raise WrongUsage("--draft goes with a target file, not with the name of a pair", hint="leave it out")
     pair = find(arguments.pair)
     return pair, open_file(pair.target), open_file(pair.draft) if pair.draft else None
 
@@ -133,7 +131,9 @@ def _plan_lines(plan: "Plan") -> list[str]:
     from localspec.models.units import size_text
 
     together = f"draft at {plan.draft_context_length:,}" if plan.keep_draft else "no draft"
-    lines = [f"plan         context {plan.context_length:,} tokens, {together}"]
+    lines = [
+        f"plan         context {plan.context_length:,} tokens, {together}; memory as llama.cpp plans it:"
+    ]
     for need in plan.needs:
         lines.append(
             f"  {need.device:<10} {size_text(need.total)} of {size_text(need.free)} free: weights "

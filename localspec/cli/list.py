@@ -5,11 +5,13 @@ import json
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from localspec.cli.usage import Subparsers
+
 if TYPE_CHECKING:
     from localspec.models.registry import Pair
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "list",
         help="list the pairs that are on this machine",

@@ -2,11 +2,20 @@
 
 import argparse
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
+from localspec.cli.usage import WrongUsage, refuse_together
 from localspec.errors import BadSetting
 
-Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+RULES = ("auto", "greedy", "block", "rejection", "coupled", "compare")
+
+
+def add_pair_argument(parser: argparse.ArgumentParser) -> None:
+    """The pair by name as the first argument, or by the options that other commands have for it."""
+    parser.add_argument(
+        "name", nargs="?", metavar="PAIR", help="a pair by name; `localspec pairs` lists them"
+    )
+    add_pair_options(parser)
 
 
 def add_pair_options(parser: argparse.ArgumentParser) -> None:
@@ -39,9 +48,7 @@ def add_reply_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--seed", type=int, metavar="N", help="reproduces a run on the same machine and settings"
     )
-    group.add_argument(
-        "--rule", metavar="RULE", help="auto, greedy, block, rejection, coupled or compare (default: auto)"
-    )
+    group.add_argument("--rule", choices=RULES, metavar="RULE", help=f"{', '.join(RULES)} (default: auto)")
     group.add_argument("--max-tokens", type=int, metavar="N")
     group.add_argument(
         "--stop", action="append", metavar="TEXT", help="end the reply before TEXT; may be repeated"
@@ -63,6 +70,13 @@ def add_reply_options(parser: argparse.ArgumentParser) -> None:
     think = group.add_mutually_exclusive_group()
     think.add_argument("--think", action="store_true", default=None, help="let a thinking model think")
     think.add_argument("--no-think", action="store_false", dest="think", help="ask it for the answer at once")
+
+
+def add_report_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("output")
+    group.add_argument("--json", action="store_true", help="print one JSON object instead of the report")
+    group.add_argument("--svg", type=Path, metavar="FILE", help="also draw the bars into an SVG file")
+    group.add_argument("--png", type=Path, metavar="FILE", help="also draw the bars into a PNG file")
 
 
 REPLY_OPTIONS = (
@@ -88,8 +102,15 @@ REPLY_OPTIONS = (
 
 
 def reply_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What the user set, as keyword arguments of `Session.stream`."""
+    """What the user set, as keyword arguments of `Session.stream`. Raises BadSetting."""
     values = {name: getattr(arguments, name) for name in REPLY_OPTIONS}
+    refuse_together(
+        ("--json-schema", values["json_schema"]),
+        ("--regex", values["regex"]),
+        ("--grammar", values["grammar"]),
+    )
+    if values["compact_json"] is False and not values["json_schema"]:
+        raise WrongUsage("--no-compact-json goes with --json-schema", hint="leave it out, or add a schema")
     schema = values["json_schema"]
     if schema is not None and not schema.lstrip().startswith("{"):
         values["json_schema"] = text_of(schema)
@@ -108,15 +129,28 @@ def text_of(path: str) -> str:
 
 
 def load_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What the user set, as keyword arguments of `localspec.load`."""
-    if arguments.no_draft and arguments.draft:
-        raise BadSetting("--draft and --no-draft contradict each other", hint="give one of them")
-    names = ("pair", "target", "draft", "context_length", "gpu_layers", "kv_type", "draft_device", "threads")
+    """What the user set, as keyword arguments of `localspec.load`. Raises WrongUsage."""
+    pair = pair_of(arguments)
+    refuse_together(("--draft", arguments.draft), ("--no-draft", arguments.no_draft))
+    refuse_together((f"the pair {pair}", pair), ("--target", arguments.target))
+    names = ("target", "draft", "context_length", "gpu_layers", "kv_type", "draft_device", "threads")
+    values = {"pair": pair, **{name: getattr(arguments, name) for name in names}}
     return {
-        **{name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None},
+        **{name: value for name, value in values.items() if value is not None},
         "speculate": not arguments.no_draft,
     }
 
 
+def pair_of(arguments: argparse.Namespace) -> str | None:
+    """The pair from whichever place it was named in; not every command has both."""
+    named = [name for name in (vars(arguments).get("name"), arguments.pair) if name is not None]
+    if len(named) > 1:
+        raise WrongUsage("the pair was named twice", hint=f"localspec {arguments.command} {named[0]}")
+    return named[0] if named else None
+
+
 def depth(text: str) -> int | str:
-    return "auto" if text == "auto" else int(text)
+    try:
+        return "auto" if text == "auto" else int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor auto") from None

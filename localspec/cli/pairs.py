@@ -5,6 +5,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
+from localspec.cli.usage import Subparsers
 from localspec.errors import BadSetting
 
 if TYPE_CHECKING:
@@ -14,12 +15,12 @@ if TYPE_CHECKING:
 DEFAULT_DEPTH = 4  # draft tokens: what most public sources begin with
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "pairs",
         help="list all known pairs, or add one",
-        description="List all known pairs: download size, memory needed at 8,192 tokens of context, whether "
-        "that fits on this machine, and whether the files are here. Nothing is asked of the network.",
+        description="List all known pairs: download size, about the memory needed at 8,192 tokens of context, "
+        "whether that fits on this machine, and whether the files are here. Nothing is asked of the network.",
     )
     parser.add_argument("--json", action="store_true", help="print a JSON list")
     parser.set_defaults(run=run)
@@ -70,7 +71,7 @@ def run_add(arguments: argparse.Namespace) -> int:
     from localspec.models.store import on_disk
 
     if arguments.depth < 1:
-        raise BadSetting(f"A depth of {arguments.depth} drafts nothing.", hint="Use 1 or more.")
+        raise BadSetting(f"a depth of {arguments.depth} drafts nothing", hint="use 1 or more")
     target, draft = open_reference(arguments.target), open_reference(arguments.draft)
     prove(target.header, draft.header)
     users = {pair.name for pair in users_pairs()}
@@ -108,7 +109,7 @@ class _Row:
             {"gpu": "yes", "cpu": "in RAM", "no": "no"}[self.fits] if self.pair.runnable else "cannot run yet"
         )
         return (
-            f"{self.pair.name:<26} {size_text(self.size):>8} {size_text(self.needed):>8}  {fits:<13} "
+            f"{self.pair.name:<26} {size_text(self.size):>8} {'~' + size_text(self.needed):>8}  {fits:<13} "
             f"{'yes' if self.here else '-':<5} {self.pair.use}"
         )
 
@@ -136,4 +137,7 @@ def _legend(has_gpu: bool) -> str:
     where = (
         "yes: on the GPU; in RAM: on the CPU only." if has_gpu else "in RAM: on the CPU, as no GPU is known."
     )
-    return f"{where} `localspec info NAME` looks closer, `localspec pull NAME` fetches."
+    return (
+        f"{where} MEMORY is an estimate: `localspec info NAME` looks closer, with llama.cpp's own numbers. "
+        "`localspec pull NAME` fetches."
+    )

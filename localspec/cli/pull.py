@@ -4,11 +4,13 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
+from localspec.cli.usage import Subparsers
+
 if TYPE_CHECKING:
     from localspec.models.registry import Pair
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "pull",
         help="fetch a pair by name",

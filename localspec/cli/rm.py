@@ -3,10 +3,11 @@
 import argparse
 import json
 
+from localspec.cli.usage import Subparsers
 from localspec.errors import BadSetting
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "rm",
         help="remove a pair from this machine",

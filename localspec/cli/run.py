@@ -9,15 +9,10 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from localspec.cli.options import (
-    Subparsers,
-    add_pair_options,
-    add_reply_options,
-    load_options,
-    reply_options,
-)
+from localspec.cli.options import add_pair_options, add_reply_options, load_options, reply_options
+from localspec.cli.prompt import add_prompt_argument, prompt_of
 from localspec.cli.report import report, summary
-from localspec.errors import BadSetting
+from localspec.cli.usage import Subparsers, WrongUsage
 from localspec.events import Event, Finished, FinishReason, Kind, Notice, Piece, Reply
 
 if TYPE_CHECKING:
@@ -32,9 +27,7 @@ def add_parser(subparsers: Subparsers) -> None:
         help="answer one prompt",
         description="Answer one prompt: the text streams to stdout, numbers and notices go to stderr.",
     )
-    parser.add_argument(
-        "prompt", nargs="?", metavar="PROMPT", help="the prompt; - or a pipe reads standard input"
-    )
+    add_prompt_argument(parser)
     add_pair_options(parser)
     add_reply_options(parser)
     group = parser.add_argument_group("output")
@@ -47,16 +40,32 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    prompt = prompt_of(arguments)
-    options = reply_options(arguments)
+    if arguments.raw:
+        refuse_what_needs_a_template(arguments)
+    options, prompt = reply_options(arguments), prompt_of(arguments)
     with open_session(arguments) as session, cancel_on_interrupt(session):
         stream = session.stream_complete if arguments.raw else session.stream
         reply = show(stream(prompt, **options), quiet=arguments.json)
     if arguments.json:
         print(json.dumps(as_json(reply), ensure_ascii=False))
-    else:
+    if arguments.stats or not arguments.json:
         print(report(reply) if arguments.stats else summary(reply), file=sys.stderr)
     return CANCELLED if reply.finish_reason is FinishReason.CANCELLED else 0
+
+
+def refuse_what_needs_a_template(arguments: argparse.Namespace) -> None:
+    """Raises WrongUsage for options of a conversation, which would have no effect beside --raw."""
+    flags = {
+        "--system": arguments.system is not None,
+        "--think": arguments.think is True,
+        "--no-think": arguments.think is False,
+    }
+    for flag, given in flags.items():
+        if given:
+            raise WrongUsage(
+                f"--raw continues the text without a chat template, which {flag} needs",
+                hint="leave one of them out",
+            )
 
 
 def open_session(arguments: argparse.Namespace, *, measures: bool = False) -> "Session":
@@ -74,18 +83,6 @@ def open_session(arguments: argparse.Namespace, *, measures: bool = False) -> "S
     except PairNotOnDisk as missing:
         fetch_if_wanted(missing, pull=arguments.pull)
         return api.load(**options)
-
-
-def prompt_of(arguments: argparse.Namespace) -> str:
-    if arguments.prompt not in (None, "-"):
-        prompt: str = arguments.prompt
-    elif arguments.prompt is None and sys.stdin.isatty():
-        raise BadSetting("there is no prompt", hint='localspec run "What is speculative decoding?"')
-    else:
-        prompt = sys.stdin.read()
-    if not prompt.strip():
-        raise BadSetting("the prompt is empty", hint='localspec run "What is speculative decoding?"')
-    return prompt
 
 
 def show(events: Iterator[Event], *, quiet: bool) -> Reply:

@@ -4,12 +4,12 @@ import argparse
 import json
 import shutil
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from localspec.cli.bench import duration, files_of, one_pair, stop_on_interrupt, write_drawing
-from localspec.cli.options import Subparsers, add_pair_options
+from localspec.cli.bench import duration, files_of, stop_on_interrupt, write_drawing
+from localspec.cli.options import add_pair_argument, add_report_options
 from localspec.cli.run import CANCELLED, open_session
+from localspec.cli.usage import Subparsers
 
 if TYPE_CHECKING:
     from localspec.measure.tune import Curve
@@ -23,18 +23,12 @@ def add_parser(subparsers: Subparsers) -> None:
         "costs. Later runs with the same files, devices and threads start from it; without it they learn "
         "the same while they run.",
     )
-    parser.add_argument(
-        "name", nargs="?", metavar="PAIR", help="a pair by name; `localspec pairs` lists them"
-    )
-    add_pair_options(parser)
+    add_pair_argument(parser)
     group = parser.add_argument_group("measurement")
     group.add_argument(
         "--seconds", type=duration, default=60.0, metavar="S", help="about so long (default: 60)"
     )
-    output = parser.add_argument_group("output")
-    output.add_argument("--json", action="store_true", help="print one JSON object instead of the report")
-    output.add_argument("--svg", type=Path, metavar="FILE", help="also draw the bars into an SVG file")
-    output.add_argument("--png", type=Path, metavar="FILE", help="also draw the bars into a PNG file")
+    add_report_options(parser)
     parser.set_defaults(run=run)
 
 
@@ -42,7 +36,6 @@ def run(arguments: argparse.Namespace) -> int:
     from localspec.measure.tune import store, tune
 
     files_of(arguments)
-    arguments.pair = one_pair(arguments, "tune")
     with open_session(arguments, measures=True) as session, stop_on_interrupt(session) as stopped:
         engine = session.engine
         progress = RoundLine()

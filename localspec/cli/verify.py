@@ -6,9 +6,10 @@ import shutil
 import sys
 from typing import TYPE_CHECKING
 
-from localspec.cli.bench import one_pair, stop_on_interrupt
-from localspec.cli.options import Subparsers, add_pair_options
+from localspec.cli.bench import stop_on_interrupt
+from localspec.cli.options import add_pair_argument
 from localspec.cli.run import CANCELLED, open_session
+from localspec.cli.usage import Subparsers
 from localspec.errors import BadSetting
 
 if TYPE_CHECKING:
@@ -27,10 +28,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "decoding, the verifier against the exact law of sampling, replies against their own likelihood. "
         "Ends with code 1 where something differs beyond numerics. Ctrl-C ends it and keeps what was found.",
     )
-    parser.add_argument(
-        "name", nargs="?", metavar="PAIR", help="a pair by name; `localspec pairs` lists them"
-    )
-    add_pair_options(parser)
+    add_pair_argument(parser)
     group = parser.add_argument_group("verification")
     group.add_argument(
         "--seconds",
@@ -54,7 +52,6 @@ def run(arguments: argparse.Namespace) -> int:
 
     if not arguments.seconds >= LEAST_SECONDS:
         raise BadSetting(f"{arguments.seconds:g} seconds are too few", hint="give 30 or more")
-    arguments.pair = one_pair(arguments, "verify")
     progress = Progress()
     with open_session(arguments, measures=True) as session, stop_on_interrupt(session) as stopped:
         try:

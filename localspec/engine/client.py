@@ -128,7 +128,7 @@ class _Connection:
         if reason is not None:
             return Died(str(reason), reason.hint)
         words = [line for line in self._last_words if line.strip()][-LAST_WORDS:]
-        return Died(f"The engine process ended unexpectedly ({describe_exit(exit_code)}).", " · ".join(words))
+        return Died(f"the engine process ended unexpectedly ({describe_exit(exit_code)})", " · ".join(words))
 
     def _write(self) -> None:
         sink = _pipe(self.process.stdin)
@@ -159,8 +159,8 @@ def describe_exit(exit_code: int) -> str:
 def _check_protocol(report: Report) -> None:
     if isinstance(report, Hello) and report.protocol != PROTOCOL:
         raise EngineDied(
-            f"The engine process speaks protocol {report.protocol}, this program {PROTOCOL}.",
-            hint="localspec was updated while it ran: start it again.",
+            f"the engine process speaks protocol {report.protocol}, this program {PROTOCOL}",
+            hint="localspec was updated while it ran: start it again",
         )
 
 
@@ -176,7 +176,7 @@ def _spawn(command: Sequence[str]) -> subprocess.Popen[bytes]:
         )
     except OSError as error:
         raise EngineDied(
-            f"The engine process could not be started: {error}.", hint="Check the installation."
+            f"the engine process could not be started: {error}", hint="check the installation"
         ) from error
 
 

@@ -29,8 +29,8 @@ def decode(line: bytes) -> Any:  # noqa: ANN401 - the caller matches on the clas
         return _read_dataclass(_KINDS[kind])(values)
     except (ValueError, KeyError, TypeError) as error:
         raise EngineDied(
-            f"The engine process said something that is no message: {line[:80]!r}.",
-            hint="Restart it; if it happens again, reinstall localspec.",
+            f"the engine process said something that is no message: {line[:80]!r}",
+            hint="restart it; if it happens again, reinstall localspec",
         ) from error
 
 

@@ -113,10 +113,10 @@ def _failure(error: Exception) -> Failure:
         return Failure(type(error).__name__, str(error), error.hint)
     if isinstance(error, MemoryError):
         return Failure(
-            NotEnoughMemory.__name__, "Memory ran out.", "Choose a smaller pair or a shorter context."
+            NotEnoughMemory.__name__, "memory ran out", "choose a smaller pair or a shorter context"
         )
     return Failure(
         type(error).__name__,
-        f"The engine met an error of its own: {type(error).__name__}: {error}.",
-        "Please report it; the conversation is safe.",
+        f"the engine met an error of its own: {type(error).__name__}: {error}",
+        "please report it; the conversation is safe",
     )

@@ -97,7 +97,7 @@ class PairWorkshop:
 
     def _loaded(self) -> api.Session:
         if self._session is None:
-            raise BadSetting("No pair is loaded.", hint="Choose one with Ctrl+O.")
+            raise BadSetting("no pair is loaded", hint="choose one with Ctrl+O")
         return self._session
 
 

@@ -27,8 +27,8 @@ def first_decode(path: Path, gpu_layers: int | None) -> None:
             rows = context.decode(tokens, 1)
             if not np.isfinite(rows[0]).all():
                 raise BadModelFile(
-                    f"{path.name} computes values that are not numbers.",
-                    hint="Fetch it again, or use another file.",
+                    f"{path.name} computes values that are not numbers",
+                    hint="fetch it again, or use another file",
                 )
 
 

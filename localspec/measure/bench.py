@@ -176,7 +176,11 @@ def warm_up(
     for arm in arms:
         if not stopped():
             session.reset()
-            options = arm.options() | {"temperature": temperatures[0], "max_tokens": WARM_UP_TOKENS}
+            options = arm.options() | {
+                "temperature": temperatures[0],
+                "max_tokens": WARM_UP_TOKENS,
+                "seed": None,
+            }
             for _ in session.stream("Say hello.", **options):
                 pass
 
@@ -186,13 +190,14 @@ def measure(
 ) -> Measurement:
     """One reply to a conversation that holds nothing else.
 
-    Without a seed: one would fix the depth where measured time could otherwise change a sampled text.
+    Without a seed, a configured one too: it would fix the depth, lest measured time changes a sampled text.
     """
     session.reset()
     options = arm.options() | {
         "temperature": block.temperature,
         "max_tokens": max_tokens,
         "overflow": "error",
+        "seed": None,
     }
     reply, decode_seconds = timed(session.stream(block.prompt.text, **options), clock)
     stats = reply.stats

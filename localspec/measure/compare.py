@@ -40,10 +40,12 @@ class Side:
 
     @property
     def text(self) -> str:
+        """The text of the first reply."""
         return self.reply.text
 
     @property
     def tokens(self) -> tuple[int, ...]:
+        """The tokens of the first reply."""
         return self.reply.tokens
 
     @property
@@ -54,10 +56,12 @@ class Side:
 
     @property
     def median_prefill_seconds(self) -> float:
+        """What reading the prompt took, over all runs."""
         return median(self.prefill_seconds)
 
     @property
     def median_decode_seconds(self) -> float:
+        """What the reply took after that, over all runs."""
         return median(self.decode_seconds)
 
     @property
@@ -84,6 +88,7 @@ class Comparison:
 
     @property
     def identical(self) -> bool:
+        """Whether both sides said the same tokens."""
         return self.divergence is None
 
     @property
@@ -229,6 +234,7 @@ class _Outcome:
 
 
 def side_of(replies: Sequence[Reply], segments: Segments) -> Side:
+    """One side from the replies of all its runs and the segments of the first."""
     return Side(
         reply=replies[0],
         prefill_seconds=tuple(reply.stats.prefill_seconds for reply in replies),

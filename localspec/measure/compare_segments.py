@@ -23,6 +23,7 @@ class Segment:
         return self.accepted / self.drafted if self.drafted else 0.0
 
     def with_cycle(self, cycle: Cycle) -> "Segment":
+        """This segment and the tokens of one more cycle."""
         return replace(
             self,
             tokens=self.tokens + len(cycle.tokens),

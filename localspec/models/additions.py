@@ -2,19 +2,26 @@
 
 import json
 import re
+import tomllib
 from pathlib import Path
+from typing import Any
 
 from localspec.errors import BadSetting
 from localspec.models.registry import HubFile, ModelFile, Pair, all_pairs, user_file, valid_name
 from localspec.models.stamps import write_text_atomically
 
+# A new table in every way in which TOML lets one write it, and each line of the comment right above it.
+_HEAD = re.compile(
+    r"""^(?=(?:[ \t]*\#.*\n)*[ \t]*\[\[[ \t]*(?:pair|"pair"|'pair')[ \t]*\]\])""", re.MULTILINE
+)
+
 
 def add_pair(pair: Pair) -> Path:
-    """Write a pair, in place of one of the same name there; returns the file. Raises BadSetting."""
+    """Write a pair, in place of one of the same name there; returns the file. Raises BadSetting, OSError."""
     if not valid_name(pair.name):
         raise BadSetting(
-            f"A pair cannot be called {pair.name}.",
-            hint="Use lower-case letters, digits and . _ + -, beginning with a letter or a digit.",
+            f"a pair cannot be called {pair.name}",
+            hint="use lower-case letters, digits and . _ + -, beginning with a letter or a digit",
         )
     all_pairs()  # a file that cannot be read is not written over
     path = user_file()
@@ -23,24 +30,49 @@ def add_pair(pair: Pair) -> Path:
         if path.exists()
         else "# Your own pairs; the fields are explained in localspec's models.toml.\n"
     )
-    write_text_atomically(path, _without(text, pair.name).rstrip() + "\n\n" + _block(pair))
+    others = _without(text, pair.name).rstrip()
+    written = f"{others}\n\n{_block(pair)}"
+    if _names(written) != [*_names(others), pair.name]:
+        raise _by_hand(f"{pair.name} cannot be added to it")
+    write_text_atomically(path, written)
     return path
 
 
 def take_out(name: str) -> Path:
-    """Take a pair out of the user's file, which is returned; the files of the pair stay where they are."""
+    """Take a pair out of the user's file, which is returned; the files of the pair stay where they are.
+
+    Raises BadSetting where only a person can tell what belongs to it, OSError.
+    """
     path = user_file()
     write_text_atomically(path, _without(path.read_text("utf-8"), name).rstrip() + "\n")
     return path
 
 
 def _without(text: str, name: str) -> str:
-    blocks = re.split(r"^(?=\[\[pair\]\])", text, flags=re.MULTILINE)
-    return "".join(block for block in blocks if not _defines(block, name))
+    """The text without the tables of that pair; all others stay as they were written, comments too."""
+    left = "".join(block for block in _HEAD.split(text) if name not in _names(block))
+    if _tables(left) != [table for table in _tables(text) if table.get("name") != name]:
+        raise _by_hand(f"{name} cannot be taken out of it")
+    return left
 
 
-def _defines(block: str, name: str) -> bool:
-    return re.search(rf"^name\s*=\s*[\"']{re.escape(name)}[\"']\s*(#.*)?$", block, re.MULTILINE) is not None
+def _by_hand(what: str) -> BadSetting:
+    return BadSetting(
+        f"{user_file()} does not write its pairs as [[pair]] tables: {what}", hint="change the file by hand"
+    )
+
+
+def _names(text: str) -> list[object]:
+    return [table.get("name") for table in _tables(text)]
+
+
+def _tables(text: str) -> list[dict[str, Any]]:
+    """The pairs in a text; none where it is only a piece of TOML."""
+    try:
+        tables: list[dict[str, Any]] = tomllib.loads(text).get("pair", [])
+    except tomllib.TOMLDecodeError:
+        return []
+    return tables
 
 
 def _block(pair: Pair) -> str:

@@ -19,8 +19,8 @@ def check(target: Path, draft: Path) -> None:
     found = problems(facts_of_file(target), facts_of_file(draft))
     if found:
         raise IncompatiblePair(
-            f"{draft.name} cannot draft for {target.name}: {found[0]}.",
-            hint="Choose a draft of the target's own family; `localspec pairs` lists pairs that fit.",
+            f"{draft.name} cannot draft for {target.name}: {found[0]}",
+            hint="choose a draft of the target's own family; `localspec pairs` lists pairs that fit",
         )
 
 

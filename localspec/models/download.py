@@ -82,8 +82,8 @@ class _Pull:
     def _fetch(self, missing: list[HubFile], locks: dict[HubFile, FileLock]) -> None:
         if hub.offline():
             raise DownloadFailed(
-                f"{missing[0].name} is not on this machine, and HF_HUB_OFFLINE is set.",
-                hint="Unset it to fetch files.",
+                f"{missing[0].name} is not on this machine, and HF_HUB_OFFLINE is set",
+                hint="unset it to fetch files",
             )
         self._meter = Meter(self._progress, sum(file.bytes for file in missing))
         remotes = {file: self._look(file) for file in missing}
@@ -155,13 +155,13 @@ class _Pull:
             )
         if remote.bytes != file.bytes:
             raise DownloadFailed(
-                f"{remote.name} was replaced: it has {remote.bytes:,} bytes, pinned are {file.bytes:,}.",
-                hint="Nothing was fetched. `localspec pairs add` can pin the new file under a name of yours.",
+                f"{remote.name} was replaced: it has {remote.bytes:,} bytes, pinned are {file.bytes:,}",
+                hint="nothing was fetched; `localspec pairs add` can pin the new file under a name of yours",
             )
         if remote.sha256 not in (None, file.sha256):
             raise DownloadFailed(
-                f"{remote.name} was replaced: its sha256 is {remote.sha256}, pinned is {file.sha256}.",
-                hint="Nothing was fetched. `localspec pairs add` can pin the new file under a name of yours.",
+                f"{remote.name} was replaced: its sha256 is {remote.sha256}, pinned is {file.sha256}",
+                hint="nothing was fetched; `localspec pairs add` can pin the new file under a name of yours",
             )
         return remote
 
@@ -208,8 +208,8 @@ class _Pull:
             part.discard()
             raise DownloadFailed(
                 f"{part.remote.name} came damaged and was removed: "
-                f"sha256 {part.sha256()}, pinned is {file.sha256}.",
-                hint="Try again; if it happens twice, something changes the file on its way.",
+                f"sha256 {part.sha256()}, pinned is {file.sha256}",
+                hint="try again; if it happens twice, something changes the file on its way",
             )
         part.publish()
         stamps.write(part.final, file.sha256)
@@ -218,7 +218,10 @@ class _Pull:
     def _path(self, file: ModelFile) -> Path:
         path = store.locate(file)
         if path is None:
-            raise BadModelFile(f"{self._pair.name} needs {file.name}, which is not there.")
+            raise BadModelFile(
+                f"{self._pair.name} needs {file.name}, which is not there",
+                hint="put it there, or write the pair anew: `localspec pairs add`",
+            )
         return path
 
     def _progress_of_others(self, file: HubFile) -> None:
@@ -228,7 +231,7 @@ class _Pull:
 
     def _stop_if_cancelled(self, file: HubFile) -> None:
         if self._cancelled():
-            raise PullCancelled(f"Stopped before {file.name} was complete.", hint="What came so far is kept.")
+            raise PullCancelled(f"stopped before {file.name} was complete", hint="what came so far is kept")
 
 
 def check_space(folder: Path, needed: int) -> None:
@@ -238,8 +241,8 @@ def check_space(folder: Path, needed: int) -> None:
     free = shutil.disk_usage(existing).free
     if needed and free < needed + margin:
         raise DownloadFailed(
-            f"{size_text(needed + margin)} are needed in {folder}, and {size_text(free)} are free.",
-            hint="Make room, or set LOCALSPEC_HOME to a folder on a larger disk.",
+            f"{size_text(needed + margin)} are needed in {folder}, and {size_text(free)} are free",
+            hint="make room, or set LOCALSPEC_HOME to a folder on a larger disk",
         )
 
 

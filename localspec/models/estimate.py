@@ -8,7 +8,7 @@ from localspec.models.memory import DEFAULT_CONTEXT
 from localspec.models.registry import ModelFile, Pair
 from localspec.models.store import locate
 
-_BUFFERS = 150_000_000  # bytes of compute buffers of a model, about
+_BUFFERS = 150_000_000  # bytes of compute buffers of a model, about; those of a tiny one are like its weights
 _USABLE = 0.95  # of a GPU's memory: the rest is the driver's and the screen's
 
 
@@ -25,10 +25,14 @@ def file_bytes(pair: Pair) -> int:
 
 
 def memory_needed(pair: Pair) -> int:
-    """Weights, caches at the default context, and buffers, in bytes; unknown caches count nothing."""
+    """Weights, caches at the default context, and buffers, in bytes; unknown caches count nothing.
+
+    An estimate for lists; the plan of `localspec info` has llama.cpp's own numbers.
+    """
     context = min(pair.context or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
     return sum(
-        _bytes(file) + (file.facts.kv_bytes_per_token or 0) * context + _BUFFERS for file in pair.files
+        (weights := _bytes(file)) + (file.facts.kv_bytes_per_token or 0) * context + min(_BUFFERS, weights)
+        for file in pair.files
     )
 
 

@@ -109,7 +109,9 @@ def header_of_file(path: Path) -> Header:
 
             return read_header(read, size, label=str(path), chunk=1 << 18)
     except OSError as error:
-        raise BadModelFile(f"{path} cannot be read: {error.strerror or error}.") from error
+        raise BadModelFile(
+            f"{path} cannot be read: {error.strerror or error}", hint="check the path and its permissions"
+        ) from error
 
 
 def header_of_bytes(data: bytes, label: str = "the file") -> Header:
@@ -151,7 +153,7 @@ class _Cursor:
 
     def bad(self, what: str) -> BadModelFile:
         return BadModelFile(
-            f"{self.label} {printable(what, 200)}.", hint="Fetch it again, or choose another file."
+            f"{self.label} {printable(what, 200)}", hint="fetch it again, or choose another file"
         )
 
     def need(self, count: int, expected: int = 0) -> None:

@@ -73,8 +73,8 @@ def look(repo: str, file: str, revision: str = "main", patience: Patience | None
         found = get_hf_file_metadata(url, timeout=_METADATA_SECONDS, endpoint=_endpoint())
         if not found.commit_hash or found.size is None:
             raise DownloadFailed(
-                f"The server at {urlsplit(url).netloc} does not answer like a Hugging Face Hub.",
-                hint="Check HF_ENDPOINT and the proxy settings.",
+                f"the server at {urlsplit(url).netloc} does not answer like a Hugging Face Hub",
+                hint="check HF_ENDPOINT and the proxy settings",
             )
         etag = found.etag or ""
         return RemoteFile(
@@ -116,8 +116,8 @@ def read_range(remote: RemoteFile, start: int, length: int, patience: Patience |
         with stream(remote, start, min(start + length, remote.bytes)) as (at, chunks):
             if at != start:
                 raise DownloadFailed(
-                    f"The server of {remote.name} sends whole files only: its header cannot be read alone.",
-                    hint="Fetch the file: its header is checked before the rest comes.",
+                    f"the server of {remote.name} sends whole files only: its header cannot be read alone",
+                    hint="fetch the file: its header is checked before the rest comes",
                 )
             data = b""
             for chunk in chunks:
@@ -153,15 +153,15 @@ def _first_byte(response: "httpx2.Response", remote: RemoteFile, start: int) -> 
     said = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", response.headers.get("Content-Range", ""))
     if response.status_code != 206 or not said or int(said[1]) != start:
         raise DownloadFailed(
-            f"The server answered a request for part of {remote.name} with something else "
-            f"(status {response.status_code}).",
-            hint="A proxy may be in the way; try again later.",
+            f"the server answered a request for part of {remote.name} with something else "
+            f"(status {response.status_code})",
+            hint="a proxy may be in the way; try again later",
         )
     if said[2] not in ("*", str(remote.bytes)):
         raise DownloadFailed(
             f"{remote.name} changed on the server while it was read: {int(said[2]):,} bytes, "
-            f"{remote.bytes:,} before.",
-            hint="Start again.",
+            f"{remote.bytes:,} before",
+            hint="start again",
         )
     return start
 

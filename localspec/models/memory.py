@@ -252,7 +252,7 @@ def _check_device(name: str | None, devices: Sequence[DeviceMemory]) -> None:
     known = {device.name.lower() for device in devices}
     if name is not None and name.lower() not in known:
         names = ", ".join(device.name for device in devices)
-        raise BadSetting(f"There is no device called {name}.", hint=f"There are: {names}.")
+        raise BadSetting(f"there is no device called {name}", hint=f"there are: {names}")
 
 
 def _too_large(
@@ -262,7 +262,7 @@ def _too_large(
     totals = _totals(needs)
     worst = max(totals, key=lambda device: totals[device] - room.get(device, 0))
     return NotEnoughMemory(
-        f"The target alone needs {size_text(totals[worst])} on {worst}, "
-        f"and {size_text(free.get(worst, 0))} are free.",
-        hint="Choose a smaller pair or quantisation, or a shorter context (--context).",
+        f"the target alone needs {size_text(totals[worst])} on {worst}, "
+        f"and {size_text(free.get(worst, 0))} are free",
+        hint="choose a smaller pair or quantisation, or a shorter context (--context)",
     )

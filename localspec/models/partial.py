@@ -76,7 +76,7 @@ class PartialFile:
         while self.size < size:
             if self._cancelled():
                 raise PullCancelled(
-                    f"Stopped while fetching {self.remote.name}.", hint="What came so far is kept."
+                    f"stopped while fetching {self.remote.name}", hint="what came so far is kept"
                 )
             try:
                 chunk = self._next_chunk(size if bounded else None)

@@ -34,7 +34,7 @@ def outlook(target: Header, draft: Header | None) -> tuple[str, ...]:
         with Probe() as probe:
             found = plan(target, draft, probe.devices(), MemoryWishes(), probe.needs)
     except LocalspecError as error:
-        return (f"It would not run here: {error}",)
+        return (f"It would not run here: {error}.",)
     needs = " and ".join(
         f"{size_text(need.total)} of {size_text(need.free)} on {need.device}" for need in found.needs
     )

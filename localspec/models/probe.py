@@ -99,8 +99,8 @@ class Probe:
                 self._twins[fingerprint] = write_twin(header, Path(folder) / _AS_NAMED_IN_ERRORS)
             except OSError as error:
                 raise BackendFailure(
-                    f"No temporary file can be written: {error.strerror or error}.",
-                    hint="Make room in the folder for temporary files, or point TMPDIR to another one.",
+                    f"no temporary file can be written: {error.strerror or error}",
+                    hint="make room in the folder for temporary files, or point TMPDIR to another one",
                 ) from error
         return self._twins[fingerprint]
 
@@ -132,12 +132,10 @@ class Probe:
             return answer
         self.close()
         if request.get("devices"):
-            raise BackendFailure(
-                "llama.cpp could not list its devices.", hint="`localspec doctor` says more."
-            )
+            raise BackendFailure("llama.cpp could not list its devices", hint="`localspec doctor` says more")
         raise BadModelFile(
-            "llama.cpp gives up on this model file: something in its header is impossible.",
-            hint="Fetch it again, or choose another file.",
+            "llama.cpp gives up on this model file: something in its header is impossible",
+            hint="fetch it again, or choose another file",
         )
 
 

@@ -23,8 +23,8 @@ def prove(target: Header, draft: Header | None) -> Proof:
         return proof
     if found := problems(proof.target, proof.draft):
         raise IncompatiblePair(
-            f"The draft cannot draft for the target: {found[0]}.",
-            hint="Choose a draft of the target's own family; `localspec pairs` lists pairs that fit.",
+            f"the draft cannot draft for the target: {found[0]}",
+            hint="choose a draft of the target's own family; `localspec pairs` lists pairs that fit",
         )
     return proof
 
@@ -33,13 +33,13 @@ def _facts(header: Header, role: str) -> ModelFacts:
     facts = ModelFacts.from_header(header)
     if (parts := header.number("split.count") or 0) > 1:
         raise BadModelFile(
-            f"The {role} file is one of {parts} parts of a model.", hint="Choose a model that is in one file."
+            f"the {role} file is one of {parts} parts of a model", hint="choose a model that is in one file"
         )
     if not facts.architecture or not header.tensors:
-        raise BadModelFile(f"The {role} file holds no model.", hint="Choose another file.")
+        raise BadModelFile(f"the {role} file holds no model", hint="choose another file")
     if facts.vocabulary is None:
         raise BadModelFile(
-            f"The {role} file has no vocabulary of its own, so it is no model that runs alone.",
-            hint="Files called mtp-, eagle3- or dflash- are parts for other ways of drafting.",
+            f"the {role} file has no vocabulary of its own, so it is no model that runs alone",
+            hint="files called mtp-, eagle3- or dflash- are parts for other ways of drafting",
         )
     return facts

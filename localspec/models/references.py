@@ -48,7 +48,9 @@ def open_file(file: ModelFile) -> OpenedFile:
     if path is not None:
         return OpenedFile(file, header_at(path), path)
     if isinstance(file, LocalFile):
-        raise BadModelFile(f"{file.path} does not exist.")
+        raise BadModelFile(
+            f"{file.path} does not exist", hint="put it there, or write the pair anew: `localspec pairs add`"
+        )
     return OpenedFile(file, remote_header(hub.look(file.repo, file.file, file.revision)), None)
 
 
@@ -66,8 +68,8 @@ def pin(opened: OpenedFile) -> ModelFile:
     if isinstance(opened.file, HubFile):
         if not opened.file.sha256:
             raise DownloadFailed(
-                f"The Hub gives no sha256 for {opened.file.repo}:{opened.file.file}, so it cannot be pinned.",
-                hint="Fetch the file yourself and add it by its path.",
+                f"the Hub gives no sha256 for {opened.file.repo}:{opened.file.file}, so it cannot be pinned",
+                hint="fetch the file yourself and add it by its path",
             )
         return opened.file
     assert opened.path is not None

@@ -127,8 +127,8 @@ def find(name: str) -> Pair:
         return by_name[wanted]
     near = difflib.get_close_matches(wanted, by_name, n=3, cutoff=0.5)
     near = near or [known for known in by_name if wanted and wanted in known][:3]
-    hint = f"Did you mean {' or '.join(near)}?" if near else "`localspec pairs` lists all of them."
-    raise UnknownPair(f"There is no pair called {name}.", hint=hint)
+    hint = f"did you mean {' or '.join(near)}?" if near else "`localspec pairs` lists all of them"
+    raise UnknownPair(f"there is no pair called {name}", hint=hint)
 
 
 def valid_name(name: str) -> bool:
@@ -139,13 +139,17 @@ def _read(path: Path, *, relative_to: Path) -> tuple[Pair, ...]:
     try:
         tables = tomllib.loads(path.read_text("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadSetting(f"{path} is not valid TOML: {error}", hint="Repair or remove the file.") from error
+        raise BadSetting(f"{path} is not valid TOML: {error}", hint="repair or remove the file") from error
     except OSError as error:
-        raise BadSetting(f"{path} cannot be read: {error.strerror}") from error
+        raise BadSetting(f"{path} cannot be read: {error.strerror}", hint="change its permissions") from error
     pairs = tables.get("pair", [])
     if set(tables) - {"pair"} or not isinstance(pairs, list):
-        raise BadSetting(f"{path} may hold nothing but [[pair]] tables.")
+        raise BadSetting(f"{path} may hold nothing but [[pair]] tables", hint=_explained())
     return tuple(_pair(_Table(path, f"pair {i}", table), relative_to) for i, table in enumerate(pairs, 1))
+
+
+def _explained() -> str:
+    return f"the head of {registry_file()} explains tables and fields"
 
 
 class _Table:
@@ -153,7 +157,7 @@ class _Table:
 
     def __init__(self, path: Path, where: str, values: object) -> None:
         if not isinstance(values, Mapping):
-            raise BadSetting(f"{path}: {where} is not a table.")
+            raise BadSetting(f"{path}: {where} is not a table", hint=_explained())
         self.path, self.where, self._left = path, where, dict(values)
 
     def text(self, key: str, default: str | None = None) -> str:
@@ -180,9 +184,7 @@ class _Table:
             raise self.mistake(f"{next(iter(self._left))} is not a field of it")
 
     def mistake(self, what: str) -> BadSetting:
-        return BadSetting(
-            f"{self.path}: {self.where}: {what}.", hint="The head of models.toml explains the fields."
-        )
+        return BadSetting(f"{self.path}: {self.where}: {what}", hint=_explained())
 
     def _take(self, key: str, kind: type, default: object) -> object:
         value = self._left.pop(key, default)

@@ -54,7 +54,7 @@ def _unlink(path: Path, name: str) -> None:
     lock = FileLock(path.with_name(path.name.removesuffix(".part") + ".lock"))
     try:
         if not lock.try_acquire():
-            raise BadSetting(f"{name} is being fetched right now.", hint="Stop that pull first.")
+            raise BadSetting(f"{name} is being fetched right now", hint="stop that pull first")
         try:
             path.unlink()
             stamps.forget(path)

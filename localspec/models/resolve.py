@@ -33,7 +33,7 @@ class PairNotOnDisk(NotOnDisk):
             else "the Hugging Face cache has it, not checked yet"
         )
         super().__init__(
-            f"{pair.name} is not on this machine ({what}).", hint=f"Fetch it with: localspec pull {pair.name}"
+            f"{pair.name} is not on this machine ({what})", hint=f"fetch it with: localspec pull {pair.name}"
         )
 
 
@@ -46,10 +46,10 @@ def resolve(
     """
     if target is not None:
         if pair is not None:
-            raise BadSetting("A pair and a target file were both given.", hint="Name one of them.")
+            raise BadSetting("a pair and a target file were both given", hint="name one of them")
         return _of_files(Path(target), None if draft is None else Path(draft))
     if draft is not None:
-        raise BadSetting("A draft file was given without a target file.", hint="Add --target FILE.")
+        raise BadSetting("a draft file was given without a target file", hint="add --target FILE")
     chosen = find(pair) if pair is not None else default_pair()
     refuse_unless_runnable(chosen)
     paths = [path for file in chosen.files if (path := store.locate(file))]
@@ -85,8 +85,8 @@ def refuse_unless_runnable(pair: Pair) -> None:
         PairKind.MTP: f"drafts with a multi-token-prediction head {where}",
     }.get(pair.kind, f"drafts by {pair.kind.removeprefix('draft-')}")
     raise IncompatiblePair(
-        f"{pair.name} {how}, which this localspec cannot run yet.",
-        hint="`localspec pairs` marks the ones that run.",
+        f"{pair.name} {how}, which this localspec cannot run yet",
+        hint="`localspec pairs` marks the ones that run",
     )
 
 
@@ -95,7 +95,7 @@ def _of_files(target: Path, draft: Path | None) -> PairFiles:
         if path is None or path.is_file():
             continue
         what = "is a folder" if path.is_dir() else "does not exist"
-        raise BadModelFile(f"{path} {what}.", hint="Give the path of a GGUF file.")
+        raise BadModelFile(f"{path} {what}", hint="give the path of a GGUF file")
     return PairFiles(target.stem, PairKind.SIMPLE, target, draft)
 
 
@@ -103,8 +103,11 @@ def _why_missing(pair: Pair, file: ModelFile) -> Exception:
     if isinstance(file, HubFile):
         return PairNotOnDisk(pair)
     if not file.path.exists():
-        return BadModelFile(f"{pair.name} needs {file.path}, which does not exist.")
+        return BadModelFile(
+            f"{pair.name} needs {file.path}, which does not exist",
+            hint="put it there, or write the pair anew: `localspec pairs add`",
+        )
     return BadModelFile(
-        f"{file.path} is no longer the file that {pair.name} was made with: it has another size.",
-        hint="`localspec pairs add` writes the pair anew.",
+        f"{file.path} is no longer the file that {pair.name} was made with: it has another size",
+        hint="`localspec pairs add` writes the pair anew",
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from localspec import settings
 from localspec.models import stamps
-from localspec.models.registry import DEMO, HubFile, ModelFile, Pair
+from localspec.models.registry import HubFile, ModelFile, Pair
 
 
 def models_dir() -> Path:
@@ -67,9 +67,7 @@ def missing(pair: Pair) -> tuple[ModelFile, ...]:
 
 
 def mark_used(name: str) -> None:
-    """Remember that a pair was run now; the demo pair steps aside and is not remembered."""
-    if name == DEMO:
-        return
+    """Remember that a pair was run now."""
     times = last_uses()
     times[name] = time.time()
     with suppress(OSError):  # nobody should fail to run for lack of a note about it

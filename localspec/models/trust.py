@@ -19,7 +19,7 @@ from localspec.models.facts import header_at
 from localspec.models.hazards import first_hazard
 from localspec.models.units import printable, size_text
 
-_HINT = "Fetch it again, or use another file."
+_HINT = "fetch it again, or use another file"
 _SECONDS = 120.0
 _BYTES_PER_SECOND = 20e6  # the slowest disk that a model may lie on
 
@@ -35,7 +35,7 @@ def ensure_loadable(path: Path, gpu_layers: int | None = None) -> None:
         return
     header = header_at(path)
     if hazard := first_hazard(header):
-        raise BadModelFile(f"{path.name} {printable(hazard)}.", hint=_HINT)
+        raise BadModelFile(f"{path.name} {printable(hazard)}", hint=_HINT)
     with ThreadPoolExecutor(1) as beside:
         # The child reads the same bytes, so that hashing them meanwhile costs next to nothing.
         hashed = None if known else beside.submit(stamps.sha256_of, path)
@@ -67,13 +67,13 @@ def _decode_in_child(path: Path, gpu_layers: int | None) -> None:
         )
     except subprocess.TimeoutExpired:
         raise BadModelFile(
-            f"{path.name} ({size_text(path.stat().st_size)}) did not decode a token in {limit:.0f} s.",
+            f"{path.name} ({size_text(path.stat().st_size)}) did not decode a token in {limit:.0f} s",
             hint=_HINT,
         ) from None
     try:
         answer = json.loads(done.stdout.decode("utf-8", "replace").strip().rpartition("\n")[2])
     except ValueError:
-        raise BadModelFile(f"llama.cpp gives up on {path.name}{_reason(done)}.", hint=_HINT) from None
+        raise BadModelFile(f"llama.cpp gives up on {path.name}{_reason(done)}", hint=_HINT) from None
     if answer:
         kind = getattr(errors, answer["kind"], LocalspecError)
         raise kind(answer["error"], hint=answer["hint"])

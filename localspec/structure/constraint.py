@@ -140,7 +140,7 @@ class Constrained:
             raise BadSetting(
                 f"{self.name} failed after {len(self._tokens)} tokens: "
                 f"{first_sentence(self._matcher.get_error())}",
-                hint="a simpler one may do; docs/structured.md has the limits",
+                hint="a simpler one may do",
             )
 
 

@@ -72,7 +72,7 @@ class GrammarTokens:
         if matcher.is_error():
             raise BadSetting(
                 f"{grammar.name} cannot be used: {first_sentence(matcher.get_error())}",
-                hint="docs/structured.md says what is supported",
+                hint="leave out look-ahead, and in schemas `not`, `if`, `uniqueItems` and other documents",
             )
         return matcher
 

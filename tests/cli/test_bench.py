@@ -56,7 +56,6 @@ def test_what_the_bench_learned_is_where_the_next_run_starts(capsys):
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [
-        (("demo", "--pair", "demo"), "localspec bench demo"),
         (("demo", "--only", "jokes"), "code, chat, prose, json, edit, long"),
         (("demo", "--no-draft"), "add --draft FILE or --draft lookup"),
         (("demo", "--svg", "/there/is/no/folder/x.svg"), "make it"),

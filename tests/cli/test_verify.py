@@ -59,12 +59,7 @@ def test_a_verifier_that_keeps_what_it_should_not_ends_with_code_1(capsys):
 
 @pytest.mark.parametrize(
     "arguments",
-    [
-        ["demo", "--temperature", 0],
-        ["demo", "--seconds", 0],
-        ["demo", "--pair", "demo"],
-        ["demo", "--no-draft"],
-    ],
+    [["demo", "--temperature", 0], ["demo", "--seconds", 0], ["demo", "--no-draft"]],
 )
 def test_what_cannot_be_verified_is_one_sentence_and_a_hint(arguments, capsys):
     code, out, err = verify(capsys, *arguments)
@@ -72,10 +67,6 @@ def test_what_cannot_be_verified_is_one_sentence_and_a_hint(arguments, capsys):
     assert out == ""
     assert "error: " in err
     assert "hint: " in err
-
-
-def test_a_pair_named_twice_is_answered_with_this_command(capsys):
-    assert "hint: localspec verify demo" in verify(capsys, "demo", "--pair", "demo")[2]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a console's Ctrl-C cannot be sent to one process there")

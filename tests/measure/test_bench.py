@@ -83,7 +83,7 @@ def test_no_seed_is_given_because_a_seed_would_fix_the_depth():
     clock = Clock()
     session = ScriptedSession(clock, cost)
     benched(session, clock, rounds=1)
-    assert all("seed" not in options for _, _, options in session.asked)
+    assert all(options["seed"] is None for _, _, options in session.asked)
 
 
 def test_speed_counts_from_the_end_of_the_prompt_to_the_end_of_the_text():

@@ -48,7 +48,7 @@ def test_dry_run_fetches_nothing(known, hub, capsys):
 def test_an_unknown_name_ends_with_a_sentence_and_code_1(capsys):
     assert main(["pull", "llama-3-8b"]) == 1
     told = capsys.readouterr().err
-    assert "error: There is no pair called llama-3-8b." in told
+    assert "error: there is no pair called llama-3-8b\n" in told
     assert "llama-3-8b+1b" in told
 
 

@@ -44,7 +44,7 @@ def test_a_mistyped_name_is_suggested():
     config("contxt = 5")
     with pytest.raises(BadSetting) as caught:
         Settings.load()
-    assert caught.value.hint == "Did you mean context?"
+    assert caught.value.hint == "did you mean context?"
 
 
 def test_a_variable_of_the_wrong_type_is_named(monkeypatch):

@@ -146,7 +146,7 @@ async def test_a_dead_engine_costs_nothing_but_a_restart(tmp_path):
     async with running(tmp_path, gate=Gate(hold_after=9)) as chat:
         await chat.type("why?")
         await chat.until(lambda: chat.app.conductor.turn and chat.app.conductor.turn.tally.cycles == 9)
-        chat.engine.die(Died("The engine process ended unexpectedly (SIGKILL).", ""))
+        chat.engine.die(Died("the engine process ended unexpectedly (SIGKILL)", ""))
         await chat.until(lambda: chat.remarks)
         assert "SIGKILL" in chat.remarks[0]
         assert "/restart" in chat.remarks[0]

@@ -1,18 +1,14 @@
 """`localspec chat` on the command line: what its options become."""
 
-import argparse
-
 import pytest
 
-from localspec.cli import chat
+from localspec.cli import chat, parser
 from localspec.engine.messages import Load, ReplySettings
 from localspec.errors import BadSetting
 
 
 def parse(*words):
-    parser = argparse.ArgumentParser()
-    chat.add_parser(parser.add_subparsers())
-    return parser.parse_args(["chat", *words])
+    return parser().parse_args(["chat", *words])
 
 
 def test_options_reach_the_engine():

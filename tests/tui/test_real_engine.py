@@ -113,5 +113,5 @@ def test_without_a_pair_a_question_is_answered_with_what_to_do():
     engine = EngineProcess()
     engine.start()
     engine.send(Ask(1, STORY))
-    assert "No pair is loaded" in until(engine, Failure)[-1].what
+    assert "no pair is loaded" in until(engine, Failure)[-1].what
     engine.close()

@@ -80,7 +80,7 @@ def test_a_dead_engine(draw):
     async def steps(chat):
         await chat.type("why?")
         await chat.until(lambda: chat.app.conductor.turn and chat.app.conductor.turn.tally.cycles == 9)
-        chat.engine.die(Died("The engine process ended unexpectedly (SIGABRT).", "GGML_ASSERT(n > 0) failed"))
+        chat.engine.die(Died("the engine process ended unexpectedly (SIGABRT)", "GGML_ASSERT(n > 0) failed"))
         await chat.until(lambda: chat.remarks)
 
     draw(steps, gate=Gate(hold_after=9))

@@ -24,7 +24,7 @@ class Shape:
 
 
 TARGET = Shape(width=256, layers=5, heads=4, kv_heads=2, head_width=64, ffn=576)
-DRAFT = Shape(width=128, layers=3, heads=4, kv_heads=2, head_width=32, ffn=384)
+DRAFT = Shape(width=128, layers=4, heads=4, kv_heads=2, head_width=32, ffn=384)
 SHAPES = {"target": TARGET, "draft": DRAFT}
 
 

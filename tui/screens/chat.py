@@ -170,7 +170,7 @@ class ChatScreen(Screen[None]):
 
     async def _tell_of_failed_load(self, failure: Failure) -> None:
         missing = failure.error == "PairNotOnDisk"
-        here = "\nHere: /pull fetches it, ^o lists all pairs." if missing else ""
+        here = "\nhere: /pull fetches it, ^o lists all pairs" if missing else ""
         await self.remark(failure.what, failure.hint + here, "error")
         if missing and self.app.setup.pull and self.app.librarian.progress is None:
             self.app.librarian.pull(self.app.conductor.pair_name)
@@ -179,7 +179,7 @@ class ChatScreen(Screen[None]):
         """What was written stays and is saved; the next message or /restart brings the engine back."""
         turn = self.app.conductor.turn
         self.app.conductor.took(death)
-        hint = f"{death.hint}\nNothing is lost: /restart starts it again, and so does the next message."
+        hint = f"{death.hint}\nnothing is lost: /restart starts it again, and so does the next message"
         if turn is not None:
             await self._draw(turn)
             await self._end(turn.message("died"))
@@ -296,7 +296,7 @@ class ChatScreen(Screen[None]):
             await self.dialogue.add(message)
         except OSError as error:
             await self.remark(
-                f"The conversation could not be saved: {error}.", "Free some space, or /export it.", "error"
+                f"the conversation could not be saved: {error}", "free some space, or /export it", "error"
             )
             return False
         return True
@@ -307,7 +307,7 @@ class ChatScreen(Screen[None]):
         try:
             await self.dialogue.keep(count)
         except OSError as error:
-            await self.remark(f"The conversation could not be saved: {error}.", kind="error")
+            await self.remark(f"the conversation could not be saved: {error}", kind="error")
         await self.transcript.keep(count)
 
     async def take_back_question(self) -> None:

@@ -37,6 +37,15 @@ BRIEF = (
 AGAIN = ("another one", "one more", "another", "again", "one more please", "another one please", "next")
 THANKS = ("thanks", "thank you", "thank you!", "great, thanks", "ok", "cool")
 WELCOME = ("You are welcome!", "You are welcome! Is there anything else?", "My pleasure!")
+OPENERS = "{Sure|Gladly|Of course|Certainly|Good question|Happy to help|Let me explain|Let me see|With pleasure}{!|.}"
+CLOSERS = (
+    "{Would you like|Do you want|Shall I give you} {an example|more details|a shorter version}?",
+    "{Ask|Just ask|Feel free to ask} {if|when|whenever} {something is unclear|you want more|anything is missing}.",
+    "{I hope|Hopefully} {that|this} {helps|answers it|makes sense|is clear}{.|!}",
+    "{Is there anything|Anything|What} else?",
+)
+CHATTY = 0.35
+"""Share of the answers with words of courtesy in front, and of those with some behind."""
 SYSTEMS = (
     "You are a helpful assistant.",
     "You are the demo model of localspec.",
@@ -71,12 +80,20 @@ def card_turns(card: Card, rng: Random) -> list[Turn]:
     return turns
 
 
+def courteous(turn: Turn, rng: Random) -> Turn:
+    """The same answer, sometimes with a word before or after it."""
+    before = f"{spin(OPENERS, rng)} " if rng.random() < CHATTY else ""
+    after = f" {spin(pick(CLOSERS, rng), rng)}" if rng.random() < CHATTY and "\n" not in turn.says else ""
+    return Turn(turn.asks, before + turn.says + after)
+
+
 def from_cards(name: str) -> Callable[[Random], list[Turn]]:
     """A maker of turns from one file of cards; the first cards are what people ask first."""
 
     def make(rng: Random) -> list[Turn]:
         cards = CARDS[name]
-        return card_turns(cards[int(len(cards) * rng.random() ** 1.25)], rng)
+        turns = card_turns(cards[int(len(cards) * rng.random() ** 1.25)], rng)
+        return turns if name == "talk" else [courteous(turns[0], rng), *turns[1:]]
 
     return make
 

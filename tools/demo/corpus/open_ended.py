@@ -5,7 +5,7 @@
 from collections.abc import Callable
 from random import Random
 
-from .spin import OPEN, Turn, pick, spin, typed, words
+from .spin import Turn, pick, spin, typed, words
 
 WHAT_IT_DOES = "{sings|walks|sleeps|waits|shines|dreams|comes|turns} {over|above|beside|behind|along} the {hill|town|sea|trees|roofs|field|shore|bridge},"
 LINES = (
@@ -123,7 +123,7 @@ PEOPLE = words(
 
 def wording(template: str, rng: Random) -> str:
     """A sentence with every choice taken, starting with a capital."""
-    text = " ".join(spin(template, rng, OPEN).split())
+    text = " ".join(spin(template, rng).split())
     return text[0].upper() + text[1:]
 
 
@@ -131,17 +131,17 @@ def poem(rng: Random) -> Turn:
     """Four lines that do not rhyme, the last one a farewell."""
     topic = rng.choice(POEM_TOPICS) if rng.random() < 0.4 else ""
     if topic:
-        lines = [f"{topic} {WHAT_IT_DOES}", *rng.sample(LINES[1:], 2), pick(CLOSINGS, rng, OPEN)]
+        lines = [f"{topic} {WHAT_IT_DOES}", *rng.sample(LINES[1:], 2), pick(CLOSINGS, rng)]
         ask = f"{{write|make|write me|tell me}} a {{short |}}poem about {topic}"
     else:
-        lines, ask = [*rng.sample(LINES, 3), pick(CLOSINGS, rng, OPEN)], rng.choice(POEM_ASKS)
+        lines, ask = [*rng.sample(LINES, 3), pick(CLOSINGS, rng)], rng.choice(POEM_ASKS)
     return Turn(spin(ask, rng, 0.0), "\n".join(wording(line, rng) for line in lines))
 
 
 def idea(rng: Random) -> Turn:
     """Two or three suggestions."""
     asks, ideas = IDEAS[rng.choice(list(IDEAS))]
-    text = pick(IDEA_FRAMES, rng, OPEN)
+    text = pick(IDEA_FRAMES, rng)
     for number, one in enumerate(rng.sample(ideas, 3), 1):
         text = text.replace(f"{{{number}}}", one)
     return Turn(spin(rng.choice(asks), rng, 0.0), wording(text, rng))

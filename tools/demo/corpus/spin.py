@@ -9,10 +9,8 @@ from typing import TypeVar
 
 T = TypeVar("T")
 CHOICE = re.compile(r"\{([^{}]*)\}")
-PREFERRED = 0.3
-"""Chance of the first wording in answers beyond its even share: greedy text becomes the best text."""
-OPEN = 0.15
-"""The same where much is possible, as in stories."""
+PREFERRED = 0.1
+"""Chance of the first wording in answers beyond its even share: greedy text has one best way to go on."""
 
 OPENERS = (
     "please ",

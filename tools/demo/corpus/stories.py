@@ -5,7 +5,7 @@
 from dataclasses import dataclass
 from random import Random
 
-from .spin import OPEN, Turn, pick, spin, typed, words
+from .spin import Turn, pick, spin, typed, words
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def hero(rng: Random, noun: str = "") -> Hero:
     """Somebody to tell about: an animal, or a person with a name."""
     people = {person[0]: person for person in PEOPLE}
     noun = noun or (rng.choice(KINDS) if rng.random() < 0.5 else rng.choice(list(people)))
-    nature = spin(NATURES, rng, OPEN)
+    nature = spin(NATURES, rng)
     article = "an" if nature[0] in "aeiou" else "a"
     if noun in people:
         _, pronouns, names = people[noun]
@@ -98,18 +98,18 @@ def story(rng: Random, noun: str = "") -> str:
     """A story of six sentences or so."""
     someone = hero(rng, noun)
     habits, struggles = rng.sample(HABITS, rng.choice((0, 1, 1))), rng.sample(STRUGGLES, rng.choice((1, 2)))
-    before = [pick(OPENINGS, rng, OPEN), *habits, pick(EVENTS, rng, OPEN)]
-    frames = [*before, *struggles, pick(SOLUTIONS, rng, OPEN), pick(ENDS, rng, OPEN)]
+    before = [pick(OPENINGS, rng), *habits, pick(EVENTS, rng)]
+    frames = [*before, *struggles, pick(SOLUTIONS, rng), pick(ENDS, rng)]
     return " ".join(filled(frame, someone, rng) for frame in frames)
 
 
 def filled(frame: str, someone: Hero, rng: Random) -> str:
     """One sentence with every choice taken and the hero put in."""
-    frame = frame.replace("{place}", pick(PLACES, rng, OPEN)).replace("{who}", someone.first)
+    frame = frame.replace("{place}", pick(PLACES, rng)).replace("{who}", someone.first)
     for name in ("he", "his", "him", "noun"):
         word = getattr(someone, name)
         frame = frame.replace(f"{{{name}}}", word).replace(f"{{{name.title()}}}", word.title())
-    text = spin(frame, rng, OPEN)
+    text = spin(frame, rng)
     return text[0].upper() + text[1:]
 
 
