@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -90,6 +91,28 @@ def test_list_and_rm(known, capsys):
     assert "tiny" not in capsys.readouterr().out
     assert main(["rm", "llama-3-8b+1b"]) == 0
     assert "nothing of llama-3.1-8b+1b" in capsys.readouterr().out
+
+
+def test_the_demo_too_was_used_when_it_was_run(capsys):
+    assert main(["run", "Hi", "--pair", "demo", "--max-tokens", "1"]) == 0
+    capsys.readouterr()
+    assert main(["list"]) == 0
+    assert re.search(r"^demo .* \d{4}-\d\d-\d\d \d\d:\d\d$", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_the_memory_that_pairs_estimates_is_near_what_info_has_from_llama_cpp(capsys):
+    assert main(["pairs", "--json"]) == 0
+    estimate = next(row for row in json.loads(capsys.readouterr().out) if row["name"] == "demo")[
+        "memory_bytes"
+    ]
+    assert main(["info", "demo", "--json"]) == 0
+    needs = json.loads(capsys.readouterr().out)["plan"]["needs"]
+    planned = sum(need[part] for need in needs for part in ("weights", "cache", "compute"))
+    assert planned / 2 < estimate < planned * 2
+    assert main(["pairs"]) == 0
+    listed = capsys.readouterr().out
+    assert re.search(r"^demo .* ~\d", listed, re.MULTILINE)
+    assert "MEMORY is an estimate" in listed
 
 
 def test_rm_takes_a_users_pair_out_and_keeps_the_users_files(tiny_gguf, capsys):

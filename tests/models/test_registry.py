@@ -6,7 +6,7 @@ import pytest
 
 from localspec.errors import BadModelFile, BadSetting, IncompatiblePair, NotOnDisk, UnknownPair
 from localspec.models import store
-from localspec.models.additions import add_pair
+from localspec.models.additions import add_pair, take_out
 from localspec.models.download import pull
 from localspec.models.registry import (
     HubFile,
@@ -17,6 +17,7 @@ from localspec.models.registry import (
     find,
     registry_file,
     user_file,
+    users_pairs,
 )
 from localspec.models.removal import remove
 from localspec.models.resolve import PairNotOnDisk, default_pair, resolve
@@ -216,6 +217,41 @@ def test_comments_in_the_users_file_survive_an_addition(tiny_gguf):
         )
     )
     assert user_file().read_text("utf-8").startswith("# my notes\n[[pair]]")
+
+
+HEADS = ("[[pair]]", '[["pair"]]', "[['pair']]", "[[ pair ]]  # mine", '  [[ "pair" ]]')
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("name", ["name = 'mine'", '"name" = "mine" # short', r'name = "min\u0065"'])
+def test_a_pair_is_taken_out_however_its_table_is_written(head, name):
+    mine = MINE.replace("[[pair]]", head).replace('name = "mine"', name)
+    others = [MINE.replace('"mine"', f'"{other}"').replace("[[pair]]", head) for other in ("one", "two")]
+    user_pairs("# my notes\n" + others[0] + "\n# about mine\n" + mine + "\n# about two\n" + others[1])
+    take_out(find("mine").name)
+    assert [pair.name for pair in users_pairs()] == ["one", "two"]
+    left = user_file().read_text("utf-8")
+    assert left.startswith(f"# my notes\n{head}")
+    assert f"# about two\n{head}" in left
+
+
+def test_what_looks_like_a_table_in_a_text_is_none():
+    tricky = 'use = """\n[[pair]]\nname = "mine"\n"""\n'
+    user_pairs(MINE.replace("mine", "one").replace("[pair.target]", tricky + "[pair.target]") + MINE)
+    take_out("mine")
+    assert [pair.name for pair in users_pairs()] == ["one"]
+
+
+def test_pairs_in_one_line_are_left_to_their_writer(tiny_gguf):
+    in_one = ", ".join(f'{{name = "{name}", target = {{path = "t.gguf"}}}}' for name in ("mine", "one"))
+    user_pairs(f"pair = [{in_one}]\n")
+    before = user_file().read_text("utf-8")
+    with pytest.raises(BadSetting, match="mine cannot be taken out") as caught:
+        take_out("mine")
+    assert "by hand" in caught.value.hint
+    with pytest.raises(BadSetting, match="other cannot be added"):
+        add_pair(Pair("other", PairKind.SIMPLE, LocalFile(tiny_gguf(), 1, "0" * 64), None))
+    assert user_file().read_text("utf-8") == before
 
 
 def test_a_name_that_cannot_be_typed_is_refused():

@@ -1,0 +1,63 @@
+"""The prompt of a command: its argument, what is piped in, or both."""
+
+import argparse
+import os
+import stat
+import sys
+import threading
+
+from localspec.errors import BadSetting
+
+PATIENCE_SECONDS = 2.0
+_EXAMPLE = 'localspec run "What is speculative decoding?"'
+
+
+def add_prompt_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "prompt",
+        nargs="?",
+        metavar="PROMPT",
+        help="the prompt; piped text follows it, or is it where there is none",
+    )
+
+
+def prompt_of(arguments: argparse.Namespace) -> str:
+    """The argument, and after an empty line the text that is piped in. Raises BadSetting for no prompt."""
+    argument: str | None = arguments.prompt
+    if argument is None and (sys.stdin is None or sys.stdin.isatty()):
+        raise BadSetting("there is no prompt", hint=_EXAMPLE)
+    if argument in (None, "-"):
+        parts = [piped_text()]
+    else:
+        parts = [argument or "", piped_text() if something_is_piped() else ""]
+    prompt = "\n\n".join(part for part in parts if part.strip())
+    if not prompt:
+        raise BadSetting("the prompt is empty", hint=_EXAMPLE)
+    return prompt
+
+
+def something_is_piped() -> bool:
+    """Whether standard input is a pipe, a socket or a file; a terminal or /dev/null is none of them."""
+    try:
+        return not stat.S_ISCHR(os.fstat(sys.stdin.fileno()).st_mode)
+    except (AttributeError, OSError, ValueError):  # closed, or replaced by a Python program
+        return False
+
+
+def piped_text() -> str:
+    """All of standard input; says after a moment what it waits for, as a pipe can stay open and empty."""
+    waiting = threading.Timer(PATIENCE_SECONDS, tell_waiting)
+    waiting.daemon = True
+    waiting.start()
+    try:
+        text = sys.stdin.read()
+        text.encode()  # some systems let other bytes through as lone surrogates
+    except UnicodeError as error:
+        raise BadSetting("standard input is not UTF-8 text", hint="pipe a text file into it") from error
+    finally:
+        waiting.cancel()
+    return text
+
+
+def tell_waiting() -> None:
+    print("note: reading standard input until it ends; `</dev/null` leaves it out", file=sys.stderr)

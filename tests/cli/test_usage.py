@@ -1,0 +1,144 @@
+"""Command lines that are wrong, prompts that are piped in, output that nobody takes: each as a person meets it."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from localspec.cli import main
+from localspec.cli.options import RULES
+from localspec.cli.prompt import something_is_piped
+from localspec.speculation import verification
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path / "home"))
+
+
+def shell(words, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "localspec", *words], text=True, timeout=120, stderr=subprocess.PIPE, **options
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        ("", "COMMAND"),
+        ("rnu", "rnu"),
+        ("run Hi --frob", "--frob"),
+        ("run Hi --depth deep", "neither a number nor auto"),
+        ("run Hi --rule magic", "coupled"),
+        ("chat --rule magic", "coupled"),
+        ("run Hi --raw --system Brief.", "--system"),
+        ("run Hi --raw --think", "--think"),
+        ("run Hi --raw --no-think", "--no-think"),
+        ("run Hi --regex a --grammar b", "--regex and --grammar"),
+        ("run Hi --no-compact-json", "--json-schema"),
+        ("run Hi --draft x.gguf --no-draft", "--draft and --no-draft"),
+        ("run Hi --pair demo --target x.gguf", "--target"),
+        ("bench demo --pair demo", "hint: localspec bench demo"),
+        ("tune demo --pair demo", "hint: localspec tune demo"),
+        ("verify demo --pair demo", "hint: localspec verify demo"),
+        ("bench demo --target x.gguf", "--target"),
+        ("compare Hi --no-draft", "--no-draft"),
+        ("compare Hi --depth 0", "--depth 0"),
+        ("info demo --draft x.gguf", "--draft"),
+    ],
+)
+def test_wrong_usage_is_one_sentence_and_a_hint_and_ends_with_2(line, names, capsys):
+    assert main(line.split()) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert [part.split(":")[0] for part in err.splitlines()] == ["error", "hint"]
+    assert names in err
+
+
+def test_the_rules_that_can_be_named_are_the_rules_that_there_are():
+    assert set(RULES) == set(verification.RULES)
+
+
+def test_stats_and_json_go_together(capsys):
+    assert main(["run", "Hi", "--json", "--stats", "--max-tokens", "4", "--pair", "demo"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("{")
+    assert "mean accepted length" in err
+
+
+def prompt_tokens(words, **options):
+    done = shell(
+        ["run", *words, "--json", "--raw", "--pair", "demo", "--max-tokens", "1"],
+        stdout=subprocess.PIPE,
+        **options,
+    )
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout.partition('"prompt_tokens": ')[2].partition(",")[0])
+
+
+def test_piped_text_follows_the_prompt(tmp_path):
+    alone = prompt_tokens(["Say it again:"], stdin=subprocess.DEVNULL)
+    assert prompt_tokens(["Say it again:"], input="") == alone
+    together = prompt_tokens(["Say it again:\n\nOnce upon a time"], stdin=subprocess.DEVNULL)
+    assert together > alone
+    assert prompt_tokens(["Say it again:"], input="Once upon a time") == together
+    (tmp_path / "notes.txt").write_text("Once upon a time")
+    with (tmp_path / "notes.txt").open() as notes:
+        assert prompt_tokens(["Say it again:"], stdin=notes) == together
+
+
+def test_a_pipe_that_stays_open_is_waited_for_with_a_word():
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", "localspec", "run", "Hi", "--pair", "demo", "--max-tokens", "2"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert "reading standard input" in process.stderr.readline()
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="every byte is a character of its old encodings")
+def test_bytes_that_are_no_text_are_refused():
+    command = [sys.executable, "-m", "localspec", "run", "Read this:"]
+    done = subprocess.run(command, input=b"\x80\xff", capture_output=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"error: standard input is not UTF-8 text")
+
+
+def test_nothing_is_piped_by_a_terminal_or_a_null_device(monkeypatch):
+    with open(os.devnull) as nothing:
+        monkeypatch.setattr("sys.stdin", nothing)
+        assert not something_is_piped()
+    monkeypatch.setattr("sys.stdin", None)
+    assert not something_is_piped()
+
+
+def test_without_any_standard_input_there_is_no_prompt(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", None)
+    assert main(["run"]) == 1
+    assert "error: there is no prompt" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="only Linux has a device that is always full")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("line", ["--help", "run --help", "--version", "pairs"])
+def test_output_that_cannot_be_written_is_no_success(line, unbuffered):
+    with open("/dev/full", "w") as full:
+        done = shell(line.split(), stdout=full, env=os.environ | {"PYTHONUNBUFFERED": unbuffered})
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: the output cannot be written: No space left on device\nhint: ")
+    assert len(done.stderr.splitlines()) == 2
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="another shell")
+@pytest.mark.parametrize("line", ["--help", "run --help", "pairs", "pairs --json", "info demo"])
+def test_a_reader_that_goes_away_early_is_nothing_to_speak_of(line):
+    done = subprocess.run(
+        f"{sys.executable} -m localspec {line} | head -1", shell=True, capture_output=True, timeout=120
+    )
+    assert done.stdout
+    assert done.stderr == b""
