@@ -6,7 +6,10 @@ import sys
 import pytest
 
 import localspec
+from localspec.chat.session import DEPTH_FIXED
 from localspec.cli import main
+from localspec.measure.bench import AUTO, PLAIN, Limits, bench
+from localspec.measure.prompts import built_in_prompts
 
 
 @pytest.fixture(autouse=True)
@@ -65,3 +68,36 @@ def test_remembered_replies_are_drafted_from_and_can_be_forgotten(home, monkeypa
     assert main(["forget"]) == 0
     assert "1 model" in capsys.readouterr().out
     assert not file.exists()
+
+
+def test_a_seed_that_fixes_the_depth_is_said_once_and_can_be_left_out(monkeypatch):
+    monkeypatch.setenv("LOCALSPEC_SEED", "3")
+    with localspec.load("demo") as session:
+
+        def replied(**options):
+            events = list(session.stream("Hello", depth="auto", max_tokens=8, **options))
+            return events[-1].reply.seed, [e.text for e in events if getattr(e, "text", "") == DEPTH_FIXED]
+
+        assert replied(temperature=0) == (3, [])
+        assert replied(temperature=0.8, rule="coupled") == (3, [])
+        assert replied(temperature=0.8, speculate=False) == (3, [])
+        fresh, said = replied(temperature=0.8, seed=None)
+        assert fresh != 3
+        assert said == []
+        assert replied(temperature=0.8) == (3, [DEPTH_FIXED])
+        assert replied(temperature=0.8) == (3, [])
+
+
+def test_bench_draws_afresh_whatever_seed_is_configured(monkeypatch):
+    monkeypatch.setenv("LOCALSPEC_SEED", "3")
+    with localspec.load("demo") as session:
+        asked = []
+        strategy = session.engine.drafting.strategy
+        monkeypatch.setattr(
+            session.engine.drafting,
+            "strategy",
+            lambda rule, request: asked.append(request) or strategy(rule, request),
+        )
+        bench(session, built_in_prompts()[:1], (PLAIN, AUTO), (0.8,), Limits(rounds=1, max_tokens=8))
+    assert len(asked) == 4  # each once to warm up
+    assert {request.seed for request in asked} == {None}

@@ -1,0 +1,108 @@
+"""Errors and hints have one form everywhere, and the public interface explains every name."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import localspec
+from localspec import errors
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = sorted([*ROOT.glob("localspec/**/*.py"), *ROOT.glob("tui/**/*.py")])
+# Names keep their capital at the beginning of a sentence.
+NAMES = re.compile(r"[A-Z]{2,}|GGUF|Lark|Ctrl|HF_|LOCALSPEC_")
+OUTSIDE_THE_TREE = {"Failure", "Died"}  # errors on their way from the engine process
+INTERFACE = [*{ROOT / (home.replace(".", "/") + ".py") for home in localspec.HOMES.values()}]
+INTERFACE += [ROOT / "localspec" / name for name in ("errors.py", "chat/session.py", "chat/options.py")]
+
+
+def trees():
+    return [(path, ast.parse(path.read_text(encoding="utf-8"))) for path in SOURCES]
+
+
+def error_names(parsed):
+    """The classes of the tree, and those that other files derive from them."""
+    known = {name for name, value in vars(errors).items() if isinstance(value, type)} | OUTSIDE_THE_TREE
+    for _, tree in parsed:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and {ast.unparse(base) for base in node.bases} & known:
+                known.add(node.name)
+    return known
+
+
+def texts(node):
+    """What is written out in an expression, with {} for what is not."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return [node.value]
+    if isinstance(node, ast.JoinedStr):
+        parts = [part.value if isinstance(part, ast.Constant) else "{}" for part in node.values]
+        return ["".join(parts)]
+    if isinstance(node, ast.IfExp):
+        return [*texts(node.body), *texts(node.orelse)]
+    if isinstance(node, ast.BinOp):
+        return texts(node.left)
+    return []
+
+
+def messages():
+    """Every message and hint with the place where it is made."""
+    parsed = trees()
+    known = error_names(parsed)
+    for path, tree in parsed:
+        assigned = {
+            node.targets[0].id: node.value
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+        }
+        for node in ast.walk(tree):
+            name = ast.unparse(node.func).split(".")[-1] if isinstance(node, ast.Call) else ""
+            if name in known:
+                given = [*node.args, *(k.value for k in node.keywords if k.arg == "hint")]
+                given = given[1:] if name == "Failure" else given  # its first field is the class of the error
+                for value in given:
+                    value = assigned.get(value.id, value) if isinstance(value, ast.Name) else value
+                    yield from ((f"{path.relative_to(ROOT)}:{node.lineno}", text) for text in texts(value))
+
+
+def test_there_are_many_messages_to_look_at():
+    assert len(list(messages())) > 300
+
+
+def test_no_message_ends_with_a_full_stop():
+    assert [m for m in messages() if m[1].endswith(".") and not m[1].endswith("...")] == []
+
+
+def test_no_message_begins_with_a_capital_unless_a_name_does():
+    assert [m for m in messages() if m[1][:1].isupper() and not NAMES.match(m[1])] == []
+
+
+def test_no_message_sends_the_reader_to_a_file_that_an_installed_localspec_lacks():
+    assert [m for m in messages() if "docs/" in m[1] or ".md" in m[1]] == []
+
+
+def test_every_error_says_what_to_do():
+    missing = []
+    for path, tree in trees():
+        for node in ast.walk(tree):
+            raised = node.exc if isinstance(node, ast.Raise) else None
+            if not isinstance(raised, ast.Call) or ast.unparse(raised.func) not in vars(errors):
+                continue
+            if not any(keyword.arg == "hint" for keyword in raised.keywords):
+                missing.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert missing == []
+
+
+@pytest.mark.parametrize("path", INTERFACE, ids=lambda path: path.name)
+def test_every_public_name_is_explained(path):
+    named = public(ast.parse(path.read_text(encoding="utf-8")).body)
+    for node in [node for node in named if isinstance(node, ast.ClassDef)]:
+        named += public(node.body)
+    assert [node.name for node in named if not ast.get_docstring(node)] == []
+
+
+def public(nodes):
+    """The classes and functions among them that are no detail."""
+    kinds = ast.ClassDef | ast.FunctionDef
+    return [node for node in nodes if isinstance(node, kinds) and not node.name.startswith("_")]
