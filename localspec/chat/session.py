@@ -300,8 +300,7 @@ class Session:
             rule=rule.name,
             context_length=engine.target.capacity,
         )
-        drafter = engine.can_roll_back or engine.draft is not None
-        yield from self._take_notices(trimmed, depth_fixed=drafter and seed_fixes_depth(request, rule))
+        yield from self._take_notices(trimmed, request, rule)
         plain = PlainClock(strategy.plain_step_seconds)
         tally = Tally(prompt_tokens=len(prompt), reused_tokens=reused, plain=plain)
         drafts = request.speculate and request.depth != 0 and strategy.why_off is None
@@ -334,11 +333,12 @@ class Session:
         engine.drafting.store(reply.tokens)
         yield Finished(reply.result(seed, cancelled=self._cancelled.is_set()))
 
-    def _take_notices(self, trimmed: int, *, depth_fixed: bool) -> Iterator[Notice]:
+    def _take_notices(self, trimmed: int, request: Request, rule: Rule) -> Iterator[Notice]:
         """What the pair and its seed have to say, once; and what was left out of this prompt."""
         notices, self._notices = self._notices, ()
         yield from map(Notice, notices)
-        if depth_fixed and not self._told_of_depth:
+        drafts = self._engine.can_roll_back or self._engine.draft is not None
+        if drafts and seed_fixes_depth(request, rule) and not self._told_of_depth:
             self._told_of_depth = True
             yield Notice(DEPTH_FIXED)
         if trimmed:
