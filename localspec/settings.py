@@ -11,6 +11,7 @@ from pathlib import Path
 import platformdirs
 
 from localspec.errors import BadSetting
+from localspec.files import expanded
 
 _PREFIX = "LOCALSPEC_"
 
@@ -18,7 +19,7 @@ _PREFIX = "LOCALSPEC_"
 def home() -> Path | None:
     """The one folder that LOCALSPEC_HOME puts everything into; None: the system's usual folders."""
     value = os.environ.get("LOCALSPEC_HOME")
-    return Path(value).expanduser().absolute() if value else None
+    return expanded(value).absolute() if value else None
 
 
 def config_dir() -> Path:

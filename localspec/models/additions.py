@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from localspec.errors import BadSetting
+from localspec.files import write_text_atomically
 from localspec.models.registry import HubFile, ModelFile, Pair, all_pairs, user_file, valid_name
-from localspec.models.stamps import write_text_atomically
 
 # A new table in every way in which TOML lets one write it, and each line of the comment right above it.
 _HEAD = re.compile(

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from localspec import settings
+from localspec.files import write_text_atomically
 from localspec.models.host_memory import available_bytes
-from localspec.models.stamps import write_text_atomically
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localspec.errors import BadModelFile, DownloadFailed, IncompatiblePair
+from localspec.locks import FileLock
 from localspec.models import hub, stamps, store
 from localspec.models.header import Header, header_of_file, read_header
 from localspec.models.hub import Patience, RemoteFile
 from localspec.models.hub_errors import RevisionGone, of_system
-from localspec.models.locks import FileLock
 from localspec.models.partial import PartialFile, PullCancelled, part_of
 from localspec.models.progress import FileReady, Meter, Note, OnProgress, Proved, Stage
 from localspec.models.proof import prove

@@ -16,10 +16,10 @@ from typing import Any, Self
 
 from localspec import settings
 from localspec.errors import BackendFailure, BadModelFile
+from localspec.files import write_text_atomically
 from localspec.models.devices import DeviceMemory, remember_devices, with_host
 from localspec.models.header import Header
 from localspec.models.needs import Load, Needs
-from localspec.models.stamps import write_text_atomically
 from localspec.models.twin import write_twin
 from localspec.models.units import printable
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localspec.errors import BadModelFile, DownloadFailed
+from localspec.files import expanded
 from localspec.models import hub, stamps, store
 from localspec.models.facts import header_at
 from localspec.models.header import Header, read_header
@@ -31,11 +32,11 @@ def is_file_reference(text: str) -> bool:
 def open_reference(text: str) -> OpenedFile:
     """Find a file and read its header, over the network where it is not here.
 
-    Raises DownloadFailed, UnknownPair, BadModelFile.
+    Raises DownloadFailed, UnknownPair, BadModelFile, BadSetting.
     """
     found = _ON_THE_HUB.fullmatch(text)
     if found is None:
-        path = Path(text).expanduser().absolute()
+        path = expanded(text).absolute()
         header = header_at(path)
         return OpenedFile(LocalFile(path, header.file_bytes), header, path)
     remote = hub.look(found[1], found[2])

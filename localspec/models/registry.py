@@ -10,6 +10,7 @@ from pathlib import Path
 
 from localspec import settings
 from localspec.errors import BadSetting, UnknownPair
+from localspec.files import expanded
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _NAME = re.compile(r"[a-z0-9][a-z0-9._+-]*")
@@ -115,7 +116,14 @@ def all_pairs() -> tuple[Pair, ...]:
 
 def users_pairs() -> tuple[Pair, ...]:
     """The pairs of the user's own models.toml."""
-    return _read(user_file(), relative_to=user_file().parent) if user_file().is_file() else ()
+    path = user_file()
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return ()
+    except OSError:
+        pass  # reading it says what is wrong
+    return _read(path, relative_to=path.parent)
 
 
 def find(name: str) -> Pair:
@@ -236,7 +244,7 @@ def _file(table: _Table, relative_to: Path) -> ModelFile:
         raise table.mistake("sha256 is not 64 hexadecimal digits")
     if path:
         table.done()
-        return LocalFile(relative_to / Path(path).expanduser(), size, sha256 or None, facts)
+        return LocalFile(relative_to / _expanded(table, path), size, sha256 or None, facts)
     repo, file, revision = table.text("repo"), table.text("file"), table.text("revision")
     table.done()
     if not (sha256 and size):
@@ -244,3 +252,10 @@ def _file(table: _Table, relative_to: Path) -> ModelFile:
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo) or ".." in file.split("/") or file.startswith("/"):
         raise table.mistake(f"{repo}:{file} is not a file of a repository")
     return HubFile(repo, file, revision, size, sha256, facts)
+
+
+def _expanded(table: _Table, path: str) -> Path:
+    try:
+        return expanded(path)
+    except BadSetting as error:
+        raise table.mistake(str(error)) from None

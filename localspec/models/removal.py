@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localspec.errors import BadSetting
+from localspec.locks import FileLock
 from localspec.models import stamps, store
 from localspec.models.hub_errors import of_system
-from localspec.models.locks import FileLock
 from localspec.models.partial import part_of
 from localspec.models.registry import HubFile, Pair, all_pairs
 

@@ -1,9 +1,11 @@
 """From what the user named, or did not name, to the files that will be loaded."""
 
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
 from localspec.errors import BadModelFile, BadSetting, IncompatiblePair, NotOnDisk
+from localspec.files import expanded
 from localspec.models import store
 from localspec.models.registry import DEMO, HubFile, ModelFile, Pair, PairKind, all_pairs, find
 from localspec.models.units import size_text
@@ -47,7 +49,7 @@ def resolve(
     if target is not None:
         if pair is not None:
             raise BadSetting("a pair and a target file were both given", hint="name one of them")
-        return _of_files(Path(target), None if draft is None else Path(draft))
+        return _of_files(expanded(target), None if draft is None else expanded(draft))
     if draft is not None:
         raise BadSetting("a draft file was given without a target file", hint="add --target FILE")
     chosen = find(pair) if pair is not None else default_pair()
@@ -92,11 +94,22 @@ def refuse_unless_runnable(pair: Pair) -> None:
 
 def _of_files(target: Path, draft: Path | None) -> PairFiles:
     for path in (target, draft):
-        if path is None or path.is_file():
-            continue
-        what = "is a folder" if path.is_dir() else "does not exist"
-        raise BadModelFile(f"{path} {what}", hint="give the path of a GGUF file")
+        if path is not None and (problem := _why_no_file(path)):
+            raise BadModelFile(f"{path} {problem}", hint="give the path of a GGUF file")
     return PairFiles(target.stem, PairKind.SIMPLE, target, draft)
+
+
+def _why_no_file(path: Path) -> str:
+    """What a path is instead of a file; "" for a file."""
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return "does not exist"
+    except OSError as error:
+        return f"cannot be opened: {error.strerror}"
+    if stat.S_ISREG(mode):
+        return ""
+    return "is a folder" if stat.S_ISDIR(mode) else "is no regular file"
 
 
 def _why_missing(pair: Pair, file: ModelFile) -> Exception:

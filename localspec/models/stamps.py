@@ -2,13 +2,12 @@
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from localspec import settings
+from localspec.files import write_text_atomically
 
 _CHUNK = 1 << 20
 
@@ -60,19 +59,6 @@ def sha256_of(path: Path, on_bytes: Callable[[int], None] = lambda _: None) -> s
             digest.update(chunk)
             on_bytes(len(chunk))
     return digest.hexdigest()
-
-
-def write_text_atomically(path: Path, text: str) -> None:
-    """Write a small file so that a reader sees the old text or the new one, never a part of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def _store(stamp: Stamp) -> None:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from localspec import settings
+from localspec.files import expanded, write_text_atomically
 from localspec.models import stamps
 from localspec.models.registry import HubFile, ModelFile, Pair
 
@@ -24,9 +25,9 @@ def hub_cache() -> Path:
     """The Hugging Face cache of this user, by the rules of huggingface_hub."""
     environment = os.environ
     if cache := environment.get("HF_HUB_CACHE") or environment.get("HUGGINGFACE_HUB_CACHE"):
-        return Path(cache).expanduser()
+        return expanded(cache)
     base = environment.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(environment.get("HF_HOME") or f"{base}/huggingface").expanduser() / "hub"
+    return expanded(environment.get("HF_HOME") or f"{base}/huggingface") / "hub"
 
 
 def cached_copies(file: HubFile) -> tuple[Path, ...]:
@@ -71,7 +72,7 @@ def mark_used(name: str) -> None:
     times = last_uses()
     times[name] = time.time()
     with suppress(OSError):  # nobody should fail to run for lack of a note about it
-        stamps.write_text_atomically(_uses_file(), json.dumps(times))
+        write_text_atomically(_uses_file(), json.dumps(times))
 
 
 def last_uses() -> dict[str, float]:

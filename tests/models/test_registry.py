@@ -80,6 +80,7 @@ def test_the_users_pairs_come_on_top_and_replace():
         (('"mine"', '"mine"\ncolour = "red"'), "colour is not a field"),
         (('path = "t.gguf"', 'repo = "a/b"\nfile = "c"\nrevision = "d"'), "bytes and sha256 are missing"),
         (('path = "t.gguf"', 'path = "t.gguf"\nsha256 = "xyz"'), "hexadecimal"),
+        (('path = "t.gguf"', 'path = "~nobody-here/t.gguf"'), "~nobody-here/t.gguf"),
         (("[pair.target]", "[pair.tarket]"), "target is missing"),
         (("[[pair]]", "[[pear]]"), "nothing but"),
         (('"mine"', '"mine'), "not valid TOML"),
@@ -90,6 +91,12 @@ def test_a_mistake_in_the_users_file_is_named_with_its_place(change, says):
     with pytest.raises(BadSetting, match=says) as caught:
         all_pairs()
     assert str(user_file()) in str(caught.value)
+
+
+def test_a_file_that_may_not_be_looked_at_is_a_mistake_and_not_an_empty_file(monkeypatch):
+    monkeypatch.setenv("LOCALSPEC_HOME", "/" + "x" * 300)
+    with pytest.raises(BadSetting, match="cannot be read"):
+        users_pairs()
 
 
 def test_a_file_of_a_repository_cannot_lead_out_of_it():
@@ -123,6 +130,10 @@ def test_files_are_taken_as_they_are_given(tiny_gguf):
     [
         ({"target": "/nowhere/x.gguf"}, BadModelFile),
         ({"target": "/"}, BadModelFile),
+        ({"target": "/dev/null"}, BadModelFile),
+        ({"target": "/" + "x" * 300 + ".gguf"}, BadModelFile),
+        ({"target": "a\0b.gguf"}, BadModelFile),
+        ({"target": "~nobody-here/x.gguf"}, BadSetting),
         ({"draft": "/nowhere/x.gguf"}, BadSetting),
         ({"pair": "demo", "target": "x"}, BadSetting),
     ],

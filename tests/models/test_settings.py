@@ -71,3 +71,12 @@ def test_without_it_the_system_decides(monkeypatch):
     assert settings.home() is None
     folders = {settings.config_dir(), settings.data_dir(), settings.cache_dir()}
     assert all("localspec" in folder.parts for folder in folders)
+
+
+@pytest.mark.parametrize(
+    ("home", "says"), [("/" + "x" * 300, "cannot be read"), ("~nobody-here/x", "does not know")]
+)
+def test_a_home_that_cannot_be_is_named(home, says, monkeypatch):
+    monkeypatch.setenv("LOCALSPEC_HOME", home)
+    with pytest.raises(BadSetting, match=says):
+        Settings.load()

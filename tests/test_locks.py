@@ -3,12 +3,12 @@
 import subprocess
 import sys
 
-from localspec.models.locks import FileLock
+from localspec.locks import FileLock
 
 HOLD = """
 import sys
 from pathlib import Path
-from localspec.models.locks import FileLock
+from localspec.locks import FileLock
 lock = FileLock(Path(sys.argv[1]))
 print(lock.try_acquire(), flush=True)
 sys.stdin.read()

@@ -1,0 +1,68 @@
+"""Small files are there as a whole or not at all, and stay what they were: a link, a mode."""
+
+import os
+import stat
+import sys
+
+import pytest
+
+from localspec.errors import BadSetting
+from localspec.files import expanded, write_text_atomically
+
+POSIX = pytest.mark.skipif(sys.platform == "win32", reason="POSIX modes and links")
+
+
+def mode_of(path):
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@POSIX
+def test_a_new_file_and_its_folder_are_their_owners_only(tmp_path):
+    path = tmp_path / "new" / "x.json"
+    write_text_atomically(path, "ü")
+    assert path.read_text("utf-8") == "ü"
+    assert (mode_of(path), mode_of(path.parent)) == (0o600, 0o700)
+
+
+@POSIX
+def test_a_file_keeps_its_mode(tmp_path):
+    path = tmp_path / "x.toml"
+    path.write_text("old")
+    path.chmod(0o644)
+    write_text_atomically(path, "new")
+    assert (path.read_text(), mode_of(path)) == ("new", 0o644)
+
+
+@POSIX
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_link_stays_a_link_to_what_is_written(tmp_path, exists):
+    (tmp_path / "dotfiles").mkdir()
+    real, link = tmp_path / "dotfiles" / "models.toml", tmp_path / "models.toml"
+    if exists:
+        real.write_text("old")
+    link.symlink_to(real)
+    write_text_atomically(link, "new")
+    assert link.is_symlink()
+    assert real.read_text() == "new"
+
+
+def test_what_fails_leaves_the_old_text_and_nothing_beside_it(tmp_path, monkeypatch):
+    path = tmp_path / "x.json"
+    path.write_text("old")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="No space"):
+        write_text_atomically(path, "new")
+    assert [found.name for found in tmp_path.iterdir()] == ["x.json"]
+    assert path.read_text() == "old"
+
+
+def test_a_home_folder_is_spelled_out_and_a_strangers_is_refused(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    assert expanded("~/x.gguf") == tmp_path / "x.gguf"
+    with pytest.raises(BadSetting, match=r"~nobody-here/x\.gguf"):
+        expanded("~nobody-here/x.gguf")
