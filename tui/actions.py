@@ -42,8 +42,8 @@ async def retry(screen: "ChatScreen", _argument: str) -> None:
     if index is None:
         screen.notify("There is no message to answer yet.")
         return
-    await screen.cut(index + 1)
-    await screen.begin_reply()
+    await screen.exchange.cut(index + 1)
+    await screen.exchange.begin_reply()
 
 
 async def edit(screen: "ChatScreen", _argument: str) -> None:

@@ -8,13 +8,15 @@ from pathlib import Path
 
 from localspec.tui.app import ChatApp, Setup
 from localspec.tui.screens.chat import ChatScreen
-from localspec.tui.widgets.reply_view import ReplyView
+from localspec.tui.widgets.reply_view import Footer, ReplyView
+from localspec.tui.widgets.segment import Segment
 from localspec.tui.widgets.transcript import Remark
 from scripted_engine import Gate, Pace, ScriptedEngine, ScriptedWorkshop
 from textual.pilot import Pilot
 
 from localspec import conversations
 from localspec.conversations import Conversation
+from localspec.engine.messages import Ask
 
 
 class Chat:
@@ -89,3 +91,17 @@ async def running(folder: Path, size: tuple[int, int] = (100, 30), **options: ob
         await chat.ready()
         yield chat
         await asyncio.to_thread(chat.app.close_engines)
+
+
+def source(reply: ReplyView) -> str:
+    """The Markdown of a reply as it is shown."""
+    return "".join(document.source for document in reply.query(Segment))
+
+
+def footer(reply: ReplyView) -> str:
+    return "".join(str(footer.content) for footer in reply.query(Footer))
+
+
+def asked(chat: Chat) -> list[Ask]:
+    """Every question that reached the engine."""
+    return [request for request in chat.engine.workshop.asked if isinstance(request, Ask)]

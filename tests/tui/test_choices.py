@@ -1,0 +1,69 @@
+"""What commands set and show: sampling, drafting, theme, token style, inspector, comparison."""
+
+import asyncio
+
+import pytest
+from driving import asked, running
+from localspec.tui.screens.compare import CompareScreen
+from localspec.tui.widgets.inspector import Inspector
+from textual.widgets import Static
+
+from localspec.engine.messages import ReplySettings
+
+
+async def test_settings_reach_the_engine(tmp_path):
+    async with running(tmp_path, settings=ReplySettings(temperature=0.7)) as chat:
+        for command in ("/seed 11", "/depth 3", "/draft off", "/top-k 40", "/max-tokens 99"):
+            await chat.type(command)
+        await chat.ask("exact hi")
+        wanted = ReplySettings(temperature=0.7, seed=11, depth=3, speculate=False, top_k=40, max_tokens=99)
+        assert asked(chat)[0].settings == wanted
+
+
+@pytest.mark.parametrize(
+    "command", ["/temp hot", "/top-p 2", "/seed -1", "/depth many", "/draft maybe", "/nonsense"]
+)
+async def test_a_bad_argument_is_refused_with_a_sentence(tmp_path, command):
+    async with running(tmp_path) as chat:
+        before = chat.app.conductor.settings
+        await chat.type(command)
+        await chat.until(lambda: chat.notices)
+        assert chat.app.conductor.settings == before
+
+
+async def test_the_choice_of_theme_and_token_style_is_remembered(tmp_path):
+    async with running(tmp_path) as chat:
+        await chat.type("/theme nord")
+        await chat.type("/tokens strong")
+        await chat.until(lambda: '"strong"' in (tmp_path / "chat.json").read_text("utf-8"))
+        await asyncio.sleep(0)
+    async with running(tmp_path) as chat:
+        assert chat.app.theme == "nord"
+        assert chat.app.preferences.tokens == "strong"
+
+
+async def test_compare_shows_both_speeds_and_the_first_difference(tmp_path):
+    async with running(tmp_path) as chat:
+        await chat.ask("differ please")
+        await chat.pilot.press("f9")
+        await chat.until(lambda: isinstance(chat.app.screen, CompareScreen))
+        verdict = str(chat.app.screen.query_one(".detail", Static).content)
+        assert "2.00x as fast" in verdict
+        assert "Token 58: ' weights' with drafting" in verdict
+        assert "0.031" in verdict
+        assert chat.app.conductor.plain_speed
+        assert len(chat.saved[0].messages) == 2
+
+
+async def test_the_inspector_shows_positions_lengths_cycles_and_the_last_proposal(tmp_path):
+    async with running(tmp_path, size=(120, 60)) as chat:
+        await chat.ask("why?")
+        await chat.pilot.press("f3")
+        inspector = chat.screen.query_one(Inspector)
+        await chat.until(
+            lambda: inspector.display and "Acceptance by position" in str(inspector._chart.content)
+        )
+        text = str(inspector._chart.content)
+        assert "Last proposal" in text
+        assert "✓" in text or "✗" in text
+        assert "mean" in text

@@ -1,0 +1,61 @@
+"""The engine as the chat meets it: loading a pair, swapping it, dying, starting again."""
+
+from driving import running, source
+from scripted_engine import ESSAY, Gate
+
+from localspec.engine.messages import Died, Load
+
+
+async def test_a_dead_engine_costs_nothing_but_a_restart(tmp_path):
+    async with running(tmp_path, gate=Gate(hold_after=9)) as chat:
+        await chat.type("why?")
+        await chat.until(lambda: chat.app.conductor.turn and chat.app.conductor.turn.tally.cycles == 9)
+        chat.engine.die(Died("the engine process ended unexpectedly (SIGKILL)", ""))
+        await chat.until(lambda: chat.remarks)
+        assert "SIGKILL" in chat.remarks[0]
+        assert "/restart" in chat.remarks[0]
+        message = chat.saved[0].messages[1]
+        assert message.outcome == "died"
+        assert message.content
+        assert ESSAY.startswith(message.content)
+        chat.engine.workshop.gate.opened.set()
+        await chat.ask("exact back")
+        assert chat.engine.starts == 2
+        assert source(chat.replies[-1]) == "back"
+
+
+async def test_swapping_the_pair_starts_a_new_process(tmp_path):
+    async with running(tmp_path) as chat:
+        await chat.type("/pair qwen3-8b+0.6b")
+        await chat.until(
+            lambda: chat.app.conductor.ready and chat.app.conductor.ready.pair == "qwen3-8b+0.6b"
+        )
+        assert chat.engine.starts == 2
+        await chat.ask("exact hi")
+        assert chat.saved[0].pair == "qwen3-8b+0.6b"
+
+
+async def test_a_pair_that_does_not_load_leaves_the_chat_usable(tmp_path):
+    async with running(tmp_path) as chat:
+        await chat.type("/pair llama-3-70b+8b")
+        await chat.until(lambda: chat.remarks)
+        assert "needs 48 GB" in chat.remarks[0]
+        await chat.type("/pair demo")
+        await chat.ready()
+        await chat.ask("exact hi")
+
+
+async def test_a_question_asked_while_the_pair_loads_is_answered_when_it_is_ready(tmp_path):
+    async with running(tmp_path) as chat:
+        await chat.type("/pair demo")
+        await chat.ask("exact early")
+        assert source(chat.replies[0]) == "early"
+
+
+async def test_the_first_pair_is_loaded_with_what_was_asked_for(tmp_path):
+    async with running(tmp_path, load=Load(pair="qwen3-8b+0.6b", threads=3)) as chat:
+        assert chat.engine.workshop.asked[0] == Load(pair="qwen3-8b+0.6b", threads=3)
+        await chat.type("/restart")
+        await chat.until(lambda: chat.engine.starts == 2)
+        await chat.ready()
+        assert chat.engine.workshop.asked[-1] == Load(pair="qwen3-8b+0.6b", threads=3)

@@ -1,0 +1,89 @@
+"""The prompt: sending, commands and their completion, earlier prompts, long pastes."""
+
+import pytest
+from driving import asked, running
+from localspec.tui.screens.chat import ChatScreen
+from localspec.tui.widgets.completion import Completion
+from localspec.tui.widgets.prompt import Prompt
+
+
+async def test_an_unknown_command_is_named_with_those_near_it_and_stays_in_the_prompt(tmp_path):
+    async with running(tmp_path) as chat:
+        await chat.pilot.press(*"/tmp", "enter")
+        await chat.until(lambda: chat.notices)
+        assert chat.notices == ["There is no command /tmp. Near it: /temp."]
+        assert chat.screen.prompt.text == "/tmp"
+
+
+async def test_a_list_that_typing_has_just_closed_completes_nothing(tmp_path):
+    async with running(tmp_path) as chat:
+        await chat.pilot.press("/", "f")
+        chat.screen.prompt.replace_text("/foo")
+        await chat.until(lambda: not chat.screen.prompt.completing)
+        chat.screen.prompt.post_message(Prompt.Completing("enter"))
+        await chat.until(lambda: chat.notices)
+        assert "/foo" in chat.notices[0]
+        assert chat.screen.prompt.text == "/foo"
+
+
+async def test_a_message_that_only_looks_like_a_command_is_sent(tmp_path):
+    async with running(tmp_path) as chat:
+        await chat.ask("/etc/hosts is what?")
+        assert asked(chat)[0].turns[0].content == "/etc/hosts is what?"
+
+
+async def test_slash_completion_offers_fills_in_and_runs(tmp_path):
+    async with running(tmp_path) as chat:
+        await chat.pilot.press("/", "s", "e")
+        completion = chat.screen.query_one(Completion)
+        await chat.until(lambda: completion.has_class("-open"))
+        assert completion.chosen == "seed"
+        await chat.pilot.press("tab")
+        assert chat.screen.prompt.text == "/seed "
+        await chat.pilot.press("5", "enter")
+        await chat.until(lambda: chat.app.conductor.settings.seed == 5)
+        await chat.pilot.press("/", "h", "e", "enter")
+        await chat.until(lambda: not isinstance(chat.app.screen, ChatScreen))
+
+
+async def test_up_and_down_walk_through_earlier_prompts(tmp_path):
+    async with running(tmp_path) as chat:
+        await chat.ask("exact one")
+        await chat.ask("exact two")
+        await chat.pilot.press(*"dr", "up", "up")
+        assert chat.screen.prompt.text == "exact one"
+        await chat.pilot.press("down", "down")
+        assert chat.screen.prompt.text == "dr"
+    async with running(tmp_path) as chat:
+        await chat.pilot.press("up")
+        assert chat.screen.prompt.text == "exact two"
+
+
+async def test_a_line_break_does_not_send(tmp_path):
+    async with running(tmp_path) as chat:
+        await chat.pilot.press("a", "ctrl+j", "b", "shift+enter", "c")
+        assert chat.screen.prompt.text == "a\nb\nc"
+        assert not asked(chat)
+
+
+async def test_a_paste_of_100_kb_arrives_whole(tmp_path):
+    text = ("All work and no play.\n" * 5000)[:100_000]
+    async with running(tmp_path) as chat:
+        from textual.events import Paste
+
+        chat.app.post_message(Paste(text))
+        await chat.until(lambda: len(chat.screen.prompt.text) == len(text))
+        await chat.pilot.press("enter")
+        await chat.until(lambda: asked(chat))
+        assert asked(chat)[0].turns[0].content == text.strip()
+
+
+@pytest.mark.parametrize("size", [(80, 24), (200, 60), (40, 12)])
+async def test_the_prompt_is_in_reach_on_every_size(tmp_path, size):
+    async with running(tmp_path, size=size) as chat:
+        await chat.ask("why?")
+        await chat.pilot.resize_terminal(80, 24)
+        await chat.pilot.resize_terminal(*size)
+        region = chat.screen.prompt.region
+        assert region.bottom <= size[1]
+        assert region.height >= 3

@@ -1,0 +1,134 @@
+"""A question and its reply: shown, saved, stopped, and what goes along to the engine."""
+
+from driving import asked, footer, running, source
+from localspec.tui.widgets.live_tail import LiveTail
+from scripted_engine import ESSAY, THOUGHT, Gate
+from textual.widgets import Static
+
+
+async def test_a_reply_is_shown_saved_and_counted(tmp_path):
+    async with running(tmp_path) as chat:
+        await chat.ask("why?")
+        assert source(chat.replies[0]) == ESSAY
+        assert "accepted" in footer(chat.replies[0])
+        assert [m.content for m in chat.saved[0].messages] == ["why?", ESSAY]
+        assert chat.saved[0].pair == "demo"
+
+
+async def test_streamed_markdown_looks_like_markdown_that_came_at_once(tmp_path):
+    async with running(tmp_path) as chat:
+        await chat.ask("tokens 900")
+        streamed = [(type(block), block._content.plain) for block in chat.replies[0].query("MarkdownBlock")]
+        await chat.screen.transcript.open(chat.screen.dialogue.messages)
+        await chat.until(lambda: len(chat.replies[0].query("MarkdownBlock")) == len(streamed))
+        at_once = [(type(block), block._content.plain) for block in chat.replies[0].query("MarkdownBlock")]
+        assert streamed == at_once
+
+
+async def test_the_conversation_so_far_goes_with_every_question(tmp_path):
+    async with running(tmp_path, system="be brief") as chat:
+        await chat.ask("exact one")
+        await chat.ask("exact two")
+        turns = asked(chat)[-1].turns
+        assert [(t.role, t.content) for t in turns] == [
+            ("system", "be brief"),
+            ("user", "exact one"),
+            ("assistant", "one"),
+            ("user", "exact two"),
+        ]
+
+
+async def test_escape_stops_a_reply_and_keeps_its_text(tmp_path):
+    async with running(tmp_path, gate=Gate(hold_after=9)) as chat:
+        await chat.type("why?")
+        await chat.until(lambda: chat.app.conductor.turn and chat.app.conductor.turn.tally.cycles == 9)
+        await chat.pilot.press("escape")
+        await chat.until(lambda: not chat.app.conductor.busy)
+        await chat.until(lambda: footer(chat.replies[0]).startswith("stopped"))
+        kept = chat.saved[0].messages[1]
+        assert kept.outcome == "cancelled"
+        assert kept.content
+        assert ESSAY.startswith(kept.content)
+        assert source(chat.replies[0]) == kept.content
+
+
+async def test_a_stopped_reply_is_context_for_the_next_question(tmp_path):
+    gate = Gate(hold_after=5)
+    async with running(tmp_path, gate=gate) as chat:
+        await chat.type("why?")
+        await chat.until(lambda: chat.app.conductor.turn and chat.app.conductor.turn.tally.cycles == 5)
+        await chat.pilot.press("escape")
+        await chat.until(lambda: not chat.app.conductor.busy)
+        gate.opened.set()
+        await chat.ask("exact more")
+        assert asked(chat)[-1].turns[1].content == chat.saved[0].messages[1].content
+
+
+async def test_a_second_question_waits_for_the_first(tmp_path):
+    async with running(tmp_path, gate=Gate(hold_after=3)) as chat:
+        await chat.type("why?")
+        await chat.type("and how?")
+        await chat.until(lambda: chat.notices)
+        assert chat.screen.prompt.text == "and how?"
+        assert len(asked(chat)) == 1
+
+
+async def test_an_error_of_the_engine_is_a_sentence_with_its_hint(tmp_path):
+    async with running(tmp_path) as chat:
+        await chat.type("fail please")
+        await chat.until(lambda: chat.screen.prompt.text == "fail please")
+        assert "does not fit" in chat.remarks[0]
+        assert "/new" in chat.remarks[0]
+        await chat.type("exact fine")
+        await chat.until(lambda: chat.replies and chat.replies[-1].has_class("-finished"))
+
+
+async def test_reasoning_is_counted_and_folds(tmp_path):
+    async with running(tmp_path) as chat:
+        await chat.ask("think first")
+        head = chat.replies[0].query_one(".head", Static)
+        assert str(head.content) == f"▸ thought for {chat.saved[0].messages[1].reasoning_tokens} tokens"
+        await chat.pilot.press("ctrl+t")
+        await chat.pilot.pause()
+        assert THOUGHT.strip() in str(chat.replies[0].query_one(".thought", Static).content)
+        assert chat.saved[0].messages[1].reasoning == THOUGHT
+
+
+async def test_the_live_tail_marks_fixes_without_colour_alone(tmp_path):
+    async with running(tmp_path, gate=Gate(hold_after=30)) as chat:
+        await chat.type("exact " + "word " * 400)
+        await chat.until(lambda: chat.app.conductor.turn and chat.app.conductor.turn.tally.cycles == 30)
+        await chat.until(lambda: chat.replies[0].query_one(LiveTail).content.spans)
+        styles = {str(span.style) for span in chat.replies[0].query_one(LiveTail).content.spans}
+        assert any("underline" in style for style in styles)
+        assert any("italic" in style for style in styles)
+        await chat.type("/tokens off")
+        chat.engine.workshop.gate.opened.set()
+        await chat.until(lambda: not chat.app.conductor.busy)
+
+
+async def test_a_notice_of_the_engine_is_shown(tmp_path):
+    async with running(tmp_path) as chat:
+        await chat.ask("why off")
+        assert any("Drafting is off" in remark for remark in chat.remarks)
+
+
+async def test_when_the_disk_is_full_the_reply_says_that_it_is_not_saved(tmp_path, monkeypatch):
+    async with running(tmp_path) as chat:
+
+        def full(*_):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr("localspec.conversations._write_lines", full)
+        await chat.ask("exact hi")
+        assert "NOT SAVED" in footer(chat.replies[0])
+        assert "No space left" in chat.remarks[0]
+
+
+async def test_quitting_in_the_middle_of_a_reply_is_quick_and_keeps_the_question(tmp_path):
+    async with running(tmp_path, gate=Gate(hold_after=2)) as chat:
+        await chat.type("why?")
+        await chat.until(lambda: chat.app.conductor.turn and chat.app.conductor.turn.tally.cycles == 2)
+        await chat.pilot.press("ctrl+q")
+        await chat.until(lambda: not chat.app.is_running and not chat.engine.alive, seconds=1.0)
+    assert chat.saved[0].messages[0].content == "why?"

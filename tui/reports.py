@@ -1,0 +1,120 @@
+"""What the engine reports, and what the chat does about it: one function each, given the chat screen."""
+
+from typing import TYPE_CHECKING
+
+from localspec.engine.messages import (
+    Compared,
+    Died,
+    Failure,
+    ProposalText,
+    Pulled,
+    Ready,
+    Report,
+    Stage,
+    Stopped,
+)
+from localspec.events import Cycle, Finished, Notice, Piece, Prefill, Reply, Started
+
+if TYPE_CHECKING:
+    from .screens.chat import ChatScreen
+
+
+async def receive(screen: "ChatScreen", report: Report) -> None:
+    """Take in a report of the engine that holds the pair."""
+    match report:
+        case Started() | Prefill() | Cycle() | Piece() | ProposalText():
+            screen.app.conductor.absorb(report)
+        case Stage():
+            screen.app.conductor.stage = report.text
+        case Ready():
+            _take_ready(screen, report)
+        case Finished():
+            await _take_reply(screen, report.reply)
+        case Compared():
+            _take_comparison(screen, report)
+        case Stopped():
+            screen.app.conductor.end_turn()
+            screen.notify("The comparison was stopped.")
+        case Failure():
+            await _take_failure(screen, report)
+        case Died():
+            await _take_death(screen, report)
+        case Notice():
+            await screen.remark(report.text)
+        case _:
+            pass  # the hello; pairs and pulls come from the librarian's process
+
+
+async def tell_of_pull(screen: "ChatScreen", news: Pulled | Failure) -> None:
+    """How a pull ended."""
+    match news:
+        case Pulled(complete=True):
+            await screen.remark(f"{news.name} is on disk.", f"/pair {news.name} loads it.")
+            await _load_if_awaited(screen, news.name)
+        case Pulled():
+            await screen.remark(
+                f"Stopped fetching {news.name}.", "What came is kept; pulling again goes on from there."
+            )
+        case Failure():
+            await screen.remark(news.what, news.hint, "error")
+
+
+def _take_ready(screen: "ChatScreen", ready: Ready) -> None:
+    screen.app.conductor.took(ready)
+    screen.dialogue.journal.pair = ready.pair
+    screen.refresh_state()
+
+
+async def _take_reply(screen: "ChatScreen", reply: Reply) -> None:
+    turn = screen.app.conductor.turn
+    if turn is None or screen.app.conductor.comparing:
+        return
+    await screen.draw(turn)
+    turn.final = reply.stats
+    await screen.exchange.end(turn.message(reply.finish_reason, reply))
+
+
+async def _take_failure(screen: "ChatScreen", failure: Failure) -> None:
+    conductor = screen.app.conductor
+    if conductor.loading:
+        conductor.took(failure)
+        await _tell_of_failed_load(screen, failure)
+    elif conductor.turn is not None:
+        await screen.remark(failure.what, failure.hint, "error")
+        await screen.exchange.end(conductor.turn.message("failed"))
+    screen.refresh_state()
+
+
+async def _tell_of_failed_load(screen: "ChatScreen", failure: Failure) -> None:
+    missing = failure.error == "PairNotOnDisk"
+    here = "\nhere: /pull fetches it, ^o lists all pairs" if missing else ""
+    await screen.remark(failure.what, failure.hint + here, "error")
+    if missing and screen.app.setup.pull and screen.app.librarian.progress is None:
+        screen.app.librarian.pull(screen.app.conductor.pair_name)
+
+
+async def _take_death(screen: "ChatScreen", death: Died) -> None:
+    """What was written stays and is saved; the next message or /restart brings the engine back."""
+    turn = screen.app.conductor.turn
+    screen.app.conductor.took(death)
+    hint = f"{death.hint}\nnothing is lost: /restart starts it again, and so does the next message"
+    if turn is not None:
+        await screen.draw(turn)
+        await screen.exchange.end(turn.message("died"))
+    await screen.remark(death.what, hint.strip(), "error")
+    screen.refresh_state()
+
+
+def _take_comparison(screen: "ChatScreen", compared: Compared) -> None:
+    from .screens.compare import CompareScreen
+
+    screen.app.conductor.end_comparison(compared)
+    screen.refresh_state()
+    screen.app.push_screen(CompareScreen(compared))
+
+
+async def _load_if_awaited(screen: "ChatScreen", name: str) -> None:
+    """A pair that was asked for and was not here is loaded once it is."""
+    conductor = screen.app.conductor
+    if conductor.pair_name == name and not conductor.ready and not conductor.loading:
+        await screen.run_command("pair", name)
