@@ -17,19 +17,19 @@ def add_prompt_argument(parser: argparse.ArgumentParser) -> None:
         "prompt",
         nargs="?",
         metavar="PROMPT",
-        help="the prompt; piped text follows it, or is it where there is none",
+        help="the prompt, which piped text follows; - is the piped text alone",
     )
 
 
 def prompt_of(arguments: argparse.Namespace) -> str:
     """The argument, and after an empty line the text that is piped in. Raises BadSetting for no prompt."""
     argument: str | None = arguments.prompt
-    if argument is None and (sys.stdin is None or sys.stdin.isatty()):
-        raise BadSetting("there is no prompt", hint=_EXAMPLE)
-    if argument in (None, "-"):
+    if argument is None or argument == "-":
+        if sys.stdin is None or (argument is None and sys.stdin.isatty()):
+            raise BadSetting("there is no prompt", hint=_EXAMPLE)
         parts = [piped_text()]
     else:
-        parts = [argument or "", piped_text() if something_is_piped() else ""]
+        parts = [argument, piped_text() if something_is_piped() else ""]
     prompt = "\n\n".join(part for part in parts if part.strip())
     if not prompt:
         raise BadSetting("the prompt is empty", hint=_EXAMPLE)

@@ -1,12 +1,9 @@
 """What is wrong with a command line, told like every other mistake: a sentence, a hint, exit code 2."""
 
 import argparse
-from typing import TYPE_CHECKING, NoReturn, TypeAlias
+from typing import NoReturn, TypeAlias
 
 from localspec.errors import BadSetting
-
-if TYPE_CHECKING:
-    from _typeshed import SupportsWrite
 
 
 class WrongUsage(BadSetting):
@@ -19,16 +16,12 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise WrongUsage(message, hint=f"`{self.prog} --help` shows what can be given")
 
-    def _print_message(self, message: str, file: "SupportsWrite[str] | None" = None) -> None:
-        """What --help and --version print; argparse passes over an output that cannot be written."""
-        print(message, end="", file=file)
-
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[Parser]"
 
 
-def refuse_together(*flags: tuple[str, object], hint: str = "give one of them") -> None:
+def refuse_together(*flags: tuple[str, object]) -> None:
     """Raises WrongUsage where two of these are given: the flag as it is typed, and its value or None."""
     given = [flag for flag, value in flags if value]
     if len(given) > 1:
-        raise WrongUsage(f"{given[0]} and {given[1]} contradict each other", hint=hint)
+        raise WrongUsage(f"{given[0]} and {given[1]} contradict each other", hint="give one of them")

@@ -117,9 +117,10 @@ def test_nothing_is_piped_by_a_terminal_or_a_null_device(monkeypatch):
     assert not something_is_piped()
 
 
-def test_without_any_standard_input_there_is_no_prompt(monkeypatch, capsys):
+@pytest.mark.parametrize("words", [["run"], ["run", "-"]])
+def test_without_any_standard_input_there_is_no_prompt(words, monkeypatch, capsys):
     monkeypatch.setattr("sys.stdin", None)
-    assert main(["run"]) == 1
+    assert main(words) == 1
     assert "error: there is no prompt" in capsys.readouterr().err
 
 
