@@ -114,10 +114,6 @@ def header_of_file(path: Path) -> Header:
         ) from error
 
 
-def header_of_bytes(data: bytes, label: str = "the file") -> Header:
-    return read_header(lambda offset, length: data[offset : offset + length], len(data), label=label)
-
-
 def read_header(read: ReadRange, file_bytes: int, *, label: str, chunk: int = 1 << 19) -> Header:
     """Parse a header through a function that reads ranges, at least `chunk` bytes at a time.
 

@@ -26,8 +26,6 @@ class Progress:
 
     stage: Stage
     file: str
-    file_done: int  # bytes
-    file_total: int
     done: int  # bytes of all files of the pair that have to be fetched
     total: int
     bytes_per_second: float
@@ -86,16 +84,16 @@ class Meter:
         finished = self._done[file] >= file_total
         if finished or now - self._last >= _INTERVAL_SECONDS:
             self._last = now
-            self._report(self._progress(stage, file, file_total))
+            self._report(self._progress(stage, file))
 
     def forget(self, file: str) -> None:
         """What was there of a file is gone."""
         self._done[file] = 0
 
-    def _progress(self, stage: Stage, file: str, file_total: int) -> Progress:
+    def _progress(self, stage: Stage, file: str) -> Progress:
         done, rate = sum(self._done.values()), self._rate()
         left = (self._total - done) / rate if rate else None
-        return Progress(stage, file, self._done[file], file_total, done, self._total, rate, left)
+        return Progress(stage, file, done, self._total, rate, left)
 
     def _rate(self) -> float:
         if len(self._recent) < 2:

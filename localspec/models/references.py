@@ -4,13 +4,13 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from localspec.errors import BadModelFile, DownloadFailed
+from localspec.errors import BadModelFile, BadSetting, DownloadFailed
 from localspec.files import expanded
 from localspec.models import hub, stamps, store
 from localspec.models.facts import header_at
 from localspec.models.header import Header, read_header
 from localspec.models.hub import RemoteFile
-from localspec.models.registry import HubFile, LocalFile, ModelFile
+from localspec.models.registry import HubFile, LocalFile, ModelFile, stays_inside
 
 _ON_THE_HUB = re.compile(r"([\w.-]+/[\w.-]+):(.+\.gguf)", re.IGNORECASE)
 
@@ -39,6 +39,8 @@ def open_reference(text: str) -> OpenedFile:
         path = expanded(text).absolute()
         header = header_at(path)
         return OpenedFile(LocalFile(path, header.file_bytes), header, path)
+    if not stays_inside(found[2]):
+        raise BadSetting(f"{text} is not a file of a repository", hint="write ORG/REPO:FILE.gguf")
     remote = hub.look(found[1], found[2])
     return OpenedFile(_pinned(remote), remote_header(remote), None)
 

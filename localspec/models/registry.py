@@ -22,9 +22,6 @@ class PairKind(StrEnum):
 
     SIMPLE = "draft-simple"  # a whole small model
     MTP = "draft-mtp"  # a multi-token-prediction head
-    EAGLE3 = "draft-eagle3"
-    DFLASH = "draft-dflash"
-    DSPARK = "draft-dspark"
 
 
 RUNNABLE = frozenset({PairKind.SIMPLE})
@@ -143,6 +140,11 @@ def valid_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
+def stays_inside(file: str) -> bool:
+    """Whether a path, put below a folder, stays there on every system: Windows also parts it at \\ and after :."""
+    return not {"", ".", ".."} & set(file.split("/")) and not set("\\:\0") & set(file)
+
+
 def _read(path: Path, *, relative_to: Path) -> tuple[Pair, ...]:
     try:
         tables = tomllib.loads(path.read_text("utf-8"))
@@ -249,7 +251,7 @@ def _file(table: _Table, relative_to: Path) -> ModelFile:
     table.done()
     if not (sha256 and size):
         raise table.mistake("bytes and sha256 are missing")
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo) or ".." in file.split("/") or file.startswith("/"):
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo) or not stays_inside(file):
         raise table.mistake(f"{repo}:{file} is not a file of a repository")
     return HubFile(repo, file, revision, size, sha256, facts)
 

@@ -85,7 +85,7 @@ def refuse_unless_runnable(pair: Pair) -> None:
     how = {
         PairKind.SIMPLE: "is named as a whole draft model but has no draft file",
         PairKind.MTP: f"drafts with a multi-token-prediction head {where}",
-    }.get(pair.kind, f"drafts by {pair.kind.removeprefix('draft-')}")
+    }[pair.kind]
     raise IncompatiblePair(
         f"{pair.name} {how}, which this localspec cannot run yet",
         hint="`localspec pairs` marks the ones that run",

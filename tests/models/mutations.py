@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from localspec.models.header import Header, header_of_file
+from localspec.models.header import Header, header_of_file, read_header
 
 _STRING, _ARRAY = 8, 9
 _CODES = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
@@ -47,6 +47,11 @@ class RawFile:
 
 def text(value: bytes) -> bytes:
     return struct.pack("<Q", len(value)) + value
+
+
+def header_of_bytes(data: bytes) -> Header:
+    """The header of a file that lies in memory. Raises BadModelFile."""
+    return read_header(lambda offset, length: data[offset : offset + length], len(data), label="the file")
 
 
 def taken_apart(path: Path) -> RawFile:

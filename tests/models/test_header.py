@@ -10,8 +10,8 @@ import pytest
 
 from localspec.errors import BadModelFile
 from localspec.models.ggml_types import BLOCKS
-from localspec.models.header import header_of_bytes, header_of_file, read_header
-from tests.models.mutations import by_bytes, by_meaning, largest_lies, taken_apart, text
+from localspec.models.header import header_of_file, read_header
+from tests.models.mutations import by_bytes, by_meaning, header_of_bytes, largest_lies, taken_apart, text
 
 MOST_BYTES = 64 << 20
 

@@ -8,6 +8,7 @@ from localspec.errors import BadModelFile, BadSetting, IncompatiblePair, NotOnDi
 from localspec.models import store
 from localspec.models.additions import add_pair, take_out
 from localspec.models.download import pull
+from localspec.models.references import open_reference
 from localspec.models.registry import (
     HubFile,
     LocalFile,
@@ -99,11 +100,14 @@ def test_a_file_that_may_not_be_looked_at_is_a_mistake_and_not_an_empty_file(mon
         users_pairs()
 
 
-def test_a_file_of_a_repository_cannot_lead_out_of_it():
-    entry = f'repo = "a/b"\nfile = "../../x"\nrevision = "r"\nbytes = 1\nsha256 = "{"0" * 64}"'
+@pytest.mark.parametrize("file", ["../../x", "/x", "a/../x", r"..\..\x", "c:x", r"\\server\x"])
+def test_a_file_of_a_repository_cannot_lead_out_of_it(file):
+    entry = f"repo = 'a/b'\nfile = '{file}'\nrevision = 'r'\nbytes = 1\nsha256 = '{'0' * 64}'"
     user_pairs(MINE.replace('path = "t.gguf"', entry))
     with pytest.raises(BadSetting, match="not a file of a repository"):
         all_pairs()
+    with pytest.raises(BadSetting, match="not a file of a repository"):
+        open_reference(f"a/b:{file}.gguf")
 
 
 def test_a_known_pair_that_is_not_here_names_the_command():

@@ -8,9 +8,9 @@ import pytest
 from localspec.errors import BadModelFile, LocalspecError, NotEnoughMemory
 from localspec.models import stamps, trust
 from localspec.models.hazards import first_hazard
-from localspec.models.header import header_of_bytes, header_of_file
+from localspec.models.header import header_of_file
 from localspec.models.trust import ensure_loadable
-from tests.models.mutations import by_meaning, taken_apart
+from tests.models.mutations import by_meaning, header_of_bytes, taken_apart
 
 
 @pytest.fixture
