@@ -116,7 +116,7 @@ def users_pairs() -> tuple[Pair, ...]:
     path = user_file()
     try:
         path.stat()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return ()
     except OSError:
         pass  # reading it says what is wrong
