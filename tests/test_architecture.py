@@ -19,6 +19,7 @@ ROOMS = {
     "events": {"stats"},
     "files": {"errors"},
     "locks": set(),
+    "terminal_text": set(),
     "settings": {"errors", "files"},
     "llama": {"errors"},
     "speculation": BASE,

@@ -11,12 +11,14 @@ from typing import ClassVar
 
 from textual.app import App, SystemCommand
 from textual.command import Provider
+from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.types import CSSPathType
 
 from localspec.conversations import Conversation
 from localspec.engine.client import Engine
 from localspec.engine.messages import Load, ReplySettings
+from localspec.terminal_text import for_terminal
 
 from . import collector, preferences, themes
 from .conductor import Conductor
@@ -72,6 +74,18 @@ class ChatApp(App[None]):
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """None of Textual's own: the one table has what they do."""
         return ()
+
+    def notify(
+        self,
+        message: str,
+        *,
+        title: str = "",
+        severity: SeverityLevel = "information",
+        timeout: float | None = None,
+        markup: bool = False,
+    ) -> None:
+        """A message in the corner, never read as markup: it may hold anything that was typed or read."""
+        super().notify(for_terminal(message), title=title, severity=severity, timeout=timeout, markup=False)
 
     def on_mount(self) -> None:
         self._heed_signals()

@@ -14,6 +14,7 @@ from localspec.cli.prompt import add_prompt_argument, prompt_of
 from localspec.cli.report import report, summary
 from localspec.cli.usage import Subparsers, WrongUsage
 from localspec.events import Event, Finished, FinishReason, Kind, Notice, Piece, Reply
+from localspec.terminal_text import for_terminal
 
 if TYPE_CHECKING:
     from localspec.api import Session
@@ -91,10 +92,10 @@ def show(events: Iterator[Event], *, quiet: bool) -> Reply:
     for event in events:
         match event:
             case Piece(text=text, kind=Kind.ANSWER) if not quiet:
-                print(text, end="", flush=True)
+                print(for_terminal(text) if sys.stdout.isatty() else text, end="", flush=True)
                 written = text
             case Piece(text=text, kind=Kind.REASONING) if not quiet and sys.stderr.isatty():
-                print(f"\x1b[2m{text}\x1b[0m", end="", flush=True, file=sys.stderr)
+                print(f"\x1b[2m{for_terminal(text)}\x1b[0m", end="", flush=True, file=sys.stderr)
             case Notice(text=text) if written == "\n":
                 print(f"note: {text}", file=sys.stderr)
             case Notice(text=text):

@@ -52,6 +52,12 @@ class Chat:
         return [note.message for note in self.app._notifications]
 
     @property
+    def drawn(self) -> str:
+        """The text that the terminal is sent for the whole screen."""
+        strips = self.app.screen._compositor.render_strips()
+        return "\n".join(strip.text for strip in strips)
+
+    @property
     def saved(self) -> list[Conversation]:
         return list(conversations.listing(self.folder / "conversations").conversations)
 
@@ -83,10 +89,10 @@ class Chat:
 
 
 @asynccontextmanager
-async def running(folder: Path, size: tuple[int, int] = (100, 30), **options: object):
-    """A chat on a terminal of that size, ready for typing."""
+async def running(folder: Path, size: tuple[int, int] = (100, 30), corner: bool = False, **options: object):
+    """A chat on a terminal of that size, ready for typing; with notices drawn in their corner or only kept."""
     chat = Chat(folder, **options)
-    async with chat.app.run_test(size=size) as pilot:
+    async with chat.app.run_test(size=size, notifications=corner) as pilot:
         chat.pilot = pilot
         await chat.ready()
         yield chat

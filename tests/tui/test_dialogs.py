@@ -21,6 +21,10 @@ def detail(chat):
     return str(chat.app.screen.query_one(".detail", Static).content)
 
 
+def row(table, name):
+    return [cell.plain for cell in table.get_row(name)]
+
+
 async def open_pairs(chat):
     await chat.pilot.press("ctrl+o")
     await chat.until(lambda: isinstance(chat.app.screen, PairsScreen))
@@ -31,9 +35,9 @@ async def test_the_picker_says_what_is_here_what_fits_and_what_it_brought(tmp_pa
     async with running(tmp_path) as chat:
         await open_pairs(chat)
         table = chat.app.screen.query_one(DataTable)
-        assert table.get_row("demo") == ["demo", "5 MB", "40 MB", "in RAM", "yes", "1.42x"]
-        assert table.get_row("llama-3-70b+8b")[3] == "no"
-        assert table.get_row("qwen3-8b-eagle3")[3] == "not yet"
+        assert row(table, "demo") == ["demo", "5 MB", "40 MB", "in RAM", "yes", "1.42x"]
+        assert row(table, "llama-3-70b+8b")[3] == "no"
+        assert row(table, "qwen3-8b-eagle3")[3] == "not yet"
 
 
 async def test_enter_loads_a_pair_that_is_here(tmp_path):
@@ -96,8 +100,8 @@ async def test_an_earlier_conversation_is_opened_from_the_list(tmp_path):
         await chat.pilot.press("ctrl+s")
         await chat.until(lambda: isinstance(chat.app.screen, SessionsScreen) and len(chat.saved) == 2)
         await chat.until(lambda: chat.app.screen.query_one(DataTable).row_count == 2)
-        rows = [chat.app.screen.query_one(DataTable).get_row_at(n) for n in range(2)]
-        target = next(n for n, row in enumerate(rows) if row[0] == "exact first")
+        table = chat.app.screen.query_one(DataTable)
+        target = [table.get_row_at(n)[0].plain for n in range(2)].index("exact first")
         await chat.pilot.press(*["down"] * target, "enter")
         await chat.until(
             lambda: [m.content for m in chat.screen.dialogue.messages] == ["exact first", "first"]

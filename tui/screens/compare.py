@@ -1,12 +1,13 @@
 """The outcome of a comparison: the same reply with and without drafting, in numbers."""
 
+from rich.text import Text
 from textual.app import ComposeResult
 from textual.widgets import DataTable, Static
 
 from localspec.engine.messages import Compared
 from localspec.stats import Stats
 
-from .dialog import Dialog
+from .dialog import Dialog, cells
 
 
 class CompareScreen(Dialog[None]):
@@ -20,15 +21,15 @@ class CompareScreen(Dialog[None]):
         self._compared = compared
 
     def content(self) -> ComposeResult:
-        table: DataTable[str] = DataTable(cursor_type="none")
+        table: DataTable[Text] = DataTable(cursor_type="none")
         table.add_columns("", "tokens", "seconds", "tok/s", "accepted", "per pass")
-        table.add_row("drafting", *cells(self._compared.drafted.stats))
-        table.add_row("plain", *cells(self._compared.plain.stats))
+        table.add_row(*cells("drafting", *numbers(self._compared.drafted.stats)))
+        table.add_row(*cells("plain", *numbers(self._compared.plain.stats)))
         yield table
         yield Static(verdict(self._compared), markup=False, classes="detail")
 
 
-def cells(stats: Stats) -> tuple[str, ...]:
+def numbers(stats: Stats) -> tuple[str, ...]:
     accepted = f"{stats.acceptance_rate:.0%}" if stats.drafted else "–"
     return (
         f"{stats.emitted:,}",

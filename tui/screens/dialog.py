@@ -2,11 +2,14 @@
 
 from typing import ClassVar, TypeVar
 
+from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Static
+
+from localspec.terminal_text import for_terminal
 
 Answer = TypeVar("Answer")
 
@@ -43,7 +46,12 @@ class Question(Dialog[bool]):
         self._text = text
 
     def content(self) -> ComposeResult:
-        yield Static(self._text, markup=False)
+        yield Static(for_terminal(self._text), markup=False)
 
     def action_yes(self) -> None:
         self.dismiss(True)
+
+
+def cells(*texts: str) -> tuple[Text, ...]:
+    """Table cells that show texts as they are: a table takes a plain string for markup."""
+    return tuple(Text(for_terminal(text)) for text in texts)

@@ -2,16 +2,18 @@
 
 from typing import ClassVar, Final
 
+from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import DataTable, Static
 
 from localspec.engine.messages import PairRow
+from localspec.terminal_text import for_terminal
 
 from ..librarian import Librarian
 from ..readings import pull_status, size
-from .dialog import Dialog
+from .dialog import Dialog, cells
 
 FITS: Final = {"gpu": "yes", "cpu": "in RAM", "no": "no"}
 
@@ -32,7 +34,7 @@ class PairsScreen(Dialog[str]):
         self._rows: tuple[PairRow, ...] | None = None
 
     def content(self) -> ComposeResult:
-        table: DataTable[str] = DataTable(cursor_type="row", zebra_stripes=True)
+        table: DataTable[Text] = DataTable(cursor_type="row", zebra_stripes=True)
         table.add_columns("pair", "size", "memory", "fits", "here", "speed-up")
         yield table
         yield Static(markup=False, classes="detail")
@@ -45,14 +47,14 @@ class PairsScreen(Dialog[str]):
         if self._librarian.rows != self._rows:
             self._rows = self._librarian.rows
             self._fill()
-        self.query_one(".detail", Static).update(self._detail())
+        self.query_one(".detail", Static).update(for_terminal(self._detail()))
 
     def _fill(self) -> None:
         table = self.query_one(DataTable)
         cursor = table.cursor_row
         table.clear()
         for row in self._rows or ():
-            table.add_row(*cells(row), key=row.name)
+            table.add_row(*cells(*columns(row)), key=row.name)
         table.move_cursor(row=cursor)
 
     def _detail(self) -> str:
@@ -93,7 +95,7 @@ class PairsScreen(Dialog[str]):
         self._librarian.cancel()
 
 
-def cells(row: PairRow) -> tuple[str, ...]:
+def columns(row: PairRow) -> tuple[str, ...]:
     """A pair as the cells of its row."""
     fits = FITS[row.fits] if row.runnable else "not yet"
     speed = f"{row.speedup:.2f}x" if row.speedup else "–"

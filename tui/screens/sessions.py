@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 from typing import ClassVar
 
+from rich.text import Text
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -12,8 +13,9 @@ from textual.widgets import DataTable, Static
 
 from localspec import conversations
 from localspec.conversations import Conversation, Listing
+from localspec.terminal_text import for_terminal
 
-from .dialog import Dialog, Question
+from .dialog import Dialog, Question, cells
 
 
 class SessionsScreen(Dialog[Conversation]):
@@ -33,7 +35,7 @@ class SessionsScreen(Dialog[Conversation]):
         self._listing = Listing(())
 
     def content(self) -> ComposeResult:
-        table: DataTable[str] = DataTable(cursor_type="row", zebra_stripes=True)
+        table: DataTable[Text] = DataTable(cursor_type="row", zebra_stripes=True)
         table.add_columns("title", "pair", "messages", "age")
         yield table
         yield Static("looking…", markup=False, classes="detail")
@@ -48,8 +50,8 @@ class SessionsScreen(Dialog[Conversation]):
         for conversation in self._listing.conversations:
             age = describe_age(time.time() - conversation.created)
             title = conversation.title + (" (open)" if conversation.path == self._current else "")
-            table.add_row(title, conversation.pair, str(len(conversation.messages)), age)
-        self.query_one(".detail", Static).update(describe(self._listing))
+            table.add_row(*cells(title, conversation.pair, str(len(conversation.messages)), age))
+        self.query_one(".detail", Static).update(for_terminal(describe(self._listing)))
 
     @property
     def _chosen(self) -> Conversation | None:

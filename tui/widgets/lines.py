@@ -3,6 +3,8 @@
 from textual.content import Content
 from textual.widgets import Static
 
+from localspec.terminal_text import for_terminal
+
 from ..commands import COMMANDS, Command
 
 
@@ -14,7 +16,7 @@ class TitleBar(Static):
         self._state = ""
 
     def show(self, state: str) -> None:
-        self._state = state
+        self._state = for_terminal(state)
         self.on_resize()
 
     def on_resize(self) -> None:
@@ -38,6 +40,7 @@ class StatusLine(Static):
         self._right = Content("")
 
     def show(self, sentence: str, split: Content) -> None:
+        sentence = for_terminal(sentence)
         if (sentence, split) != (self._left, self._right):
             self._left, self._right = sentence, split
             self.on_resize()

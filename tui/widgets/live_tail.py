@@ -8,6 +8,7 @@ from textual.content import Content, Span
 from textual.widgets import Static
 
 from localspec.events import Origin, Piece, Source
+from localspec.terminal_text import for_terminal
 
 from ..preferences import TokenStyle
 
@@ -60,9 +61,9 @@ class LiveTail(Static):
         spans: list[Span] = []
         if style is not TokenStyle.OFF:
             spans = list(_spans(self._pieces, style))
-        content = Content(text, spans)
+        content = Content(for_terminal(text), spans)
         if style is TokenStyle.STRONG:
-            content += Content("".join(rejected)).stylize(_REJECTED)
+            content += Content(for_terminal("".join(rejected))).stylize(_REJECTED)
         self._draw(content + CURSOR)
 
     def _draw(self, content: Content) -> None:

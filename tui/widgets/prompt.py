@@ -3,10 +3,13 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from rich.text import Text
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widgets import TextArea
+
+from localspec.terminal_text import for_terminal
 
 from ..prompt_history import PromptHistory
 
@@ -61,6 +64,9 @@ class Prompt(TextArea):
     def action_send(self) -> None:
         if self.text.strip():
             self.post_message(self.Sent(self.text.strip()))
+
+    def get_line(self, line_index: int) -> Text:
+        return Text(for_terminal(self.document.get_line(line_index)), end="", no_wrap=True)
 
     def action_newline(self) -> None:
         self.insert("\n")

@@ -11,6 +11,7 @@ from textual.widgets import Static
 
 from localspec.conversations import Message, Numbers
 from localspec.events import Kind, Piece
+from localspec.terminal_text import for_terminal
 
 from ..preferences import TokenStyle
 from ..settling import Settled, Settler, begins_segment, segments
@@ -47,7 +48,7 @@ class ReplyView(Vertical):
             self._thinking = Thinking(self._unfolded)
             yield self._thinking
         for source in segments(self._message.content):
-            yield Segment(source)
+            yield Segment(for_terminal(source))
         yield Footer(self._message)
 
     def on_mount(self) -> None:
@@ -106,7 +107,7 @@ class ReplyView(Vertical):
         # A program that is leaving takes its widgets down in the middle of this.
         with suppress(MountError):
             # Only `append`: after a source given to Markdown itself, it would overwrite the last block.
-            await document.append(settled.source)
+            await document.append(for_terminal(settled.source))
 
     def _close(self, message: Message) -> None:
         self._message = message
@@ -165,7 +166,7 @@ class Thinking(Vertical):
         verb = "thinking" if self._running else "thought for"
         self._head.update(f"{mark} {verb} {self._tokens:,} tokens")
         if self.has_class("-unfolded"):
-            self._body.update("".join(self._text).strip())
+            self._body.update(for_terminal("".join(self._text).strip()))
 
 
 def footer(message: Message) -> Content:

@@ -9,6 +9,7 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from localspec.conversations import Message
+from localspec.terminal_text import for_terminal
 
 from .reply_view import ReplyView
 from .segment import Segment
@@ -25,6 +26,7 @@ class UserMessage(Static):
     """What the person wrote, as written; a click unfolds a long one."""
 
     def __init__(self, text: str) -> None:
+        text = for_terminal(text)
         super().__init__(folded(text), markup=False, classes="user")
         self._text = text
         self._unfolded = False
@@ -45,7 +47,7 @@ class Remark(Static):
     """A line of the program itself: an error with its hint, or what a command did."""
 
     def __init__(self, what: str, hint: str = "", kind: str = "note") -> None:
-        super().__init__(f"{what}\n{hint}".rstrip(), markup=False, classes=f"remark -{kind}")
+        super().__init__(for_terminal(f"{what}\n{hint}".rstrip()), markup=False, classes=f"remark -{kind}")
 
 
 class Earlier(Static):

@@ -1,0 +1,44 @@
+"""A terminal is shown what a model wrote and never steered by it; a file or a pipe gets it as it is."""
+
+import sys
+import unicodedata
+
+import pytest
+
+from localspec.cli.run import show
+from localspec.events import Finished, FinishReason, Kind, Origin, Piece, Reply, Source
+from localspec.stats import Tally
+from localspec.terminal_text import for_terminal
+
+STEERING = "first \x1b]52;c;aGk=\x07 then\n\t\x9b31m last\n"
+
+
+def events(kind):
+    yield Piece(STEERING, kind, Origin.PLAIN, Source.PLAIN)
+    yield Finished(Reply(STEERING, "", (1,), 0, FinishReason.STOP, Tally().stats()))
+
+
+def test_control_characters_become_signs_one_for_one():
+    everything = "".join(map(chr, range(0x250)))
+    safe = for_terminal(everything)
+    replaced = [a for a, b in zip(everything, safe, strict=True) if a != b]
+    assert set(replaced) == {c for c in everything if unicodedata.category(c) == "Cc"} - {"\n", "\t"}
+    assert set(safe) - set(everything) == {"\ufffd"}
+
+
+def test_an_ordinary_text_is_shown_untouched():
+    assert for_terminal("a\tb\nä→漢🙂") == "a\tb\nä→漢🙂"
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_an_answer_on_a_terminal_has_signs_and_in_a_pipe_every_character(capsys, monkeypatch, terminal):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
+    reply = show(events(Kind.ANSWER), quiet=False)
+    assert capsys.readouterr().out == (for_terminal(STEERING) if terminal else STEERING)
+    assert reply.text == STEERING
+
+
+def test_reasoning_on_a_terminal_has_signs(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    show(events(Kind.REASONING), quiet=False)
+    assert capsys.readouterr().err == f"\x1b[2m{for_terminal(STEERING)}\x1b[0m"

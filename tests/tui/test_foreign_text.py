@@ -1,0 +1,131 @@
+"""What a model or a person wrote is shown as it is: markup is not read, and nothing steers the terminal."""
+
+import unicodedata
+
+import pytest
+from driving import running
+from localspec.tui.preferences import TokenStyle
+from localspec.tui.screens.dialog import Question
+from localspec.tui.screens.sessions import SessionsScreen
+from localspec.tui.widgets.live_tail import LiveTail
+from localspec.tui.widgets.segment import Segment
+from scripted_engine import Gate
+from textual.widgets import DataTable
+
+from localspec.events import Kind, Origin, Piece, Source
+from localspec.terminal_text import for_terminal
+
+CLIPBOARD = "\x1b]52;c;aGk=\x07"
+COLOUR = "\x9b31m"
+STEERING = f"first {CLIPBOARD} then {COLOUR} last"
+
+
+def controls(text):
+    return {character for character in text if unicodedata.category(character) == "Cc"} - {"\n"}
+
+
+async def open_sessions(chat, rows):
+    await chat.pilot.press("ctrl+s")
+    await chat.until(lambda: isinstance(chat.app.screen, SessionsScreen))
+    await chat.until(lambda: chat.app.screen.query_one(DataTable).row_count == rows)
+    await chat.pilot.pause()
+
+
+async def test_no_control_character_of_a_reply_reaches_the_terminal_while_it_is_written(tmp_path):
+    gate = Gate(hold_after=2)
+    async with running(tmp_path, gate=gate) as chat:
+        await chat.type("/tokens strong")
+        await chat.type(f"exact {STEERING} {STEERING} and more words to come")
+        await chat.until(
+            lambda: chat.replies and "\ufffd" in str(chat.replies[0].query_one(LiveTail).content)
+        )
+        await chat.pilot.pause()
+        assert "first \ufffd]52;c;aGk=\ufffd" in chat.drawn
+        assert not controls(chat.drawn)
+        gate.opened.set()
+        await chat.until(lambda: not chat.app.conductor.busy)
+
+
+async def test_a_finished_reply_is_shown_with_signs_and_kept_as_it_was(tmp_path):
+    async with running(tmp_path) as chat:
+        await chat.ask(f"exact {STEERING}\n\n{STEERING}")
+        shown = for_terminal(f"{STEERING}\n\n{STEERING}")
+        for _ in range(2):
+            assert not controls(chat.drawn)
+            assert "".join(part.source for part in chat.screen.query(Segment)) == shown
+            await chat.screen.transcript.open(chat.screen.dialogue.messages)
+            await chat.until(lambda: chat.screen.query(Segment))
+            await chat.pilot.pause()
+        assert [m.content.count(CLIPBOARD) for m in chat.saved[0].messages] == [2, 2]
+
+
+async def test_unfolded_reasoning_is_shown_with_signs(tmp_path, monkeypatch):
+    monkeypatch.setattr("scripted_engine.answer_to", lambda _prompt: ("so", STEERING))
+    async with running(tmp_path) as chat:
+        await chat.pilot.press("ctrl+t")
+        await chat.ask("why?")
+        assert "first \ufffd]52" in chat.drawn
+        assert not controls(chat.drawn)
+
+
+async def test_the_tokens_that_were_rejected_are_shown_with_signs(tmp_path):
+    async with running(tmp_path, gate=Gate(hold_after=0)) as chat:
+        await chat.type("why?")
+        await chat.until(lambda: chat.replies)
+        await chat.replies[0].grow(
+            [Piece("so", Kind.ANSWER, Origin.FIX, Source.MODEL)], TokenStyle.STRONG, rejected=[CLIPBOARD]
+        )
+        await chat.pilot.pause()
+        assert "so\ufffd]52" in chat.drawn
+        assert not controls(chat.drawn)
+
+
+async def test_what_the_program_repeats_in_prompt_remarks_titles_and_questions_steers_nothing(tmp_path):
+    async with running(tmp_path) as chat:
+        chat.screen.prompt.replace_text(STEERING)
+        await chat.pilot.pause()
+        assert "first \ufffd]52" in chat.drawn
+        assert not controls(chat.drawn)
+        await chat.type(f"/system {STEERING}")
+        await chat.until(lambda: chat.remarks)
+        assert chat.screen.dialogue.journal.system == STEERING
+        await chat.ask(f"exact {STEERING}")
+        await chat.pilot.pause()
+        assert not controls(chat.drawn)
+        await chat.pilot.press("ctrl+n")
+        await open_sessions(chat, rows=1)
+        assert "first \ufffd]52" in chat.drawn
+        assert not controls(chat.drawn)
+        await chat.pilot.press("d")
+        await chat.until(lambda: isinstance(chat.app.screen, Question))
+        await chat.pilot.pause()
+        assert "first \ufffd]52" in chat.drawn
+        assert not controls(chat.drawn)
+
+
+@pytest.mark.parametrize("text", ["[/INST]", "[bold]loud[/bold]", "[@click=app.quit]out[/]", "a[1] = b[/x]"])
+async def test_a_title_with_brackets_is_listed_as_it_is(tmp_path, text):
+    async with running(tmp_path) as chat:
+        await chat.ask(f"exact {text}")
+        await open_sessions(chat, rows=1)
+        assert f"exact {text}" in chat.drawn
+
+
+@pytest.mark.parametrize("text", ["[/x]", "[bold]loud[/bold]", "[@click=app.quit]out[/]", f"x{CLIPBOARD}"])
+async def test_a_notice_in_the_corner_says_what_was_typed_as_it_is(tmp_path, text):
+    async with running(tmp_path, corner=True) as chat:
+        await chat.type(f"/theme {text}")
+        await chat.until(lambda: "There is no theme" in chat.drawn)
+        assert f"There is no theme {for_terminal(text)}." in chat.drawn
+        assert not controls(chat.drawn)
+
+
+async def test_the_reason_why_nothing_was_remembered_is_said_in_full(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device", "chat.json")
+
+    monkeypatch.setattr("localspec.tui.preferences.save", full)
+    async with running(tmp_path, corner=True) as chat:
+        await chat.type("/tokens strong")
+        await chat.until(lambda: "Could not be remembered" in chat.drawn)
+        assert "[Errno 28] No space" in chat.drawn
