@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack, cast
 
@@ -10,12 +10,13 @@ from localspec.chat.messages import Message
 from localspec.chat.options import ReplyOptions
 from localspec.chat.session import Session as Session
 from localspec.chat.session import last_reply
-from localspec.compose import WIDEST_BATCH, is_demo, open_engine
+from localspec.compose import WIDEST_BATCH, is_demo, memory_of, open_engine
 from localspec.errors import BadSetting
 from localspec.events import Event, Reply
 from localspec.llama.devices import BackendSummary, Device, backend_summary
 from localspec.llama.devices import devices as list_devices
 from localspec.llama.threads import default_threads as default_threads
+from localspec.models.devices import with_host
 from localspec.models.download import pull as fetch
 from localspec.models.memory import MemoryWishes
 from localspec.models.resolve import PairFiles, PairNotOnDisk, resolve
@@ -198,8 +199,12 @@ def _keep_loaded(
 
 
 def devices() -> list[Device]:
-    """What the installed llama.cpp can compute on, with free and total memory."""
-    return list_devices()
+    """What the installed llama.cpp can compute on, with free and total memory as the memory plan sees it."""
+    listed = list_devices()
+    return [
+        replace(device, free_bytes=memory.free, total_bytes=memory.total)
+        for device, memory in zip(listed, with_host(memory_of(listed)), strict=True)
+    ]
 
 
 def backend() -> BackendSummary:

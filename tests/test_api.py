@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import localspec
+from localspec import api
 
 
 @pytest.fixture(autouse=True)
@@ -45,3 +46,10 @@ def test_stream_ends_with_the_reply():
 def test_a_pair_and_files_cannot_both_be_named():
     with pytest.raises(localspec.LocalspecError):
         localspec.run("Hello", pair="demo", target="x.gguf")
+
+
+def test_devices_have_the_memory_that_the_plan_counts_on(monkeypatch):
+    monkeypatch.setattr("localspec.models.devices.available_bytes", lambda: 5_000_000_000)
+    cpu = next(device for device in api.devices() if device.kind == "cpu")
+    assert cpu.free_bytes == 5_000_000_000
+    assert cpu.total_bytes >= cpu.free_bytes

@@ -41,9 +41,11 @@ def remember_devices(listed: tuple[DeviceMemory, ...]) -> None:
 def with_host(listed: tuple[DeviceMemory, ...]) -> tuple[DeviceMemory, ...]:
     """The same devices, with what the system can still give away as the CPU's free memory.
 
-    ggml reports all of a machine's memory as free.
+    ggml reports all of a machine's memory as free; that stays where the system does not tell.
     """
     free = available_bytes()
+    if free is None:
+        return listed
     return tuple(
         DeviceMemory(device.name, device.kind, free, max(device.total, free))
         if device.kind == "cpu"

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 
-def available_bytes() -> int:
-    """Memory that can be had without swapping; file caches count, because they give way. 0: unknown."""
+def available_bytes() -> int | None:
+    """Memory that can be had without swapping; file caches count, because they give way. None: unknown."""
     if sys.platform == "win32":
         return _windows()
     if sys.platform == "darwin":
@@ -41,15 +41,15 @@ def _linux_group(folder: Path) -> int | None:
     return max(0, int(limit) - used + (int(found[1]) if found else 0))
 
 
-def _macos() -> int:
+def _macos() -> int | None:
     """Free, inactive and purgeable pages."""
     try:
         text = subprocess.run(["vm_stat"], capture_output=True, text=True, check=True, timeout=5).stdout
     except (OSError, subprocess.SubprocessError):
-        return 0
+        return None
     page = re.search(r"page size of (\d+) bytes", text)
     counts = re.findall(r"^Pages (?:free|inactive|purgeable|speculative): +(\d+)\.", text, re.MULTILINE)
-    return sum(map(int, counts)) * (int(page[1]) if page else 4096)
+    return sum(map(int, counts)) * (int(page[1]) if page else 4096) if counts else None
 
 
 class _MemoryStatus(ctypes.Structure):
@@ -64,7 +64,7 @@ class _MemoryStatus(ctypes.Structure):
     )
 
 
-def _windows() -> int:
+def _windows() -> int | None:
     status = _MemoryStatus(length=ctypes.sizeof(_MemoryStatus))
     kernel = getattr(ctypes, "windll").kernel32  # noqa: B009  mypy knows it on Windows only
-    return int(status.available_physical) if kernel.GlobalMemoryStatusEx(ctypes.byref(status)) else 0
+    return int(status.available_physical) if kernel.GlobalMemoryStatusEx(ctypes.byref(status)) else None

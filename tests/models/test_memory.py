@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from localspec.errors import BadModelFile, BadSetting, NotEnoughMemory
+from localspec.models import devices, host_memory
 from localspec.models.devices import DeviceMemory, last_devices, remember_devices
 from localspec.models.facts import header_at
 from localspec.models.memory import MemoryWishes, Plan, plan
@@ -245,3 +246,18 @@ def test_devices_are_remembered_with_the_hosts_memory_as_it_is_now():
     gpu, cpu = last_devices()
     assert gpu == DeviceMemory("GPU0", "gpu", 5, 10)
     assert cpu.free > 1_000_000
+
+
+def test_memory_that_the_system_does_not_tell_is_what_llama_cpp_says(monkeypatch):
+    monkeypatch.setattr(devices, "available_bytes", lambda: None)
+    cpu = DeviceMemory("CPU", "cpu", 7, 9)
+    remember_devices((cpu,))
+    assert last_devices() == (cpu,)
+
+
+def test_a_system_that_tells_nothing_is_no_system_without_memory(monkeypatch):
+    def missing(*_, **__):
+        raise FileNotFoundError("vm_stat")
+
+    monkeypatch.setattr(host_memory.subprocess, "run", missing)
+    assert host_memory._macos() is None
