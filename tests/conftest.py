@@ -5,6 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes says how busy the machine is, not whether the code is right.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 # Plain `pytest` does not make the checkout importable; last, so that an installed localspec stays first.
 sys.path.append(str(Path(__file__).parent.parent))

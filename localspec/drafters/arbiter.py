@@ -6,17 +6,13 @@ from dataclasses import replace
 from localspec.drafters.lookup import Guess, LookupDrafter, proposal_of
 from localspec.events import Cycle, Mode, Source
 from localspec.speculation.costs import Costs
-from localspec.speculation.depth import Auto
+from localspec.speculation.depth import Auto, anchor_gap
 from localspec.speculation.ledger import Ledger
 from localspec.speculation.protocols import Drafter, Proposal
 
 ADVANTAGE = 1.02  # a guess must promise this much more than the alternative
 REST_TOKENS = 256  # lookup stays out for so long after it has cost more than its ledger allows
-ANCHOR_TOKENS, ANCHOR_SHARE = (
-    48,
-    0.003,
-)  # plain steps come at most so often and take at most this share of time
-LOOKUP_DEPTHS = (1, 2, 3, 4, 5, 6, 7, 11, 15, 23, 31, 47, 63)
+LOOKUP_DEPTHS = (1, 2, 3, 4, 5, 6, 7, 11, 15, 23, 31)
 
 
 class Arbiter:
@@ -100,10 +96,12 @@ class Arbiter:
         if not depth or self._rest:
             return None
         plain = 1 / self._costs.verify(1)
-        if self._tokens_since_plain >= max(ANCHOR_TOKENS, (value / plain - 1) / ANCHOR_SHARE):
-            return Proposal(mode=Mode.ANCHOR)
         promised = self._auto.plan(room, self._unread).value if self._auto else 0.0
-        return proposal_of(guess, depth) if value > ADVANTAGE * max(promised, plain) else None
+        if value <= ADVANTAGE * max(promised, plain):
+            return None
+        if self._tokens_since_plain >= anchor_gap(value / plain - 1):
+            return Proposal(mode=Mode.ANCHOR)
+        return proposal_of(guess, depth)
 
     def _from_model(self, tokens: Sequence[int], room: int) -> Proposal:
         if self._model is None or self._auto is None:
@@ -112,6 +110,10 @@ class Arbiter:
         if not plan.depth:
             return Proposal(mode=plan.mode)
         proposal = self._model.propose(tokens, plan.depth, self._auto.stopping(plan))
+        if not proposal.depth:
+            return (
+                Proposal()
+            )  # the draft model cannot follow this text, its context is full: no drafting to judge
         return replace(proposal, depth=plan.depth, mode=plan.mode)
 
     @property

@@ -19,7 +19,7 @@ PLACES = 64  # latest occurrences that are looked at: the cost of a cycle does n
 LONGEST_MATCH = 64  # tokens
 LENGTHS = 4  # different match lengths that are tried
 LEAST_CHANCE = 0.1  # a continuation that is less likely than this is not worth proposing
-SAME_TAIL = 16  # tokens compared to see that a text has only grown
+SAME_TAIL = 64  # tokens compared to see that a text has only grown; a wrong guess costs speed and no more
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,6 @@ class LookupDrafter:
         self.trust = trust or Trust()
         self._earlier = earlier
         self._index = GrowingIndex()
-        self._text: Sequence[int] | None = None
         self._guess = Guess()
 
     def propose(self, tokens: Sequence[int], limit: int, stopping: Stopping | None = None) -> Proposal:
@@ -77,8 +76,7 @@ class LookupDrafter:
     def settle(self, tokens: Sequence[int]) -> None:
         """The text is now `tokens`: index what is new, forget what is gone."""
         length = self._index.length
-        if not (self._text is tokens and len(tokens) >= length and self._same_tail(tokens, length)):
-            self._text = tokens
+        if not (len(tokens) >= length and self._same_tail(tokens, length)):
             known = self._index.tokens[:length]
             new = np.array(tokens[:length], dtype=np.int32)
             differs = np.flatnonzero(known[: len(new)] != new)

@@ -80,6 +80,7 @@ class Auto:
 
     def stopping(self, plan: Plan) -> Stopper | None:
         """What ends the proposal of a plan early; None where every proposal has its full depth."""
+        self._stopper = None
         if self.confidence is None or plan.mode is not Mode.DRAFTING or self.hazards.kept < STOP_AFTER:
             return None
         rates = self.hazards.rates()
@@ -106,7 +107,7 @@ class Auto:
         if self.on:
             self._consider_switching_off(drafted=cycle.depth > 0)
         else:
-            self._learn_off(len(cycle.tokens), seconds)
+            self._learn_off(len(cycle.tokens), seconds, drafted=cycle.depth > 0)
 
     def learn_elsewhere(self, cycle: Cycle) -> None:
         """A cycle that another drafter drafted: it tells what batches cost; the draft model falls behind."""
@@ -156,8 +157,7 @@ class Auto:
             return FIRST_GAP * self.costs.plain_steps
         if self.costs.plain_is_doubtful:
             return FIRST_GAP
-        gain = self.value(self._depth) / self.value(0) - 1
-        return min(max(ANCHOR_TOKENS, gain / ANCHOR_SHARE), MOST_ANCHOR_TOKENS)
+        return anchor_gap(self.value(self._depth) / self.value(0) - 1)
 
     def _learn_reading(self, cycle: Cycle) -> float:
         """Seconds of the cycle in which the draft model only caught up: no depth could have avoided them."""
@@ -191,12 +191,13 @@ class Auto:
         if self._hopeless >= enough or self._ledger.broken:
             self.on, self._probing, self._tokens_off, self._hopeless = False, False, 0, 0
 
-    def _learn_off(self, tokens: int, seconds: float) -> None:
+    def _learn_off(self, tokens: int, seconds: float, *, drafted: bool) -> None:
         plain = self.costs.verify(1)
         failure = max(self.costs.cycle(self.depths[0]) / plain - 1, 0.02)
         if self._probing:
-            self._probe_balance += tokens - seconds / plain
-            self._judge_probe(failure)
+            if drafted:
+                self._probe_balance += tokens - seconds / plain
+                self._judge_probe(failure)
             return
         self._tokens_off += tokens
         each = READING * self.costs.draft(1) if self._reading_seconds is None else self._reading_seconds
@@ -226,6 +227,11 @@ class Auto:
             f"{self.value(0):.1f} without. The target keeps {kept:.0%} of the draft's tokens, "
             f"and each costs {share:.0%} of a plain step."
         )
+
+
+def anchor_gap(gain: float) -> float:
+    """Tokens between two plain steps, for a share of the time that they gain on them: a step costs the gain."""
+    return min(max(ANCHOR_TOKENS, gain / ANCHOR_SHARE), MOST_ANCHOR_TOKENS)
 
 
 class Speeds:

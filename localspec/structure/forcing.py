@@ -46,7 +46,7 @@ class Forcing:
     def propose(self, tokens: Sequence[int], room: int) -> Proposal:
         room = min(room, self._widest - 1) if self._widest else room
         forced = tuple(self._forcer.forced(tokens)[:room]) if self._widest else ()
-        text = [*tokens, *forced]
+        text = [*tokens, *forced] if forced else tokens
         self._asked = len(forced) < room or not forced
         drafted = self._inner.propose(text, room - len(forced)) if self._asked else Proposal()
         drafted = self._accepted_by_grammar(text, drafted)
@@ -66,11 +66,12 @@ class Forcing:
     def learn(self, cycle: Cycle) -> None:
         """The inner strategy learns of the cycle as it would have been without the forced tokens.
 
-        Their share of the batch's time would look like a loss by drafting, and their number like a gain.
+        Their share of the batch's time would look like a loss by drafting, and their number like a gain. A
+        batch of forced tokens alone teaches it nothing: a plain step is only what was measured as one.
         """
         self._costs.learn(cycle.width, cycle.verify_seconds)
         forced = cycle.origins.count(Origin.FORCED)
-        if self._asked and (not forced or self._costs.known):
+        if self._asked and (not forced or (self._costs.known and cycle.width > forced + 1)):
             self._inner.learn(
                 replace(
                     cycle,

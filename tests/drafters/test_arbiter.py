@@ -220,3 +220,33 @@ def test_what_one_run_teaches_the_next_one_knows():
     unknown = useless(tuning, 200)
     assert sum(cycle.drafted for cycle in unknown[:10]) > 4
     assert sum(cycle.drafted for cycle in useless(fresh(tuning.state()), 10)) <= 2
+
+
+def test_a_guess_that_would_not_be_used_takes_no_plain_steps():
+    """The text repeats itself now and then, but the model is always right and cheaper to trust."""
+    chance = random.Random(2)
+    recital = [token for _ in range(300) for token in (1, 2, 3, chance.randrange(10, 3000))]
+    target, draft = Reciting(recital[40:], start=40), Reciting(recital[40:], start=40)
+    draft.table = CostTable((1, 2), (0.05, 0.05), 0.0)
+    _, cycles = run(
+        target,
+        draft,
+        recital[:40],
+        tuning=Tuning(CHEAP, tuple(range(1, 9)), most=32),
+        room=1000,
+        rule=make_rule("greedy", GREEDY, 1),
+        lookup=True,
+        end=never,
+    )
+    assert sum(cycle.mode is Mode.ANCHOR for cycle in cycles) <= 5
+
+
+def test_a_draft_model_whose_context_is_full_is_not_judged():
+    tuning = fresh()
+    target, draft = Ticking(3), Ticking(3, capacity=40)
+    draft.table = CostTable((1, 2), (0.05, 0.05), 0.0)
+    rule = make_rule("greedy", GREEDY, 1)
+    _, cycles = run(target, draft, [1, 2], tuning=tuning, room=400, rule=rule, lookup=False, end=never)
+    assert any(cycle.drafted for cycle in cycles)
+    assert all(not cycle.depth and cycle.mode is Mode.DRAFTING for cycle in cycles[-300:])
+    assert tuning.strategy(ModelDrafter(draft, rule, never), lookup=False, sampled=False).why_off is None
