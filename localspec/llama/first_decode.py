@@ -2,11 +2,13 @@
 
     python -m localspec.llama.first_decode FILE [GPU_LAYERS]
 
-Prints one JSON object: {} when all went well, else the error.
+Prints one JSON object: {} when all went well, else the error. Ends when its stdin does, as its starter may be killed.
 """
 
 import json
+import os
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +34,15 @@ def first_decode(path: Path, gpu_layers: int | None) -> None:
                 )
 
 
+def end_with_stdin() -> None:
+    """Runs beside native calls, which release the GIL; os.read holds no lock of sys.stdin at the regular end."""
+    while os.read(0, 1024):
+        pass
+    os._exit(1)
+
+
 def main() -> None:
+    threading.Thread(target=end_with_stdin, daemon=True).start()
     path, *layers = sys.argv[1:]
     try:
         first_decode(Path(path), int(layers[0]) if layers else None)

@@ -4,10 +4,12 @@ llama.cpp aborts on some damaged or hostile files; then the child ends, and the 
 """
 
 import json
+import os
 import re
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -36,12 +38,21 @@ def ensure_loadable(path: Path, gpu_layers: int | None = None) -> None:
     header = header_at(path)
     if hazard := first_hazard(header):
         raise BadModelFile(f"{path.name} {printable(hazard)}", hint=_HINT)
+    over = threading.Event()
+
+    def stop_when_over(_: int) -> None:
+        if over.is_set():
+            raise CancelledError
+
     with ThreadPoolExecutor(1) as beside:
-        # The child reads the same bytes, so that hashing them meanwhile costs next to nothing.
-        hashed = None if known else beside.submit(stamps.sha256_of, path)
-        _try_in_child(path, gpu_layers)
-        with suppress(OSError):  # without a place for the stamp the file is tried again the next time
-            stamps.mark_decoded(known or stamps.write(path, hashed.result() if hashed else ""), build)
+        try:
+            # The child reads the same bytes, so that hashing them meanwhile costs next to nothing.
+            hashed = None if known else beside.submit(stamps.sha256_of, path, stop_when_over)
+            _try_in_child(path, gpu_layers)
+            with suppress(OSError):  # without a place for the stamp the file is tried again the next time
+                stamps.mark_decoded(known or stamps.write(path, hashed.result() if hashed else ""), build)
+        finally:
+            over.set()  # leaving the pool waits for its thread, and nobody waits for a hash that has no use
 
 
 def _try_in_child(path: Path, gpu_layers: int | None) -> None:
@@ -57,10 +68,12 @@ def _try_in_child(path: Path, gpu_layers: int | None) -> None:
 def _decode_in_child(path: Path, gpu_layers: int | None) -> None:
     command = [sys.executable, "-P", "-m", "localspec.llama.first_decode", str(path)]
     limit = _SECONDS + path.stat().st_size / _BYTES_PER_SECOND
+    # Nothing is ever written: the child ends when the pipe does, so also when this process is killed.
+    reader, writer = os.pipe()
     try:
         done = subprocess.run(
             [*command, *([] if gpu_layers is None else [str(gpu_layers)])],
-            stdin=subprocess.DEVNULL,
+            stdin=reader,
             capture_output=True,
             timeout=limit,
             check=False,
@@ -70,6 +83,9 @@ def _decode_in_child(path: Path, gpu_layers: int | None) -> None:
             f"{path.name} ({size_text(path.stat().st_size)}) did not decode a token in {limit:.0f} s",
             hint=_HINT,
         ) from None
+    finally:
+        os.close(reader)
+        os.close(writer)
     try:
         answer = json.loads(done.stdout.decode("utf-8", "replace").strip().rpartition("\n")[2])
     except ValueError:

@@ -1,6 +1,11 @@
 """Files that were never loaded here: what would abort llama.cpp ends as a sentence."""
 
+import os
 import random
+import select
+import subprocess
+import sys
+import time
 from dataclasses import replace
 
 import pytest
@@ -72,6 +77,59 @@ def test_a_child_that_hangs_is_ended(tiny_gguf, monkeypatch):
     monkeypatch.setattr(trust, "_SECONDS", 0.01)
     with pytest.raises(BadModelFile, match="did not decode a token"):
         ensure_loadable(tiny_gguf(vocab_size=400, layers=1))
+
+
+def test_nobody_waits_for_the_hash_of_a_file_that_failed(tiny_gguf, monkeypatch):
+    hashed = []
+
+    def hash_for_ten_seconds(_, on_bytes):
+        for _ in range(1000):
+            time.sleep(0.01)
+            on_bytes(1)
+        hashed.append(True)
+
+    def fail(*_):
+        raise BadModelFile("it does not decode")
+
+    monkeypatch.setattr(stamps, "sha256_of", hash_for_ten_seconds)
+    monkeypatch.setattr(trust, "_decode_in_child", fail)
+    with pytest.raises(BadModelFile, match="does not decode"):
+        ensure_loadable(tiny_gguf(vocab_size=400, layers=1))
+    assert hashed == []
+
+
+TRY = """
+import sys
+from pathlib import Path
+from localspec.models import trust
+trust._decode_in_child(Path(sys.argv[1]), 0)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a file that never comes to its end is a FIFO")
+def test_a_trial_does_not_survive_whoever_asked_for_it(tmp_path):
+    endless = tmp_path / "endless.gguf"
+    os.mkfifo(endless)
+    asker = subprocess.Popen([sys.executable, "-c", TRY, str(endless)])
+    fed = open_once_read(endless)
+    try:
+        asker.kill()
+        asker.wait()
+        lost = select.poll()
+        lost.register(fed, select.POLLERR | select.POLLHUP)
+        assert lost.poll(10_000), "the child still reads"
+    finally:
+        os.close(fed)
+
+
+def open_once_read(fifo):
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            return os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError:  # nobody reads yet
+            assert time.monotonic() < deadline, "the child does not start"
+            time.sleep(0.02)
 
 
 @pytest.mark.parametrize(
