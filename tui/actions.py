@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from localspec import conversations
 
+from . import exporting
 from .code_blocks import last_code_block
 from .dialogue import Dialogue
 from .preferences import TokenStyle
@@ -215,19 +215,16 @@ async def export(screen: "ChatScreen", argument: str) -> None:
     if not dialogue.messages:
         screen.notify("There is nothing to export yet.")
         return
-    path = Path(argument or f"{dialogue.journal.path.stem}.md").expanduser()
-    if path.exists():
-        screen.notify(f"{path} exists already; give another name.", severity="warning")
-        return
+    journal = dialogue.journal
     whole = conversations.Conversation(
-        path, 0.0, dialogue.journal.pair, dialogue.journal.system, tuple(dialogue.messages)
+        journal.path, 0.0, journal.pair, journal.system, tuple(dialogue.messages)
     )
     try:
-        path.write_text(conversations.to_markdown(whole), "utf-8")
-    except OSError as error:
-        screen.notify(f"{path} cannot be written: {error.strerror}.", severity="error")
-        return
-    await screen.remark(f"Exported to {path.absolute()}.")
+        path = exporting.export(whole, argument or f"{whole.name}.md")
+    except exporting.NotExported as error:
+        screen.notify(f"{error}; {error.hint}.", severity="error")
+    else:
+        await screen.remark(f"Exported to {path}.")
 
 
 async def copy(screen: "ChatScreen", argument: str) -> None:

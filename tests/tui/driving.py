@@ -8,11 +8,13 @@ from pathlib import Path
 
 from localspec.tui.app import ChatApp, Setup
 from localspec.tui.screens.chat import ChatScreen
+from localspec.tui.screens.sessions import SessionsScreen
 from localspec.tui.widgets.reply_view import Footer, ReplyView
 from localspec.tui.widgets.segment import Segment
 from localspec.tui.widgets.transcript import Remark
 from scripted_engine import Gate, Pace, ScriptedEngine, ScriptedWorkshop
 from textual.pilot import Pilot
+from textual.widgets import DataTable
 
 from localspec import conversations
 from localspec.conversations import Conversation
@@ -111,3 +113,11 @@ def footer(reply: ReplyView) -> str:
 def asked(chat: Chat) -> list[Ask]:
     """Every question that reached the engine."""
     return [request for request in chat.engine.workshop.asked if isinstance(request, Ask)]
+
+
+async def open_sessions(chat: Chat, rows: int) -> None:
+    """The list of conversations, once it has so many."""
+    await chat.pilot.press("ctrl+s")
+    await chat.until(lambda: isinstance(chat.app.screen, SessionsScreen))
+    await chat.until(lambda: chat.app.screen.query_one(DataTable).row_count == rows)
+    await chat.pilot.pause()

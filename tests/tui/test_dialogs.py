@@ -1,9 +1,12 @@
 """The dialogs: pairs, conversations, help, themes and the palette; and the command table behind them."""
 
+import os
 from itertools import pairwise
 
-from driving import running
+import pytest
+from driving import open_sessions, running
 from localspec.tui.commands import COMMANDS, find, matching
+from localspec.tui.exporting import NotExported, export
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.dialog import Question
 from localspec.tui.screens.help import page
@@ -14,6 +17,7 @@ from localspec.tui.widgets.reply_view import ReplyView
 from scripted_engine import Gate
 from textual.widgets import DataTable, Static, TextArea
 
+from localspec.conversations import Conversation
 from localspec.engine.messages import Pull
 
 
@@ -97,9 +101,7 @@ async def test_an_earlier_conversation_is_opened_from_the_list(tmp_path):
         await chat.pilot.press("ctrl+n")
         await chat.until(lambda: not chat.screen.dialogue.messages)
         await chat.ask("exact second")
-        await chat.pilot.press("ctrl+s")
-        await chat.until(lambda: isinstance(chat.app.screen, SessionsScreen) and len(chat.saved) == 2)
-        await chat.until(lambda: chat.app.screen.query_one(DataTable).row_count == 2)
+        await open_sessions(chat, rows=2)
         table = chat.app.screen.query_one(DataTable)
         target = [table.get_row_at(n)[0].plain for n in range(2)].index("exact first")
         await chat.pilot.press(*["down"] * target, "enter")
@@ -114,9 +116,7 @@ async def test_a_conversation_is_deleted_only_after_a_yes(tmp_path):
         await chat.ask("exact first")
         await chat.pilot.press("ctrl+n")
         for answer, left in (("n", 1), ("y", 0)):
-            await chat.pilot.press("ctrl+s")
-            await chat.until(lambda: isinstance(chat.app.screen, SessionsScreen))
-            await chat.until(lambda: chat.app.screen.query_one(DataTable).row_count == 1)
+            await open_sessions(chat, rows=1)
             await chat.pilot.press("d")
             await chat.until(lambda: isinstance(chat.app.screen, Question))
             await chat.pilot.press(answer)
@@ -134,6 +134,37 @@ async def test_a_broken_file_is_named_in_the_list(tmp_path):
         await chat.until(lambda: isinstance(chat.app.screen, SessionsScreen))
         await chat.until(lambda: "20200101-broken" in detail(chat))
     assert (folder / "20200101-broken.jsonl").exists()
+
+
+@pytest.mark.parametrize("name", ["~nobodyxyz/a.md", "n" * 300, "missing/a.md", "file/a.md", "a\0b", "."])
+def test_an_export_that_cannot_be_written_says_why(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(NotExported) as refused:
+        export(Conversation(tmp_path, 0.0, "demo", ""), name)
+    assert refused.value.hint
+    assert "None" not in str(refused.value)
+    assert os.listdir(tmp_path) == ["file"]
+
+
+async def test_an_export_that_cannot_be_written_leaves_the_chat_running(tmp_path):
+    async with running(tmp_path) as chat:
+        await chat.ask("exact hi")
+        for name in ("~nobodyxyz/a.md", "n" * 300):
+            await chat.type(f"/export {name}")
+            await chat.until(lambda name=name: any(name in note for note in chat.notices))
+        await chat.ask("exact still here")
+
+
+async def test_a_listed_conversation_is_exported_once(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    async with running(tmp_path) as chat:
+        await chat.ask("exact first")
+        await open_sessions(chat, rows=1)
+        await chat.pilot.press("e", "e")
+        await chat.until(lambda: len(chat.notices) == 2)
+        assert "exists already" in chat.notices[1]
+        assert "exact first" in (tmp_path / f"{chat.saved[0].name}.md").read_text("utf-8")
 
 
 async def test_export_and_copy(tmp_path, monkeypatch):

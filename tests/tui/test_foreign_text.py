@@ -3,14 +3,12 @@
 import unicodedata
 
 import pytest
-from driving import running
+from driving import open_sessions, running
 from localspec.tui.preferences import TokenStyle
 from localspec.tui.screens.dialog import Question
-from localspec.tui.screens.sessions import SessionsScreen
 from localspec.tui.widgets.live_tail import LiveTail
 from localspec.tui.widgets.segment import Segment
 from scripted_engine import Gate
-from textual.widgets import DataTable
 
 from localspec.events import Kind, Origin, Piece, Source
 from localspec.terminal_text import for_terminal
@@ -22,13 +20,6 @@ STEERING = f"first {CLIPBOARD} then {COLOUR} last"
 
 def controls(text):
     return {character for character in text if unicodedata.category(character) == "Cc"} - {"\n"}
-
-
-async def open_sessions(chat, rows):
-    await chat.pilot.press("ctrl+s")
-    await chat.until(lambda: isinstance(chat.app.screen, SessionsScreen))
-    await chat.until(lambda: chat.app.screen.query_one(DataTable).row_count == rows)
-    await chat.pilot.pause()
 
 
 async def test_no_control_character_of_a_reply_reaches_the_terminal_while_it_is_written(tmp_path):

@@ -15,6 +15,7 @@ from localspec import conversations
 from localspec.conversations import Conversation, Listing
 from localspec.terminal_text import for_terminal
 
+from .. import exporting
 from .dialog import Dialog, Question, cells
 
 
@@ -66,14 +67,12 @@ class SessionsScreen(Dialog[Conversation]):
         conversation = self._chosen
         if conversation is None:
             return
-        path = Path(f"{conversation.name}.md")
         try:
-            with path.open("x", encoding="utf-8") as file:
-                file.write(conversations.to_markdown(conversation))
-        except OSError as error:
-            self.notify(f"{path} cannot be written: {error.strerror}.", severity="error")
+            path = exporting.export(conversation, f"{conversation.name}.md")
+        except exporting.NotExported as error:
+            self.notify(f"{error}; {error.hint}.", severity="error")
         else:
-            self.notify(f"Exported to {path.absolute()}.")
+            self.notify(f"Exported to {path}.")
 
     @work
     async def action_delete(self) -> None:

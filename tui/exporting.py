@@ -1,0 +1,26 @@
+"""Writes a conversation as Markdown into a file of its own."""
+
+from pathlib import Path
+
+from localspec.conversations import Conversation, to_markdown
+from localspec.errors import LocalspecError
+
+
+class NotExported(LocalspecError):
+    """A conversation that could not be written where it was wanted."""
+
+
+def export(conversation: Conversation, name: str) -> Path:
+    """Write a conversation into a file that is not there yet; its whole path. Raises NotExported."""
+    try:
+        path = Path(name).expanduser().absolute()
+        document = to_markdown(conversation).encode()
+        with path.open("xb") as file:
+            file.write(document)
+    except FileExistsError:
+        raise NotExported(f"{name} exists already", hint="give another name") from None
+    except (OSError, RuntimeError, ValueError) as error:
+        # RuntimeError: the home folder of an unknown user. ValueError: a character that no file name or file can hold.
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise NotExported(f"{name} cannot be written: {reason}", hint="give another path") from error
+    return path
