@@ -225,7 +225,9 @@ def test_what_one_run_teaches_the_next_one_knows():
 def test_a_guess_that_would_not_be_used_takes_no_plain_steps():
     """The text repeats itself now and then, but the model is always right and cheaper to trust."""
     chance = random.Random(2)
-    recital = [token for _ in range(300) for token in (1, 2, 3, chance.randrange(10, 3000))]
+    recital = [
+        token for _ in range(600) for token in (1, 2, 3, chance.choice((7, chance.randrange(10, 3000))))
+    ]
     target, draft = Reciting(recital[40:], start=40), Reciting(recital[40:], start=40)
     draft.table = CostTable((1, 2), (0.05, 0.05), 0.0)
     _, cycles = run(
@@ -233,7 +235,7 @@ def test_a_guess_that_would_not_be_used_takes_no_plain_steps():
         draft,
         recital[:40],
         tuning=Tuning(CHEAP, tuple(range(1, 9)), most=32),
-        room=1000,
+        room=2000,
         rule=make_rule("greedy", GREEDY, 1),
         lookup=True,
         end=never,
