@@ -9,7 +9,6 @@ import threading
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -17,6 +16,7 @@ from typing import Any, Self
 from localspec import settings
 from localspec.errors import BackendFailure, BadModelFile
 from localspec.files import write_text_atomically
+from localspec.models.build import installed_build
 from localspec.models.devices import DeviceMemory, remember_devices, with_host
 from localspec.models.header import Header
 from localspec.models.needs import Load, Needs
@@ -189,11 +189,7 @@ def _fingerprint(header: Header) -> str:
     ]
     tensors = [(tensor.name, tensor.shape, tensor.type) for tensor in header.tensors]
     count = header.vocabulary.count if header.vocabulary else 0
-    try:
-        build = version("llama-cpp-python")
-    except PackageNotFoundError:
-        build = ""
-    return hashlib.sha256(repr((kept, tensors, count, build)).encode()).hexdigest()
+    return hashlib.sha256(repr((kept, tensors, count, installed_build())).encode()).hexdigest()
 
 
 def _recall(key: str) -> dict[str, Any] | None:

@@ -11,12 +11,12 @@ import sys
 import threading
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from localspec import errors
 from localspec.errors import BadModelFile, LocalspecError, NotEnoughMemory
 from localspec.models import stamps
+from localspec.models.build import installed_build
 from localspec.models.facts import header_at
 from localspec.models.hazards import first_hazard
 from localspec.models.units import printable, size_text
@@ -105,8 +105,5 @@ def _reason(done: "subprocess.CompletedProcess[bytes]") -> str:
 
 def _build(gpu_layers: int | None) -> str:
     """What a successful decode was successful with."""
-    try:
-        build = version("llama-cpp-python")
-    except PackageNotFoundError:
-        build = "unknown"
+    build = installed_build()
     return f"{build}, CPU" if gpu_layers == 0 else build

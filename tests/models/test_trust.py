@@ -12,6 +12,7 @@ import pytest
 
 from localspec.errors import BadModelFile, LocalspecError, NotEnoughMemory
 from localspec.models import stamps, trust
+from localspec.models.build import installed_build
 from localspec.models.hazards import first_hazard
 from localspec.models.header import header_of_file
 from localspec.models.trust import ensure_loadable
@@ -29,6 +30,26 @@ def test_a_sound_file_is_tried_once(tiny_gguf, monkeypatch):
     assert stamps.read(path).sha256 == stamps.sha256_of(path)
     monkeypatch.setattr(trust, "_decode_in_child", lambda *_: pytest.fail("tried again"))
     ensure_loadable(path)
+
+
+def test_a_file_is_tried_again_with_another_build_of_the_same_version(tiny_gguf, monkeypatch, tmp_path):
+    tried = []
+    monkeypatch.setattr(trust, "_decode_in_child", lambda *_: tried.append(installed_build()))
+    for backend in ("cpu", "cuda", "cuda"):
+        install(tmp_path / backend, backend)
+        monkeypatch.syspath_prepend(tmp_path / backend)
+        ensure_loadable(tiny_gguf(vocab_size=400, layers=1))
+    assert len(tried) == len(set(tried)) == 2
+    assert all(build.startswith("0.3.36 ") for build in tried)
+
+
+def install(folder, backend):
+    """What pip leaves of a wheel: the libraries differ, the version does not."""
+    info = folder / "llama_cpp_python-0.3.36.dist-info"
+    info.mkdir(parents=True, exist_ok=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: llama_cpp_python\nVersion: 0.3.36\n")
+    libraries = f"lib/libggml.so.0.25,sha256=x,9\nlib/libggml-{backend}.so,sha256=y,9\n"
+    (info / "RECORD").write_text(f"llama_cpp/{backend}.py,sha256=z,9\n{libraries}")
 
 
 def test_a_file_that_changed_is_tried_again(tiny_gguf, tmp_path):
