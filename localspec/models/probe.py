@@ -20,6 +20,7 @@ from localspec.models.build import installed_build
 from localspec.models.devices import DeviceMemory, remember_devices, with_host
 from localspec.models.header import Header
 from localspec.models.needs import Load, Needs
+from localspec.models.scratch import scratch_folder
 from localspec.models.twin import write_twin
 from localspec.models.units import printable
 
@@ -95,14 +96,20 @@ class Probe:
     def _twin(self, header: Header, fingerprint: str) -> Path:
         if fingerprint not in self._twins:
             try:
-                folder = self._opened.enter_context(tempfile.TemporaryDirectory(prefix="localspec-"))
-                self._twins[fingerprint] = write_twin(header, Path(folder) / _AS_NAMED_IN_ERRORS)
+                self._twins[fingerprint] = write_twin(header, self._new_folder() / _AS_NAMED_IN_ERRORS)
             except OSError as error:
                 raise BackendFailure(
                     f"no temporary file can be written: {error.strerror or error}",
-                    hint="make room in the folder for temporary files, or point TMPDIR to another one",
+                    hint=f"make room for {settings.cache_dir()}, or set LOCALSPEC_HOME to another folder",
                 ) from error
         return self._twins[fingerprint]
+
+    def _new_folder(self) -> Path:
+        """A twin is as long as its model, on some file systems also in bytes: none may be left behind."""
+        try:
+            return self._opened.enter_context(scratch_folder(settings.cache_dir() / "twins"))
+        except OSError:  # a home that cannot be written need not be one that nothing runs in
+            return Path(self._opened.enter_context(tempfile.TemporaryDirectory(prefix="localspec-")))
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         if self._child is None:
