@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from localspec.errors import BadModelFile, BadSetting, ContextFull, LocalspecError, RollbackUnsupported
+from localspec.errors import BadModelFile, BadSetting, ContextFull, RollbackUnsupported
 from localspec.llama.batch import Batch
 from localspec.llama.failures import context_failure, decode_failure
 from localspec.llama.library import forget_log_errors, last_log_errors, lib
@@ -120,7 +120,7 @@ class Context:
                 self._decode_chunk(tokens[:head], 0)
                 tokens = tokens[head:]
             return self._decode_chunk(tokens, rows) if tokens else ()
-        except LocalspecError:
+        except BaseException:  # Ctrl-C comes when llama.cpp has taken the tokens and nobody has counted them
             self._restore(before)
             raise
 
@@ -138,14 +138,15 @@ class Context:
     def rollback(self, keep: int) -> None:
         """Forget everything after the first `keep` tokens: absolute, so saying it twice is saying it once."""
         assert 0 <= keep <= self.length, f"cannot keep {keep} of {self.length} tokens"
-        if keep == self.length:
-            return
-        if not self._remove_after(keep):
+        dropped = self.tokens[keep:]
+        # Before llama.cpp's own: what it has beyond them when Ctrl-C comes between, the next rollback removes.
+        del self.tokens[keep:]
+        if not self._remove_after(keep, len(dropped)):
+            self.tokens += dropped
             raise RollbackUnsupported(
                 f"{self.model.name} is recurrent: it cannot step back from {self.length} to {keep} tokens",
                 hint="run it without a draft model (--no-draft)",
             )
-        del self.tokens[keep:]
 
     def set_top_k(self, k: int | None) -> bool:
         """From now on rows hold the k largest logits, chosen on the GPU; None brings full rows back.
@@ -200,20 +201,22 @@ class Context:
                 hint="shorten the prompt or use a longer context (--context)",
             )
 
-    def _remove_after(self, keep: int) -> bool:
-        """Take tokens out of C's cache; False where the memory cannot do it."""
-        dropped = self.length - keep
+    def _remove_after(self, keep: int, dropped: int) -> bool:
+        """Take `dropped` tokens out of C's cache; False where the memory cannot do it."""
         # llama.cpp does not look whether its snapshots are of the last batch; older ones are of other tokens.
-        if keep and not self.model.can_roll_back and dropped > min(self._snapshots, self._last_width - 1):
+        limit = dropped if self.model.can_roll_back else min(self._snapshots, self._last_width - 1)
+        if keep and dropped > limit:
             return False
         return bool(lib.llama_memory_seq_rm(self._memory, 0, keep, -1))
 
     def _restore(self, length: int) -> None:
-        """After a failed decode: back to what the cache was, or to nothing where it cannot step back."""
+        """After a decode that did not end: back to what the cache was, or to nothing where it cannot step back."""
         lib.llama_synchronize(self._pointer)
-        if self._remove_after(length):
-            del self.tokens[length:]
-        else:
+        held = lib.llama_memory_seq_pos_max(self._memory, 0) + 1
+        del self.tokens[length:]
+        # Snapshots reach back to the first token of a batch, not to what was before it.
+        possible = self.model.can_roll_back or held == length
+        if not (possible and lib.llama_memory_seq_rm(self._memory, 0, length, -1)):
             lib.llama_memory_clear(self._memory, True)
             self.tokens.clear()
 
