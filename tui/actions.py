@@ -74,7 +74,9 @@ async def pair(screen: "ChatScreen", argument: str) -> None:
     if _busy(screen):
         return
     if argument:
-        await load_pair(screen, argument)
+        request = screen.app.conductor.load_request
+        screen.app.conductor.load(replace(request, pair=argument, target=None, draft=None))
+        screen.refresh_state()
         return
     from .screens.pairs import PairsScreen
 
@@ -82,7 +84,7 @@ async def pair(screen: "ChatScreen", argument: str) -> None:
 
     async def chosen(name: str | None) -> None:
         if name is not None:
-            await load_pair(screen, name)
+            await screen.run_command("pair", name)
 
     await screen.app.push_screen(PairsScreen(screen.app.librarian), chosen)
 
@@ -95,13 +97,6 @@ async def pull(screen: "ChatScreen", argument: str) -> None:
         screen.notify(f"{librarian.progress.name} is being fetched; one pair at a time.")
     else:
         librarian.pull(name)
-
-
-async def load_pair(screen: "ChatScreen", name: str) -> None:
-    """Swap pairs: the old engine process goes, and its memory with it."""
-    request = screen.app.conductor.load_request
-    screen.app.conductor.load(replace(request, pair=name, target=None, draft=None))
-    screen.refresh_state()
 
 
 async def restart(screen: "ChatScreen", _argument: str) -> None:

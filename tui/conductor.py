@@ -53,11 +53,12 @@ class Conductor:
         """
         self.load_request = request
         self.pair_name = request.pair or self.pair_name
-        self.ready, self.loading, self.stage = None, True, ""
+        self.ready, self.loading, self.stage = None, False, ""
         self.best_speed, self.plain_speed = 0.0, None
         if not started:
             self.engine.start()
             self.engine.send(request)
+        self.loading = True
 
     def ask(self, turns: tuple[Turn, ...]) -> LiveTurn:
         """Begin a reply; while a pair loads it waits its turn. Raises EngineDied."""

@@ -16,6 +16,7 @@ from localspec.engine.messages import (
     PullProgress,
     Report,
 )
+from localspec.errors import EngineDied
 
 
 @dataclass(slots=True)
@@ -35,9 +36,10 @@ class Librarian:
 
     def pull(self, name: str) -> None:
         """Begin to fetch a pair. Raises EngineDied."""
+        engine = self._started()
         self._serial += 1
         self.progress = PullProgress(name, "", 0, 0)
-        self._started().send(Pull(self._serial, name))
+        engine.send(Pull(self._serial, name))
 
     def cancel(self) -> None:
         if self._engine is not None:
@@ -63,13 +65,19 @@ class Librarian:
             case Pulled():
                 self.progress = None
                 self._news.append(report)
-                self.refresh()
+                self._refresh_if_possible()
             case Failure():
                 self._end_with(report)
             case Died():
                 self._end_with(Failure("EngineDied", report.what, report.hint))
             case _:
                 pass  # the hello
+
+    def _refresh_if_possible(self) -> None:
+        try:
+            self.refresh()
+        except EngineDied as error:
+            self._end_with(Failure("EngineDied", str(error), error.hint))
 
     def _end_with(self, failure: Failure) -> None:
         self.progress = None

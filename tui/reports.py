@@ -89,8 +89,8 @@ async def _tell_of_failed_load(screen: "ChatScreen", failure: Failure) -> None:
     missing = failure.error == "PairNotOnDisk"
     here = "\nhere: /pull fetches it, ^o lists all pairs" if missing else ""
     await screen.remark(failure.what, failure.hint + here, "error")
-    if missing and screen.app.setup.pull and screen.app.librarian.progress is None:
-        screen.app.librarian.pull(screen.app.conductor.pair_name)
+    if missing and screen.app.setup.pull:
+        await screen.run_command("pull")
 
 
 async def _take_death(screen: "ChatScreen", death: Died) -> None:

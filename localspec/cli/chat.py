@@ -68,10 +68,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def load_request(arguments: argparse.Namespace, resumed_pair: str) -> Load:
-    """What to load: what the arguments name, else the pair of the resumed conversation if it is a known one."""
+    """What to load: what the arguments name, the pair of the resumed conversation if it is a known one, or the
+    configured one, by name, so that the chat can say and fetch it. Raises BadSetting.
+    """
+    from localspec.settings import Settings
+
     options = load_options(arguments)
-    if resumed_pair and not {"pair", "target"} & options.keys() and is_known(resumed_pair):
-        options["pair"] = resumed_pair
+    if not {"pair", "target"} & options.keys():
+        options["pair"] = resumed_pair if resumed_pair and is_known(resumed_pair) else Settings.load().pair
     return Load(**options)
 
 

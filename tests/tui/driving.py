@@ -19,6 +19,7 @@ from textual.widgets import DataTable
 from localspec import conversations
 from localspec.conversations import Conversation
 from localspec.engine.messages import Ask
+from localspec.errors import EngineDied
 
 
 class Chat:
@@ -91,12 +92,19 @@ class Chat:
 
 
 @asynccontextmanager
-async def running(folder: Path, size: tuple[int, int] = (100, 30), corner: bool = False, **options: object):
-    """A chat on a terminal of that size, ready for typing; with notices drawn in their corner or only kept."""
+async def running(
+    folder: Path,
+    size: tuple[int, int] = (100, 30),
+    corner: bool = False,  # notices are drawn there, not only kept
+    until_ready: bool = True,
+    **options: object,
+):
+    """A chat on a terminal of that size, ready for typing."""
     chat = Chat(folder, **options)
     async with chat.app.run_test(size=size, notifications=corner) as pilot:
         chat.pilot = pilot
-        await chat.ready()
+        if until_ready:
+            await chat.ready()
         yield chat
         await asyncio.to_thread(chat.app.close_engines)
 
@@ -113,6 +121,11 @@ def footer(reply: ReplyView) -> str:
 def asked(chat: Chat) -> list[Ask]:
     """Every question that reached the engine."""
     return [request for request in chat.engine.workshop.asked if isinstance(request, Ask)]
+
+
+def cannot_start() -> None:
+    """Instead of the start of an engine."""
+    raise EngineDied("cannot fork", hint="end other programs")
 
 
 async def open_sessions(chat: Chat, rows: int) -> None:

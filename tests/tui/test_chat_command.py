@@ -7,6 +7,11 @@ from localspec.engine.messages import Load, ReplySettings
 from localspec.errors import BadSetting
 
 
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path / "home"))
+
+
 def parse(*words):
     return parser().parse_args(["chat", *words])
 
@@ -59,6 +64,14 @@ def test_a_resumed_conversation_brings_its_pair_unless_another_is_named_or_it_is
     assert chat.load_request(parse(), "demo").pair == "demo"
     assert chat.load_request(parse("--pair", "other"), "demo").pair == "other"
     assert chat.load_request(parse(), "some-file").pair is None
+
+
+def test_the_configured_pair_is_asked_for_by_name_unless_something_else_was_named(monkeypatch):
+    monkeypatch.setenv("LOCALSPEC_PAIR", "llama-3.1-8b+1b")
+    assert chat.load_request(parse(), "").pair == "llama-3.1-8b+1b"
+    assert chat.load_request(parse(), "demo").pair == "demo"
+    assert chat.load_request(parse("--pair", "other"), "").pair == "other"
+    assert chat.load_request(parse("--target", "some.gguf"), "").pair is None
 
 
 def test_resume_takes_a_name_or_none():

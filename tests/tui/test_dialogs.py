@@ -4,7 +4,7 @@ import os
 from itertools import pairwise
 
 import pytest
-from driving import open_sessions, running
+from driving import cannot_start, open_sessions, running
 from localspec.tui.commands import COMMANDS, find, matching
 from localspec.tui.exporting import NotExported, export
 from localspec.tui.screens.chat import ChatScreen
@@ -13,12 +13,13 @@ from localspec.tui.screens.help import page
 from localspec.tui.screens.pairs import PairsScreen
 from localspec.tui.screens.sessions import SessionsScreen, describe_age
 from localspec.tui.screens.themes import ThemesScreen
+from localspec.tui.widgets.lines import TitleBar
 from localspec.tui.widgets.reply_view import ReplyView
 from scripted_engine import Gate
 from textual.widgets import DataTable, Static, TextArea
 
 from localspec.conversations import Conversation
-from localspec.engine.messages import Pull
+from localspec.engine.messages import Load, Pull
 
 
 def detail(chat):
@@ -76,6 +77,58 @@ async def test_a_pair_that_is_missing_is_fetched_and_then_loaded(tmp_path):
         assert chat.app.conductor.ready.pair == "llama-3-8b+1b"
 
 
+async def test_a_configured_pair_that_is_not_here_is_fetched_by_pull_without_a_name(tmp_path):
+    async with running(tmp_path, until_ready=False, load=Load(pair="llama-3-8b+1b")) as chat:
+        await chat.until(lambda: any("/pull" in remark for remark in chat.remarks))
+        await chat.type("/pull")
+        await chat.until(lambda: chat.app.conductor.ready)
+        assert chat.app.conductor.ready.pair == "llama-3-8b+1b"
+
+
+async def test_a_missing_pair_is_fetched_at_once_when_that_was_asked_for(tmp_path):
+    async with running(tmp_path, until_ready=False, load=Load(pair="llama-3-8b+1b"), pull=True) as chat:
+        await chat.until(lambda: chat.app.conductor.ready)
+        assert chat.app.conductor.ready.pair == "llama-3-8b+1b"
+
+
+async def test_the_chat_goes_on_when_the_process_that_fetches_pairs_cannot_start(tmp_path, monkeypatch):
+    async with running(tmp_path) as chat:
+        await open_pairs(chat)
+        monkeypatch.setattr(chat.librarian, "start", cannot_start)
+        chat.librarian.close()
+        await chat.pilot.press("down", "down", "p")
+        await chat.until(lambda: any("cannot fork" in note for note in chat.notices))
+        assert chat.app.librarian.progress is None
+        await chat.pilot.press("escape")
+        await chat.type("/pull llama-3-8b+1b")
+        await chat.until(lambda: any("cannot fork" in remark for remark in chat.remarks))
+        await chat.ask("exact hi")
+
+
+async def test_the_chat_goes_on_when_the_process_that_fetches_pairs_ends_with_its_work(tmp_path, monkeypatch):
+    gate = Gate(hold_after=3)
+    async with running(tmp_path, gate=gate) as chat:
+        await chat.type("/pull llama-3-8b+1b")
+        await chat.until(lambda: chat.app.librarian.progress and chat.app.librarian.progress.done_bytes)
+        monkeypatch.setattr(chat.librarian, "start", cannot_start)
+        chat.librarian.close()
+        gate.opened.set()
+        await chat.until(lambda: any("is on disk" in remark for remark in chat.remarks))
+        await chat.until(lambda: any("cannot fork" in remark for remark in chat.remarks))
+        await chat.ask("exact hi")
+
+
+async def test_a_pair_from_the_list_that_no_process_can_load_is_a_remark(tmp_path, monkeypatch):
+    async with running(tmp_path) as chat:
+        await open_pairs(chat)
+        monkeypatch.setattr(chat.engine, "start", cannot_start)
+        chat.engine.close()
+        await chat.pilot.press("down", "enter")
+        await chat.until(lambda: any("cannot fork" in remark for remark in chat.remarks))
+        assert not chat.app.conductor.loading
+        assert "draft" not in str(chat.screen.query_one(TitleBar).content)
+
+
 async def test_a_pull_can_be_stopped(tmp_path):
     async with running(tmp_path, gate=Gate(hold_after=3)) as chat:
         await open_pairs(chat)
@@ -123,6 +176,22 @@ async def test_a_conversation_is_deleted_only_after_a_yes(tmp_path):
             await chat.until(lambda left=left: len(chat.saved) == left)
             await chat.until(lambda: isinstance(chat.app.screen, SessionsScreen))
             await chat.pilot.press("escape")
+
+
+async def test_a_conversation_that_cannot_be_deleted_stays_in_the_list(tmp_path, monkeypatch):
+    def denied(_conversation):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("localspec.conversations.delete", denied)
+    async with running(tmp_path) as chat:
+        await chat.ask("exact first")
+        await chat.pilot.press("ctrl+n")
+        await open_sessions(chat, rows=1)
+        await chat.pilot.press("d")
+        await chat.until(lambda: isinstance(chat.app.screen, Question))
+        await chat.pilot.press("y")
+        await chat.until(lambda: any("Permission denied" in note for note in chat.notices))
+        assert chat.app.screen.query_one(DataTable).row_count == 1
 
 
 async def test_a_broken_file_is_named_in_the_list(tmp_path):

@@ -1,6 +1,6 @@
 """The engine as the chat meets it: loading a pair, swapping it, dying, starting again."""
 
-from driving import running, source
+from driving import cannot_start, running, source
 from scripted_engine import ESSAY, Gate
 
 from localspec.engine.messages import Died, Load
@@ -21,6 +21,21 @@ async def test_a_dead_engine_costs_nothing_but_a_restart(tmp_path):
         chat.engine.workshop.gate.opened.set()
         await chat.ask("exact back")
         assert chat.engine.starts == 2
+        assert source(chat.replies[-1]) == "back"
+
+
+async def test_an_engine_that_cannot_start_is_a_remark_and_is_started_by_the_next_message(
+    tmp_path, monkeypatch
+):
+    async with running(tmp_path) as chat:
+        with monkeypatch.context() as patch:
+            patch.setattr(chat.engine, "start", cannot_start)
+            chat.engine.close()
+            await chat.type("/restart")
+            await chat.until(lambda: any("cannot fork" in remark for remark in chat.remarks))
+            assert not chat.app.conductor.loading
+            await chat.until(lambda: "not running" in str(chat.screen.query_one("#status").content))
+        await chat.ask("exact back")
         assert source(chat.replies[-1]) == "back"
 
 

@@ -10,8 +10,7 @@ from textual.message import Message as TextualMessage
 from textual.screen import Screen
 from textual.widgets import OptionList, TextArea
 
-from localspec.conversations import BrokenConversation
-from localspec.errors import EngineDied
+from localspec.errors import LocalspecError
 
 from .. import commands, readings, reports
 from ..dialogue import Dialogue
@@ -138,8 +137,9 @@ class ChatScreen(Screen[None]):
             return
         try:
             await command.run(self, argument)
-        except (EngineDied, BrokenConversation) as error:
+        except LocalspecError as error:
             await self.remark(str(error), error.hint, "error")
+            self.refresh_state()
 
     async def action_command(self, name: str) -> None:
         await self.run_command(name)

@@ -9,6 +9,7 @@ from textual.binding import Binding, BindingType
 from textual.widgets import DataTable, Static
 
 from localspec.engine.messages import PairRow
+from localspec.errors import EngineDied
 from localspec.terminal_text import for_terminal
 
 from ..librarian import Librarian
@@ -89,7 +90,13 @@ class PairsScreen(Dialog[str]):
         elif self._librarian.progress is not None:
             self.notify("One pair at a time; x stops the running one.")
         else:
-            self._librarian.pull(row.name)
+            self._pull(row.name)
+
+    def _pull(self, name: str) -> None:
+        try:
+            self._librarian.pull(name)
+        except EngineDied as error:
+            self.notify(f"{error}; {error.hint}.", severity="error")
 
     def action_cancel_pull(self) -> None:
         self._librarian.cancel()

@@ -82,7 +82,10 @@ class SessionsScreen(Dialog[Conversation]):
         if conversation.path == self._current:
             self.notify("This conversation is open; start a new one first.", severity="warning")
         elif await self.app.push_screen_wait(Question(f"Delete “{conversation.title}” for good?")):
-            await asyncio.to_thread(conversations.delete, conversation)
+            try:
+                await asyncio.to_thread(conversations.delete, conversation)
+            except OSError as error:
+                self.notify(f"{conversation.name} cannot be deleted: {error.strerror}.", severity="error")
             await self._fill()
 
 
