@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 WINDOW = 32  # measurements: 6 % timing noise becomes 1 %
 PRIOR_SAMPLES = 2  # that a measured table counts for
@@ -22,6 +23,14 @@ class CostTable:
     draft_step_seconds: float  # one draft token; 0 when drafting runs no model
     measured: bool = True  # on this machine, with these files; otherwise the seconds are only in proportion
     switch_ratio: float = 1.0  # cost of a pass whose width differs from the one before / same width
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for what is no table of costs, as a damaged file may hold."""
+        ascending = all(one < other for one, other in pairwise((0, *self.widths)))
+        if self.widths[:1] != (1,) or not ascending or len(self.widths) != len(self.verify_seconds):
+            raise ValueError(f"widths ascend from 1, each with its seconds: {self}")
+        if min(self.verify_seconds) <= 0 or self.draft_step_seconds < 0 or self.switch_ratio <= 0:
+            raise ValueError(f"a pass takes time: {self}")
 
     def verify(self, width: float) -> float:
         """Seconds of a target pass over `width` tokens; beyond the last width the last slope goes on."""

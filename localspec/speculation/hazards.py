@@ -21,6 +21,11 @@ class HazardCounts:
     kept: tuple[float, ...]
     rejected: tuple[float, ...]
 
+    def __post_init__(self) -> None:
+        """Raises ValueError where a position has one count without the other."""
+        if len(self.kept) != len(self.rejected):
+            raise ValueError(f"every position has both counts: {self}")
+
 
 class Hazards:
     """Discounted counts of kept and rejected draft tokens by position; quick to notice another text."""

@@ -36,7 +36,7 @@ class Priors:
             return typing.cast(T, _read(kind, stored["value"]))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, OverflowError):
             _set_aside(path)
             return None
 

@@ -3,11 +3,19 @@
 import json
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from localspec.drafters.model import ModelDrafter
 from localspec.drafters.tuning import Acceptance, Tuning, TuningState, depths_for, guess_for
 from localspec.speculation.costs import CostTable
 from localspec.speculation.hazards import HazardCounts
+from localspec.speculation.loop import speculate
 from localspec.speculation.priors import Priors
+from localspec.speculation.sampling import Sampling
+from localspec.speculation.verification import make_rule
+
+from .toys import Blend, Toy
 
 KEY = {"target": "a.gguf 123", "draft": "b.gguf 45", "device": "cpu", "threads": "8"}
 STATE = TuningState(
@@ -47,7 +55,16 @@ def damage(text):
         (("version",), 99),
         (("value", "costs", "verify_seconds"), "fast"),
         (("value", "costs", "verify_seconds"), [0.1, float("nan"), 0.3]),
+        (("value", "costs", "verify_seconds"), [0.1, 10**400, 0.3]),
+        (("value", "costs", "verify_seconds"), [0.0, 0.0, 0.0]),
+        (("value", "costs", "verify_seconds"), [0.1, 0.12]),
+        (("value", "costs", "verify_seconds"), []),
+        (("value", "costs", "widths"), [1, 2, 2]),
+        (("value", "costs", "widths"), [2, 3, 8]),
         (("value", "costs", "draft_step_seconds"), -1.0),
+        (("value", "costs", "switch_ratio"), 0.0),
+        (("value", "greedy", "hazards", "kept"), [3.0]),
+        (("value", "greedy", "hazards", "rejected"), []),
         (("value", "greedy"), None),
         (("value", "unknown"), 1),
     ]:
@@ -57,6 +74,8 @@ def damage(text):
             inner = inner[name]
         inner[path[-1]] = value
         yield json.dumps(changed)
+    stored["value"]["costs"] |= {"widths": [], "verify_seconds": []}
+    yield json.dumps(stored)
 
 
 def test_a_damaged_file_is_set_aside_and_written_again(tmp_path):
@@ -69,6 +88,51 @@ def test_a_damaged_file_is_set_aside_and_written_again(tmp_path):
         assert priors.path(KEY).with_suffix(".damaged").exists()
         priors.save(KEY, STATE)
         assert priors.load(KEY, TuningState) == STATE
+
+
+SECONDS = st.just(0.0) | st.floats(1e-6, 1e6)
+COUNTS = st.lists(st.tuples(st.floats(0, 1e9), st.floats(0, 1e9)), max_size=12)
+
+
+@given(
+    costs=st.lists(st.tuples(st.integers(1, 9), SECONDS), min_size=1, max_size=6),
+    draft_step=SECONDS,
+    switch_ratio=st.floats(0.01, 9),
+    counts=st.fixed_dictionaries({"hazards": COUNTS, "confidence": COUNTS, "trust": COUNTS}),
+)
+@settings(max_examples=60)
+def test_whatever_numbers_a_file_holds_it_is_set_aside_or_can_be_used(
+    tmp_path_factory, costs, draft_step, switch_ratio, counts
+):
+    priors = Priors(tmp_path_factory.mktemp("lessons"))
+    priors.save(KEY, STATE)
+    stored = json.loads(priors.path(KEY).read_text())
+    stored["value"]["costs"] |= {
+        "widths": [1 + sum(step for step, _ in costs[:i]) for i in range(len(costs))],
+        "verify_seconds": [seconds for _, seconds in costs],
+        "draft_step_seconds": draft_step,
+        "switch_ratio": switch_ratio,
+    }
+    stored["value"]["sampled"] = {
+        name: {"kept": [kept for kept, _ in pairs], "rejected": [rejected for _, rejected in pairs]}
+        for name, pairs in counts.items()
+    }
+    priors.path(KEY).write_text(json.dumps(stored))
+    state = priors.load(KEY, TuningState)
+    if state is None:
+        assert not all(seconds for _, seconds in costs)
+        return
+    rule, target, tokens = make_rule("block", Sampling(), 1), Toy(1), [1, 2, 3]
+    list(target.prefill(tokens[:-1]))
+    strategy = Tuning(guess_for("cpu"), depths_for("cpu"), most=32, state=state).strategy(
+        ModelDrafter(Blend(1, 0.9), rule, never), lookup=True, sampled=True
+    )
+    cycles = speculate(target, strategy, tokens, rule=rule, room=20, is_end=never)
+    assert sum(len(cycle.tokens) for cycle in cycles) == 20
+
+
+def never(token):
+    return False
 
 
 def test_nothing_unfinished_stays_behind(tmp_path):
