@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
+from functools import partial
 
 from localspec import demo
 from localspec.chat.session import Engine
@@ -38,22 +39,24 @@ def open_engine(
     wishes: MemoryWishes,
     *,
     threads: int | None,
+    spare_cores: int,
     remember_replies: bool,
     on_stage: Callable[[str], None],
 ) -> Engine:
     """Load a pair; what was opened is closed again when a later step fails."""
     embedded = is_demo(files)
+    threads_of = partial(threads_for, wanted=threads, spare_cores=spare_cores)
     if not embedded:
         on_stage("checking the files")
         check_files(files, wishes)
     plan = plan_for_files(files.target, files.draft, wishes, devices=memory_of(devices()))
     with ExitStack() as opened:
         on_stage(f"loading the target, {files.target.name}")
-        target = opened.enter_context(open_target(files, plan, wishes, threads, opened))
+        target = opened.enter_context(open_target(files, plan, wishes, threads_of, opened))
         draft = None
         if plan.keep_draft and files.draft is not None:
             on_stage(f"loading the draft, {files.draft.name}")
-            draft = opened.enter_context(open_draft(files, plan, threads, opened))
+            draft = opened.enter_context(open_draft(files, plan, target, threads_of, opened))
         model = target.model
         sampling, unsupported = Sampling.from_metadata(model.metadata)
         template, template_notices = template_of(model.chat_template, model.vocab)
@@ -76,7 +79,7 @@ def open_engine(
                 starting_depth=files.starting_depth,
                 deepest=WIDEST_BATCH - 1,
                 device=device_of(model),
-                key=lessons_key(files, plan, threads),
+                key=lessons_key(files, plan, threads_of(model)),
                 replies=reply_store(files.target) if remember_replies else None,
             ),
             close=opened.pop_all().close,
@@ -109,20 +112,24 @@ def device_of(model: Model) -> str:
     return gpu.backend.lower() if gpu and model.uses_gpu else "cpu"
 
 
-def threads_for(model: Model) -> int:
-    """All cores, except for a model so small that its threads would mostly wait for each other."""
-    return 1 if model.size_bytes < SMALL_BYTES else default_threads()
+def threads_for(model: Model, wanted: int | None, spare_cores: int) -> int:
+    """As many as are wanted; else one for a model so small that its threads would mostly wait for each other.
+
+    For others all cores but those to spare.
+    """
+    small = model.size_bytes < SMALL_BYTES
+    return wanted or (1 if small else max(1, default_threads() - spare_cores))
 
 
 def open_target(
-    files: PairFiles, plan: Plan, wishes: MemoryWishes, threads: int | None, opened: ExitStack
+    files: PairFiles, plan: Plan, wishes: MemoryWishes, threads: Callable[[Model], int], opened: ExitStack
 ) -> Context:
     model = opened.enter_context(Model(files.target, gpu_layers=plan.gpu_layers))
     drafts = plan.keep_draft and files.draft is not None
     context = Context(
         model,
         length=plan.context_length,
-        threads=threads or threads_for(model),
+        threads=threads(model),
         rows_max=wishes.target_rows,
         kv_type_k=plan.kv_type,
         kv_type_v=plan.kv_type,
@@ -137,7 +144,9 @@ def open_target(
     return context
 
 
-def open_draft(files: PairFiles, plan: Plan, threads: int | None, opened: ExitStack) -> Context:
+def open_draft(
+    files: PairFiles, plan: Plan, target: Context, threads: Callable[[Model], int], opened: ExitStack
+) -> Context:
     assert files.draft is not None
     model = opened.enter_context(
         Model(files.draft, gpu_layers=plan.draft_gpu_layers, device=plan.draft_device)
@@ -150,9 +159,10 @@ def open_draft(files: PairFiles, plan: Plan, threads: int | None, opened: ExitSt
     return Context(
         model,
         length=plan.draft_context_length,
-        threads=threads or threads_for(model),
+        threads=threads(model),
         rows_max=1,
         kv_type_k=plan.draft_kv_type,
         kv_type_v=plan.draft_kv_type,
         candidates=Candidates,
+        vocabulary=target.model.vocab.size,
     )

@@ -54,6 +54,7 @@ class Context:
         flash_attention: Literal["auto", "on", "off"] = "auto",
         snapshots: int = 0,
         candidates: Callable[[np.ndarray, np.ndarray], Any] | None = None,
+        vocabulary: int | None = None,
     ) -> None:
         """Room for `length` tokens; raises BadModelFile, BadSetting, NotEnoughMemory or BackendFailure.
 
@@ -63,6 +64,8 @@ class Context:
         rows_max: the most rows that one decode may ask for, so depth + 1.
         snapshots: for recurrent models, how many tokens can be taken back; each costs a whole state.
         candidates: makes a row from ids and logits when `set_top_k` is on.
+        vocabulary: for a draft, the target's tokens, which may be some more or fewer than its own. Its rows
+            end where the shorter of the two does, and tokens that it lacks are read as its last one.
         """
         if not model.generates_text:
             raise BadModelFile(f"{model.name} does not generate text", hint="use a model with a decoder only")
@@ -78,7 +81,7 @@ class Context:
         if not pointer:
             raise context_failure(model.name, length, last_log_errors())
         self.model = model
-        self.tokens: list[int] = []  # exactly what is in the cache; for reading
+        self.tokens: list[int] = []  # what the cache was given, in order; for reading
         self.busy_seconds = 0.0  # inside llama.cpp, until its results were there
         self.capacity: int = lib.llama_n_ctx(pointer)
         self.rows_max = rows_max
@@ -89,7 +92,9 @@ class Context:
         self._snapshots: int = 0 if model.can_roll_back else lib.llama_n_rs_seq(pointer)
         self._last_width = 0  # tokens in the last batch, the only ones a recurrent state has snapshots of
         self._candidates = candidates
-        self._rows: FullRows | TopRows = FullRows(model.vocab.size)
+        self._vocabulary = vocabulary or model.vocab.size
+        self._shared = min(self._vocabulary, model.vocab.size)
+        self._rows: FullRows | TopRows = FullRows(model.vocab.size, self._shared)
         self._top_k = TopK()
         # The finalizer holds the model, so that garbage collection cannot free it first.
         self._finalizer = weakref.finalize(self, _free, pointer, self._top_k, model)
@@ -155,11 +160,12 @@ class Context:
         there, and llama.cpp's top-k takes 1.5 ms a row of 128,256 logits where numpy takes 0.3.
         """
         size, make = self.model.vocab.size, self._candidates if self.model.output_on_gpu else None
-        if k is not None and make and self._top_k.install(self._pointer, min(k, size)):
-            self._rows = TopRows(size, make)
+        # As many more as may belong to tokens that no row holds.
+        if k is not None and make and self._top_k.install(self._pointer, min(k + size - self._shared, size)):
+            self._rows = TopRows(size, self._shared, make)
             return True
         self._top_k.install(self._pointer, None)
-        self._rows = FullRows(size)
+        self._rows = FullRows(size, self._shared)
         return k is None
 
     def close(self) -> None:
@@ -181,7 +187,7 @@ class Context:
 
     def _decode_chunk(self, tokens: Sequence[int], rows: int) -> Sequence[Any]:
         """One call into llama.cpp, timed until its results are there."""
-        batch = self._batch.fill(tokens, self.length, rows)
+        batch = self._batch.fill(self._readable(tokens), self.length, rows)
         pointer = self._pointer
         forget_log_errors()
         began = perf_counter()
@@ -193,6 +199,12 @@ class Context:
         self.tokens.extend(tokens)
         self._last_width = len(tokens)
         return self._rows.read(pointer, rows) if rows else ()
+
+    def _readable(self, tokens: Sequence[int]) -> Sequence[int]:
+        """The tokens, with another in place of those that only the target has: they are control tokens or padding."""
+        if self._vocabulary == self._shared:
+            return tokens
+        return [min(token, self._shared - 1) for token in tokens]
 
     def _require_room(self, count: int) -> None:
         if self.length + count > self.capacity:

@@ -18,10 +18,12 @@ _get_top_logits = symbol("llama_get_sampled_logits_ith", ctypes.c_void_p, _ith)
 
 
 class FullRows:
-    """Rows over the whole vocabulary: read-only views that are valid until the next decode."""
+    """Rows over the whole vocabulary, or its beginning: read-only views that are valid until the next decode."""
 
-    def __init__(self, vocab_size: int) -> None:
+    def __init__(self, vocab_size: int, shared: int) -> None:
+        """`shared`: tokens that a row holds, counted from the first."""
         self._vocab_size = vocab_size
+        self._shared = shared
         self._known: dict[tuple[int, int], tuple[np.ndarray, tuple[np.ndarray, ...]]] = {}
 
     def read(self, context: Any, count: int) -> tuple[np.ndarray, ...]:  # noqa: ANN401  a C pointer
@@ -36,15 +38,17 @@ class FullRows:
     def _view(self, address: int, count: int) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
         if len(self._known) > 64:  # the buffer moved often: forget where it was
             self._known.clear()
-        whole = _array(address, ctypes.c_float, (count, self._vocab_size), self._vocab_size)
+        whole = _array(address, ctypes.c_float, (count, self._shared), self._vocab_size)
         return self._known.setdefault((address, count), (whole, tuple(whole)))
 
 
 class TopRows:
     """Only the k largest logits of every row, chosen on the device: 8 k bytes a row instead of 4 a token."""
 
-    def __init__(self, vocab_size: int, make: Callable[[np.ndarray, np.ndarray], Any]) -> None:
+    def __init__(self, vocab_size: int, shared: int, make: Callable[[np.ndarray, np.ndarray], Any]) -> None:
+        """`shared`: tokens that a row may hold, counted from the first."""
         self._vocab_size = vocab_size
+        self._shared = shared
         self._make = make
 
     def read(self, context: Any, count: int) -> Sequence[Any]:  # noqa: ANN401  a C pointer
@@ -55,7 +59,13 @@ class TopRows:
         ids = _array(_get_top_ids(context, -count), ctypes.c_int32, (count, k), self._vocab_size)
         logits = _array(_get_top_logits(context, -count), ctypes.c_float, (count, k), self._vocab_size)
         _check_finite(logits[-1])
-        return [self._make(ids[row], logits[row]) for row in range(count)]
+        return [self._row(ids[i], logits[i]) for i in range(count)]
+
+    def _row(self, ids: np.ndarray, logits: np.ndarray) -> Any:  # noqa: ANN401  what `make` makes
+        if self._shared < self._vocab_size:
+            known = ids < self._shared
+            ids, logits = ids[known], logits[known]
+        return self._make(ids, logits)
 
 
 def _array(address: int, kind: Any, shape: tuple[int, int], stride: int) -> np.ndarray:  # noqa: ANN401  ctypes types

@@ -91,6 +91,23 @@ def test_time_inside_llama_cpp_is_counted(context, tokens):
     assert 0 < first < decoder.busy_seconds
 
 
+def test_rows_of_a_draft_end_where_the_targets_vocabulary_does(context, tokens):
+    whole, shorter = context(), context({"vocabulary": 500})
+    for rows in (1, 3):
+        got, expected = shorter.decode(tokens(5), rows), whole.decode(tokens(5), rows)
+        np.testing.assert_array_equal(np.array(got), np.array(expected)[:, :500])
+        assert all(row.shape == (500,) and not row.flags.writeable for row in got)
+
+
+def test_a_draft_reads_tokens_that_only_the_target_has_as_its_last(context, tokens):
+    draft, same = context({"vocabulary": 600}), context()
+    text = [*tokens(5), 512, 599, *tokens(3)]
+    got = draft.decode(text, 2)
+    np.testing.assert_array_equal(got, same.decode([min(token, 511) for token in text], 2))
+    assert draft.tokens == text
+    assert all(row.shape == (512,) for row in got)
+
+
 # chunks
 
 
@@ -329,9 +346,9 @@ def test_kv_cache_types_change_rows_a_little(context, tokens, kind):
 def top_context(context, load, monkeypatch):
     """A context that chooses candidates on the device even where the device is the CPU."""
 
-    def make(**shape):
+    def make(settings=None, **shape):
         monkeypatch.setattr(load(**shape), "output_on_gpu", True)
-        return context({"candidates": Candidates}, **shape)
+        return context({"candidates": Candidates} | (settings or {}), **shape)
 
     return make
 
@@ -356,6 +373,18 @@ def test_top_k_can_be_changed_and_switched_off(context, top_context, tokens):
         assert decoder.decode(tokens(5), 1)[0].ids.size == k
     assert decoder.set_top_k(None)
     np.testing.assert_array_equal(row_after(decoder, tokens(5)), expected)
+
+
+def test_top_k_rows_of_a_draft_hold_the_largest_logits_of_tokens_that_the_target_has(
+    context, top_context, tokens
+):
+    full, top = context(), top_context({"vocabulary": 400})
+    assert top.set_top_k(8)
+    for row, candidates in zip(full.decode(tokens(6), 6), top.decode(tokens(6), 6), strict=True):
+        order = np.argsort(row[:400])[::-1]
+        found = candidates.ids[np.argsort(candidates.logits)[::-1]]
+        assert found[:8].tolist() == order[:8].tolist()
+        np.testing.assert_array_equal(candidates.logits, row[candidates.ids])
 
 
 def test_top_k_beyond_the_vocabulary_is_the_whole_of_it(top_context, tokens):
