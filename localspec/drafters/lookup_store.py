@@ -5,9 +5,11 @@ created for its owner only (mode 0600 in a folder of mode 0700). Windows has no 
 profile folder, which holds the data folder, is closed to other users by its inherited access list.
 """
 
+import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -16,6 +18,8 @@ from localspec.drafters.lookup_index import FixedIndex
 BETWEEN = -1  # stands between two replies, so that no match runs across
 MOST_TOKENS = 500_000  # 2 MB; the oldest half goes when it is full
 TOKEN = np.dtype("<i4")
+
+log = logging.getLogger(__name__)
 
 
 class ReplyStore:
@@ -26,7 +30,7 @@ class ReplyStore:
         self._most = most
 
     def index(self, vocabulary: int) -> FixedIndex:
-        """What is stored, ready to be searched; a damaged file is set aside and counts as empty."""
+        """What is stored, ready to be searched; empty where the file cannot be read or holds something else."""
         return FixedIndex(self._read(vocabulary).astype(np.int32))
 
     def add(self, reply: Sequence[int]) -> None:
@@ -34,6 +38,7 @@ class ReplyStore:
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         tokens = np.array([*reply, BETWEEN], dtype=TOKEN)
         with open(self._path, "ab", opener=for_owner) as file:
+            cut_to_whole_tokens(file)
             file.write(tokens.tobytes())
             full = file.tell() > self._most * TOKEN.itemsize
         if full:
@@ -44,23 +49,21 @@ class ReplyStore:
         self._path.unlink(missing_ok=True)
 
     def _read(self, vocabulary: int) -> np.ndarray:
+        """The stored tokens; a file of other numbers is set aside, so that the next reply starts afresh."""
         try:
-            stored = np.frombuffer(self._path.read_bytes(), dtype=TOKEN)
+            stored = whole_tokens(self._path.read_bytes())
+            if not len(stored) or (stored.min() >= BETWEEN and stored.max() < vocabulary):
+                return stored
+            os.replace(self._path, self._path.with_suffix(".damaged"))
         except FileNotFoundError:
-            return np.empty(0, dtype=TOKEN)
-        except ValueError:  # not a whole number of tokens
-            return self._set_aside()
-        if len(stored) and (stored.min() < BETWEEN or stored.max() >= vocabulary):
-            return self._set_aside()
-        return stored
-
-    def _set_aside(self) -> np.ndarray:
-        os.replace(self._path, self._path.with_suffix(".damaged"))
+            pass
+        except OSError as error:
+            log.warning("earlier replies in %s cannot be read: %s", self._path, error.strerror or error)
         return np.empty(0, dtype=TOKEN)
 
     def _drop_oldest(self) -> None:
         """Keep whole replies from the newer half; a crash leaves the old file."""
-        stored = np.frombuffer(self._path.read_bytes(), dtype=TOKEN)
+        stored = whole_tokens(self._path.read_bytes())
         ends = np.flatnonzero(stored == BETWEEN)
         cut = ends[np.searchsorted(ends, len(stored) // 2) :]
         kept = stored[cut[0] + 1 :] if len(cut) else stored[:0]
@@ -68,6 +71,17 @@ class ReplyStore:
         with open(unfinished, "wb", opener=for_owner) as file:
             file.write(kept.tobytes())
         os.replace(unfinished, self._path)
+
+
+def whole_tokens(content: bytes) -> np.ndarray:
+    """The tokens in a file's content, int32 [n]; a last one that was only half written is left out."""
+    return np.frombuffer(content, dtype=TOKEN, count=len(content) // TOKEN.itemsize)
+
+
+def cut_to_whole_tokens(file: BinaryIO) -> None:
+    """Drop a token that was only half written, or all that follow it would be read in wrong pieces."""
+    if torn := file.tell() % TOKEN.itemsize:
+        file.truncate(file.tell() - torn)
 
 
 def for_owner(path: str, flags: int) -> int:

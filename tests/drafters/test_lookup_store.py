@@ -56,7 +56,7 @@ def test_only_the_owner_can_read_them(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content", [b"abc", np.array([1, 2, 5000], "<i4").tobytes(), np.array([1, -7], "<i4").tobytes()]
+    "content", [np.array([1, 2, 5000], "<i4").tobytes(), np.array([1, -7], "<i4").tobytes()]
 )
 def test_a_damaged_file_is_set_aside(tmp_path, content):
     path = tmp_path / "replies.i32"
@@ -66,6 +66,34 @@ def test_a_damaged_file_is_set_aside(tmp_path, content):
     assert path.with_suffix(".damaged").read_bytes() == content
     store.add([1])
     assert stored(store) == [1, -1]
+
+
+@pytest.mark.parametrize("stray", [1, 2, 3])
+def test_a_token_that_was_half_written_costs_nothing_else(tmp_path, stray):
+    path = tmp_path / "replies.i32"
+    path.write_bytes(b"\xff" * stray)
+    store = ReplyStore(path)
+    assert stored(store) == []
+    store.add([1, 2, 3])
+    with open(path, "ab") as file:
+        file.write(b"\xff" * stray)
+    assert stored(store) == [1, 2, 3, -1]
+    store.add([4, 5])
+    assert stored(store) == [1, 2, 3, -1, 4, 5, -1]
+
+
+def test_a_file_that_cannot_be_read_is_no_earlier_replies_and_a_warning(tmp_path, caplog):
+    (tmp_path / "replies.i32").mkdir()
+    assert stored(ReplyStore(tmp_path / "replies.i32")) == []
+    assert "cannot be read" in caplog.text
+
+
+def test_a_damaged_file_that_cannot_be_moved_is_no_earlier_replies(tmp_path, caplog):
+    path = tmp_path / "replies.i32"
+    path.write_bytes(np.array([1, 5000], "<i4").tobytes())
+    path.with_suffix(".damaged").mkdir()
+    assert stored(ReplyStore(path)) == []
+    assert "cannot be read" in caplog.text
 
 
 def test_forgetting_deletes(tmp_path):
