@@ -39,6 +39,7 @@ def load(
     speculate: bool = True,
     pull: bool = False,
     remember_replies: bool | None = None,
+    spare_cores: int = 0,
     on_stage: Callable[[str], None] = lambda stage: None,
 ) -> Session:
     """Load a pair by name, or two GGUF files; use the session as a context manager, or close() it.
@@ -48,8 +49,8 @@ def load(
     context_length in tokens; gpu_layers of the target (all by default where a GPU build is installed);
     threads on the CPU (physical cores by default); kv_type of the target's cache (f16; a smaller one changes
     the text); draft="lookup" drafts from the text alone; speculate=False is plain decoding; pull=True
-    fetches a pair that is not here; remember_replies keeps replies to draft from later; on_stage is told what
-    is being done. Raises LocalspecErrors.
+    fetches a pair that is not here; remember_replies keeps replies to draft from later; spare_cores stay free
+    where the number of threads is set nowhere; on_stage is told what is being done. Raises LocalspecErrors.
     """
     for name, path in (("pair", pair), ("target", target), ("draft", draft)):
         if path is not None and not isinstance(path, str | Path):
@@ -75,6 +76,7 @@ def load(
         files,
         wishes,
         threads=settings.threads,
+        spare_cores=spare_cores,
         remember_replies=settings.remember_replies or False,
         on_stage=on_stage,
     )

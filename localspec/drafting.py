@@ -16,7 +16,6 @@ from localspec.drafters.model import ModelDrafter
 from localspec.drafters.tuning import Tuning, TuningState, depths_for, guess_for
 from localspec.llama.context import Context
 from localspec.llama.devices import backend_summary, devices
-from localspec.llama.threads import default_threads
 from localspec.models.memory import Plan
 from localspec.models.resolve import PairFiles
 from localspec.speculation.calibration import NARROW, WIDE, calibrate
@@ -25,6 +24,10 @@ from localspec.speculation.priors import Priors
 from localspec.speculation.protocols import Rule, Strategy
 
 log = logging.getLogger(__name__)
+
+
+class _GivenUp(Exception):
+    """A measurement that somebody waits for the end of."""
 
 
 class PairDrafting:
@@ -91,26 +94,39 @@ class PairDrafting:
         except OSError as error:
             tell_not_stored(settings.data_dir(), error.strerror or str(error))
 
-    def calibrate(self, token: int, budget_seconds: float) -> None:
+    def calibrate(self, token: int, budget_seconds: float, stop: Callable[[], bool]) -> None:
         """Measure what batches cost, unless that is known already; the caches end as they began."""
         if self.tuning.costs.measured or self._target.rollback_limit is not None:
             return  # a recurrent state cannot step back over the widest batches
         widths = [width for width in NARROW + WIDE if width <= self._deepest + 1]
-        table = calibrate(
-            self._target, self._draft, token, budget_seconds=budget_seconds, clock=perf_counter, widths=widths
-        )
+        before = [(model, model.length) for model in (self._target, self._draft) if model is not None]
+
+        def clock() -> float:
+            """Read between any two batches, so that whoever waits is noticed in time."""
+            if stop():
+                raise _GivenUp
+            return perf_counter()
+
+        try:
+            table = calibrate(
+                self._target, self._draft, token, budget_seconds=budget_seconds, clock=clock, widths=widths
+            )
+        except _GivenUp:
+            for model, length in before:
+                model.rollback(length)
+            return
         if table is not None:
             self.tuning.calibrated(table)
             self.store(())
 
 
-def lessons_key(files: PairFiles, plan: Plan, threads: int | None) -> dict[str, str]:
+def lessons_key(files: PairFiles, plan: Plan, threads: int) -> dict[str, str]:
     """What lessons belong to: the same files, loaded alike on the same devices with the same llama.cpp."""
     summary = backend_summary()
     return {
         "target": identity(files.target),
         "draft": identity(files.draft) if files.draft and plan.keep_draft else "",
-        "threads": str(threads or default_threads()),
+        "threads": str(threads),
         "devices": ", ".join(device.description for device in devices()),
         "layers": f"{plan.gpu_layers}, {plan.draft_gpu_layers} on {plan.draft_device}",
         "cache": f"{plan.kv_type}, {plan.draft_kv_type}",

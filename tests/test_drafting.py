@@ -43,6 +43,20 @@ def test_calibration_leaves_the_conversation_as_it_was():
         assert before == (list(session.engine.target.tokens), list(session.engine.draft.tokens))
 
 
+def test_a_calibration_gives_way_to_whoever_waits_and_leaves_no_trace():
+    with localspec.load("demo") as session:
+        session.run("Hello", temperature=0, max_tokens=20)
+        before = list(session.engine.target.tokens), list(session.engine.draft.tokens)
+        for patience in range(
+            40
+        ):  # questions until somebody waits: in the draft's part, then in the target's
+            answers = iter([False] * patience + [True])
+            session.calibrate(budget_seconds=60, stop=lambda answers=answers: next(answers))
+            assert next(answers, None) is None
+            assert before == (list(session.engine.target.tokens), list(session.engine.draft.tokens))
+        assert not session.engine.drafting.tuning.costs.measured
+
+
 def test_replies_are_not_remembered_unasked(home):
     with localspec.load("demo") as session:
         session.run("Hello", max_tokens=20)

@@ -53,8 +53,8 @@ class Drafting(Protocol):
     def store(self, reply: Sequence[int]) -> None:
         """Keep what was learned for the next run, and the reply if the user wants it remembered."""
 
-    def calibrate(self, token: int, budget_seconds: float) -> None:
-        """Measure what batches cost, unless that is known already."""
+    def calibrate(self, token: int, budget_seconds: float, stop: Callable[[], bool]) -> None:
+        """Measure what batches cost, unless that is known already or `stop` turns true."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +115,15 @@ class Session:
         self._messages = ()
         self._dropped_turns = 0
 
-    def calibrate(self, budget_seconds: float = 3.0) -> None:
-        """Measure what batches cost here, if that is not known; for a moment when nobody waits for a reply."""
+    def calibrate(self, budget_seconds: float = 3.0, stop: Callable[[], bool] = lambda: False) -> None:
+        """Measure what batches cost here, if that is not known; for a moment when nobody waits for a reply.
+
+        It is given up, to be done another time, once `stop` says that somebody does.
+        """
         with self._working:
             tokens = self._engine.target.tokens
             if tokens and not self._closed:
-                self._engine.drafting.calibrate(tokens[-1], budget_seconds)
+                self._engine.drafting.calibrate(tokens[-1], budget_seconds, stop)
 
     @property
     def engine(self) -> Engine:

@@ -5,7 +5,7 @@ from typing import Final
 
 from localspec.events import Cycle, Finished, Notice, Piece, Prefill, Reply, Started
 
-PROTOCOL: Final = 1  # raised when a message changes its meaning; both ends compare it in the hello
+PROTOCOL: Final = 2  # raised when a message changes its meaning; both ends compare it in the hello
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Load:
     gpu_layers: int | None = None
     kv_type: str | None = None
     draft_device: str | None = None
-    threads: int | None = None  # None: leave a core to the terminal where there are enough
+    threads: int | None = None  # None: as set, else leave a core to the terminal where there are enough
     speculate: bool = True  # False: no draft model is loaded
 
 
@@ -206,6 +206,7 @@ class Failure:
     error: str  # class name in localspec.errors
     what: str
     hint: str
+    serial: int = 0  # of the request; 0 where it has none
 
 
 @dataclass(frozen=True, slots=True)

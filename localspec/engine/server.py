@@ -1,5 +1,6 @@
 """The engine process's own loop: one thread listens and can always end the process, one does the work."""
 
+import logging
 import os
 import queue
 import threading
@@ -24,15 +25,19 @@ from localspec.errors import LocalspecError, NotEnoughMemory
 
 QUIT_GRACE_SECONDS: Final = 0.4  # to free the models in order; a native call that takes longer is cut off
 
+log = logging.getLogger(__name__)
 Send = Callable[[Report], None]
 Cancelled = Callable[[], bool]
 
 
 class Workshop(Protocol):
-    """Does what requests ask for. Everything but `cancel` is called from one thread."""
+    """Does what requests ask for. One thread calls everything but `cancel`, and `perform` of a Pull."""
 
     def perform(self, request: Request, send: Send, cancelled: Cancelled) -> None:
         """Carry out a request, sending reports; return soon after `cancelled` turns true."""
+
+    def rest(self, awaited: Callable[[], bool]) -> None:
+        """Use a moment without a request; return soon after `awaited` turns true."""
 
     def cancel(self) -> None:
         """From another thread: make the running request end soon."""
@@ -62,14 +67,25 @@ class Server:
             self._send(_failure(error))
             return
         while not isinstance(request := self._inbox.get(), Quit):
+            if isinstance(request, Pull):
+                # It takes minutes, and needs nothing that the other requests use.
+                threading.Thread(target=self._perform, args=(self._workshop, request), daemon=True).start()
+                continue
             self._perform(self._workshop, request)
+            self._rest(self._workshop)
         self._workshop.close()
 
     def _perform(self, workshop: Workshop, request: Request) -> None:
         try:
             workshop.perform(request, self._send, lambda: self._is_cancelled(request))
         except Exception as error:  # noqa: BLE001 - the edge of the process: every error becomes a report
-            self._send(_failure(error))
+            self._send(_failure(error, getattr(request, "serial", 0)))
+
+    def _rest(self, workshop: Workshop) -> None:
+        try:
+            workshop.rest(lambda: not self._inbox.empty())
+        except Exception as error:  # noqa: BLE001 - nobody asked for anything, so nobody can be answered
+            log.warning("between two requests: %s: %s", type(error).__name__, error)
 
     def _is_cancelled(self, request: Request) -> bool:
         return isinstance(request, Ask | Compare | Pull) and request.serial <= self._cancelled_serial
@@ -108,15 +124,15 @@ class Server:
             os._exit(0)
 
 
-def _failure(error: Exception) -> Failure:
+def _failure(error: Exception, serial: int = 0) -> Failure:
+    name = type(error).__name__
     if isinstance(error, LocalspecError):
-        return Failure(type(error).__name__, str(error), error.hint)
+        return Failure(name, str(error), error.hint, serial)
     if isinstance(error, MemoryError):
-        return Failure(
-            NotEnoughMemory.__name__, "memory ran out", "choose a smaller pair or a shorter context"
-        )
-    return Failure(
-        type(error).__name__,
-        f"the engine met an error of its own: {type(error).__name__}: {error}",
-        "please report it; the conversation is safe",
-    )
+        hint = "choose a smaller pair or a shorter context"
+        return Failure(NotEnoughMemory.__name__, "memory ran out", hint, serial)
+    if isinstance(error, OSError) and error.filename:
+        hint = "check the path, its permissions, and the disk"
+        return Failure(name, f"{error.filename}: {error.strerror}", hint, serial)
+    what = f"the engine met an error of its own: {name}: {error}"
+    return Failure(name, what, "please report it; the conversation is safe", serial)

@@ -1,6 +1,7 @@
 """Does in the engine process what requests ask for, with a session of `localspec.api`."""
 
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -49,6 +50,11 @@ class PairWorkshop:
             case Pull():
                 pairs.pull(request.name, send, cancelled)
 
+    def rest(self, awaited: Callable[[], bool]) -> None:
+        """Measure what batches cost, once for a pair, while its first reply is being read."""
+        if self._session is not None:
+            self._session.calibrate(stop=awaited)
+
     def cancel(self) -> None:
         if self._session is not None:
             self._session.cancel()
@@ -60,10 +66,10 @@ class PairWorkshop:
     def _load(self, request: Load, send: Send) -> None:
         began = time.monotonic()
         options = {name: value for name, value in asdict(request).items() if value is not None}
-        cores = api.default_threads()
-        if cores >= MANY_CORES:
-            options.setdefault("threads", cores - 1)
-        self._session = session = api.load(**options, on_stage=lambda stage: send(Stage(stage)))
+        spare = 1 if api.default_threads() >= MANY_CORES else 0
+        self._session = session = api.load(
+            **options, spare_cores=spare, on_stage=lambda stage: send(Stage(stage))
+        )
         seconds = time.monotonic() - began
         send(Ready(session.name, session.target_name, session.draft_name, session.context_length, seconds))
 
@@ -79,7 +85,6 @@ class PairWorkshop:
             if cancelled():
                 # The session forgets a cancel that came before the reply began.
                 session.cancel()
-        session.calibrate()  # once for a pair, while its reply is being read
 
     def _compare(self, request: Compare, send: Send, cancelled: Cancelled) -> None:
         session = self._loaded()
@@ -116,8 +121,9 @@ def report_comparison(session: api.Session, found: Comparison, send: Send) -> No
 def call_of(turns: tuple[Turn, ...], settings: ReplySettings) -> tuple[list[dict[str, str]], Any]:
     """Messages and keyword arguments of `Session.stream`."""
     options = {name: value for name, value in asdict(settings).items() if value not in (None, ())}
+    # As an option, so that it also replaces the configured one; "" is none.
+    options["system"] = ""
     if turns and turns[0].role == "system":
-        # As an option, so that it also replaces the configured one.
         options["system"] = turns[0].content
         turns = turns[1:]
     return [{"role": turn.role, "content": turn.content} for turn in turns], options

@@ -1,0 +1,113 @@
+"""The engine's loop: what runs beside what, and whose failure is whose. In a child process, which it ends itself."""
+
+import sys
+import time
+
+import pytest
+
+from localspec.engine.client import EngineProcess
+from localspec.engine.messages import (
+    Ask,
+    Cancel,
+    Compare,
+    Failure,
+    ListPairs,
+    PairList,
+    Pull,
+    Pulled,
+    PullProgress,
+)
+from localspec.events import Notice
+
+WORKSHOP = """
+import time
+from localspec.engine.__main__ import take_pipes
+from localspec.engine.messages import *
+from localspec.engine.server import Server
+
+class Workshop:
+    def perform(self, request, send, cancelled):
+        match request:
+            case Ask():
+                send(Notice(f"answer {request.serial}"))
+            case Pull():
+                send(PullProgress(request.name, "", 0, 0))
+                while not cancelled():
+                    time.sleep(0.005)
+                send(Pulled(request.name, False))
+            case ListPairs():
+                send(PairList(()))
+            case Compare():
+                open("/nowhere/x.gguf")
+
+    def rest(self, awaited):
+        REST
+
+    def cancel(self):
+        pass
+
+    close = cancel
+
+Server(*take_pipes()).serve(Workshop)
+"""
+
+
+@pytest.fixture
+def engine():
+    started = []
+
+    def start(rest="pass"):
+        process = EngineProcess((sys.executable, "-c", WORKSHOP.replace("REST", rest)))
+        process.start()
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.close()
+
+
+def until(engine, kind, seconds=30.0):
+    found = []
+    deadline = time.monotonic() + seconds
+    while not any(isinstance(report, kind) for report in found):
+        assert time.monotonic() < deadline, f"no {kind.__name__} in {found[-3:]}"
+        found += engine.drain()
+        time.sleep(0.005)
+    return found
+
+
+def test_pairs_are_listed_and_replies_made_while_one_is_fetched(engine):
+    process = engine()
+    process.send(Pull(1, "mine"))
+    until(process, PullProgress)
+    process.send(ListPairs())
+    until(process, PairList)
+    process.send(Ask(2, ()))
+    until(process, Notice)
+    process.send(Cancel(1))
+    assert until(process, Pulled)[-1] == Pulled("mine", complete=False)
+
+
+def test_whoever_asks_ends_the_rest_after_the_last_reply(engine):
+    process = engine(rest="while not awaited(): time.sleep(0.005)")
+    for serial in (1, 2, 3):
+        process.send(Ask(serial, ()))
+        assert until(process, Notice)[-1].text == f"answer {serial}"
+        time.sleep(0.05)
+
+
+def test_what_fails_in_a_rest_is_nobodys_failure(engine):
+    process = engine(rest="raise RuntimeError('the clock stands still')")
+    process.send(Ask(1, ()))
+    until(process, Notice)
+    process.send(Ask(2, ()))
+    assert until(process, Notice) == [Notice("answer 2")]
+
+
+def test_a_failure_names_its_request_and_a_file_its_path(engine):
+    process = engine()
+    process.send(Compare(7, ()))
+    failure = until(process, Failure)[-1]
+    assert failure.serial == 7
+    assert failure.what == "/nowhere/x.gguf: No such file or directory"

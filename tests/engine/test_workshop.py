@@ -1,0 +1,73 @@
+"""What the engine process makes of requests, without the process."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from localspec import api, compose
+from localspec.engine.messages import Load, Ready, ReplySettings, Turn
+from localspec.engine.workshop import MANY_CORES, PairWorkshop, call_of
+from localspec.llama.library import lib
+
+CORES = 2 * MANY_CORES
+
+
+@pytest.fixture(autouse=True)
+def many_cores(tmp_path, monkeypatch):
+    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path))
+    for module in (api, compose):
+        monkeypatch.setattr(module, "default_threads", lambda: CORES)
+
+
+def threads_of(request):
+    """Of target and draft, as llama.cpp has them."""
+    workshop, reports = PairWorkshop(), []
+    workshop.perform(request, reports.append, lambda: False)
+    assert isinstance(reports[-1], Ready)
+    engine = workshop._session.engine
+    try:
+        return [lib.llama_n_threads(context._context) for context in (engine.target, engine.draft)]
+    finally:
+        workshop.close()
+
+
+def test_a_tiny_pair_decodes_on_one_thread_however_many_cores_there_are():
+    assert threads_of(Load("demo")) == [1, 1]
+
+
+def test_threads_that_are_set_are_used(monkeypatch, tmp_path):
+    assert threads_of(Load("demo", threads=2)) == [2, 2]
+    (tmp_path / "config.toml").write_text("threads = 3")
+    assert threads_of(Load("demo")) == [3, 3]
+    monkeypatch.setenv("LOCALSPEC_THREADS", "4")
+    assert threads_of(Load("demo")) == [4, 4]
+
+
+def test_a_large_model_leaves_the_terminal_a_core(monkeypatch):
+    monkeypatch.setattr(compose, "SMALL_BYTES", 0)
+    assert threads_of(Load("demo")) == [CORES - 1] * 2
+
+
+def test_elsewhere_all_cores_decode():
+    large = SimpleNamespace(size_bytes=compose.SMALL_BYTES)
+    assert compose.threads_for(large, wanted=None, spare_cores=0) == CORES
+    assert compose.threads_for(large, wanted=None, spare_cores=CORES) == 1
+
+
+def test_no_system_prompt_is_said_so_that_a_configured_one_is_not_used():
+    messages, options = call_of((Turn("user", "Hello"),), ReplySettings())
+    assert messages == [{"role": "user", "content": "Hello"}]
+    assert options["system"] == ""
+
+
+def test_the_configured_system_prompt_is_not_in_a_conversation_without_one(monkeypatch):
+    monkeypatch.setenv("LOCALSPEC_SYSTEM", "Answer in French.")
+    workshop = PairWorkshop()
+    workshop.perform(Load("demo"), lambda _: None, lambda: False)
+    session = workshop._session
+    try:
+        messages, options = call_of((Turn("user", "Hello"),), ReplySettings(max_tokens=2))
+        session.run(messages, **options)
+        assert [message.role for message in session.messages] == ["user", "assistant"]
+    finally:
+        workshop.close()
