@@ -42,8 +42,7 @@ async def retry(screen: "ChatScreen", _argument: str) -> None:
     if index is None:
         screen.notify("There is no message to answer yet.")
         return
-    await screen.exchange.cut(index + 1)
-    await screen.exchange.begin_reply()
+    await screen.exchange.ask_again(index)
 
 
 async def edit(screen: "ChatScreen", _argument: str) -> None:
@@ -100,9 +99,9 @@ async def pull(screen: "ChatScreen", argument: str) -> None:
 
 
 async def restart(screen: "ChatScreen", _argument: str) -> None:
-    if not _busy(screen):
-        screen.app.conductor.load(screen.app.conductor.load_request)
-        screen.refresh_state()
+    await screen.exchange.end("died")
+    screen.app.conductor.load(screen.app.conductor.load_request)
+    screen.refresh_state()
 
 
 async def draft(screen: "ChatScreen", argument: str) -> None:

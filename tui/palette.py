@@ -31,7 +31,7 @@ class CommandProvider(Provider):
         if command.argument and not command.argument.startswith("["):
             screen.prompt.replace_text(f"/{command.name} ")
         else:
-            await screen.run_command(command.name)
+            screen.action_command(command.name)
 
 
 def _title(command: Command) -> str:

@@ -66,12 +66,8 @@ def _take_ready(screen: "ChatScreen", ready: Ready) -> None:
 
 
 async def _take_reply(screen: "ChatScreen", reply: Reply) -> None:
-    turn = screen.app.conductor.turn
-    if turn is None or screen.app.conductor.comparing:
-        return
-    await screen.draw(turn)
-    turn.final = reply.stats
-    await screen.exchange.end(turn.message(reply.finish_reason, reply))
+    if not screen.app.conductor.comparing:  # then it is one of two, and no message
+        await screen.exchange.end(reply.finish_reason, reply)
 
 
 async def _take_failure(screen: "ChatScreen", failure: Failure) -> None:
@@ -79,9 +75,9 @@ async def _take_failure(screen: "ChatScreen", failure: Failure) -> None:
     if conductor.loading:
         conductor.took(failure)
         await _tell_of_failed_load(screen, failure)
-    elif conductor.turn is not None:
+    elif conductor.busy:
+        await screen.exchange.end("failed")
         await screen.remark(failure.what, failure.hint, "error")
-        await screen.exchange.end(conductor.turn.message("failed"))
     screen.refresh_state()
 
 
@@ -95,12 +91,9 @@ async def _tell_of_failed_load(screen: "ChatScreen", failure: Failure) -> None:
 
 async def _take_death(screen: "ChatScreen", death: Died) -> None:
     """What was written stays and is saved; the next message or /restart brings the engine back."""
-    turn = screen.app.conductor.turn
     screen.app.conductor.took(death)
     hint = f"{death.hint}\nnothing is lost: /restart starts it again, and so does the next message"
-    if turn is not None:
-        await screen.draw(turn)
-        await screen.exchange.end(turn.message("died"))
+    await screen.exchange.end("died")
     await screen.remark(death.what, hint.strip(), "error")
     screen.refresh_state()
 

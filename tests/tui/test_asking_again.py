@@ -1,7 +1,82 @@
 """Asking again: retry, edit, and questions whose reply ended without a word."""
 
-from driving import asked, running
+import threading
+
+import pytest
+import scripted_engine
+from driving import asked, cannot_start, running, source
+from localspec.tui.widgets.reply_view import ReplyView
+from localspec.tui.widgets.transcript import UserMessage
 from scripted_engine import Gate
+
+from localspec import conversations
+from localspec.engine.messages import Died, Failure
+
+
+def shown(chat):
+    """The messages on the screen."""
+    messages = [w for w in chat.screen.transcript.children if isinstance(w, UserMessage | ReplyView)]
+    return [source(w) if isinstance(w, ReplyView) else str(w.content) for w in messages]
+
+
+async def reading(chat, text):
+    """Send a message; the engine has read it and says nothing."""
+    await chat.type(text)
+    await chat.until(lambda: chat.app.conductor.turn and chat.app.conductor.turn.prefill)
+
+
+async def held(chat, ask):
+    """Ask, and hold the reply before its first word."""
+    chat.engine.workshop.gate.hold_after = 0
+    await ask()
+    await chat.until(lambda: chat.app.conductor.turn and chat.app.conductor.turn.prefill)
+
+
+async def stopped(chat, ask, _monkeypatch):
+    await held(chat, ask)
+    await chat.pilot.press("escape")
+    await chat.until(lambda: not chat.app.conductor.busy)
+
+
+async def left(chat, ask, _monkeypatch):
+    await held(chat, ask)
+    await chat.pilot.press("ctrl+q")
+    await chat.until(lambda: chat.app._exit)
+
+
+async def failed(chat, ask, _monkeypatch):
+    await held(chat, ask)
+    chat.engine._reports.append(Failure("ContextFull", "It does not fit.", ""))
+    await chat.until(lambda: any("does not fit" in remark for remark in chat.remarks))
+
+
+async def died(chat, ask, _monkeypatch):
+    await held(chat, ask)
+    chat.engine.die(Died("It is gone.", ""))
+    await chat.until(lambda: any("is gone" in remark for remark in chat.remarks))
+
+
+async def said_nothing(chat, ask, monkeypatch):
+    monkeypatch.setattr(scripted_engine, "answer_to", lambda _prompt: ("", ""))
+    await ask()
+    await chat.until(lambda: any("without a word" in remark for remark in chat.remarks))
+
+
+async def found_no_engine(chat, ask, monkeypatch):
+    monkeypatch.setattr(chat.engine, "start", cannot_start)
+    chat.engine.close()
+    await ask()
+    await chat.until(lambda: any("cannot fork" in remark for remark in chat.remarks))
+
+
+END_WITHOUT_A_WORD = {
+    "escape": stopped,
+    "failure": failed,
+    "death": died,
+    "nothing": said_nothing,
+    "no engine": found_no_engine,
+    "quit": left,
+}
 
 
 async def test_a_reply_stopped_before_its_first_word_puts_the_question_back(tmp_path):
@@ -14,6 +89,35 @@ async def test_a_reply_stopped_before_its_first_word_puts_the_question_back(tmp_
         assert chat.saved[0].messages == ()
 
 
+async def test_a_question_without_a_word_of_reply_stays_when_the_prompt_holds_another_text(tmp_path):
+    async with running(tmp_path, gate=Gate(hold_after=0)) as chat:
+        await reading(chat, "why?")
+        await chat.pilot.press(*"next", "escape")
+        await chat.until(lambda: chat.remarks)
+        assert chat.remarks == ["The last message has no reply.\n^r asks for one."]
+        assert chat.screen.prompt.text == "next"
+        assert [m.content for m in chat.saved[0].messages] == ["why?"]
+        assert shown(chat) == ["why?"]
+
+
+@pytest.mark.parametrize("waiting", ["", "next"])
+async def test_a_reply_that_ends_without_a_word_says_so(tmp_path, monkeypatch, waiting):
+    typed = threading.Event()
+    monkeypatch.setattr(scripted_engine, "answer_to", lambda _prompt: ("", "") if typed.wait(20) else None)
+    async with running(tmp_path) as chat:
+        await chat.type("why?")
+        await chat.until(lambda: chat.app.conductor.busy)
+        chat.screen.prompt.replace_text(waiting)
+        typed.set()
+        await chat.until(lambda: chat.remarks)
+        assert chat.remarks == [
+            "The last message has no reply.\n^r asks for one."
+            if waiting
+            else "The reply ended without a word.\nThe message is back in the prompt."
+        ]
+        assert chat.screen.prompt.text == (waiting or "why?")
+
+
 async def test_retry_replaces_the_last_reply(tmp_path):
     async with running(tmp_path) as chat:
         await chat.ask("exact yes")
@@ -22,6 +126,66 @@ async def test_retry_replaces_the_last_reply(tmp_path):
         await chat.until(lambda: len(chat.screen.dialogue.messages) == 2)
         assert [m.content for m in chat.saved[0].messages] == ["exact yes", "yes"]
         assert len(chat.replies) == 1
+
+
+@pytest.mark.parametrize("end", ["escape", "failure", "death", "nothing", "no engine", "quit"])
+async def test_a_reply_stays_when_the_one_that_should_replace_it_brings_no_word(tmp_path, end, monkeypatch):
+    gate = Gate()
+    async with running(tmp_path, gate=gate) as chat:
+        await chat.ask("exact good answer")
+        await END_WITHOUT_A_WORD[end](chat, lambda: chat.pilot.press("ctrl+r"), monkeypatch)
+        assert [m.content for m in chat.saved[0].messages] == ["exact good answer", "good answer"]
+        if end == "quit":
+            return
+        await chat.until(lambda: shown(chat) == ["exact good answer", "good answer"])
+        assert chat.screen.prompt.text == ""
+        assert bool(chat.remarks) == (end != "escape")
+        monkeypatch.undo()
+        gate.hold_after = None
+        await chat.ask("exact next")
+        assert [t.content for t in asked(chat)[-1].turns] == [
+            "exact good answer",
+            "good answer",
+            "exact next",
+        ]
+
+
+@pytest.mark.parametrize("end", ["escape", "failure", "death", "nothing", "no engine"])
+async def test_a_changed_question_without_a_word_of_reply_is_being_changed_again(tmp_path, end, monkeypatch):
+    gate = Gate()
+    async with running(tmp_path, gate=gate) as chat:
+        await chat.ask("exact good answer")
+        await chat.pilot.press("f8")
+        await END_WITHOUT_A_WORD[end](chat, lambda: chat.type("exact better"), monkeypatch)
+        await chat.until(lambda: chat.screen.prompt.text == "exact better")
+        assert [m.content for m in chat.saved[0].messages] == ["exact good answer", "good answer"]
+        await chat.until(lambda: shown(chat) == ["exact good answer", "good answer"])
+        monkeypatch.undo()
+        gate.hold_after = None
+        await chat.pilot.press("enter")
+        await chat.until(lambda: [m.content for m in chat.saved[0].messages] == ["exact better", "better"])
+        await chat.until(lambda: shown(chat) == ["exact better", "better"])
+
+
+async def test_retrying_while_the_reply_is_being_saved_replaces_it_all_the_same(tmp_path, monkeypatch):
+    async with running(tmp_path) as chat:
+        written = threading.Event()
+        write = conversations._write_lines
+
+        def slowly(*arguments):
+            if "assistant" in str(arguments):
+                written.wait(20)
+            write(*arguments)
+
+        monkeypatch.setattr(conversations, "_write_lines", slowly)
+        await chat.type("exact yes")
+        await chat.until(lambda: chat.app.conductor.last_turn and not chat.app.conductor.busy)
+        chat.app.set_timer(0.2, written.set)
+        await chat.pilot.press("ctrl+r")
+        await chat.until(lambda: len(asked(chat)) == 2 and not chat.app.conductor.busy)
+        await chat.until(lambda: chat.replies[-1].has_class("-finished"))
+        assert shown(chat) == ["exact yes", "yes"]
+        assert [m.content for m in chat.saved[0].messages] == ["exact yes", "yes"]
 
 
 async def test_editing_replaces_the_last_question_only_when_it_is_sent(tmp_path):
@@ -40,7 +204,7 @@ async def test_editing_replaces_the_last_question_only_when_it_is_sent(tmp_path)
 async def test_an_unanswered_question_of_a_resumed_conversation_can_be_retried(tmp_path):
     async with running(tmp_path) as chat:
         await chat.ask("exact one")
-        await chat.screen.exchange.cut(1)
+        await chat.screen.dialogue.keep(1)
     async with running(tmp_path, resumed=chat.saved[0]) as chat:
         assert "no reply" in chat.remarks[0]
         await chat.pilot.press("ctrl+r")

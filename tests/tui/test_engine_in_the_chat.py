@@ -1,9 +1,9 @@
 """The engine as the chat meets it: loading a pair, swapping it, dying, starting again."""
 
-from driving import cannot_start, running, source
+from driving import asked, cannot_start, running, source
 from scripted_engine import ESSAY, Gate
 
-from localspec.engine.messages import Died, Load
+from localspec.engine.messages import Cancel, Died, Load
 
 
 async def test_a_dead_engine_costs_nothing_but_a_restart(tmp_path):
@@ -22,6 +22,56 @@ async def test_a_dead_engine_costs_nothing_but_a_restart(tmp_path):
         await chat.ask("exact back")
         assert chat.engine.starts == 2
         assert source(chat.replies[-1]) == "back"
+
+
+def never_stops(chat, monkeypatch):
+    """As if a native call never came back."""
+    send = chat.engine.send
+    monkeypatch.setattr(chat.engine, "send", lambda r: None if isinstance(r, Cancel) else send(r))
+
+
+async def test_restart_ends_a_reply_that_hangs_and_keeps_its_text(tmp_path, monkeypatch):
+    gate = Gate(hold_after=3)
+    async with running(tmp_path, gate=gate) as chat:
+        never_stops(chat, monkeypatch)
+        await chat.type("why?")
+        await chat.until(lambda: chat.app.conductor.turn and chat.app.conductor.turn.tally.cycles == 3)
+        await chat.pilot.press("escape")
+        await chat.type("/restart")
+        await chat.until(lambda: chat.engine.starts == 2)
+        await chat.until(lambda: chat.replies[0].has_class("-finished"))
+        kept = chat.saved[0].messages[1]
+        assert kept.outcome == "died"
+        assert kept.content
+        assert source(chat.replies[0]) == kept.content
+        gate.hold_after = None
+        await chat.ask("exact back")
+        assert [t.content for t in asked(chat)[-1].turns] == ["why?", kept.content, "exact back"]
+
+
+async def test_restart_puts_a_question_that_hangs_unread_back_into_the_prompt(tmp_path, monkeypatch):
+    async with running(tmp_path, gate=Gate(hold_after=0)) as chat:
+        never_stops(chat, monkeypatch)
+        await chat.type("why?")
+        await chat.until(lambda: chat.app.conductor.turn and chat.app.conductor.turn.prefill)
+        await chat.type("/restart")
+        await chat.until(lambda: chat.screen.prompt.text == "why?")
+        await chat.ready()
+        assert chat.saved[0].messages == ()
+
+
+async def test_restart_ends_a_comparison_that_hangs(tmp_path, monkeypatch):
+    gate = Gate()
+    async with running(tmp_path, gate=gate) as chat:
+        await chat.ask("exact hi")
+        never_stops(chat, monkeypatch)
+        gate.hold_after = 0
+        await chat.pilot.press("f9")
+        await chat.until(lambda: chat.app.conductor.comparing)
+        await chat.type("/restart")
+        await chat.until(lambda: chat.engine.starts == 2 and not chat.app.conductor.busy)
+        await chat.ready()
+        assert [m.content for m in chat.saved[0].messages] == ["exact hi", "hi"]
 
 
 async def test_an_engine_that_cannot_start_is_a_remark_and_is_started_by_the_next_message(

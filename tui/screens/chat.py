@@ -14,8 +14,7 @@ from localspec.errors import LocalspecError
 
 from .. import commands, readings, reports
 from ..dialogue import Dialogue
-from ..exchange import Exchange
-from ..live_turn import LiveTurn
+from ..exchange import UNANSWERED, Exchange
 from ..widgets.completion import Completion
 from ..widgets.inspector import Inspector
 from ..widgets.lines import KeyLine, StatusLine, TitleBar
@@ -92,19 +91,15 @@ class ChatScreen(Screen[None]):
             await reports.receive(self, report)
         turn = self.app.conductor.turn
         if turn is not None:
-            await self.draw(turn)
+            await self.exchange.show(turn)
+            self.query_one(Inspector).show(turn)
+            self._show_context(turn.context_tokens)
         for news in self.app.librarian.pump():
             await reports.tell_of_pull(self, news)
         now = readings.reading(self.app.conductor, self.app.conductor.last_turn)
         self.query_one(Meter).show(now)
         sentence = readings.status(self.app.conductor, self.app.librarian.progress)
         self.query_one(StatusLine).show(sentence, split(now))
-
-    async def draw(self, turn: LiveTurn) -> None:
-        """Show the reply as far as it is."""
-        await self.exchange.show(turn)
-        self.query_one(Inspector).show(turn)
-        self._show_context(turn.context_tokens)
 
     async def save_reply(self) -> None:
         """Keep what the running reply has said so far; the program is about to end."""
@@ -125,9 +120,7 @@ class ChatScreen(Screen[None]):
         else:
             self.prompt.clear()
             self.app.remember_prompt(event.text)
-            if self.editing is not None:
-                await self.exchange.cut(self.editing)
-            await self.exchange.ask(event.text)
+            await self.exchange.ask(event.text, instead_of=self.editing)
 
     async def run_command(self, name: str, argument: str = "") -> None:
         """Run a command of the table, whichever way it was asked for."""
@@ -141,8 +134,9 @@ class ChatScreen(Screen[None]):
             await self.remark(str(error), error.hint, "error")
             self.refresh_state()
 
-    async def action_command(self, name: str) -> None:
-        await self.run_command(name)
+    def action_command(self, name: str) -> None:
+        """Run a command as one of the screen's messages: a key would else come into the middle of a tick."""
+        self.call_later(self.run_command, name)
 
     async def open_dialogue(self, dialogue: Dialogue) -> None:
         """Show another conversation."""
@@ -156,7 +150,7 @@ class ChatScreen(Screen[None]):
     async def _show_dialogue(self) -> None:
         await self.transcript.open(self.dialogue.messages)
         if self.dialogue.messages and self.dialogue.messages[-1].role == "user":
-            await self.remark("The last message has no reply.", "^r asks for one.")
+            await self.remark(*UNANSWERED)
 
     async def remark(self, what: str, hint: str = "", kind: str = "note") -> None:
         """Say something in the conversation that is not part of it; before the reply that runs, if one does."""

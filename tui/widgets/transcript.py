@@ -1,6 +1,6 @@
 """The conversation as it scrolls: follows its end until the person scrolls away; old messages leave the screen."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from textual.containers import VerticalScroll
@@ -81,7 +81,7 @@ class Transcript(VerticalScroll):
         self._first = max(0, len(messages) - FEWEST)
         await self.remove_children()
         await self._mount_earlier()
-        await self.mount_all(_widgets(messages[self._first :]))
+        await self.mount_all(map(view_of, messages[self._first :]))
         self.anchor()
 
     async def add(self, widget: Widget, before: Widget | None = None) -> None:
@@ -128,7 +128,7 @@ class Transcript(VerticalScroll):
         self._first = above.start
         anchor = next(child for child in self.children if not isinstance(child, Earlier))
         await self.query(Earlier).remove()
-        await self.mount_all(_widgets(messages[above.start : above.stop]), before=anchor)
+        await self.mount_all(map(view_of, messages[above.start : above.stop]), before=anchor)
         await self._mount_earlier()
         self.scroll_to_widget(anchor, animate=False, top=True)
 
@@ -148,5 +148,6 @@ class Transcript(VerticalScroll):
             await self.mount(Earlier(self._first), before=0)
 
 
-def _widgets(messages: Iterable[Message]) -> list[Widget]:
-    return [UserMessage(m.content) if m.role == "user" else ReplyView(m) for m in messages]
+def view_of(message: Message) -> Widget:
+    """The widget that shows a message."""
+    return UserMessage(message.content) if message.role == "user" else ReplyView(message)
