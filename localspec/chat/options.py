@@ -1,6 +1,7 @@
 """What a caller may ask of one reply: every name once, with its default and its check."""
 
 import math
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, TypedDict
@@ -44,6 +45,7 @@ class ReplyOptions(TypedDict, total=False):
     tool_choice: Literal["auto", "required"]  # may it, or must it
 
 
+_BIASES = "give a dictionary of token ids and numbers: {1234: -5.0}"
 SAMPLING_NAMES = frozenset(f.name for f in fields(Sampling))
 GRAMMAR_NAMES = frozenset({"json_schema", "compact_json", "regex", "grammar", "tools"})
 
@@ -89,8 +91,7 @@ def request_from(options: Mapping[str, Any], defaults: Sampling) -> Request:
         )
     chain = {name: value for name, value in options.items() if name in SAMPLING_NAMES}
     if "logit_bias" in chain:
-        biases = chain["logit_bias"].items()
-        chain["logit_bias"] = tuple(sorted((int(token), float(bias)) for token, bias in biases))
+        chain["logit_bias"] = biases_from(chain["logit_bias"])
     rest = {name: value for name, value in options.items() if name not in SAMPLING_NAMES | GRAMMAR_NAMES}
     stop = rest.pop("stop", ())
     depth = rest.pop("depth", "auto")
@@ -106,13 +107,35 @@ def request_from(options: Mapping[str, Any], defaults: Sampling) -> Request:
     return request
 
 
+def biases_from(given: object) -> tuple[tuple[int, float], ...]:
+    """Tokens and what is added to their logits, by token; raises BadSetting."""
+    if not isinstance(given, Mapping):
+        raise BadSetting(f"logit_bias is of type {type(given).__name__}", hint=_BIASES)
+    return tuple(sorted(_bias_from(token, bias) for token, bias in given.items()))
+
+
+def _bias_from(token: Any, bias: Any) -> tuple[int, float]:  # noqa: ANN401  whatever a caller gave
+    try:
+        # JSON has only texts as keys.
+        found = int(token) if isinstance(token, str) else operator.index(token), float(bias)
+    except (TypeError, ValueError, OverflowError):
+        found = -1, 0.0
+    if not is_count(found[0], at_least=0, below=2**31):
+        raise BadSetting(f"logit_bias gives {token!r} a bias of {bias!r}", hint=_BIASES)
+    return found
+
+
 def grammar_from(options: Mapping[str, Any]) -> Grammar | None:
     """What the answer must match; BadSetting where more than one thing is asked."""
-    given = [name for name in ("json_schema", "regex", "grammar", "tools") if options.get(name)]
+    given = [name for name in ("json_schema", "regex", "grammar") if name in options]
+    given += ["tools"] if options.get("tools") else []
     if len(given) > 1:
         raise BadSetting(f"{given[0]} and {given[1]} are both given", hint="give one of them")
+    compact = options.get("compact_json", True)
+    if not isinstance(compact, bool):
+        raise BadSetting(f"compact_json is {compact!r}", hint="give True or False")
     if "json_schema" in options:
-        return json_grammar(options["json_schema"], compact=options.get("compact_json", True))
+        return json_grammar(options["json_schema"], compact=compact)
     if "regex" in options:
         return regex_grammar(options["regex"])
     return written_grammar(options["grammar"]) if "grammar" in options else None
@@ -123,6 +146,15 @@ def check(request: Request) -> None:
     for name, value in (("speculate", request.speculate), ("think", request.think)):
         if value is not None and not isinstance(value, bool):
             raise BadSetting(f"{name} is {value!r}", hint="give True or False")
+    if request.system is not None and not isinstance(request.system, str):
+        raise BadSetting(f"system is of type {type(request.system).__name__}", hint="give a text")
+    if not isinstance(request.template_arguments, Mapping) or not all(
+        isinstance(name, str) for name in request.template_arguments
+    ):
+        raise BadSetting(
+            f"template_arguments is {request.template_arguments!r}",
+            hint="give a dictionary of the template's variables by name",
+        )
     if request.max_tokens is not None and not is_count(request.max_tokens, at_least=1):
         raise BadSetting(f"max_tokens is {request.max_tokens!r}", hint="give a whole number of at least 1")
     if request.depth is not None and not is_count(request.depth, at_least=0):

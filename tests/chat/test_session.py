@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from localspec.chat.messages import Message
+from localspec.chat.options import request_from
 from localspec.chat.session import Engine, Session
 from localspec.chat.template import ChatTemplate
 from localspec.drafting import PairDrafting
@@ -301,6 +302,12 @@ def test_the_same_seed_gives_the_same_reply_and_no_seed_a_fresh_one(rule):
     assert len(fresh) == 3
 
 
+def test_biases_may_name_tokens_as_json_does():
+    request = request_from({"logit_bias": {"7": -1, 5: float("-inf")}}, Sampling())
+    assert request.sampling.logit_bias == ((5, float("-inf")), (7, -1.0))
+    assert request_from({"logit_bias": {}}, Sampling()).sampling.logit_bias == ()
+
+
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
@@ -317,6 +324,19 @@ def test_the_same_seed_gives_the_same_reply_and_no_seed_a_fresh_one(rule):
         ({"speculate": "no"}, "speculate"),
         ({"think": 3}, "think"),
         ({"top_p": float("nan")}, "top_p"),
+        ({"logit_bias": {"the": -1}}, "logit_bias gives 'the'"),
+        ({"logit_bias": {1.5: -1}}, "logit_bias"),
+        ({"logit_bias": {5: "much"}}, "logit_bias"),
+        ({"logit_bias": {10**20: 1}}, "logit_bias"),
+        ({"logit_bias": {5: 10**400}}, "logit_bias"),
+        ({"logit_bias": [(1, 2)]}, "logit_bias is of type list"),
+        ({"template_arguments": 3}, "template_arguments"),
+        ({"template_arguments": {1: 2}}, "template_arguments"),
+        ({"system": 3}, "system is of type int"),
+        ({"json_schema": {}, "regex": "a"}, "json_schema and regex"),
+        ({"json_schema": "", "grammar": ""}, "json_schema and grammar"),
+        ({"regex": ""}, "regular expression"),
+        ({"compact_json": "no", "json_schema": {}}, "compact_json"),
     ],
 )
 def test_a_wrong_option_is_named(options, complaint):
