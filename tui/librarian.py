@@ -66,6 +66,8 @@ class Librarian:
                 self.progress = None
                 self._news.append(report)
                 self._refresh_if_possible()
+            case Failure(serial=0):  # of a list
+                self._tell(report)
             case Failure():
                 self._end_with(report)
             case Died():
@@ -81,6 +83,9 @@ class Librarian:
 
     def _end_with(self, failure: Failure) -> None:
         self.progress = None
+        self._tell(failure)
+
+    def _tell(self, failure: Failure) -> None:
         self.rows = self.rows or ()
         self._news.append(failure)
 

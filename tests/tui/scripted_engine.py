@@ -215,6 +215,9 @@ class ScriptedWorkshop:
         self.asked: list[Request] = []
         self.pulled: set[str] = set()
 
+    def rest(self, awaited: Callable[[], bool]) -> None:
+        pass
+
     def cancel(self) -> None:
         pass
 
@@ -360,7 +363,7 @@ class ScriptedEngine:
             try:
                 self.workshop.perform(request, reports.append, stop)
             except LocalspecError as error:
-                reports.append(Failure(type(error).__name__, str(error), error.hint))
+                reports.append(Failure(type(error).__name__, str(error), error.hint, serial or 0))
 
 
 if __name__ == "__main__":
