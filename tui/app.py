@@ -62,6 +62,7 @@ class ChatApp(App[None]):
         self.librarian = Librarian(setup.make_engine)
         self.prompt_history = PromptHistory.load(setup.folder / "prompts.jsonl")
         self.preferences: Preferences = preferences.load(setup.folder / "chat.json")
+        self._remembering = asyncio.Lock()  # what was chosen last is what stays
         self.register_theme(themes.LOCALSPEC)
         wanted = setup.theme or self.preferences.theme
         self.theme = wanted if wanted in self.available_themes else themes.LOCALSPEC.name
@@ -110,7 +111,8 @@ class ChatApp(App[None]):
     def _in_background(self, work: Callable[..., None], *arguments: object) -> None:
         async def attempt() -> None:
             try:
-                await asyncio.to_thread(work, *arguments)
+                async with self._remembering:
+                    await asyncio.to_thread(work, *arguments)
             except OSError as error:
                 self.notify(f"Could not be remembered: {error}.", severity="warning")
 

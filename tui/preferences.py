@@ -1,10 +1,11 @@
 """What the person at the terminal chose and wants to find again: kept beside the conversations, not in config.toml."""
 
 import json
-import os
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from pathlib import Path
+
+from localspec.files import write_text_atomically
 
 
 class TokenStyle(StrEnum):
@@ -36,7 +37,4 @@ def load(path: Path) -> Preferences:
 
 def save(path: Path, preferences: Preferences) -> None:
     """Replace the file in one step. Raises OSError."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    draft = path.with_suffix(".part")
-    draft.write_text(json.dumps(asdict(preferences), indent=1), "utf-8")
-    os.replace(draft, path)
+    write_text_atomically(path, json.dumps(asdict(preferences), indent=1))

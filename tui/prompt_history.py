@@ -4,7 +4,7 @@ import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 LIMIT: Final = 500
 LONGEST: Final = 20_000  # characters; a pasted book is not worth recalling
@@ -21,12 +21,12 @@ class PromptHistory:
 
     @classmethod
     def load(cls, path: Path) -> "PromptHistory":
-        entries: list[str] = []
+        """The last prompts from a file; lines that a crash cut short are skipped."""
         try:
-            lines = path.read_text("utf-8").splitlines()[-LIMIT:]
-            entries = [text for line in lines if isinstance(text := json.loads(line), str)]
-        except (OSError, ValueError):
-            pass  # a lost history is no reason to keep anyone from typing
+            lines = path.read_bytes().split(b"\n")
+        except OSError:
+            lines = []  # a lost history is no reason to keep anyone from typing
+        entries = [text for line in lines if (text := _text(line)) is not None][-LIMIT:]
         return cls(path, entries, len(entries))
 
     def add(self, text: str) -> None:
@@ -53,6 +53,24 @@ class PromptHistory:
 
     def _write(self, path: Path, text: str) -> None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        with os.fdopen(descriptor, "ab") as file:
-            file.write(json.dumps(text).encode() + b"\n")
+        # O_BINARY keeps Windows from turning the newlines into pairs.
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
+        with os.fdopen(os.open(path, flags, 0o600), "a+b") as file:
+            # A line that a crash cut short stays alone.
+            start = b"\n" if _ends_inside_a_line(file) else b""
+            file.write(start + json.dumps(text).encode() + b"\n")
+
+
+def _text(line: bytes) -> str | None:
+    try:
+        text = json.loads(line)
+    except ValueError:
+        return None
+    return text if isinstance(text, str) else None
+
+
+def _ends_inside_a_line(file: BinaryIO) -> bool:
+    if file.seek(0, os.SEEK_END) == 0:
+        return False
+    file.seek(-1, os.SEEK_END)
+    return file.read(1) != b"\n"

@@ -1,6 +1,4 @@
-"""What commands set and show: sampling, drafting, theme, token style, inspector, comparison."""
-
-import asyncio
+"""What commands set and show: sampling, drafting, comparison, inspector."""
 
 import pytest
 from driving import asked, running
@@ -29,17 +27,6 @@ async def test_a_bad_argument_is_refused_with_a_sentence(tmp_path, command):
         await chat.type(command)
         await chat.until(lambda: chat.notices)
         assert chat.app.conductor.settings == before
-
-
-async def test_the_choice_of_theme_and_token_style_is_remembered(tmp_path):
-    async with running(tmp_path) as chat:
-        await chat.type("/theme nord")
-        await chat.type("/tokens strong")
-        await chat.until(lambda: '"strong"' in (tmp_path / "chat.json").read_text("utf-8"))
-        await asyncio.sleep(0)
-    async with running(tmp_path) as chat:
-        assert chat.app.theme == "nord"
-        assert chat.app.preferences.tokens == "strong"
 
 
 async def test_compare_shows_both_speeds_and_the_first_difference(tmp_path):

@@ -1,0 +1,94 @@
+"""What is found again after a crash or a new start: earlier prompts, theme and token style."""
+
+import json
+import os
+import stat
+import sys
+import threading
+import time
+
+import pytest
+from driving import running
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from localspec.tui.prompt_history import LIMIT, PromptHistory
+
+from localspec.tui import preferences
+
+PROMPTS = ["one", "zwei\n drei", "漢字 🙂"]
+
+
+def written(folder):
+    path = folder / "data" / "prompts.jsonl"
+    history = PromptHistory.load(path)
+    for text in PROMPTS:
+        history.add(text)
+    return path
+
+
+@settings(max_examples=40)
+@given(cut=st.integers(1, 80))
+def test_a_history_cut_anywhere_loses_at_most_its_last_prompts_and_can_be_continued(tmp_path_factory, cut):
+    path = written(tmp_path_factory.mktemp("h"))
+    whole = path.read_bytes()
+    path.write_bytes(whole[: max(0, len(whole) - cut)])
+    whole_lines = path.read_bytes().count(b"\n")
+    PromptHistory.load(path).add("and now?")
+    entries = PromptHistory.load(path).entries
+    assert entries[:whole_lines] == PROMPTS[:whole_lines]
+    assert entries[-1] == "and now?"
+
+
+@pytest.mark.parametrize("damage", [b'"torn pro\n', b"\xff\xfe\n", b"[1]\n", b"\n", b'{"a": "b"}\n'])
+def test_a_damaged_line_costs_nothing_but_itself(tmp_path, damage):
+    path = written(tmp_path)
+    first, *rest = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(first + damage + b"".join(rest))
+    assert PromptHistory.load(path).entries == PROMPTS
+
+
+def test_only_the_newest_prompts_are_recalled(tmp_path):
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("".join(json.dumps(f"p{n}") + "\n" for n in range(LIMIT + 5)), "utf-8")
+    assert PromptHistory.load(path).entries == [f"p{n}" for n in range(5, LIMIT + 5)]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX permission bits")
+def test_what_was_typed_and_chosen_belongs_to_its_owner_only(tmp_path):
+    old = os.umask(0)
+    try:
+        path = written(tmp_path)
+        preferences.save(path.with_name("chat.json"), preferences.Preferences())
+    finally:
+        os.umask(old)
+    modes = {stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
+    assert (stat.S_IMODE(path.parent.stat().st_mode), modes) == (0o700, {0o600})
+
+
+async def test_the_choice_made_last_is_the_one_that_is_remembered(tmp_path, monkeypatch):
+    writing = threading.Lock()
+    save = preferences.save
+    seconds = iter([0.3, 0.0])
+
+    def slowly_at_first(path, chosen):
+        assert writing.acquire(blocking=False), "two threads write one file"
+        time.sleep(next(seconds))
+        save(path, chosen)
+        writing.release()
+
+    monkeypatch.setattr(preferences, "save", slowly_at_first)
+    async with running(tmp_path) as chat:
+        await chat.pilot.press("f2", "f2")
+        await chat.until(lambda: chat.app.preferences.tokens == "off")
+        await chat.app.workers.wait_for_complete()
+        assert preferences.load(tmp_path / "chat.json").tokens == "off"
+
+
+async def test_the_choice_of_theme_and_token_style_is_remembered(tmp_path):
+    async with running(tmp_path) as chat:
+        await chat.type("/theme nord")
+        await chat.type("/tokens strong")
+        await chat.until(lambda: preferences.load(tmp_path / "chat.json").tokens == "strong")
+    async with running(tmp_path) as chat:
+        assert chat.app.theme == "nord"
+        assert chat.app.preferences.tokens == "strong"
