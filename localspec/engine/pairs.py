@@ -6,6 +6,7 @@ from pathlib import Path
 
 from localspec.engine.messages import PairList, PairRow, Pulled, PullProgress
 from localspec.engine.server import Cancelled, Send
+from localspec.files import write_text_atomically
 from localspec.models.devices import last_devices
 from localspec.models.download import pull as fetch
 from localspec.models.estimate import file_bytes, fit, memory_needed
@@ -53,7 +54,7 @@ def pull(name: str, send: Send, cancelled: Cancelled) -> None:
 
 def measured_speedups() -> dict[str, float]:
     """By pair, how much faster than plain it was here; damaged entries are as if never measured."""
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, TypeError, AttributeError):
         values = json.loads(_speedups_file().read_text("utf-8"))
         return {str(name): float(value) for name, value in values.items()}
     return {}
@@ -62,10 +63,8 @@ def measured_speedups() -> dict[str, float]:
 def remember_speedup(name: str, speedup: float) -> None:
     """Keep a measured speed-up for the picker; a disk that is full loses it and nothing else."""
     known = measured_speedups() | {name: round(speedup, 3)}
-    path = _speedups_file()
     with suppress(OSError):
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.write_text(json.dumps(known), "utf-8")
+        write_text_atomically(_speedups_file(), json.dumps(known))
 
 
 def _speedups_file() -> Path:
