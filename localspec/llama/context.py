@@ -4,7 +4,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -30,11 +30,6 @@ _KV_TYPES = {
     "q4_0": lib.GGML_TYPE_Q4_0,
     "iq4_nl": lib.GGML_TYPE_IQ4_NL,
 }
-_FLASH = {
-    "auto": lib.LLAMA_FLASH_ATTN_TYPE_AUTO,
-    "on": lib.LLAMA_FLASH_ATTN_TYPE_ENABLED,
-    "off": lib.LLAMA_FLASH_ATTN_TYPE_DISABLED,
-}
 
 
 class Context:
@@ -46,19 +41,17 @@ class Context:
         *,
         length: int,
         threads: int | None = None,
-        batch_threads: int | None = None,
         batch_size: int | None = None,
         rows_max: int = 9,
         kv_type_k: str = "f16",
         kv_type_v: str = "f16",
-        flash_attention: Literal["auto", "on", "off"] = "auto",
         snapshots: int = 0,
         candidates: Callable[[np.ndarray, np.ndarray], Any] | None = None,
         vocabulary: int | None = None,
     ) -> None:
         """Room for `length` tokens; raises BadModelFile, BadSetting, NotEnoughMemory or BackendFailure.
 
-        threads, batch_threads: for single tokens and for batches; None is the physical cores.
+        threads: on the CPU; None is the physical cores.
         batch_size: tokens in one call into llama.cpp, so the chunks of a prompt; None is 512 with a
             GPU and 128 without, where a chunk can take seconds and cannot be cancelled (3 to 5 % slower).
         rows_max: the most rows that one decode may ask for, so depth + 1.
@@ -69,13 +62,12 @@ class Context:
         """
         if not model.generates_text:
             raise BadModelFile(f"{model.name} does not generate text", hint="use a model with a decoder only")
-        params = _params(length, kv_type_k, kv_type_v, flash_attention)
+        params = _params(length, kv_type_k, kv_type_v)
         chunk = batch_size or (_GPU_CHUNK if model.uses_gpu else _CPU_CHUNK)
         params.n_batch = params.n_ubatch = min(max(chunk, rows_max), length)
         params.n_outputs_max = params.n_outputs_max_per_seq = rows_max
         params.n_rs_seq = snapshots  # llama.cpp makes it 0 for architectures that cannot
-        params.n_threads = thread_count(threads)
-        params.n_threads_batch = thread_count(batch_threads or params.n_threads)
+        params.n_threads = params.n_threads_batch = thread_count(threads)
         forget_log_errors()
         pointer = lib.llama_init_from_model(model.pointer, params)
         if not pointer:
@@ -238,25 +230,16 @@ def _free(pointer: Any, top_k: TopK, _model: Model) -> None:  # noqa: ANN401  a 
     top_k.free()
 
 
-def _params(length: int, kv_type_k: str, kv_type_v: str, flash_attention: str) -> Any:  # noqa: ANN401  a C struct
+def _params(length: int, kv_type_k: str, kv_type_v: str) -> Any:  # noqa: ANN401  a C struct
     """Context parameters from checked settings."""
     if not 1 <= length <= _LONGEST:
         raise BadSetting(f"a context cannot have {length} tokens", hint=f"use 1 to {_LONGEST}")
     for name in (kv_type_k, kv_type_v):
         if name not in _KV_TYPES:
             raise BadSetting(f"no KV cache type called {name!r}", hint=f"there are: {', '.join(_KV_TYPES)}")
-    if flash_attention not in _FLASH:
-        raise BadSetting(
-            f"flash attention cannot be {flash_attention!r}", hint=f"use one of: {', '.join(_FLASH)}"
-        )
-    if flash_attention == "off" and kv_type_v not in ("f32", "f16", "bf16"):
-        raise BadSetting(
-            "a quantised V cache needs flash attention", hint="use --flash-attention auto, or type f16"
-        )
     params = lib.llama_context_default_params()
     params.n_ctx = length
     params.type_k, params.type_v = _KV_TYPES[kv_type_k], _KV_TYPES[kv_type_v]
-    params.flash_attn_type = _FLASH[flash_attention]
     params.swa_full = True  # a window-sized cache cannot step back across the window's edge
     params.no_perf = True
     return params

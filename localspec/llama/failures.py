@@ -52,7 +52,7 @@ def context_failure(name: str, length: int, log: Sequence[str]) -> LocalspecErro
         )
     return BackendFailure(
         f"llama.cpp cannot make a context for {name}: {reason(log)}",
-        hint="try --flash-attention auto, KV cache type f16 and a shorter context",
+        hint="try another cache type (--kv-type f16) and a shorter context (--context)",
     )
 
 

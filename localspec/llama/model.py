@@ -27,8 +27,6 @@ class Model:
         path: Path,
         *,
         gpu_layers: int | None = None,
-        mmap: bool = True,
-        vocab_only: bool = False,
         no_alloc: bool = False,
         device: str | None = None,
     ) -> None:
@@ -41,8 +39,9 @@ class Model:
         check_model_file(path)
         self.path = path
         # The parameters point into the handles, which have to live until the model is loaded.
-        params, _handles = _model_params(gpu_layers, mmap and not no_alloc, vocab_only, device)
-        params.no_alloc = no_alloc
+        params, _handles = _model_params(gpu_layers, device)
+        if no_alloc:
+            params.no_alloc, params.load_mode = True, lib.LLAMA_LOAD_MODE_NONE
         forget_log_errors()
         pointer = lib.llama_model_load_from_file(os.fsencode(path), params)
         if not pointer:
@@ -102,13 +101,9 @@ class Model:
         self.close()
 
 
-def _model_params(
-    gpu_layers: int | None, mmap: bool, vocab_only: bool, device: str | None
-) -> tuple[Any, Any]:
+def _model_params(gpu_layers: int | None, device: str | None) -> tuple[Any, Any]:
     """The parameters, and the device handles that they point into."""
     params = lib.llama_model_default_params()
-    params.vocab_only = vocab_only
-    params.load_mode = lib.LLAMA_LOAD_MODE_AUTO if mmap else lib.LLAMA_LOAD_MODE_NONE
     params.split_mode = lib.LLAMA_SPLIT_MODE_NONE  # the whole model on one device
     chosen = _chosen_gpu(gpu_layers, device)
     if chosen is None:

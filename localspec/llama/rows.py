@@ -55,7 +55,7 @@ class TopRows:
         """Wait for the computation and view its rows; llama_get_logits would now return something else."""
         k = _get_top_ids_count(context, -count)
         if not k:
-            raise BackendFailure("llama.cpp returned no candidates", hint="switch backend top-k off")
+            raise BackendFailure("llama.cpp returned no candidates", hint="run it on the CPU: --gpu-layers 0")
         ids = _array(_get_top_ids(context, -count), ctypes.c_int32, (count, k), self._vocab_size)
         logits = _array(_get_top_logits(context, -count), ctypes.c_float, (count, k), self._vocab_size)
         _check_finite(logits[-1])

@@ -41,10 +41,10 @@ def gguf_vocabularies():
 
 @pytest.fixture(scope="module", params=gguf_vocabularies(), ids=lambda path: path.stem)
 def real(request):
-    from localspec.llama.model import Model
+    from tests.gguf.loaded import vocabulary_of
 
-    with Model(request.param, vocab_only=True) as model:
-        yield model.vocab
+    with vocabulary_of(request.param) as vocabulary:
+        yield vocabulary
 
 
 def test_clean_content_is_tokenised_with_the_whole_prompt():

@@ -322,8 +322,6 @@ def test_after_ctrl_c_at_any_line_the_cache_is_what_it_says(context, tokens, sha
         {"length": 0},
         {"length": 2**31},
         {"kv_type_k": "q9"},
-        {"flash_attention": "maybe"},
-        {"flash_attention": "off", "kv_type_v": "q8_0"},
     ],
 )
 def test_settings_that_cannot_be_used_are_named(load, settings):

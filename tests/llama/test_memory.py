@@ -18,7 +18,7 @@ room = {room}
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + room, used + room))
 try:
-    with Model(Path(sys.argv[1]), mmap=False) as model, Context(model, length={length}, threads=1) as context:
+    with Model(Path(sys.argv[1])) as model, Context(model, length={length}, threads=1) as context:
         context.decode([1], 1)
 except NotEnoughMemory as error:
     print(error, "|", error.hint)

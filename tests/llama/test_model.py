@@ -41,17 +41,6 @@ def test_models_whose_state_cannot_step_back_say_so(load, architecture, recurren
     assert model.can_roll_back == (not recurrent and not hybrid)
 
 
-def test_only_the_vocabulary_can_be_loaded(tiny_gguf):
-    with Model(tiny_gguf(vocab_size=400), vocab_only=True) as model:
-        assert model.vocab.size == 400
-        assert model.architecture == "llama"
-
-
-def test_without_mapping_the_model_is_the_same(tiny_gguf):
-    with Model(tiny_gguf(), mmap=False) as model, Context(model, length=64) as context:
-        assert len(context.decode([1, 2], 1)) == 1
-
-
 def test_a_draft_with_little_noise_agrees_with_its_target(context, tokens):
     """What the test library's `noise` is for."""
     target, near, far = context(), context(noise=0.02), context(noise=1.0)

@@ -4,8 +4,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec.llama.model import Model
-
 SHAPES = {"bpe": {}, "spm": {"vocab": "spm"}, "large": {"vocab_size": 128_256, "tied": True, "embedding": 32}}
 
 
@@ -95,8 +93,3 @@ def test_a_token_outside_the_vocabulary_is_our_own_bug(load, token):
 def test_text_that_is_not_unicode_is_replaced(load):
     vocab = load().vocab
     assert b"".join(map(vocab.piece, vocab.tokenize("a\udce9b", parse_special=False))) == b"a?b"
-
-
-def test_a_vocabulary_works_without_weights(tiny_gguf):
-    with Model(tiny_gguf(), vocab_only=True) as model:
-        assert model.vocab.tokenize("hi", parse_special=False)

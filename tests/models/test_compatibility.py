@@ -26,14 +26,14 @@ class InLlamaCpp:
 
     def __init__(self, path: Path) -> None:
         from localspec.llama.library import lib
-        from localspec.llama.model import Model
+        from tests.gguf.loaded import vocabulary_of
 
-        self.model = Model(path, vocab_only=True)
-        vocab = lib.llama_model_get_vocab(self.model.pointer)
-        self.kind = lib.llama_vocab_type(vocab)
-        self.adds = (bool(lib.llama_vocab_get_add_bos(vocab)), bool(lib.llama_vocab_get_add_eos(vocab)))
-        self.ids = (lib.llama_vocab_bos(vocab), lib.llama_vocab_eos(vocab))
-        self.texts = [lib.llama_vocab_get_text(vocab, i) for i in range(lib.llama_vocab_n_tokens(vocab))]
+        with vocabulary_of(path) as vocabulary:
+            vocab = vocabulary._vocab
+            self.kind = lib.llama_vocab_type(vocab)
+            self.adds = (bool(lib.llama_vocab_get_add_bos(vocab)), bool(lib.llama_vocab_get_add_eos(vocab)))
+            self.ids = (lib.llama_vocab_bos(vocab), lib.llama_vocab_eos(vocab))
+            self.texts = [lib.llama_vocab_get_text(vocab, i) for i in range(vocabulary.size)]
 
     def accepts(self, draft: "InLlamaCpp") -> bool:
         if self.kind != draft.kind or self.adds != draft.adds:

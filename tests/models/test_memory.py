@@ -173,7 +173,7 @@ def really_loaded(path, length, kv_type) -> dict[str, float]:
     logger.setLevel(logging.INFO)
     try:
         with (
-            Model(path, mmap=False) as model,
+            Model(path) as model,
             Context(model, length=length, kv_type_k=kv_type, kv_type_v=kv_type, rows_max=9),
         ):
             pass
