@@ -195,7 +195,9 @@ async def load(screen: "ChatScreen", argument: str) -> None:
 
 async def open_conversation(screen: "ChatScreen", conversation: conversations.Conversation) -> None:
     """Go on with a conversation, on the pair that is loaded."""
-    await screen.open_dialogue(Dialogue.resume(conversation))
+    if conversation.path == screen.dialogue.journal.path:
+        return
+    await screen.open_dialogue(Dialogue.resume(conversation.path))
     if conversation.lost_lines:
         await screen.remark(
             f"{conversation.lost_lines} line(s) of {conversation.path.name} were cut short by a crash."

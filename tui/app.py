@@ -59,6 +59,9 @@ class ChatApp(App[None]):
         self.conversations = setup.folder / "conversations"
         self.conductor = Conductor(setup.engine, setup.load, setup.settings)
         self.conductor.load(setup.load, started=True)
+        self._first = (
+            Dialogue.resume(setup.resumed.path) if setup.resumed else self.new_dialogue(setup.system)
+        )
         self.librarian = Librarian(setup.make_engine)
         self.prompt_history = PromptHistory.load(setup.folder / "prompts.jsonl")
         self.preferences: Preferences = preferences.load(setup.folder / "chat.json")
@@ -68,9 +71,7 @@ class ChatApp(App[None]):
         self.theme = wanted if wanted in self.available_themes else themes.LOCALSPEC.name
 
     def get_default_screen(self) -> Screen[None]:
-        if self.setup.resumed is not None:
-            return ChatScreen(Dialogue.resume(self.setup.resumed))
-        return ChatScreen(self.new_dialogue(self.setup.system))
+        return ChatScreen(self._first)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """None of Textual's own: the one table has what they do."""
@@ -158,7 +159,7 @@ class ChatApp(App[None]):
 
 
 def chat(setup: Setup) -> int:
-    """Run the chat until the person leaves; the exit code. Raises BadSetting for an unknown theme."""
+    """Run the chat until the person leaves; the exit code. Raises BadSetting for an unknown theme, ConversationInUse."""
     app = ChatApp(setup)
     if setup.theme:
         themes.check(setup.theme, app.available_themes)

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from localspec.conversations import Conversation, Journal, Message
+from localspec import conversations
+from localspec.conversations import Journal, Message
 from localspec.engine.messages import Turn
 
 
@@ -24,8 +25,14 @@ class Dialogue:
         return cls(Journal.new(folder, pair, system))
 
     @classmethod
-    def resume(cls, conversation: Conversation) -> "Dialogue":
-        return cls(Journal.resume(conversation), list(conversation.messages))
+    def resume(cls, path: Path) -> "Dialogue":
+        """Go on with a conversation. Raises ConversationInUse, BrokenConversation."""
+        journal, conversation = conversations.resume(path)
+        return cls(journal, list(conversation.messages))
+
+    def close(self) -> None:
+        """Let others open the conversation."""
+        self.journal.close()
 
     async def add(self, message: Message) -> None:
         """Save a message, then hold it. Raises OSError, and holds it all the same."""

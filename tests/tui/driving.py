@@ -11,7 +11,7 @@ from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.sessions import SessionsScreen
 from localspec.tui.widgets.reply_view import Footer, ReplyView
 from localspec.tui.widgets.segment import Segment
-from localspec.tui.widgets.transcript import Remark
+from localspec.tui.widgets.transcript import Remark, UserMessage
 from scripted_engine import Gate, Pace, ScriptedEngine, ScriptedWorkshop
 from textual.pilot import Pilot
 from textual.widgets import DataTable
@@ -116,6 +116,12 @@ def source(reply: ReplyView) -> str:
 
 def footer(reply: ReplyView) -> str:
     return "".join(str(footer.content) for footer in reply.query(Footer))
+
+
+def messages(chat: Chat) -> list[str]:
+    """The messages on the screen."""
+    shown = [w for w in chat.screen.transcript.children if isinstance(w, UserMessage | ReplyView)]
+    return [source(w) if isinstance(w, ReplyView) else str(w.content) for w in shown]
 
 
 def asked(chat: Chat) -> list[Ask]:

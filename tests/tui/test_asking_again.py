@@ -4,19 +4,11 @@ import threading
 
 import pytest
 import scripted_engine
-from driving import asked, cannot_start, running, source
-from localspec.tui.widgets.reply_view import ReplyView
-from localspec.tui.widgets.transcript import UserMessage
+from driving import asked, cannot_start, messages, running
 from scripted_engine import Gate
 
 from localspec import conversations
 from localspec.engine.messages import Died, Failure
-
-
-def shown(chat):
-    """The messages on the screen."""
-    messages = [w for w in chat.screen.transcript.children if isinstance(w, UserMessage | ReplyView)]
-    return [source(w) if isinstance(w, ReplyView) else str(w.content) for w in messages]
 
 
 async def reading(chat, text):
@@ -97,7 +89,7 @@ async def test_a_question_without_a_word_of_reply_stays_when_the_prompt_holds_an
         assert chat.remarks == ["The last message has no reply.\n^r asks for one."]
         assert chat.screen.prompt.text == "next"
         assert [m.content for m in chat.saved[0].messages] == ["why?"]
-        assert shown(chat) == ["why?"]
+        assert messages(chat) == ["why?"]
 
 
 @pytest.mark.parametrize("waiting", ["", "next"])
@@ -137,7 +129,7 @@ async def test_a_reply_stays_when_the_one_that_should_replace_it_brings_no_word(
         assert [m.content for m in chat.saved[0].messages] == ["exact good answer", "good answer"]
         if end == "quit":
             return
-        await chat.until(lambda: shown(chat) == ["exact good answer", "good answer"])
+        await chat.until(lambda: messages(chat) == ["exact good answer", "good answer"])
         assert chat.screen.prompt.text == ""
         assert bool(chat.remarks) == (end != "escape")
         monkeypatch.undo()
@@ -159,12 +151,12 @@ async def test_a_changed_question_without_a_word_of_reply_is_being_changed_again
         await END_WITHOUT_A_WORD[end](chat, lambda: chat.type("exact better"), monkeypatch)
         await chat.until(lambda: chat.screen.prompt.text == "exact better")
         assert [m.content for m in chat.saved[0].messages] == ["exact good answer", "good answer"]
-        await chat.until(lambda: shown(chat) == ["exact good answer", "good answer"])
+        await chat.until(lambda: messages(chat) == ["exact good answer", "good answer"])
         monkeypatch.undo()
         gate.hold_after = None
         await chat.pilot.press("enter")
         await chat.until(lambda: [m.content for m in chat.saved[0].messages] == ["exact better", "better"])
-        await chat.until(lambda: shown(chat) == ["exact better", "better"])
+        await chat.until(lambda: messages(chat) == ["exact better", "better"])
 
 
 async def test_retrying_while_the_reply_is_being_saved_replaces_it_all_the_same(tmp_path, monkeypatch):
@@ -184,7 +176,7 @@ async def test_retrying_while_the_reply_is_being_saved_replaces_it_all_the_same(
         await chat.pilot.press("ctrl+r")
         await chat.until(lambda: len(asked(chat)) == 2 and not chat.app.conductor.busy)
         await chat.until(lambda: chat.replies[-1].has_class("-finished"))
-        assert shown(chat) == ["exact yes", "yes"]
+        assert messages(chat) == ["exact yes", "yes"]
         assert [m.content for m in chat.saved[0].messages] == ["exact yes", "yes"]
 
 

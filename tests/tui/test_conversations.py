@@ -2,6 +2,7 @@
 
 import os
 import stat
+import subprocess
 import sys
 
 import pytest
@@ -9,10 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localspec import conversations
-from localspec.conversations import BrokenConversation, Journal, Message, Numbers
+from localspec.conversations import BrokenConversation, ConversationInUse, Journal, Message, Numbers
 
 QUESTION = Message("user", "why is\nthe sky blue?")
 ANSWER = Message("assistant", "scattering", "hm", 3, "stop", Numbers(9, 0.5, 0.7, 2.4, 12, 1.8))
+HEAD = b'{"type":"conversation","version":1,"created":1.0,"pair":"demo","system":""}\n'
+NUMBERS = (
+    b'{"type":"message","role":"assistant","numbers":{"tokens":9,"seconds":0.5,"acceptance_rate":0.7,'
+    b'"mean_accepted_length":2.4,"drafted":12,"speedup":null}}\n'
+)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 MESSAGES = st.lists(
     st.builds(Message, st.sampled_from(["user", "assistant"]), TEXT, TEXT, st.integers(0, 99)),
@@ -74,7 +80,8 @@ def test_a_file_cut_anywhere_loses_at_most_its_last_line_and_can_be_continued(tm
     kept = whole[: max(len(first) + len(second), len(whole) - cut)]
     log.path.write_bytes(kept)
     assert QUESTION in conversations.read(log.path).messages
-    continued = Journal.resume(conversations.read(log.path))
+    log.close()
+    continued, _ = conversations.resume(log.path)
     continued.add(Message("user", "and now?"))
     assert conversations.read(log.path).messages[-1] == Message("user", "and now?")
 
@@ -97,6 +104,16 @@ def test_a_change_of_pair_or_system_prompt_is_kept(tmp_path):
         b'{"type":"conversation","version":99}\n',
         b"\xff\xfe\x00",
         b"[1]\n",
+        b"[" * 100_000,
+        HEAD + b'{"type":"message","role":"user","content":5}\n',
+        HEAD + b'{"type":"message","role":"user","content":["a"]}\n',
+        HEAD + b'{"type":"message","role":null,"content":"a"}\n',
+        HEAD + b'{"type":"message","role":"assistant","reasoning_tokens":"3"}\n',
+        HEAD + b'{"type":"message","role":"assistant","numbers":[1]}\n',
+        HEAD + NUMBERS.replace(b"0.5", b'"fast"'),
+        HEAD + NUMBERS.replace(b"0.5", b"null"),
+        HEAD + b'{"type":"keep","count":Infinity}\n',
+        HEAD.replace(b"1.0", b"-Infinity"),
     ],
 )
 def test_a_broken_file_is_named_skipped_and_left_alone(tmp_path, content):
@@ -108,6 +125,12 @@ def test_a_broken_file_is_named_skipped_and_left_alone(tmp_path, content):
     assert [conversation.path for conversation in found.conversations] == [log.path]
     assert [path for path, _reason in found.broken] == [broken]
     assert broken.read_bytes() == content
+
+
+def test_the_lines_that_are_broken_above_can_be_read_when_they_are_not(tmp_path):
+    path = tmp_path / "whole.jsonl"
+    path.write_bytes(HEAD + NUMBERS)
+    assert conversations.read(path).messages[0].numbers == Numbers(9, 0.5, 0.7, 2.4, 12)
 
 
 def test_a_record_of_an_unknown_type_breaks_the_file_and_not_the_listing(tmp_path):
@@ -138,3 +161,77 @@ def test_a_conversation_becomes_markdown(tmp_path):
     assert text.startswith("# why is the sky blue?\n")
     assert "## You\n\nwhy is\nthe sky blue?" in text
     assert "<summary>Reasoning</summary>" in text
+
+
+OPEN = """
+import sys
+from pathlib import Path
+from localspec import conversations
+journal, _ = conversations.resume(Path(sys.argv[1]))
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_conversation_is_open_in_one_process_only(tmp_path):
+    log = journal(tmp_path)
+    log.add(QUESTION)
+    log.close()
+    command = [sys.executable, "-c", OPEN, str(log.path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "open\n"
+        with pytest.raises(ConversationInUse, match=f"{log.path.stem} is open in another terminal"):
+            conversations.resume(log.path)
+        with pytest.raises(ConversationInUse):
+            conversations.delete(conversations.read(log.path))
+        other.kill()
+    again, conversation = conversations.resume(log.path)
+    assert conversation.messages == (QUESTION,)
+    again.close()
+    assert [path.name for path in log.path.parent.iterdir()] == [log.path.name]
+
+
+def test_a_new_conversation_is_held_from_its_first_line_on(tmp_path):
+    log = journal(tmp_path)
+    log.add(QUESTION)
+    with pytest.raises(ConversationInUse):
+        conversations.resume(log.path)
+    log.close()
+    log.close()
+    conversations.resume(log.path)[0].close()
+
+
+def test_a_broken_conversation_is_not_held(tmp_path):
+    path = tmp_path / "broken.jsonl"
+    path.write_text("not json")
+    for _ in range(2):
+        with pytest.raises(BrokenConversation):
+            conversations.resume(path)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_that_was_removed_begins_anew_with_its_head(tmp_path):
+    log = journal(tmp_path)
+    log.add(QUESTION)
+    log.path.unlink()
+    log.add(ANSWER)
+    conversation = conversations.read(log.path)
+    assert (conversation.pair, conversation.messages) == ("demo", (ANSWER,))
+
+
+@pytest.mark.parametrize("written", [0, 1, 5])
+def test_a_full_disk_leaves_no_piece_of_a_line(tmp_path, monkeypatch, written):
+    log = journal(tmp_path)
+    write = os.write
+
+    def full(descriptor, data):
+        if written and not os.fstat(descriptor).st_size:
+            return write(descriptor, data[:written])
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        with pytest.raises(OSError, match="No space"):
+            log.add(QUESTION)
+    log.add(ANSWER)
+    assert conversations.read(log.path).messages == (ANSWER,)

@@ -1,6 +1,6 @@
 """The conversation on the screen: resumed, long, and in parts."""
 
-from driving import running, source
+from driving import asked, messages, running, source
 from localspec.tui.widgets import transcript
 from localspec.tui.widgets.transcript import Earlier, UserMessage
 
@@ -19,7 +19,7 @@ async def test_a_conversation_is_resumed_with_its_last_messages(tmp_path):
 async def test_an_old_conversation_is_shown_in_parts(tmp_path, monkeypatch):
     monkeypatch.setattr(transcript, "MOST", 8)
     monkeypatch.setattr(transcript, "FEWEST", 4)
-    async with running(tmp_path) as chat:
+    async with running(tmp_path, size=(100, 16)) as chat:
         for n in range(8):
             await chat.ask(f"exact {n}")
             assert len(chat.screen.transcript.children) <= 9
@@ -29,3 +29,25 @@ async def test_an_old_conversation_is_shown_in_parts(tmp_path, monkeypatch):
         await chat.until(lambda: len(chat.screen.query(UserMessage)) > len(before))
         shown = [str(message.content) for message in chat.screen.query(UserMessage)]
         assert shown == [f"exact {n}" for n in range(8)][-len(shown) :]
+
+
+async def test_remarks_push_no_message_off_the_screen(tmp_path, monkeypatch):
+    monkeypatch.setattr(transcript, "MOST", 8)
+    monkeypatch.setattr(transcript, "FEWEST", 4)
+    async with running(tmp_path, size=(100, 16)) as chat:
+        for n in range(5):
+            await chat.ask(f"exact {n}")
+        kept = messages(chat)
+        for n in range(30):
+            await chat.type(f"/seed {n}")
+            await chat.until(lambda n=n: f"seed is {n}." in chat.remarks)
+            assert len(chat.remarks) <= 8
+        assert messages(chat) == kept == ["2", "exact 3", "3", "exact 4", "4"]
+        await chat.pilot.press("ctrl+r")
+        await chat.until(lambda: len(asked(chat)) == 6 and not chat.app.conductor.busy)
+        await chat.until(lambda: messages(chat) == kept)
+        chat.screen.transcript.scroll_home(animate=False)
+        await chat.until(
+            lambda: [str(e.content) for e in chat.screen.query(Earlier)] == ["↑ 1 earlier message"]
+        )
+        assert messages(chat) == ["0", "exact 1", "1", "exact 2", *kept]

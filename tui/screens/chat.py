@@ -74,6 +74,9 @@ class ChatScreen(Screen[None]):
         # A callback that awaits would be cancelled half-way when the timer stops; a message is seen through.
         self.set_interval(TICK_SECONDS, lambda: self.post_message(Tick()))
 
+    def on_unmount(self) -> None:
+        self.dialogue.close()
+
     @property
     def prompt(self) -> Prompt:
         return self.query_one(Prompt)
@@ -140,6 +143,7 @@ class ChatScreen(Screen[None]):
 
     async def open_dialogue(self, dialogue: Dialogue) -> None:
         """Show another conversation."""
+        self.dialogue.close()
         self.dialogue = dialogue
         self.editing = None
         self.app.conductor.last_turn = None

@@ -12,7 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.widgets import DataTable, Static
 
 from localspec import conversations
-from localspec.conversations import Conversation, Listing
+from localspec.conversations import Conversation, ConversationInUse, Listing
 from localspec.terminal_text import for_terminal
 
 from .. import exporting
@@ -84,6 +84,8 @@ class SessionsScreen(Dialog[Conversation]):
         elif await self.app.push_screen_wait(Question(f"Delete “{conversation.title}” for good?")):
             try:
                 await asyncio.to_thread(conversations.delete, conversation)
+            except ConversationInUse as error:
+                self.notify(f"{error}; {error.hint}.", severity="warning")
             except OSError as error:
                 self.notify(f"{conversation.name} cannot be deleted: {error.strerror}.", severity="error")
             await self._fill()

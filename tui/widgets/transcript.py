@@ -16,10 +16,10 @@ from .segment import Segment
 
 FOLD_LINES: Final = 20
 FOLD_CHARACTERS: Final = 4000
-MOST: Final = 20  # widgets; when there are more, the oldest leave the screen
+MOST: Final = 20  # messages, and as many remarks; when there are more, the oldest leave the screen
 REST_SECONDS: Final = 0.5
 NEAR: Final = 0.5  # screens above and below the one that is seen, where everything is awake
-FEWEST: Final = 10  # widgets that stay then, and messages that opening a conversation shows
+FEWEST: Final = 10  # of either that stay then; so many messages does opening a conversation show
 
 
 class UserMessage(Static):
@@ -54,7 +54,7 @@ class Earlier(Static):
     """Stands at the top for messages that are not shown; scrolling to it or a click brings some back."""
 
     def __init__(self, count: int) -> None:
-        super().__init__(f"↑ {count} earlier messages", markup=False, classes="earlier")
+        super().__init__(f"↑ {count} earlier message{'s' * (count > 1)}", markup=False, classes="earlier")
 
     class Asked(TextualMessage):
         """The person wants to see them."""
@@ -80,7 +80,7 @@ class Transcript(VerticalScroll):
         """Show a conversation from its end."""
         self._first = max(0, len(messages) - FEWEST)
         await self.remove_children()
-        await self._mount_earlier()
+        await self._mark_earlier()
         await self.mount_all(map(view_of, messages[self._first :]))
         self.anchor()
 
@@ -117,8 +117,9 @@ class Transcript(VerticalScroll):
 
     async def keep(self, count: int) -> None:
         """Take the messages after the first `count` off the screen; remarks stay."""
-        shown = [child for child in self.children if isinstance(child, UserMessage | ReplyView)]
-        await self.remove_children(shown[max(0, count - self._first) :])
+        await self.remove_children(self._messages[max(0, count - self._first) :])
+        self._first = min(self._first, count)
+        await self._mark_earlier()
 
     async def show_earlier(self, messages: Sequence[Message]) -> None:
         """Bring back as many earlier messages as opening shows."""
@@ -127,23 +128,34 @@ class Transcript(VerticalScroll):
             return
         self._first = above.start
         anchor = next(child for child in self.children if not isinstance(child, Earlier))
-        await self.query(Earlier).remove()
         await self.mount_all(map(view_of, messages[above.start : above.stop]), before=anchor)
-        await self._mount_earlier()
+        await self._mark_earlier()
         self.scroll_to_widget(anchor, animate=False, top=True)
 
     @property
     def _is_scrolled_away(self) -> bool:
         return self.max_scroll_y - self.scroll_y > self.size.height
 
-    async def _prune(self) -> None:
-        shown = [child for child in self.children if not isinstance(child, Earlier)]
-        old = shown[:-FEWEST]
-        self._first += sum(isinstance(widget, UserMessage | ReplyView) for widget in old)
-        await self.remove_children([*old, *self.query_children(Earlier)])
-        await self._mount_earlier()
+    @property
+    def _messages(self) -> list[Widget]:
+        """Those that are shown, without remarks."""
+        return [child for child in self.children if isinstance(child, UserMessage | ReplyView)]
 
-    async def _mount_earlier(self) -> None:
+    async def _prune(self) -> None:
+        """Where there are too many messages or remarks, the oldest go; a message takes its remarks along."""
+        messages = self._messages
+        if len(messages) > MOST:
+            first = self.children.index(messages[-FEWEST])
+            self._first += len(messages) - FEWEST
+            await self.remove_children(self.children[:first])
+            await self._mark_earlier()
+        remarks = list(self.query_children(Remark))
+        if len(remarks) > MOST:
+            await self.remove_children(remarks[:-FEWEST])
+
+    async def _mark_earlier(self) -> None:
+        """Say at the top how many messages are not shown."""
+        await self.query_children(Earlier).remove()
         if self._first:
             await self.mount(Earlier(self._first), before=0)
 
