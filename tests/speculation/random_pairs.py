@@ -1,15 +1,28 @@
-"""Small random pairs of models, and cycles on them that emit a text of fixed length."""
+"""Small random pairs of models, the rules, and cycles that emit a text of fixed length."""
 
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from localspec.speculation import judgement
 from localspec.speculation.chain import Chain
 from localspec.speculation.protocols import Draw, Proposal
 from localspec.speculation.sampling import Sampling
+from localspec.speculation.verification import Compare, Coupled, Sampled
 
 OPEN = Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
 PROMPT = (1, 0)
+
+
+def block(chain, noise):
+    return Sampled("block", judgement.block, chain, noise)
+
+
+def rejection(chain, noise):
+    return Sampled("rejection", judgement.reject, chain, noise)
+
+
+RULES = {"block": block, "rejection": rejection, "coupled": Coupled, "compare": Compare}
 
 
 @dataclass(frozen=True)
@@ -46,7 +59,7 @@ class World:
         return self.rows[key]
 
 
-def plain_law(world, sampling, length):
+def plain_law(world, sampling, length, prompt=PROMPT):
     """The law of the target's own text, by the product rule."""
     chain = Chain(sampling)
     found = {(): 1.0}
@@ -54,7 +67,7 @@ def plain_law(world, sampling, length):
         found = {
             (*text, token): probability * share
             for text, probability in found.items()
-            for token, share in _pairs(chain.distribution(world.target((*PROMPT, *text)), (*PROMPT, *text)))
+            for token, share in _pairs(chain.distribution(world.target((*prompt, *text)), (*prompt, *text)))
         }
     return found
 

@@ -4,45 +4,36 @@ The rules under test are the production classes, driven through `draw` and `veri
 The traps are the same code with one line changed, and each must be caught by the same comparison.
 """
 
-import inspect
-import types
 from dataclasses import replace
 
 import pytest
 
-from localspec.speculation import judgement, verification
+from localspec.speculation import judgement, sharpness, verification
 from localspec.speculation.chain import Chain
 from localspec.speculation.protocols import Draw
 from localspec.speculation.sampling import Sampling
-from localspec.speculation.verification import Compare, Coupled, Sampled
+from localspec.speculation.verification import Sampled
 
 from .enumeration import Forks, OneStream, PositionOnly, distance, law
+from .mutants import mutant
 from .random_pairs import (
     OPEN,
     PROMPT,
+    RULES,
     World,
     always,
+    block,
     certain_drafter,
     mixed_drafter,
     model_drafter,
     plain_law,
     proposal_of,
+    rejection,
     text_of,
 )
 
 EXACT = 1e-12
 CAUGHT = 1e-3  # what a trap must move the law by; the weakest of these moves it by twenty times as much
-
-
-def block(chain, noise):
-    return Sampled("block", judgement.block, chain, noise)
-
-
-def rejection(chain, noise):
-    return Sampled("rejection", judgement.reject, chain, noise)
-
-
-RULES = {"block": block, "rejection": rejection, "coupled": Coupled, "compare": Compare}
 
 
 def error(world, make_rule, propose, length, *, sampling=OPEN, forks=Forks):
@@ -148,6 +139,23 @@ def test_a_depth_that_learns_from_rejected_tokens(rule):
     assert distance(emitted, plain_law(world, OPEN, 4)) < EXACT
 
 
+@pytest.mark.parametrize("make_rule", [block, rejection])
+def test_a_draft_temperature_that_learns_from_rejected_tokens(make_rule, monkeypatch):
+    monkeypatch.setattr(sharpness, "ENOUGH", 1)
+    factors = set()
+
+    def watched(world):
+        def propose(rule, text, room):
+            factors.add(rule.sharpness.factor)
+            return model_drafter(world, always(2))(rule, text, room)
+
+        return propose
+
+    for world in map(World, range(4)):
+        assert error(world, make_rule, watched(world), 4) < EXACT
+    assert len(factors) > 2
+
+
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("pattern", ["0", "12", "0q", "q1", "q0q", "1qq", "00q", "q22"])
 def test_proposals_that_mix_chosen_and_drawn_tokens(rule, pattern):
@@ -182,17 +190,6 @@ def test_block_verification_keeps_at_least_as_much_as_rejection_and_often_more(d
     ]
     assert min(gains) > -EXACT
     assert max(gains) == pytest.approx(0.0, abs=EXACT) if depth == 1 else max(gains) > 0.02
-
-
-def mutant(module, *changes):
-    """A copy of a module with lines of its source replaced."""
-    source = inspect.getsource(module)
-    for line, trap in changes:
-        assert source.count(line) == 1, line
-        source = source.replace(line, trap)
-    copy = types.ModuleType(f"{module.__name__}.trapped")
-    exec(compile(source, copy.__name__, "exec"), copy.__dict__)
-    return copy
 
 
 BLOCK_TRAPS = {

@@ -1,5 +1,7 @@
 """The keyed generator: uniform where it should be, independent across everything that a key is made of."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -105,6 +107,33 @@ def test_coins_fall_with_their_probability_and_never_against_certainty():
     assert all(noise.coin(1.0, i, 0) and not noise.coin(0.0, i, 0) for i in range(1000))
     heads = sum(noise.coin(0.3, i, i - i % 4) for i in range(20_000))
     assert heads == pytest.approx(6000, abs=ONE_IN_A_MILLION * np.sqrt(20_000 * 0.21))
+
+
+EVEN = Distribution(np.array([0, 1]), np.array([0.5, 0.5]))
+DECISIONS = {
+    "coin": lambda noise, i: noise.coin(0.5, i, i - i % 4),
+    "coin of a later cycle": lambda noise, i: noise.coin(0.5, i, i),
+    "drafted": lambda noise, i: noise.drafted(EVEN, i, i - i % 4),
+    "drafted in a later cycle": lambda noise, i: noise.drafted(EVEN, i, i),
+    "chosen": lambda noise, i: noise.chosen(EVEN, i),
+    "loudest": lambda noise, i: noise.loudest(EVEN, i),
+}
+
+
+@pytest.mark.parametrize(("one", "other"), itertools.combinations(DECISIONS, 2))
+def test_what_is_decided_at_one_position_says_nothing_about_what_else_is(one, other):
+    """Also where a later cycle decides it again: what the enumeration of the laws takes for granted."""
+    noise, positions = Keyed(12), [i for i in range(8_000) if i % 4]
+    pairs = np.zeros((2, 2))
+    for i in positions:
+        pairs[int(DECISIONS[one](noise, i)), int(DECISIONS[other](noise, i))] += 1
+    assert abs(chi_square_excess(pairs, len(positions) / 4)) < ONE_IN_A_MILLION
+
+
+@pytest.mark.parametrize("decision", DECISIONS)
+def test_a_decision_that_is_met_again_is_the_same(decision):
+    first, again = ([DECISIONS[decision](Keyed(12), i) for i in range(50)] for _ in range(2))
+    assert first == again
 
 
 def test_the_loudest_token_is_the_winner_of_an_exponential_race():

@@ -6,7 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.speculation.protocols import Distribution
+from localspec.speculation.sampling import Sampling
 from localspec.speculation.sharpness import FACTORS, Sharpness, overlaps, sharpened
+from localspec.speculation.verification import make_rule
+
+from .random_pairs import proposal_of
 
 
 def distribution(weights, ids=None):
@@ -61,3 +65,18 @@ def test_positions_that_were_not_drawn_here_teach_nothing():
     for cycle in range(20):
         sharpness.learn(cycle, 3, lambda i: distribution([1]))
     assert sharpness.factor == 1.0
+
+
+@pytest.mark.parametrize("name", ["block", "rejection"])
+def test_a_rule_comes_to_draft_as_sharply_as_its_target_keeps_most(name):
+    rule = make_rule(name, Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0), 1)
+    peaked = np.array([4.0, 0.0, 0.0, 0.0], dtype=np.float32)
+    flat = np.array([0.5, 0.0, 0.0, 0.0], dtype=np.float32)
+    text, drawn = [1], []
+    for _ in range(8):
+        draws = [rule.draw(flat, text, len(text)), rule.draw(flat, [*text, 0], len(text))]
+        verdict = rule.verify([peaked] * 3, proposal_of(draws), text)
+        text += [*(d.token for d in draws[: verdict.accepted]), verdict.next_token]
+        drawn.append([d.q is not None for d in draws])
+    assert drawn[0] == [True, True]
+    assert drawn[-1] == [False, False]

@@ -1,0 +1,192 @@
+"""What users run follows the target's law exactly: the loop, the arbiter, the stopper, lookup and the draft model.
+
+All of it is the production code. Only the models are small enough, and the clock steady enough, that every random
+decision of a reply can be taken every way.
+"""
+
+import pytest
+
+from localspec.drafters import model
+from localspec.drafters.arbiter import Arbiter
+from localspec.drafters.lookup import LookupDrafter
+from localspec.drafters.lookup_trust import CELLS, Trust, TrustCounts
+from localspec.drafters.model import ModelDrafter
+from localspec.events import Source
+from localspec.speculation.chain import Chain
+from localspec.speculation.costs import Costs, CostTable
+from localspec.speculation.depth import Auto
+from localspec.speculation.hazards import HazardCounts, Hazards
+from localspec.speculation.loop import speculate
+from localspec.speculation.stopping import Confidence, ConfidenceCounts, Stopper
+
+from ..speculation.enumeration import distance, law
+from ..speculation.mutants import mutant
+from ..speculation.random_pairs import OPEN, PROMPT, RULES, World, plain_law
+
+EXACT, CAUGHT = 1e-12, 1e-3
+TABLE = CostTable((1, 2, 9), (1.0, 1.3, 3.4), 0.1)
+
+
+class Side:
+    """One model of a world as a decoder; its time is what the table says."""
+
+    capacity = 100
+
+    def __init__(self, row, seconds):
+        self.row, self.seconds = row, seconds
+        self.tokens, self.busy_seconds = [], 0.0
+
+    @property
+    def length(self):
+        return len(self.tokens)
+
+    def decode(self, tokens, rows):
+        self.busy_seconds += self.seconds(len(tokens))
+        found = []
+        for token in tokens:
+            self.tokens.append(token)
+            found.append(self.row(tuple(self.tokens)))
+        return found[-rows:]
+
+    def rollback(self, keep):
+        del self.tokens[keep:]
+
+
+def never(token):
+    return False
+
+
+def text_of(world, rule, strategy_of, length, *, prompt=PROMPT, is_end=never):
+    """The reply of a world's target; `strategy_of` gets its draft model as a decoder."""
+    target = Side(world.target, TABLE.verify)
+    target.tokens += prompt[:-1]
+    strategy = strategy_of(Side(world.draft, lambda width: TABLE.draft_step_seconds), rule, is_end)
+    tokens = list(prompt)
+    cycles = list(
+        speculate(
+            target, strategy, tokens, rule=rule, room=length, is_end=is_end, clock=lambda: target.busy_seconds
+        )
+    )
+    return tuple(tokens[len(prompt) :]), cycles
+
+
+def error(world, make_rule, strategy_of, length, *, prompt=PROMPT, is_end=never, watch=lambda cycle: None):
+    """How far the law of the replies is from the target's own; `watch` sees every cycle of every reply."""
+    chain = Chain(OPEN)
+
+    def reply(noise):
+        tokens, cycles = text_of(
+            world, make_rule(chain, noise), strategy_of, length, prompt=prompt, is_end=is_end
+        )
+        for cycle in cycles:
+            watch(cycle)
+        return tokens
+
+    plain = {}
+    for text, probability in plain_law(world, OPEN, length, prompt).items():
+        ends = [i for i, token in enumerate(text, start=1) if is_end(token)]
+        text = text[: ends[0]] if ends else text
+        plain[text] = plain.get(text, 0.0) + probability
+    return distance(law(reply), plain)
+
+
+class Stopped:
+    """Drafts while a stopper says so, with one and the same calibration in every cycle."""
+
+    why_off = plain_step_seconds = None
+
+    def __init__(self, drafter, rate):
+        self.drafter, self.rate = drafter, rate
+
+    @property
+    def busy_seconds(self):
+        return self.drafter.busy_seconds
+
+    def propose(self, tokens, room):
+        stopper = Stopper(
+            Confidence(), Costs(TABLE), hazard=lambda i: 0.7, rate=self.rate, depths=(1, 2, 3), limit=3
+        )
+        return self.drafter.propose(tokens, min(3, room), stopper)
+
+    def settle(self, tokens):
+        self.drafter.settle(tokens)
+
+    def learn(self, cycle):
+        """The calibration does not change."""
+
+
+def stopped(drafter=ModelDrafter):
+    return lambda decoder, rule, is_end: Stopped(drafter(decoder, rule, is_end), rate=1.4)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("end", [None, 1])
+def test_proposals_that_the_stopper_ends(rule, end):
+    """Whatever it has drawn by then, and also where the text ends."""
+    lengths = set()
+    for world in map(World, range(4)):
+        found = error(
+            world,
+            RULES[rule],
+            stopped(),
+            4,
+            is_end=lambda token: token == end,
+            watch=lambda cycle: lengths.add(cycle.drafted),
+        )
+        assert found < EXACT
+    assert len(lengths) > 2
+
+
+TRAPS = {
+    "asking about the token that was drawn": (
+        "stopping.keeps(draw.confidence, len(draws))",
+        "stopping.keeps(draw.q.of(draw.token) if draw.q else draw.confidence, len(draws))",
+    ),
+    "leaving out an end-of-generation token": (
+        "            draws.append(draw)\n",
+        "            if self._is_end(draw.token):\n                break\n            draws.append(draw)\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", ["block", "rejection"])
+@pytest.mark.parametrize("trap", TRAPS)
+def test_traps_of_the_drafter_are_caught(rule, trap):
+    trapped = mutant(model, TRAPS[trap]).ModelDrafter
+    assert error(World(2), RULES[rule], stopped(trapped), 4, is_end=lambda token: token == 1) > CAUGHT
+
+
+EVERY_TRIGRAM = (0, 0, 0, 1, 0, 1, 1, 1, 0, 0)  # so that lookup always has a guess
+
+
+def automatic(decoder, rule, is_end):
+    """What users get, as it is after some replies: it knows costs and acceptance, and stops by confidence."""
+    costs = Costs(TABLE)
+    hazards = Hazards(3, HazardCounts((40.0, 30.0, 20.0), (10.0, 10.0, 10.0)))
+    doubted = ConfidenceCounts((1.0,) * 7 + (9.0,) * 3, (9.0,) * 7 + (1.0,) * 3)
+    trust = TrustCounts((9.0,) * CELLS, (1.0,) * CELLS)
+    return Arbiter(
+        costs,
+        model=ModelDrafter(decoder, rule, is_end),
+        auto=Auto(costs, hazards, Confidence(doubted), (1, 2, 3)),
+        lookup=LookupDrafter(Trust(trust)),
+        most=3,
+    )
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_automatic_depth_with_stopping_and_lookup(rule):
+    seen = set()
+    for world in (World(seed, symbols=2) for seed in range(8)):
+        found = error(
+            world,
+            RULES[rule],
+            automatic,
+            5,
+            prompt=EVERY_TRIGRAM,
+            watch=lambda cycle: seen.add((cycle.source, cycle.depth, cycle.drafted)),
+        )
+        assert found < EXACT
+    assert {(Source.LOOKUP, 1, 1), (Source.LOOKUP, 2, 2)} < seen  # as much of a guess as promised most
+    assert {(Source.MODEL, 2, 2), (Source.MODEL, 2, 1)} < seen  # to the full depth, and stopped before it
+    assert (Source.PLAIN, 2, 0) in seen  # a drawn token was dropped
