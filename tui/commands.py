@@ -98,7 +98,7 @@ _TYPED: Final = re.compile(r"/([a-z][a-z-]*)(?:\s+(.*))?$", re.DOTALL)
 
 
 def parse(text: str) -> tuple[str, str] | None:
-    """The name and the argument when the text is a slash and a word; any other slash is text."""
+    """The name and the argument when the text begins with a slash and a word; any other slash is text."""
     found = _TYPED.match(text)
     return (found[1], (found[2] or "").strip()) if found else None
 
@@ -121,4 +121,5 @@ def unknown(name: str) -> str:
     near = [command.name for command in COMMANDS if command.name.startswith(name)]
     near = near or difflib.get_close_matches(name, [command.name for command in COMMANDS])
     names = ", ".join(f"/{other}" for other in near)
-    return f"There is no command /{name}. " + (f"Near it: {names}." if near else "F1 shows what there is.")
+    known = f"Near it: {names}." if near else "F1 shows what there is."
+    return f"There is no command /{name}. {known} A space before the slash sends it as text."

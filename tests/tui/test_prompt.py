@@ -11,7 +11,9 @@ async def test_an_unknown_command_is_named_with_those_near_it_and_stays_in_the_p
     async with running(tmp_path) as chat:
         await chat.pilot.press(*"/tmp", "enter")
         await chat.until(lambda: chat.notices)
-        assert chat.notices == ["There is no command /tmp. Near it: /temp."]
+        assert chat.notices == [
+            "There is no command /tmp. Near it: /temp. A space before the slash sends it as text."
+        ]
         assert chat.screen.prompt.text == "/tmp"
 
 
@@ -30,6 +32,30 @@ async def test_a_message_that_only_looks_like_a_command_is_sent(tmp_path):
     async with running(tmp_path) as chat:
         await chat.ask("/etc/hosts is what?")
         assert asked(chat)[0].turns[0].content == "/etc/hosts is what?"
+
+
+@pytest.mark.parametrize("text", [" /tmp is full, why?", " /help", "\t/quit now"])
+async def test_a_space_before_the_slash_sends_a_command_as_text(tmp_path, text):
+    async with running(tmp_path) as chat:
+        await chat.ask(text)
+        assert asked(chat)[0].turns[0].content == text
+        await chat.pilot.press("up")
+        assert chat.screen.prompt.text == text
+
+
+@pytest.mark.parametrize(
+    ("typed", "sent"),
+    [
+        ("    def f():\n        pass", "    def f():\n        pass"),
+        ("\n \t\n\n    x = 1\n    y = 2\n  \n", "    x = 1\n    y = 2"),
+        ("why?  ", "why?"),
+    ],
+)
+async def test_indentation_is_sent_and_blank_lines_around_a_message_are_not(tmp_path, typed, sent):
+    async with running(tmp_path) as chat:
+        await chat.ask(typed)
+        assert asked(chat)[0].turns[0].content == sent
+        assert chat.saved[0].messages[0].content == sent
 
 
 async def test_slash_completion_offers_fills_in_and_runs(tmp_path):

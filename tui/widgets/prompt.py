@@ -1,7 +1,8 @@
 """Where the person types: Enter sends, Shift+Enter or Ctrl+J makes a line, Up in the first line recalls."""
 
+import re
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from rich.text import Text
 from textual import events
@@ -12,6 +13,8 @@ from textual.widgets import TextArea
 from localspec.terminal_text import for_terminal
 
 from ..prompt_history import PromptHistory
+
+_BLANK_LINES: Final = re.compile(r"\A(?:[^\S\n]*\n)+")  # before the text; its indentation is part of it
 
 
 class Prompt(TextArea):
@@ -63,7 +66,7 @@ class Prompt(TextArea):
 
     def action_send(self) -> None:
         if self.text.strip():
-            self.post_message(self.Sent(self.text.strip()))
+            self.post_message(self.Sent(_BLANK_LINES.sub("", self.text).rstrip()))
 
     def get_line(self, line_index: int) -> Text:
         return Text(for_terminal(self.document.get_line(line_index)), end="", no_wrap=True)
