@@ -31,6 +31,7 @@ def turns(folder: Path, count: int) -> str:
                 outcome="stop",
             )
         )
+    journal.close()
     return journal.path.stem
 
 

@@ -1,20 +1,24 @@
 """Conversations on disk: one append-only file of JSON lines each, readable by its owner only.
 
 A line is written whole and synced before anything shows it as finished. A line cut short by a crash loses that line
-and nothing else; a file that cannot be read is named and left alone.
+and nothing else; a file that cannot be read is named and left alone. Whoever has a conversation open holds its lock,
+because two writers would each say how many of the other's messages still count.
 """
 
 import json
+import math
 import os
 import secrets
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from localspec.errors import LocalspecError
+from localspec.locks import FileLock
 
 VERSION: Final = 1
 TITLE_LENGTH: Final = 60
@@ -22,6 +26,10 @@ TITLE_LENGTH: Final = 60
 
 class BrokenConversation(LocalspecError):
     """A file among the conversations that is none, or that a newer version wrote."""
+
+
+class ConversationInUse(LocalspecError):
+    """A conversation that another process has open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +99,12 @@ class Journal:
     pair: str = ""
     system: str = ""
     _written: dict[str, str] = field(default_factory=dict)  # pair and system as the file has them
+    _lock: FileLock | None = None  # held from the first line on
 
     @classmethod
     def new(cls, folder: Path, pair: str, system: str) -> "Journal":
         stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
         return cls(folder / f"{stamp}-{secrets.token_hex(2)}.jsonl", pair, system)
-
-    @classmethod
-    def resume(cls, conversation: Conversation) -> "Journal":
-        described = {"pair": conversation.pair, "system": conversation.system}
-        return cls(conversation.path, conversation.pair, conversation.system, described)
 
     def add(self, message: Message) -> None:
         """Write a message. Returns when it is on the disk. Raises OSError."""
@@ -111,32 +115,74 @@ class Journal:
         """From here on only the first `count` messages belong to the conversation; the others stay in the file."""
         self._append([{"type": "keep", "count": count}])
 
+    def close(self) -> None:
+        """Let others open the conversation. Saying it twice is saying it once."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
     def _append(self, records: list[dict[str, object]]) -> None:
         described = {"pair": self.pair, "system": self.system}
-        if not self._written:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            records.insert(
-                0, {"type": "conversation", "version": VERSION, "created": time.time(), **described}
-            )
-        elif self._written != described:
-            records.insert(0, {"type": "settings", **described})
-        _write_lines(self.path, records)
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._lock = self._lock or _held(self.path)
+        # O_BINARY keeps Windows from turning the newlines into pairs.
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
+        descriptor = os.open(self.path, flags, 0o600)
+        try:
+            if os.fstat(descriptor).st_size == 0:  # also when somebody has removed the file meanwhile
+                head = {"type": "conversation", "version": VERSION, "created": time.time(), **described}
+                records.insert(0, head)
+            elif self._written != described:
+                records.insert(0, {"type": "settings", **described})
+            _write_lines(descriptor, records)
+        finally:
+            os.close(descriptor)
         self._written = described
 
 
-def _write_lines(path: Path, records: Iterable[dict[str, object]]) -> None:
-    lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records).encode()
-    # O_BINARY keeps Windows from turning the newlines into pairs.
-    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
-    descriptor = os.open(path, flags, 0o600)
+def resume(path: Path) -> tuple[Journal, Conversation]:
+    """Open a conversation to go on with it. Raises ConversationInUse, BrokenConversation.
+
+    It is read only once it is held: what a list has shown may be old.
+    """
+    lock = _held(path)
     try:
-        if _ends_inside_a_line(descriptor):
-            lines = b"\n" + lines
+        conversation = read(path)
+    except BrokenConversation:
+        lock.release()
+        raise
+    described = {"pair": conversation.pair, "system": conversation.system}
+    return Journal(path, conversation.pair, conversation.system, described, lock), conversation
+
+
+def _held(path: Path) -> FileLock:
+    lock = FileLock(path.with_suffix(".lock"))
+    try:
+        free = lock.try_acquire()
+    except OSError:  # no locks there, or no room for one: no reason to keep anyone from the conversation
+        return lock
+    if not free:
+        raise ConversationInUse(
+            f"the conversation {path.stem} is open in another terminal",
+            hint="go on there, or leave it there first",
+        )
+    return lock
+
+
+def _write_lines(descriptor: int, records: Iterable[Mapping[str, object]]) -> None:
+    """All of the lines, or after an OSError none."""
+    lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records).encode()
+    if _ends_inside_a_line(descriptor):
+        lines = b"\n" + lines
+    before = os.fstat(descriptor).st_size
+    try:
         while lines:
             lines = lines[os.write(descriptor, lines) :]
         os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    except OSError:
+        with suppress(OSError):
+            os.ftruncate(descriptor, before)
+        raise
 
 
 def _ends_inside_a_line(descriptor: int) -> bool:
@@ -166,15 +212,18 @@ def read(path: Path) -> Conversation:
             f"{path.name} was written by a newer localspec", hint="update localspec to open it"
         )
     try:
+        created = float(records[0]["created"])
+        if not math.isfinite(created):
+            raise ValueError("created")
         start = Conversation(
             path,
-            float(records[0]["created"]),
+            created,
             str(records[0]["pair"]),
             str(records[0]["system"]),
             lost_lines=lost,
         )
         return _replay(start, records[1:])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise BrokenConversation(
             f"{path.name} holds a line that makes no sense: {error}", hint="it was left as it is"
         ) from error
@@ -183,7 +232,7 @@ def read(path: Path) -> Conversation:
 def _record(line: bytes) -> dict[str, Any] | None:
     try:
         record = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None
 
@@ -195,7 +244,7 @@ def _replay(conversation: Conversation, records: Iterable[dict[str, Any]]) -> Co
             case "message":
                 messages.append(_message(record))
             case "keep":
-                del messages[int(record["count"]) :]
+                del messages[max(0, int(record["count"])) :]
             case "settings":
                 conversation = replace(conversation, pair=str(record["pair"]), system=str(record["system"]))
             case unknown:
@@ -207,7 +256,18 @@ def _message(record: dict[str, Any]) -> Message:
     values = {name: value for name, value in record.items() if name not in ("type", "at")}
     numbers = values.pop("numbers", None)
     message = Message(role=values.pop("role"), content=values.pop("content", ""), **values)
-    return replace(message, numbers=Numbers(**numbers)) if numbers else message
+    texts = (message.role, message.content, message.reasoning, message.outcome)
+    if not all(isinstance(text, str) for text in texts) or type(message.reasoning_tokens) is not int:
+        raise TypeError("a message with a value of the wrong type")
+    return replace(message, numbers=_numbers(numbers)) if numbers else message
+
+
+def _numbers(values: dict[str, Any]) -> Numbers:
+    numbers = Numbers(**values)
+    known = {**asdict(numbers), "speedup": numbers.speedup or 0}
+    if not all(type(value) in (int, float) for value in known.values()):
+        raise TypeError("a number that is none")
+    return numbers
 
 
 def listing(folder: Path) -> Listing:
@@ -235,8 +295,12 @@ def find(folder: Path, name: str) -> Conversation:
 
 
 def delete(conversation: Conversation) -> None:
-    """Remove the file of a conversation."""
-    conversation.path.unlink(missing_ok=True)
+    """Remove the file of a conversation. Raises ConversationInUse, OSError."""
+    lock = _held(conversation.path)
+    try:
+        conversation.path.unlink(missing_ok=True)
+    finally:
+        lock.release()
 
 
 def to_markdown(conversation: Conversation) -> str:

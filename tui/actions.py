@@ -186,7 +186,7 @@ async def load(screen: "ChatScreen", argument: str) -> None:
 
     async def chosen(conversation: conversations.Conversation | None) -> None:
         if conversation is not None:
-            await open_conversation(screen, conversation)
+            await screen.run_command("load", conversation.name)
 
     await screen.app.push_screen(
         SessionsScreen(screen.app.conversations, screen.dialogue.journal.path), chosen

@@ -159,7 +159,7 @@ class ChatApp(App[None]):
 
 
 def chat(setup: Setup) -> int:
-    """Run the chat until the person leaves; the exit code. Raises BadSetting for an unknown theme, ConversationInUse."""
+    """Run the chat until the person leaves; the exit code. Raises BadSetting (theme), ConversationInUse."""
     app = ChatApp(setup)
     if setup.theme:
         themes.check(setup.theme, app.available_themes)

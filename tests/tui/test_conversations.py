@@ -115,6 +115,7 @@ def test_a_change_of_pair_or_system_prompt_is_kept(tmp_path):
         HEAD + b'{"type":"keep","count":Infinity}\n',
         HEAD.replace(b"1.0", b"-Infinity"),
     ],
+    ids=lambda content: repr(content[:12] + content[-30:]),
 )
 def test_a_broken_file_is_named_skipped_and_left_alone(tmp_path, content):
     log = journal(tmp_path)
