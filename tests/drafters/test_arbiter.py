@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec.drafters.arbiter import best_prefix
+from localspec.drafters.arbiter import REST_TOKENS, best_prefix
 from localspec.drafters.fixed import Plain
 from localspec.drafters.lookup import Guess
 from localspec.drafters.model import ModelDrafter
@@ -252,3 +252,31 @@ def test_a_draft_model_whose_context_is_full_is_not_judged():
     assert any(cycle.drafted for cycle in cycles)
     assert all(not cycle.depth and cycle.mode is Mode.DRAFTING for cycle in cycles[-300:])
     assert tuning.strategy(ModelDrafter(draft, rule, never), lookup=False, sampled=False).why_off is None
+
+
+class Hiccuping(Reciting):
+    """Every fourth wide pass takes far longer than the others, which typical costs do not show."""
+
+    wide = 0
+
+    def decode(self, tokens, rows):
+        self.wide += len(tokens) > 1
+        self.busy_seconds += 20.0 if len(tokens) > 1 and self.wide % 4 == 0 else 0.0
+        return super().decode(tokens, rows)
+
+
+def test_lookup_that_loses_time_rests_and_gets_another_chance():
+    target, tuning = Hiccuping([10, 11, 12, 13, 14, 15] * 400, start=12), Tuning(CHEAP, (1, 2), most=2)
+    rule = make_rule("greedy", GREEDY, 1)
+    _, cycles = run(
+        target, None, target.recital[:12], tuning=tuning, room=1500, rule=rule, lookup=True, end=never
+    )
+    rests, plain_tokens = [], 0
+    for cycle in cycles:
+        if cycle.source is Source.LOOKUP:
+            rests += [plain_tokens] if plain_tokens > 1 else []
+            plain_tokens = 0
+        else:
+            plain_tokens += len(cycle.tokens)
+    assert rests == [REST_TOKENS] * len(rests)
+    assert len(rests) >= 3

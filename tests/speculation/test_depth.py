@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from localspec.events import Mode, Source
 from localspec.speculation.costs import Costs, CostTable
-from localspec.speculation.depth import Auto
+from localspec.speculation.depth import ANCHOR_TOKENS, Auto
 from localspec.speculation.hazards import Hazards
 from localspec.speculation.ledger import CREDIT, LIMIT, Ledger
 from localspec.speculation.stopping import Confidence
@@ -156,6 +156,27 @@ def test_plain_steps_anchor_the_claim_of_being_faster():
 def test_with_no_table_the_first_step_is_plain():
     table = CostTable((1, 2, 9), (1.0, 1.1, 1.8), 0.1, measured=False)
     assert make(table).plan(100).mode is Mode.ANCHOR
+
+
+def anchors_of(table, *, hiccups):
+    """Where plain steps come on a machine whose first plain steps take far longer than any other."""
+    auto, position, found = make(table), 0, []
+    while position < 400:
+        plan = auto.plan(100)
+        if plan.mode is Mode.ANCHOR:
+            found.append(position)
+        plain = 4.5 if plan.depth == 0 and len(found) <= hiccups else 1.0
+        cycle = cycle_of(plan.depth, plan.depth, mode=plan.mode, verify=plain + 0.1 * plan.depth)
+        auto.learn(cycle)
+        position += len(cycle.tokens)
+    return found
+
+
+def test_a_plain_step_that_was_dearer_than_wider_ones_is_measured_again_soon():
+    guess = CostTable((1, 2, 9), (1.0, 1.1, 1.8), 0.1, measured=False)
+    _, second, third = anchors_of(guess, hiccups=2)
+    assert third - second < ANCHOR_TOKENS
+    assert len(anchors_of(guess, hiccups=0)) == 2
 
 
 def test_cycles_of_another_drafter_teach_costs_but_not_acceptance():

@@ -129,14 +129,21 @@ def test_what_the_grammar_forbids_is_cut_from_a_draft():
     assert text_of(strategy.propose(PROMPT, 20).tokens) == "name=ab"
 
 
+class Filling(Remembering):
+    """Takes all the room it is given."""
+
+    def propose(self, tokens, room):
+        self.asked.append((list(tokens), room))
+        return drafted("abcde"[:room])
+
+
 def test_a_batch_is_never_wider_than_the_target_can_verify():
-    for widest in range(2, 9):
-        inner = Remembering(drafted("abc"))
-        proposal = Forcing(inner, constraint(), widest).propose(PROMPT, 100)
-        assert len(proposal.tokens) <= widest - 1 or proposal.tokens[5:] == drafted("abc").tokens
-        assert proposal.certain == min(5, widest - 1)
-    for room in range(1, 8):
-        assert len(Forcing(Plain(), constraint(), 33).propose(PROMPT, room).tokens) <= room
+    for widest in range(2, 14):
+        proposal = Forcing(Filling(), constraint(), widest).propose(PROMPT, 100)
+        assert len(proposal.tokens) == min(widest - 1, 10)
+        assert proposal.certain == min(widest - 1, 5)
+    for room in range(1, 12):
+        assert len(Forcing(Filling(), constraint(), 33).propose(PROMPT, room).tokens) == min(room, 10)
 
 
 def cycle_of(width, forced, seconds):
@@ -172,6 +179,15 @@ def test_a_forced_cycle_is_not_told_before_the_cost_of_width_is_known():
     strategy.propose(PROMPT, 20)
     strategy.learn(cycle_of(9, 5, seconds=2.8))
     assert inner.learned == []
+
+
+def test_a_batch_of_forced_tokens_alone_is_no_plain_step():
+    inner = Remembering(drafted("abc"), drafted("abc"))
+    strategy = Forcing(inner, constraint(), 33)
+    for width, forced in ((4, 0), (9, 5), (6, 5)):
+        strategy.propose(PROMPT, 20)
+        strategy.learn(cycle_of(width, forced, seconds=1.0 + 0.2 * width))
+    assert [told.width for told in inner.learned] == [4, 4]
 
 
 def test_the_inner_strategy_is_not_told_of_cycles_in_which_it_had_no_room():
