@@ -171,7 +171,7 @@ def load(path: Path, role: str) -> Llama:
     """A trained model."""
     model = Llama(SHAPES[role]).to(device())
     model.load_state_dict(torch.load(path, map_location=device())["model"])
-    return model.eval()
+    return model.eval().requires_grad_(False)
 
 
 def train(run: Run) -> None:

@@ -69,9 +69,9 @@ def card_turns(card: Card, rng: Random) -> list[Turn]:
     """A question on a card, and sometimes what naturally follows it."""
     turns = [Turn(typed(spin(rng.choice(card.asks), rng, 0.0), rng), answer(card, rng))]
     roll = rng.random()
-    if card.even and roll < 0.35:
-        rest = [said for said in card.says if said != turns[0].says]
-        turns += [Turn(typed(rng.choice(AGAIN), rng), said) for said in rng.sample(rest, rng.randint(1, 2))]
+    if card.even and roll < 0.55:
+        rest = rng.sample(card.says, rng.randint(1, 2))
+        turns += [Turn(typed(rng.choice(AGAIN), rng), spin(said, rng)) for said in rest]
     elif card.more and roll < 0.3:
         more = card.more if rng.random() < 0.3 else card.more[:1]
         turns += [Turn(typed(rng.choice(MORE), rng), spin(said, rng)) for said in more]
@@ -104,7 +104,7 @@ MAKERS: dict[str, tuple[tuple[float, Callable[[Random], list[Turn]]], ...]] = {
         (4, from_cards("talk")),
         (2.2, stories),
         (2.2, open_ended),
-        (0.8, games),
+        (1.4, games),
         (1.4, unknown),
     ),
     "facts": (
@@ -113,7 +113,7 @@ MAKERS: dict[str, tuple[tuple[float, Callable[[Random], list[Turn]]], ...]] = {
         (0.5, elements),
         (0.7, animals),
         (0.7, opposites),
-        (0.8, calendar),
+        (1.4, calendar),
     ),
     "arithmetic": ((1, arithmetic),),
     "code": ((3, requests), (1, library_requests)),

@@ -175,4 +175,4 @@ def word_problems(rng: Random) -> list[Turn]:
 
 def arithmetic(rng: Random) -> list[Turn]:
     """Any of the above."""
-    return pick((sums, counting, questions, word_problems), rng, 0.55)(rng)
+    return pick((sums, counting, questions, word_problems), rng, 0.3)(rng)
