@@ -1,5 +1,6 @@
 """Writing pairs into the user's own models.toml, and taking them out of it."""
 
+import itertools
 import json
 import re
 import tomllib
@@ -50,10 +51,17 @@ def take_out(name: str) -> Path:
 
 def _without(text: str, name: str) -> str:
     """The text without the tables of that pair; all others stay as they were written, comments too."""
-    left = "".join(block for block in _HEAD.split(text) if name not in _names(block))
+    left = "".join(_set_apart(block) if name in _names(block) else block for block in _HEAD.split(text))
     if _tables(left) != [table for table in _tables(text) if table.get("name") != name]:
         raise _by_hand(f"{name} cannot be taken out of it")
     return left
+
+
+def _set_apart(block: str) -> str:
+    """The comments at the end of a table that a blank line parts from it: they are not about it."""
+    lines = block.splitlines(keepends=True)
+    end = list(itertools.takewhile(lambda line: line.strip()[:1] in ("", "#"), reversed(lines)))[::-1]
+    return "".join(itertools.dropwhile(str.strip, end))
 
 
 def _by_hand(what: str) -> BadSetting:

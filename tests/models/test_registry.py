@@ -250,6 +250,16 @@ def test_a_pair_is_taken_out_however_its_table_is_written(head, name):
     assert f"# about two\n{head}" in left
 
 
+def test_comments_that_a_blank_line_sets_apart_stay_when_the_pair_before_them_goes():
+    one = MINE.replace("mine", "one")
+    user_pairs(f"{MINE}# about mine\n\n# about all\n\n# about one\n{one}\n# the end\n")
+    take_out("mine")
+    assert user_file().read_text("utf-8") == f"\n# about all\n\n# about one\n{one}\n# the end\n"
+    take_out("one")
+    assert user_file().read_text("utf-8") == "\n# about all\n\n# about one\n\n# the end\n"
+    assert users_pairs() == ()
+
+
 def test_what_looks_like_a_table_in_a_text_is_none():
     tricky = 'use = """\n[[pair]]\nname = "mine"\n"""\n'
     user_pairs(MINE.replace("mine", "one").replace("[pair.target]", tricky + "[pair.target]") + MINE)
