@@ -81,8 +81,14 @@ class PairDrafting:
             model = ModelDrafter(self._draft, rule, self._is_end)
         depth = self._starting_depth if seed_fixes_depth(request, rule) else request.depth
         if depth is not None:
-            return Fixed(model or LookupDrafter(), min(depth, self._deepest))
+            return Fixed(model or self._lookup(request), min(depth, self._deepest))
         return self.tuning.strategy(model, lookup=True, sampled=not request.sampling.greedy)
+
+    def _lookup(self, request: Request) -> LookupDrafter:
+        """Lookup for a fixed depth: with all it has learned, unless a seed has to find what it found before."""
+        if request.seed is not None:
+            return LookupDrafter()
+        return self.tuning.lookup(sampled=not request.sampling.greedy)
 
     def store(self, reply: Sequence[int]) -> None:
         """Keep what was learned for the next run; a folder that cannot be written costs only that."""

@@ -63,12 +63,13 @@ def test_replies_are_not_remembered_unasked(home):
     assert not (home / "data" / "replies").exists()
 
 
-def test_remembered_replies_are_drafted_from_and_can_be_forgotten(home, monkeypatch, capsys):
+@pytest.mark.parametrize("depth", ["auto", 4])
+def test_remembered_replies_are_drafted_from_and_can_be_forgotten(home, monkeypatch, capsys, depth):
     monkeypatch.setenv("LOCALSPEC_REMEMBER_REPLIES", "yes")
 
     def drafted():
         with localspec.load("demo", draft="lookup") as session:
-            reply = session.run("Tell me a story", depth="auto", temperature=0, max_tokens=80)
+            reply = session.run("Tell me a story", depth=depth, temperature=0, max_tokens=80)
             return reply.text, reply.stats.from_lookup
 
     first_text, first = drafted()
@@ -82,6 +83,17 @@ def test_remembered_replies_are_drafted_from_and_can_be_forgotten(home, monkeypa
     assert main(["forget"]) == 0
     assert "1 model" in capsys.readouterr().out
     assert not file.exists()
+
+
+def test_a_seed_reproduces_a_reply_whatever_was_remembered_since(monkeypatch):
+    monkeypatch.setenv("LOCALSPEC_REMEMBER_REPLIES", "yes")
+
+    def seeded(seed):
+        with localspec.load("demo", draft="lookup") as session:
+            return session.run("Tell me a story", temperature=0.8, seed=seed, max_tokens=80).tokens
+
+    first = [seeded(seed) for seed in range(3)]
+    assert [seeded(seed) for seed in range(3)] == first
 
 
 def test_a_seed_that_fixes_the_depth_is_said_once_and_can_be_left_out(monkeypatch):

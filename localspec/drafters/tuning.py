@@ -71,6 +71,10 @@ class Tuning:
             most=self._most,
         )
 
+    def lookup(self, *, sampled: bool) -> LookupDrafter:
+        """Lookup alone, as far as replies have taught it what to trust, and in remembered replies as well."""
+        return self._kinds[sampled][1]
+
     def calibrated(self, table: CostTable) -> None:
         """Start from a measured table; acceptance stays as learned."""
         self.costs.restart(table)
