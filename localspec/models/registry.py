@@ -151,7 +151,9 @@ def _read(path: Path, *, relative_to: Path) -> tuple[Pair, ...]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadSetting(f"{path} is not valid TOML: {error}", hint="repair or remove the file") from error
     except OSError as error:
-        raise BadSetting(f"{path} cannot be read: {error.strerror}", hint="change its permissions") from error
+        raise BadSetting(
+            f"{path} cannot be read: {error.strerror}", hint="check the path and its permissions"
+        ) from error
     pairs = tables.get("pair", [])
     if set(tables) - {"pair"} or not isinstance(pairs, list):
         raise BadSetting(f"{path} may hold nothing but [[pair]] tables", hint=_explained())

@@ -33,9 +33,10 @@ def hub_cache() -> Path:
 def cached_copies(file: HubFile) -> tuple[Path, ...]:
     """Files in the Hugging Face cache that have the right size, the pinned revision first; not yet hashed."""
     repository = hub_cache() / f"models--{file.repo.replace('/', '--')}"
-    named = sorted(
-        repository.glob(f"snapshots/*/{_literal(file.file)}"), key=lambda p: file.revision not in p.parts
-    )
+    named: list[Path] = []
+    with suppress(OSError):  # a cache that cannot be looked into has nothing for us
+        named += repository.glob(f"snapshots/*/{_literal(file.file)}")
+    named.sort(key=lambda path: (file.revision not in path.parts, path))
     return tuple(path for path in (*named, repository / "blobs" / file.sha256) if _size(path) == file.bytes)
 
 

@@ -168,6 +168,11 @@ def two_pairs(hub, tiny_gguf, impatient):
     return pairs
 
 
+def test_a_cache_that_cannot_be_looked_into_is_empty(monkeypatch):
+    monkeypatch.setenv("HF_HOME", "/" + "x" * 300)
+    assert not store.on_disk(find("llama-3-8b+1b"))
+
+
 def test_nothing_named_means_the_demo_where_there_is_nothing_else():
     assert default_pair().name == "demo"
 
