@@ -92,7 +92,9 @@ def _from_file(path: Path) -> dict[str, object]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadSetting(f"{path} is not valid TOML: {error}", hint="repair or remove the file") from error
     except OSError as error:
-        raise BadSetting(f"{path} cannot be read: {error.strerror}", hint="check the path and its permissions") from error
+        raise BadSetting(
+            f"{path} cannot be read: {error.strerror}", hint="check the path and its permissions"
+        ) from error
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
