@@ -77,6 +77,7 @@ def load(
         wishes,
         threads=settings.threads,
         spare_cores=spare_cores,
+        speculate=speculate,
         remember_replies=settings.remember_replies or False,
         on_stage=on_stage,
     )

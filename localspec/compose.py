@@ -40,6 +40,7 @@ def open_engine(
     *,
     threads: int | None,
     spare_cores: int,
+    speculate: bool,
     remember_replies: bool,
     on_stage: Callable[[str], None],
 ) -> Engine:
@@ -71,7 +72,13 @@ def open_engine(
             vocabulary=model.vocab,
             template=template,
             sampling=sampling,
-            notices=(*([DEMO_NOTICE] if embedded else []), *plan.lines, *unsupported, *template_notices),
+            notices=(
+                *([DEMO_NOTICE] if embedded else []),
+                *plan.lines,
+                *([why_plain(model)] if speculate and target.rollback_limit == 0 else []),
+                *unsupported,
+                *template_notices,
+            ),
             drafting=PairDrafting(
                 target,
                 draft,
@@ -97,6 +104,11 @@ def check_files(files: PairFiles, wishes: MemoryWishes) -> None:
     if files.draft is not None and wishes.draft:
         check(files.target, files.draft)
         ensure_loadable(files.draft, wishes.gpu_layers)
+
+
+def why_plain(model: Model) -> str:
+    """What to say of a recurrent target with no draft model: no copies of its state are kept for lookup."""
+    return f"{model.name} is recurrent: its state cannot step back, so nothing is drafted from the text"
 
 
 def memory_of(listed: Iterable[Device]) -> tuple[DeviceMemory, ...]:

@@ -8,6 +8,7 @@ import pytest
 import localspec
 from localspec.chat.session import DEPTH_FIXED
 from localspec.cli import main
+from localspec.events import Notice
 from localspec.measure.bench import AUTO, PLAIN, Limits, bench
 from localspec.measure.prompts import built_in_prompts
 
@@ -83,6 +84,17 @@ def test_remembered_replies_are_drafted_from_and_can_be_forgotten(home, monkeypa
     assert main(["forget"]) == 0
     assert "1 model" in capsys.readouterr().out
     assert not file.exists()
+
+
+@pytest.mark.parametrize("architecture", ["mamba", "lfm2"])
+def test_a_recurrent_target_says_why_nothing_is_drafted_from_the_text(tiny_gguf, architecture):
+    def said(**options):
+        with localspec.load(target=tiny_gguf(architecture=architecture), **options) as session:
+            events = list(session.stream_complete("a b a b a b", max_tokens=4))
+            return [e.text for e in events if isinstance(e, Notice) and "recurrent" in e.text]
+
+    assert len(said(draft="lookup")) == len(said()) == 1
+    assert said(speculate=False) == []
 
 
 def test_a_seed_reproduces_a_reply_whatever_was_remembered_since(monkeypatch):

@@ -72,7 +72,7 @@ class Tuning:
         )
 
     def lookup(self, *, sampled: bool) -> LookupDrafter:
-        """Lookup alone, as far as replies have taught it what to trust, and in remembered replies as well."""
+        """Lookup with what replies have taught it to trust, in remembered ones as well."""
         return self._kinds[sampled][1]
 
     def calibrated(self, table: CostTable) -> None:
