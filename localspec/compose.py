@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from functools import partial
 
 from localspec import demo
-from localspec.chat.session import Engine
+from localspec.chat.engine import Engine
 from localspec.chat.template import template_of
 from localspec.drafting import PairDrafting, lessons_key, reply_store
 from localspec.errors import RollbackUnsupported
@@ -69,6 +69,7 @@ def open_engine(
             target=target,
             draft=draft,
             can_roll_back=model.can_roll_back,
+            widest_batch=WIDEST_BATCH,
             vocabulary=model.vocab,
             template=template,
             sampling=sampling,

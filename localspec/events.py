@@ -72,7 +72,7 @@ class Prefill:
 
     done: int  # tokens
     total: int  # tokens
-    seconds: float  # since the prefill began
+    seconds: float  # that the models have read for so far
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,20 @@ def test_threads_take_turns():
     assert len({reply.tokens for reply in replies}) == 1
 
 
+def test_a_pair_that_is_let_go_while_it_replies_is_an_error_that_says_so(monkeypatch):
+    stream = localspec.api.stream
+
+    def interrupted(*args, **options):
+        events = stream(*args, **options)
+        yield next(events)
+        localspec.unload()
+        yield from events
+
+    monkeypatch.setattr(localspec.api, "stream", interrupted)
+    with pytest.raises(localspec.LocalspecError, match="closed while it replied"):
+        localspec.run("Hello")
+
+
 def test_stream_ends_with_the_reply():
     *_, last = localspec.stream("Hello", temperature=0, max_tokens=10)
     assert isinstance(last, localspec.Finished)

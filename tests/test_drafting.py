@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import localspec
-from localspec.chat.session import DEPTH_FIXED
+from localspec.chat.replying import DEPTH_FIXED
 from localspec.cli import main
 from localspec.events import Notice
 from localspec.measure.bench import AUTO, PLAIN, Limits, bench

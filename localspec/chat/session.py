@@ -2,78 +2,20 @@
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from time import perf_counter
-from typing import Any, Protocol, Unpack
+from typing import Any, Unpack
 
 from localspec.chat.calls import spelled_out
+from localspec.chat.engine import Engine
 from localspec.chat.fitting import Fitter
 from localspec.chat.messages import Message, as_history, as_messages
-from localspec.chat.options import ReplyOptions, Request, request_from, seed_fixes_depth
+from localspec.chat.options import ReplyOptions, Request, request_from
 from localspec.chat.prompt import Prompt, encode
+from localspec.chat.replying import Replier, Task
 from localspec.chat.shaping import Shaping
-from localspec.chat.template import ChatTemplate, tool_variables
+from localspec.chat.template import tool_variables
 from localspec.chat.text import TextStream
-from localspec.chat.vocabulary import Vocabulary
-from localspec.chat.writing import Writing
 from localspec.errors import BadSetting, ContextFull
-from localspec.events import (
-    Event,
-    Finished,
-    Notice,
-    Prefill,
-    Reply,
-    Started,
-)
-from localspec.speculation.loop import speculate
-from localspec.speculation.protocols import Decoder, Rule, Strategy
-from localspec.speculation.randomness import fresh_seed
-from localspec.speculation.sampling import Sampling
-from localspec.speculation.verification import make_rule
-from localspec.stats import Tally
-from localspec.structure.constraint import Constrained
-from localspec.structure.forcing import Forcing
-from localspec.timing import PlainClock
-
-REPLY_RESERVE = (
-    256  # tokens that trimming leaves free for a reply of unknown length, a quarter of the context at most
-)
-DEPTH_FIXED = (
-    "a reply with a seed drafts at a fixed depth, as measured time must not decide what the seed reproduces; "
-    "the rule coupled keeps the depth automatic"
-)
-
-
-class Drafting(Protocol):
-    """Makes the strategy of each reply, and keeps what drafting learns between replies."""
-
-    def strategy(self, rule: Rule, request: Request) -> Strategy:
-        """Who drafts for this reply, and how much."""
-
-    def store(self, reply: Sequence[int]) -> None:
-        """Keep what was learned for the next run, and the reply if the user wants it remembered."""
-
-    def calibrate(self, token: int, budget_seconds: float, stop: Callable[[], bool]) -> None:
-        """Measure what batches cost, unless that is known already or `stop` turns true."""
-
-
-@dataclass(frozen=True, slots=True)
-class Engine:
-    """A loaded pair, ready to run; `close` frees it."""
-
-    name: str
-    target_name: str
-    draft_name: str  # "" when there is no draft model
-    target: Decoder
-    draft: Decoder | None
-    can_roll_back: bool
-    vocabulary: Vocabulary
-    template: ChatTemplate
-    sampling: Sampling  # the model's own defaults
-    notices: tuple[str, ...]  # what the user should know about this pair, said with the first reply
-    drafting: Drafting
-    close: Callable[[], None]
-    widest_batch: int = 33  # tokens that the target verifies at once
+from localspec.events import Event, Finished, Reply
 
 
 class Session:
@@ -84,14 +26,13 @@ class Session:
         self._engine = engine
         self._defaults = defaults or ReplyOptions()
         self._messages: tuple[Message, ...] = ()
-        self._cancelled = threading.Event()
+        self._latest_cancel = object()  # another one with every cancel()
         self._replying = threading.Lock()  # held from the first event of a reply to its last
         self._working = threading.Lock()  # held while the models work, never while the caller has an event
         self._closed = False
-        self._notices = engine.notices
-        self._told_of_depth = False
         self._dropped_turns = 0  # that no longer fit
         self._shaping = Shaping(engine.vocabulary, engine.template)
+        self._replier = Replier(engine)
 
     def __enter__(self) -> "Session":
         return self
@@ -100,15 +41,15 @@ class Session:
         self.close()
 
     def close(self) -> None:
-        """Cancel what runs, then free both models. A reply that is still being read just ends."""
+        """Cancel what runs, then free both models. A stream that is still being read just ends."""
         self.cancel()
         with self._working:
             self._closed = True
             self._engine.close()
 
     def cancel(self) -> None:
-        """Stop the running reply after its cycle; what was generated is kept. Safe from any thread."""
-        self._cancelled.set()
+        """Stop what was asked for so far, after its cycle; what was generated is kept. Safe from any thread."""
+        self._latest_cancel = object()
 
     def reset(self) -> None:
         """Forget the conversation."""
@@ -170,12 +111,12 @@ class Session:
         self, prompt_or_messages: str | Sequence[Mapping[str, Any] | Message], **options: Unpack[ReplyOptions]
     ) -> Iterator[Event]:
         """The same as `run`, event by event; the last one is Finished."""
-        request = self._request(options)
+        cancelled, request = self._watch(), self._request(options)
         given = as_messages(prompt_or_messages)
         messages = (*self._messages, *given) if isinstance(prompt_or_messages, str) else given
         if request.system is not None:
             messages = with_system(messages, request.system)
-        return self._converse(messages, request)
+        return self._converse(messages, request, cancelled)
 
     def complete(self, text: str, **options: Unpack[ReplyOptions]) -> Reply:
         """Continue a raw text: no template, no conversation; control tokens written in it count as such."""
@@ -183,7 +124,7 @@ class Session:
 
     def stream_complete(self, text: str, **options: Unpack[ReplyOptions]) -> Iterator[Event]:
         """The same as `complete`, event by event."""
-        request = self._request(options)
+        cancelled, request = self._watch(), self._request(options)
         if not isinstance(text, str):
             raise BadSetting(f"the text is of type {type(text).__name__}", hint="give a str to continue")
         tokens = self._engine.vocabulary.tokenize(text, parse_special=True, add_special=True)
@@ -193,7 +134,12 @@ class Session:
         if request.tools:
             raise BadSetting("tools need a conversation", hint="leave out complete() or --raw")
         constraint = self._shaping.constraint(request, None, len(tokens))
-        return self._generate(tokens, request, text_stream, constraint)
+        return self._reply(Task(tokens, request, text_stream, cancelled, constraint))
+
+    def _watch(self) -> Callable[[], bool]:
+        """Whether cancel() was called since now."""
+        latest = self._latest_cancel
+        return lambda: self._latest_cancel is not latest
 
     def _request(self, options: Mapping[str, Any]) -> Request:
         self._require_open()
@@ -207,7 +153,9 @@ class Session:
         if self._closed:
             raise BadSetting("this session is closed", hint="load the pair again: localspec.load(...)")
 
-    def _converse(self, messages: tuple[Message, ...], request: Request) -> Iterator[Event]:
+    def _converse(
+        self, messages: tuple[Message, ...], request: Request, cancelled: Callable[[], bool]
+    ) -> Iterator[Event]:
         with self._working:
             self._require_open()
             fitted = self._fitter(request).fit(
@@ -223,7 +171,8 @@ class Session:
         text = TextStream(
             self._engine.vocabulary, style, stops, continues_text=constraint is not None, calls=calls
         )
-        for event in self._generate(prompt.tokens, request, text, constraint, fitted.dropped_messages):
+        task = Task(prompt.tokens, request, text, cancelled, constraint, calls, fitted.dropped_messages)
+        for event in self._reply(task):
             if isinstance(event, Finished) and event.reply.tokens:
                 self._messages = (*messages, as_history(event.reply.text, event.reply.tool_calls))
             yield event
@@ -245,17 +194,11 @@ class Session:
 
         return Fitter(rendered, engine.target.capacity, request.max_tokens)
 
-    def _generate(
-        self,
-        prompt: Sequence[int],
-        request: Request,
-        text: TextStream,
-        constraint: Constrained | None,
-        trimmed: int = 0,
-    ) -> Iterator[Event]:
-        if len(prompt) >= self._engine.target.capacity:
+    def _reply(self, task: Task) -> Iterator[Event]:
+        count, capacity = len(task.prompt), self._engine.target.capacity
+        if count >= capacity:
             raise ContextFull(
-                f"the prompt has {len(prompt)} tokens, the context {self._engine.target.capacity}",
+                f"the prompt has {count} tokens, the context {capacity}",
                 hint="shorten the prompt, or load the pair with a larger context (--context)",
             )
         if not self._replying.acquire(blocking=False):
@@ -263,8 +206,7 @@ class Session:
                 "this session is busy with another reply", hint="wait for it, or cancel() it first"
             )
         try:
-            self._cancelled.clear()
-            steps = self._reply(prompt, request, text, constraint, trimmed)
+            steps = self._replier.reply(task)
             while (event := self._step(steps)) is not None:
                 yield event
         finally:
@@ -275,107 +217,6 @@ class Session:
         with self._working:
             return None if self._closed else next(steps, None)
 
-    def _reply(
-        self,
-        prompt: Sequence[int],
-        request: Request,
-        text: TextStream,
-        constraint: Constrained | None,
-        trimmed: int,
-    ) -> Iterator[Event]:
-        engine = self._engine
-        seed = fresh_seed() if request.seed is None else request.seed
-        rule = make_rule(request.rule, request.sampling, seed, constraint)
-        strategy = engine.drafting.strategy(rule, request)
-        if constraint:
-            forces = request.speculate and request.depth != 0
-            strategy = Forcing(strategy, constraint, engine.widest_batch if forces else 0)
-        reused = rewind(engine.target, prompt, engine.can_roll_back)
-        if engine.draft:
-            rewind(engine.draft, prompt, can_roll_back=True)
-        yield Started(
-            target=engine.target_name,
-            draft=engine.draft_name,
-            prompt_tokens=len(prompt),
-            reused_tokens=reused,
-            trimmed_messages=trimmed,
-            seed=seed,
-            rule=rule.name,
-            context_length=engine.target.capacity,
-        )
-        yield from self._take_notices(trimmed, request, rule)
-        plain = PlainClock(strategy.plain_step_seconds)
-        tally = Tally(prompt_tokens=len(prompt), reused_tokens=reused, plain=plain)
-        drafts = request.speculate and request.depth != 0 and strategy.why_off is None
-        yield from self._prefill(prompt, tally, drafts=drafts)
-        reply = Writing(text, tally, engine.vocabulary, constraint, self._shaping.call_format(request))
-        room = engine.target.capacity - len(prompt)
-        if not self._cancelled.is_set():
-            cycles = speculate(
-                engine.target,
-                strategy,
-                list(prompt),
-                rule=rule,
-                room=min(request.max_tokens or room, room),
-                is_end=engine.vocabulary.is_end,
-            )
-            was_off: str | None = None
-            for cycle in cycles:
-                yield from reply.absorb(cycle)
-                why_off = strategy.why_off
-                if why_off and not was_off:
-                    yield Notice(why_off)
-                was_off = why_off
-                if reply.ended or self._cancelled.is_set():
-                    break
-        yield from reply.finish()
-        if not reply.ended and not self._cancelled.is_set() and len(reply.tokens) == room:
-            yield Notice(f"the context of {engine.target.capacity} tokens is full")
-        if constraint and not constraint.complete:
-            yield Notice(f"the reply was cut: it is only the beginning of what {constraint.name} accepts")
-        engine.drafting.store(reply.tokens)
-        yield Finished(reply.result(seed, cancelled=self._cancelled.is_set()))
-
-    def _take_notices(self, trimmed: int, request: Request, rule: Rule) -> Iterator[Notice]:
-        """What the pair and its seed have to say, once; and what was left out of this prompt."""
-        notices, self._notices = self._notices, ()
-        yield from map(Notice, notices)
-        drafts = self._engine.can_roll_back or self._engine.draft is not None
-        if drafts and seed_fixes_depth(request, rule) and not self._told_of_depth:
-            self._told_of_depth = True
-            yield Notice(DEPTH_FIXED)
-        if trimmed:
-            yield Notice(f"the oldest {trimmed} messages no longer fit into the context and were left out")
-
-    def _prefill(self, prompt: Sequence[int], tally: Tally, *, drafts: bool) -> Iterator[Prefill]:
-        """Read the prompt into both caches, all but its last token; ends early when cancelled."""
-        began = perf_counter()
-        readers = [self._engine.target]
-        if drafts and self._engine.draft and len(prompt) < self._engine.draft.capacity:
-            readers.append(self._engine.draft)
-        total = sum(len(prompt) - 1 - reader.length for reader in readers)
-        done = 0
-        for reader in readers:
-            start, begun = done, reader.length
-            for count in reader.prefill(prompt[begun:-1]):
-                done = start + count
-                tally.prefill_seconds = perf_counter() - began
-                yield Prefill(done, total, tally.prefill_seconds)
-                if self._cancelled.is_set():
-                    return
-
-
-def rewind(decoder: Decoder, prompt: Sequence[int], can_roll_back: bool) -> int:
-    """Keep what cache and prompt have in common, the prompt's last token excepted; how much that is."""
-    common = 0
-    for cached, wanted in zip(decoder.tokens, prompt[:-1], strict=False):
-        if cached != wanted:
-            break
-        common += 1
-    keep = common if can_roll_back or common == decoder.length else 0
-    decoder.rollback(keep)
-    return keep
-
 
 def with_system(messages: tuple[Message, ...], system: str) -> tuple[Message, ...]:
     """The conversation with this system message, in place of the one it had."""
@@ -384,8 +225,11 @@ def with_system(messages: tuple[Message, ...], system: str) -> tuple[Message, ..
 
 
 def last_reply(events: Iterator[Event]) -> Reply:
-    """The reply that a run ends with."""
-    for event in events:
-        if isinstance(event, Finished):
-            return event.reply
-    raise AssertionError("a run ends with Finished")
+    """The reply that a stream ends with; BadSetting where the session was closed before."""
+    replies = [event.reply for event in events if isinstance(event, Finished)]
+    if replies:
+        return replies[-1]
+    raise BadSetting(
+        "the session was closed while it replied",
+        hint="close it, or load another pair, when its replies are there",
+    )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from localspec.chat.session import Engine
+from localspec.chat.engine import Engine
 from localspec.llama.context import Context
 from localspec.llama.widths import width_gap
 from localspec.speculation.protocols import Candidates, Decoder, Row

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from localspec.chat.session import Engine
+from localspec.chat.engine import Engine
 from localspec.drafters.fixed import Fixed
 from localspec.drafters.model import ModelDrafter
 from localspec.measure.recording import Recording, begin, shape_rows

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from localspec.chat.session import Engine
+from localspec.chat.engine import Engine
 from localspec.llama.context import Context
 from localspec.measure.divergence import copied
 from localspec.speculation.candidates import largest

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from time import perf_counter
 
-from localspec.chat.session import Engine
+from localspec.chat.engine import Engine
 from localspec.drafting import PairDrafting
 from localspec.measure.statistics import Interval, median_interval
 from localspec.speculation.calibration import NARROW, WIDE, Sample, draft_step_seconds, fit

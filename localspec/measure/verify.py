@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from time import perf_counter
 
+from localspec.chat.engine import Engine
 from localspec.chat.messages import Message
 from localspec.chat.prompt import encode
-from localspec.chat.session import Engine, Session
+from localspec.chat.session import Session
 from localspec.errors import BadSetting
 from localspec.measure.divergence import width_difference_on
 from localspec.measure.law import LawResult, replays, result, run

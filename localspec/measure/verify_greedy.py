@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from localspec.chat.engine import Engine
 from localspec.chat.options import Request
-from localspec.chat.session import Engine
 from localspec.measure.divergence import (
     Divergence,
     diverged,

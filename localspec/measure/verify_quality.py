@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from localspec.chat.engine import Engine
 from localspec.chat.messages import Message
-from localspec.chat.session import Engine, Session
+from localspec.chat.session import Session
 from localspec.measure.law_statistics import bernstein
 from localspec.measure.recording import begin, shape_rows
 from localspec.speculation.chain import Chain

@@ -1,12 +1,15 @@
 """Conversations on exact toy models: what is remembered, reused, trimmed, stopped and cancelled."""
 
 import threading
+import time
 
 import pytest
 
+from localspec.chat import reading
+from localspec.chat.engine import Engine
 from localspec.chat.messages import Message
 from localspec.chat.options import request_from
-from localspec.chat.session import Engine, Session
+from localspec.chat.session import Session, last_reply
 from localspec.chat.template import ChatTemplate
 from localspec.drafting import PairDrafting
 from localspec.errors import BadSetting, ContextFull
@@ -78,6 +81,7 @@ def session_of(seed=11, *, capacity=400, agreement=0.8, draft=True, end=True):
             target=target,
             draft=drafts,
             can_roll_back=True,
+            widest_batch=17,
             vocabulary=vocabulary,
             template=ChatTemplate(TEMPLATE, bos_text="", eos_text=""),
             sampling=Sampling(),
@@ -184,10 +188,44 @@ def test_cancelling_in_the_prefill_leaves_the_conversation_as_it_was():
 
 
 def test_a_cancel_from_another_thread_ends_the_reply():
-    session, *_ = session_of(end=False, capacity=4000)
-    threading.Timer(0.05, session.cancel).start()
+    session, target, *_ = session_of(end=False, capacity=3000)
+
+    def cancel_soon():
+        while target.length < 100:
+            time.sleep(0.001)
+        session.cancel()
+
+    other = threading.Thread(target=cancel_soon)
+    other.start()
     reply = session.run("never ending", **GREEDY)
-    assert reply.finish_reason in (FinishReason.CANCELLED, FinishReason.LENGTH)
+    other.join()
+    assert reply.finish_reason is FinishReason.CANCELLED
+    assert 0 < len(reply.tokens) < 2500
+
+
+def test_a_cancel_stops_what_was_asked_for_before_it_and_nothing_after():
+    session, *_ = session_of(end=False)
+    session.cancel()
+    asked = session.stream("one", **GREEDY, max_tokens=20)
+    raw = session.stream_complete("one", **GREEDY, max_tokens=20)
+    session.cancel()
+    assert [last_reply(events).finish_reason for events in (asked, raw)] == [FinishReason.CANCELLED] * 2
+    assert session.messages == ()
+    assert session.run("two", **GREEDY, max_tokens=20).finish_reason is FinishReason.LENGTH
+
+
+def test_a_cancel_while_the_prompt_is_rendered_is_not_lost(monkeypatch):
+    session, target, *_ = session_of(end=False)
+    tokenize = Letters.tokenize
+
+    def cancelling(*args, **options):
+        session.cancel()
+        return tokenize(*args, **options)
+
+    monkeypatch.setattr(Letters, "tokenize", cancelling)
+    reply = session.run("one", **GREEDY, max_tokens=20)
+    assert reply.finish_reason is FinishReason.CANCELLED
+    assert target.tokens == []
 
 
 def test_stop_strings_cut_text_tokens_and_counts_alike():
@@ -268,12 +306,42 @@ def test_closing_while_a_reply_is_being_read_ends_it():
     assert list(events) == []
 
 
+def test_closing_while_a_reply_is_waited_for_is_an_error_that_says_so():
+    session, *_ = session_of()
+    events = session.stream("one", **GREEDY)
+    next(events)
+    session.close()
+    with pytest.raises(BadSetting, match="closed while it replied"):
+        last_reply(events)  # what run() and complete() return
+
+
 def test_a_closed_session_says_so_and_touches_no_model():
     with session_of()[0] as session:
         late = session.stream("asked before, read after", **GREEDY)
     for ask in (lambda: session.run("hi"), lambda: session.complete("hi"), lambda: next(late)):
         with pytest.raises(BadSetting, match="closed"):
             ask()
+
+
+def test_reading_seconds_are_the_models_and_not_the_callers(monkeypatch):
+    now, prefill = 0, Toy.prefill
+
+    def second_by_second(self, tokens):
+        nonlocal now
+        for count in prefill(self, tokens):
+            now += 1
+            yield count
+
+    monkeypatch.setattr(Toy, "prefill", second_by_second)
+    monkeypatch.setattr(reading, "perf_counter", lambda: now)
+    seconds = []
+    for event in session_of()[0].stream("a" * 200, **GREEDY, max_tokens=2):
+        now += 100
+        if isinstance(event, Prefill):
+            seconds.append(event.seconds)
+    assert len(seconds) > 40
+    assert seconds == list(range(1, len(seconds) + 1))
+    assert event.reply.stats.prefill_seconds == len(seconds)
 
 
 def test_notices_are_said_once():

@@ -2,7 +2,8 @@
 
 import string
 
-from localspec.chat.session import Engine, Session
+from localspec.chat.engine import Engine
+from localspec.chat.session import Session
 from localspec.chat.template import ChatTemplate
 from localspec.drafting import PairDrafting
 from localspec.speculation.sampling import Sampling
@@ -69,6 +70,7 @@ def session_of(seed=5, *, agreement=0.8, draft=True, template=TEMPLATE, capacity
             target=target,
             draft=drafts,
             can_roll_back=True,
+            widest_batch=33,
             vocabulary=vocabulary,
             template=ChatTemplate(template, bos_text="", eos_text=""),
             sampling=Sampling(),
@@ -104,6 +106,7 @@ def scripted_session(text, template=TEMPLATE):
             target=target,
             draft=None,
             can_roll_back=True,
+            widest_batch=33,
             vocabulary=vocabulary,
             template=ChatTemplate(template, bos_text="", eos_text=""),
             sampling=Sampling(temperature=0.0),

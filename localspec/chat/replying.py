@@ -1,0 +1,128 @@
+"""One reply, from the tokens of a prompt to its end: the prompt is read, the loop runs, events tell of both."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from localspec.chat.engine import Engine
+from localspec.chat.options import Request, seed_fixes_depth
+from localspec.chat.reading import read, rewind
+from localspec.chat.text import TextStream
+from localspec.chat.writing import Writing
+from localspec.events import Event, Finished, Notice, Started
+from localspec.speculation.loop import speculate
+from localspec.speculation.protocols import Rule, Strategy
+from localspec.speculation.randomness import fresh_seed
+from localspec.speculation.verification import make_rule
+from localspec.stats import Tally
+from localspec.structure.constraint import Constrained
+from localspec.structure.forcing import Forcing
+from localspec.structure.tools import CallFormat
+from localspec.timing import PlainClock
+
+DEPTH_FIXED = (
+    "a reply with a seed drafts at a fixed depth, as measured time must not decide what the seed reproduces; "
+    "the rule coupled keeps the depth automatic"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A reply that is wanted."""
+
+    prompt: Sequence[int]
+    request: Request
+    text: TextStream
+    cancelled: Callable[[], bool]
+    constraint: Constrained | None = None
+    calls: CallFormat | None = None  # how tool calls are written, where there may be some
+    trimmed_messages: int = 0  # left out of the prompt
+
+
+class Replier:
+    """Writes the replies of a session, and says once what is worth saying once."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._notices = engine.notices
+        self._told_of_depth = False
+
+    def reply(self, task: Task) -> Iterator[Event]:
+        """The events of a reply, from Started to Finished."""
+        engine, request, prompt = self._engine, task.request, task.prompt
+        seed = fresh_seed() if request.seed is None else request.seed
+        rule = make_rule(request.rule, request.sampling, seed, task.constraint)
+        strategy = self._strategy(rule, task)
+        reused = rewind(engine.target, prompt, engine.can_roll_back)
+        if engine.draft:
+            rewind(engine.draft, prompt, can_roll_back=True)
+        yield Started(
+            target=engine.target_name,
+            draft=engine.draft_name,
+            prompt_tokens=len(prompt),
+            reused_tokens=reused,
+            trimmed_messages=task.trimmed_messages,
+            seed=seed,
+            rule=rule.name,
+            context_length=engine.target.capacity,
+        )
+        yield from self._take_notices(task, rule)
+        plain = PlainClock(strategy.plain_step_seconds)
+        tally = Tally(prompt_tokens=len(prompt), reused_tokens=reused, plain=plain)
+        drafts = request.speculate and request.depth != 0 and strategy.why_off is None
+        fits = engine.draft is not None and len(prompt) < engine.draft.capacity
+        for event in read(engine.target, engine.draft if drafts and fits else None, prompt, task.cancelled):
+            tally.prefill_seconds = event.seconds
+            yield event
+        reply = Writing(task.text, tally, engine.vocabulary, task.constraint, task.calls)
+        yield from self._generate(task, rule, strategy, reply)
+        engine.drafting.store(reply.tokens)
+        yield Finished(reply.result(seed, cancelled=task.cancelled()))
+
+    def _strategy(self, rule: Rule, task: Task) -> Strategy:
+        """Who drafts for this reply; what a grammar forces goes first."""
+        strategy = self._engine.drafting.strategy(rule, task.request)
+        if task.constraint is None:
+            return strategy
+        forces = task.request.speculate and task.request.depth != 0
+        return Forcing(strategy, task.constraint, self._engine.widest_batch if forces else 0)
+
+    def _generate(self, task: Task, rule: Rule, strategy: Strategy, reply: Writing) -> Iterator[Event]:
+        """The cycles and their text, and why they ended where that is worth a word."""
+        engine, constraint = self._engine, task.constraint
+        room = engine.target.capacity - len(task.prompt)
+        if not task.cancelled():
+            cycles = speculate(
+                engine.target,
+                strategy,
+                list(task.prompt),
+                rule=rule,
+                room=min(task.request.max_tokens or room, room),
+                is_end=engine.vocabulary.is_end,
+            )
+            was_off: str | None = None
+            for cycle in cycles:
+                yield from reply.absorb(cycle)
+                why_off = strategy.why_off
+                if why_off and not was_off:
+                    yield Notice(why_off)
+                was_off = why_off
+                if reply.ended or task.cancelled():
+                    break
+        yield from reply.finish()
+        if not reply.ended and not task.cancelled() and len(reply.tokens) == room:
+            yield Notice(f"the context of {engine.target.capacity} tokens is full")
+        if constraint and not constraint.complete:
+            yield Notice(f"the reply was cut: it is only the beginning of what {constraint.name} accepts")
+
+    def _take_notices(self, task: Task, rule: Rule) -> Iterator[Notice]:
+        """What the pair and its seed have to say, once; and what was left out of this prompt."""
+        notices, self._notices = self._notices, ()
+        yield from map(Notice, notices)
+        drafts = self._engine.can_roll_back or self._engine.draft is not None
+        if drafts and seed_fixes_depth(task.request, rule) and not self._told_of_depth:
+            self._told_of_depth = True
+            yield Notice(DEPTH_FIXED)
+        if task.trimmed_messages:
+            yield Notice(
+                f"the oldest {task.trimmed_messages} messages no longer fit into the context and were left out"
+            )
