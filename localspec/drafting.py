@@ -55,6 +55,7 @@ class PairDrafting:
         self._target = target
         self._draft = draft
         self._is_end = is_end
+        self._model: ModelDrafter | None = None  # of the reply that is being written
         self._starting_depth = starting_depth
         self._deepest = deepest if limit is None else min(deepest, limit)
         self._priors = Priors(settings.data_dir() / "lessons")
@@ -73,22 +74,28 @@ class PairDrafting:
         """The strategy of one reply: automatic, at a fixed depth, or none."""
         needed = None if request.constrained else Chain(request.sampling).candidates_needed()
         self._target.set_top_k(needed)
+        self._model = None
         if not request.speculate or request.depth == 0 or self._deepest == 0:
             return Plain()
-        model = None
         if self._draft is not None:
             self._draft.set_top_k(needed)
-            model = ModelDrafter(self._draft, rule, self._is_end)
+            self._model = ModelDrafter(self._draft, rule, self._is_end)
         depth = self._starting_depth if seed_fixes_depth(request, rule) else request.depth
         if depth is not None:
-            return Fixed(model or self._lookup(request), min(depth, self._deepest))
-        return self.tuning.strategy(model, lookup=True, sampled=not request.sampling.greedy)
+            return Fixed(self._model or self._lookup(request), min(depth, self._deepest))
+        return self.tuning.strategy(self._model, lookup=True, sampled=not request.sampling.greedy)
 
     def _lookup(self, request: Request) -> LookupDrafter:
         """Lookup for a fixed depth: with all it has learned, unless a seed has to find what it found before."""
         if request.seed is not None:
             return LookupDrafter()
         return self.tuning.lookup(sampled=not request.sampling.greedy)
+
+    @property
+    def failure(self) -> str | None:
+        """A sentence on why the draft model drafts no more in this reply, once it has failed."""
+        error = self._model.failure if self._model else None
+        return f"the draft model failed, and the reply goes on without it: {error}" if error else None
 
     def store(self, reply: Sequence[int]) -> None:
         """Keep what was learned for the next run; a folder that cannot be written costs only that."""
@@ -102,7 +109,7 @@ class PairDrafting:
 
     def calibrate(self, token: int, budget_seconds: float, stop: Callable[[], bool]) -> None:
         """Measure what batches cost, unless that is known already; the caches end as they began."""
-        if self.tuning.costs.measured or self._target.rollback_limit is not None:
+        if self.tuning.costs.measured or self.failure or self._target.rollback_limit is not None:
             return  # a recurrent state cannot step back over the widest batches
         widths = [width for width in NARROW + WIDE if width <= self._deepest + 1]
         before = [(model, model.length) for model in (self._target, self._draft) if model is not None]

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
 
+from localspec.drafters.model import FAILURES
 from localspec.events import Prefill
 from localspec.speculation.protocols import Decoder
 
@@ -22,7 +23,10 @@ def rewind(decoder: Decoder, prompt: Sequence[int], can_roll_back: bool) -> int:
 def read(
     target: Decoder, draft: Decoder | None, prompt: Sequence[int], cancelled: Callable[[], bool]
 ) -> Iterator[Prefill]:
-    """Read what the caches lack of all but the prompt's last token, until it is `cancelled`."""
+    """Read what the caches lack of all but the prompt's last token, until it is `cancelled`.
+
+    A draft that fails is left where it is: its drafter meets the failure again and tells the user.
+    """
     readers = [target, draft] if draft else [target]
     total = sum(len(prompt) - 1 - reader.length for reader in readers)
     done, seconds = 0, 0.0
@@ -30,7 +34,12 @@ def read(
         start, chunks = done, reader.prefill(prompt[reader.length : -1])
         while not cancelled():
             began = perf_counter()
-            count = next(chunks, None)
+            try:
+                count = next(chunks, None)
+            except FAILURES:
+                if reader is target:
+                    raise
+                return
             seconds += perf_counter() - began
             if count is None:
                 break

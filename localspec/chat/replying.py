@@ -99,13 +99,14 @@ class Replier:
                 room=min(task.request.max_tokens or room, room),
                 is_end=engine.vocabulary.is_end,
             )
-            was_off: str | None = None
+            told: tuple[str | None, ...] = (None, None)
             for cycle in cycles:
                 yield from reply.absorb(cycle)
-                why_off = strategy.why_off
-                if why_off and not was_off:
-                    yield Notice(why_off)
-                was_off = why_off
+                troubles = strategy.why_off, engine.drafting.failure
+                yield from (
+                    Notice(now) for now, before in zip(troubles, told, strict=True) if now and not before
+                )
+                told = troubles
                 if reply.ended or task.cancelled():
                     break
         yield from reply.finish()

@@ -2,21 +2,27 @@
 
 from collections.abc import Callable, Sequence
 
+from localspec.errors import BackendFailure, ContextFull, LocalspecError, NotEnoughMemory
 from localspec.events import Source
 from localspec.speculation.protocols import Decoder, Draw, Proposal, Rule, Stopping
+
+# Of a draft model: its target goes on without it.
+FAILURES = (BackendFailure, ContextFull, NotEnoughMemory)
 
 
 class ModelDrafter:
     """Drafts with a model that shares the target's vocabulary.
 
     After a cycle the cache holds the seed token and all draft tokens but the last; acceptance keeps a prefix of that,
-    so the next proposal begins with one decode of the one or two tokens that are missing.
+    so the next proposal begins with one decode of the one or two tokens that are missing. A model that fails is not
+    asked again: `failure` says what happened.
     """
 
     def __init__(self, decoder: Decoder, rule: Rule, is_end: Callable[[int], bool]) -> None:
         self._decoder = decoder
         self._rule = rule
         self._is_end = is_end
+        self.failure: LocalspecError | None = None
 
     @property
     def busy_seconds(self) -> float:
@@ -25,11 +31,16 @@ class ModelDrafter:
     def propose(self, tokens: Sequence[int], limit: int, stopping: Stopping | None = None) -> Proposal:
         decoder, text = self._decoder, list(tokens)
         assert decoder.length < len(text), "the newest token is never in the draft's cache"
-        limit = min(limit, decoder.capacity - len(text) + 1)
+        limit = 0 if self.failure else min(limit, decoder.capacity - len(text) + 1)
         draws: list[Draw] = []
         while len(draws) < limit:
-            (row,) = decoder.decode(text[decoder.length :], rows=1)
-            draw = self._rule.draw(row, text, len(tokens))
+            try:
+                (row,) = decoder.decode(text[decoder.length :], rows=1)
+                draw = self._rule.draw(row, text, len(tokens))
+            except FAILURES as error:
+                # What was drawn before is proposed: dropping it could favour the tokens that do not fail.
+                self.failure, limit = error, len(draws)
+                break
             if stopping and not stopping.keeps(draw.confidence, len(draws)):
                 break
             draws.append(draw)
