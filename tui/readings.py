@@ -1,6 +1,7 @@
 """What the lines around the conversation say, worked out from the state of the engine. Pure."""
 
 from localspec.engine.messages import PullProgress
+from localspec.models.units import size_text
 
 from .conductor import Conductor
 from .live_turn import LiveTurn
@@ -75,12 +76,7 @@ def advice(conductor: Conductor) -> str:
 def pull_status(pull: PullProgress) -> str:
     if not pull.total_bytes:
         return f"fetching {pull.name}"
-    return f"fetching {pull.name} {pull.done_bytes / pull.total_bytes:.0%} of {size(pull.total_bytes)}"
-
-
-def size(count: int) -> str:
-    """Bytes as people say them."""
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
+    return f"fetching {pull.name} {pull.done_bytes / pull.total_bytes:.0%} of {size_text(pull.total_bytes)}"
 
 
 def reading(conductor: Conductor, turn: LiveTurn | None) -> Reading:

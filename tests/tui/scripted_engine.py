@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from scripted_pairs import ROWS
+
 from localspec.engine.messages import (
     Ask,
     Cancel,
@@ -24,7 +26,6 @@ from localspec.engine.messages import (
     ListPairs,
     Load,
     PairList,
-    PairRow,
     ProposalText,
     Pull,
     Pulled,
@@ -82,13 +83,6 @@ That is all there is to it: the text is what the *target* would have written.
 """
 THOUGHT = (
     "The user asks about drafting. I should mention the single pass, then the rollback. Keep it short.\n"
-)
-ROWS = (
-    PairRow("demo", "try it at once", 5_200_000, 40_000_000, True, True, "cpu", 1.42),
-    PairRow("qwen3-8b+0.6b", "chat, thinking", 5_700_000_000, 7_100_000_000, True, True, "gpu", None, "1.9x"),
-    PairRow("llama-3-8b+1b", "chat", 6_100_000_000, 7_500_000_000, False, True, "gpu"),
-    PairRow("llama-3-70b+8b", "long and careful", 47_900_000_000, 51_000_000_000, False, True, "no"),
-    PairRow("qwen3-8b-eagle3", "chat", 5_400_000_000, 6_900_000_000, False, False, "gpu"),
 )
 
 

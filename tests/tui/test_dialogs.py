@@ -9,7 +9,7 @@ from localspec.tui.commands import COMMANDS, find, matching
 from localspec.tui.exporting import NotExported, export
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.dialog import Question
-from localspec.tui.screens.help import page
+from localspec.tui.screens.help import HelpScreen, page
 from localspec.tui.screens.pairs import PairsScreen
 from localspec.tui.screens.sessions import SessionsScreen, describe_age
 from localspec.tui.screens.themes import ThemesScreen
@@ -18,7 +18,7 @@ from localspec.tui.widgets.reply_view import ReplyView
 from scripted_engine import Gate
 from textual.widgets import DataTable, Static, TextArea
 
-from localspec.conversations import Conversation
+from localspec.conversations import Conversation, Journal, Message
 from localspec.engine.messages import Load, Pull
 
 
@@ -27,22 +27,64 @@ def detail(chat):
 
 
 def row(table, name):
-    return [cell.plain for cell in table.get_row(name)]
+    rows = [[cell.plain for cell in table.get_row_at(n)] for n in range(table.row_count)]
+    return next(row for row in rows if row[0] == name)
 
 
 async def open_pairs(chat):
     await chat.pilot.press("ctrl+o")
     await chat.until(lambda: isinstance(chat.app.screen, PairsScreen))
-    await chat.until(lambda: chat.app.screen.query_one(DataTable).row_count == 5)
+    await chat.until(lambda: chat.app.screen.query_one(DataTable).row_count == 26)
 
 
 async def test_the_picker_says_what_is_here_what_fits_and_what_it_brought(tmp_path):
     async with running(tmp_path) as chat:
         await open_pairs(chat)
         table = chat.app.screen.query_one(DataTable)
-        assert row(table, "demo") == ["demo", "5 MB", "40 MB", "in RAM", "yes", "1.42x"]
+        assert row(table, "demo") == ["demo", "5.2 MB", "40.0 MB", "in RAM", "yes", "1.42x"]
         assert row(table, "llama-3-70b+8b")[3] == "no"
         assert row(table, "qwen3-8b-eagle3")[3] == "not yet"
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_keys_and_columns_of_the_picker_are_in_view_whatever_row_is_chosen(tmp_path, size):
+    async with running(tmp_path, size=size) as chat:
+        await open_pairs(chat)
+        for key in ("down", "down", "ctrl+end"):
+            await chat.pilot.press(key)
+            await chat.pilot.pause(0.2)
+            assert PairsScreen.KEYS in chat.drawn
+            assert "speed-up" in chat.drawn
+        assert "qwen3-8b-eagle3" in chat.drawn
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_titles_give_way_to_pair_and_age_in_the_list_of_conversations(tmp_path, size, monkeypatch):
+    monkeypatch.setattr("localspec.tui.screens.sessions.describe_age", lambda _seconds: "59 min")
+    for n in range(30):
+        journal = Journal(tmp_path / "conversations" / f"202501{n:02}-x.jsonl", "r1-distill-qwen-32b+1.5b")
+        journal.add(Message("user", "How does drafting work, " + "and why " * 20))
+        journal.close()
+    async with running(tmp_path, size=(100, 30)) as chat:
+        await open_sessions(chat, rows=30)
+        await chat.pilot.resize_terminal(*size)
+        await chat.pilot.pause()
+        line = next(line for line in chat.drawn.splitlines() if "How does" in line)
+        assert "…" in line
+        assert "r1-distill-qwen-32b+1.5b" in line
+        assert "59 min" in line
+        assert SessionsScreen.KEYS in chat.drawn
+
+
+@pytest.mark.parametrize(("command", "screen"), [("/help", HelpScreen), ("/theme", ThemesScreen)])
+async def test_the_keys_of_a_long_dialog_are_in_view(tmp_path, command, screen):
+    async with running(tmp_path, size=(80, 24)) as chat:
+        await chat.type(command)
+        await chat.until(lambda: isinstance(chat.app.screen, screen) and screen.KEYS in chat.drawn)
+        await chat.pilot.press("end")
+        await chat.pilot.pause()
+        assert screen.KEYS in chat.drawn
+        assert ("files" if screen is HelpScreen else "tokyo-night") in chat.drawn
 
 
 async def test_enter_loads_a_pair_that_is_here(tmp_path):
@@ -142,7 +184,7 @@ async def test_a_pull_can_be_stopped(tmp_path):
 async def test_a_pair_that_cannot_run_is_not_fetched(tmp_path):
     async with running(tmp_path) as chat:
         await open_pairs(chat)
-        await chat.pilot.press(*["down"] * 4, "p")
+        await chat.pilot.press("ctrl+end", "p")
         await chat.until(lambda: chat.notices)
         assert "cannot run yet" in chat.notices[0]
         assert chat.app.librarian.progress is None

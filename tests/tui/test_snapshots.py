@@ -16,7 +16,7 @@ SIZES = pytest.mark.parametrize("size", [(100, 30), (80, 24)], ids=["100x30", "8
 @pytest.fixture
 def draw(snap_compare, tmp_path, size, monkeypatch):
     """Compare the screen after `steps` with its picture; nothing on it depends on time, place or version."""
-    monkeypatch.setattr("localspec.tui.screens.sessions.describe_age", lambda _seconds: "2 h")
+    monkeypatch.setattr("localspec.tui.screens.sessions.describe_age", lambda _seconds: "59 min")
     monkeypatch.setattr("localspec.tui.screens.help.page_folder", lambda _folder: "~/.local/share/localspec")
 
     def compare(steps, **options):
@@ -108,8 +108,10 @@ def test_the_pair_picker_during_a_pull(draw):
 
 @SIZES
 def test_the_list_of_conversations(draw, tmp_path):
-    for n, title in enumerate(("How does drafting work?", "A poem about rollback", "Tea")):
-        journal = Journal(tmp_path / "conversations" / f"2025010{n}-x.jsonl", "qwen3-8b+0.6b")
+    for n, title in enumerate(
+        ("How does drafting work, and " + "why " * 20, "A poem about rollback", "[/Tea]")
+    ):
+        journal = Journal(tmp_path / "conversations" / f"2025010{n}-x.jsonl", "r1-distill-qwen-32b+1.5b")
         journal.add(Message("user", title))
         journal.add(Message("assistant", "So.", outcome="stop", numbers=Numbers(3, 0.1, 0.7, 2.0, 4)))
     (tmp_path / "conversations" / "20240101-broken.jsonl").write_text("{}")

@@ -1,13 +1,12 @@
 """The outcome of a comparison: the same reply with and without drafting, in numbers."""
 
-from rich.text import Text
 from textual.app import ComposeResult
 from textual.widgets import DataTable, Static
 
 from localspec.engine.messages import Compared
 from localspec.stats import Stats
 
-from .dialog import Dialog, cells
+from .dialog import Dialog
 
 
 class CompareScreen(Dialog[None]):
@@ -21,10 +20,10 @@ class CompareScreen(Dialog[None]):
         self._compared = compared
 
     def content(self) -> ComposeResult:
-        table: DataTable[Text] = DataTable(cursor_type="none")
+        table: DataTable[str] = DataTable(cursor_type="none")
         table.add_columns("", "tokens", "seconds", "tok/s", "accepted", "per pass")
-        table.add_row(*cells("drafting", *numbers(self._compared.drafted.stats)))
-        table.add_row(*cells("plain", *numbers(self._compared.plain.stats)))
+        table.add_row("drafting", *numbers(self._compared.drafted.stats))
+        table.add_row("plain", *numbers(self._compared.plain.stats))
         yield table
         yield Static(verdict(self._compared), markup=False, classes="detail")
 

@@ -2,7 +2,6 @@
 
 from typing import ClassVar, TypeVar
 
-from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
@@ -25,9 +24,16 @@ class Dialog(ModalScreen[Answer]):
         with Vertical(classes="box") as box:
             box.border_title = self.BOX_TITLE
             yield from self.content()
-            yield Static(self.KEYS, markup=False, classes="keys")
+            with Vertical(classes="foot"):
+                yield from self.foot()
+                yield Static(self.KEYS, markup=False, classes="keys")
 
     def content(self) -> ComposeResult:
+        """What may take all the room that the foot leaves."""
+        yield from ()
+
+    def foot(self) -> ComposeResult:
+        """What stands above the keys, always in view."""
         yield from ()
 
     def action_leave(self) -> None:
@@ -50,8 +56,3 @@ class Question(Dialog[bool]):
 
     def action_yes(self) -> None:
         self.dismiss(True)
-
-
-def cells(*texts: str) -> tuple[Text, ...]:
-    """Table cells that show texts as they are: a table takes a plain string for markup."""
-    return tuple(Text(for_terminal(text)) for text in texts)

@@ -2,7 +2,6 @@
 
 from typing import ClassVar, Final
 
-from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -10,11 +9,13 @@ from textual.widgets import DataTable, Static
 
 from localspec.engine.messages import PairRow
 from localspec.errors import EngineDied
+from localspec.models.units import size_text
 from localspec.terminal_text import for_terminal
 
 from ..librarian import Librarian
-from ..readings import pull_status, size
-from .dialog import Dialog, cells
+from ..readings import pull_status
+from ..widgets.text_table import TextTable
+from .dialog import Dialog
 
 FITS: Final = {"gpu": "yes", "cpu": "in RAM", "no": "no"}
 
@@ -35,9 +36,9 @@ class PairsScreen(Dialog[str]):
         self._rows: tuple[PairRow, ...] | None = None
 
     def content(self) -> ComposeResult:
-        table: DataTable[Text] = DataTable(cursor_type="row", zebra_stripes=True)
-        table.add_columns("pair", "size", "memory", "fits", "here", "speed-up")
-        yield table
+        yield TextTable("pair", "size", "memory", "fits", "here", "speed-up")
+
+    def foot(self) -> ComposeResult:
         yield Static(markup=False, classes="detail")
 
     def on_mount(self) -> None:
@@ -47,16 +48,8 @@ class PairsScreen(Dialog[str]):
     def _refresh(self) -> None:
         if self._librarian.rows != self._rows:
             self._rows = self._librarian.rows
-            self._fill()
+            self.query_one(TextTable).show([columns(row) for row in self._rows or ()])
         self.query_one(".detail", Static).update(for_terminal(self._detail()))
-
-    def _fill(self) -> None:
-        table = self.query_one(DataTable)
-        cursor = table.cursor_row
-        table.clear()
-        for row in self._rows or ():
-            table.add_row(*cells(*columns(row)), key=row.name)
-        table.move_cursor(row=cursor)
 
     def _detail(self) -> str:
         if self._librarian.progress is not None:
@@ -69,7 +62,7 @@ class PairsScreen(Dialog[str]):
     @property
     def _chosen(self) -> PairRow | None:
         rows = self._rows or ()
-        return rows[index] if 0 <= (index := self.query_one(DataTable).cursor_row) < len(rows) else None
+        return rows[index] if 0 <= (index := self.query_one(TextTable).cursor_row) < len(rows) else None
 
     @on(DataTable.RowSelected)
     def _take(self) -> None:
@@ -106,7 +99,8 @@ def columns(row: PairRow) -> tuple[str, ...]:
     """A pair as the cells of its row."""
     fits = FITS[row.fits] if row.runnable else "not yet"
     speed = f"{row.speedup:.2f}x" if row.speedup else "–"
-    return row.name, size(row.size_bytes), size(row.memory_bytes), fits, "yes" if row.on_disk else "–", speed
+    here = "yes" if row.on_disk else "–"
+    return row.name, size_text(row.size_bytes), size_text(row.memory_bytes), fits, here, speed
 
 
 def describe(row: PairRow) -> str:

@@ -5,7 +5,6 @@ import time
 from pathlib import Path
 from typing import ClassVar
 
-from rich.text import Text
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -16,7 +15,8 @@ from localspec.conversations import Conversation, ConversationInUse, Listing
 from localspec.terminal_text import for_terminal
 
 from .. import exporting
-from .dialog import Dialog, Question, cells
+from ..widgets.text_table import TextTable
+from .dialog import Dialog, Question
 
 
 class SessionsScreen(Dialog[Conversation]):
@@ -36,9 +36,9 @@ class SessionsScreen(Dialog[Conversation]):
         self._listing = Listing(())
 
     def content(self) -> ComposeResult:
-        table: DataTable[Text] = DataTable(cursor_type="row", zebra_stripes=True)
-        table.add_columns("title", "pair", "messages", "age")
-        yield table
+        yield TextTable("title", "pair", "messages", "age")
+
+    def foot(self) -> ComposeResult:
         yield Static("looking…", markup=False, classes="detail")
 
     async def on_mount(self) -> None:
@@ -46,18 +46,20 @@ class SessionsScreen(Dialog[Conversation]):
 
     async def _fill(self) -> None:
         self._listing = await asyncio.to_thread(conversations.listing, self._folder)
-        table = self.query_one(DataTable)
-        table.clear()
-        for conversation in self._listing.conversations:
-            age = describe_age(time.time() - conversation.created)
-            title = conversation.title + (" (open)" if conversation.path == self._current else "")
-            table.add_row(*cells(title, conversation.pair, str(len(conversation.messages)), age))
-        self.query_one(".detail", Static).update(for_terminal(describe(self._listing)))
+        self.query_one(TextTable).show([self._columns(found) for found in self._listing.conversations])
+        detail, text = self.query_one(".detail", Static), describe(self._listing)
+        detail.update(for_terminal(text))
+        detail.display = bool(text)
+
+    def _columns(self, conversation: Conversation) -> tuple[str, ...]:
+        title = ("(open) " if conversation.path == self._current else "") + conversation.title
+        age = describe_age(time.time() - conversation.created)
+        return title, conversation.pair, str(len(conversation.messages)), age
 
     @property
     def _chosen(self) -> Conversation | None:
         found = self._listing.conversations
-        return found[index] if 0 <= (index := self.query_one(DataTable).cursor_row) < len(found) else None
+        return found[index] if 0 <= (index := self.query_one(TextTable).cursor_row) < len(found) else None
 
     @on(DataTable.RowSelected)
     def _take(self) -> None:

@@ -1,0 +1,51 @@
+"""As many pairs as the real list has, as wide and in its order: what is here first, what cannot run last."""
+
+from localspec.engine.messages import PairRow
+
+_HERE = (
+    PairRow("demo", "try it at once", 5_200_000, 40_000_000, True, True, "cpu", 1.42),
+    PairRow("qwen3-8b+0.6b", "chat, thinking", 5_700_000_000, 7_100_000_000, True, True, "gpu", None, "1.9x"),
+)
+_TO_FETCH = (
+    ("llama-3-8b+1b", "chat", 6.1, 7.5),
+    ("llama-3-70b+8b", "long and careful", 47.9, 51.0),
+    ("llama-3.2-3b+1b", "laptop, small cards", 2.8, 4.3),
+    ("qwen2.5-7b+0.5b", "general chat, 8 GB card", 5.1, 6.0),
+    ("qwen2.5-14b+0.5b", "general chat, 12-16 GB", 9.4, 11.4),
+    ("qwen2.5-32b+0.5b", "best plain-draft gain, 24 GB", 20.2, 22.8),
+    ("qwen2.5-coder-7b+0.5b", "code, 8 GB card", 5.4, 6.2),
+    ("qwen2.5-coder-14b+0.5b", "code, 12-16 GB", 9.7, 11.7),
+    ("qwen2.5-coder-32b+0.5b", "code, 24 GB", 20.5, 23.1),
+    ("qwen3-4b+0.6b", "laptop, 6-8 GB", 3.1, 5.6),
+    ("qwen3-14b+0.6b", "general chat, 16 GB", 9.6, 12.2),
+    ("qwen3-32b+0.6b", "24 GB", 20.4, 23.8),
+    ("gemma-3-12b+1b", "general chat, 12 GB", 8.1, 11.8),
+    ("r1-distill-qwen-14b+1.5b", "reasoning, 16 GB", 10.1, 12.3),
+    ("r1-distill-qwen-32b+1.5b", "reasoning, 24 GB", 21.0, 23.7),
+    ("smollm2-1.7b+135m", "CPU, smoke tests", 1.2, 3.2),
+)
+_NOT_YET = (
+    ("gemma-4-e2b+mtp", "phone-class, laptop, 4-6 GB", 2.7, 2.9),
+    ("gemma-4-e4b+mtp", "laptop, 6-8 GB", 4.3, 4.5),
+    ("gemma-4-12b+mtp", "general chat, 10-12 GB", 7.0, 7.3),
+    ("gemma-4-26b-a4b+mtp", "24 GB (16 GB with CPU experts)", 14.5, 14.8),
+    ("qwen3.5-4b+mtp", "laptop, 6 GB", 2.8, 3.3),
+    ("qwen3.5-9b+mtp", "8-12 GB", 5.9, 6.3),
+    ("qwen3.6-27b+mtp", "24 GB", 20.8, 21.6),
+    ("qwen3-8b-eagle3", "chat", 5.4, 6.9),
+)
+_PUBLISHED = (
+    "llama.cpp #5877: 8B Q8_0 + 1B Q8_0, RTX 3060 12 GB, 32.5 -> 55.5 tok/s (1.71x), 72 % accepted, 5 drafted"
+)
+
+
+def _row(name: str, use: str, size: float, memory: float, *, runnable: bool) -> PairRow:
+    fits = "no" if memory > 48 else "cpu" if memory > 16 else "gpu"
+    return PairRow(name, use, int(size * 1e9), int(memory * 1e9), False, runnable, fits, None, _PUBLISHED)
+
+
+ROWS = (
+    *_HERE,
+    *(_row(*row, runnable=True) for row in _TO_FETCH),
+    *(_row(*row, runnable=False) for row in _NOT_YET),
+)
