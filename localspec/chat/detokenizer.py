@@ -4,6 +4,7 @@ import codecs
 from collections.abc import Set as AbstractSet
 
 from localspec.chat.vocabulary import Vocabulary
+from localspec.structure.tokens import prefixes_space
 
 
 class Detokenizer:
@@ -42,9 +43,3 @@ class Detokenizer:
         """What was held back, when no more tokens follow."""
         held, self._held = self._held, b""
         return held.decode(errors="replace")
-
-
-def prefixes_space(vocabulary: Vocabulary) -> bool:
-    """Whether tokenising puts a space before the first word, as SentencePiece does."""
-    tokens = vocabulary.tokenize("a", parse_special=False)
-    return b"".join(map(vocabulary.piece, tokens)).startswith(b" ")

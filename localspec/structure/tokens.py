@@ -87,10 +87,9 @@ class _Tokenizer:
         self.bos_token_id = vocabulary.bos
         self.special_token_ids = [token for token, piece in enumerate(pieces) if not piece]
         self.tokens = [piece or vocabulary.text(token).encode() for token, piece in enumerate(pieces)]
-        start = vocabulary.tokenize("a", parse_special=False)
-        prefixes_space = b"".join(pieces[token] for token in start).startswith(b" ")
-        # SentencePiece puts a space before a text, so the text is made to continue another one.
-        self._before = vocabulary.tokenize(_SENTINEL, parse_special=False) if prefixes_space else []
+        # Where a space is put before a text, the text is made to continue another one.
+        spaced = prefixes_space(vocabulary)
+        self._before = vocabulary.tokenize(_SENTINEL, parse_special=False) if spaced else []
 
     def __call__(self, text: bytes | str) -> list[int]:
         text = text if isinstance(text, str) else text.decode()
@@ -99,6 +98,12 @@ class _Tokenizer:
         tokens = self._vocabulary.tokenize(_SENTINEL + text, parse_special=False)
         assert tokens[: len(self._before)] == self._before, "the sentinel stays by itself"
         return tokens[len(self._before) :]
+
+
+def prefixes_space(vocabulary: Vocabulary) -> bool:
+    """Whether tokenising puts a space before the first word, as SentencePiece does."""
+    tokens = vocabulary.tokenize("a", parse_special=False)
+    return b"".join(map(vocabulary.piece, tokens)).startswith(b" ")
 
 
 def first_sentence(error: str) -> str:
