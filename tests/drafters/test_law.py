@@ -56,28 +56,31 @@ def never(token):
     return False
 
 
-def text_of(world, rule, strategy_of, length, *, prompt=PROMPT, is_end=never):
-    """The reply of a world's target; `strategy_of` gets its draft model as a decoder."""
+def reply_of(world, rule, strategy_of, prompt, length, is_end):
+    """The tokens and cycles of a reply; `strategy_of` gets the world's draft model as a decoder."""
     target = Side(world.target, TABLE.verify)
+    draft = Side(world.draft, lambda width: TABLE.draft_step_seconds)
     target.tokens += prompt[:-1]
-    strategy = strategy_of(Side(world.draft, lambda width: TABLE.draft_step_seconds), rule, is_end)
     tokens = list(prompt)
-    cycles = list(
-        speculate(
-            target, strategy, tokens, rule=rule, room=length, is_end=is_end, clock=lambda: target.busy_seconds
-        )
+    cycles = speculate(
+        target,
+        strategy_of(draft, rule, is_end),
+        tokens,
+        rule=rule,
+        room=length,
+        is_end=is_end,
+        clock=lambda: target.busy_seconds + draft.busy_seconds,
     )
-    return tuple(tokens[len(prompt) :]), cycles
+    seen = list(cycles)
+    return tuple(tokens[len(prompt) :]), seen
 
 
 def error(world, make_rule, strategy_of, length, *, prompt=PROMPT, is_end=never, watch=lambda cycle: None):
     """How far the law of the replies is from the target's own; `watch` sees every cycle of every reply."""
     chain = Chain(OPEN)
 
-    def reply(noise):
-        tokens, cycles = text_of(
-            world, make_rule(chain, noise), strategy_of, length, prompt=prompt, is_end=is_end
-        )
+    def tokens_of_reply(noise):
+        tokens, cycles = reply_of(world, make_rule(chain, noise), strategy_of, prompt, length, is_end)
         for cycle in cycles:
             watch(cycle)
         return tokens
@@ -87,7 +90,7 @@ def error(world, make_rule, strategy_of, length, *, prompt=PROMPT, is_end=never,
         ends = [i for i, token in enumerate(text, start=1) if is_end(token)]
         text = text[: ends[0]] if ends else text
         plain[text] = plain.get(text, 0.0) + probability
-    return distance(law(reply), plain)
+    return distance(law(tokens_of_reply), plain)
 
 
 class Stopped:
