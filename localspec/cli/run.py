@@ -133,12 +133,14 @@ def as_json(reply: Reply) -> dict[str, Any]:
         "acceptance_by_position",
         "decode_seconds",
         "prefill_share",
+        "saved_seconds",
     )
+    speedup = asdict(stats.speedup) if stats.speedup else None
     return {
         "text": reply.text,
         "reasoning": reply.reasoning,
         "tokens": reply.tokens,
         "seed": reply.seed,
         "finish_reason": reply.finish_reason,
-        "stats": {**asdict(stats), **{name: getattr(stats, name) for name in derived}},
+        "stats": {**asdict(stats), **{name: getattr(stats, name) for name in derived}, "speedup": speedup},
     }

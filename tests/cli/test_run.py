@@ -11,6 +11,9 @@ import pytest
 
 from localspec import demo
 from localspec.cli import main
+from localspec.cli.run import as_json
+from localspec.events import FinishReason, Reply
+from localspec.stats import Stats
 
 STATS = [
     "drafted",
@@ -55,6 +58,18 @@ def test_json_is_one_object_with_text_and_stats(capsys):
     assert set(STATS) <= set(found["stats"])
     assert found["seed"] == 7
     assert found["stats"]["emitted"] == len(found["tokens"]) <= 20
+
+
+def test_json_says_what_drafting_won_and_nothing_where_that_is_unknown():
+    measured = as_json(reply_with(Stats(plain_seconds=3.0, plain_error_seconds=0.1, verify_seconds=2.0)))
+    assert measured["stats"]["speedup"] == pytest.approx({"value": 1.5, "low": 1.402, "high": 1.598})
+    assert measured["stats"]["saved_seconds"] == 1.0
+    unknown = json.loads(json.dumps(as_json(reply_with(Stats(verify_seconds=2.0)))))
+    assert unknown["stats"]["speedup"] is unknown["stats"]["saved_seconds"] is None
+
+
+def reply_with(stats):
+    return Reply("", "", (), 1, FinishReason.STOP, stats)
 
 
 def test_a_seed_reproduces_a_run_and_depth_0_and_no_draft_are_plain(capsys):
