@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from scripted_pairs import ROWS
+from scripted_pairs import listing
 
 from localspec.engine.messages import (
     Ask,
@@ -25,7 +25,6 @@ from localspec.engine.messages import (
     Hello,
     ListPairs,
     Load,
-    PairList,
     ProposalText,
     Pull,
     Pulled,
@@ -230,7 +229,7 @@ class ScriptedWorkshop:
             case Compare():
                 self._compare(request, send, cancelled)
             case ListPairs():
-                send(PairList(ROWS))
+                send(listing(self.pulled))
             case Pull():
                 self._pull(request, send, cancelled)
 

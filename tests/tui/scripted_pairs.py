@@ -1,6 +1,9 @@
 """As many pairs as the real list has, as wide and in its order: what is here first, what cannot run last."""
 
-from localspec.engine.messages import PairRow
+from collections.abc import Collection
+from dataclasses import replace
+
+from localspec.engine.messages import PairList, PairRow
 
 _HERE = (
     PairRow("demo", "try it at once", 5_200_000, 40_000_000, True, True, "cpu", 1.42),
@@ -44,8 +47,14 @@ def _row(name: str, use: str, size: float, memory: float, *, runnable: bool) -> 
     return PairRow(name, use, int(size * 1e9), int(memory * 1e9), False, runnable, fits, None, _PUBLISHED)
 
 
-ROWS = (
+_ROWS = (
     *_HERE,
     *(_row(*row, runnable=True) for row in _TO_FETCH),
     *(_row(*row, runnable=False) for row in _NOT_YET),
 )
+
+
+def listing(pulled: Collection[str]) -> PairList:
+    """The list after those pairs were fetched."""
+    rows = (replace(row, on_disk=row.on_disk or row.name in pulled) for row in _ROWS)
+    return PairList(tuple(sorted(rows, key=lambda row: (not row.on_disk, not row.runnable))))

@@ -110,6 +110,17 @@ async def test_enter_fetches_a_pair_that_is_not_here_and_the_chat_goes_on(tmp_pa
         assert chat.librarian.workshop.asked[1] == Pull(1, "llama-3-8b+1b")
 
 
+async def test_the_cursor_stays_on_the_pair_that_was_fetched(tmp_path):
+    async with running(tmp_path) as chat:
+        await open_pairs(chat)
+        table = chat.app.screen.query_one(DataTable)
+        await chat.pilot.press(*["down"] * 6, "p")
+        await chat.until(lambda: row(table, "qwen2.5-14b+0.5b")[4] == "yes")
+        assert table.get_row_at(table.cursor_row)[0].plain == "qwen2.5-14b+0.5b"
+        assert table.cursor_row == 2
+        await chat.until(lambda: "Enter loads it" in detail(chat))
+
+
 async def test_a_pair_that_is_missing_is_fetched_and_then_loaded(tmp_path):
     async with running(tmp_path) as chat:
         await chat.type("/pair llama-3-8b+1b")

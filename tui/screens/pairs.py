@@ -47,9 +47,17 @@ class PairsScreen(Dialog[str]):
 
     def _refresh(self) -> None:
         if self._librarian.rows != self._rows:
-            self._rows = self._librarian.rows
-            self.query_one(TextTable).show([columns(row) for row in self._rows or ()])
+            self._show(self._librarian.rows or ())
         self.query_one(".detail", Static).update(for_terminal(self._detail()))
+
+    def _show(self, rows: tuple[PairRow, ...]) -> None:
+        """A pair that was fetched moves up; the cursor stays on its pair, wherever that goes."""
+        table, before = self.query_one(TextTable), self._chosen
+        self._rows = rows
+        table.show([columns(row) for row in rows])
+        names = [row.name for row in rows]
+        if before is not None and before.name in names:
+            table.move_cursor(row=names.index(before.name))
 
     def _detail(self) -> str:
         if self._librarian.progress is not None:
