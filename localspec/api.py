@@ -179,7 +179,7 @@ def stream(
 
 
 def unload() -> None:
-    """Free the pair that `run` and `stream` keep loaded."""
+    """Free the pair that `run` and `stream` keep loaded; a reply that it is writing is not finished."""
     global _loaded
     with _loading:
         held, _loaded = _loaded, None

@@ -50,13 +50,16 @@ def collect(
     needed = shape_rows(engine, sampling)
     rule = make_rule("auto", sampling, seed)
     target, draft = Recording(engine.target, needed), Recording(engine.draft, needed)
-    strategy = Fixed(ModelDrafter(draft, rule, engine.vocabulary.is_end), COLLECTING_DEPTH)
+    drafter = ModelDrafter(draft, rule, engine.vocabulary.is_end)
+    strategy = Fixed(drafter, COLLECTING_DEPTH)
     begin(engine, prompt)
     cycles = speculate(target, strategy, list(prompt), rule=rule, room=room, is_end=engine.vocabulary.is_end)
     for cycle in cycles:
         p, q = target.taken(), draft.taken()
         assert len(p) == cycle.width, "one row for each token of the batch"
         yield from map(Meeting, p, q)
+    if drafter.failure:
+        raise drafter.failure
 
 
 def worlds_of(meetings: Sequence[Meeting]) -> list[World]:

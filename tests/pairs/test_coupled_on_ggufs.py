@@ -62,8 +62,9 @@ def test_coupled_text_differs_from_plain_only_at_near_ties_and_truncation_edges(
             rule = make_rule("coupled", SAMPLING, seed)
             plain, plain_rows = generate(target, Plain(), rule, prompt, vocab.is_end)
             draft.rollback(0)
-            drafted = Fixed(ModelDrafter(draft, rule, vocab.is_end), depth)
-            tokens, rows = generate(target, drafted, rule, prompt, vocab.is_end)
+            drafter = ModelDrafter(draft, rule, vocab.is_end)
+            tokens, rows = generate(target, Fixed(drafter, depth), rule, prompt, vocab.is_end)
+            assert drafter.failure is None
             first = next((i for i, (a, b) in enumerate(zip(plain, tokens, strict=False)) if a != b), None)
             if first is None:
                 assert len(plain) == len(tokens)

@@ -78,6 +78,7 @@ def test_greedy_text_differs_from_plain_only_at_near_ties(pair, opened, gap, dep
         drafter = ModelDrafter(draft, GREEDY, target.model.vocab.is_end)
         draft.rollback(0)
         tokens, rows = generate(target, Fixed(drafter, depth), prompt)
+        assert drafter.failure is None
         assert all(token == int(row.argmax()) for token, row in zip(tokens, rows, strict=True))
         first = next((i for i, (a, b) in enumerate(zip(plain, tokens, strict=False)) if a != b), None)
         if first is None:
@@ -98,13 +99,15 @@ def test_after_a_cancel_the_cache_holds_the_kept_tokens_and_nothing_else(pair, o
         draft.rollback(0)
         list(target.prefill(prompt[:-1]))
         tokens = list(prompt)
-        strategy = Fixed(ModelDrafter(draft, GREEDY, vocab.is_end), 4)
+        drafter = ModelDrafter(draft, GREEDY, vocab.is_end)
+        strategy = Fixed(drafter, 4)
         loop = speculate(target, strategy, tokens, rule=GREEDY, room=60, is_end=vocab.is_end)
         for _ in itertools.islice(loop, chance.randint(1, 12)):
             pass
         loop.close()
         assert target.tokens == tokens[:-1]
         assert draft.tokens == tokens[: draft.length]
+        assert drafter.failure is None
         row = np.array(target.decode(tokens[-1:], 1)[0])
         target.rollback(0)
         # The same batch for the prompt: D compares narrow widths, and the kernels of wide batches differ more.
