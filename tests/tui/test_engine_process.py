@@ -10,7 +10,8 @@ from pathlib import Path
 from weakref import WeakKeyDictionary
 
 import pytest
-from scripted_engine import ROWS, answer_to
+from scripted_engine import answer_to
+from scripted_pairs import listing
 
 from localspec.engine import frames, messages
 from localspec.engine.client import EngineProcess, describe_exit
@@ -98,7 +99,7 @@ def until(condition, seconds=10.0):
         Finished(REPLY),
         Compared(REPLY, REPLY, Difference(3, "a", "b", None), "they part"),
         Compared(REPLY, REPLY, None, "the same"),
-        messages.PairList(ROWS),
+        listing(pulled=()),
         Died("what", "hint"),
     ],
 )
