@@ -1,5 +1,6 @@
 """Asking again: retry, edit, and questions whose reply ended without a word."""
 
+import asyncio
 import threading
 
 import pytest
@@ -161,19 +162,22 @@ async def test_a_changed_question_without_a_word_of_reply_is_being_changed_again
 
 async def test_retrying_while_the_reply_is_being_saved_replaces_it_all_the_same(tmp_path, monkeypatch):
     async with running(tmp_path) as chat:
-        written = threading.Event()
+        saving, written = threading.Event(), threading.Event()
         write = conversations._write_lines
 
         def slowly(*arguments):
             if "assistant" in str(arguments):
+                saving.set()
                 written.wait(20)
             write(*arguments)
 
         monkeypatch.setattr(conversations, "_write_lines", slowly)
-        await chat.type("exact yes")
-        await chat.until(lambda: chat.app.conductor.last_turn and not chat.app.conductor.busy)
-        chat.app.set_timer(0.2, written.set)
-        await chat.pilot.press("ctrl+r")
+        chat.screen.prompt.replace_text("exact yes")
+        chat.app.simulate_key("enter")  # the pilot would wait for the end of the tick
+        await asyncio.to_thread(saving.wait, 20)
+        chat.app.simulate_key("ctrl+r")
+        await asyncio.sleep(0.3)  # a command that does not wait would run now
+        written.set()
         await chat.until(lambda: len(asked(chat)) == 2 and not chat.app.conductor.busy)
         await chat.until(lambda: chat.replies[-1].has_class("-finished"))
         assert messages(chat) == ["exact yes", "yes"]
