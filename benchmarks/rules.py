@@ -9,7 +9,9 @@ emitted tokens / target passes, fix and bonus included. How busy the machine is 
 
 import argparse
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import localspec
 from localspec import Session, demo
@@ -17,16 +19,26 @@ from localspec import Session, demo
 RULES = ("compare", "rejection", "block", "coupled")
 TEMPERATURES = (0.2, 0.4, 0.6, 0.8, 1.0, 1.2)
 DEPTHS = (3, 4)
-PROMPTS = (
-    "What is speculative decoding?",
-    "Tell me a short story about a fox.",
-    "Write a Python function that reverses a string.",
-    "What is the capital of France?",
-    "Give me a JSON record of a person.",
-    "Tell me a joke.",
-    "How does a rainbow form?",
-    "Surprise me.",
-)
+PROMPTS = {
+    "one answer": (
+        "What is the capital of France?",
+        "Write a Python function that reverses a string.",
+        "How does a rainbow form?",
+        "What is speculative decoding?",
+        "What is 23 + 58?",
+        "Give me a JSON record of a person.",
+    ),
+    "open": (
+        "Tell me a short story about a fox.",
+        "Tell me a joke.",
+        "Write a poem about the sea.",
+        "Describe a forest.",
+        "What should I cook tonight?",
+        "Write me a birthday card for Anna.",
+    ),
+}
+ALL = tuple(prompt for prompts in PROMPTS.values() for prompt in prompts)
+USUAL_TEMPERATURE = 0.8  # at which the kinds of prompts are told apart
 
 
 def main() -> None:
@@ -37,35 +49,37 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=100)
     options = parser.parse_args()
     with localspec.load(target=options.target, draft=options.draft, threads=1) as session:
-        print("| depth | T | " + " | ".join(RULES) + " | block over compare |")
-        print("|---|---|" + "---|" * (len(RULES) + 1))
-        for depth in DEPTHS:
-            for temperature in TEMPERATURES:
-                lengths = [
-                    mean_accepted_length(
-                        session,
-                        seeds=range(options.seeds),
-                        rule=rule,
-                        depth=depth,
-                        temperature=temperature,
-                        max_tokens=options.max_tokens,
-                    )
-                    for rule in RULES
-                ]
-                gain = lengths[RULES.index("block")] / lengths[RULES.index("compare")] - 1.0
-                cells = " | ".join(f"{length:.2f}" for length in lengths)
-                print(f"| {depth} | {temperature} | {cells} | {gain:+.0%} |", flush=True)
+        for kind, prompts, temperatures in (
+            ("all prompts", ALL, TEMPERATURES),
+            *((kind, prompts, (USUAL_TEMPERATURE,)) for kind, prompts in PROMPTS.items()),
+        ):
+            print(f"\n| {kind}: depth | T | " + " | ".join(RULES) + " | block over compare |")
+            print("|---|---|" + "---|" * (len(RULES) + 1))
+            for depth, temperature in product(DEPTHS, temperatures):
+                settings = {"depth": depth, "temperature": temperature, "max_tokens": options.max_tokens}
+                print(line(session, prompts, range(options.seeds), settings), flush=True)
 
 
-def mean_accepted_length(session: Session, *, seeds: Sequence[int], **options: object) -> float:
+def line(session: Session, prompts: Sequence[str], seeds: Sequence[int], settings: dict[str, Any]) -> str:
+    """A row of the table: every rule under the same settings."""
+    lengths = {
+        rule: mean_accepted_length(session, prompts, seeds, settings | {"rule": rule}) for rule in RULES
+    }
+    cells = " | ".join(f"{length:.2f}" for length in lengths.values())
+    gain = lengths["block"] / lengths["compare"] - 1.0
+    return f"| {settings['depth']} | {settings['temperature']} | {cells} | {gain:+.0%} |"
+
+
+def mean_accepted_length(
+    session: Session, prompts: Sequence[str], seeds: Sequence[int], settings: dict[str, Any]
+) -> float:
     """Emitted tokens / target passes over all prompts and seeds."""
     emitted = cycles = 0
-    for prompt in PROMPTS:
-        for seed in seeds:
-            messages = [{"role": "user", "content": prompt}]
-            stats = session.run(messages, seed=seed, top_k=40, top_p=0.95, min_p=0.05, **options).stats
-            emitted += stats.emitted
-            cycles += stats.cycles
+    for prompt, seed in product(prompts, seeds):
+        messages = [{"role": "user", "content": prompt}]
+        stats = session.run(messages, seed=seed, top_k=40, top_p=0.95, min_p=0.05, **settings).stats
+        emitted += stats.emitted
+        cycles += stats.cycles
     return emitted / cycles
 
 
