@@ -38,7 +38,7 @@ async def test_remarks_push_no_message_off_the_screen(tmp_path, monkeypatch):
         for n in range(5):
             await chat.ask(f"exact {n}")
         kept = messages(chat)
-        for n in range(30):
+        for n in range(10):
             await chat.type(f"/seed {n}")
             await chat.until(lambda n=n: f"seed is {n}." in chat.remarks)
             assert len(chat.remarks) <= 8
