@@ -18,7 +18,7 @@ from localspec.measure.law_worlds import (
 )
 from localspec.speculation.protocols import Distribution, Proposal, Row, Rule
 from localspec.speculation.sampling import Sampling
-from localspec.speculation.verification import GREEDY_DRAFT_UP_TO, Coupled, make_rule
+from localspec.speculation.verification import make_rule
 
 WORLDS = 24  # for each trial, of the meetings in which a wrong verdict shows most
 TURN = 50  # texts in one world before the next one has its turn
@@ -68,9 +68,7 @@ class Replay:
         self.drafted = 0
         self.kept = 0
         self.texts = 0
-        # At low temperature the sampled rules choose their drafts as well.
-        cold = sampling.temperature <= GREEDY_DRAFT_UP_TO and trial.rule != Coupled.name
-        self._drawn = trial.drawn and not cold
+        self._drawn = trial.drawn
         self._sampling = sampling
         self._chain = RememberingChain(sampling)
         self._seed = seed

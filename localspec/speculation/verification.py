@@ -14,9 +14,6 @@ from localspec.speculation.randomness import Keyed, Noise
 from localspec.speculation.sampling import Sampling
 from localspec.speculation.sharpness import Sharpness
 
-# At low temperature p is nearly one-hot, and all of q's mass is best spent on its likeliest token.
-GREEDY_DRAFT_UP_TO = 0.3
-
 
 @dataclass(frozen=True, slots=True)
 class Greedy:
@@ -87,8 +84,6 @@ class Sampled:
     sharpness: Sharpness = field(default_factory=Sharpness)
 
     def draw(self, row: Row, history: Sequence[int], start: int) -> Draw:
-        if self.chain.sampling.temperature <= GREEDY_DRAFT_UP_TO:
-            return _likeliest(self.chain, row, history)
         whole = self.chain.distribution(row, history)
         likeliest = int(whole.probabilities.argmax())
         confidence = float(whole.probabilities[likeliest])

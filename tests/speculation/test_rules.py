@@ -5,7 +5,8 @@ import pytest
 
 from localspec.errors import BadSetting
 from localspec.events import Origin
-from localspec.speculation.protocols import Distribution, Proposal
+from localspec.speculation.chain import Chain
+from localspec.speculation.protocols import Proposal
 from localspec.speculation.sampling import Sampling
 from localspec.speculation.verification import RULES, make_rule
 
@@ -124,11 +125,15 @@ def test_plain_decoding_draws_the_same_tokens_under_every_rule_that_samples(name
 
 
 @pytest.mark.parametrize("name", ["block", "rejection"])
-def test_at_low_temperature_the_draft_offers_its_likeliest_token(name):
-    draw = make_rule(name, Sampling(temperature=0.3), 1).draw(row_favouring(6), [1], 1)
-    assert (draw.token, draw.q) == (6, None)
-    assert isinstance(
-        make_rule(name, Sampling(temperature=0.4), 1).draw(row_favouring(6), [1], 1).q, Distribution
+@pytest.mark.parametrize("temperature", [0.2, 1.0])
+def test_the_first_draft_is_drawn_at_the_temperature_of_the_request(name, temperature):
+    sampling, row = Sampling(temperature=temperature), row_favouring(6)
+    q = make_rule(name, sampling, 1).draw(row, [1], 1).q
+    expected = Chain(sampling).distribution(row, [1])
+    assert q is not None
+    assert (q.ids.tolist(), q.probabilities.tolist()) == (
+        expected.ids.tolist(),
+        expected.probabilities.tolist(),
     )
 
 
