@@ -160,4 +160,4 @@ class Exchange:
 
 
 def _has_words(message: Message) -> bool:
-    return bool(message.content or message.reasoning)
+    return bool(message.content.strip() or message.reasoning.strip())

@@ -93,10 +93,10 @@ async def test_a_question_without_a_word_of_reply_stays_when_the_prompt_holds_an
         assert messages(chat) == ["why?"]
 
 
-@pytest.mark.parametrize("waiting", ["", "next"])
-async def test_a_reply_that_ends_without_a_word_says_so(tmp_path, monkeypatch, waiting):
+@pytest.mark.parametrize(("said", "waiting"), [("", ""), ("", "next"), ("\n", "")])
+async def test_a_reply_that_ends_without_a_word_says_so(tmp_path, monkeypatch, said, waiting):
     typed = threading.Event()
-    monkeypatch.setattr(scripted_engine, "answer_to", lambda _prompt: ("", "") if typed.wait(20) else None)
+    monkeypatch.setattr(scripted_engine, "answer_to", lambda _prompt: (said, "") if typed.wait(20) else None)
     async with running(tmp_path) as chat:
         await chat.type("why?")
         await chat.until(lambda: chat.app.conductor.busy)
