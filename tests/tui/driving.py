@@ -14,7 +14,7 @@ from localspec.tui.widgets.segment import Segment
 from localspec.tui.widgets.transcript import Remark, UserMessage
 from scripted_engine import Gate, Pace, ScriptedEngine, ScriptedWorkshop
 from textual.pilot import Pilot
-from textual.widgets import DataTable
+from textual.widgets import DataTable, Static
 
 from localspec import conversations
 from localspec.conversations import Conversation
@@ -140,3 +140,8 @@ async def open_sessions(chat: Chat, rows: int) -> None:
     await chat.until(lambda: isinstance(chat.app.screen, SessionsScreen))
     await chat.until(lambda: chat.app.screen.query_one(DataTable).row_count == rows)
     await chat.pilot.pause()
+
+
+def detail(chat: Chat) -> str:
+    """What a dialog says about the row that is chosen, or about the whole list."""
+    return str(chat.app.screen.query_one(".detail", Static).content)

@@ -1,0 +1,157 @@
+"""The pair picker, and fetching pairs beside the chat."""
+
+import pytest
+from driving import cannot_start, detail, running
+from localspec.tui.screens.chat import ChatScreen
+from localspec.tui.screens.pairs import PairsScreen
+from localspec.tui.widgets.lines import TitleBar
+from scripted_engine import Gate
+from textual.widgets import DataTable
+
+from localspec.engine.messages import Load, Pull
+
+
+def row(table, name):
+    rows = [[cell.plain for cell in table.get_row_at(n)] for n in range(table.row_count)]
+    return next(row for row in rows if row[0] == name)
+
+
+async def open_pairs(chat):
+    await chat.pilot.press("ctrl+o")
+    await chat.until(lambda: isinstance(chat.app.screen, PairsScreen))
+    await chat.until(lambda: chat.app.screen.query_one(DataTable).row_count == 26)
+
+
+async def test_the_picker_says_what_is_here_what_fits_and_what_it_brought(tmp_path):
+    async with running(tmp_path) as chat:
+        await open_pairs(chat)
+        table = chat.app.screen.query_one(DataTable)
+        assert row(table, "demo") == ["demo", "5.2 MB", "40.0 MB", "in RAM", "yes", "1.42x"]
+        assert row(table, "llama-3-70b+8b")[3] == "no"
+        assert row(table, "qwen3-8b-eagle3")[3] == "not yet"
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_keys_and_columns_of_the_picker_are_in_view_whatever_row_is_chosen(tmp_path, size):
+    async with running(tmp_path, size=size) as chat:
+        await open_pairs(chat)
+        for key in ("down", "down", "ctrl+end"):
+            await chat.pilot.press(key)
+            await chat.pilot.pause(0.2)
+            assert PairsScreen.KEYS in chat.drawn
+            assert "speed-up" in chat.drawn
+        assert "qwen3-8b-eagle3" in chat.drawn
+
+
+async def test_enter_loads_a_pair_that_is_here(tmp_path):
+    async with running(tmp_path) as chat:
+        await open_pairs(chat)
+        await chat.pilot.press("down", "enter")
+        await chat.until(
+            lambda: chat.app.conductor.ready and chat.app.conductor.ready.pair == "qwen3-8b+0.6b"
+        )
+        assert isinstance(chat.app.screen, ChatScreen)
+
+
+async def test_enter_fetches_a_pair_that_is_not_here_and_the_chat_goes_on(tmp_path):
+    gate = Gate(hold_after=3)
+    async with running(tmp_path, gate=gate) as chat:
+        await open_pairs(chat)
+        await chat.pilot.press("down", "down", "enter")
+        await chat.until(lambda: "20%" in detail(chat))
+        await chat.pilot.press("escape")
+        gate.opened.set()
+        await chat.ask("exact hi")
+        await chat.until(lambda: any("is on disk" in remark for remark in chat.remarks))
+        assert chat.librarian.workshop.asked[1] == Pull(1, "llama-3-8b+1b")
+
+
+async def test_the_cursor_stays_on_the_pair_that_was_fetched(tmp_path):
+    async with running(tmp_path) as chat:
+        await open_pairs(chat)
+        table = chat.app.screen.query_one(DataTable)
+        await chat.pilot.press(*["down"] * 6, "p")
+        await chat.until(lambda: row(table, "qwen2.5-14b+0.5b")[4] == "yes")
+        assert table.get_row_at(table.cursor_row)[0].plain == "qwen2.5-14b+0.5b"
+        assert table.cursor_row == 2
+        await chat.until(lambda: "Enter loads it" in detail(chat))
+
+
+async def test_a_pair_that_is_missing_is_fetched_and_then_loaded(tmp_path):
+    async with running(tmp_path) as chat:
+        await chat.type("/pair llama-3-8b+1b")
+        await chat.until(lambda: any("/pull" in remark for remark in chat.remarks))
+        await chat.type("/pull")
+        await chat.until(lambda: chat.app.conductor.ready)
+        assert chat.app.conductor.ready.pair == "llama-3-8b+1b"
+
+
+async def test_a_configured_pair_that_is_not_here_is_fetched_by_pull_without_a_name(tmp_path):
+    async with running(tmp_path, until_ready=False, load=Load(pair="llama-3-8b+1b")) as chat:
+        await chat.until(lambda: any("/pull" in remark for remark in chat.remarks))
+        await chat.type("/pull")
+        await chat.until(lambda: chat.app.conductor.ready)
+        assert chat.app.conductor.ready.pair == "llama-3-8b+1b"
+
+
+async def test_a_missing_pair_is_fetched_at_once_when_that_was_asked_for(tmp_path):
+    async with running(tmp_path, until_ready=False, load=Load(pair="llama-3-8b+1b"), pull=True) as chat:
+        await chat.until(lambda: chat.app.conductor.ready)
+        assert chat.app.conductor.ready.pair == "llama-3-8b+1b"
+
+
+async def test_the_chat_goes_on_when_the_process_that_fetches_pairs_cannot_start(tmp_path, monkeypatch):
+    async with running(tmp_path) as chat:
+        await open_pairs(chat)
+        monkeypatch.setattr(chat.librarian, "start", cannot_start)
+        chat.librarian.close()
+        await chat.pilot.press("down", "down", "p")
+        await chat.until(lambda: any("cannot fork" in note for note in chat.notices))
+        assert chat.app.librarian.progress is None
+        await chat.pilot.press("escape")
+        await chat.type("/pull llama-3-8b+1b")
+        await chat.until(lambda: any("cannot fork" in remark for remark in chat.remarks))
+        await chat.ask("exact hi")
+
+
+async def test_the_chat_goes_on_when_the_process_that_fetches_pairs_ends_with_its_work(tmp_path, monkeypatch):
+    gate = Gate(hold_after=3)
+    async with running(tmp_path, gate=gate) as chat:
+        await chat.type("/pull llama-3-8b+1b")
+        await chat.until(lambda: chat.app.librarian.progress and chat.app.librarian.progress.done_bytes)
+        monkeypatch.setattr(chat.librarian, "start", cannot_start)
+        chat.librarian.close()
+        gate.opened.set()
+        await chat.until(lambda: any("is on disk" in remark for remark in chat.remarks))
+        await chat.until(lambda: any("cannot fork" in remark for remark in chat.remarks))
+        await chat.ask("exact hi")
+
+
+async def test_a_pair_from_the_list_that_no_process_can_load_is_a_remark(tmp_path, monkeypatch):
+    async with running(tmp_path) as chat:
+        await open_pairs(chat)
+        monkeypatch.setattr(chat.engine, "start", cannot_start)
+        chat.engine.close()
+        await chat.pilot.press("down", "enter")
+        await chat.until(lambda: any("cannot fork" in remark for remark in chat.remarks))
+        assert not chat.app.conductor.loading
+        assert "draft" not in str(chat.screen.query_one(TitleBar).content)
+
+
+async def test_a_pull_can_be_stopped(tmp_path):
+    async with running(tmp_path, gate=Gate(hold_after=3)) as chat:
+        await open_pairs(chat)
+        await chat.pilot.press("down", "down", "p")
+        await chat.until(lambda: "fetching" in detail(chat))
+        await chat.pilot.press("x")
+        await chat.until(lambda: chat.app.librarian.progress is None)
+        await chat.until(lambda: any("Stopped fetching" in remark for remark in chat.remarks))
+
+
+async def test_a_pair_that_cannot_run_is_not_fetched(tmp_path):
+    async with running(tmp_path) as chat:
+        await open_pairs(chat)
+        await chat.pilot.press("ctrl+end", "p")
+        await chat.until(lambda: chat.notices)
+        assert "cannot run yet" in chat.notices[0]
+        assert chat.app.librarian.progress is None
