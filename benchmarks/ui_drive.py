@@ -47,7 +47,7 @@ def drive(columns: int, rows: int) -> None:
         chat.close()
     chat = Tmux("drive", (*SCRIPTED, folder, ""), columns, rows)
     try:
-        step("resume", lambda: chat.until(lambda s: "Back again." in s and "8,192" in s, "the old messages"))
+        step("resume", lambda: chat.until(lambda s: "stopped · " in s and "8,192" in s, "the old messages"))
         step("a killed terminal leaves no process", lambda: kill_terminal(chat))
     finally:
         chat.close()
