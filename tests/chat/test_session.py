@@ -6,16 +6,13 @@ import time
 import pytest
 
 from localspec.chat import reading
-from localspec.chat.engine import Engine
 from localspec.chat.messages import Message
 from localspec.chat.options import request_from
 from localspec.chat.session import Session, last_reply
-from localspec.chat.template import ChatTemplate
-from localspec.drafting import PairDrafting
 from localspec.errors import BackendFailure, BadSetting, ContextFull
 from localspec.events import Cycle, Finished, FinishReason, Notice, Piece, Prefill, Started
 from localspec.speculation.sampling import Sampling
-from tests.speculation.toys import Blend, Toy
+from tests.toy_engine import ToyContext, ToyDraftContext, engine_of, toys
 
 SYMBOLS = ".abcdefghijklmnopqrstu<>"  # "." ends a reply; < and > mark turns
 TEMPLATE = (
@@ -54,43 +51,19 @@ class Letters:
         return {}
 
 
-class ToyContext(Toy):
-    """A toy with what the composition root asks of a context."""
-
-    rollback_limit = None
-
-    def set_top_k(self, k):
-        return False
-
-
-class ToyDraftContext(Blend):
-    def set_top_k(self, k):
-        return False
-
-
 def session_of(seed=11, *, capacity=400, agreement=0.8, draft=True, end=True):
-    vocabulary = Letters(end)
-    target = ToyContext(seed, capacity=capacity, vocabulary=len(SYMBOLS))
-    drafts = ToyDraftContext(seed, agreement, capacity=capacity, vocabulary=len(SYMBOLS)) if draft else None
-    closed = []
-    session = Session(
-        Engine(
-            name="toy",
-            target_name="toy target",
-            draft_name="toy draft" if draft else "",
-            target=target,
-            draft=drafts,
-            can_roll_back=True,
-            widest_batch=17,
-            vocabulary=vocabulary,
-            template=ChatTemplate(TEMPLATE, bos_text="", eos_text=""),
-            sampling=Sampling(),
-            notices=("a notice",),
-            drafting=PairDrafting(target, drafts, vocabulary.is_end, starting_depth=3, deepest=16),
-            close=lambda: closed.append(True),
-        )
+    vocabulary, closed = Letters(end), []
+    target, drafts = toys(vocabulary, seed, capacity=capacity, agreement=agreement, draft=draft)
+    engine = engine_of(
+        vocabulary,
+        TEMPLATE,
+        target,
+        drafts,
+        deepest=16,
+        notices=("a notice",),
+        close=lambda: closed.append(True),
     )
-    return session, target, drafts, closed
+    return Session(engine), target, drafts, closed
 
 
 def test_events_come_in_order_and_the_pieces_are_the_text():
@@ -324,7 +297,7 @@ def test_a_closed_session_says_so_and_touches_no_model():
 
 
 def test_reading_seconds_are_the_models_and_not_the_callers(monkeypatch):
-    now, prefill = 0, Toy.prefill
+    now, prefill = 0, ToyContext.prefill
 
     def second_by_second(self, tokens):
         nonlocal now
@@ -332,7 +305,7 @@ def test_reading_seconds_are_the_models_and_not_the_callers(monkeypatch):
             now += 1
             yield count
 
-    monkeypatch.setattr(Toy, "prefill", second_by_second)
+    monkeypatch.setattr(ToyContext, "prefill", second_by_second)
     monkeypatch.setattr(reading, "perf_counter", lambda: now)
     seconds = []
     for event in session_of()[0].stream("a" * 200, **GREEDY, max_tokens=2):
@@ -366,7 +339,7 @@ class FailingDraft(ToyDraftContext):
 @pytest.mark.parametrize("depth", [3, "auto"])
 @pytest.mark.parametrize("rule", ["greedy", "coupled", "block"])
 def test_a_draft_that_fails_is_left_out_of_the_reply_with_a_notice(monkeypatch, fails_at, depth, rule):
-    monkeypatch.setattr(f"{__name__}.ToyDraftContext", FailingDraft)
+    monkeypatch.setattr("tests.toy_engine.ToyDraftContext", FailingDraft)
     options = {"seed": 3, "rule": rule, "max_tokens": 60, **(GREEDY if rule == "greedy" else {})}
     session, _, draft, _ = session_of(end=False)
     session.run("the first notices", **GREEDY, max_tokens=1, speculate=False)
@@ -392,7 +365,7 @@ def test_a_draft_that_fails_is_left_out_of_the_reply_with_a_notice(monkeypatch, 
 
 
 def test_a_draft_that_cannot_read_a_prompt_at_once_may_do_so_later(monkeypatch):
-    monkeypatch.setattr(f"{__name__}.ToyDraftContext", FailingDraft)
+    monkeypatch.setattr("tests.toy_engine.ToyDraftContext", FailingDraft)
     session, _, draft, _ = session_of(end=False)
     draft.fails_at = range(2, 3)
     events = list(session.stream_complete("abc" * 9, **GREEDY, max_tokens=60, depth=3))

@@ -2,12 +2,9 @@
 
 import string
 
-from localspec.chat.engine import Engine
 from localspec.chat.session import Session
-from localspec.chat.template import ChatTemplate
-from localspec.drafting import PairDrafting
 from localspec.speculation.sampling import Sampling
-from tests.speculation.toys import Blend, Toy
+from tests.toy_engine import ToyContext, engine_of, toys
 
 SYMBOLS = "\x00" + string.printable[:95] + "\n"  # \x00 ends a reply
 TEMPLATE = "{% for m in messages %}{{ m.content }}|{% endfor %}"
@@ -40,45 +37,14 @@ class Characters:
         return {"<end>": 0}
 
 
-class ToyContext(Toy):
-    rollback_limit = None
-
-    def set_top_k(self, k):
-        return False
-
-
-class ToyDraftContext(Blend):
-    def set_top_k(self, k):
-        return False
-
-
 def text_of(tokens):
     return "".join(SYMBOLS[token] for token in tokens if token)
 
 
 def session_of(seed=5, *, agreement=0.8, draft=True, template=TEMPLATE, capacity=2000):
     vocabulary = Characters()
-    target = ToyContext(seed, capacity=capacity, vocabulary=vocabulary.size)
-    drafts = (
-        ToyDraftContext(seed, agreement, capacity=capacity, vocabulary=vocabulary.size) if draft else None
-    )
-    return Session(
-        Engine(
-            name="toy",
-            target_name="toy target",
-            draft_name="toy draft" if draft else "",
-            target=target,
-            draft=drafts,
-            can_roll_back=True,
-            widest_batch=33,
-            vocabulary=vocabulary,
-            template=ChatTemplate(template, bos_text="", eos_text=""),
-            sampling=Sampling(),
-            notices=(),
-            drafting=PairDrafting(target, drafts, vocabulary.is_end, starting_depth=3, deepest=32),
-            close=lambda: None,
-        )
-    )
+    pair = toys(vocabulary, seed, capacity=capacity, agreement=agreement, draft=draft)
+    return Session(engine_of(vocabulary, template, *pair))
 
 
 class Script(ToyContext):
@@ -97,21 +63,4 @@ class Script(ToyContext):
 
 def scripted_session(text, template=TEMPLATE):
     """A session whose target wants to answer with `text`."""
-    vocabulary, target = Characters(), Script(text)
-    return Session(
-        Engine(
-            name="script",
-            target_name="script",
-            draft_name="",
-            target=target,
-            draft=None,
-            can_roll_back=True,
-            widest_batch=33,
-            vocabulary=vocabulary,
-            template=ChatTemplate(template, bos_text="", eos_text=""),
-            sampling=Sampling(temperature=0.0),
-            notices=(),
-            drafting=PairDrafting(target, None, vocabulary.is_end, starting_depth=3, deepest=32),
-            close=lambda: None,
-        )
-    )
+    return Session(engine_of(Characters(), template, Script(text), None, sampling=Sampling(temperature=0.0)))

@@ -1,0 +1,57 @@
+"""An engine on exact toy models, for any vocabulary: what sessions are tested with."""
+
+from localspec.chat.engine import Engine
+from localspec.chat.template import ChatTemplate
+from localspec.drafting import PairDrafting
+from localspec.speculation.sampling import Sampling
+from tests.speculation.toys import Blend, Toy
+
+
+class ToyContext(Toy):
+    """A toy with what the composition root asks of a context."""
+
+    rollback_limit = None
+
+    def set_top_k(self, k):
+        return False
+
+
+class ToyDraftContext(Blend):
+    def set_top_k(self, k):
+        return False
+
+
+def toys(vocabulary, seed, *, capacity, agreement, draft=True):
+    """A target and its draft, or None; the draft sees the target's logits in `agreement` of the states."""
+    target = ToyContext(seed, capacity=capacity, vocabulary=vocabulary.size)
+    if not draft:
+        return target, None
+    return target, ToyDraftContext(seed, agreement, capacity=capacity, vocabulary=vocabulary.size)
+
+
+def engine_of(
+    vocabulary,
+    template,
+    target,
+    draft,
+    *,
+    sampling=Sampling(),  # noqa: B008  frozen
+    deepest=32,
+    notices=(),
+    close=lambda: None,
+):
+    return Engine(
+        name="toy",
+        target_name="toy target",
+        draft_name="toy draft" if draft else "",
+        target=target,
+        draft=draft,
+        can_roll_back=True,
+        widest_batch=deepest + 1,
+        vocabulary=vocabulary,
+        template=ChatTemplate(template, bos_text="", eos_text=""),
+        sampling=sampling,
+        notices=notices,
+        drafting=PairDrafting(target, draft, vocabulary.is_end, starting_depth=3, deepest=deepest),
+        close=close,
+    )
