@@ -12,7 +12,8 @@ from localspec.chat.session import Session, last_reply
 from localspec.errors import BackendFailure, BadSetting, ContextFull
 from localspec.events import Cycle, Finished, FinishReason, Notice, Piece, Prefill, Started
 from localspec.speculation.sampling import Sampling
-from tests.toy_engine import ToyContext, ToyDraftContext, engine_of, toys
+from tests.speculation.toys import Toy
+from tests.toy_engine import ToyDraftContext, engine_of, toys
 
 SYMBOLS = ".abcdefghijklmnopqrstu<>"  # "." ends a reply; < and > mark turns
 TEMPLATE = (
@@ -297,7 +298,7 @@ def test_a_closed_session_says_so_and_touches_no_model():
 
 
 def test_reading_seconds_are_the_models_and_not_the_callers(monkeypatch):
-    now, prefill = 0, ToyContext.prefill
+    now, prefill = 0, Toy.prefill
 
     def second_by_second(self, tokens):
         nonlocal now
@@ -305,7 +306,7 @@ def test_reading_seconds_are_the_models_and_not_the_callers(monkeypatch):
             now += 1
             yield count
 
-    monkeypatch.setattr(ToyContext, "prefill", second_by_second)
+    monkeypatch.setattr(Toy, "prefill", second_by_second)
     monkeypatch.setattr(reading, "perf_counter", lambda: now)
     seconds = []
     for event in session_of()[0].stream("a" * 200, **GREEDY, max_tokens=2):
