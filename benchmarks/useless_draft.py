@@ -41,13 +41,13 @@ def main() -> None:
     print("| T | automatic / plain | 95 % | accepted | cycles that drafted | from lookup |")
     print("|---|---|---|---|---|---|")
     for temperature in TEMPERATURES:
-        logs: list[list[float]] = [[] for _ in PROMPTS]
+        logs: list[float] = []
         replies: list[Reply] = []
         for number in range(options.rounds):
             with tempfile.TemporaryDirectory() as home:
                 os.environ["LOCALSPEC_HOME"] = home
                 replies += one_round(files.target, draft, temperature, number, logs, options)
-        ratio = mean_ratio([logs])
+        ratio = mean_ratio([[[log] for log in logs]])
         drafted, cycles = sum(r.stats.drafted for r in replies), sum(r.stats.cycles for r in replies)
         drafting = cycles - sum(r.stats.cycles_by_depth[0] for r in replies)
         print(
@@ -84,7 +84,7 @@ def one_round(
     draft: Path,
     temperature: float,
     number: int,
-    logs: list[list[float]],
+    logs: list[float],
     options: argparse.Namespace,
 ) -> list[Reply]:
     """Both ways on every prompt, in an order that turns around; the automatic replies."""
@@ -101,7 +101,7 @@ def one_round(
                 rates[depth] = reply.stats.tokens_per_second
                 if depth == "auto":
                     found.append(reply)
-            logs[place].append(math.log(rates["auto"] / rates[0]))
+            logs.append(math.log(rates["auto"] / rates[0]))
             print(f"T={temperature:g} round {number + 1}: {rates['auto'] / rates[0]:.3f}", file=sys.stderr)
     return found
 
