@@ -111,9 +111,8 @@ class Arbiter:
             return Proposal(mode=plan.mode)
         proposal = self._model.propose(tokens, plan.depth, self._auto.stopping(plan))
         if not proposal.depth:
-            return (
-                Proposal()
-            )  # the draft model cannot follow this text, its context is full: no drafting to judge
+            # The draft model cannot follow this text, its context is full: there is no drafting to judge.
+            return Proposal()
         return replace(proposal, depth=plan.depth, mode=plan.mode)
 
     @property
