@@ -107,6 +107,10 @@ def test_help_loads_nothing_heavy():
     assert not modules_after(code) & set(HEAVY)
 
 
+def test_what_chat_checks_before_its_screen_opens_loads_nothing_heavy():
+    assert not modules_after("import localspec.chat.options, localspec.cli.chat") & set(HEAVY)
+
+
 def test_the_top_level_tui_folder_is_only_known_as_localspec_tui():
     assert "tui" not in modules_after("import localspec.tui")
 

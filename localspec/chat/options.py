@@ -4,13 +4,15 @@ import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from localspec.errors import BadSetting
-from localspec.speculation import protocols
 from localspec.speculation.sampling import Sampling
 from localspec.structure.grammar import Grammar, json_grammar, regex_grammar, written_grammar
 from localspec.structure.tools import Tool, read_tools
+
+if TYPE_CHECKING:
+    from localspec.speculation import protocols  # its arrays would load numpy
 
 Rule = Literal["auto", "greedy", "compare", "rejection", "block", "coupled"]
 
@@ -75,7 +77,7 @@ class Request:
         return self.grammar is not None or bool(self.tools)
 
 
-def seed_fixes_depth(request: Request, rule: protocols.Rule) -> bool:
+def seed_fixes_depth(request: Request, rule: "protocols.Rule") -> bool:
     """Whether an automatic depth would let measured time decide what the seed is to reproduce."""
     automatic = request.speculate and request.depth is None
     return automatic and request.seed is not None and not rule.seed_decides
