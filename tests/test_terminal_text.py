@@ -5,8 +5,12 @@ import unicodedata
 
 import pytest
 
+from localspec.cli import tell
+from localspec.cli.compare import Progress
 from localspec.cli.run import show
-from localspec.events import Finished, FinishReason, Kind, Origin, Piece, Reply, Source
+from localspec.errors import BadSetting
+from localspec.events import Finished, FinishReason, Kind, Notice, Origin, Piece, Reply, Source
+from localspec.measure.compare import SideEvent
 from localspec.stats import Tally
 from localspec.terminal_text import for_terminal
 
@@ -42,3 +46,33 @@ def test_reasoning_on_a_terminal_has_signs(capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     show(events(Kind.REASONING), quiet=False)
     assert capsys.readouterr().err == f"\x1b[2m{for_terminal(STEERING)}\x1b[0m"
+
+
+def noted_by_run():
+    show(iter([Notice(STEERING), *events(Kind.ANSWER)]), quiet=True)
+
+
+def noted_late_by_run():
+    _, finished = events(Kind.ANSWER)
+    show(
+        iter([Piece("word", Kind.ANSWER, Origin.PLAIN, Source.PLAIN), Notice(STEERING), finished]),
+        quiet=False,
+    )
+
+
+def noted_by_compare():
+    Progress(runs=1).show(SideEvent(False, 0, Notice(STEERING)))
+
+
+def told_as_an_error():
+    tell(BadSetting(STEERING, hint=STEERING))
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+@pytest.mark.parametrize("say", [noted_by_run, noted_late_by_run, noted_by_compare, told_as_an_error])
+def test_notes_and_errors_steer_no_terminal_and_reach_a_pipe_whole(say, capsys, monkeypatch, terminal):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    say()
+    err = capsys.readouterr().err
+    assert (for_terminal(STEERING) if terminal else STEERING) in err
+    assert (STEERING in err) is not terminal

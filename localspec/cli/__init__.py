@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import localspec
 from localspec.cli import commands
+from localspec.cli.printing import say
 from localspec.cli.usage import Parser, WrongUsage
 from localspec.errors import LocalspecError
 
@@ -84,6 +85,6 @@ def parser() -> Parser:
 
 def tell(error: LocalspecError) -> None:
     """One sentence and a hint on stderr."""
-    print(f"error: {error}", file=sys.stderr)
+    say(f"error: {error}", to=sys.stderr)
     if error.hint:
-        print(f"hint: {error.hint}", file=sys.stderr)
+        say(f"hint: {error.hint}", to=sys.stderr)

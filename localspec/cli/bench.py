@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from localspec.cli.bench_progress import BenchProgress
 from localspec.cli.options import add_pair_argument, add_report_options
+from localspec.cli.printing import note
 from localspec.cli.run import CANCELLED, open_session
 from localspec.cli.usage import Subparsers
 from localspec.errors import BadSetting, ContextFull
@@ -114,7 +115,7 @@ def tell(arguments: argparse.Namespace, subject: "Subject", outcome: "Outcome", 
         try:
             keep(subject.pair, recorded)
         except OSError as error:
-            print(f"note: the record was not kept: {error}", file=sys.stderr)
+            note(f"the record was not kept: {error}")
     if arguments.json:
         print(json.dumps(recorded))
         return
@@ -158,7 +159,7 @@ def write_drawing(arguments: argparse.Namespace, drawn: "tuple[Chart, ...]") -> 
 
             write_png(page(*drawn), arguments.png)
     except OSError as error:
-        print(f"note: {error.filename} was not written: {error.strerror}", file=sys.stderr)
+        note(f"{error.filename} was not written: {error.strerror}")
 
 
 def files_of(arguments: argparse.Namespace) -> None:

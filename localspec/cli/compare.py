@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from localspec.cli.options import add_pair_options, add_reply_options, reply_options
+from localspec.cli.printing import note, say
 from localspec.cli.prompt import add_prompt_argument, prompt_of
 from localspec.cli.run import CANCELLED, as_json, cancel_on_interrupt, open_session
 from localspec.cli.usage import Subparsers, WrongUsage
@@ -55,9 +56,12 @@ def run(arguments: argparse.Namespace) -> int:
     if comparison is None:
         print("Stopped before both sides had replied.", file=sys.stderr)
         return CANCELLED
-    print(json.dumps(record(comparison), ensure_ascii=False) if arguments.json else told(comparison, texts))
+    if arguments.json:
+        print(json.dumps(record(comparison), ensure_ascii=False))
+    else:
+        say(told(comparison, texts))
     if arguments.texts and not arguments.json:
-        print(f"\n--- plain\n{comparison.plain.text}\n--- speculative\n{comparison.speculative.text}")
+        say(f"\n--- plain\n{comparison.plain.text}\n--- speculative\n{comparison.speculative.text}")
     return CANCELLED if comparison.cancelled else 0
 
 
@@ -77,7 +81,7 @@ class Progress:
                 self._tokens += len(tokens)
             case Notice(text=text):
                 self.clear()
-                print(f"note: {text}", file=sys.stderr)
+                note(text)
             case _:
                 return
         if sys.stderr.isatty():

@@ -5,6 +5,7 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from localspec.cli.printing import say
 from localspec.cli.usage import Subparsers, WrongUsage
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(_as_json(known, found), indent=2))
     else:
-        print("\n".join(_as_text(known, found)))
+        say("\n".join(_as_text(known, found)))
     if found.problem is not None:
         raise found.problem
     return 0

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from localspec.cli.options import add_pair_options, add_reply_options, load_options, reply_options
+from localspec.cli.printing import note, say
 from localspec.cli.prompt import add_prompt_argument, prompt_of
 from localspec.cli.report import report, summary
 from localspec.cli.usage import Subparsers, WrongUsage
@@ -92,19 +93,19 @@ def show(events: Iterator[Event], *, quiet: bool) -> Reply:
     for event in events:
         match event:
             case Piece(text=text, kind=Kind.ANSWER) if not quiet:
-                print(for_terminal(text) if sys.stdout.isatty() else text, end="", flush=True)
+                say(text, end="")
                 written = text
             case Piece(text=text, kind=Kind.REASONING) if not quiet and sys.stderr.isatty():
                 print(f"\x1b[2m{for_terminal(text)}\x1b[0m", end="", flush=True, file=sys.stderr)
             case Notice(text=text) if written == "\n":
-                print(f"note: {text}", file=sys.stderr)
+                note(text)
             case Notice(text=text):
                 late.append(text)  # not into the middle of the text
             case Finished(reply=reply):
                 if not quiet and not written.endswith("\n"):
                     print(flush=True)
                 for text in late:
-                    print(f"note: {text}", file=sys.stderr)
+                    note(text)
                 return reply
     raise AssertionError("a run ends with Finished")
 
