@@ -171,7 +171,7 @@ def _held(path: Path) -> FileLock:
 
 def _write_lines(descriptor: int, records: Iterable[Mapping[str, object]]) -> None:
     """All of the lines, or after an OSError none."""
-    lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records).encode()
+    lines = b"".join(_line(record) for record in records)
     if _ends_inside_a_line(descriptor):
         lines = b"\n" + lines
     before = os.fstat(descriptor).st_size
@@ -183,6 +183,12 @@ def _write_lines(descriptor: int, records: Iterable[Mapping[str, object]]) -> No
         with suppress(OSError):
             os.ftruncate(descriptor, before)
         raise
+
+
+def _line(record: Mapping[str, object]) -> bytes:
+    """A record as JSON in UTF-8; lone surrogates, which argv may hold, become U+FFFD."""
+    text = json.dumps(record, ensure_ascii=False)
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode() + b"\n"
 
 
 def _ends_inside_a_line(descriptor: int) -> bool:

@@ -236,3 +236,10 @@ def test_a_full_disk_leaves_no_piece_of_a_line(tmp_path, monkeypatch, written):
             log.add(QUESTION)
     log.add(ANSWER)
     assert conversations.read(log.path).messages == (ANSWER,)
+
+
+def test_text_that_is_no_unicode_is_repaired_and_loses_no_conversation(tmp_path):
+    log = Journal.new(tmp_path / "conversations", "demo", "caf\udce9")
+    log.add(Message("user", "a \ud83d\ude42 and half \ud83d"))
+    conversation = conversations.read(log.path)
+    assert (conversation.system, conversation.title) == ("caf\ufffd", "a 🙂 and half \ufffd")
