@@ -64,7 +64,7 @@ class PromptHistory:
 def _text(line: bytes) -> str | None:
     try:
         text = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return text if isinstance(text, str) else None
 
