@@ -1,5 +1,6 @@
 """Writes a conversation as Markdown into a file of its own."""
 
+from contextlib import suppress
 from pathlib import Path
 
 from localspec.conversations import Conversation, to_markdown
@@ -15,8 +16,7 @@ def export(conversation: Conversation, name: str) -> Path:
     try:
         path = Path(name).expanduser().absolute()
         document = to_markdown(conversation).encode()
-        with path.open("xb") as file:
-            file.write(document)
+        _write_new(path, document)
     except FileExistsError:
         raise NotExported(f"{name} exists already", hint="give another name") from None
     except (OSError, RuntimeError, ValueError) as error:
@@ -24,3 +24,15 @@ def export(conversation: Conversation, name: str) -> Path:
         reason = error.strerror if isinstance(error, OSError) else error
         raise NotExported(f"{name} cannot be written: {reason}", hint="give another path") from error
     return path
+
+
+def _write_new(path: Path, content: bytes) -> None:
+    """A file with all of the content, or after an OSError none. Raises FileExistsError, and leaves that file."""
+    file = path.open("xb")
+    try:
+        with file:
+            file.write(content)
+    except OSError:
+        with suppress(OSError):
+            path.unlink()
+        raise

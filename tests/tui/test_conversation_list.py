@@ -1,6 +1,7 @@
 """The list of conversations: opening, deleting, exporting and copying."""
 
 import os
+import sys
 
 import pytest
 from driving import detail, open_sessions, running
@@ -98,6 +99,21 @@ def test_an_export_that_cannot_be_written_says_why(tmp_path, monkeypatch, name):
     assert refused.value.hint
     assert "None" not in str(refused.value)
     assert os.listdir(tmp_path) == ["file"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no limit on the size of files")
+def test_an_export_that_is_cut_short_leaves_no_file(tmp_path):
+    import resource
+
+    long = Conversation(tmp_path, 0.0, "demo", "", (Message("user", "word " * 100_000),))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        with pytest.raises(NotExported, match="too large"):
+            export(long, str(tmp_path / "out.md"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == []
 
 
 async def test_an_export_that_cannot_be_written_leaves_the_chat_running(tmp_path):
