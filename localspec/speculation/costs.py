@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import isfinite
 
 WINDOW = 32  # measurements: 6 % timing noise becomes 1 %
 PRIOR_SAMPLES = 2  # that a measured table counts for
@@ -31,6 +32,8 @@ class CostTable:
             raise ValueError(f"widths ascend from 1, each with its seconds: {self}")
         if min(self.verify_seconds) <= 0 or self.draft_step_seconds < 0 or self.switch_ratio <= 0:
             raise ValueError(f"a pass takes time: {self}")
+        if not all(map(isfinite, (*self.verify_seconds, self.draft_step_seconds, self.switch_ratio))):
+            raise ValueError(f"costs are finite: {self}")
 
     def verify(self, width: float) -> float:
         """Seconds of a target pass over `width` tokens; beyond the last width the last slope goes on."""

@@ -5,6 +5,7 @@ cycles in which position i was reached and drafted, how many kept it (Kaplan and
 """
 
 from dataclasses import dataclass
+from math import isfinite
 
 DECAY = 0.996  # per emitted token: about 250 tokens of memory
 FAST_DECAY = 0.95  # per emitted token: about 20 tokens
@@ -22,9 +23,11 @@ class HazardCounts:
     rejected: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        """Raises ValueError where a position has one count without the other."""
+        """Raises ValueError for what are no counts, as a damaged file may hold."""
         if len(self.kept) != len(self.rejected):
             raise ValueError(f"every position has both counts: {self}")
+        if not all(isfinite(count) and count >= 0 for count in (*self.kept, *self.rejected)):
+            raise ValueError(f"counts are finite and not negative: {self}")
 
 
 class Hazards:
@@ -90,8 +93,9 @@ class Hazards:
             if accepted < len(self._rejected):
                 self._rejected[accepted] += 1
         if dropped is not None and accepted == drafted < len(self._kept):
-            self._kept[drafted] += dropped
-            self._rejected[drafted] += 1 - dropped
+            chance = min(dropped, 1.0)  # rounding can put it above
+            self._kept[drafted] += chance
+            self._rejected[drafted] += 1 - chance
         self._notice_change()
 
     def _notice_change(self) -> None:

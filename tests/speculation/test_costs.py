@@ -117,3 +117,12 @@ def test_a_guess_is_not_stored_as_a_measurement():
     assert costs.table() == GUESS
     costs.learn_verify(1, 0.01)
     assert costs.table() == GUESS
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["verify_seconds", "draft_step_seconds", "switch_ratio"])
+def test_a_table_of_costs_is_finite(name, wrong):
+    values = {"verify_seconds": (0.1, 0.2), "draft_step_seconds": 0.01, "switch_ratio": 1.0}
+    values[name] = (0.1, wrong) if name == "verify_seconds" else wrong
+    with pytest.raises(ValueError, match="finite"):
+        CostTable((1, 2), **values)

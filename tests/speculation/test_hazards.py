@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.speculation.hazards import PRIOR_RATE, Hazards
+from localspec.speculation.hazards import PRIOR_RATE, HazardCounts, Hazards
 
 CYCLES = st.lists(st.integers(0, 8).flatmap(lambda d: st.tuples(st.just(d), st.integers(0, d))), max_size=80)
 
@@ -75,3 +75,16 @@ def test_counts_of_a_deeper_controller_fit_a_shallower_one():
     deep = Hazards(8)
     feed(deep, [0.9] * 8, cycles=50, depth=8)
     assert Hazards(3, deep.counts()).rates()[0] == pytest.approx(deep.rates()[0], abs=0.05)
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -1.0])
+def test_counts_are_finite_and_not_negative(wrong):
+    for kept, rejected in [(wrong, 1.0), (1.0, wrong)]:
+        with pytest.raises(ValueError, match="finite and not negative"):
+            HazardCounts((kept,), (rejected,))
+
+
+def test_a_chance_rounded_above_one_leaves_counts_that_can_be_stored():
+    hazards = Hazards(2)
+    hazards.learn(1, 1, 2, dropped=1.0 + 1e-7)
+    assert hazards.counts().rejected == (0.0, 0.0)
