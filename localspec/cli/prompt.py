@@ -1,11 +1,13 @@
 """The prompt of a command: its argument, what is piped in, or both."""
 
 import argparse
+import io
 import os
 import stat
 import sys
 import threading
 
+from localspec.cli.printing import note
 from localspec.errors import BadSetting
 
 PATIENCE_SECONDS = 2.0
@@ -50,14 +52,20 @@ def piped_text() -> str:
     waiting.daemon = True
     waiting.start()
     try:
-        text = sys.stdin.read()
-        text.encode()  # some systems let other bytes through as lone surrogates
+        return standard_input()
     except UnicodeError as error:
         raise BadSetting("standard input is not UTF-8 text", hint="pipe a text file into it") from error
     finally:
         waiting.cancel()
-    return text
+
+
+def standard_input() -> str:
+    """All of standard input as UTF-8, whatever the system's own encoding is. Raises UnicodeError."""
+    buffer = getattr(sys.stdin, "buffer", None)
+    if buffer is None:  # replaced by a Python program
+        return sys.stdin.read()
+    return io.StringIO(buffer.read().decode("utf-8"), newline=None).read()
 
 
 def tell_waiting() -> None:
-    print("note: reading standard input until it ends; `</dev/null` leaves it out", file=sys.stderr)
+    note("reading standard input until it ends; `</dev/null` leaves it out")

@@ -1,5 +1,6 @@
 """Command lines that are wrong, prompts that are piped in, output that nobody takes: each as a person meets it."""
 
+import io
 import os
 import subprocess
 import sys
@@ -8,7 +9,7 @@ import pytest
 
 from localspec.cli import main
 from localspec.cli.options import RULES
-from localspec.cli.prompt import something_is_piped
+from localspec.cli.prompt import piped_text, something_is_piped
 from localspec.speculation import verification
 
 
@@ -101,7 +102,18 @@ def test_a_pipe_that_stays_open_is_waited_for_with_a_word():
     assert process.returncode == 0
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="every byte is a character of its old encodings")
+@pytest.mark.parametrize("encoding", ["cp1252", "ascii", "utf-8"])
+def test_piped_text_is_utf_8_whatever_the_code_page(encoding, monkeypatch):
+    piped = io.TextIOWrapper(io.BytesIO("漢 ö\r\nx\n".encode()), encoding=encoding)
+    monkeypatch.setattr("sys.stdin", piped)
+    assert piped_text() == "漢 ö\nx\n"
+
+
+def test_a_text_that_a_program_puts_in_place_of_standard_input_is_read(monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("漢 ö"))
+    assert piped_text() == "漢 ö"
+
+
 def test_bytes_that_are_no_text_are_refused():
     command = [sys.executable, "-m", "localspec", "run", "Read this:"]
     done = subprocess.run(command, input=b"\x80\xff", capture_output=True, timeout=60)
