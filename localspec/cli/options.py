@@ -109,7 +109,7 @@ def reply_options(arguments: argparse.Namespace) -> dict[str, Any]:
         ("--regex", values["regex"]),
         ("--grammar", values["grammar"]),
     )
-    if values["compact_json"] is False and not values["json_schema"]:
+    if values["compact_json"] is False and values["json_schema"] is None:
         raise WrongUsage("--no-compact-json goes with --json-schema", hint="leave it out, or add a schema")
     schema = values["json_schema"]
     if schema is not None and not schema.lstrip().startswith("{"):
@@ -131,7 +131,7 @@ def text_of(path: str) -> str:
 def load_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """What the user set, as keyword arguments of `localspec.load`. Raises WrongUsage."""
     pair = pair_of(arguments)
-    refuse_together(("--draft", arguments.draft), ("--no-draft", arguments.no_draft))
+    refuse_together(("--draft", arguments.draft), ("--no-draft", arguments.no_draft or None))
     refuse_together((f"the pair {pair}", pair), ("--target", arguments.target))
     names = ("target", "draft", "context_length", "gpu_layers", "kv_type", "draft_device", "threads")
     values = {"pair": pair, **{name: getattr(arguments, name) for name in names}}

@@ -22,6 +22,6 @@ Subparsers: TypeAlias = "argparse._SubParsersAction[Parser]"
 
 def refuse_together(*flags: tuple[str, object]) -> None:
     """Raises WrongUsage where two of these are given: the flag as it is typed, and its value or None."""
-    given = [flag for flag, value in flags if value]
+    given = [flag for flag, value in flags if value is not None]
     if len(given) > 1:
         raise WrongUsage(f"{given[0]} and {given[1]} contradict each other", hint="give one of them")

@@ -37,6 +37,8 @@ def shell(words, **options):
         ("run Hi --raw --think", "--think"),
         ("run Hi --raw --no-think", "--no-think"),
         ("run Hi --regex a --grammar b", "--regex and --grammar"),
+        ("run Hi --regex= --grammar b", "--regex and --grammar"),
+        ("run Hi --draft= --no-draft", "--draft and --no-draft"),
         ("run Hi --no-compact-json", "--json-schema"),
         ("run Hi --draft x.gguf --no-draft", "--draft and --no-draft"),
         ("run Hi --pair demo --target x.gguf", "--target"),
