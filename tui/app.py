@@ -15,7 +15,7 @@ from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.types import CSSPathType
 
-from localspec.conversations import Conversation
+from localspec.conversations import Conversation, Journal
 from localspec.engine.client import Engine
 from localspec.engine.messages import Load, ReplySettings
 from localspec.terminal_text import for_terminal
@@ -40,7 +40,7 @@ class Setup:
     load: Load = field(default_factory=Load)
     settings: ReplySettings = field(default_factory=ReplySettings)
     system: str = ""
-    resumed: Conversation | None = None
+    resumed: tuple[Journal, Conversation] | None = None  # held
     theme: str | None = None  # wins over the remembered one
     pull: bool = False  # fetch the pair when it is not here
 
@@ -59,9 +59,7 @@ class ChatApp(App[None]):
         self.conversations = setup.folder / "conversations"
         self.conductor = Conductor(setup.engine, setup.load, setup.settings)
         self.conductor.load(setup.load, started=True)
-        self._first = (
-            Dialogue.resume(setup.resumed.path) if setup.resumed else self.new_dialogue(setup.system)
-        )
+        self._first = Dialogue.going_on(*setup.resumed) if setup.resumed else self.new_dialogue(setup.system)
         self.librarian = Librarian(setup.make_engine)
         self.prompt_history = PromptHistory.load(setup.folder / "prompts.jsonl")
         self.preferences: Preferences = preferences.load(setup.folder / "chat.json")
@@ -159,7 +157,7 @@ class ChatApp(App[None]):
 
 
 def chat(setup: Setup) -> int:
-    """Run the chat until the person leaves; the exit code. Raises BadSetting (theme), ConversationInUse."""
+    """Run the chat until the person leaves; the exit code. Raises BadSetting (theme)."""
     app = ChatApp(setup)
     if setup.theme:
         themes.check(setup.theme, app.available_themes)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from localspec import conversations
-from localspec.conversations import Journal, Message
+from localspec.conversations import Conversation, Journal, Message
 from localspec.engine.messages import Turn
 
 
@@ -27,7 +27,11 @@ class Dialogue:
     @classmethod
     def resume(cls, path: Path) -> "Dialogue":
         """Go on with a conversation. Raises ConversationInUse, BrokenConversation."""
-        journal, conversation = conversations.resume(path)
+        return cls.going_on(*conversations.resume(path))
+
+    @classmethod
+    def going_on(cls, journal: Journal, conversation: Conversation) -> "Dialogue":
+        """Go on with a conversation that is held."""
         return cls(journal, list(conversation.messages))
 
     def close(self) -> None:

@@ -2,11 +2,16 @@
 
 import argparse
 import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from localspec.cli.options import add_pair_options, add_reply_options, load_options, reply_options
 from localspec.cli.usage import Subparsers
 from localspec.engine.messages import Load, ReplySettings
 from localspec.errors import BadSetting
+
+if TYPE_CHECKING:
+    from localspec.conversations import Conversation, Journal
 
 CONVERSATIONS = "conversations"
 
@@ -33,16 +38,27 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from localspec import conversations
-    from localspec.engine.client import EngineProcess
-    from localspec.settings import Settings, data_dir
+    from localspec.settings import data_dir
 
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise BadSetting("chat needs a terminal", hint='for scripts there is `localspec run "PROMPT"`')
     folder = data_dir()
     resumed = None
     if arguments.resume is not None:
-        resumed = conversations.find(folder / CONVERSATIONS, arguments.resume)
-    load = load_request(arguments, resumed.pair if resumed else "")
+        # Held before a model is loaded: another terminal may have it.
+        resumed = conversations.resume(conversations.find(folder / CONVERSATIONS, arguments.resume).path)
+    try:
+        return _chat(arguments, folder, resumed)
+    finally:
+        if resumed:
+            resumed[0].close()
+
+
+def _chat(arguments: argparse.Namespace, folder: Path, resumed: "tuple[Journal, Conversation] | None") -> int:
+    from localspec.engine.client import EngineProcess
+    from localspec.settings import Settings
+
+    load = load_request(arguments, resumed[1].pair if resumed else "")
     settings = reply_settings(arguments)
     engine = EngineProcess()
     engine.start()

@@ -26,13 +26,19 @@ class Chat:
     """A chat in a test: what it does and what it shows."""
 
     def __init__(
-        self, folder: Path, gate: Gate | None = None, pace: Pace | None = None, **setup: object
+        self,
+        folder: Path,
+        gate: Gate | None = None,
+        pace: Pace | None = None,
+        resumed: Conversation | None = None,
+        **setup: object,
     ) -> None:
         self.engine = ScriptedEngine(ScriptedWorkshop(pace, gate))
         self.librarian = ScriptedEngine(ScriptedWorkshop(pace, gate))
         self.engine.workshop.pulled = self.librarian.workshop.pulled
         self.engine.start()
-        wanted = Setup(self.engine, lambda: self.librarian, folder, **setup)
+        held = conversations.resume(resumed.path) if resumed else None
+        wanted = Setup(self.engine, lambda: self.librarian, folder, resumed=held, **setup)
         self.engine.send(wanted.load)
         self.app = ChatApp(wanted)
         self.folder = folder

@@ -17,7 +17,9 @@ def main() -> None:
     engine.send(Load())
     from localspec.tui.app import Setup, chat
 
-    resumed = conversations.find(folder / "conversations", sys.argv[2]) if len(sys.argv) > 2 else None
+    resumed = None
+    if len(sys.argv) > 2:
+        resumed = conversations.resume(conversations.find(folder / "conversations", sys.argv[2]).path)
     chat(Setup(engine, lambda: EngineProcess(COMMAND), folder, resumed=resumed))
 
 

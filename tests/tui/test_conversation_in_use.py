@@ -2,12 +2,12 @@
 
 import pytest
 from driving import open_sessions, running
-from localspec.tui.app import ChatApp, Setup
 from localspec.tui.screens.dialog import Question
 from scripted_engine import ScriptedEngine
 
-from localspec import conversations
+from localspec import cli, conversations
 from localspec.conversations import ConversationInUse, Journal, Message
+from localspec.errors import BadSetting
 
 
 @pytest.fixture
@@ -40,11 +40,40 @@ async def test_it_is_not_deleted(tmp_path, elsewhere):
     assert elsewhere.path.exists()
 
 
-def test_it_is_refused_before_the_screen_is_taken(tmp_path, elsewhere):
-    engine = ScriptedEngine()
-    resumed = conversations.read(elsewhere.path)
+@pytest.fixture
+def resume(tmp_path, monkeypatch):
+    """Runs `localspec chat --resume` on a scripted engine, which `started` lists once it runs."""
+    started = []
+    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path))
+    monkeypatch.setattr("localspec.settings.data_dir", lambda: tmp_path)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+
+    def make():
+        started.append(ScriptedEngine())
+        return started[-1]
+
+    monkeypatch.setattr("localspec.engine.client.EngineProcess", make)
+
+    def run(*options):
+        cli.chat.run(cli.parser().parse_args(["chat", "--resume", *options]))
+
+    run.started = started
+    return run
+
+
+def test_it_is_refused_before_a_model_is_loaded(resume, elsewhere):
     with pytest.raises(ConversationInUse):
-        ChatApp(Setup(engine, lambda: engine, tmp_path, resumed=resumed))
+        resume()
+    assert resume.started == []
+
+
+@pytest.mark.parametrize("wrong", [("--theme", "nrod"), ("--temperature", "-3")])
+def test_a_chat_that_does_not_open_leaves_it_to_others(resume, elsewhere, wrong):
+    elsewhere.close()
+    with pytest.raises(BadSetting):
+        resume(elsewhere.path.stem, *wrong)
+    assert not elsewhere.path.with_suffix(".lock").exists()
 
 
 async def test_what_was_written_since_the_list_was_made_is_shown(tmp_path, elsewhere):
