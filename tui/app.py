@@ -140,6 +140,9 @@ class ChatApp(App[None]):
     async def _hang_up(self) -> None:
         await self._save_reply()
         # Without a terminal an orderly end could block in writing to it. The engine ends when its stdin closes.
+        for screen in self.screen_stack:
+            if isinstance(screen, ChatScreen):
+                screen.dialogue.close()
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
         signal.raise_signal(signal.SIGHUP)
 

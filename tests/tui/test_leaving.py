@@ -35,3 +35,16 @@ async def test_leaving_before_the_first_word_keeps_the_question(tmp_path):
         await chat.until(lambda: chat.app.conductor.turn and chat.app.conductor.turn.prefill)
         await chat.pilot.press("ctrl+q")
         assert [m.content for m in chat.saved[0].messages] == ["why?"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows ends a program without telling it")
+async def test_a_terminal_that_is_closed_leaves_the_conversation_to_others(tmp_path, monkeypatch):
+    async with running(tmp_path) as chat:
+        await chat.ask("why?")
+        with monkeypatch.context() as patch:
+            raised = []
+            patch.setattr(signal, "signal", lambda *_: None)
+            patch.setattr(signal, "raise_signal", raised.append)
+            await chat.app._hang_up()
+        assert raised == [signal.SIGHUP]
+        assert list((tmp_path / "conversations").glob("*.lock")) == []
