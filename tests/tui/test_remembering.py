@@ -39,7 +39,10 @@ def test_a_history_cut_anywhere_loses_at_most_its_last_prompts_and_can_be_contin
     assert entries[-1] == "and now?"
 
 
-@pytest.mark.parametrize("damage", [b'"torn pro\n', b"\xff\xfe\n", b"[1]\n", b"\n", b'{"a": "b"}\n', b"[" * 100_000 + b"\n"])
+NESTED = pytest.param(b"[" * 100_000 + b"\n", id="nested too deep")
+
+
+@pytest.mark.parametrize("damage", [b'"torn pro\n', b"\xff\xfe\n", b"[1]\n", b"\n", b'{"a": "b"}\n', NESTED])
 def test_a_damaged_line_costs_nothing_but_itself(tmp_path, damage):
     path = written(tmp_path)
     first, *rest = path.read_bytes().splitlines(keepends=True)
