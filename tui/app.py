@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -27,6 +28,7 @@ from .librarian import Librarian
 from .palette import CommandProvider
 from .preferences import Preferences
 from .prompt_history import PromptHistory
+from .saving import Saver
 from .screens.chat import ChatScreen
 
 
@@ -63,7 +65,7 @@ class ChatApp(App[None]):
         self.librarian = Librarian(setup.make_engine)
         self.prompt_history = PromptHistory.load(setup.folder / "prompts.jsonl")
         self.preferences: Preferences = preferences.load(setup.folder / "chat.json")
-        self._remembering = asyncio.Lock()  # what was chosen last is what stays
+        self._saver = Saver(self._not_saved)
         self.register_theme(themes.LOCALSPEC)
         wanted = setup.theme or self.preferences.theme
         self.theme = wanted if wanted in self.available_themes else themes.LOCALSPEC.name
@@ -100,22 +102,21 @@ class ChatApp(App[None]):
         return Dialogue.new(self.conversations, self.conductor.pair_name, system)
 
     def prefer(self, **changes: object) -> None:
-        """Change preferences, and remember them in a thread of its own."""
+        """Change preferences, and remember them."""
         self.preferences = replace(self.preferences, **changes)  # type: ignore[arg-type]
-        self._in_background(preferences.save, self.setup.folder / "chat.json", self.preferences)
+        self._saver.save(self._save_preferences)
+
+    def _save_preferences(self) -> None:
+        preferences.save(self.setup.folder / "chat.json", self.preferences)
 
     def remember_prompt(self, text: str) -> None:
-        self._in_background(self.prompt_history.add, text)
+        self._saver.save(partial(self.prompt_history.add, text))
 
-    def _in_background(self, work: Callable[..., None], *arguments: object) -> None:
-        async def attempt() -> None:
-            try:
-                async with self._remembering:
-                    await asyncio.to_thread(work, *arguments)
-            except OSError as error:
-                self.notify(f"Could not be remembered: {error}.", severity="warning")
+    def _not_saved(self, error: OSError) -> None:
+        self.notify(f"Could not be remembered: {error}.", severity="warning")
 
-        self.run_worker(attempt())
+    async def on_unmount(self) -> None:
+        await self._saver.finish()
 
     async def action_quit(self) -> None:
         """Leave within a second, whatever the engine does; what a running reply has said is kept."""
@@ -139,6 +140,7 @@ class ChatApp(App[None]):
 
     async def _hang_up(self) -> None:
         await self._save_reply()
+        await self._saver.finish()
         # Without a terminal an orderly end could block in writing to it. The engine ends when its stdin closes.
         for screen in self.screen_stack:
             if isinstance(screen, ChatScreen):

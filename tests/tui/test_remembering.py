@@ -83,8 +83,21 @@ async def test_the_choice_made_last_is_the_one_that_is_remembered(tmp_path, monk
     async with running(tmp_path) as chat:
         await chat.pilot.press("f2", "f2")
         await chat.until(lambda: chat.app.preferences.tokens == "off")
-        await chat.app.workers.wait_for_complete()
-        assert preferences.load(tmp_path / "chat.json").tokens == "off"
+        await chat.until(lambda: preferences.load(tmp_path / "chat.json").tokens == "off")
+
+
+async def test_what_was_chosen_just_before_leaving_is_remembered(tmp_path, monkeypatch):
+    save = preferences.save
+
+    def slowly(path, chosen):
+        time.sleep(0.2)
+        save(path, chosen)
+
+    monkeypatch.setattr(preferences, "save", slowly)
+    async with running(tmp_path) as chat:
+        await chat.pilot.press("f2")
+        await chat.pilot.press("f2", "ctrl+q")
+    assert preferences.load(tmp_path / "chat.json").tokens == "off"
 
 
 async def test_the_choice_of_theme_and_token_style_is_remembered(tmp_path):

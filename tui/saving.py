@@ -1,0 +1,34 @@
+"""Small things that are saved while the chat goes on: one at a time, in a thread, and all of them before it ends."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+
+class Saver:
+    """Runs saves one after the other; `failed` is told of those that fail."""
+
+    def __init__(self, failed: Callable[[OSError], None]) -> None:
+        self._failed = failed
+        self._waiting: deque[Callable[[], None]] = deque()
+        # A task of its own: Textual cancels its workers when the app ends.
+        self._running: asyncio.Task[None] | None = None
+
+    def save(self, work: Callable[[], None]) -> None:
+        """Run `work` soon; once, when it waits already, so let it read what it saves only then."""
+        if work not in self._waiting:
+            self._waiting.append(work)
+        if self._running is None or self._running.done():
+            self._running = asyncio.create_task(self._run())
+
+    async def finish(self) -> None:
+        """Wait until nothing is left to save."""
+        if self._running is not None:
+            await self._running
+
+    async def _run(self) -> None:
+        while self._waiting:
+            try:
+                await asyncio.to_thread(self._waiting.popleft())
+            except OSError as error:
+                self._failed(error)
