@@ -21,7 +21,12 @@ def expanded(path: str | Path) -> Path:
 
 
 def write_text_atomically(path: Path, text: str) -> None:
-    """Write a small file so that a reader sees the old text or the new one, never a part of it.
+    """`write_atomically` in UTF-8."""
+    write_atomically(path, text.encode())
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a small file so that a reader sees the old content or the new one, never a part of it.
 
     A new file is its owner's only; an old one keeps its mode, and a link to one stays a link. Raises OSError.
     """
@@ -29,8 +34,8 @@ def write_text_atomically(path: Path, text: str) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
         with suppress(FileNotFoundError):
             os.chmod(temporary, stat.S_IMODE(path.stat().st_mode))
         os.replace(temporary, path)

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 # What each room may import from localspec, besides itself.
-BASE = {"errors", "events", "stats", "timing"}
+BASE = {"errors", "events", "files", "stats", "timing"}
 ALGORITHM = BASE | {"speculation"}
 ROOMS = {
     "errors": set(),

@@ -14,6 +14,7 @@ from typing import BinaryIO
 import numpy as np
 
 from localspec.drafters.lookup_index import FixedIndex
+from localspec.files import write_atomically
 
 BETWEEN = -1  # stands between two replies, so that no match runs across
 MOST_TOKENS = 500_000  # 2 MB; the oldest half goes when it is full
@@ -67,10 +68,7 @@ class ReplyStore:
         ends = np.flatnonzero(stored == BETWEEN)
         cut = ends[np.searchsorted(ends, len(stored) // 2) :]
         kept = stored[cut[0] + 1 :] if len(cut) else stored[:0]
-        unfinished = self._path.with_suffix(f".{os.getpid()}.part")
-        with open(unfinished, "wb", opener=for_owner) as file:
-            file.write(kept.tobytes())
-        os.replace(unfinished, self._path)
+        write_atomically(self._path, kept.tobytes())
 
 
 def whole_tokens(content: bytes) -> np.ndarray:

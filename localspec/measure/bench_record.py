@@ -1,12 +1,12 @@
 """A bench as JSON: every reply, the summary, and the verdict; the latest one of each pair is kept."""
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from localspec.files import write_text_atomically
 from localspec.measure.bench import Outcome
 from localspec.measure.bench_summary import Summary
 from localspec.measure.bench_verdict import finding, verdicts
@@ -48,10 +48,6 @@ def without_infinity(row: dict[str, Any]) -> dict[str, Any]:
 
 def keep(pair: str, recorded: Mapping[str, Any]) -> Path:
     """Store a record as the pair's latest one; a crash leaves the one before. OSError where that fails."""
-    folder = data_dir() / "bench"
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{''.join(c if c.isalnum() or c in '.+-_' else '_' for c in pair)}.json"
-    unfinished = path.with_suffix(f".{os.getpid()}.part")
-    unfinished.write_text(json.dumps(recorded), encoding="utf-8")
-    os.replace(unfinished, path)
+    path = data_dir() / "bench" / f"{''.join(c if c.isalnum() or c in '.+-_' else '_' for c in pair)}.json"
+    write_text_atomically(path, json.dumps(recorded))
     return path

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from localspec.files import write_text_atomically
+
 VERSION = 1
 T = TypeVar("T")
 
@@ -42,12 +44,8 @@ class Priors:
 
     def save(self, key: Mapping[str, str], value: object) -> None:
         """Write a dataclass; a crash leaves the old file. OSError when the folder cannot be written."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        path = self.path(key)
-        unfinished = path.with_suffix(f".{os.getpid()}.part")
         stored = {"version": VERSION, "key": dict(key), "value": dataclasses.asdict(typing.cast(Any, value))}
-        unfinished.write_text(json.dumps(stored), encoding="utf-8")
-        os.replace(unfinished, path)
+        write_text_atomically(self.path(key), json.dumps(stored))
 
 
 def _set_aside(path: Path) -> None:

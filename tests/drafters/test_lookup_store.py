@@ -42,6 +42,18 @@ def test_the_oldest_replies_go_when_it_is_full(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["replies.i32"]
 
 
+def test_a_full_disk_leaves_no_second_copy_of_the_replies(tmp_path, monkeypatch):
+    store = ReplyStore(tmp_path / "replies.i32", most=20)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="No space"):
+        store.add(range(30))
+    assert [path.name for path in tmp_path.iterdir()] == ["replies.i32"]
+
+
 @pytest.mark.skipif(os.name != "posix", reason="modes are POSIX")
 def test_only_the_owner_can_read_them(tmp_path):
     previous = os.umask(0)

@@ -1,6 +1,7 @@
 """What was learned survives a restart, belongs to one machine and pair, and stops no run when damaged."""
 
 import json
+import os
 
 import pytest
 from hypothesis import given, settings
@@ -88,6 +89,21 @@ def test_a_damaged_file_is_set_aside_and_written_again(tmp_path):
         assert priors.path(KEY).with_suffix(".damaged").exists()
         priors.save(KEY, STATE)
         assert priors.load(KEY, TuningState) == STATE
+
+
+def test_a_save_that_fails_leaves_the_old_file_alone(tmp_path, monkeypatch):
+    priors = Priors(tmp_path)
+    priors.save(KEY, STATE)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", full)
+        with pytest.raises(OSError, match="No space"):
+            priors.save(KEY, STATE)
+    assert list(tmp_path.iterdir()) == [priors.path(KEY)]
+    assert priors.load(KEY, TuningState) == STATE
 
 
 SECONDS = st.just(0.0) | st.floats(1e-6, 1e6)
