@@ -5,19 +5,17 @@ and nothing else; a file that cannot be read is named and left alone. Whoever ha
 because two writers would each say how many of the other's messages still count.
 """
 
-import json
 import math
-import os
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from localspec.errors import LocalspecError
+from localspec.files import append_json_lines, read_json_lines
 from localspec.locks import FileLock
 
 VERSION: Final = 1
@@ -125,18 +123,11 @@ class Journal:
         described = {"pair": self.pair, "system": self.system}
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = self._lock or _held(self.path)
-        # O_BINARY keeps Windows from turning the newlines into pairs.
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
-        descriptor = os.open(self.path, flags, 0o600)
-        try:
-            if os.fstat(descriptor).st_size == 0:  # also when somebody has removed the file meanwhile
-                head = {"type": "conversation", "version": VERSION, "created": time.time(), **described}
-                records.insert(0, head)
-            elif self._written != described:
-                records.insert(0, {"type": "settings", **described})
-            _write_lines(descriptor, records)
-        finally:
-            os.close(descriptor)
+        if self._written and self._written != described:
+            records.insert(0, {"type": "settings", **described})
+        # The head is written again when somebody has removed the file meanwhile.
+        head = {"type": "conversation", "version": VERSION, "created": time.time(), **described}
+        append_json_lines(self.path, records, head=head)
         self._written = described
 
 
@@ -169,46 +160,16 @@ def _held(path: Path) -> FileLock:
     return lock
 
 
-def _write_lines(descriptor: int, records: Iterable[Mapping[str, object]]) -> None:
-    """All of the lines, or after an OSError none."""
-    lines = b"".join(_line(record) for record in records)
-    if _ends_inside_a_line(descriptor):
-        lines = b"\n" + lines
-    before = os.fstat(descriptor).st_size
-    try:
-        while lines:
-            lines = lines[os.write(descriptor, lines) :]
-        os.fsync(descriptor)
-    except OSError:
-        with suppress(OSError):
-            os.ftruncate(descriptor, before)
-        raise
-
-
-def _line(record: Mapping[str, object]) -> bytes:
-    """A record as JSON in UTF-8; lone surrogates, which argv may hold, become U+FFFD."""
-    text = json.dumps(record, ensure_ascii=False)
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode() + b"\n"
-
-
-def _ends_inside_a_line(descriptor: int) -> bool:
-    """True after a crash that cut the last line short; what follows must start a line of its own."""
-    if os.lseek(descriptor, 0, os.SEEK_END) == 0:
-        return False
-    os.lseek(descriptor, -1, os.SEEK_END)
-    return os.read(descriptor, 1) != b"\n"
-
-
 def read(path: Path) -> Conversation:
     """A conversation from its file. Raises BrokenConversation when the file is no conversation."""
     try:
-        lines = path.read_bytes().split(b"\n")
+        values, damaged = read_json_lines(path)
     except OSError as error:
         raise BrokenConversation(
             f"{path.name} cannot be read: {error.strerror}", hint=f"check the permissions of {path.parent}"
         ) from error
-    records = [record for line in lines if line.strip() and (record := _record(line))]
-    lost = sum(1 for line in lines if line.strip()) - len(records)
+    records = [value for value in values if isinstance(value, dict) and value]
+    lost = damaged + len(values) - len(records)
     if not records or records[0].get("type") != "conversation":
         raise BrokenConversation(
             f"{path.name} does not begin like a conversation", hint="it was left as it is"
@@ -233,14 +194,6 @@ def read(path: Path) -> Conversation:
         raise BrokenConversation(
             f"{path.name} holds a line that makes no sense: {error}", hint="it was left as it is"
         ) from error
-
-
-def _record(line: bytes) -> dict[str, Any] | None:
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return record if isinstance(record, dict) else None
 
 
 def _replay(conversation: Conversation, records: Iterable[dict[str, Any]]) -> Conversation:

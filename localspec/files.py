@@ -1,10 +1,13 @@
-"""Paths as people write them, and small files that are there as a whole or not at all."""
+"""Paths as people write them, small files that are there as a whole or not at all, and files that grow by lines."""
 
+import json
 import os
 import stat
 import tempfile
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from localspec.errors import BadSetting
 
@@ -42,3 +45,62 @@ def write_atomically(path: Path, content: bytes) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def append_json_lines(path: Path, values: Iterable[object], *, head: object = None) -> None:
+    """Append each value as a line of JSON, after `head` where the file is new or empty. A new file is its owner's only.
+
+    Returns when the lines are on the disk; after an OSError none of them is. Lone surrogates, which argv and JSON may
+    hold, become U+FFFD.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lines = b"".join(map(_line, values))
+    # O_BINARY keeps Windows from turning the newlines into pairs.
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        before = os.fstat(descriptor).st_size
+        if not before and head is not None:
+            lines = _line(head) + lines
+        elif _ends_inside_a_line(descriptor):
+            lines = b"\n" + lines
+        _write_whole(descriptor, lines, before)
+    finally:
+        os.close(descriptor)
+
+
+def read_json_lines(path: Path) -> tuple[list[Any], int]:
+    """The values in a file of JSON lines, and how many lines were none, as a crash leaves one. Raises OSError."""
+    values: list[Any] = []
+    damaged = 0
+    for line in path.read_bytes().split(b"\n"):
+        if line.strip():
+            try:
+                values.append(json.loads(line))
+            except (ValueError, RecursionError):
+                damaged += 1
+    return values, damaged
+
+
+def _line(value: object) -> bytes:
+    text = json.dumps(value, ensure_ascii=False)
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode() + b"\n"
+
+
+def _write_whole(descriptor: int, content: bytes, before: int) -> None:
+    try:
+        while content:
+            content = content[os.write(descriptor, content) :]
+        os.fsync(descriptor)
+    except OSError:
+        with suppress(OSError):
+            os.ftruncate(descriptor, before)
+        raise
+
+
+def _ends_inside_a_line(descriptor: int) -> bool:
+    """True after a crash that cut the last line short; what follows must start a line of its own."""
+    if os.lseek(descriptor, 0, os.SEEK_END) == 0:
+        return False
+    os.lseek(descriptor, -1, os.SEEK_END)
+    return os.read(descriptor, 1) != b"\n"

@@ -28,7 +28,7 @@ ROOMS = {
     "chat": ALGORITHM | {"drafters", "structure"},
     "models": {"errors", "events", "files", "locks", "settings"},
     "demo": set(),
-    "conversations": {"errors", "locks"},
+    "conversations": {"errors", "files", "locks"},
     "drafting": ALGORITHM | {"chat", "drafters", "llama", "models", "settings", "structure"},
     "compose": ALGORITHM | {"chat", "demo", "drafters", "drafting", "llama", "models"},
 }

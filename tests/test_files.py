@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from localspec.errors import BadSetting
-from localspec.files import expanded, write_text_atomically
+from localspec.files import append_json_lines, expanded, read_json_lines, write_text_atomically
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="POSIX modes and links")
 
@@ -66,3 +66,43 @@ def test_a_home_folder_is_spelled_out_and_a_strangers_is_refused(monkeypatch, tm
     assert expanded("~/x.gguf") == tmp_path / "x.gguf"
     with pytest.raises(BadSetting, match=r"~nobody-here/x\.gguf"):
         expanded("~nobody-here/x.gguf")
+
+
+@POSIX
+def test_lines_are_appended_to_a_file_of_its_owners_after_its_head(tmp_path):
+    path = tmp_path / "new" / "x.jsonl"
+    append_json_lines(path, ["ü", {"a": [1]}], head={"version": 1})
+    append_json_lines(path, [None], head={"version": 2})
+    assert read_json_lines(path) == ([{"version": 1}, "ü", {"a": [1]}, None], 0)
+    assert (mode_of(path), mode_of(path.parent)) == (0o600, 0o700)
+
+
+def test_a_line_cut_short_stays_alone_and_is_counted(tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b'"one"\n"tw')
+    append_json_lines(path, ["three"])
+    path.write_bytes(path.read_bytes() + b"\xff\n\n" + b"[" * 100_000)
+    assert read_json_lines(path) == (["one", "three"], 3)
+
+
+@pytest.mark.parametrize("written", [0, 1, 5])
+def test_lines_that_find_no_room_leave_no_piece_of_themselves(tmp_path, monkeypatch, written):
+    path = tmp_path / "x.jsonl"
+    append_json_lines(path, ["one"])
+    before, write = path.read_bytes(), os.write
+
+    def full(descriptor, data):
+        if written and os.fstat(descriptor).st_size == len(before):
+            return write(descriptor, data[:written])
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        with pytest.raises(OSError, match="No space"):
+            append_json_lines(path, ["two", "three"])
+    assert path.read_bytes() == before
+
+
+def test_halves_of_characters_are_joined_or_replaced(tmp_path):
+    append_json_lines(tmp_path / "x.jsonl", ["caf\udce9 \ud83d\ude42"])
+    assert read_json_lines(tmp_path / "x.jsonl") == (["caf\ufffd 🙂"], 0)
