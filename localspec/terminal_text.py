@@ -2,9 +2,23 @@
 
 from typing import Final
 
-_CONTROLS: Final = {
-    code: "\ufffd" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in ("\n", "\t")
-} | {ord("\r"): " "}
+_CONTROLS: Final = (
+    *range(0x20),  # these steer a terminal
+    *range(0x7F, 0xA0),
+    *(
+        0x061C,
+        0x200E,
+        0x200F,
+        *range(0x202A, 0x202F),
+        *range(0x2066, 0x206A),
+    ),  # Bidi_Control: these reorder a line
+    *(0x2028, 0x2029),  # these break it
+    *range(0xD800, 0xE000),  # surrogates cannot be printed
+)
+_IN_A_LINE: Final = dict.fromkeys(_CONTROLS, "\ufffd")
+_IN_A_TEXT: Final = {code: sign for code, sign in _IN_A_LINE.items() if chr(code) not in "\n\t"} | {
+    ord("\r"): " "
+}
 
 
 def for_terminal(text: str) -> str:
@@ -12,4 +26,9 @@ def for_terminal(text: str) -> str:
 
     Raw, they could set the clipboard, the colours or the title, or draw over what is on the screen.
     """
-    return text.translate(_CONTROLS)
+    return text.translate(_IN_A_TEXT)
+
+
+def line_for_terminal(text: str) -> str:
+    """The text with U+FFFD for every control character, newline and tab included: it stays one line."""
+    return text.translate(_IN_A_LINE)

@@ -26,7 +26,7 @@ ROOMS = {
     "drafters": ALGORITHM,
     "structure": ALGORITHM | {"drafters"},
     "chat": ALGORITHM | {"drafters", "structure"},
-    "models": {"errors", "events", "files", "locks", "settings"},
+    "models": {"errors", "events", "files", "locks", "settings", "terminal_text"},
     "demo": set(),
     "conversations": {"errors", "files", "locks"},
     "drafting": ALGORITHM | {"chat", "drafters", "llama", "models", "settings", "structure"},

@@ -11,10 +11,12 @@ from localspec.cli.run import show
 from localspec.errors import BadSetting
 from localspec.events import Finished, FinishReason, Kind, Notice, Origin, Piece, Reply, Source
 from localspec.measure.compare import SideEvent
+from localspec.models.units import printable
 from localspec.stats import Tally
 from localspec.terminal_text import for_terminal
 
 STEERING = "first \x1b]52;c;aGk=\x07 then\n\t\x9b31m last\n"
+EMBEDDINGS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
 
 
 def events(kind):
@@ -28,6 +30,18 @@ def test_control_characters_become_signs_one_for_one():
     replaced = [a for a, b in zip(everything, safe, strict=True) if a != b]
     assert set(replaced) == {c for c in everything if unicodedata.category(c) == "Cc"} - {"\n", "\t"}
     assert set(safe) - set(everything) == {"\ufffd"}
+
+
+@pytest.mark.parametrize("show_text", [for_terminal, printable])
+def test_what_reorders_or_breaks_a_line_and_what_cannot_be_printed_becomes_a_sign(show_text):
+    reordering = {c for c in map(chr, range(0x110000)) if unicodedata.bidirectional(c) in EMBEDDINGS}
+    for character in {*reordering, "\u061c", "\u200e", "\u200f", "\u2028", "\u2029", "\x9b", "\udce9"}:
+        assert show_text(f"a{character}b") == "a\ufffdb", hex(ord(character))
+
+
+def test_a_value_out_of_a_file_stays_one_line_and_keeps_its_letters():
+    assert printable("a\n\tb\rc") == "a\ufffd\ufffdb\ufffdc"
+    assert printable("Qwen\u00a02.5 漢🙂 עברית") == "Qwen\u00a02.5 漢🙂 עברית"
 
 
 def test_an_ordinary_text_is_shown_untouched():

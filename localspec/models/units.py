@@ -1,5 +1,7 @@
 """Sizes, times and foreign text as people can read them."""
 
+from localspec.terminal_text import line_for_terminal
+
 
 def size_text(count: float) -> str:
     """Bytes in decimal units, as the Hub and disks count them: 5.7 GB."""
@@ -20,5 +22,5 @@ def duration_text(seconds: float) -> str:
 
 def printable(text: str, limit: int = 100) -> str:
     """Text out of a file, safe for a terminal: no control characters, and not too long."""
-    shown = "".join(c if c.isprintable() else "\ufffd" for c in text[:limit])
+    shown = line_for_terminal(text[:limit])
     return shown if len(text) <= limit else shown + "..."
