@@ -27,7 +27,6 @@ from localspec.measure.statistics import mean_ratio
 
 MOVED_BY = 1000  # rows of the vocabulary
 PROMPTS = ("Tell me a story about a dragon.", "What is speculative decoding?")
-TEMPERATURES = (0.0, 0.8)
 
 
 def main() -> None:
@@ -40,7 +39,7 @@ def main() -> None:
     print(f"{files.name}, {options.max_tokens} tokens, {options.rounds} rounds without lessons\n")
     print("| T | automatic / plain | 95 % | accepted | cycles that drafted | from lookup |")
     print("|---|---|---|---|---|---|")
-    for temperature in TEMPERATURES:
+    for temperature in map(float, options.temperatures.split(",")):
         logs: list[float] = []
         replies: list[Reply] = []
         for number in range(options.rounds):
@@ -65,6 +64,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--cache", type=Path, required=True, help="for the enlarged models, gigabytes")
     parser.add_argument("--type", default="f16")
     parser.add_argument("--threads", type=int, default=None)
+    parser.add_argument("--temperatures", default="0,0.8")
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--max-tokens", type=int, default=512)
     return parser.parse_args()
