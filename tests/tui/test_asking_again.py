@@ -163,15 +163,16 @@ async def test_a_changed_question_without_a_word_of_reply_is_being_changed_again
 async def test_retrying_while_the_reply_is_being_saved_replaces_it_all_the_same(tmp_path, monkeypatch):
     async with running(tmp_path) as chat:
         saving, written = threading.Event(), threading.Event()
-        write = conversations._write_lines
+        write = conversations.append_json_lines
 
-        def slowly(*arguments):
-            if "assistant" in str(arguments):
+        def slowly(path, values, **kwargs):
+            values = list(values)
+            if "assistant" in str(values):
                 saving.set()
                 written.wait(20)
-            write(*arguments)
+            write(path, values, **kwargs)
 
-        monkeypatch.setattr(conversations, "_write_lines", slowly)
+        monkeypatch.setattr(conversations, "append_json_lines", slowly)
         chat.screen.prompt.replace_text("exact yes")
         chat.app.simulate_key("enter")  # the pilot would wait for the end of the tick
         await asyncio.to_thread(saving.wait, 20)

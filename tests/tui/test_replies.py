@@ -116,10 +116,10 @@ async def test_a_notice_of_the_engine_is_shown(tmp_path):
 async def test_when_the_disk_is_full_the_reply_says_that_it_is_not_saved(tmp_path, monkeypatch):
     async with running(tmp_path) as chat:
 
-        def full(*_):
+        def full(*_, **__):
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr("localspec.conversations._write_lines", full)
+        monkeypatch.setattr("localspec.conversations.append_json_lines", full)
         await chat.ask("exact hi")
         assert "NOT SAVED" in footer(chat.replies[0])
         assert "No space left" in chat.remarks[0]
