@@ -2,19 +2,12 @@
 
 from typing import Final
 
-_CONTROLS: Final = (
-    *range(0x20),  # these steer a terminal
-    *range(0x7F, 0xA0),
-    *(
-        0x061C,
-        0x200E,
-        0x200F,
-        *range(0x202A, 0x202F),
-        *range(0x2066, 0x206A),
-    ),  # Bidi_Control: these reorder a line
-    *(0x2028, 0x2029),  # these break it
-    *range(0xD800, 0xE000),  # surrogates cannot be printed
-)
+_STEERING: Final = (*range(0x20), *range(0x7F, 0xA0))
+# Embeddings, overrides and isolates; the marks U+061C, U+200E and U+200F belong to ordinary Arabic and Hebrew.
+_REORDERING: Final = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_BREAKING: Final = (0x2028, 0x2029)
+_UNPRINTABLE: Final = range(0xD800, 0xE000)  # surrogates
+_CONTROLS: Final = (*_STEERING, *_REORDERING, *_BREAKING, *_UNPRINTABLE)
 _IN_A_LINE: Final = dict.fromkeys(_CONTROLS, "\ufffd")
 _IN_A_TEXT: Final = {code: sign for code, sign in _IN_A_LINE.items() if chr(code) not in "\n\t"} | {
     ord("\r"): " "

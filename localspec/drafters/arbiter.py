@@ -111,7 +111,8 @@ class Arbiter:
             return Proposal(mode=plan.mode)
         proposal = self._model.propose(tokens, plan.depth, self._auto.stopping(plan))
         if not proposal.depth:
-            # The draft model cannot follow this text, its context is full: there is no drafting to judge.
+            # Its context is full, or it failed: it drafts no more in this reply, and its promises end here.
+            self._auto = None
             return Proposal()
         return replace(proposal, depth=plan.depth, mode=plan.mode)
 

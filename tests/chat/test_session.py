@@ -8,63 +8,12 @@ import pytest
 from localspec.chat import reading
 from localspec.chat.messages import Message
 from localspec.chat.options import request_from
-from localspec.chat.session import Session, last_reply
-from localspec.errors import BackendFailure, BadSetting, ContextFull
+from localspec.chat.session import last_reply
+from localspec.errors import BadSetting, ContextFull
 from localspec.events import Cycle, Finished, FinishReason, Notice, Piece, Prefill, Started
 from localspec.speculation.sampling import Sampling
+from tests.chat.letters import GREEDY, Letters, session_of
 from tests.speculation.toys import Toy
-from tests.toy_engine import ToyDraftContext, engine_of, toys
-
-SYMBOLS = ".abcdefghijklmnopqrstu<>"  # "." ends a reply; < and > mark turns
-TEMPLATE = (
-    "{% for m in messages %}<{{ m.role[0] }}{{ m.content }}>{% endfor %}"
-    "{% if add_generation_prompt %}<a{% endif %}"
-)
-GREEDY = {"temperature": 0}
-
-
-class Letters:
-    """A vocabulary of single characters; what it does not know becomes an a."""
-
-    size = len(SYMBOLS)
-    bos = eos = None
-    add_bos = False
-
-    def __init__(self, ends):
-        self.ends = ends
-
-    def tokenize(self, text, *, parse_special, add_special=False):
-        return [SYMBOLS.index(c) if c in SYMBOLS else 1 for c in text]
-
-    def piece(self, token):
-        return b"" if self.is_end(token) else SYMBOLS[token].encode()
-
-    def text(self, token):
-        return SYMBOLS[token]
-
-    def is_end(self, token):
-        return self.ends and token == 0
-
-    def is_control(self, token):
-        return self.is_end(token)
-
-    def control_texts(self):
-        return {}
-
-
-def session_of(seed=11, *, capacity=400, agreement=0.8, draft=True, end=True):
-    vocabulary, closed = Letters(end), []
-    target, drafts = toys(vocabulary, seed, capacity=capacity, agreement=agreement, draft=draft)
-    engine = engine_of(
-        vocabulary,
-        TEMPLATE,
-        target,
-        drafts,
-        deepest=16,
-        notices=("a notice",),
-        close=lambda: closed.append(True),
-    )
-    return Session(engine), target, drafts, closed
 
 
 def test_events_come_in_order_and_the_pieces_are_the_text():
@@ -316,62 +265,6 @@ def test_reading_seconds_are_the_models_and_not_the_callers(monkeypatch):
     assert len(seconds) > 40
     assert seconds == list(range(1, len(seconds) + 1))
     assert event.reply.stats.prefill_seconds == len(seconds)
-
-
-class FailingDraft(ToyDraftContext):
-    """A draft model that runs out of memory at some of its decodes, counted from 1."""
-
-    fails_at = range(0)
-    calls = 0
-
-    def decode(self, tokens, rows):
-        self.calls += 1
-        if self.calls in self.fails_at:
-            raise BackendFailure("out of luck")
-        return super().decode(tokens, rows)
-
-    def prefill(self, tokens):
-        for start in range(0, len(tokens), 8):
-            self.decode(tokens[start : start + 8], 1)
-            yield min(start + 8, len(tokens))
-
-
-@pytest.mark.parametrize("fails_at", [range(1, 999), range(2, 999), range(9, 10), range(20, 999)], ids=str)
-@pytest.mark.parametrize("depth", [3, "auto"])
-@pytest.mark.parametrize("rule", ["greedy", "coupled", "block"])
-def test_a_draft_that_fails_is_left_out_of_the_reply_with_a_notice(monkeypatch, fails_at, depth, rule):
-    monkeypatch.setattr("tests.toy_engine.ToyDraftContext", FailingDraft)
-    options = {"seed": 3, "rule": rule, "max_tokens": 60, **(GREEDY if rule == "greedy" else {})}
-    session, _, draft, _ = session_of(end=False)
-    session.run("the first notices", **GREEDY, max_tokens=1, speculate=False)
-
-    def replied(prompt, **more):
-        events = list(session.stream_complete(prompt, **options, depth=depth, **more))
-        troubles = [e.text for e in events if isinstance(e, Notice) and "draft model" in e.text]
-        return events[-1].reply, troubles, sum(e.proposal != () for e in events if isinstance(e, Cycle))
-
-    draft.calls, draft.fails_at = 0, fails_at
-    reply, troubles, _ = replied("abc" * 9)
-    assert troubles == ["the draft model failed, and the reply goes on without it: out of luck"]
-    assert len(reply.tokens) == 60
-    assert draft.calls <= fails_at[0] + 1, "once it failed it is asked again by its drafter at most"
-    if rule != "block":
-        plain = session_of(end=False)[0].complete("abc" * 9, **options, speculate=False)
-        assert reply.tokens == plain.tokens
-    draft.fails_at = range(0)
-    assert replied("abc" * 9, speculate=False)[1] == []
-    _, troubles, drafted = replied("abc" * 9)
-    assert troubles == []
-    assert drafted > 0, "the next reply tries it again"
-
-
-def test_a_draft_that_cannot_read_a_prompt_at_once_may_do_so_later(monkeypatch):
-    monkeypatch.setattr("tests.toy_engine.ToyDraftContext", FailingDraft)
-    session, _, draft, _ = session_of(end=False)
-    draft.fails_at = range(2, 3)
-    events = list(session.stream_complete("abc" * 9, **GREEDY, max_tokens=60, depth=3))
-    assert [e.text for e in events if isinstance(e, Notice)] == ["a notice"]
-    assert events[-1].reply.stats.accepted > 0
 
 
 def test_notices_are_said_once():

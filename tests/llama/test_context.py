@@ -1,7 +1,6 @@
 """Decoding on real GGUFs: rows, chunks, rollback, cancellation, top-k."""
 
 import gc
-import sys
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,23 +11,16 @@ from localspec.llama.context import Context
 from localspec.llama.library import lib
 from localspec.llama.model import Model
 from localspec.llama.widths import width_gap
+from tests.llama.rows import NEAR, row_after
 
 BIG = {"vocab_size": 128_256, "tied": True, "embedding": 32}
 WINDOW = {"architecture": "gemma2", "window": 8, "layers": 4}
-
-NEAR = 0.1  # far above what batch widths change in these logits, far below what a wrong token does
 
 
 @dataclass(frozen=True)
 class Candidates:
     ids: np.ndarray
     logits: np.ndarray
-
-
-def row_after(context, tokens) -> np.ndarray:
-    """The row after the tokens, on an empty cache."""
-    context.rollback(0)
-    return np.array(context.decode(tokens, 1)[0])
 
 
 # rows
@@ -241,7 +233,7 @@ def test_a_hybrid_with_snapshots_takes_back_drafts_of_the_last_batch_only(contex
         rolled.rollback(len(kept) - 3)
 
 
-# a full context and failures
+# a full context
 
 
 def test_more_tokens_than_the_context_holds_are_refused_before_anything_is_decoded(context, tokens):
@@ -253,67 +245,6 @@ def test_more_tokens_than_the_context_holds_are_refused_before_anything_is_decod
         next(decoder.prefill(tokens(57)))
     assert decoder.tokens == tokens(200)
     assert len(decoder.decode(tokens(56), 1)) == 1
-
-
-@pytest.mark.parametrize("architecture", ["llama", "mamba"])
-def test_after_a_failed_decode_the_cache_is_what_it_says(context, tokens, architecture):
-    decoder, fresh = (
-        context({"batch_size": 16}, architecture=architecture),
-        context(architecture=architecture),
-    )
-    decoder.decode(tokens(10), 0)
-    with pytest.raises(BackendFailure, match="refused the batch"):
-        decoder.decode([*tokens(20), 1_000_000], 1)  # the first chunk is decoded, the second holds no token
-    assert decoder.tokens == (tokens(10) if architecture == "llama" else [])
-    got = decoder.decode([9], 1)[0]
-    assert np.abs(got - row_after(fresh, [*decoder.tokens])).max() < NEAR
-
-
-def interrupted(work, line):
-    """Do the work, with Ctrl-C just before the given line of context.py; whether that line was reached."""
-    reached = 0
-
-    def trace(frame, event, _):
-        nonlocal reached
-        if frame.f_code.co_filename != Context.decode.__code__.co_filename:
-            return None
-        if event == "line":
-            reached += 1
-            if reached == line:
-                sys.settrace(None)
-                raise KeyboardInterrupt
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        work()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(before)
-    return False
-
-
-@pytest.mark.parametrize("shape", [{}, {"architecture": "mamba"}, {"architecture": "lfm2"}], ids=str)
-def test_after_ctrl_c_at_any_line_the_cache_is_what_it_says(context, tokens, shape):
-    decoder, fresh = context({"batch_size": 16, "snapshots": 5}, **shape), context(**shape)
-
-    def work():
-        """What a reply does: read a prompt, verify a batch, reject two tokens of it."""
-        list(decoder.prefill(tokens(40)))
-        decoder.decode([7, 8, 9, 10], 4)
-        if decoder.rollback_limit != 0:
-            decoder.rollback(42)
-
-    line = 0
-    while interrupted(work, line := line + 1):
-        decoder.rollback(decoder.length)  # as every reply begins
-        held = [*decoder.tokens]
-        row = np.array(decoder.decode([11], 1)[0])
-        assert np.abs(row - row_after(fresh, [*held, 11])).max() < NEAR, f"line {line}, {len(held)} tokens"
-        decoder.rollback(0)
-    assert line > 40
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,55 @@
+"""Sessions on exact toy models whose tokens are letters."""
+
+from localspec.chat.session import Session
+from tests.toy_engine import engine_of, toys
+
+SYMBOLS = ".abcdefghijklmnopqrstu<>"  # "." ends a reply; < and > mark turns
+TEMPLATE = (
+    "{% for m in messages %}<{{ m.role[0] }}{{ m.content }}>{% endfor %}"
+    "{% if add_generation_prompt %}<a{% endif %}"
+)
+GREEDY = {"temperature": 0}
+
+
+class Letters:
+    """A vocabulary of single characters; what it does not know becomes an a."""
+
+    size = len(SYMBOLS)
+    bos = eos = None
+    add_bos = False
+
+    def __init__(self, ends):
+        self.ends = ends
+
+    def tokenize(self, text, *, parse_special, add_special=False):
+        return [SYMBOLS.index(c) if c in SYMBOLS else 1 for c in text]
+
+    def piece(self, token):
+        return b"" if self.is_end(token) else SYMBOLS[token].encode()
+
+    def text(self, token):
+        return SYMBOLS[token]
+
+    def is_end(self, token):
+        return self.ends and token == 0
+
+    def is_control(self, token):
+        return self.is_end(token)
+
+    def control_texts(self):
+        return {}
+
+
+def session_of(seed=11, *, capacity=400, agreement=0.8, draft=True, end=True):
+    vocabulary, closed = Letters(end), []
+    target, drafts = toys(vocabulary, seed, capacity=capacity, agreement=agreement, draft=draft)
+    engine = engine_of(
+        vocabulary,
+        TEMPLATE,
+        target,
+        drafts,
+        deepest=16,
+        notices=("a notice",),
+        close=lambda: closed.append(True),
+    )
+    return Session(engine), target, drafts, closed

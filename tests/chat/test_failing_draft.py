@@ -1,0 +1,64 @@
+"""A draft model that fails costs a notice and some speed, and never the reply."""
+
+import pytest
+
+from localspec.errors import BackendFailure
+from localspec.events import Cycle, Notice
+from tests.chat.letters import GREEDY, session_of
+from tests.toy_engine import ToyDraftContext
+
+
+class FailingDraft(ToyDraftContext):
+    """A draft model that runs out of memory at some of its decodes, counted from 1."""
+
+    fails_at = range(0)
+    calls = 0
+
+    def decode(self, tokens, rows):
+        self.calls += 1
+        if self.calls in self.fails_at:
+            raise BackendFailure("out of luck")
+        return super().decode(tokens, rows)
+
+    def prefill(self, tokens):
+        for start in range(0, len(tokens), 8):
+            self.decode(tokens[start : start + 8], 1)
+            yield min(start + 8, len(tokens))
+
+
+@pytest.mark.parametrize("fails_at", [range(1, 999), range(2, 999), range(9, 10), range(20, 999)], ids=str)
+@pytest.mark.parametrize("depth", [3, "auto"])
+@pytest.mark.parametrize("rule", ["greedy", "coupled", "block"])
+def test_a_draft_that_fails_is_left_out_of_the_reply_with_a_notice(monkeypatch, fails_at, depth, rule):
+    monkeypatch.setattr("tests.toy_engine.ToyDraftContext", FailingDraft)
+    options = {"seed": 3, "rule": rule, "max_tokens": 60, **(GREEDY if rule == "greedy" else {})}
+    session, _, draft, _ = session_of(end=False)
+    session.run("the first notices", **GREEDY, max_tokens=1, speculate=False)
+
+    def replied(prompt, **more):
+        events = list(session.stream_complete(prompt, **options, depth=depth, **more))
+        troubles = [e.text for e in events if isinstance(e, Notice) and "draft model" in e.text]
+        return events[-1].reply, troubles, sum(e.proposal != () for e in events if isinstance(e, Cycle))
+
+    draft.calls, draft.fails_at = 0, fails_at
+    reply, troubles, _ = replied("abc" * 9)
+    assert troubles == ["the draft model failed, and the reply goes on without it: out of luck"]
+    assert len(reply.tokens) == 60
+    assert draft.calls <= fails_at[0] + 1, "once it failed it is asked again by its drafter at most"
+    if rule != "block":
+        plain = session_of(end=False)[0].complete("abc" * 9, **options, speculate=False)
+        assert reply.tokens == plain.tokens
+    draft.fails_at = range(0)
+    assert replied("abc" * 9, speculate=False)[1] == []
+    _, troubles, drafted = replied("abc" * 9)
+    assert troubles == []
+    assert drafted > 0, "the next reply tries it again"
+
+
+def test_a_draft_that_cannot_read_a_prompt_at_once_may_do_so_later(monkeypatch):
+    monkeypatch.setattr("tests.toy_engine.ToyDraftContext", FailingDraft)
+    session, _, draft, _ = session_of(end=False)
+    draft.fails_at = range(2, 3)
+    events = list(session.stream_complete("abc" * 9, **GREEDY, max_tokens=60, depth=3))
+    assert [e.text for e in events if isinstance(e, Notice)] == ["a notice"]
+    assert events[-1].reply.stats.accepted > 0
