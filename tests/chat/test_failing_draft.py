@@ -26,8 +26,13 @@ class FailingDraft(ToyDraftContext):
             yield min(start + 8, len(tokens))
 
 
-@pytest.mark.parametrize("fails_at", [range(1, 999), range(2, 999), range(9, 10), range(20, 999)], ids=str)
-@pytest.mark.parametrize("depth", [3, "auto"])
+WHILE_READING = (range(1, 999), range(2, 999))
+WHILE_DRAFTING = (range(9, 10), range(20, 999))
+# Whether automatic depth drafts for so long is up to the clock.
+CASES = [*((3, when) for when in WHILE_READING + WHILE_DRAFTING), *(("auto", when) for when in WHILE_READING)]
+
+
+@pytest.mark.parametrize(("depth", "fails_at"), CASES, ids=str)
 @pytest.mark.parametrize("rule", ["greedy", "coupled", "block"])
 def test_a_draft_that_fails_is_left_out_of_the_reply_with_a_notice(monkeypatch, fails_at, depth, rule):
     monkeypatch.setattr("tests.toy_engine.ToyDraftContext", FailingDraft)
