@@ -1,6 +1,6 @@
 """The depth controller against the best fixed depth in hindsight and against plain decoding, in simulation.
 
-    python -m benchmarks.simulate_depth [--stopping] [--guess] [--seeds N] [--worst]
+    python -m benchmarks.simulate_depth [--guess] [--seeds N] [--worst]
 
 6 cost curves x 9 acceptance processes x texts of 100, 300 and 2,000 tokens, each from a cold start: nothing
 is known about the draft. Clocks have 6 % noise and 1 % of cycles take four times as long. Every controller
@@ -15,10 +15,10 @@ from statistics import mean
 
 from benchmarks.controller.engine import run_auto, run_fixed
 from benchmarks.controller.worlds import CURVES, PROCESSES, Curve, make_text
+from localspec.speculation.chances import Chances
 from localspec.speculation.costs import Costs, CostTable
 from localspec.speculation.depth import Auto
 from localspec.speculation.hazards import Hazards
-from localspec.speculation.stopping import Confidence
 
 LENGTHS = (100, 300, 2000)
 GUESS = CostTable((1, 2, 16), (0.4, 0.44, 1.0), 0.04, measured=False)
@@ -41,7 +41,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--stopping", action="store_true", help="end proposals early by confidence")
     parser.add_argument("--doubt", type=float, default=0.7, help="noise of the confidence, on the logit")
     parser.add_argument("--guess", action="store_true", help="costs are a guess instead of a calibration")
     parser.add_argument(
@@ -86,8 +85,7 @@ def simulate(curve: Curve, process: str, length: int, seeds: int, options: argpa
 
 def make_auto(curve: Curve, options: argparse.Namespace) -> Auto:
     table = GUESS if options.guess else calibrated(curve)
-    confidence = Confidence() if options.stopping else None
-    return Auto(Costs(table), Hazards(curve.depths[-1]), confidence, curve.depths)
+    return Auto(Costs(table), Hazards(curve.depths[-1]), Chances(), curve.depths)
 
 
 def calibrated(curve: Curve) -> CostTable:

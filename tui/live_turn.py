@@ -2,6 +2,7 @@
 
 from collections import Counter, deque
 from dataclasses import dataclass, field
+from statistics import median_low
 from typing import Final
 
 from localspec.conversations import Message, Numbers
@@ -82,6 +83,11 @@ class LiveTurn:
         """For each of the last cycles that drafted, the share that was kept."""
         recent = list(self.timeline)[-BARS:]
         return [cycle.accepted / cycle.drafted for cycle in recent if cycle.drafted]
+
+    @property
+    def depth(self) -> int:
+        """How many tokens the last cycles that drafted have drafted: the middle one of them."""
+        return median_low([cycle.drafted for cycle in list(self.timeline)[-BARS:] if cycle.drafted] or [0])
 
     @property
     def rejected(self) -> tuple[str, ...]:

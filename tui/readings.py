@@ -92,7 +92,7 @@ def reading(conductor: Conductor, turn: LiveTurn | None) -> Reading:
         plain_speed=conductor.plain_speed,
         acceptance=turn.acceptance,
         acceptance_rate=stats.acceptance_rate,
-        depth=turn.timeline[-1].depth if turn.timeline else 0,
+        depth=turn.depth,
         drafted=stats.drafted,
         seconds=(stats.draft_seconds, stats.verify_seconds, stats.other_seconds),
         speedup=speedup,

@@ -7,6 +7,7 @@ the length of the match, the depth in the proposal, and whether all places agree
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 
 MATCHES = (4, 6, 9, 17, 33)  # lengths at which a new bucket begins: 3, 4-5, 6-8, 9-16, 17-32, more
 DEPTHS = (1, 3, 7)  # 0-based depths at which a new bucket begins: first, 2nd-3rd, 4th-7th, more
@@ -23,6 +24,11 @@ class TrustCounts:
 
     kept: tuple[float, ...]
     rejected: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for what are no counts, as a damaged file may hold."""
+        if not all(isfinite(count) and count >= 0 for count in (*self.kept, *self.rejected)):
+            raise ValueError(f"counts are finite and not negative: {self}")
 
 
 class Trust:

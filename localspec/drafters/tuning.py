@@ -1,23 +1,22 @@
 """What a pair has taught about itself, shared by all its replies and carried over to the next run."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from localspec.drafters.arbiter import Arbiter
 from localspec.drafters.lookup import LookupDrafter
 from localspec.drafters.lookup_index import FixedIndex
 from localspec.drafters.lookup_trust import Trust, TrustCounts
+from localspec.speculation.chances import Chances, ChanceWeights
 from localspec.speculation.costs import Costs, CostTable
 from localspec.speculation.depth import Auto
 from localspec.speculation.hazards import HazardCounts, Hazards
 from localspec.speculation.protocols import Drafter
-from localspec.speculation.stopping import Confidence, ConfidenceCounts
 
 CPU_DEPTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12)
 # CUDA rebuilds its graph whenever the batch width changes, and its matrix-vector kernels end at width 8.
 CUDA_DEPTHS = (1, 2, 3, 5, 7)
 SWITCHING_IS_DEAR = 1.10  # cost of a changed width from which on proposals keep to few depths
-REMEMBERED = 30.0  # judged draft tokens that acceptance of earlier runs counts for
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +24,7 @@ class Acceptance:
     """What was learned about acceptance in one kind of sampling."""
 
     hazards: HazardCounts | None = None
-    confidence: ConfidenceCounts | None = None
+    chances: ChanceWeights | None = None
     trust: TrustCounts | None = None
 
 
@@ -63,6 +62,7 @@ class Tuning:
     def strategy(self, model: Drafter | None, *, lookup: bool, sampled: bool) -> Arbiter:
         """The strategy of one reply, with a draft model or without."""
         auto, drafter = self._kinds[sampled]
+        auto.begin()
         return Arbiter(
             self.costs,
             model=model,
@@ -84,26 +84,13 @@ class Tuning:
         return TuningState(self.costs.table(), greedy, sampled)
 
     def _kind(self, known: Acceptance) -> tuple[Auto, LookupDrafter]:
-        hazards = Hazards(self._depths[-1], fade(known.hazards))
-        auto = Auto(self.costs, hazards, Confidence(known.confidence), self._depths)
+        hazards = Hazards(self._depths[-1], known.hazards)
+        auto = Auto(self.costs, hazards, Chances(known.chances), self._depths)
         return auto, LookupDrafter(Trust(known.trust), self._earlier)
 
     @staticmethod
     def _acceptance(auto: Auto, lookup: LookupDrafter) -> Acceptance:
-        confidence = auto.confidence.counts() if auto.confidence else None
-        return Acceptance(auto.hazards.counts(), confidence, lookup.trust.counts())
-
-
-def fade(counts: HazardCounts | None) -> HazardCounts | None:
-    """Counts of an earlier run, light enough that a new text can contradict them."""
-    if counts is None:
-        return None
-    weight = min(1.0, REMEMBERED / max(sum(counts.kept) + sum(counts.rejected), 1.0))
-    return replace(
-        counts,
-        kept=tuple(k * weight for k in counts.kept),
-        rejected=tuple(r * weight for r in counts.rejected),
-    )
+        return Acceptance(auto.hazards.counts(), auto.chances.weights(), lookup.trust.counts())
 
 
 def guess_for(device: str) -> CostTable:

@@ -12,6 +12,7 @@ FAST_DECAY = 0.95  # per emitted token: about 20 tokens
 CHAIN = 8.0  # pseudo-counts with which a position shrinks to the one before it
 PRIOR_RATE, PRIOR_COUNT = 0.7, 2.5  # what a pair that was never seen is believed to do
 SURPRISE = 2.0  # standard errors between fast and slow rates that mean another kind of text
+REMEMBERED = 30.0  # judged tokens of earlier replies
 FORGET, INJECT = 0.25, 4.0
 
 
@@ -59,6 +60,13 @@ class Hazards:
         prior = PRIOR_COUNT * self._prior
         tried = self.samples + prior
         return (self.kept + PRIOR_RATE * prior) / tried if tried else PRIOR_RATE
+
+    def begin(self) -> None:
+        """Another reply: earlier ones count for so many tokens at most."""
+        weight = min(1.0, REMEMBERED / max(self.samples, 1.0))
+        self._kept = [k * weight for k in self._kept]
+        self._rejected = [r * weight for r in self._rejected]
+        self._fast_kept = self._fast_rejected = 0.0
 
     def counts(self) -> HazardCounts:
         return HazardCounts(tuple(self._kept), tuple(self._rejected))

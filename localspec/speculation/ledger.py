@@ -22,10 +22,6 @@ class Ledger:
     def broken(self) -> bool:
         return self.debt > self.limit
 
-    @property
-    def in_credit(self) -> bool:
-        return self.debt <= -self.limit
-
     def probation(self, patience: float = PROBATION) -> None:
         """Drafting is on again, with `patience` plain steps to prove itself."""
         self.debt = max(self.debt if self.debt < 0 else 0.0, self.limit - patience)

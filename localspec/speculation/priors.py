@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from localspec.files import write_text_atomically
 
-VERSION = 1
+VERSION = 2
 T = TypeVar("T")
 
 
@@ -79,8 +79,6 @@ def _read(kind: Any, value: Any) -> Any:  # noqa: ANN401  what JSON holds
 
 def _number(kind: Any, value: Any) -> Any:  # noqa: ANN401
     if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
-        if not 0 <= value < float("inf"):
-            raise ValueError("counts and costs are finite and not negative")
         return float(value)
     if kind in (int, bool) and type(value) is kind:
         return value

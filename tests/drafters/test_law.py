@@ -13,11 +13,12 @@ from localspec.drafters.lookup_trust import CELLS, Trust, TrustCounts
 from localspec.drafters.model import ModelDrafter
 from localspec.events import Source
 from localspec.speculation.chain import Chain
+from localspec.speculation.chances import Chances, ChanceWeights
 from localspec.speculation.costs import Costs, CostTable
 from localspec.speculation.depth import Auto
 from localspec.speculation.hazards import HazardCounts, Hazards
 from localspec.speculation.loop import speculate
-from localspec.speculation.stopping import Confidence, ConfidenceCounts, Stopper
+from localspec.speculation.stopping import Stopper
 
 from ..speculation.enumeration import distance, law
 from ..speculation.mutants import mutant
@@ -106,9 +107,7 @@ class Stopped:
         return self.drafter.busy_seconds
 
     def propose(self, tokens, room):
-        stopper = Stopper(
-            Confidence(), Costs(TABLE), hazard=lambda i: 0.7, rate=self.rate, depths=(1, 2, 3), limit=3
-        )
+        stopper = Stopper(Chances(), Costs(TABLE), rate=self.rate, depths=(1, 2, 3), limit=3)
         return self.drafter.propose(tokens, min(3, room), stopper)
 
     def settle(self, tokens):
@@ -166,12 +165,12 @@ def automatic(decoder, rule, is_end):
     """What users get, as it is after some replies: it knows costs and acceptance, and stops by confidence."""
     costs = Costs(TABLE)
     hazards = Hazards(3, HazardCounts((40.0, 30.0, 20.0), (10.0, 10.0, 10.0)))
-    doubted = ConfidenceCounts((1.0,) * 7 + (9.0,) * 3, (9.0,) * 7 + (1.0,) * 3)
+    doubted = ChanceWeights((-3.0, 0.5, 1.5), (0.01, 0.01, 0.01))
     trust = TrustCounts((9.0,) * CELLS, (1.0,) * CELLS)
     return Arbiter(
         costs,
         model=ModelDrafter(decoder, rule, is_end),
-        auto=Auto(costs, hazards, Confidence(doubted), (1, 2, 3)),
+        auto=Auto(costs, hazards, Chances(doubted), (1, 2, 3)),
         lookup=LookupDrafter(Trust(trust)),
         most=3,
     )
@@ -191,5 +190,5 @@ def test_automatic_depth_with_stopping_and_lookup(rule):
         )
         assert found < EXACT
     assert {(Source.LOOKUP, 1, 1), (Source.LOOKUP, 2, 2)} < seen  # as much of a guess as promised most
-    assert {(Source.MODEL, 2, 2), (Source.MODEL, 2, 1)} < seen  # to the full depth, and stopped before it
-    assert (Source.PLAIN, 2, 0) in seen  # a drawn token was dropped
+    assert {(Source.MODEL, 3, 3), (Source.MODEL, 3, 1)} < seen  # to the full depth, and stopped before it
+    assert (Source.PLAIN, 3, 0) in seen  # a drawn token was dropped

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.speculation.hazards import PRIOR_RATE, HazardCounts, Hazards
+from localspec.speculation.hazards import PRIOR_RATE, REMEMBERED, HazardCounts, Hazards
 
 CYCLES = st.lists(st.integers(0, 8).flatmap(lambda d: st.tuples(st.just(d), st.integers(0, d))), max_size=80)
 
@@ -69,6 +69,17 @@ def test_counts_survive_storage(cycles):
         hazards.learn(drafted, accepted, accepted + 1)
     again = Hazards(8, hazards.counts())
     assert again.counts() == hazards.counts()
+
+
+def test_another_reply_may_contradict_the_ones_before_it():
+    hazards = Hazards(3)
+    feed(hazards, [0.9] * 3, cycles=200, depth=3)
+    believed = hazards.rates()[0]
+    hazards.begin()
+    assert hazards.rates()[0] == pytest.approx(believed, abs=0.05)
+    assert hazards.samples == pytest.approx(REMEMBERED)
+    feed(hazards, [0.0] * 3, cycles=20, depth=3)
+    assert hazards.rates()[0] < 0.4
 
 
 def test_counts_of_a_deeper_controller_fit_a_shallower_one():

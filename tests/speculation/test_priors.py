@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from localspec.drafters.lookup_trust import TrustCounts
 from localspec.drafters.model import ModelDrafter
 from localspec.drafters.tuning import Acceptance, Tuning, TuningState, depths_for, guess_for
+from localspec.speculation.chances import ChanceWeights
 from localspec.speculation.costs import CostTable
 from localspec.speculation.hazards import HazardCounts
 from localspec.speculation.loop import speculate
@@ -21,7 +23,11 @@ from .toys import Blend, Toy
 KEY = {"target": "a.gguf 123", "draft": "b.gguf 45", "device": "cpu", "threads": "8"}
 STATE = TuningState(
     costs=CostTable((1, 2, 8), (0.1, 0.12, 0.3), 0.01, True, 1.05),
-    greedy=Acceptance(hazards=HazardCounts((3.0, 2.0), (1.0, 0.5))),
+    greedy=Acceptance(
+        hazards=HazardCounts((3.0, 2.0), (1.0, 0.5)),
+        chances=ChanceWeights((-0.5, 0.9, 0.3), (0.2, 0.1, 0.1)),
+        trust=TrustCounts((2.0,), (1.0,)),
+    ),
 )
 
 
@@ -66,6 +72,8 @@ def damage(text):
         (("value", "costs", "switch_ratio"), 0.0),
         (("value", "greedy", "hazards", "kept"), [3.0]),
         (("value", "greedy", "hazards", "rejected"), []),
+        (("value", "greedy", "chances", "variances"), [0.1, -0.1, 0.1]),
+        (("value", "greedy", "trust", "kept"), [-1.0]),
         (("value", "greedy"), None),
         (("value", "unknown"), 1),
     ]:
@@ -114,11 +122,12 @@ COUNTS = st.lists(st.tuples(st.floats(0, 1e9), st.floats(0, 1e9)), max_size=12)
     costs=st.lists(st.tuples(st.integers(1, 9), SECONDS), min_size=1, max_size=6),
     draft_step=SECONDS,
     switch_ratio=st.floats(0.01, 9),
-    counts=st.fixed_dictionaries({"hazards": COUNTS, "confidence": COUNTS, "trust": COUNTS}),
+    counts=st.fixed_dictionaries({"hazards": COUNTS, "trust": COUNTS}),
+    weights=st.lists(st.tuples(st.floats(-1e9, 1e9), st.floats(0, 1e9)), min_size=3, max_size=3),
 )
 @settings(max_examples=60)
 def test_whatever_numbers_a_file_holds_it_is_set_aside_or_can_be_used(
-    tmp_path_factory, costs, draft_step, switch_ratio, counts
+    tmp_path_factory, costs, draft_step, switch_ratio, counts, weights
 ):
     priors = Priors(tmp_path_factory.mktemp("lessons"))
     priors.save(KEY, STATE)
@@ -132,7 +141,7 @@ def test_whatever_numbers_a_file_holds_it_is_set_aside_or_can_be_used(
     stored["value"]["sampled"] = {
         name: {"kept": [kept for kept, _ in pairs], "rejected": [rejected for _, rejected in pairs]}
         for name, pairs in counts.items()
-    }
+    } | {"chances": {"weights": [w for w, _ in weights], "variances": [v for _, v in weights]}}
     priors.path(KEY).write_text(json.dumps(stored))
     state = priors.load(KEY, TuningState)
     if state is None:

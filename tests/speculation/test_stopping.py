@@ -1,6 +1,4 @@
-"""Ending proposals early: worth against cost, and calibration; tests/drafters/test_law.py has the law."""
-
-import random
+"""Ending proposals early: worth against cost; tests/drafters/test_law.py has the law."""
 
 import numpy as np
 import pytest
@@ -9,44 +7,51 @@ from hypothesis import strategies as st
 
 from localspec.speculation.costs import Costs, CostTable
 from localspec.speculation.sampling import Sampling
-from localspec.speculation.stopping import BINS, Confidence, Stopper, bin_of
+from localspec.speculation.stopping import Stopper
 from localspec.speculation.verification import make_rule
+
+from .worlds import propose
 
 TABLE = CostTable((1, 2, 9), (1.0, 1.3, 3.4), 0.1)  # a token more costs 0.3 to verify and 0.1 to draft
 
 
-def stopper(rate=1.0, depths=tuple(range(1, 9)), hazard=0.7, confidence=None):
-    return Stopper(
-        confidence or Confidence(), Costs(TABLE), hazard=lambda i: hazard, rate=rate, depths=depths, limit=8
-    )
+class Believing:
+    """Chances without learning: a confidence is a probability, and all that is known of tokens ahead is one."""
+
+    def __init__(self, ahead):
+        self._ahead = ahead
+
+    def of(self, confidence, drafted):
+        return confidence
+
+    def ahead(self, drafted):
+        return self._ahead
 
 
-def propose(stopping, confidences):
-    """The number of tokens that a drafter would propose."""
-    for drafted, confidence in enumerate(confidences):
-        if not stopping.keeps(confidence, drafted):
-            return drafted
-        if not stopping.goes_on(drafted + 1):
-            return drafted + 1
-    return len(confidences)
+def stopper(rate=1.0, depths=tuple(range(1, 9)), ahead=0.7, table=TABLE):
+    return Stopper(Believing(ahead), Costs(table), rate=rate, depths=depths, limit=8)
+
+
+def proposed(stopping, confidences):
+    return propose(stopping, confidences)[0]
 
 
 def test_sure_tokens_are_kept_and_doubtful_ones_end_the_proposal():
-    assert propose(stopper(), [0.99] * 8) == 8
-    assert propose(stopper(), [0.99, 0.99, 0.05, 0.99]) == 2
+    assert proposed(stopper(), [0.99] * 8) == 8
+    assert proposed(stopper(), [0.99, 0.99, 0.05, 0.99]) == 2
 
 
 def test_a_doubtful_first_token_means_plain_decoding():
-    assert propose(stopper(), [0.02]) == 0
+    assert proposed(stopper(), [0.02]) == 0
 
 
 def test_a_token_is_worth_no_more_than_the_chance_that_all_before_it_are_kept():
-    assert propose(stopper(), [0.99, 0.99, 0.99, 0.7]) == 4
-    assert propose(stopper(), [0.8, 0.8, 0.8, 0.7]) == 3
+    assert proposed(stopper(), [0.99, 0.99, 0.99, 0.7]) == 4
+    assert proposed(stopper(), [0.8, 0.8, 0.8, 0.7]) == 3
 
 
 def test_the_faster_the_run_the_more_a_token_must_promise():
-    counts = [propose(stopper(rate), [0.8] * 8) for rate in (0.5, 1.0, 1.5, 3.0)]
+    counts = [proposed(stopper(rate), [0.8] * 8) for rate in (0.5, 1.0, 1.5, 3.0)]
     assert counts == sorted(counts, reverse=True)
     assert counts[0] > counts[-1]
 
@@ -55,43 +60,13 @@ def test_the_faster_the_run_the_more_a_token_must_promise():
 def test_where_few_depths_are_allowed_proposals_end_only_there(confidences, depths):
     allowed = tuple(sorted(depths))
     stopping = stopper(depths=allowed)
-    assert propose(stopping, confidences[: allowed[-1]]) in {0, *allowed}
+    assert proposed(stopping, confidences[: allowed[-1]]) in {0, *allowed}
 
 
 def test_a_stair_in_the_costs_is_looked_beyond():
     """Width 3 is dear and width 4 costs nothing more: stopping at the foot of the stair would be wrong."""
-    costs = Costs(CostTable((1, 2, 3, 4, 9), (1.0, 1.02, 1.9, 1.92, 2.0), 0.01))
-    stopping = Stopper(
-        Confidence(), costs, hazard=lambda i: 0.95, rate=2.0, depths=tuple(range(1, 9)), limit=8
-    )
-    assert propose(stopping, [0.95] * 8) == 8
-
-
-def test_calibration_learns_what_a_confidence_is_worth():
-    confidence, chance = Confidence(), random.Random(1)
-    assert confidence.rate(0.9) == pytest.approx(0.9)
-    for _ in range(400):
-        confidence.learn((0.9,), int(chance.random() < 0.5), 1)
-    assert confidence.rate(0.9) == pytest.approx(0.5, abs=0.1)
-    assert confidence.rate(0.2) == pytest.approx(0.2)
-
-
-def test_tokens_behind_a_rejection_are_not_judged():
-    confidence = Confidence()
-    for _ in range(50):
-        confidence.learn((0.1, 0.9), 0, 1)
-    assert confidence.rate(0.9) == pytest.approx(0.9)
-
-
-@given(st.floats(-1, 2))
-def test_every_confidence_has_a_bin(confidence):
-    assert 0 <= bin_of(confidence) < BINS
-
-
-def test_calibration_survives_storage():
-    confidence = Confidence()
-    confidence.learn((0.9, 0.5, 0.3), 2, 3)
-    assert Confidence(confidence.counts()).counts() == confidence.counts()
+    stairs = CostTable((1, 2, 3, 4, 9), (1.0, 1.02, 1.9, 1.92, 2.0), 0.01)
+    assert proposed(stopper(rate=2.0, ahead=0.95, table=stairs), [0.95] * 8) == 8
 
 
 @pytest.mark.parametrize("rule", ["greedy", "compare", "block", "coupled"])

@@ -1,0 +1,105 @@
+"""The chance that the target keeps a draft token: by how the reply has gone lately, and by how sure the draft is.
+
+How sure a draft is means little by itself: a confidence of 0.4 is as good as kept in free prose and a coin's toss
+where the draft is out of its depth. What tells the two apart is how the reply has gone so far, and that the tokens
+before this one in the proposal were good enough to get here. A logistic regression weighs both, learned while
+running: an extended Kalman filter, which is Newton's method taken one token at a time.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+DECAY = 0.97  # per emitted token: about 33 tokens
+START_KEPT, START_REJECTED = 4.0, 1.5  # what a reply begins with
+WEIGHTS = (
+    -0.3,
+    0.8,
+    0.4,
+)  # of 1, of how it went lately and of the draft's confidence, before anything was seen
+VARIANCES = (0.5, 0.1, 0.1)  # of those weights
+DRIFT = 1e-5  # by which the variances grow per token: no text has the same weights for ever
+EDGE = 7.0  # logits end here: a probability of 1 in 1,000 is as good as 0
+LEAST_SPREAD = 1e-3  # of an outcome: a surprise teaches no more than this allows
+
+
+@dataclass(frozen=True, slots=True)
+class ChanceWeights:
+    """What a regression has learned, in a form that can be stored."""
+
+    weights: tuple[float, ...]
+    variances: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for what is no regression, as a damaged file may hold."""
+        if not len(self.weights) == len(self.variances) == len(WEIGHTS):
+            raise ValueError(f"three weights, each with its variance: {self}")
+        if not all(map(math.isfinite, self.weights + self.variances)) or min(self.variances) < 0:
+            raise ValueError(f"weights are finite, and no variance is negative: {self}")
+
+
+class Chances:
+    """P(kept | reached) of draft tokens; knows the reply that is being written, and what replies have in common."""
+
+    def __init__(self, prior: ChanceWeights | None = None) -> None:
+        known = prior or ChanceWeights(WEIGHTS, VARIANCES)
+        self._weights = list(known.weights)
+        self._covariance = [
+            [v * (i == j) for j in range(len(WEIGHTS))] for i, v in enumerate(known.variances)
+        ]
+        self.begin()
+
+    def begin(self) -> None:
+        """Another reply: what was learned stays, how it went lately is forgotten."""
+        self._kept, self._rejected = START_KEPT, START_REJECTED
+
+    def weights(self) -> ChanceWeights:
+        return ChanceWeights(tuple(self._weights), tuple(row[i] for i, row in enumerate(self._covariance)))
+
+    def ahead(self, drafted: int) -> float:
+        """Of a token that is not drawn yet, after `drafted` others in the proposal that were all kept."""
+        return (self._kept + drafted) / (self._kept + self._rejected + drafted)
+
+    def of(self, confidence: float, drafted: int) -> float:
+        """Of a token that was drawn with such confidence, after `drafted` others that were all kept."""
+        return logistic(dot(self._weights, self._features(confidence, drafted)))
+
+    def learn(self, confidences: Sequence[float], accepted: int, emitted: int) -> None:
+        """What became of a proposal's tokens: those after the first rejected one were never judged.
+
+        A token that was drawn and left out was not judged either. It must not count as doubtful: a reply that
+        begins with doubt would confirm itself.
+        """
+        for i, confidence in enumerate(confidences[: accepted + 1]):
+            self._update(self._features(confidence, i), 1.0 if i < accepted else 0.0)
+        fade = DECAY**emitted
+        self._kept = START_KEPT + (self._kept - START_KEPT) * fade + accepted
+        rejected = accepted < len(confidences)
+        self._rejected = START_REJECTED + (self._rejected - START_REJECTED) * fade + rejected
+
+    def _features(self, confidence: float, drafted: int) -> tuple[float, ...]:
+        return 1.0, logit(self.ahead(drafted)), logit(confidence)
+
+    def _update(self, x: Sequence[float], kept: float) -> None:
+        believed = logistic(dot(self._weights, x))
+        spread = max(believed * (1.0 - believed), LEAST_SPREAD)
+        along = [dot(row, x) for row in self._covariance]
+        scale = dot(along, x) + 1.0 / spread
+        for i, a in enumerate(along):
+            self._weights[i] += a * (kept - believed) / spread / scale
+            for j, b in enumerate(along):
+                self._covariance[i][j] += DRIFT * (i == j) - a * b / scale
+
+
+def dot(a: Sequence[float], b: Sequence[float]) -> float:
+    return sum(x * y for x, y in zip(a, b, strict=True))
+
+
+def logistic(x: float) -> float:
+    return 1.0 / (1.0 + math.exp(-min(max(x, -EDGE), EDGE)))
+
+
+def logit(p: float) -> float:
+    if p <= 0.0 or p >= 1.0:
+        return EDGE if p >= 1.0 else -EDGE
+    return min(max(math.log(p / (1.0 - p)), -EDGE), EDGE)
