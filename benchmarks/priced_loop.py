@@ -42,8 +42,8 @@ TABLES = {
 }
 NOISE = 0.04
 MOST_TOKENS = 96
-FIXED = (2, 4, 6, 8, 12)
-LLAMA_CPP = ((3, 0.0), (6, 0.0), (8, 0.4), (8, 0.6), (12, 0.4), (12, 0.6))  # depth, p-min
+FIXED = (2, 4, 7, 8, 12)
+LLAMA_CPP = ((3, 0.0), (6, 0.0), (7, 0.6), (8, 0.4), (8, 0.6), (12, 0.6))  # depth, p-min
 Make = Callable[[Rule], Strategy]
 
 

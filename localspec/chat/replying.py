@@ -24,6 +24,8 @@ DEPTH_FIXED = (
     "the rule coupled keeps the depth automatic"
 )
 
+WORTH_A_WORD = 16  # cycles without drafting: it may be tried again and found good before
+
 
 @dataclass(frozen=True, slots=True)
 class Task:
@@ -36,6 +38,23 @@ class Task:
     constraint: Constrained | None = None
     calls: CallFormat | None = None  # how tool calls are written, where there may be some
     trimmed_messages: int = 0  # left out of the prompt
+
+
+class Remarks:
+    """What became of drafting in one reply: each thing is said once."""
+
+    def __init__(self) -> None:
+        self._cycles_off = 0  # in a row
+        self._said_off = self._said_failure = False
+
+    def after_cycle(self, why_off: str | None, failure: str | None) -> Iterator[Notice]:
+        self._cycles_off = self._cycles_off + 1 if why_off else 0
+        if why_off and self._cycles_off >= WORTH_A_WORD and not self._said_off:
+            self._said_off = True
+            yield Notice(why_off)
+        if failure and not self._said_failure:
+            self._said_failure = True
+            yield Notice(failure)
 
 
 class Replier:
@@ -99,14 +118,10 @@ class Replier:
                 room=min(task.request.max_tokens or room, room),
                 is_end=engine.vocabulary.is_end,
             )
-            told: tuple[str | None, ...] = (None, None)
+            remarks = Remarks()
             for cycle in cycles:
                 yield from reply.absorb(cycle)
-                troubles = strategy.why_off, engine.drafting.failure
-                yield from (
-                    Notice(now) for now, before in zip(troubles, told, strict=True) if now and not before
-                )
-                told = troubles
+                yield from remarks.after_cycle(strategy.why_off, engine.drafting.failure)
                 if reply.ended or task.cancelled():
                     break
         yield from reply.finish()

@@ -180,10 +180,9 @@ class Auto:
     def why_off(self) -> str | None:
         if self.on:
             return None
-        depth = self.best_depth()
         kept, share = self.hazards.pooled, self.costs.draft(1) / self.costs.verify(1)
         return (
-            f"Drafting is off: about {self.value(depth):.1f} tokens/s at depth {depth} against "
+            f"Drafting is off: lately about {self._speeds.mean:.1f} tokens/s with it against "
             f"{self.value(0):.1f} without. The target keeps {kept:.0%} of the draft's tokens, "
             f"and each costs {share:.0%} of a plain step."
         )

@@ -1,0 +1,24 @@
+"""What a reply says of drafting: once each, and not of pauses that are part of trying."""
+
+from localspec.chat.replying import WORTH_A_WORD, Remarks
+
+
+def said(*cycles):
+    """The notices after cycles of (why drafting is off, how the draft failed)."""
+    remarks = Remarks()
+    return [notice.text for cycle in cycles for notice in remarks.after_cycle(*cycle)]
+
+
+def test_drafting_that_stays_off_is_explained_once():
+    assert said(*[("slow", None)] * 3 * WORTH_A_WORD) == ["slow"]
+    again = [*[("slow", None)] * WORTH_A_WORD, (None, None)]
+    assert said(*again * 3) == ["slow"]
+
+
+def test_a_pause_is_not_worth_a_word():
+    pause = [*[("slow", None)] * (WORTH_A_WORD - 1), (None, None)]
+    assert said(*pause * 4) == []
+
+
+def test_a_failure_is_told_at_once_and_once():
+    assert said((None, "out of luck"), (None, "out of luck"), ("slow", "out of luck")) == ["out of luck"]
