@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 DECAY = 0.97  # per emitted token: about 33 tokens
-START_KEPT, START_REJECTED = 4.0, 1.5  # what a reply begins with
+START_KEPT, START_REJECTED = 2.0, 0.6  # what a reply begins with
 WEIGHTS = (
     -0.3,
     0.8,

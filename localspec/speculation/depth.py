@@ -12,6 +12,7 @@ from localspec.speculation.probing import Probes
 from localspec.speculation.stopping import Stopper
 
 OPTIMISM = 1.0  # standard errors in drafting's favour before it is switched off
+IDLE_CYCLES = 12  # in a row in which the first token was drawn and dropped
 HOPELESS_CYCLES = 2  # in a row, with no measured table: one wild measurement switches nothing off
 CAUTIOUS_DEPTH, TRUSTED = 3, 2  # the depth of an unknown draft until it has kept so many tokens
 ANCHOR_TOKENS, ANCHOR_SHARE = (
@@ -56,6 +57,7 @@ class Auto:
         self._unread = 0  # tokens that the draft model has yet to read before it can draft
         self._reading_seconds: float | None = None  # for one of them, once it was measured
         self._hopeless = 0  # drafting cycles in a row
+        self._idle = 0  # drafting cycles in a row that proposed nothing
         self._values: dict[float, list[float]] = {}  # by optimism, until the next cycle
         self._stopper: Stopper | None = None
 
@@ -92,6 +94,7 @@ class Auto:
         if not self.on:
             self._learn_off(cycle, seconds)
         elif cycle.depth:
+            self._idle = 0 if cycle.drafted else self._idle + 1
             self._consider_switching_off()
 
     def learn_elsewhere(self, cycle: Cycle) -> None:
@@ -161,8 +164,9 @@ class Auto:
         # Kept tokens by position know nothing of confidence, so what was measured has to agree with them.
         hopeless = self.value(self.best_depth(OPTIMISM), OPTIMISM) < plain and self._speeds.mean < plain
         self._hopeless = self._hopeless + 1 if hopeless else 0
-        if self._hopeless >= (1 if self.costs.measured else HOPELESS_CYCLES) or self._ledger.broken:
-            self.on, self._hopeless = False, 0
+        hopeless = self._hopeless >= (1 if self.costs.measured else HOPELESS_CYCLES)
+        if hopeless or self._idle >= IDLE_CYCLES or self._ledger.broken:
+            self.on, self._hopeless, self._idle = False, 0, 0
             self._probes.restart()
 
     def _learn_off(self, cycle: Cycle, seconds: float) -> None:
