@@ -85,11 +85,13 @@ def parse() -> argparse.Namespace:
 
 def scramble(source: Path, out: Path) -> None:
     """A copy whose tokens mean something else: the rows of the matrix for input and output are moved."""
-    shutil.copy(source, out)
-    reader = GGUFReader(out, "r+")
+    unfinished = out.with_suffix(".unfinished")
+    shutil.copy(source, unfinished)
+    reader = GGUFReader(unfinished, "r+")
     embedding = next(t for t in reader.tensors if t.name == "token_embd.weight")
     embedding.data[:] = np.roll(embedding.data, MOVED_BY, axis=0)
     embedding.data.flush()
+    unfinished.replace(out)
 
 
 def one_round(

@@ -33,7 +33,7 @@ class Mode(StrEnum):
     DRAFTING = "drafting"  # drafting is on, and as many tokens were proposed as pay
     ANCHOR = "anchor"  # one plain step, to know what plain decoding costs here
     OFF = "off"  # drafting does not pay: plain decoding
-    PROBE = "probe"  # drafting is off; a cheap look whether it pays again
+    PROBE = "probe"  # drafting is off; a look whether it pays again
 
 
 class Kind(StrEnum):
@@ -99,6 +99,11 @@ class Cycle:
     def drafted(self) -> int:
         """How many tokens were proposed."""
         return len(self.proposal)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether this was a step of plain decoding: nothing was proposed, and nothing drawn and dropped either."""
+        return self.width == 1 and not self.draft_seconds
 
     @property
     def seconds(self) -> float:

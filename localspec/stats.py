@@ -150,12 +150,14 @@ class Tally:
         if cycle.tokens:
             self.token_gap_seconds.add(cycle.seconds)
             self.token_gap_seconds.add(0.0, times=len(cycle.tokens) - 1)
-        if cycle.width == 1 and not cycle.draft_seconds:
+        if cycle.is_plain:
             self.plain.add_plain(cycle.seconds)
         else:
             self.plain.add_drafted(len(cycle.tokens))
 
     def _add_mode(self, cycle: "Cycle") -> None:
+        if cycle.source == "lookup":
+            return  # says nothing of the draft model, which may be off all the while
         before, self._mode = self._mode, cycle.mode
         self.probes += cycle.mode == "probe" != before
         self.switch_offs += cycle.mode == "off" and before in ("drafting", "anchor")

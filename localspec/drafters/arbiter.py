@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from localspec.drafters.lookup import Guess, LookupDrafter, proposal_of
+from localspec.drafters.model import ModelDrafter
 from localspec.events import Cycle, Mode, Source
 from localspec.speculation.costs import Costs
 from localspec.speculation.depth import Auto, anchor_gap
 from localspec.speculation.ledger import Ledger
-from localspec.speculation.protocols import Drafter, Proposal
+from localspec.speculation.protocols import Proposal
 
 ADVANTAGE = 1.02  # a guess must promise this much more than the alternative
 REST_TOKENS = 256  # lookup stays out for so long after it has cost more than its ledger allows
@@ -22,7 +23,7 @@ class Arbiter:
         self,
         costs: Costs,
         *,
-        model: Drafter | None,
+        model: ModelDrafter | None,
         auto: Auto | None,
         lookup: LookupDrafter | None,
         most: int,
@@ -39,8 +40,6 @@ class Arbiter:
         self._rest = 0  # tokens until lookup may draft again
         self._tokens_since_plain = 0
         self._proposal = Proposal()
-        self._length = 0  # tokens of the text at the last proposal
-        self._read: int | None = None  # of them, those that the draft model has read; None before the first
 
     @property
     def busy_seconds(self) -> float:
@@ -56,10 +55,6 @@ class Arbiter:
 
     def propose(self, tokens: Sequence[int], room: int) -> Proposal:
         room = min(room, self._most)
-        self._length = len(tokens)
-        if self._read is None:
-            # While drafting is off, nobody has the draft model read a prompt that it may not be asked about.
-            self._read = self._length if self.why_off is None else 0
         self._proposal = self._from_lookup(tokens, room) or self._from_model(tokens, room)
         return self._proposal
 
@@ -79,13 +74,11 @@ class Arbiter:
             self._auto.learn(cycle, self._proposal.confidences)
         else:
             self._costs.learn_verify(cycle.width, cycle.verify_seconds + cycle.other_seconds)
-        if cycle.depth and not by_lookup:
-            self._read = self._length + len(cycle.tokens)
         if by_lookup:
             self._guard(cycle)
         else:
             self._rest = max(self._rest - len(cycle.tokens), 0)
-        self._tokens_since_plain = 0 if cycle.width == 1 else self._tokens_since_plain + len(cycle.tokens)
+        self._tokens_since_plain = 0 if cycle.is_plain else self._tokens_since_plain + len(cycle.tokens)
 
     def _from_lookup(self, tokens: Sequence[int], room: int) -> Proposal | None:
         """What lookup offers, if it beats both the model's promise and plain decoding."""
@@ -96,7 +89,7 @@ class Arbiter:
         if not depth or self._rest:
             return None
         plain = 1 / self._costs.verify(1)
-        promised = self._auto.plan(room, self._unread).value if self._auto else 0.0
+        promised = self._auto.plan(room, self._unread(tokens)).value if self._auto else 0.0
         if value <= ADVANTAGE * max(promised, plain):
             return None
         if self._tokens_since_plain >= anchor_gap(value / plain - 1):
@@ -106,7 +99,7 @@ class Arbiter:
     def _from_model(self, tokens: Sequence[int], room: int) -> Proposal:
         if self._model is None or self._auto is None:
             return Proposal()
-        plan = self._auto.plan(room, self._unread)
+        plan = self._auto.plan(room, self._unread(tokens))
         if not plan.depth:
             return Proposal(mode=plan.mode)
         proposal = self._model.propose(tokens, plan.depth, self._auto.stopping(plan))
@@ -116,9 +109,9 @@ class Arbiter:
             return Proposal()
         return replace(proposal, depth=plan.depth, mode=plan.mode)
 
-    @property
-    def _unread(self) -> int:
-        return self._length - (self._read or 0)
+    def _unread(self, tokens: Sequence[int]) -> int:
+        """Tokens that the draft model has to read before it drafts, the newest one aside."""
+        return len(tokens) - 1 - self._model.length if self._model else 0
 
     def _guard(self, cycle: Cycle) -> None:
         self._ledger.learn(cycle.seconds, len(cycle.tokens), self._costs.verify(1))

@@ -28,6 +28,11 @@ class ModelDrafter:
     def busy_seconds(self) -> float:
         return self._decoder.busy_seconds
 
+    @property
+    def length(self) -> int:
+        """Tokens of the text that the model has read."""
+        return self._decoder.length
+
     def propose(self, tokens: Sequence[int], limit: int, stopping: Stopping | None = None) -> Proposal:
         decoder, text = self._decoder, list(tokens)
         assert decoder.length < len(text), "the newest token is never in the draft's cache"

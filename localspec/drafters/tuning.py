@@ -7,11 +7,11 @@ from localspec.drafters.arbiter import Arbiter
 from localspec.drafters.lookup import LookupDrafter
 from localspec.drafters.lookup_index import FixedIndex
 from localspec.drafters.lookup_trust import Trust, TrustCounts
+from localspec.drafters.model import ModelDrafter
 from localspec.speculation.chances import Chances, ChanceWeights
 from localspec.speculation.costs import Costs, CostTable
 from localspec.speculation.depth import Auto
 from localspec.speculation.hazards import HazardCounts, Hazards
-from localspec.speculation.protocols import Drafter
 
 CPU_DEPTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12)
 # CUDA rebuilds its graph whenever the batch width changes, and its matrix-vector kernels end at width 8.
@@ -59,7 +59,7 @@ class Tuning:
         self.costs = Costs(table)
         self._kinds = {False: self._kind(state.greedy), True: self._kind(state.sampled)}
 
-    def strategy(self, model: Drafter | None, *, lookup: bool, sampled: bool) -> Arbiter:
+    def strategy(self, model: ModelDrafter | None, *, lookup: bool, sampled: bool) -> Arbiter:
         """The strategy of one reply, with a draft model or without."""
         auto, drafter = self._kinds[sampled]
         auto.begin()

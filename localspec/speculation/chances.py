@@ -20,6 +20,8 @@ WEIGHTS = (
 VARIANCES = (0.5, 0.1, 0.1)  # of those weights
 DRIFT = 1e-5  # by which the variances grow per token: no text has the same weights for ever
 EDGE = 7.0  # logits end here: a probability of 1 in 1,000 is as good as 0
+MOST = 1e3  # that a stored weight or variance may be
+LEAST_VARIANCE = 1e-9
 LEAST_SPREAD = 1e-3  # of an outcome: a surprise teaches no more than this allows
 
 
@@ -34,8 +36,11 @@ class ChanceWeights:
         """Raises ValueError for what is no regression, as a damaged file may hold."""
         if not len(self.weights) == len(self.variances) == len(WEIGHTS):
             raise ValueError(f"three weights, each with its variance: {self}")
-        if not all(map(math.isfinite, self.weights + self.variances)) or min(self.variances) < 0:
-            raise ValueError(f"weights are finite, and no variance is negative: {self}")
+        # Written so that nan is refused as well.
+        if not all(abs(weight) <= MOST for weight in self.weights):
+            raise ValueError(f"weights are not that large: {self}")
+        if not all(0 <= variance <= MOST for variance in self.variances):
+            raise ValueError(f"variances of weights are neither negative nor that large: {self}")
 
 
 class Chances:
@@ -88,7 +93,8 @@ class Chances:
         for i, a in enumerate(along):
             self._weights[i] += a * (kept - believed) / spread / scale
             for j, b in enumerate(along):
-                self._covariance[i][j] += DRIFT * (i == j) - a * b / scale
+                self._covariance[i][j] -= a * b / scale
+            self._covariance[i][i] = max(self._covariance[i][i] + DRIFT, LEAST_VARIANCE)
 
 
 def dot(a: Sequence[float], b: Sequence[float]) -> float:

@@ -41,7 +41,7 @@ class Plan:
 class Auto:
     """Drafts as much as the stopper says; switches drafting off where it loses, and back on.
 
-    Costs and acceptance are shared with whoever else learns them; the rest is this run's state.
+    It outlives its replies: `begin` parts them. Costs are shared with whoever else learns them.
     """
 
     def __init__(self, costs: Costs, hazards: Hazards, chances: Chances, depths: Sequence[int]) -> None:
@@ -64,7 +64,8 @@ class Auto:
     def begin(self) -> None:
         """Another reply, perhaps of another kind: how the one before went counts for less."""
         self._values.clear()
-        for learner in (self.hazards, self.chances, self._probes, self._speeds):
+        self._hopeless = self._idle = 0
+        for learner in (self.hazards, self.chances, self._ledger, self._probes, self._speeds):
             learner.begin()
 
     def plan(self, room: int, unread: int = 0) -> Plan:
@@ -85,11 +86,13 @@ class Auto:
     def learn(self, cycle: Cycle, confidences: tuple[float, ...] = ()) -> None:
         """A cycle that the draft model drafted, or a plain step."""
         self._values.clear()
-        self.costs.learn_verify(cycle.width, cycle.verify_seconds + cycle.other_seconds)
-        self._tokens_since_plain = 0 if cycle.width == 1 else self._tokens_since_plain + len(cycle.tokens)
+        if cycle.width > 1 or cycle.is_plain:
+            self.costs.learn_verify(cycle.width, cycle.verify_seconds + cycle.other_seconds)
+        self._tokens_since_plain = 0 if cycle.is_plain else self._tokens_since_plain + len(cycle.tokens)
         seconds = cycle.seconds
         if cycle.depth:
             seconds -= self._learn_reading(cycle)
+            seconds = min(seconds, WILD * self.costs.cycle(max(cycle.drafted, 1)))
             self._learn_drafting(cycle, seconds, confidences[: cycle.drafted])
         if not self.on:
             self._learn_off(cycle, seconds)
@@ -139,7 +142,7 @@ class Auto:
         return anchor_gap(self.value(self.best_depth()) / self.value(0) - 1)
 
     def _learn_reading(self, cycle: Cycle) -> float:
-        """Seconds of the cycle in which the draft model only caught up: no depth could have avoided them."""
+        """Seconds of the cycle in which the draft model only caught up, where that was much."""
         drawn = self._stopper.drawn if self._stopper else cycle.drafted
         if self._unread > LAG:
             reading = max(cycle.draft_seconds - self.costs.draft(drawn), 0.0)
@@ -154,7 +157,6 @@ class Auto:
         dropped = self._stopper.dropped if self._stopper else None
         self.hazards.learn(cycle.drafted, cycle.accepted, emitted, dropped)
         self.chances.learn(confidences, cycle.accepted, emitted)
-        seconds = min(seconds, WILD * self.costs.cycle(max(cycle.drafted, 1)))
         self._ledger.learn(seconds, emitted, self.costs.verify(1))
         self._speeds.learn(seconds, emitted)
         self._stopper = None
@@ -185,9 +187,12 @@ class Auto:
         if self.on:
             return None
         kept, share = self.hazards.pooled, self.costs.draft(1) / self.costs.verify(1)
+        drafting, plain = self._speeds.mean, self.value(0)
+        why = "lately it cost more than it saved"
+        if drafting < plain:
+            why = f"lately about {drafting:.1f} tokens/s with it against {plain:.1f} without"
         return (
-            f"Drafting is off: lately about {self._speeds.mean:.1f} tokens/s with it against "
-            f"{self.value(0):.1f} without. The target keeps {kept:.0%} of the draft's tokens, "
+            f"Drafting is off: {why}. The target keeps {kept:.0%} of the draft's tokens, "
             f"and each costs {share:.0%} of a plain step."
         )
 

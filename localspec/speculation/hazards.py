@@ -101,9 +101,8 @@ class Hazards:
             if accepted < len(self._rejected):
                 self._rejected[accepted] += 1
         if dropped is not None and accepted == drafted < len(self._kept):
-            chance = min(dropped, 1.0)  # rounding can put it above
-            self._kept[drafted] += chance
-            self._rejected[drafted] += 1 - chance
+            self._kept[drafted] += dropped
+            self._rejected[drafted] += 1 - dropped
         self._notice_change()
 
     def _notice_change(self) -> None:

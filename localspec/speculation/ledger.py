@@ -9,10 +9,12 @@ EXPECTED_GAIN = 0.01  # drafting must win this share of the time, or its debt gr
 class Ledger:
     """Debt of drafting: what its cycles took, less what plain decoding takes for the same tokens."""
 
-    def __init__(self, limit: float = LIMIT, patience: float = LIMIT) -> None:
-        self.limit = limit
+    def __init__(self) -> None:
         self.debt = 0.0  # plain steps
-        self.probation(patience)
+
+    def begin(self) -> None:
+        """Another reply: old debts leave it some patience."""
+        self.debt = min(self.debt, LIMIT - PROBATION)
 
     def learn(self, seconds: float, tokens: int, plain_seconds: float) -> None:
         spent = seconds / plain_seconds - tokens * (1 - EXPECTED_GAIN)
@@ -20,8 +22,8 @@ class Ledger:
 
     @property
     def broken(self) -> bool:
-        return self.debt > self.limit
+        return self.debt > LIMIT
 
-    def probation(self, patience: float = PROBATION) -> None:
-        """Drafting is on again, with `patience` plain steps to prove itself."""
-        self.debt = max(self.debt if self.debt < 0 else 0.0, self.limit - patience)
+    def probation(self) -> None:
+        """Drafting is on again, with some patience to prove itself."""
+        self.debt = LIMIT - PROBATION

@@ -71,7 +71,8 @@ class Forcing:
         """
         self._costs.learn(cycle.width, cycle.verify_seconds)
         forced = cycle.origins.count(Origin.FORCED)
-        if self._asked and (not forced or (self._costs.known and cycle.width > forced + 1)):
+        drafted = cycle.width > forced + 1 or cycle.draft_seconds > 0
+        if self._asked and (not forced or (self._costs.known and drafted)):
             self._inner.learn(
                 replace(
                     cycle,

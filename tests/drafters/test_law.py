@@ -99,15 +99,15 @@ class Stopped:
 
     why_off = plain_step_seconds = None
 
-    def __init__(self, drafter, rate):
-        self.drafter, self.rate = drafter, rate
+    def __init__(self, drafter, rate, depths):
+        self.drafter, self.rate, self.depths = drafter, rate, depths
 
     @property
     def busy_seconds(self):
         return self.drafter.busy_seconds
 
     def propose(self, tokens, room):
-        stopper = Stopper(Chances(), Costs(TABLE), rate=self.rate, depths=(1, 2, 3), limit=3)
+        stopper = Stopper(Chances(), Costs(TABLE), rate=self.rate, depths=self.depths, limit=3)
         return self.drafter.propose(tokens, min(3, room), stopper)
 
     def settle(self, tokens):
@@ -117,8 +117,8 @@ class Stopped:
         """The calibration does not change."""
 
 
-def stopped(drafter=ModelDrafter):
-    return lambda decoder, rule, is_end: Stopped(drafter(decoder, rule, is_end), rate=1.4)
+def stopped(drafter=ModelDrafter, depths=(1, 2, 3)):
+    return lambda decoder, rule, is_end: Stopped(drafter(decoder, rule, is_end), rate=1.4, depths=depths)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -137,6 +137,12 @@ def test_proposals_that_the_stopper_ends(rule, end):
         )
         assert found < EXACT
     assert len(lengths) > 2
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_proposals_that_may_end_only_at_some_depths(rule):
+    for world in map(World, range(3)):
+        assert error(world, RULES[rule], stopped(depths=(1, 3)), 4, is_end=never) < EXACT
 
 
 TRAPS = {

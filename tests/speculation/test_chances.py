@@ -110,6 +110,8 @@ def test_weights_survive_storage(proposals):
         ((float("nan"), 0.0, 0.0), VARIANCES),
         (WEIGHTS, (1.0, float("inf"), 1.0)),
         (WEIGHTS, (1.0, -1.0, 1.0)),
+        (WEIGHTS, (1.0, 1e150, 1.0)),
+        ((1e9, 0.0, 0.0), VARIANCES),
     ],
 )
 def test_what_is_no_regression_is_refused(weights, variances):

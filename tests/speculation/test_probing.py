@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.speculation.probing import CONVINCING, GIFT, LOST, SHARE, Probes
+from localspec.speculation.probing import CONVINCING, DEAREST, GIFT, LOST, MOST_WAIT, SHARE, Probes
 
 STAKE = 0.3
 
@@ -69,9 +69,31 @@ def test_failed_probes_come_ever_more_rarely_until_another_reply_begins():
 
 @given(losses=st.lists(st.floats(0.1, 4.0), min_size=1, max_size=30))
 def test_probes_never_lose_more_than_their_share_and_the_last_loss(losses):
-    probes, written = off(), 0
-    for i, loss in enumerate(losses):
+    probes, written, lost = off(), 0, 0.0
+    for loss in losses:
         written += tokens_until_a_probe(probes)
+        assert lost <= SHARE * written
         while probes.probing:
             probes.convinced(-loss, STAKE)
-        assert sum(losses[:i]) <= SHARE * written + len(losses) * STAKE
+            lost += loss
+
+
+def test_however_much_has_to_be_read_a_probe_comes_in_the_end():
+    assert tokens_until_a_probe(off(), reading=1e9) == MOST_WAIT
+
+
+def test_however_dear_a_probe_was_the_next_one_comes():
+    probes = off()
+    tokens_until_a_probe(probes)
+    probes.convinced(-1000.0, STAKE)
+    assert tokens_until_a_probe(probes) <= (DEAREST + 2 * STAKE) / SHARE + 1
+
+
+def test_a_probe_that_the_end_of_a_reply_cut_short_is_over():
+    probes = off()
+    tokens_until_a_probe(probes)
+    probes.convinced(CONVINCING / 2, STAKE)
+    probes.begin()
+    assert not probes.probing
+    tokens_until_a_probe(probes)
+    assert not probes.convinced(CONVINCING / 2, STAKE)

@@ -20,12 +20,13 @@ class Machine:
         self.plain_seconds = 0.0
 
     def step(self, auto, room=10**6):
-        """A cycle as the controller wants it, which it learns from; its plan."""
+        """A cycle as the controller wants it, which it learns from."""
         plan = auto.plan(room)
         sure = [self.confidence(self.position + i) for i in range(plan.depth)]
         drafted, drawn = propose(auto.stopping(plan), sure) if plan.depth else (0, 0)
-        auto.learn(self.cycle(plan.depth, plan.mode, drafted, drawn), tuple(sure[:drafted]))
-        return plan
+        cycle = self.cycle(plan.depth, plan.mode, drafted, drawn)
+        auto.learn(cycle, tuple(sure[:drafted]))
+        return cycle
 
     def cycle(self, depth, mode, drafted, drawn):
         kept = 0
