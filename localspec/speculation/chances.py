@@ -12,11 +12,8 @@ from dataclasses import dataclass
 
 DECAY = 0.97  # per emitted token: about 33 tokens
 START_KEPT, START_REJECTED = 2.0, 0.6  # what a reply begins with
-WEIGHTS = (
-    -0.3,
-    0.8,
-    0.4,
-)  # of 1, of how it went lately and of the draft's confidence, before anything was seen
+# Of 1, of how it went lately and of the draft's confidence, before anything was seen.
+WEIGHTS = (-0.3, 0.8, 0.4)
 VARIANCES = (0.5, 0.1, 0.1)  # of those weights
 DRIFT = 1e-5  # by which the variances grow per token: no text has the same weights for ever
 EDGE = 7.0  # logits end here: a probability of 1 in 1,000 is as good as 0

@@ -15,10 +15,8 @@ OPTIMISM = 1.0  # standard errors in drafting's favour before it is switched off
 IDLE_CYCLES = 12  # in a row in which the first token was drawn and dropped
 HOPELESS_CYCLES = 2  # in a row, with no measured table: one wild measurement switches nothing off
 CAUTIOUS_DEPTH, TRUSTED = 3, 2  # the depth of an unknown draft until it has kept so many tokens
-ANCHOR_TOKENS, ANCHOR_SHARE = (
-    48,
-    0.003,
-)  # plain steps come at most so often and take at most this share of time
+ANCHOR_TOKENS = 48  # plain steps come at most so often
+ANCHOR_SHARE = 0.003  # and take at most this share of time
 MOST_ANCHOR_TOKENS = 1024  # however large the gain: it may be large because a plain step was measured wrongly
 FIRST_ANCHORS, FIRST_GAP = 2, 24  # with no measured table: so many plain steps soon, so many tokens apart
 PROBED_DRAWS = 2  # tokens that a probe can draw and drop before it has failed
