@@ -34,8 +34,10 @@ def calibrate(
     """Time both models at their present context length; both end as they began.
 
     `token` is any token of the vocabulary: costs do not depend on which. None when the budget did not allow
-    even the two narrowest widths.
+    even the two narrowest widths, or the draft's context is full.
     """
+    if draft is not None and draft.capacity - draft.length < DRAFT_STEPS:
+        return None  # a draft that cannot be timed is not a free one
     deadline = clock() + budget_seconds
     room = target.capacity - target.length
     step = draft_step_seconds(draft, token, deadline=clock() + budget_seconds / 4, clock=clock)
@@ -68,7 +70,7 @@ def draft_step_seconds(
     draft: Decoder | None, token: int, *, deadline: float, clock: Callable[[], float]
 ) -> float:
     """Median seconds of one draft token among several in a row; 0 without a draft."""
-    if draft is None or draft.capacity - draft.length < DRAFT_STEPS:
+    if draft is None:
         return 0.0
     keep, found = draft.length, []
     for _ in range(ROUNDS + 1):

@@ -91,3 +91,10 @@ def test_without_a_draft_a_draft_step_costs_nothing():
     clock = Clock()
     table = calibrate(Timed(clock, curve), None, 5, budget_seconds=3, clock=clock)
     assert table.draft_step_seconds == 0
+
+
+def test_a_draft_without_room_is_not_taken_for_a_free_one():
+    clock = Clock()
+    target, draft = Timed(clock, curve), Timed(clock, lambda width, changed: 0.002, capacity=5)
+    target.cache, draft.cache = [1, 2, 3], [1, 2, 3]
+    assert calibrate(target, draft, 5, budget_seconds=3, clock=clock) is None
