@@ -9,6 +9,7 @@ from localspec.chat.engine import Engine
 from localspec.chat.template import template_of
 from localspec.drafting import PairDrafting, lessons_key, reply_store
 from localspec.errors import RollbackUnsupported
+from localspec.health.check import untold_note
 from localspec.llama.context import Context
 from localspec.llama.devices import Device, default_gpu, devices
 from localspec.llama.model import Model
@@ -60,6 +61,7 @@ def open_engine(
             draft = opened.enter_context(open_draft(files, plan, target, threads_of, opened))
         model = target.model
         sampling, unsupported = Sampling.from_metadata(model.metadata)
+        health_note = untold_note()
         template, template_notices = template_of(model.chat_template, model.vocab)
         on_stage("ready")
         return Engine(
@@ -75,6 +77,7 @@ def open_engine(
             sampling=sampling,
             notices=(
                 *([DEMO_NOTICE] if embedded else []),
+                *([health_note] if health_note else []),
                 *plan.lines,
                 *([why_plain(model)] if speculate and target.rollback_limit == 0 else []),
                 *unsupported,

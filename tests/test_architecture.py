@@ -21,16 +21,17 @@ ROOMS = {
     "locks": set(),
     "terminal_text": set(),
     "settings": {"errors", "files"},
-    "llama": {"errors"},
+    "health": {"demo", "errors", "files", "settings"},
+    "llama": {"errors", "health"},
     "speculation": BASE,
     "drafters": ALGORITHM,
     "structure": ALGORITHM | {"drafters"},
     "chat": ALGORITHM | {"drafters", "structure"},
-    "models": {"errors", "events", "files", "locks", "settings", "terminal_text"},
+    "models": {"errors", "events", "files", "health", "locks", "settings", "terminal_text"},
     "demo": set(),
     "conversations": {"errors", "files", "locks"},
     "drafting": ALGORITHM | {"chat", "drafters", "llama", "models", "settings", "structure"},
-    "compose": ALGORITHM | {"chat", "demo", "drafters", "drafting", "llama", "models"},
+    "compose": ALGORITHM | {"chat", "demo", "drafters", "drafting", "health", "llama", "models"},
 }
 HEAVY = ("llama_cpp", "llguidance", "textual", "huggingface_hub", "numpy", "jinja2")
 

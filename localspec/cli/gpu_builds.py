@@ -8,10 +8,11 @@ import sys
 from dataclasses import dataclass
 from enum import StrEnum
 
+from localspec.health.build import LLAMA_CPP_PYTHON, source_command
+
 WHEELS = "https://abetlen.github.io/llama-cpp-python/whl"
 CUDA_WHEELS = ((11, 8), (12, 1), (12, 2), (12, 3), (12, 4), (12, 5), (13, 0), (13, 2))
 WHEEL_PYTHONS = ((3, 10), (3, 11), (3, 12))  # the published wheels are for these
-LLAMA_CPP_PYTHON = "llama-cpp-python>=0.3.36,<0.4"
 
 
 class Vendor(StrEnum):
@@ -96,10 +97,7 @@ def install_command(gpu: Gpu, machine: Machine) -> str:
         Vendor.APPLE: "GGML_METAL",
         Vendor.VULKAN: "GGML_VULKAN",
     }
-    build = f'pip install --force-reinstall --no-deps --no-binary llama-cpp-python "{LLAMA_CPP_PYTHON}"'
-    if machine.system == "Windows":
-        return f'$env:CMAKE_ARGS = "-D{flag[gpu.vendor]}=on"; {build}'
-    return f'CMAKE_ARGS="-D{flag[gpu.vendor]}=on" {build}'
+    return source_command(f"{flag[gpu.vendor]}=on", windows=machine.system == "Windows")
 
 
 def wheel_index(gpu: Gpu, machine: Machine) -> str | None:

@@ -2,7 +2,6 @@
 
 import os
 import queue
-import signal
 import subprocess
 import sys
 import threading
@@ -14,6 +13,7 @@ from typing import Any, BinaryIO, Final, Protocol
 from localspec.engine import frames
 from localspec.engine.messages import PROTOCOL, Died, Hello, Quit, Report, Request
 from localspec.errors import EngineDied
+from localspec.health.trial import describe_exit
 
 COMMAND: Final = (
     sys.executable,
@@ -143,17 +143,6 @@ class _Connection:
     def _listen_to_stderr(self) -> None:
         for line in _pipe(self.process.stderr):
             self._last_words.append(line.decode(errors="replace").rstrip())
-
-
-def describe_exit(exit_code: int) -> str:
-    """An exit code in words: a negative one is a signal on POSIX."""
-    if exit_code >= 0:
-        return f"exit code {exit_code}"
-    try:
-        name = signal.Signals(-exit_code).name
-    except ValueError:
-        return f"signal {-exit_code}"
-    return f"{name}, out of memory perhaps" if name == "SIGKILL" else name
 
 
 def _check_protocol(report: Report) -> None:

@@ -1,6 +1,6 @@
-"""Loads a model and decodes its first tokens: a child process, because a bad file can end it.
+"""Loads a model and decodes its first tokens: a child process, because a bad file or a bad build can end it.
 
-    python -m localspec.llama.first_decode FILE [GPU_LAYERS]
+    python -m localspec.llama.first_decode JSON        the fields of localspec.health.trial.Trial
 
 Prints one JSON object: {} when all went well, else the error. Ends when its stdin does, as its starter may be killed.
 """
@@ -11,22 +11,26 @@ import sys
 import threading
 from pathlib import Path
 
-import numpy as np
-
 from localspec.errors import BadModelFile, LocalspecError
-from localspec.llama.context import Context
-from localspec.llama.model import Model
+from localspec.health.check import Health, assume
+from localspec.health.trial import Trial
 
 _LENGTH = 64  # tokens of context
-_BATCH = 16  # tokens: batches go through other kernels than single tokens
+_WIDTHS = (1, 2, 9, 33)  # tokens: batches go through other kernels than single tokens
 
 
-def first_decode(path: Path, gpu_layers: int | None) -> None:
+def first_decode(trial: Trial) -> None:
     """Raises what loading and decoding raise, and BadModelFile for rows that are not finite."""
-    with Model(path, gpu_layers=gpu_layers) as model, Context(model, length=_LENGTH) as context:
+    import numpy as np
+
+    from localspec.llama.context import Context
+    from localspec.llama.model import Model
+
+    path = Path(trial.path)
+    with Model(path, gpu_layers=trial.gpu_layers) as model, Context(model, length=_LENGTH) as context:
         last = model.vocab.size - 1
-        for tokens in ([0], [min(token, last) for token in range(_BATCH)]):
-            rows = context.decode(tokens, 1)
+        for width in _WIDTHS:
+            rows = context.decode([min(token, last) for token in range(width)], 1)
             if not np.isfinite(rows[0]).all():
                 raise BadModelFile(
                     f"{path.name} computes values that are not numbers",
@@ -43,9 +47,10 @@ def end_with_stdin() -> None:
 
 def main() -> None:
     threading.Thread(target=end_with_stdin, daemon=True).start()
-    path, *layers = sys.argv[1:]
+    trial = Trial(**json.loads(sys.argv[1]))
+    assume(Health(trial.extra_buffers))  # this process finds out whether it is so
     try:
-        first_decode(Path(path), int(layers[0]) if layers else None)
+        first_decode(trial)
     except LocalspecError as error:
         print(json.dumps({"kind": type(error).__name__, "error": str(error), "hint": error.hint}))
     else:

@@ -1,4 +1,4 @@
-"""Loads llama.cpp once: its log goes to `logging`, and an abort inside it ends in one clear line."""
+"""Loads llama.cpp once, if it works here: its log goes to `logging`, and an abort inside it ends in one clear line."""
 
 import atexit
 import contextlib
@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from localspec.errors import BackendFailure
+from localspec.health.check import health
 from localspec.llama.log import LogRouter
 
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # ggml's crash handler would attach gdb and print pages
+health()  # a build that dies while it is loaded would take this process with it
 
 try:
     from llama_cpp import llama_cpp as lib

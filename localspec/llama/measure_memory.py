@@ -1,6 +1,8 @@
 """Says what a model would need, without reserving it: a child process that reads requests and answers each.
 
-    python -m localspec.llama.measure_memory        one JSON object a line, in and out
+    python -m localspec.llama.measure_memory HEALTH        one JSON object a line, in and out
+
+HEALTH is a JSON object, the fields of localspec.health.check.Health.
 
 {"devices": true} lists the devices; anything else holds the arguments of `measure`. The numbers are
 llama.cpp's own, from what it logs while it plans its buffers.
@@ -11,13 +13,14 @@ import logging
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from localspec.errors import LocalspecError
-from localspec.llama.context import Context
-from localspec.llama.devices import devices
+from localspec.health.check import Health, assume
 from localspec.llama.log import logger
-from localspec.llama.model import Model
+
+if TYPE_CHECKING:  # what loads llama.cpp is imported once its health is known
+    from localspec.llama.model import Model
 
 _MIB = 1 << 20
 _LAYER = re.compile(r"load_tensors: layer +(\d+) assigned to device (\S+?),")
@@ -80,6 +83,9 @@ class Measurer:
         snapshots: int,
     ) -> dict[str, Any]:
         """Bytes of cache and of compute buffers by device, and the device of each layer."""
+        from localspec.llama.context import Context
+        from localspec.llama.model import Model
+
         key = (path, gpu_layers, device)
         if self._model is None or key != self._key:
             if self._model is not None:
@@ -103,6 +109,8 @@ class Measurer:
 
 
 def answer(measurer: Measurer, request: dict[str, Any]) -> dict[str, Any]:
+    from localspec.llama.devices import devices
+
     if request.get("devices"):
         listed = [(d.name, d.kind, d.free_bytes, d.total_bytes) for d in devices()]
         return {
@@ -117,6 +125,7 @@ def answer(measurer: Measurer, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
+    assume(Health(**json.loads(sys.argv[1])))
     log = BufferLog()
     logger.addHandler(log)
     logger.setLevel(logging.DEBUG)

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from localspec.errors import BadSetting
+from localspec.health.check import health
 from localspec.llama import devices
 from localspec.llama.failures import load_failure
 from localspec.llama.library import forget_log_errors, last_log_errors, lib
@@ -104,6 +105,7 @@ class Model:
 def _model_params(gpu_layers: int | None, device: str | None) -> tuple[Any, Any]:
     """The parameters, and the device handles that they point into."""
     params = lib.llama_model_default_params()
+    params.use_extra_bufts = health().extra_buffers
     params.split_mode = lib.LLAMA_SPLIT_MODE_NONE  # the whole model on one device
     chosen = _chosen_gpu(gpu_layers, device)
     if chosen is None:

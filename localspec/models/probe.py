@@ -16,7 +16,8 @@ from typing import Any, Self
 from localspec import settings
 from localspec.errors import BackendFailure, BadModelFile
 from localspec.files import write_text_atomically
-from localspec.models.build import installed_build
+from localspec.health.build import installed_build
+from localspec.health.check import health
 from localspec.models.devices import DeviceMemory, remember_devices, with_host
 from localspec.models.header import Header
 from localspec.models.needs import Load, Needs
@@ -113,8 +114,9 @@ class Probe:
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         if self._child is None:
+            found = json.dumps(asdict(health()))
             self._child = subprocess.Popen(
-                [sys.executable, "-P", "-m", "localspec.llama.measure_memory"],
+                [sys.executable, "-P", "-m", "localspec.llama.measure_memory", found],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,

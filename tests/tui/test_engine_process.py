@@ -14,7 +14,7 @@ from scripted_engine import answer_to
 from scripted_pairs import listing
 
 from localspec.engine import frames, messages
-from localspec.engine.client import EngineProcess, describe_exit
+from localspec.engine.client import EngineProcess
 from localspec.engine.messages import (
     Ask,
     Cancel,
@@ -30,6 +30,7 @@ from localspec.engine.messages import (
 )
 from localspec.errors import EngineDied
 from localspec.events import Cycle, Finished, FinishReason, Kind, Origin, Piece, Reply, Source
+from localspec.health.trial import describe_exit
 from localspec.stats import Stats
 
 SCRIPT = str(Path(__file__).parent / "scripted_engine.py")

@@ -1,0 +1,72 @@
+"""Which llama.cpp is installed, told apart from others without loading it, and how to install it anew."""
+
+import hashlib
+import os
+import re
+import sys
+from collections.abc import Iterable
+from importlib.util import find_spec
+from pathlib import Path
+
+LLAMA_CPP_PYTHON = "llama-cpp-python>=0.3.36,<0.4"
+_LIBRARY = re.compile(r"\.(so|dylib|dll)[.\d]*$")
+# Of libraries that were built on purpose; a build from source has the CPU's whatever is asked for.
+_BACKENDS = ("cuda", "hip", "metal", "musa", "rpc", "sycl", "vulkan")
+
+
+def library_files() -> list[Path]:
+    """The libraries that llama_cpp would load; none where there are none."""
+    folder = os.environ.get("LLAMA_CPP_LIB_PATH") or _library_folder()
+    if folder is None:
+        return []
+    return sorted(path for path in Path(folder).glob("*") if _LIBRARY.search(path.name))
+
+
+def installed_build() -> str:
+    """A digest of the libraries by name, size and time: builds for CPU, CUDA and Vulkan have one version."""
+    stats = [(path.name, found.st_size, found.st_mtime_ns) for path, found in _stats(library_files())]
+    return hashlib.sha256(repr(stats).encode()).hexdigest()[:16]
+
+
+def processor() -> str:
+    """What this machine computes on: a build that works here may not work on another."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            first = file.read(8192).split("\n\n")[0]  # the system writes it while it is read
+    except OSError:
+        return os.environ.get("PROCESSOR_IDENTIFIER") or str(getattr(os, "uname", lambda: "")())
+    changing = ("processor", "cpu MHz", "bogomips", "BogoMIPS", "apicid", "initial apicid", "core id")
+    return "\n".join(line for line in first.splitlines() if line.split("\t")[0].strip() not in changing)
+
+
+def rebuild_command(*options: str) -> str:
+    """The command that builds llama-cpp-python on this machine, with its present backends and these cmake options."""
+    names = [path.name for path in library_files()]
+    present = (
+        f"GGML_{name.upper()}=on" for name in _BACKENDS if any(f"ggml-{name}" in file for file in names)
+    )
+    return source_command(*dict.fromkeys([*present, *options]), windows=sys.platform == "win32")
+
+
+def source_command(*options: str, windows: bool) -> str:
+    """The command that builds llama-cpp-python from source with these cmake options."""
+    build = f'pip install --force-reinstall --no-deps --no-cache-dir --no-binary llama-cpp-python "{LLAMA_CPP_PYTHON}"'
+    defined = " ".join(f"-D{option}" for option in options)
+    if not defined:
+        return build
+    return f'$env:CMAKE_ARGS = "{defined}"; {build}' if windows else f'CMAKE_ARGS="{defined}" {build}'
+
+
+def _library_folder() -> str | None:
+    package = sys.modules.get("llama_cpp")
+    spec = package.__spec__ if package else find_spec("llama_cpp")
+    folders = spec.submodule_search_locations if spec else None
+    return os.path.join(next(iter(folders)), "lib") if folders else None
+
+
+def _stats(paths: Iterable[Path]) -> Iterable[tuple[Path, os.stat_result]]:
+    for path in paths:
+        try:
+            yield path, path.stat()
+        except OSError:  # a link to nothing
+            continue

@@ -1,0 +1,133 @@
+"""Whether the installed llama.cpp works on this processor: the demo target decodes in a child process, once.
+
+A build for another processor dies of an instruction that this one lacks, perhaps while it is being loaded. Others
+die where ggml repacks weights into buffers of its own: GCC before 12.4 and 13.3 miscompiles its AMX code, for one.
+Those work without the buffers, somewhat slower.
+"""
+
+import hashlib
+import json
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from localspec import demo, settings
+from localspec.errors import BackendFailure, NotEnoughMemory
+from localspec.files import write_text_atomically
+from localspec.health.build import installed_build, processor, rebuild_command
+from localspec.health.trial import Outcome, Trial, decode_in_child
+
+_ILLEGAL_INSTRUCTION = ("SIGILL", "exception 0xc000001d")  # on POSIX and on Windows
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """How the installed llama.cpp can be used here."""
+
+    extra_buffers: bool = True  # ggml's buffer types for repacked weights
+    died_of: str = ""  # what ended a process that used them
+    told: bool = False  # whether the user has read so
+
+    @property
+    def note(self) -> str:
+        """What the user should know, "" where all is well."""
+        if self.extra_buffers:
+            return ""
+        return (
+            f"this build of llama.cpp dies ({self.died_of}) where it repacks weights for this processor, so they "
+            f"are not repacked. Build it anew to get that back: {rebuild_command(*without_amx())}"
+        )
+
+
+_known: Health | None = None
+
+
+def health() -> Health:
+    """What was found out about these libraries on this processor, here or before; else a check made now.
+
+    Raises BackendFailure where the build cannot be used, NotEnoughMemory.
+    """
+    global _known
+    if _known is None:
+        _known = _recall(_file()) or check()
+    return _known
+
+
+def check() -> Health:
+    """Find it out anew, and remember it where it works. Raises as `health` does."""
+    trial = Trial(str(demo.target_path()), gpu_layers=0)
+    first = decode_in_child(trial)
+    if first.passed:
+        return _learn(Health())
+    if first.error:
+        raise first.error
+    if not decode_in_child(replace(trial, extra_buffers=False)).passed:
+        raise why_unusable(first)
+    return _learn(Health(extra_buffers=False, died_of=first.cause))
+
+
+def assume(found: Health) -> None:
+    """Use this without asking: a child process is told by the one that started it."""
+    global _known
+    _known = found
+
+
+def switch_off_extra_buffers(died_of: str) -> None:
+    """From now on, here: a model died with them and decodes without."""
+    _learn(Health(extra_buffers=False, died_of=died_of))
+
+
+def untold_note() -> str:
+    """The note, the first time that somebody asks for it on this machine; else ""."""
+    found = health()
+    if found.told or not found.note:
+        return ""
+    _learn(replace(found, told=True))
+    return found.note
+
+
+def fault_of_build(trial: Trial) -> BackendFailure | NotEnoughMemory | None:
+    """Why a trial of some file ended without an answer, where the demo's ends so as well; None where it does not."""
+    outcome = decode_in_child(replace(trial, path=str(demo.target_path()), extra_buffers=False))
+    return None if outcome.answered else why_unusable(outcome)
+
+
+def why_unusable(outcome: Outcome) -> BackendFailure | NotEnoughMemory:
+    """What a trial that gave no answer says of the build, where no file is at fault."""
+    if "SIGKILL" in outcome.cause:
+        return NotEnoughMemory("the system ended the first trial of llama.cpp", hint="free some memory")
+    if outcome.cause in _ILLEGAL_INSTRUCTION:
+        return BackendFailure(
+            f"the installed llama.cpp was built for another processor: it dies of {outcome.cause} on this one",
+            hint=f"build it here: {rebuild_command()}",
+        )
+    return BackendFailure(
+        f"the installed llama.cpp does not work on this machine: its first trial ended with {outcome.cause}",
+        hint=f"build it for plainer processors: {rebuild_command('GGML_NATIVE=off')}",
+    )
+
+
+def without_amx() -> tuple[str, ...]:
+    """cmake options that leave out what dies: AMX where the processor has it, else all that is this processor's own."""
+    if "amx_int8" not in processor():
+        return ("GGML_NATIVE=off",)
+    return ("CMAKE_C_FLAGS=-mno-amx-int8", "CMAKE_CXX_FLAGS=-mno-amx-int8")
+
+
+def _learn(found: Health) -> Health:
+    assume(found)
+    with suppress(OSError):  # a cache that cannot be written costs a second each time
+        write_text_atomically(_file(), json.dumps(asdict(found)))
+    return found
+
+
+def _recall(path: Path) -> Health | None:
+    try:
+        return Health(**json.loads(path.read_text("utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _file() -> Path:
+    key = hashlib.sha256(f"{installed_build()}\n{processor()}".encode()).hexdigest()[:32]
+    return settings.cache_dir() / "health" / f"{key}.json"

@@ -1,0 +1,111 @@
+"""A child process decodes the first tokens of a model file: what ends it ends nobody else."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from localspec import errors
+from localspec.errors import LocalspecError
+
+_SECONDS = 120.0
+_BYTES_PER_SECOND = 20e6  # the slowest disk that a model may lie on
+_CRASHED_ON_WINDOWS = 0xC0000000  # exit codes from here on are NTSTATUS errors: what signals are elsewhere
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What is decoded, and how the model is loaded for it."""
+
+    path: str
+    gpu_layers: int | None = None
+    extra_buffers: bool = True  # ggml's buffer types for repacked weights
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a trial ended."""
+
+    exit_code: int | None  # None: its time was over
+    error: LocalspecError | None  # what loading or decoding raised
+    answered: bool  # False: it ended before it could say anything
+    words: str  # the last that it said before that, "" if nothing
+
+    @property
+    def passed(self) -> bool:
+        return self.answered and self.error is None
+
+    @property
+    def died_by_signal(self) -> bool:
+        return died_by_signal(self.exit_code)
+
+    @property
+    def cause(self) -> str:
+        """What ended a trial that gave no answer."""
+        if self.exit_code is None:
+            return "no token in all its time"
+        return (
+            describe_exit(self.exit_code)
+            if self.died_by_signal
+            else self.words or describe_exit(self.exit_code)
+        )
+
+
+def time_limit(path: Path) -> float:
+    """Seconds that a trial may take."""
+    return _SECONDS + path.stat().st_size / _BYTES_PER_SECOND
+
+
+def decode_in_child(trial: Trial) -> Outcome:
+    """Load the file and decode a few tokens in a process of its own. Raises OSError for a file that is gone."""
+    limit = time_limit(Path(trial.path))
+    # Nothing is ever written: the child ends when the pipe does, so also when this process is killed.
+    reader, writer = os.pipe()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "localspec.llama.first_decode", json.dumps(asdict(trial))],
+            stdin=reader,
+            capture_output=True,
+            timeout=limit,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Outcome(None, None, False, "")
+    finally:
+        os.close(reader)
+        os.close(writer)
+    try:
+        answer = json.loads(done.stdout.decode("utf-8", "replace").strip().rpartition("\n")[2])
+    except ValueError:
+        return Outcome(done.returncode, None, False, _last_words(done.stderr))
+    error = getattr(errors, answer["kind"])(answer["error"], hint=answer["hint"]) if answer else None
+    return Outcome(done.returncode, error, True, "")
+
+
+def died_by_signal(exit_code: int | None) -> bool:
+    return exit_code is not None and (exit_code < 0 or exit_code >= _CRASHED_ON_WINDOWS)
+
+
+def describe_exit(exit_code: int) -> str:
+    """An exit code in words: a negative one is a signal on POSIX."""
+    if exit_code >= _CRASHED_ON_WINDOWS:
+        return f"exception {exit_code:#x}"
+    if exit_code >= 0:
+        return f"exit code {exit_code}"
+    try:
+        name = signal.Signals(-exit_code).name
+    except ValueError:
+        return f"signal {-exit_code}"
+    return f"{name}, out of memory perhaps" if name == "SIGKILL" else name
+
+
+def _last_words(stderr: bytes) -> str:
+    """What llama.cpp said when it gave up, or Python."""
+    text = stderr.decode("utf-8", "replace").strip()
+    if found := re.search(r"^error: (.+)", text, re.MULTILINE):
+        return found[1].removeprefix("llama.cpp aborted: ").rstrip(".")
+    return text.rpartition("\n")[2]

@@ -1,0 +1,140 @@
+"""A build that dies is found out in a child process: it is used without what kills it, or refused in a sentence."""
+
+import os
+import subprocess
+import sys
+from signal import SIGILL, SIGSEGV
+
+import pytest
+
+from localspec import demo
+from localspec.errors import BackendFailure, BadModelFile
+from localspec.health import check
+from localspec.health.check import Health, health
+from localspec.health.trial import Outcome, Trial, decode_in_child
+from localspec.models import trust
+from tests.health.broken import install
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="dies by signals")
+
+WITH_EXTRA_BUFFERS = "params.use_extra_bufts"
+
+
+@pytest.fixture(autouse=True)
+def unknown(tmp_path, monkeypatch):
+    """Nothing is known about the installed build."""
+    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(check, "_known", None)
+
+
+@pytest.fixture
+def broken(tmp_path, monkeypatch):
+    """broken(SIGILL, while_importing=True): that installation is what child processes find."""
+
+    def make(signal, **how):
+        folder = install(tmp_path / "site", signal, **how)
+        monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+
+    return make
+
+
+def localspec(*arguments):
+    command = [sys.executable, "-m", "localspec", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def answer(*pair):
+    return localspec("run", "Hello", "--max-tokens", "5", "--threads", "1", *(pair or ("--pair", "demo")))
+
+
+def test_a_build_that_dies_with_extra_buffers_answers_without_them_and_says_so_once(broken, tiny_gguf):
+    """No process uses them: the trial of files that are new here, the memory child, the one that answers."""
+    broken(SIGSEGV, dies_if=WITH_EXTRA_BUFFERS)
+    pair = ("--target", str(tiny_gguf(layers=3)), "--draft", str(tiny_gguf(layers=1)))
+    first, second = answer(*pair), answer(*pair)
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr
+    assert first.stdout.strip()
+    assert "dies (SIGSEGV) where it repacks weights" in first.stderr
+    assert "CMAKE_ARGS=" in first.stderr
+    assert "SIGSEGV" not in second.stderr
+
+
+@pytest.mark.parametrize(
+    ("signal", "how", "says", "hint"),
+    [
+        (SIGILL, {"while_importing": True}, "was built for another processor", "build it here: pip install"),
+        (SIGILL, {"dies_if": "True"}, "was built for another processor", "build it here: pip install"),
+        (SIGSEGV, {"dies_if": "True"}, "does not work on this machine", "GGML_NATIVE=off"),
+    ],
+    ids=["while it is loaded", "in its first decode", "with and without"],
+)
+def test_a_build_that_cannot_be_used_ends_in_one_sentence(broken, signal, how, says, hint):
+    broken(signal, **how)
+    done = answer()
+    assert (done.returncode, done.stdout) == (1, "")
+    error, *rest = done.stderr.splitlines()
+    assert error.startswith("error: the installed llama.cpp")
+    assert says in error
+    assert signal.name in error
+    assert hint in rest[0]
+    assert len(rest) == 1
+
+
+def test_what_is_known_is_not_tried_again(monkeypatch):
+    monkeypatch.setattr(check, "decode_in_child", lambda _: Outcome(0, None, True, ""))
+    assert health() == Health()
+    monkeypatch.setattr(check, "_known", None)
+    monkeypatch.setattr(check, "decode_in_child", lambda _: pytest.fail("tried again"))
+    assert health() == Health()
+    monkeypatch.setattr(check, "processor", lambda: "another one")
+    monkeypatch.setattr(check, "_known", None)
+    with pytest.raises(pytest.fail.Exception):
+        health()
+
+
+def test_a_build_that_cannot_be_used_is_tried_again_each_time(monkeypatch):
+    """A driver may be repaired without a change to the libraries."""
+    monkeypatch.setattr(check, "decode_in_child", lambda _: Outcome(-SIGSEGV, None, False, ""))
+    with pytest.raises(BackendFailure):
+        health()
+    monkeypatch.setattr(check, "decode_in_child", lambda _: Outcome(0, None, True, ""))
+    assert health() == Health()
+
+
+def test_a_damaged_memory_of_the_check_is_none(monkeypatch):
+    monkeypatch.setattr(check, "decode_in_child", lambda _: Outcome(0, None, True, ""))
+    health()
+    check._file().write_text('{"extra')
+    monkeypatch.setattr(check, "_known", None)
+    assert health() == Health()
+
+
+def test_a_child_says_how_it_ended(broken):
+    broken(SIGSEGV, dies_if=WITH_EXTRA_BUFFERS)
+    dead = decode_in_child(Trial(str(demo.target_path()), gpu_layers=0))
+    assert (dead.died_by_signal, dead.cause, dead.passed) == (True, "SIGSEGV", False)
+    alive = decode_in_child(Trial(str(demo.target_path()), gpu_layers=0, extra_buffers=False))
+    assert (alive.exit_code, alive.passed) == (0, True)
+
+
+def test_a_file_whose_weights_alone_die_when_repacked_switches_the_extra_buffers_off(broken, tiny_gguf):
+    path = tiny_gguf(layers=1)
+    broken(SIGSEGV, dies_if="params.use_extra_bufts and b'demo' not in path")
+    check.assume(Health())
+    trust.ensure_loadable(path, 0)
+    assert health() == Health(extra_buffers=False, died_of="SIGSEGV")
+
+
+def test_where_the_demo_dies_as_well_the_build_is_at_fault_and_not_the_file(broken, tiny_gguf):
+    broken(SIGILL, dies_if="True")
+    check.assume(Health())
+    with pytest.raises(BackendFailure, match="built for another processor"):
+        trust.ensure_loadable(tiny_gguf(layers=1), 0)
+
+
+def test_where_the_demo_decodes_the_file_is_at_fault(broken, tiny_gguf):
+    broken(SIGSEGV, dies_if="b'demo' not in path")
+    check.assume(Health())
+    with pytest.raises(BadModelFile, match="gives up on tiny"):
+        trust.ensure_loadable(tiny_gguf(layers=1), 0)
+    assert health() == Health(), "it dies without them as well"
