@@ -3,6 +3,7 @@
 import pytest
 from driving import Chat
 from localspec.tui.screens.compare import CompareScreen
+from localspec.tui.screens.link import LinkScreen
 from localspec.tui.screens.pairs import PairsScreen
 from localspec.tui.screens.sessions import SessionsScreen
 from scripted_engine import Gate, Pace
@@ -120,6 +121,15 @@ def test_the_list_of_conversations(draw, tmp_path):
         await chat.pilot.press("ctrl+s")
         await chat.until(lambda: isinstance(chat.app.screen, SessionsScreen))
         await chat.until(lambda: chat.app.screen.query_one("DataTable").row_count == 3)
+
+    draw(steps)
+
+
+@SIZES
+def test_a_link(draw):
+    async def steps(chat):
+        await chat.ask("exact Read [the paper](https://arxiv.org/abs/2211.17192).")
+        await chat.app.push_screen(LinkScreen("https://arxiv.org/abs/2211.17192"))
 
     draw(steps)
 

@@ -8,7 +8,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.message import Message as TextualMessage
 from textual.screen import Screen
-from textual.widgets import OptionList, TextArea
+from textual.widgets import Markdown, OptionList, TextArea
 
 from localspec.errors import LocalspecError
 
@@ -22,6 +22,7 @@ from ..widgets.meter import Meter, split
 from ..widgets.prompt import Prompt
 from ..widgets.reply_view import ReplyView
 from ..widgets.transcript import Earlier, Remark, Transcript
+from .link import LinkScreen
 
 if TYPE_CHECKING:
     from ..app import ChatApp
@@ -206,6 +207,10 @@ class ChatScreen(Screen[None]):
             await self.run_command(command.name)
         else:
             self.prompt.replace_text(f"/{command.name} ")
+
+    @on(Markdown.LinkClicked)
+    def _show_link(self, event: Markdown.LinkClicked) -> None:
+        self.app.push_screen(LinkScreen(event.href))
 
     def close_completion(self) -> None:
         self.query_one(Completion).close()

@@ -8,6 +8,9 @@ class Segment(Markdown):
 
     asleep = False
 
+    def __init__(self, source: str | None = None) -> None:
+        super().__init__(source, open_links=False)  # the chat screen asks first
+
     def sleep(self) -> None:
         """Hide the blocks; only for a segment that is laid out and will not be appended to."""
         if self.asleep or not self.outer_size.height:
