@@ -22,6 +22,7 @@ COMMAND: Final = (
     "localspec.engine",
 )  # -P: never import from the working directory
 CLOSE_SECONDS: Final = 0.8
+KILL_SECONDS: Final = 5.0  # a process stuck in a driver may outlive its kill
 LAST_WORDS: Final = 3  # lines of stderr that explain a death
 
 
@@ -29,7 +30,7 @@ class Engine(Protocol):
     """What the terminal UI needs of an engine, wherever it runs."""
 
     def start(self) -> None:
-        """Begin; a running engine is ended first."""
+        """Begin; a running engine is ended. Never waits for that."""
 
     def send(self, request: Request) -> None:
         """Queue a request."""
@@ -52,9 +53,11 @@ class EngineProcess:
         self._connection: _Connection | None = None
 
     def start(self) -> None:
-        """Start the process, or end it and start anew. Raises EngineDied when it cannot be started."""
-        self.close()
-        self._connection = _Connection(self._command)
+        """Start a process, and end the one before: requests wait for that, so that its memory is free by then.
+
+        Raises EngineDied when none can be started; the one before then goes on.
+        """
+        self._connection = _Connection(self._command, self._connection)
 
     def send(self, request: Request) -> None:
         assert self._connection is not None, "start() comes first"
@@ -80,18 +83,23 @@ class EngineProcess:
         """Ask the process to quit, and kill it when it does not within a second."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            connection.close()
+            connection.quit()
+            connection.wait_for_end(CLOSE_SECONDS)
 
 
 class _Connection:
     """One process with its pipes; three threads keep every pipe moving."""
 
-    def __init__(self, command: Sequence[str]) -> None:
+    def __init__(self, command: Sequence[str], before: "_Connection | None") -> None:
+        """`before` is told to quit; the new process is sent nothing until that one is gone."""
         self.inbox: deque[Report] = deque()
         self.outbox: queue.SimpleQueue[Request] = queue.SimpleQueue()
         self._last_words: deque[str] = deque(maxlen=40)
         self._closing = False
         self.process = _spawn(command)
+        self._before = before
+        if before is not None:
+            before.quit()
         threads = {"reader": self._read, "writer": self._write, "stderr": self._listen_to_stderr}
         self._threads = [
             threading.Thread(target=target, name=f"engine-{name}", daemon=True)
@@ -100,14 +108,22 @@ class _Connection:
         for thread in self._threads:
             thread.start()
 
-    def close(self) -> None:
+    def quit(self) -> None:
+        """Ask the process to end; its end is not reported."""
         self._closing = True
         self.outbox.put(Quit())
+
+    def wait_for_end(self, patience_seconds: float) -> None:
+        """Return when the process and the one before it are gone; they are killed when they take longer."""
         try:
-            self.process.wait(CLOSE_SECONDS)
+            self.process.wait(patience_seconds)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            self.process.wait()
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(KILL_SECONDS)
+        before, self._before = self._before, None
+        if before is not None:
+            before.wait_for_end(0)
 
     def _read(self) -> None:
         """Every end of the stream becomes a report, so that the UI learns of it in order."""
@@ -132,6 +148,9 @@ class _Connection:
 
     def _write(self) -> None:
         sink = _pipe(self.process.stdin)
+        if (before := self._before) is not None:
+            before.wait_for_end(CLOSE_SECONDS)
+            self._before = None
         # A broken pipe is reported by the reader, which sees the end of the process.
         with suppress(OSError):
             request = None

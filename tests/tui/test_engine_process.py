@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import deque
 from pathlib import Path
@@ -197,6 +198,40 @@ def test_closing_ends_an_engine_that_hangs_in_a_prefill_within_a_second(engine):
     engine.close()
     assert time.monotonic() - began < 1.0
     assert gone(pid)
+
+
+def test_an_engine_that_will_not_end_keeps_nobody_waiting_and_nothing_is_loaded_beside_it(engine, monkeypatch):
+    """As a process that is stuck in a driver: neither Quit nor a kill ends it."""
+    collect(engine, Hello)
+    stuck, free = engine._connection.process, threading.Event()
+    wait = stuck.wait
+
+    def wait_in_vain(timeout=None):
+        if not free.wait(timeout):
+            raise subprocess.TimeoutExpired(stuck.args, timeout)
+        return wait()
+
+    monkeypatch.setattr(stuck, "kill", lambda: None)
+    monkeypatch.setattr(stuck, "wait", wait_in_vain)
+    starting = threading.Thread(target=engine.start, daemon=True)
+    starting.start()
+    starting.join(15)
+    try:
+        assert not starting.is_alive()
+        engine.send(Load())
+        collect(engine, Hello)
+        assert engine._connection.outbox.qsize() == 1
+    finally:
+        free.set()
+    collect(engine, Ready)
+
+
+def test_an_engine_goes_on_when_no_other_can_be_started(engine):
+    engine._command = ("/nonexistent/python",)
+    with pytest.raises(EngineDied):
+        engine.start()
+    engine.send(ask("exact still here"))
+    assert collect(engine, Finished)[-1].reply.text == "still here"
 
 
 def test_an_engine_does_not_survive_a_client_that_is_killed():
