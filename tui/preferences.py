@@ -1,7 +1,8 @@
 """What the person at the terminal chose and wants to find again: kept beside the conversations, not in config.toml."""
 
 import json
-from dataclasses import asdict, dataclass, fields
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 
@@ -27,12 +28,19 @@ def load(path: Path) -> Preferences:
     """Preferences from a file; what is missing or damaged there is as if never chosen."""
     try:
         values = json.loads(path.read_text("utf-8"))
-        known = {field.name: values[field.name] for field in fields(Preferences) if field.name in values}
-        if "tokens" in known:
-            known["tokens"] = TokenStyle(known["tokens"])
-        return Preferences(**known)
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, RecursionError):
+        values = None
+    if not isinstance(values, dict):
         return Preferences()
+    chosen = asdict(Preferences())
+    for name, default in chosen.items():
+        with suppress(KeyError, ValueError):
+            value = values[name]
+            if isinstance(default, TokenStyle):
+                value = TokenStyle(value)
+            if type(value) is type(default):
+                chosen[name] = value
+    return Preferences(**chosen)
 
 
 def save(path: Path, preferences: Preferences) -> None:

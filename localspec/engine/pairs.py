@@ -54,7 +54,7 @@ def pull(name: str, send: Send, cancelled: Cancelled) -> None:
 
 def measured_speedups() -> dict[str, float]:
     """By pair, how much faster than plain it was here; damaged entries are as if never measured."""
-    with suppress(OSError, ValueError, TypeError, AttributeError):
+    with suppress(OSError, ValueError, TypeError, AttributeError, RecursionError, OverflowError):
         values = json.loads(_speedups_file().read_text("utf-8"))
         return {str(name): float(value) for name, value in values.items()}
     return {}

@@ -19,7 +19,7 @@ def test_speedups_are_kept_by_pair_and_damage_is_as_if_never_measured():
     pairs.remember_speedup("demo", 1.2345)
     pairs.remember_speedup("other", 2)
     assert pairs.measured_speedups() == {"demo": 1.234, "other": 2.0}
-    for damaged in ("[", "[1]", '{"demo": [1]}', "7"):
+    for damaged in ("[", "[1]", '{"demo": [1]}', "7", "[" * 100_000, '{"demo": 1%s}' % ("0" * 400)):
         (settings.data_dir() / "speedups.json").write_text(damaged)
         assert pairs.measured_speedups() == {}
 

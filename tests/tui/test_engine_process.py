@@ -200,7 +200,9 @@ def test_closing_ends_an_engine_that_hangs_in_a_prefill_within_a_second(engine):
     assert gone(pid)
 
 
-def test_an_engine_that_will_not_end_keeps_nobody_waiting_and_nothing_is_loaded_beside_it(engine, monkeypatch):
+def test_an_engine_that_will_not_end_keeps_nobody_waiting_and_nothing_is_loaded_beside_it(
+    engine, monkeypatch
+):
     """As a process that is stuck in a driver: neither Quit nor a kill ends it."""
     collect(engine, Hello)
     stuck, free = engine._connection.process, threading.Event()

@@ -8,9 +8,10 @@ import threading
 import time
 
 import pytest
-from driving import running
+from driving import Chat, running
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from localspec.tui.preferences import TokenStyle
 from localspec.tui.prompt_history import LIMIT, PromptHistory
 
 from localspec.tui import preferences
@@ -98,6 +99,26 @@ async def test_what_was_chosen_just_before_leaving_is_remembered(tmp_path, monke
         await chat.pilot.press("f2")
         await chat.pilot.press("f2", "ctrl+q")
     assert preferences.load(tmp_path / "chat.json").tokens == "off"
+
+
+@pytest.mark.parametrize("wrong", [["x"], {"a": "b"}, 5, None, True, "\x1b", 1.5])
+async def test_a_choice_of_the_wrong_type_costs_that_choice_and_nothing_else(tmp_path, wrong):
+    for name in ("theme", "tokens", "inspector"):
+        chosen = {"theme": "nord", "tokens": "strong", "inspector": True} | {name: wrong}
+        (tmp_path / "chat.json").write_text(json.dumps(chosen), "utf-8")
+        app = Chat(tmp_path).app
+        if name != "theme":
+            assert app.theme == "nord"
+        if name != "tokens":
+            assert app.preferences.tokens is TokenStyle.STRONG
+        if name != "inspector":
+            assert app.preferences.inspector
+
+
+@pytest.mark.parametrize("content", [b"[1]", b"null", b"{", b"\xff", NESTED, b'{"theme": 1e999}'])
+def test_a_file_of_choices_that_is_none_is_as_if_nothing_was_chosen(tmp_path, content):
+    (tmp_path / "chat.json").write_bytes(content)
+    assert preferences.load(tmp_path / "chat.json") == preferences.Preferences()
 
 
 async def test_the_choice_of_theme_and_token_style_is_remembered(tmp_path):
