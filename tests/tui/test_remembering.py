@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+import subprocess
 import sys
 import threading
 import time
@@ -55,6 +56,55 @@ def test_only_the_newest_prompts_are_recalled(tmp_path):
     path = tmp_path / "prompts.jsonl"
     path.write_text("".join(json.dumps(f"p{n}") + "\n" for n in range(LIMIT + 5)), "utf-8")
     assert PromptHistory.load(path).entries == [f"p{n}" for n in range(5, LIMIT + 5)]
+
+
+def test_the_file_of_prompts_does_not_grow_without_end(tmp_path, monkeypatch):
+    monkeypatch.setattr("localspec.tui.prompt_history.MOST_LINES", 12)
+    monkeypatch.setattr("localspec.tui.prompt_history.LIMIT", 5)
+    path = tmp_path / "prompts.jsonl"
+    for start in (0, 10, 20):
+        history = PromptHistory.load(path)
+        for n in range(start, start + 10):
+            history.add(f"p{n}")
+            assert path.read_bytes().count(b"\n") <= 12
+    assert PromptHistory.load(path).entries == [f"p{n}" for n in range(25, 30)]
+    assert os.listdir(tmp_path) == ["prompts.jsonl"]
+
+
+ADD = """
+import sys
+from pathlib import Path
+from localspec.tui import prompt_history
+prompt_history.MOST_LINES = prompt_history.LIMIT = 40
+history = prompt_history.PromptHistory.load(Path(sys.argv[1]))
+for n in range(100):
+    history.add(f"{sys.argv[2]} {n}")
+"""
+
+
+def test_chats_that_write_the_file_anew_lose_no_prompt_of_each_other(tmp_path):
+    path = tmp_path / "prompts.jsonl"
+    chats = [subprocess.Popen([sys.executable, "-c", ADD, str(path), name]) for name in "ab"]
+    assert [chat.wait() for chat in chats] == [0, 0]
+    lines = path.read_text("utf-8").splitlines()
+    for name in "ab":
+        numbers = [int(json.loads(line).split()[1]) for line in lines if line.startswith(f'"{name}')]
+        assert numbers == list(range(100 - len(numbers), 100))
+
+
+def test_prompts_that_are_forgotten_are_gone_from_the_file(tmp_path):
+    path = written(tmp_path)
+    path.write_bytes(path.read_bytes() + b'"torn pro\n')
+    history = PromptHistory.load(path)
+    history.forget({"one", "漢字 🙂", "unknown"})
+    assert history.entries == PromptHistory.load(path).entries == ["zwei\n drei"]
+    assert b"torn" not in path.read_bytes()
+    assert history.older("") == "zwei\n drei"
+
+
+def test_forgetting_before_anything_was_typed_makes_no_file(tmp_path):
+    PromptHistory.load(tmp_path / "prompts.jsonl").forget({"one"})
+    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX permission bits")
