@@ -1,15 +1,16 @@
 """Conversations on disk: one append-only file of JSON lines each, readable by its owner only.
 
-A line is written whole and synced before anything shows it as finished. A line cut short by a crash loses that line
-and nothing else; a file that cannot be read is named and left alone. Whoever has a conversation open holds its lock,
-because two writers would each say how many of the other's messages still count.
+A line is written whole and synced before anything shows it as finished. A line that makes no sense, cut short by a
+crash or written by another version, loses itself and nothing else; a file without a head is named and left alone.
+Whoever has a conversation open holds its lock, because two writers would each say how many of the other's messages
+still count.
 """
 
 import math
 import secrets
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +21,7 @@ from localspec.locks import FileLock
 
 VERSION: Final = 1
 TITLE_LENGTH: Final = 60
+LATEST: Final = 2.0**40  # seconds since 1970; a later time is damage
 
 
 class BrokenConversation(LocalspecError):
@@ -56,6 +58,19 @@ class Message:
     reasoning_tokens: int = 0
     outcome: str = ""  # of a reply: stop, length, cancelled, or died with the engine
     numbers: Numbers | None = None
+    versions: tuple[
+        "Message", ...
+    ] = ()  # of a reply that was generated again: all of them, in the order they came
+    version: int = 0  # which of them this is
+
+    def replaced_by(self, message: "Message") -> "Message":
+        """A newer version of this reply, which keeps the older ones."""
+        versions = (*(self.versions or (self,)), message)
+        return replace(message, versions=versions, version=len(versions) - 1)
+
+    def in_version(self, version: int) -> "Message":
+        """That version of this reply, which keeps the others. Raises IndexError."""
+        return replace(self.versions[version], versions=self.versions, version=version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +82,8 @@ class Conversation:
     pair: str
     system: str
     messages: tuple[Message, ...] = ()
-    lost_lines: int = 0  # lines that a crash cut short
+    talked: float = 0.0  # seconds since 1970: when something was last said in it
+    lost_lines: int = 0  # lines that make no sense, and were left out
 
     @property
     def name(self) -> str:
@@ -83,7 +99,7 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Every conversation in a folder, newest first, and the files that could not be read with the reason."""
+    """Every conversation in a folder, the one last talked in first, and why which files could not be read."""
 
     conversations: tuple[Conversation, ...]
     broken: tuple[tuple[Path, str], ...] = ()
@@ -105,9 +121,20 @@ class Journal:
         return cls(folder / f"{stamp}-{secrets.token_hex(2)}.jsonl", pair, system)
 
     def add(self, message: Message) -> None:
-        """Write a message. Returns when it is on the disk. Raises OSError."""
-        compact = {name: value for name, value in asdict(message).items() if value not in ("", 0, None)}
-        self._append([{"type": "message", "at": time.time(), **compact}])
+        """Write a message with its versions. Returns when it is on the disk. Raises OSError."""
+        first, *others = message.versions or (message,)
+        records = [_record("message", first), *(_record("version", other, back=1) for other in others)]
+        if message.version < len(others):
+            records.append(_choice(message.version, back=1))
+        self._append(records)
+
+    def add_version(self, message: Message, back: int) -> None:
+        """Write another version of a reply, `back` messages from the end; from here on it counts. Raises OSError."""
+        self._append([_record("version", message, back=back)])
+
+    def choose(self, version: int, back: int) -> None:
+        """From here on that version of the reply that is `back` messages from the end counts. Raises OSError."""
+        self._append([_choice(version, back)])
 
     def keep(self, count: int) -> None:
         """From here on only the first `count` messages belong to the conversation; the others stay in the file."""
@@ -129,6 +156,16 @@ class Journal:
         head = {"type": "conversation", "version": VERSION, "created": time.time(), **described}
         append_json_lines(self.path, records, head=head)
         self._written = described
+
+
+def _record(kind: str, message: Message, **more: object) -> dict[str, object]:
+    values = asdict(replace(message, versions=(), version=0))
+    compact = {name: value for name, value in values.items() if value not in ("", 0, None, ())}
+    return {"type": kind, "at": time.time(), **more, **compact}
+
+
+def _choice(version: int, back: int) -> dict[str, object]:
+    return {"type": "choose", "version": version, "back": back}
 
 
 def resume(path: Path) -> tuple[Journal, Conversation]:
@@ -183,83 +220,142 @@ def read(path: Path) -> Conversation:
         if not math.isfinite(created):
             raise ValueError("created")
         start = Conversation(
-            path,
-            created,
-            str(records[0]["pair"]),
-            str(records[0]["system"]),
-            lost_lines=lost,
+            path, created, str(records[0]["pair"]), str(records[0]["system"]), talked=created, lost_lines=lost
         )
-        return _replay(start, records[1:])
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise BrokenConversation(
-            f"{path.name} holds a line that makes no sense: {error}", hint="it was left as it is"
+            f"{path.name} begins with a line that makes no sense: {error}", hint="it was left as it is"
         ) from error
+    return _replay(start, records[1:])
 
 
 def _replay(conversation: Conversation, records: Iterable[dict[str, Any]]) -> Conversation:
     messages: list[Message] = []
     for record in records:
-        match record["type"]:
-            case "message":
-                messages.append(_message(record))
-            case "keep":
-                del messages[max(0, int(record["count"])) :]
-            case "settings":
-                conversation = replace(conversation, pair=str(record["pair"]), system=str(record["system"]))
-            case unknown:
-                raise ValueError(f"type {unknown!r}")
+        try:
+            conversation = _take(record, messages, conversation)
+        except (KeyError, IndexError, TypeError, ValueError, OverflowError):
+            conversation = replace(conversation, lost_lines=conversation.lost_lines + 1)
     return replace(conversation, messages=tuple(messages))
 
 
+def _take(record: dict[str, Any], messages: list[Message], conversation: Conversation) -> Conversation:
+    """Do to the messages what a record says; the conversation as it is then. Raises what _replay catches."""
+    match record["type"]:
+        case "message":
+            messages.append(_message(record))
+        case "version":
+            index = _reply_index(record, messages)
+            messages[index] = messages[index].replaced_by(_message(record))
+        case "choose":
+            index = _reply_index(record, messages)
+            messages[index] = messages[index].in_version(_natural(record["version"]))
+        case "keep":
+            del messages[max(0, int(record["count"])) :]
+        case "settings":
+            return replace(conversation, pair=str(record["pair"]), system=str(record["system"]))
+        case unknown:
+            raise ValueError(f"type {unknown!r}")
+    at = record.get("at", 0.0)
+    said = isinstance(at, int | float) and conversation.talked < at < LATEST
+    return replace(conversation, talked=float(at)) if said else conversation
+
+
+def _reply_index(record: dict[str, Any], messages: list[Message]) -> int:
+    index = len(messages) - _natural(record["back"])
+    if messages[_natural(index)].role != "assistant":
+        raise ValueError("only replies have versions")
+    return index
+
+
+def _natural(value: object) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} is no natural number")
+    return value
+
+
+_FIELDS: Final = frozenset(field.name for field in fields(Message)) - {"numbers", "versions", "version"}
+
+
 def _message(record: dict[str, Any]) -> Message:
-    values = {name: value for name, value in record.items() if name not in ("type", "at")}
-    numbers = values.pop("numbers", None)
+    values = {name: record[name] for name in _FIELDS & record.keys()}
     message = Message(role=values.pop("role"), content=values.pop("content", ""), **values)
-    texts = (message.role, message.content, message.reasoning, message.outcome)
-    if not all(isinstance(text, str) for text in texts) or type(message.reasoning_tokens) is not int:
-        raise TypeError("a message with a value of the wrong type")
-    return replace(message, numbers=_numbers(numbers)) if numbers else message
+    texts = (message.content, message.reasoning, message.outcome)
+    if message.role not in ("user", "assistant") or not all(isinstance(text, str) for text in texts):
+        raise TypeError("a message with a text that is none")
+    if type(message.reasoning_tokens) is not int:
+        raise TypeError("a message with a number that is none")
+    return replace(message, numbers=_numbers(record.get("numbers")))
 
 
-def _numbers(values: dict[str, Any]) -> Numbers:
-    numbers = Numbers(**values)
-    known = {**asdict(numbers), "speedup": numbers.speedup or 0}
-    if not all(type(value) in (int, float) for value in known.values()):
-        raise TypeError("a number that is none")
-    return numbers
+def _numbers(values: Any) -> Numbers | None:  # noqa: ANN401 - whatever the file has
+    """The numbers of a reply; None where one is no number, which is no reason to lose the text."""
+    known = {field.name for field in fields(Numbers)}
+    try:
+        numbers = Numbers(**{name: value for name, value in dict(values).items() if name in known})
+        whole = all(
+            math.isfinite(value) for value in asdict(replace(numbers, speedup=numbers.speedup or 0)).values()
+        )
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return numbers if whole else None
 
 
 def listing(folder: Path) -> Listing:
     """Every conversation in the folder; a file that is broken is named and skipped."""
+    return _read_all(folder.glob("*.jsonl"))
+
+
+def _read_all(paths: Iterable[Path]) -> Listing:
     found: list[Conversation] = []
     broken: list[tuple[Path, str]] = []
-    for path in sorted(folder.glob("*.jsonl"), reverse=True):
+    for path in sorted(paths, reverse=True):
         try:
             found.append(read(path))
         except BrokenConversation as error:
             broken.append((path, str(error)))
+    found.sort(key=lambda conversation: conversation.talked, reverse=True)
     return Listing(tuple(found), tuple(broken))
 
 
 def find(folder: Path, name: str) -> Conversation:
-    """A conversation by its name or the beginning of one; "" is the newest. Raises BrokenConversation."""
-    paths = sorted(folder.glob("*.jsonl"), reverse=True)
-    matching = [path for path in paths if path.stem.startswith(name)]
-    if not matching:
-        raise BrokenConversation(
-            f"there is no conversation called {name}" if name else "there is no conversation to resume",
-            hint="Ctrl+S in `localspec chat` lists them",
-        )
-    return read(matching[0])
+    """A conversation by its name or the beginning of one; of several, and with "", the one last talked in.
+
+    Raises BrokenConversation.
+    """
+    matching = [path for path in folder.glob("*.jsonl") if path.stem.startswith(name)]
+    found = _read_all(matching).conversations
+    if found:
+        return found[0]
+    if matching:
+        return read(max(matching))  # says what is wrong with it
+    raise BrokenConversation(
+        f"there is no conversation called {name}" if name else "there is no conversation to resume",
+        hint="Ctrl+S in `localspec chat` lists them",
+    )
 
 
-def delete(conversation: Conversation) -> None:
-    """Remove the file of a conversation. Raises ConversationInUse, OSError."""
+def delete(conversation: Conversation, forget: Callable[[Collection[str]], object]) -> None:
+    """Have everything forgotten that the person ever wrote there, then remove the file.
+
+    Raises ConversationInUse, OSError; the conversation is still there then.
+    """
     lock = _held(conversation.path)
     try:
+        forget(_written_by_the_person(conversation.path))
         conversation.path.unlink(missing_ok=True)
     finally:
         lock.release()
+
+
+def _written_by_the_person(path: Path) -> frozenset[str]:
+    """Every question in the file, also those that were changed or taken back."""
+    try:
+        values, _damaged = read_json_lines(path)
+    except FileNotFoundError:
+        return frozenset()
+    questions = (value for value in values if isinstance(value, dict) and value.get("role") == "user")
+    return frozenset(text for value in questions if isinstance(text := value.get("content"), str))
 
 
 def to_markdown(conversation: Conversation) -> str:

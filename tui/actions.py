@@ -10,6 +10,7 @@ from . import exporting
 from .code_blocks import last_code_block
 from .dialogue import Dialogue
 from .preferences import TokenStyle
+from .widgets.reply_view import version_before
 
 if TYPE_CHECKING:
     from .screens.chat import ChatScreen
@@ -20,8 +21,7 @@ async def stop(screen: "ChatScreen", _argument: str) -> None:
     if screen.prompt.completing:
         screen.close_completion()
     elif screen.editing is not None:
-        screen.editing = None
-        screen.prompt.clear()
+        screen.end_editing()
         screen.refresh_state()
     elif screen.app.conductor.busy:
         screen.app.conductor.stop()
@@ -36,13 +36,28 @@ async def new(screen: "ChatScreen", _argument: str) -> None:
 
 
 async def retry(screen: "ChatScreen", _argument: str) -> None:
-    index = screen.dialogue.last_question
     if _busy(screen):
         return
-    if index is None:
+    if screen.dialogue.last_question is None:
         screen.notify("There is no message to answer yet.")
         return
-    await screen.exchange.ask_again(index)
+    screen.end_editing()
+    await screen.exchange.ask_again()
+
+
+async def version(screen: "ChatScreen", argument: str) -> None:
+    reply = screen.dialogue.reply
+    if _busy(screen):
+        return
+    if reply is None or not reply.versions:
+        screen.notify("The last reply has one version; ^r makes another.")
+        return
+    try:
+        wanted = _whole(1, len(reply.versions))(argument) - 1 if argument else version_before(reply)
+    except ValueError as error:
+        screen.notify(f"/version takes {error}.", severity="warning")
+        return
+    await screen.exchange.choose(len(screen.dialogue.messages) - 1, wanted)
 
 
 async def edit(screen: "ChatScreen", _argument: str) -> None:
@@ -52,8 +67,7 @@ async def edit(screen: "ChatScreen", _argument: str) -> None:
     if index is None:
         screen.notify("There is no message to change yet.")
         return
-    screen.editing = index
-    screen.prompt.replace_text(screen.dialogue.messages[index].content)
+    screen.begin_editing(index)
     screen.prompt.focus()
     screen.refresh_state()
 
@@ -147,14 +161,12 @@ async def max_tokens(screen: "ChatScreen", argument: str) -> None:
 
 
 async def compare(screen: "ChatScreen", _argument: str) -> None:
-    index = screen.dialogue.last_question
     if _busy(screen):
         return
-    if index is None:
+    if screen.dialogue.last_question is None:
         screen.notify("Ask something first: /compare runs the last message again.")
         return
-    upto = Dialogue(screen.dialogue.journal, screen.dialogue.messages[: index + 1])
-    screen.app.conductor.compare(upto.turns())
+    screen.app.conductor.compare(screen.dialogue.turns())
     screen.refresh_state()
 
 
@@ -189,7 +201,10 @@ async def load(screen: "ChatScreen", argument: str) -> None:
             await screen.run_command("load", conversation.name)
 
     await screen.app.push_screen(
-        SessionsScreen(screen.app.conversations, screen.dialogue.journal.path), chosen
+        SessionsScreen(
+            screen.app.conversations, screen.dialogue.journal.path, screen.app.prompt_history.forget
+        ),
+        chosen,
     )
 
 
@@ -198,10 +213,6 @@ async def open_conversation(screen: "ChatScreen", conversation: conversations.Co
     if conversation.path == screen.dialogue.journal.path:
         return
     await screen.open_dialogue(Dialogue.resume(conversation.path))
-    if conversation.lost_lines:
-        await screen.remark(
-            f"{conversation.lost_lines} line(s) of {conversation.path.name} were cut short by a crash."
-        )
 
 
 async def export(screen: "ChatScreen", argument: str) -> None:

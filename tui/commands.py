@@ -41,7 +41,10 @@ class Command:
 COMMANDS: Final = (
     Command("stop", "chat", "Stop the reply and keep its text", actions.stop, "escape", footer="stop"),
     Command("new", "chat", "Start a new conversation", actions.new, "ctrl+n", footer="new"),
-    Command("retry", "chat", "Generate the last reply again", actions.retry, "ctrl+r", footer="retry"),
+    Command(
+        "retry", "chat", "Generate another reply; this one is kept", actions.retry, "ctrl+r", footer="retry"
+    ),
+    Command("version", "chat", "Show another version of the last reply", actions.version, "f5", "[N]"),
     Command("edit", "chat", "Change the last message and ask again", actions.edit, "f8"),
     Command(
         "system",

@@ -17,6 +17,7 @@ class Dialogue:
 
     journal: Journal
     messages: list[Message] = field(default_factory=list)
+    lost_lines: int = 0  # of the file, when it was read
     # Two writers in two threads could swap lines.
     _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -32,18 +33,36 @@ class Dialogue:
     @classmethod
     def going_on(cls, journal: Journal, conversation: Conversation) -> "Dialogue":
         """Go on with a conversation that is held."""
-        return cls(journal, list(conversation.messages))
+        return cls(journal, list(conversation.messages), conversation.lost_lines)
 
     def close(self) -> None:
         """Let others open the conversation."""
         self.journal.close()
 
     async def add(self, message: Message) -> None:
-        """Save a message, then hold it. Raises OSError, and holds it all the same."""
+        """Save a message, then hold it; a reply to what has one already becomes its newest version.
+
+        Raises OSError, and holds it all the same.
+        """
+        earlier = self.reply
+        if earlier is not None and message.role == "assistant":
+            try:
+                await self._write(lambda: self.journal.add_version(message, back=1))
+            finally:
+                self.messages[-1] = earlier.replaced_by(message)
+            return
         try:
             await self._write(lambda: self.journal.add(message))
         finally:
             self.messages.append(message)
+
+    async def choose(self, index: int, version: int) -> None:
+        """Go back to another version of a reply. Raises OSError as `add` does."""
+        back = len(self.messages) - index
+        try:
+            await self._write(lambda: self.journal.choose(version, back))
+        finally:
+            self.messages[index] = self.messages[index].in_version(version)
 
     async def keep(self, count: int) -> None:
         """Drop everything after the first `count` messages. Raises OSError."""
@@ -58,14 +77,20 @@ class Dialogue:
             await asyncio.to_thread(write)
 
     @property
+    def reply(self) -> Message | None:
+        """The reply to the last question, if it has one."""
+        return self.messages[-1] if self.messages and self.messages[-1].role == "assistant" else None
+
+    @property
     def last_question(self) -> int | None:
         """The index of the last message that the person wrote."""
         return next((i for i in reversed(range(len(self.messages))) if self.messages[i].role == "user"), None)
 
     def turns(self) -> tuple[Turn, ...]:
-        """What the engine is asked: the system prompt and the messages."""
+        """What the engine is asked: the system prompt, and the messages up to the last question."""
+        asked = self.messages[: (self.last_question or 0) + 1]
         system = [Turn("system", self.journal.system)] if self.journal.system else []
-        return (*system, *merged(Turn(m.role, m.content) for m in self.messages))
+        return (*system, *merged(Turn(m.role, m.content) for m in asked))
 
 
 def merged(turns: Iterable[Turn]) -> tuple[Turn, ...]:

@@ -1,6 +1,6 @@
 """A question and its reply: put, answered, saved, put again; on the screen and in the conversation's file alike."""
 
-from collections.abc import Iterable
+from collections.abc import Awaitable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -25,19 +25,27 @@ class Exchange:
     def __init__(self, screen: "ChatScreen") -> None:
         self._screen = screen
         self.reply: ReplyView | None = None  # while it is written
-        self._replaced: tuple[Message, ...] = ()  # by it, and by its question if that was changed
+        self._replaced: tuple[Message, ...] = ()  # by a changed question: the old one and its reply
 
     async def ask(self, text: str, instead_of: int | None = None) -> None:
         """Put a question, save it, and begin the reply; `instead_of` is the index of one that it replaces."""
         self._replaced = () if instead_of is None else await self._cut(instead_of)
-        await self._save(Message("user", text))
+        await self._is_saved(self._screen.dialogue.add(Message("user", text)))
         await self._screen.transcript.add(UserMessage(text))
         await self._begin_reply()
 
-    async def ask_again(self, index: int) -> None:
-        """Replace the reply to the question at that index."""
-        self._replaced = await self._cut(index + 1)
+    async def ask_again(self) -> None:
+        """Generate another reply to the last question; an earlier one stays as a version of it."""
+        self._replaced = ()
+        dialogue = self._screen.dialogue
+        await self._screen.transcript.keep(len(dialogue.messages) - (dialogue.reply is not None))
         await self._begin_reply()
+
+    async def choose(self, index: int, version: int) -> None:
+        """Go back to another version of the reply at that index."""
+        dialogue = self._screen.dialogue
+        await self._is_saved(dialogue.choose(index, version))
+        await self._screen.transcript.exchange(index, view_of(dialogue.messages[index]))
 
     async def show(self, turn: LiveTurn) -> None:
         """Draw what has come since the last time."""
@@ -72,10 +80,7 @@ class Exchange:
             return
         message = conductor.turn.message("cancelled")
         if _has_words(message):
-            await self._save(message)
-        elif self._replaces_a_reply:
-            for earlier in self._replaced:
-                await self._save(earlier)
+            await self._is_saved(self._screen.dialogue.add(message))
 
     async def _begin_reply(self) -> None:
         """Generate a reply to the conversation as it stands."""
@@ -94,63 +99,64 @@ class Exchange:
 
     async def _settle(self, view: ReplyView, message: Message) -> None:
         if _has_words(message):
-            saved = await self._save(message)
-            await view.finish(message if saved else replace(message, outcome="unsaved"))
+            dialogue = self._screen.dialogue
+            saved = await self._is_saved(dialogue.add(message))
+            held = dialogue.messages[-1]
+            await view.finish(held if saved else replace(held, outcome="unsaved"))
+            if len(held.versions) == 2:
+                self._screen.notify("The earlier reply is kept: f5 shows it.")
         else:
             await view.remove()
             await self._step_back(message.outcome)
 
     async def _step_back(self, outcome: str) -> None:
         """No word came: all is again as it was before the question, unless another text is in the prompt by now."""
-        screen = self._screen
+        screen, earlier = self._screen, self._screen.dialogue.reply
         told = outcome in EXPLAINED
-        if self._replaces_a_reply:
-            await self._restore(self._replaced)
+        if earlier is not None:
+            await screen.transcript.add(view_of(earlier))
             if not told:
                 await screen.remark("The reply ended without a word.", "The earlier one is back.")
-        elif screen.prompt.text.strip():
-            await screen.remark(*UNANSWERED)
-        else:
+        elif not screen.prompt.text.strip():
             await self._take_back_question()
             if not told:
                 await screen.remark("The reply ended without a word.", "The message is back in the prompt.")
+        elif self._replaced:
+            await self._take_back_change()
+            await screen.remark(
+                "The changed message has no reply; the old one is back.", "Up brings the change."
+            )
+        else:
+            await screen.remark(*UNANSWERED)
 
     async def _take_back_question(self) -> None:
         """The question goes into the prompt; one that it had replaced comes back, and is being changed as before."""
-        screen = self._screen
-        index = len(screen.dialogue.messages) - 1
-        (question,) = await self._cut(index)
-        if self._replaced:
-            await self._restore(self._replaced)
-            screen.editing = index
+        screen, changed = self._screen, bool(self._replaced)
+        question = await self._take_back_change()
+        if changed:
+            screen.begin_editing(len(screen.dialogue.messages) - len(self._replaced))
         screen.prompt.replace_text(question.content)
 
-    @property
-    def _replaces_a_reply(self) -> bool:
-        """Whether the question is an old one that had a reply."""
-        return bool(self._replaced) and self._replaced[0].role == "assistant"
-
-    async def _restore(self, messages: Iterable[Message]) -> None:
-        for message in messages:
-            await self._save(message)
+    async def _take_back_change(self) -> Message:
+        """Drop the last question, which is returned, and bring back what it had replaced."""
+        (question,) = await self._cut(len(self._screen.dialogue.messages) - 1)
+        for message in self._replaced:
+            await self._is_saved(self._screen.dialogue.add(message))
             await self._screen.transcript.add(view_of(message))
+        return question
 
     async def _cut(self, count: int) -> tuple[Message, ...]:
         """Drop the messages after the first `count`, here and in the file; returns them."""
-        screen = self._screen
-        screen.editing = None
-        dropped = tuple(screen.dialogue.messages[count:])
-        try:
-            await screen.dialogue.keep(count)
-        except OSError as error:
-            await screen.remark(f"the conversation could not be saved: {error}", kind="error")
-        await screen.transcript.keep(count)
+        dialogue = self._screen.dialogue
+        dropped = tuple(dialogue.messages[count:])
+        await self._is_saved(dialogue.keep(count))
+        await self._screen.transcript.keep(count)
         return dropped
 
-    async def _save(self, message: Message) -> bool:
-        """Write a message to the conversation's file; tells when that fails."""
+    async def _is_saved(self, saving: Awaitable[None]) -> bool:
+        """Whether the conversation's file took it; tells when it did not."""
         try:
-            await self._screen.dialogue.add(message)
+            await saving
         except OSError as error:
             await self._screen.remark(
                 f"the conversation could not be saved: {error}", "free some space, or /export it", "error"

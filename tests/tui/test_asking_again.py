@@ -1,11 +1,14 @@
 """Asking again: retry, edit, and questions whose reply ended without a word."""
 
 import asyncio
+import itertools
+import re
 import threading
 
 import pytest
 import scripted_engine
-from driving import asked, cannot_start, messages, running
+from driving import asked, cannot_start, footer, messages, running, source
+from localspec.tui.widgets.reply_view import Footer
 from scripted_engine import Gate
 
 from localspec import conversations
@@ -158,6 +161,152 @@ async def test_a_changed_question_without_a_word_of_reply_is_being_changed_again
         await chat.pilot.press("enter")
         await chat.until(lambda: [m.content for m in chat.saved[0].messages] == ["exact better", "better"])
         await chat.until(lambda: messages(chat) == ["exact better", "better"])
+
+
+async def retry(chat):
+    """Generate the last reply again, and wait until it is over."""
+    versions = len(chat.screen.dialogue.reply.versions) or 1
+    await chat.pilot.press("ctrl+r")
+    await chat.until(lambda: len(chat.screen.dialogue.reply.versions) == versions + 1)
+    await chat.until(lambda: chat.replies[-1].has_class("-finished") and not chat.app.conductor.busy)
+
+
+@pytest.fixture
+def numbered(monkeypatch):
+    """Every reply of the engine says how many there were."""
+    count = itertools.count(1)
+    monkeypatch.setattr(scripted_engine, "answer_to", lambda _prompt: (f"reply {next(count)}", ""))
+
+
+def shown(chat):
+    """The last reply on the screen, and which version of how many its footer says it is."""
+    found = re.match(r"‹(\d)/(\d)› · ", footer(chat.replies[-1]))
+    return source(chat.replies[-1]), found and found.groups()
+
+
+async def test_every_version_of_a_reply_stays_and_can_be_gone_on_with(tmp_path, numbered):
+    async with running(tmp_path) as chat:
+        await chat.ask("why?")
+        assert shown(chat) == ("reply 1", None)
+        await retry(chat)
+        assert shown(chat) == ("reply 2", ("2", "2"))
+        assert "f5" in chat.notices[-1]
+        await retry(chat)
+        assert shown(chat) == ("reply 3", ("3", "3"))
+        await chat.pilot.press("f5")
+        await chat.until(lambda: shown(chat) == ("reply 2", ("2", "3")))
+        await chat.type("/version 1")
+        await chat.until(lambda: shown(chat) == ("reply 1", ("1", "3")))
+        await chat.pilot.press("f5")
+        await chat.until(lambda: shown(chat) == ("reply 3", ("3", "3")))
+        await chat.pilot.press("f5")
+        await chat.until(lambda: shown(chat) == ("reply 2", ("2", "3")))
+        await chat.ask("and?")
+        assert [turn.content for turn in asked(chat)[-1].turns] == ["why?", "reply 2", "and?"]
+    async with running(tmp_path, resumed=chat.saved[0]) as chat:
+        assert messages(chat) == ["why?", "reply 2", "and?", "reply 4"]
+        await chat.pilot.click(chat.replies[0].query_one(Footer))
+        await chat.until(lambda: messages(chat) == ["why?", "reply 1", "and?", "reply 4"])
+        await chat.ask("so?")
+        assert [turn.content for turn in asked(chat)[-1].turns][1] == "reply 1"
+
+
+async def test_versions_that_there_are_not_are_said(tmp_path, numbered):
+    async with running(tmp_path) as chat:
+        await chat.pilot.press("f5")
+        await chat.until(lambda: "one version" in chat.notices[-1:][0] if chat.notices else False)
+        await chat.ask("why?")
+        await retry(chat)
+        for wrong in ("0", "3", "x", "-1"):
+            chat.app.clear_notifications()
+            await chat.type(f"/version {wrong}")
+            await chat.until(lambda: "from 1 to 2" in "".join(chat.notices))
+        assert shown(chat) == ("reply 2", ("2", "2"))
+
+
+async def test_an_engine_that_dies_in_a_second_version_leaves_the_first(tmp_path, numbered):
+    gate = Gate()
+    async with running(tmp_path, gate=gate) as chat:
+        await chat.ask("why?")
+        file = chat.screen.dialogue.journal.path
+        before = file.read_bytes()
+        gate.hold_after = 1
+        await chat.pilot.press("ctrl+r")
+        await chat.until(lambda: chat.app.conductor.turn and chat.app.conductor.turn.tally.cycles == 1)
+        assert file.read_bytes() == before  # a crash of the whole program now loses nothing
+        chat.engine.die(Died("It is gone.", ""))
+        await chat.until(lambda: shown(chat)[1] == ("2", "2"))
+        assert [version.outcome for version in chat.saved[0].messages[1].versions] == ["stop", "died"]
+
+
+async def test_the_versions_of_a_reply_survive_a_change_of_its_question_that_brought_no_word(
+    tmp_path, numbered, monkeypatch
+):
+    gate = Gate()
+    async with running(tmp_path, gate=gate) as chat:
+        await chat.ask("why?")
+        await retry(chat)
+        await chat.pilot.press("f8")
+        await stopped(chat, lambda: chat.type("why not?"), monkeypatch)
+        await chat.until(lambda: messages(chat) == ["why?", "reply 2"])
+        assert [version.content for version in chat.saved[0].messages[1].versions] == ["reply 1", "reply 2"]
+        await chat.pilot.press("escape", "f5")
+        await chat.until(lambda: shown(chat) == ("reply 1", ("1", "2")))
+
+
+async def test_what_was_being_typed_comes_back_after_a_change(tmp_path):
+    async with running(tmp_path) as chat:
+        await chat.ask("exact yes")
+        for end in (lambda: chat.pilot.press("escape"), lambda: chat.type("exact no")):
+            chat.screen.prompt.replace_text("a long\ndraft")
+            await chat.pilot.press("f8", "f8")
+            assert chat.screen.prompt.text == "exact yes"
+            await end()
+            await chat.until(lambda: chat.screen.prompt.text == "a long\ndraft")
+            assert chat.screen.editing is None
+        await chat.until(lambda: messages(chat) == ["exact no", "no"])
+
+
+async def test_undo_brings_back_what_a_change_or_an_earlier_prompt_took_the_place_of(tmp_path):
+    async with running(tmp_path) as chat:
+        await chat.ask("exact yes")
+        for key in ("f8", "up"):
+            chat.screen.prompt.replace_text("")
+            await chat.pilot.press(*"draft")
+            await chat.pilot.press(key)
+            assert chat.screen.prompt.text == "exact yes"
+            await chat.pilot.press("ctrl+z")
+            assert chat.screen.prompt.text == "draft"
+            await chat.pilot.press("escape")
+        await chat.pilot.press("f8", "x", "escape")
+        assert chat.screen.prompt.text == "draft"
+        await chat.pilot.press("ctrl+z")
+        assert chat.screen.prompt.text == "exact yesx"
+
+
+async def test_a_change_without_a_word_of_reply_leaves_a_draft_alone_and_is_recalled_by_up(
+    tmp_path, monkeypatch
+):
+    async with running(tmp_path, gate=Gate()) as chat:
+        await chat.ask("exact good answer")
+        chat.screen.prompt.replace_text("draft")
+        await chat.pilot.press("f8")
+        await stopped(chat, lambda: chat.type("exact better"), monkeypatch)
+        await chat.until(lambda: messages(chat) == ["exact good answer", "good answer"])
+        assert [m.content for m in chat.saved[0].messages] == ["exact good answer", "good answer"]
+        assert chat.screen.prompt.text == "draft"
+        await chat.pilot.press("up")
+        assert chat.screen.prompt.text == "exact better"
+
+
+@pytest.mark.parametrize("key", ["ctrl+r", "ctrl+n"])
+async def test_a_draft_comes_back_when_something_else_ends_the_change(tmp_path, key):
+    async with running(tmp_path) as chat:
+        await chat.ask("exact yes")
+        chat.screen.prompt.replace_text("draft")
+        await chat.pilot.press("f8", key)
+        await chat.until(lambda: chat.screen.prompt.text == "draft")
+        assert chat.screen.editing is None
 
 
 async def test_retrying_while_the_reply_is_being_saved_replaces_it_all_the_same(tmp_path, monkeypatch):

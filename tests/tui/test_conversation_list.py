@@ -63,8 +63,37 @@ async def test_a_conversation_is_deleted_only_after_a_yes(tmp_path):
             await chat.pilot.press("escape")
 
 
+async def delete(chat, n):
+    """Delete the conversation in row n of the list."""
+    await open_sessions(chat, rows=len(chat.saved))
+    await chat.pilot.press(*["down"] * n, "d")
+    await chat.until(lambda: isinstance(chat.app.screen, Question))
+    await chat.pilot.press("y")
+    await chat.until(lambda: isinstance(chat.app.screen, SessionsScreen))
+
+
+async def test_a_deleted_conversation_takes_its_prompts_along_and_no_others(tmp_path):
+    async with running(tmp_path) as chat:
+        await chat.ask("exact first secret")
+        await chat.pilot.press("f8")
+        await chat.type("exact changed secret")
+        await chat.until(lambda: [m.content for m in chat.saved[0].messages][1:] == ["changed secret"])
+        await chat.pilot.press("ctrl+n")
+        await chat.until(lambda: not chat.screen.dialogue.messages)
+        await chat.ask("exact harmless")
+        await delete(chat, 1)
+        await chat.until(lambda: len(chat.saved) == 1)
+        await chat.pilot.press("escape", "up")
+        assert chat.screen.prompt.text == "exact harmless"
+        await chat.pilot.press("up")
+        assert chat.screen.prompt.text == "exact harmless"
+    left = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert b"harmless" in left
+    assert b"secret" not in left
+
+
 async def test_a_conversation_that_cannot_be_deleted_stays_in_the_list(tmp_path, monkeypatch):
-    def denied(_conversation):
+    def denied(_conversation, _forget):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("localspec.conversations.delete", denied)

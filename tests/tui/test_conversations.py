@@ -1,9 +1,11 @@
 """The conversation files: what was written is there, whatever happened to the last line."""
 
+import json
 import os
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -105,14 +107,6 @@ def test_a_change_of_pair_or_system_prompt_is_kept(tmp_path):
         b"\xff\xfe\x00",
         b"[1]\n",
         b"[" * 100_000,
-        HEAD + b'{"type":"message","role":"user","content":5}\n',
-        HEAD + b'{"type":"message","role":"user","content":["a"]}\n',
-        HEAD + b'{"type":"message","role":null,"content":"a"}\n',
-        HEAD + b'{"type":"message","role":"assistant","reasoning_tokens":"3"}\n',
-        HEAD + b'{"type":"message","role":"assistant","numbers":[1]}\n',
-        HEAD + NUMBERS.replace(b"0.5", b'"fast"'),
-        HEAD + NUMBERS.replace(b"0.5", b"null"),
-        HEAD + b'{"type":"keep","count":Infinity}\n',
         HEAD.replace(b"1.0", b"-Infinity"),
     ],
     ids=lambda content: repr(content[:12] + content[-30:]),
@@ -134,24 +128,196 @@ def test_the_lines_that_are_broken_above_can_be_read_when_they_are_not(tmp_path)
     assert conversations.read(path).messages[0].numbers == Numbers(9, 0.5, 0.7, 2.4, 12)
 
 
-def test_a_record_of_an_unknown_type_breaks_the_file_and_not_the_listing(tmp_path):
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"type":"hologram"}',
+        b'{"role":"user","content":"typeless"}',
+        b'{"type":"message","role":"user","content":5}',
+        b'{"type":"message","role":"user","content":["a"]}',
+        b'{"type":"message","role":null,"content":"a"}',
+        b'{"type":"message","role":["user"],"content":"a"}',
+        b'{"type":"message","role":"system","content":"a"}',
+        b'{"type":"message","role":"assistant","reasoning_tokens":"3"}',
+        b'{"type":"keep","count":Infinity}',
+        b'{"type":"keep"}',
+        b'{"type":"settings","pair":"x"}',
+        b'{"type":"version","back":1,"role":"assistant","content":5}',
+        b'{"type":"version","back":2,"role":"assistant","content":"of a question"}',
+        b'{"type":"version","back":0,"role":"assistant","content":"a"}',
+        b'{"type":"version","back":3,"role":"assistant","content":"a"}',
+        b'{"type":"version","back":-1,"role":"assistant","content":"a"}',
+        b'{"type":"choose","back":1,"version":0}',
+        b'{"type":"choose","back":1,"version":-1}',
+        b'{"type":"choose","back":true,"version":0}',
+        b"[1]",
+        b"{}",
+        b"torn",
+        b"\xff",
+        b"[" * 100_000,
+    ],
+    ids=lambda line: repr(line[:70]),
+)
+def test_a_line_that_makes_no_sense_costs_itself_and_not_the_conversation(tmp_path, line):
     log = journal(tmp_path)
     log.add(QUESTION)
-    with log.path.open("a") as file:
-        file.write('{"type":"hologram"}\n')
-    with pytest.raises(BrokenConversation, match="hologram"):
-        conversations.read(log.path)
+    log.add(ANSWER)
+    log.path.write_bytes(log.path.read_bytes() + line + b"\n")
+    log.add(Message("user", "and now?"))
+    conversation = conversations.read(log.path)
+    assert conversation.messages == (QUESTION, ANSWER, Message("user", "and now?"))
+    assert conversation.lost_lines == 1
 
 
-def test_find_takes_the_beginning_of_a_name_and_the_newest_without_one(tmp_path):
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.sampled_from(["message", "keep", "user", ""]),
+    lambda values: st.lists(values, max_size=3) | st.dictionaries(st.text(max_size=3), values, max_size=3),
+    max_leaves=5,
+)
+KEYS = ["at", "role", "content", "count", "back", "version", "numbers", "reasoning_tokens", "pair", "system"]
+KINDS = ["message", "keep", "settings", "version", "choose"]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(
+        st.dictionaries(st.sampled_from(KEYS), JSON).flatmap(
+            lambda values: st.sampled_from(KINDS).map(lambda kind: {"type": kind, **values})
+        )
+    )
+)
+def test_no_line_keeps_a_conversation_from_being_read_listed_and_exported(tmp_path_factory, records):
+    path = tmp_path_factory.mktemp("c") / "odd.jsonl"
+    lines = [json.dumps(record).encode() + b"\n" for record in records]
+    path.write_bytes(HEAD + NUMBERS + b"".join(lines))
+    conversation = conversations.listing(path.parent).conversations[0]
+    conversations.to_markdown(conversation)
+    for message in conversation.messages:
+        assert message.role in ("user", "assistant")
+        assert not message.versions or message.versions[message.version].content == message.content
+
+
+@pytest.mark.parametrize(
+    "field",
+    [b'"mood":"blue",', b'"versions":5,', b'"version":7,', b'"at":"noon",', b'"at":1%s,' % (b"0" * 400)],
+)
+def test_a_field_of_a_newer_version_costs_no_message(tmp_path, field):
+    path = tmp_path / "newer.jsonl"
+    path.write_bytes(
+        HEAD + NUMBERS.replace(b'"tokens"', b'"watts":3,"tokens"').replace(b'"role"', field + b'"role"')
+    )
+    conversation = conversations.read(path)
+    assert conversation.messages == (Message("assistant", "", numbers=Numbers(9, 0.5, 0.7, 2.4, 12)),)
+    assert conversation.talked == 1.0
+
+
+@pytest.mark.parametrize("wrong", [b'"fast"', b"null", b"[1]", b"Infinity", b"NaN", b"1" + b"0" * 400])
+def test_numbers_that_are_none_cost_no_text(tmp_path, wrong):
+    path = tmp_path / "odd.jsonl"
+    path.write_bytes(HEAD + NUMBERS.replace(b"0.5", wrong).replace(b'"role"', b'"content":"so","role"'))
+    assert conversations.read(path).messages == (Message("assistant", "so"),)
+
+
+def test_a_reply_keeps_its_versions_and_the_one_that_was_chosen(tmp_path):
+    log = journal(tmp_path)
+    second, third = replace(ANSWER, content="blue light"), replace(ANSWER, content="air")
+    for message in (QUESTION, ANSWER):
+        log.add(message)
+    log.add_version(second, back=1)
+    log.add(QUESTION)
+    log.add_version(third, back=2)
+    log.choose(0, back=2)
+    shown = conversations.read(log.path).messages
+    assert [message.content for message in shown] == [QUESTION.content, "scattering", QUESTION.content]
+    assert shown[1].versions == (ANSWER, second, third)
+    assert (shown[1].version, shown[1].numbers) == (0, ANSWER.numbers)
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_a_reply_that_is_written_again_is_written_with_its_versions(tmp_path, version):
+    log = journal(tmp_path)
+    reply = (
+        ANSWER.replaced_by(Message("assistant", "b"))
+        .replaced_by(Message("assistant", "c"))
+        .in_version(version)
+    )
+    log.add(QUESTION)
+    log.add(reply)
+    assert conversations.read(log.path).messages == (QUESTION, reply)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Sets the time of the conversations."""
+    now = [1_000_000.0]
+    monkeypatch.setattr(conversations.time, "time", lambda: now[0])
+    return lambda later: now.__setitem__(0, now[0] + later)
+
+
+def test_find_takes_the_beginning_of_a_name_and_without_one_what_was_last_talked_in(tmp_path, clock):
     folder = tmp_path / "c"
     older, newer = Journal(folder / "20250101-a.jsonl"), Journal(folder / "20250102-b.jsonl")
     for log in (older, newer):
+        clock(60)
         log.add(Message("user", log.path.stem))
-    assert conversations.find(folder, "20250101").title == "20250101-a"
     assert conversations.find(folder, "").title == "20250102-b"
-    with pytest.raises(BrokenConversation):
+    clock(60)
+    older.add(Message("assistant", "so"))
+    assert conversations.find(folder, "").title == "20250101-a"
+    assert conversations.find(folder, "2025").title == "20250101-a"
+    assert conversations.find(folder, "20250102").title == "20250102-b"
+    assert [found.title for found in conversations.listing(folder).conversations] == [
+        "20250101-a",
+        "20250102-b",
+    ]
+    with pytest.raises(BrokenConversation, match="1999"):
         conversations.find(folder, "1999")
+
+
+def test_find_passes_over_a_broken_file_unless_there_is_nothing_else(tmp_path):
+    broken = tmp_path / "20250103-c.jsonl"
+    broken.write_text("{}")
+    with pytest.raises(BrokenConversation, match="20250103-c"):
+        conversations.find(tmp_path, "")
+    Journal(tmp_path / "20250101-a.jsonl").add(QUESTION)
+    assert conversations.find(tmp_path, "").name == "20250101-a"
+    with pytest.raises(BrokenConversation, match="20250103-c"):
+        conversations.find(tmp_path, "20250103")
+
+
+def test_a_deleted_conversation_has_all_its_questions_forgotten_first(tmp_path):
+    log = journal(tmp_path)
+    for text in ("first", "changed", "kept"):
+        log.add(Message("user", text))
+    log.keep(1)
+    log.add(Message("assistant", "not typed"))
+    log.close()
+    forgotten = []
+
+    def forget(texts):
+        assert log.path.exists()
+        forgotten.extend(texts)
+
+    conversations.delete(conversations.read(log.path), forget)
+    assert sorted(forgotten) == ["changed", "first", "kept"]
+    assert not log.path.exists()
+
+
+def test_a_conversation_whose_prompts_cannot_be_forgotten_stays(tmp_path):
+    log = journal(tmp_path)
+    log.add(QUESTION)
+    log.close()
+
+    def full(_texts):
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        conversations.delete(conversations.read(log.path), full)
+    assert conversations.read(log.path).messages == (QUESTION,)
 
 
 def test_a_conversation_becomes_markdown(tmp_path):
@@ -184,7 +350,7 @@ def test_a_conversation_is_open_in_one_process_only(tmp_path):
         with pytest.raises(ConversationInUse, match=f"{log.path.stem} is open in another terminal"):
             conversations.resume(log.path)
         with pytest.raises(ConversationInUse):
-            conversations.delete(conversations.read(log.path))
+            conversations.delete(conversations.read(log.path), set)
         other.kill()
     again, conversation = conversations.resume(log.path)
     assert conversation.messages == (QUESTION,)

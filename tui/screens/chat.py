@@ -20,7 +20,7 @@ from ..widgets.inspector import Inspector
 from ..widgets.lines import KeyLine, StatusLine, TitleBar
 from ..widgets.meter import Meter, split
 from ..widgets.prompt import Prompt
-from ..widgets.reply_view import ReplyView
+from ..widgets.reply_view import Footer, ReplyView
 from ..widgets.transcript import Earlier, Remark, Transcript
 from .link import LinkScreen
 
@@ -52,6 +52,7 @@ class ChatScreen(Screen[None]):
         super().__init__()
         self.dialogue = dialogue
         self.editing: int | None = None  # index of the message that is being changed
+        self._draft = ""  # what was in the prompt before that
         self.thinking_unfolded = False
         self.exchange = Exchange(self)
 
@@ -124,7 +125,9 @@ class ChatScreen(Screen[None]):
         else:
             self.prompt.clear()
             self.app.remember_prompt(event.text)
-            await self.exchange.ask(event.text, instead_of=self.editing)
+            editing = self.editing
+            self.end_editing()
+            await self.exchange.ask(event.text, instead_of=editing)
 
     async def run_command(self, name: str, argument: str = "") -> None:
         """Run a command of the table, whichever way it was asked for."""
@@ -144,16 +147,33 @@ class ChatScreen(Screen[None]):
 
     async def open_dialogue(self, dialogue: Dialogue) -> None:
         """Show another conversation."""
+        self.end_editing()
         self.dialogue.close()
         self.dialogue = dialogue
-        self.editing = None
         self.app.conductor.last_turn = None
         await self._show_dialogue()
         self.prompt.focus()
         self.refresh_state()
 
+    def begin_editing(self, index: int) -> None:
+        """Put a message into the prompt to change it; what was being typed comes back afterwards."""
+        if self.editing is None:
+            self._draft = self.prompt.text
+        self.editing = index
+        self.prompt.replace_text(self.dialogue.messages[index].content)
+
+    def end_editing(self) -> None:
+        """The message stays as it is, or has been sent."""
+        if self.editing is not None:
+            self.editing = None
+            self.prompt.replace_text(self._draft)
+
     async def _show_dialogue(self) -> None:
         await self.transcript.open(self.dialogue.messages)
+        if lost := self.dialogue.lost_lines:
+            await self.remark(
+                f"{lost} line(s) of {self.dialogue.journal.path.name} make no sense and are left out."
+            )
         if self.dialogue.messages and self.dialogue.messages[-1].role == "user":
             await self.remark(*UNANSWERED)
 
@@ -210,6 +230,7 @@ class ChatScreen(Screen[None]):
 
     @on(Markdown.LinkClicked)
     def _show_link(self, event: Markdown.LinkClicked) -> None:
+        self.prompt.focus()  # the click took it
         self.app.push_screen(LinkScreen(event.href))
 
     def close_completion(self) -> None:
@@ -221,6 +242,12 @@ class ChatScreen(Screen[None]):
         self.thinking_unfolded = unfolded
         for reply in self.query(ReplyView):
             reply.unfold_thinking(unfolded)
+
+    @on(Footer.VersionAsked)
+    async def _show_version(self, event: Footer.VersionAsked) -> None:
+        self.prompt.focus()  # the click took it
+        if not self.app.conductor.busy:
+            await self.exchange.choose(self.transcript.index_of(event.reply), event.version)
 
     @on(Earlier.Asked)
     async def _show_earlier(self) -> None:

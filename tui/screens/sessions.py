@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import ClassVar
 
@@ -29,8 +30,10 @@ class SessionsScreen(Dialog[Conversation]):
     BOX_TITLE = "Conversations"
     KEYS = "↵ open · e export as Markdown · d delete · esc close"
 
-    def __init__(self, folder: Path, current: Path) -> None:
+    def __init__(self, folder: Path, current: Path, forget: Callable[[Collection[str]], object]) -> None:
+        """`current` is open here; `forget` is given what was typed into a conversation before it is deleted."""
         super().__init__()
+        self._forget = forget
         self._folder = folder
         self._current = current
         self._listing = Listing(())
@@ -53,7 +56,7 @@ class SessionsScreen(Dialog[Conversation]):
 
     def _columns(self, conversation: Conversation) -> tuple[str, ...]:
         title = ("(open) " if conversation.path == self._current else "") + conversation.title
-        age = describe_age(time.time() - conversation.created)
+        age = describe_age(time.time() - conversation.talked)
         return title, conversation.pair, str(len(conversation.messages)), age
 
     @property
@@ -85,7 +88,7 @@ class SessionsScreen(Dialog[Conversation]):
             self.notify("This conversation is open; start a new one first.", severity="warning")
         elif await self.app.push_screen_wait(Question(f"Delete “{conversation.title}” for good?")):
             try:
-                await asyncio.to_thread(conversations.delete, conversation)
+                await asyncio.to_thread(conversations.delete, conversation, self._forget)
             except ConversationInUse as error:
                 self.notify(f"{error}; {error.hint}.", severity="warning")
             except OSError as error:

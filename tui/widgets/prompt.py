@@ -75,8 +75,9 @@ class Prompt(TextArea):
         self.insert("\n")
 
     def replace_text(self, text: str) -> None:
-        """Put other text into the prompt, with the cursor at its end."""
-        self.load_text(text)
+        """Put other text into the prompt, with the cursor at its end; undo brings the old text back."""
+        self.history.checkpoint()
+        self.replace(text, (0, 0), self.document.end, maintain_selection_offset=False)
         self.move_cursor(self.document.end)
 
     def action_cursor_up(self, select: bool = False) -> None:

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
-from textual.widget import MountError
+from textual.message import Message as TextualMessage
+from textual.widget import MountError, Widget
 from textual.widgets import Static
 
 from localspec.conversations import Message, Numbers
@@ -117,10 +119,22 @@ class ReplyView(Vertical):
 
 
 class Footer(Static):
-    """How a reply ended and what it cost."""
+    """Which version of a reply it is, how it ended and what it cost; a click shows the version before."""
 
     def __init__(self, message: Message) -> None:
         super().__init__(footer(message), markup=False, classes="footer")
+        self._message = message
+
+    @dataclass
+    class VersionAsked(TextualMessage):
+        """The person wants to see another version of a reply."""
+
+        reply: Widget
+        version: int
+
+    def on_click(self) -> None:
+        if self._message.versions and isinstance(self.parent, Widget):
+            self.post_message(self.VersionAsked(self.parent, version_before(self._message)))
 
 
 class Thinking(Vertical):
@@ -171,10 +185,17 @@ class Thinking(Vertical):
 
 def footer(message: Message) -> Content:
     """What the dim line under a reply says."""
-    parts = [OUTCOMES[message.outcome]] if message.outcome in OUTCOMES else []
+    parts = [f"‹{message.version + 1}/{len(message.versions)}›"] if message.versions else []
+    if message.outcome in OUTCOMES:
+        parts.append(OUTCOMES[message.outcome])
     if message.numbers is not None:
         parts += number_parts(message.numbers)
     return Content(" · ".join(parts))
+
+
+def version_before(message: Message) -> int:
+    """The version before that of a reply; before the first comes the last."""
+    return (message.version - 1) % len(message.versions)
 
 
 def number_parts(numbers: Numbers) -> list[str]:

@@ -121,6 +121,16 @@ class Transcript(VerticalScroll):
         self._first = min(self._first, count)
         await self._mark_earlier()
 
+    def index_of(self, view: Widget) -> int:
+        """Which message of the conversation a widget shows."""
+        return self._first + self._messages.index(view)
+
+    async def exchange(self, index: int, widget: Widget) -> None:
+        """Show a message that is on the screen with another widget."""
+        old = self._messages[index - self._first]
+        await self.mount(widget, before=old)
+        await old.remove()
+
     async def show_earlier(self, messages: Sequence[Message]) -> None:
         """Bring back as many earlier messages as opening shows."""
         above = range(max(0, self._first - FEWEST), self._first)
