@@ -212,7 +212,7 @@ async def open_conversation(screen: "ChatScreen", conversation: conversations.Co
     """Go on with a conversation, on the pair that is loaded."""
     if conversation.path == screen.dialogue.journal.path:
         return
-    await screen.open_dialogue(Dialogue.resume(conversation.path))
+    await screen.open_dialogue(Dialogue.resume(conversation.path, stored=screen.app.setup.stored))
 
 
 async def export(screen: "ChatScreen", argument: str) -> None:

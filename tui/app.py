@@ -43,6 +43,7 @@ class Setup:
     settings: ReplySettings = field(default_factory=ReplySettings)
     system: str = ""
     resumed: tuple[Journal, Conversation] | None = None  # held
+    stored: bool = True  # False: the chat leaves nothing in the folder
     theme: str | None = None  # wins over the remembered one
     pull: bool = False  # fetch the pair when it is not here
 
@@ -61,9 +62,12 @@ class ChatApp(App[None]):
         self.conversations = setup.folder / "conversations"
         self.conductor = Conductor(setup.engine, setup.load, setup.settings)
         self.conductor.load(setup.load, started=True)
-        self._first = Dialogue.going_on(*setup.resumed) if setup.resumed else self.new_dialogue(setup.system)
+        if setup.resumed:
+            self._first = Dialogue.going_on(*setup.resumed, stored=setup.stored)
+        else:
+            self._first = self.new_dialogue(setup.system)
         self.librarian = Librarian(setup.make_engine)
-        self.prompt_history = PromptHistory.load(setup.folder / "prompts.jsonl")
+        self.prompt_history = PromptHistory.load(setup.folder / "prompts.jsonl", stored=setup.stored)
         self.preferences: Preferences = preferences.load(setup.folder / "chat.json")
         self._saver = Saver(self._not_saved)
         self.register_theme(themes.LOCALSPEC)
@@ -99,12 +103,13 @@ class ChatApp(App[None]):
             collector.collect()
 
     def new_dialogue(self, system: str) -> Dialogue:
-        return Dialogue.new(self.conversations, self.conductor.pair_name, system)
+        return Dialogue.new(self.conversations, self.conductor.pair_name, system, stored=self.setup.stored)
 
     def prefer(self, **changes: object) -> None:
         """Change preferences, and remember them."""
         self.preferences = replace(self.preferences, **changes)  # type: ignore[arg-type]
-        self._saver.save(self._save_preferences)
+        if self.setup.stored:
+            self._saver.save(self._save_preferences)
 
     def _save_preferences(self) -> None:
         preferences.save(self.setup.folder / "chat.json", self.preferences)

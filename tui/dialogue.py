@@ -18,22 +18,23 @@ class Dialogue:
     journal: Journal
     messages: list[Message] = field(default_factory=list)
     lost_lines: int = 0  # of the file, when it was read
+    stored: bool = True  # False: nothing more reaches the file
     # Two writers in two threads could swap lines.
     _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @classmethod
-    def new(cls, folder: Path, pair: str, system: str) -> "Dialogue":
-        return cls(Journal.new(folder, pair, system))
+    def new(cls, folder: Path, pair: str, system: str, *, stored: bool) -> "Dialogue":
+        return cls(Journal.new(folder, pair, system), stored=stored)
 
     @classmethod
-    def resume(cls, path: Path) -> "Dialogue":
+    def resume(cls, path: Path, *, stored: bool) -> "Dialogue":
         """Go on with a conversation. Raises ConversationInUse, BrokenConversation."""
-        return cls.going_on(*conversations.resume(path))
+        return cls.going_on(*conversations.resume(path), stored=stored)
 
     @classmethod
-    def going_on(cls, journal: Journal, conversation: Conversation) -> "Dialogue":
+    def going_on(cls, journal: Journal, conversation: Conversation, *, stored: bool) -> "Dialogue":
         """Go on with a conversation that is held."""
-        return cls(journal, list(conversation.messages), conversation.lost_lines)
+        return cls(journal, list(conversation.messages), conversation.lost_lines, stored)
 
     def close(self) -> None:
         """Let others open the conversation."""
@@ -73,8 +74,9 @@ class Dialogue:
                 del self.messages[count:]
 
     async def _write(self, write: Callable[[], None]) -> None:
-        async with self._writing:
-            await asyncio.to_thread(write)
+        if self.stored:
+            async with self._writing:
+                await asyncio.to_thread(write)
 
     @property
     def reply(self) -> Message | None:

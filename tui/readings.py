@@ -8,10 +8,10 @@ from .live_turn import LiveTurn
 from .widgets.meter import Reading
 
 
-def title(conductor: Conductor) -> str:
-    """Pair, drafting and temperature."""
+def title(conductor: Conductor, stored: bool) -> str:
+    """Pair, drafting and temperature, and whether nothing of the chat is kept."""
     settings = conductor.settings
-    parts = [conductor.pair_name or "no pair", drafting(conductor)]
+    parts = ["" if stored else "not stored", conductor.pair_name or "no pair", drafting(conductor)]
     if settings.speculate and settings.depth not in (None, "auto"):
         parts.append(f"depth {settings.depth}")
     if settings.temperature is not None:

@@ -27,7 +27,7 @@ async def receive(screen: "ChatScreen", report: Report) -> None:
         case Stage():
             screen.app.conductor.stage = report.text
         case Ready():
-            _take_ready(screen, report)
+            await _take_ready(screen, report)
         case Finished():
             await _take_reply(screen, report.reply)
         case Compared():
@@ -59,9 +59,9 @@ async def tell_of_pull(screen: "ChatScreen", news: Pulled | Failure) -> None:
             await screen.remark(news.what, news.hint, "error")
 
 
-def _take_ready(screen: "ChatScreen", ready: Ready) -> None:
+async def _take_ready(screen: "ChatScreen", ready: Ready) -> None:
     screen.app.conductor.took(ready)
-    screen.dialogue.journal.pair = ready.pair
+    await screen.take_up_with_pair()
     screen.refresh_state()
 
 

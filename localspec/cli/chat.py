@@ -30,7 +30,10 @@ def add_parser(subparsers: Subparsers) -> None:
         nargs="?",
         const="",
         metavar="ID",
-        help="go on with a conversation, the newest without an ID",
+        help="go on with a conversation; without an ID, the one last talked in",
+    )
+    group.add_argument(
+        "--no-store", action="store_true", help="leave no trace of what is said: no conversation, no prompts"
     )
     group.add_argument("--theme", metavar="NAME", help="colours of the terminal UI")
     parser.set_defaults(run=run)
@@ -59,6 +62,8 @@ def _chat(arguments: argparse.Namespace, folder: Path, resumed: "tuple[Journal, 
     from localspec.settings import Settings
 
     load = load_request(arguments, resumed[1].pair if resumed else "")
+    if resumed and arguments.system is not None:
+        resumed[0].system = arguments.system
     settings = reply_settings(arguments)
     engine = EngineProcess()
     engine.start()
@@ -75,6 +80,7 @@ def _chat(arguments: argparse.Namespace, folder: Path, resumed: "tuple[Journal, 
             settings=settings,
             system=Settings.load(system=arguments.system).system or "",
             resumed=resumed,
+            stored=not arguments.no_store,
             theme=arguments.theme,
             pull=arguments.pull,
         )
@@ -90,6 +96,8 @@ def load_request(arguments: argparse.Namespace, resumed_pair: str) -> Load:
     from localspec.settings import Settings
 
     options = load_options(arguments)
+    if arguments.no_store:
+        options["remember_replies"] = False
     if not {"pair", "target"} & options.keys():
         options["pair"] = resumed_pair if resumed_pair and is_known(resumed_pair) else Settings.load().pair
     return Load(**options)

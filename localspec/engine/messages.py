@@ -53,6 +53,7 @@ class Load:
     draft_device: str | None = None
     threads: int | None = None  # None: as set, else leave a core to the terminal where there are enough
     speculate: bool = True  # False: no draft model is loaded
+    remember_replies: bool | None = None  # to draft from later; None: as set
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,14 @@
 """`localspec chat` on the command line: what its options become."""
 
 import pytest
+from localspec.tui.app import ChatApp
+from scripted_engine import ScriptedEngine
 
 from localspec.cli import chat, parser
-from localspec.engine.messages import Load, ReplySettings
+from localspec.conversations import Journal, Message
+from localspec.engine.messages import Load, ReplySettings, Turn
 from localspec.errors import BadSetting
+from localspec.settings import data_dir
 
 
 @pytest.fixture(autouse=True)
@@ -78,6 +82,50 @@ def test_resume_takes_a_name_or_none():
     assert parse().resume is None
     assert parse("--resume").resume == ""
     assert parse("--resume", "2025").resume == "2025"
+
+
+@pytest.fixture
+def begun(tmp_path, monkeypatch):
+    """Runs `localspec chat` up to its screen; what that is given."""
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("localspec.engine.client.EngineProcess", ScriptedEngine)
+    setups = []
+    monkeypatch.setattr("localspec.tui.app.chat", lambda setup: setups.append(setup) or 0)
+
+    def begin(*words):
+        assert chat.run(parse(*words)) == 0
+        return setups[-1]
+
+    return begin
+
+
+def conversation(name, pair="demo", system="be brief"):
+    """A conversation on disk."""
+    journal = Journal(data_dir() / "conversations" / f"{name}.jsonl", pair, system)
+    journal.add(Message("user", "hi"))
+    journal.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "system"),
+    [((), "be brief"), (("--system", "Rhyme."), "Rhyme."), (("--system", ""), "")],
+)
+def test_a_system_prompt_that_was_given_is_the_one_of_the_resumed_conversation(
+    begun, monkeypatch, words, system
+):
+    monkeypatch.setenv("LOCALSPEC_SYSTEM", "configured, for new conversations")
+    conversation("20250101-a")
+    turns = ChatApp(begun("--resume", *words))._first.turns()
+    assert turns == (*([Turn("system", system)] if system else []), Turn("user", "hi"))
+
+
+def test_a_chat_without_a_store_loads_a_pair_that_remembers_no_replies(begun):
+    setup = begun("--no-store")
+    assert not setup.stored
+    assert setup.load.remember_replies is False
+    assert begun().stored
+    assert begun().load.remember_replies is None
 
 
 def test_without_a_terminal_there_is_a_sentence():

@@ -109,6 +109,21 @@ def test_errors_of_the_api_arrive_as_sentences(engine):
     assert until(engine, Failure)[-1].error == "UnknownPair"
 
 
+@pytest.mark.parametrize("stored", [True, False])
+def test_replies_are_remembered_as_set_unless_the_chat_is_not_stored(tmp_path, monkeypatch, stored):
+    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path))
+    monkeypatch.setenv("LOCALSPEC_REMEMBER_REPLIES", "true")
+    engine = EngineProcess()
+    engine.start()
+    engine.send(Load("demo", threads=1, remember_replies=None if stored else False))
+    engine.send(Ask(1, STORY, GREEDY))
+    until(engine, Finished)
+    engine.send(ListPairs())  # answered only after the reply was dealt with
+    until(engine, PairList)
+    engine.close()
+    assert (tmp_path / "data" / "replies").exists() == stored
+
+
 def test_without_a_pair_a_question_is_answered_with_what_to_do():
     engine = EngineProcess()
     engine.start()

@@ -171,6 +171,33 @@ def test_a_file_of_choices_that_is_none_is_as_if_nothing_was_chosen(tmp_path, co
     assert preferences.load(tmp_path / "chat.json") == preferences.Preferences()
 
 
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+async def test_a_chat_that_is_not_stored_leaves_nothing(tmp_path):
+    async with running(tmp_path) as chat:
+        await chat.ask("exact earlier")
+    before = contents(tmp_path)
+    async with running(tmp_path, size=(80, 24), stored=False) as chat:
+        assert "not stored" in chat.drawn.splitlines()[0]
+        await chat.ask("exact secret")
+        await chat.pilot.press("ctrl+r")
+        await chat.until(lambda: chat.screen.dialogue.reply.versions)
+        await chat.pilot.press("f5", "f2", "f8")
+        await chat.type("exact another secret")
+        await chat.until(lambda: chat.screen.dialogue.messages[-1].content == "another secret")
+        await chat.type("/theme nord")
+        await chat.type(f"/load {chat.saved[0].name}")
+        await chat.until(lambda: chat.screen.dialogue.messages[0].content == "exact earlier")
+        await chat.ask("exact more")
+        await chat.pilot.press("up")
+        assert chat.screen.prompt.text == "exact more"
+        await chat.pilot.press("ctrl+q")
+        await chat.until(lambda: chat.app._exit)
+    assert contents(tmp_path) == before
+
+
 async def test_the_choice_of_theme_and_token_style_is_remembered(tmp_path):
     async with running(tmp_path) as chat:
         await chat.type("/theme nord")

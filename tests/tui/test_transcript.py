@@ -4,6 +4,9 @@ from driving import asked, messages, running, source
 from localspec.tui.widgets import transcript
 from localspec.tui.widgets.transcript import Earlier, UserMessage
 
+from localspec import conversations
+from localspec.conversations import Journal, Message
+
 
 async def test_a_conversation_is_resumed_with_its_last_messages(tmp_path):
     async with running(tmp_path) as chat:
@@ -14,6 +17,47 @@ async def test_a_conversation_is_resumed_with_its_last_messages(tmp_path):
         await chat.ask("exact two")
         assert len(chat.saved) == 1
         assert len(chat.saved[0].messages) == 4
+
+
+def conversation(folder, pair, *lines):
+    """A conversation on disk, with lines that a test adds."""
+    journal = Journal(folder / "conversations" / "20250101-a.jsonl", pair)
+    journal.add(Message("user", "hi"))
+    journal.add(Message("assistant", "ho"))
+    journal.close()
+    with journal.path.open("a", encoding="utf-8") as file:
+        file.writelines(lines)
+    return conversations.read(journal.path)
+
+
+CHANGED = "So far this conversation was with some-file; from here on demo answers."
+
+
+async def test_a_resumed_conversation_says_when_another_pair_answers_from_here_on(tmp_path):
+    resumed = conversation(tmp_path, "some-file")
+    async with running(tmp_path, resumed=resumed) as chat:
+        await chat.until(lambda: chat.remarks == [CHANGED])
+        assert chat.saved[0].pair == "some-file"
+        await chat.ask("exact so")
+        assert chat.saved[0].pair == "demo"
+    async with running(tmp_path, resumed=chat.saved[0]) as chat:
+        assert chat.remarks == []
+
+
+async def test_an_opened_conversation_says_when_another_pair_answers_from_here_on(tmp_path):
+    async with running(tmp_path) as chat:
+        opened = conversation(tmp_path, "some-file")
+        await chat.type(f"/load {opened.name}")
+        await chat.until(lambda: chat.remarks == [CHANGED])
+        await chat.ask("exact so")
+        assert chat.saved[0].pair == "demo"
+
+
+async def test_a_resumed_conversation_says_how_many_lines_were_left_out(tmp_path):
+    resumed = conversation(tmp_path, "demo", '{"type":"hologram"}\n', "torn\n")
+    async with running(tmp_path, resumed=resumed) as chat:
+        assert chat.remarks == ["2 line(s) of 20250101-a.jsonl make no sense and are left out."]
+        assert messages(chat) == ["hi", "ho"]
 
 
 async def test_an_old_conversation_is_shown_in_parts(tmp_path, monkeypatch):

@@ -152,6 +152,7 @@ class ChatScreen(Screen[None]):
         self.dialogue = dialogue
         self.app.conductor.last_turn = None
         await self._show_dialogue()
+        await self.take_up_with_pair()
         self.prompt.focus()
         self.refresh_state()
 
@@ -177,13 +178,24 @@ class ChatScreen(Screen[None]):
         if self.dialogue.messages and self.dialogue.messages[-1].role == "user":
             await self.remark(*UNANSWERED)
 
+    async def take_up_with_pair(self) -> None:
+        """From here on the conversation is with the pair that is loaded; said where it was another."""
+        ready, journal = self.app.conductor.ready, self.dialogue.journal
+        if ready is None:
+            return
+        if self.dialogue.messages and journal.pair not in ("", ready.pair):
+            await self.remark(
+                f"So far this conversation was with {journal.pair}; from here on {ready.pair} answers."
+            )
+        journal.pair = ready.pair
+
     async def remark(self, what: str, hint: str = "", kind: str = "note") -> None:
         """Say something in the conversation that is not part of it; before the reply that runs, if one does."""
         await self.transcript.add(Remark(what, hint, kind), before=self.exchange.reply)
 
     def refresh_state(self) -> None:
         """Title, prompt and inspector as they are now."""
-        self.query_one(TitleBar).show(readings.title(self.app.conductor))
+        self.query_one(TitleBar).show(readings.title(self.app.conductor, self.app.setup.stored))
         self.query_one(Inspector).show(self.app.conductor.last_turn)
         self.prompt.set_class(self.editing is not None, "-editing")
         self.prompt.border_title = (
