@@ -1,12 +1,14 @@
 """What the commands do: one function each, given the chat screen and whatever followed the name."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from localspec import conversations
+from localspec.errors import NotOnDisk
 
-from . import exporting
+from . import exporting, reports
 from .code_blocks import last_code_block
 from .dialogue import Dialogue
 from .preferences import TokenStyle
@@ -87,9 +89,7 @@ async def pair(screen: "ChatScreen", argument: str) -> None:
     if _busy(screen):
         return
     if argument:
-        request = screen.app.conductor.load_request
-        screen.app.conductor.load(replace(request, pair=argument, target=None, draft=None))
-        screen.refresh_state()
+        await _load_pair(screen, argument)
         return
     from .screens.pairs import PairsScreen
 
@@ -102,8 +102,23 @@ async def pair(screen: "ChatScreen", argument: str) -> None:
     await screen.app.push_screen(PairsScreen(screen.app.librarian), chosen)
 
 
+async def _load_pair(screen: "ChatScreen", name: str) -> None:
+    """Load a pair that is here; the one that is loaded goes only once that is known."""
+    conductor = screen.app.conductor
+    try:
+        await asyncio.to_thread(screen.app.setup.find_pair, name)
+    except NotOnDisk as error:
+        await reports.tell_of_missing(screen, name, str(error), error.hint)
+        return
+    conductor.load(replace(conductor.load_request, pair=name, target=None, draft=None))
+    screen.refresh_state()
+
+
 async def pull(screen: "ChatScreen", argument: str) -> None:
-    librarian, name = screen.app.librarian, argument or screen.app.conductor.pair_name
+    librarian, name = (
+        screen.app.librarian,
+        argument or screen.app.conductor.wanted or screen.app.conductor.pair_name,
+    )
     if not name:
         screen.notify("Which pair? ^o lists them.", severity="warning")
     elif librarian.progress is not None:

@@ -19,6 +19,7 @@ from textual.types import CSSPathType
 from localspec.conversations import Conversation, Journal
 from localspec.engine.client import Engine
 from localspec.engine.messages import Load, ReplySettings
+from localspec.models.resolve import resolve
 from localspec.terminal_text import for_terminal
 
 from . import collector, preferences, themes
@@ -46,6 +47,7 @@ class Setup:
     stored: bool = True  # False: the chat leaves nothing in the folder
     theme: str | None = None  # wins over the remembered one
     pull: bool = False  # fetch the pair when it is not here
+    find_pair: Callable[[str], object] = resolve  # raises when a pair is unknown, not here, or cannot run
 
 
 class ChatApp(App[None]):

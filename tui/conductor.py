@@ -29,7 +29,7 @@ class Conductor:
     """The state of the engine as the terminal sees it."""
 
     engine: Engine
-    load_request: Load
+    load_request: Load  # of the pair that is loaded or was last, and until there is one, of the first
     settings: ReplySettings = field(default_factory=ReplySettings)
     ready: Ready | None = None
     loading: bool = False
@@ -37,9 +37,12 @@ class Conductor:
     comparing: bool = False
     turn: LiveTurn | None = None  # the reply that runs
     last_turn: LiveTurn | None = None  # it, or the one before
-    pair_name: str = ""  # of the pair that is loaded, or was last
+    pair_name: str = ""  # of the pair that is loaded, is being loaded, or was last
+    wanted: str = ""  # a pair that was asked for and is not here
     best_speed: float = 0.0
     plain_speed: float | None = None
+    _loading_request: Load | None = None
+    _loaded_name: str = ""
     _serial: int = 0
 
     @property
@@ -49,16 +52,14 @@ class Conductor:
     def load(self, request: Load, *, started: bool = False) -> None:
         """Bring a pair into memory in a fresh process, so that the old one's memory is free for certain.
 
-        `started` means that the process runs and has the request already. Raises EngineDied.
+        `started` means that the process runs and has the request already. Raises EngineDied; what was loaded stays.
         """
-        self.load_request = request
-        self.pair_name = request.pair or self.pair_name
-        self.ready, self.loading, self.stage = None, False, ""
-        self.best_speed, self.plain_speed = 0.0, None
         if not started:
-            self.engine.start()
-            self.engine.send(request)
-        self.loading = True
+            self._start(request)
+        self._loading_request = request
+        self.pair_name = request.pair or self._loaded_name
+        self.ready, self.loading, self.stage = None, True, ""
+        self.best_speed, self.plain_speed = 0.0, None
 
     def ask(self, turns: tuple[Turn, ...]) -> LiveTurn:
         """Begin a reply; while a pair loads it waits its turn. Raises EngineDied."""
@@ -82,9 +83,17 @@ class Conductor:
         """The engine has a pair, or failed to get one, or is gone."""
         self.loading = False
         if isinstance(report, Ready):
-            self.ready, self.pair_name = report, report.pair
-        if isinstance(report, Died):
+            self.ready, self.wanted = report, ""
+            self.load_request = self._loading_request or self.load_request
+            self.pair_name = self._loaded_name = report.pair
+        else:
             self.ready = None
+            self.pair_name = self._loaded_name or self.pair_name
+
+    @property
+    def can_go_back(self) -> bool:
+        """Whether the load that failed was of another pair than the one that was loaded last."""
+        return bool(self._loaded_name) and self._loading_request != self.load_request
 
     def absorb(self, event: Event | ProposalText) -> None:
         """Take in what the running reply reports; the second run of a comparison starts counting anew."""
@@ -109,6 +118,14 @@ class Conductor:
         """Both runs are over; `plain` is the yardstick from now on."""
         self.end_turn()
         self.plain_speed = compared.plain.stats.tokens_per_second or self.plain_speed
+
+    def _start(self, request: Load) -> None:
+        try:
+            self.engine.start()
+        finally:
+            if not self.engine.alive:
+                self.ready = None
+        self.engine.send(request)
 
     def _begin(self) -> LiveTurn:
         if not self.engine.alive:

@@ -73,7 +73,6 @@ async def _take_reply(screen: "ChatScreen", reply: Reply) -> None:
 async def _take_failure(screen: "ChatScreen", failure: Failure) -> None:
     conductor = screen.app.conductor
     if conductor.loading:
-        conductor.took(failure)
         await _tell_of_failed_load(screen, failure)
     elif conductor.busy:
         await screen.exchange.end("failed")
@@ -82,10 +81,22 @@ async def _take_failure(screen: "ChatScreen", failure: Failure) -> None:
 
 
 async def _tell_of_failed_load(screen: "ChatScreen", failure: Failure) -> None:
-    missing = failure.error == "PairNotOnDisk"
-    here = "\nhere: /pull fetches it, ^o lists all pairs" if missing else ""
-    await screen.remark(failure.what, failure.hint + here, "error")
-    if missing and screen.app.setup.pull:
+    conductor, failed = screen.app.conductor, screen.app.conductor.pair_name
+    conductor.took(failure)
+    if failure.error == "PairNotOnDisk":
+        await tell_of_missing(screen, failed, failure.what, failure.hint)
+    else:
+        await screen.remark(failure.what, failure.hint, "error")
+    if conductor.can_go_back:
+        await screen.remark(f"Back to {conductor.pair_name}.")
+        await screen.run_command("restart")
+
+
+async def tell_of_missing(screen: "ChatScreen", name: str, what: str, hint: str) -> None:
+    """A pair that was asked for is known but not here: say how to fetch it, or do."""
+    screen.app.conductor.wanted = name
+    await screen.remark(what, f"{hint}\nhere: /pull fetches it, ^o lists all pairs", "error")
+    if screen.app.setup.pull:
         await screen.run_command("pull")
 
 
@@ -109,5 +120,5 @@ def _take_comparison(screen: "ChatScreen", compared: Compared) -> None:
 async def _load_if_awaited(screen: "ChatScreen", name: str) -> None:
     """A pair that was asked for and was not here is loaded once it is."""
     conductor = screen.app.conductor
-    if conductor.pair_name == name and not conductor.ready and not conductor.loading:
+    if conductor.wanted == name and not conductor.busy:
         await screen.run_command("pair", name)

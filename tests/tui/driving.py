@@ -13,6 +13,7 @@ from localspec.tui.widgets.reply_view import Footer, ReplyView
 from localspec.tui.widgets.segment import Segment
 from localspec.tui.widgets.transcript import Remark, UserMessage
 from scripted_engine import Gate, Pace, ScriptedEngine, ScriptedWorkshop
+from scripted_pairs import find
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Static
 
@@ -38,6 +39,7 @@ class Chat:
         self.engine.workshop.pulled = self.librarian.workshop.pulled
         self.engine.start()
         held = conversations.resume(resumed.path) if resumed else None
+        setup.setdefault("find_pair", lambda name: find(name, self.engine.workshop.pulled))
         wanted = Setup(self.engine, lambda: self.librarian, folder, resumed=held, **setup)
         self.engine.send(wanted.load)
         self.app = ChatApp(wanted)

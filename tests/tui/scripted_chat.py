@@ -3,6 +3,8 @@
 import sys
 from pathlib import Path
 
+from scripted_pairs import find
+
 from localspec import conversations
 from localspec.engine.client import EngineProcess
 from localspec.engine.messages import Load
@@ -20,7 +22,15 @@ def main() -> None:
     resumed = None
     if len(sys.argv) > 2:
         resumed = conversations.resume(conversations.find(folder / "conversations", sys.argv[2]).path)
-    chat(Setup(engine, lambda: EngineProcess(COMMAND), folder, resumed=resumed))
+    chat(
+        Setup(
+            engine,
+            lambda: EngineProcess(COMMAND),
+            folder,
+            resumed=resumed,
+            find_pair=lambda name: find(name, pulled=()),
+        )
+    )
 
 
 if __name__ == "__main__":

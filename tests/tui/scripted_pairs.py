@@ -4,6 +4,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from localspec.engine.messages import PairList, PairRow
+from localspec.errors import NotOnDisk, UnknownPair
 
 _HERE = (
     PairRow("demo", "try it at once", 5_200_000, 40_000_000, True, True, "cpu", 1.42),
@@ -58,3 +59,11 @@ def listing(pulled: Collection[str]) -> PairList:
     """The list after those pairs were fetched."""
     rows = (replace(row, on_disk=row.on_disk or row.name in pulled) for row in _ROWS)
     return PairList(tuple(sorted(rows, key=lambda row: (not row.on_disk, not row.runnable))))
+
+
+def find(name: str, pulled: Collection[str]) -> None:
+    """As localspec.models.resolve does it, of the pairs that are listed; all but one count as being here."""
+    if name == "llama-3-8b+1b" and name not in pulled:
+        raise NotOnDisk(f"{name} is not on this machine (6.1 GB to fetch)", hint="Fetch it.")
+    if name not in [row.name for row in _ROWS]:
+        raise UnknownPair(f"there is no pair called {name}", hint="did you mean demo?")

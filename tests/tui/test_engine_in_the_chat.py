@@ -1,9 +1,11 @@
 """The engine as the chat meets it: loading a pair, swapping it, dying, starting again."""
 
+import pytest
 from driving import asked, cannot_start, running, source
-from scripted_engine import ESSAY, Gate
+from scripted_engine import ESSAY, Gate, Pace
 
 from localspec.engine.messages import Cancel, Died, Load
+from localspec.models.resolve import resolve
 
 
 async def test_a_dead_engine_costs_nothing_but_a_restart(tmp_path):
@@ -100,10 +102,72 @@ async def test_swapping_the_pair_starts_a_new_process(tmp_path):
         assert chat.saved[0].pair == "qwen3-8b+0.6b"
 
 
-async def test_a_pair_that_does_not_load_leaves_the_chat_usable(tmp_path):
-    async with running(tmp_path) as chat:
-        await chat.type("/pair llama-3-70b+8b")
+@pytest.mark.parametrize("real", [False, True])
+@pytest.mark.parametrize(
+    ("name", "why"), [("deno", "did you mean demo"), ("llama-3-8b+1b", "not on this machine")]
+)
+async def test_a_pair_that_cannot_be_loaded_leaves_the_loaded_one_where_it_is(
+    tmp_path, monkeypatch, name, why, real
+):
+    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path))
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    if real:
+        name = name.replace("llama-3-", "llama-3.1-")  # as models.toml has it
+    async with running(tmp_path, **{"find_pair": resolve} if real else {}) as chat:
+        await chat.type(f"/pair {name}")
         await chat.until(lambda: chat.remarks)
+        assert why in chat.remarks[0]
+        assert chat.app.conductor.ready.pair == "demo"
+        await chat.ask("exact hi")
+        assert chat.engine.starts == 1
+        await chat.type("/restart")
+        await chat.until(lambda: chat.engine.starts == 2)
+        await chat.ready()
+        assert [load.pair for load in loads(chat)] == [None, None]
+
+
+def loads(chat):
+    return [request for request in chat.engine.workshop.asked if isinstance(request, Load)]
+
+
+async def test_a_pair_that_fails_while_it_loads_brings_back_the_one_before(tmp_path):
+    async with running(tmp_path, load=Load(pair="qwen3-8b+0.6b", threads=3)) as chat:
+        await chat.type("/pair llama-3-70b+8b")
+        await chat.until(lambda: len(chat.remarks) == 2)
+        assert "needs 48 GB" in chat.remarks[0]
+        assert chat.remarks[1] == "Back to qwen3-8b+0.6b."
+        await chat.ready()
+        assert chat.app.conductor.pair_name == "qwen3-8b+0.6b"
+        await chat.ask("exact hi")
+        assert loads(chat)[0] == loads(chat)[-1] == Load(pair="qwen3-8b+0.6b", threads=3)
+
+
+async def test_a_question_for_a_pair_that_fails_while_it_loads_is_back_in_the_prompt(tmp_path):
+    async with running(tmp_path, pace=Pace(load_seconds=0.3)) as chat:
+        await chat.type("/pair llama-3-70b+8b")
+        await chat.type("why?")
+        await chat.until(lambda: chat.screen.prompt.text == "why?")
+        await chat.until(lambda: chat.app.conductor.ready)
+        await chat.pilot.press("enter")
+        await chat.until(lambda: len(chat.screen.dialogue.messages) == 2)
+
+
+async def test_an_engine_that_dies_while_it_loads_a_pair_comes_back_with_the_one_before(tmp_path):
+    async with running(tmp_path, pace=Pace(load_seconds=0.3)) as chat:
+        await chat.type("/pair qwen3-8b+0.6b")
+        await chat.until(lambda: chat.app.conductor.loading)
+        chat.engine.die(Died("the engine process ended unexpectedly (SIGKILL, out of memory perhaps)", ""))
+        await chat.until(lambda: chat.remarks)
+        assert chat.app.conductor.pair_name == "demo"
+        await chat.ask("exact back")
+        assert [load.pair for load in loads(chat)] == [None, "qwen3-8b+0.6b", None]
+
+
+async def test_a_first_pair_that_does_not_load_leaves_the_chat_usable(tmp_path):
+    async with running(tmp_path, until_ready=False, load=Load(pair="llama-3-70b+8b")) as chat:
+        await chat.until(lambda: chat.app.screen_stack and chat.app.screen.query("#prompt"))
+        await chat.until(lambda: chat.remarks)
+        assert len(chat.remarks) == 1
         assert "needs 48 GB" in chat.remarks[0]
         await chat.type("/pair demo")
         await chat.ready()

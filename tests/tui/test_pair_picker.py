@@ -82,8 +82,20 @@ async def test_a_pair_that_is_missing_is_fetched_and_then_loaded(tmp_path):
         await chat.type("/pair llama-3-8b+1b")
         await chat.until(lambda: any("/pull" in remark for remark in chat.remarks))
         await chat.type("/pull")
-        await chat.until(lambda: chat.app.conductor.ready)
-        assert chat.app.conductor.ready.pair == "llama-3-8b+1b"
+        await chat.until(
+            lambda: chat.app.conductor.ready and chat.app.conductor.ready.pair == "llama-3-8b+1b"
+        )
+
+
+async def test_a_pair_that_was_fetched_while_a_reply_runs_is_not_loaded_over_it(tmp_path):
+    async with running(tmp_path, gate=Gate(hold_after=20)) as chat:
+        await chat.type("/pair llama-3-8b+1b")
+        await chat.until(lambda: any("/pull" in remark for remark in chat.remarks))
+        await chat.type("why?")
+        await chat.until(lambda: chat.app.conductor.turn and chat.app.conductor.turn.tally.cycles)
+        await chat.type("/pull")
+        await chat.until(lambda: any("is on disk" in remark for remark in chat.remarks))
+        assert chat.engine.starts == 1
 
 
 async def test_a_configured_pair_that_is_not_here_is_fetched_by_pull_without_a_name(tmp_path):
