@@ -78,11 +78,10 @@ class Conversation:
     """A conversation as far as it got."""
 
     path: Path
-    created: float  # seconds since 1970
+    talked: float  # seconds since 1970: when something was last said in it
     pair: str
     system: str
     messages: tuple[Message, ...] = ()
-    talked: float = 0.0  # seconds since 1970: when something was last said in it
     lost_lines: int = 0  # lines that make no sense, and were left out
 
     @property
@@ -220,7 +219,7 @@ def read(path: Path) -> Conversation:
         if not math.isfinite(created):
             raise ValueError("created")
         start = Conversation(
-            path, created, str(records[0]["pair"]), str(records[0]["system"]), talked=created, lost_lines=lost
+            path, created, str(records[0]["pair"]), str(records[0]["system"]), lost_lines=lost
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise BrokenConversation(

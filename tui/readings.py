@@ -8,7 +8,7 @@ from .live_turn import LiveTurn
 from .widgets.meter import Reading
 
 
-def title(conductor: Conductor, stored: bool) -> str:
+def title(conductor: Conductor, *, stored: bool = True) -> str:
     """Pair, drafting and temperature, and whether nothing of the chat is kept."""
     settings = conductor.settings
     parts = ["" if stored else "not stored", conductor.pair_name or "no pair", drafting(conductor)]

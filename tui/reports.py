@@ -72,7 +72,7 @@ async def _take_reply(screen: "ChatScreen", reply: Reply) -> None:
 
 async def _take_failure(screen: "ChatScreen", failure: Failure) -> None:
     conductor = screen.app.conductor
-    if conductor.loading:
+    if conductor.loading and not failure.serial:  # one with a serial is of a question for the pair before
         await _tell_of_failed_load(screen, failure)
     elif conductor.busy:
         await screen.exchange.end("failed")

@@ -235,7 +235,6 @@ class ScriptedWorkshop:
 
     def _load(self, request: Load, send: Callable[[Report], None]) -> None:
         if request.pair == "llama-3-70b+8b":
-            time.sleep(self.pace.load_seconds)
             raise NotEnoughMemory(
                 "llama-3-70b+8b needs 48 GB, this machine has 32.", hint="Try llama-3-8b+1b."
             )

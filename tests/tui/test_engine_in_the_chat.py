@@ -1,10 +1,12 @@
 """The engine as the chat meets it: loading a pair, swapping it, dying, starting again."""
 
+from contextlib import asynccontextmanager
+
 import pytest
 from driving import asked, cannot_start, running, source
-from scripted_engine import ESSAY, Gate, Pace
+from scripted_engine import ESSAY, Gate
 
-from localspec.engine.messages import Cancel, Died, Load
+from localspec.engine.messages import Cancel, Died, Failure, Load
 from localspec.models.resolve import resolve
 
 
@@ -142,22 +144,36 @@ async def test_a_pair_that_fails_while_it_loads_brings_back_the_one_before(tmp_p
         assert loads(chat)[0] == loads(chat)[-1] == Load(pair="qwen3-8b+0.6b", threads=3)
 
 
+@asynccontextmanager
+async def loading(chat, name):
+    """A pair is being loaded, and so it stays for as long as that takes."""
+    chat.engine.workshop.pace.load_seconds = 60
+    await chat.type(f"/pair {name}")
+    await chat.until(lambda: chat.app.conductor.loading)
+    yield
+    chat.engine.workshop.pace.load_seconds = 0
+
+
 async def test_a_question_for_a_pair_that_fails_while_it_loads_is_back_in_the_prompt(tmp_path):
-    async with running(tmp_path, pace=Pace(load_seconds=0.3)) as chat:
-        await chat.type("/pair llama-3-70b+8b")
-        await chat.type("why?")
-        await chat.until(lambda: chat.screen.prompt.text == "why?")
-        await chat.until(lambda: chat.app.conductor.ready)
-        await chat.pilot.press("enter")
-        await chat.until(lambda: len(chat.screen.dialogue.messages) == 2)
+    async with running(tmp_path) as chat:
+        async with loading(chat, "qwen3-8b+0.6b"):
+            await chat.type("why?")
+            await chat.until(lambda: chat.app.conductor.busy)
+        unloaded = Failure("BadSetting", "no pair is loaded", "", chat.app.conductor.turn.serial)
+        chat.engine._reports.extend([Failure("NotEnoughMemory", "It needs 48 GB.", ""), unloaded])
+        await chat.until(lambda: chat.engine.starts == 3)
+        await chat.ready()
+        assert chat.remarks == ["It needs 48 GB.", "Back to demo."]
+        assert chat.screen.prompt.text == "why?"
 
 
 async def test_an_engine_that_dies_while_it_loads_a_pair_comes_back_with_the_one_before(tmp_path):
-    async with running(tmp_path, pace=Pace(load_seconds=0.3)) as chat:
-        await chat.type("/pair qwen3-8b+0.6b")
-        await chat.until(lambda: chat.app.conductor.loading)
-        chat.engine.die(Died("the engine process ended unexpectedly (SIGKILL, out of memory perhaps)", ""))
-        await chat.until(lambda: chat.remarks)
+    async with running(tmp_path) as chat:
+        async with loading(chat, "qwen3-8b+0.6b"):
+            chat.engine.die(
+                Died("the engine process ended unexpectedly (SIGKILL, out of memory perhaps)", "")
+            )
+            await chat.until(lambda: chat.remarks)
         assert chat.app.conductor.pair_name == "demo"
         await chat.ask("exact back")
         assert [load.pair for load in loads(chat)] == [None, "qwen3-8b+0.6b", None]

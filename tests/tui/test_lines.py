@@ -40,8 +40,8 @@ def test_the_title_names_who_drafts_only_where_somebody_does(state, title):
 
 
 async def test_the_title_follows_a_load_that_fails(tmp_path):
-    async with running(tmp_path) as chat:
-        await chat.type("/pair llama-3-70b+8b")
+    async with running(tmp_path, until_ready=False, load=Load(pair="llama-3-70b+8b")) as chat:
+        await chat.until(lambda: chat.app.screen_stack and chat.app.screen.query("#prompt"))
         await chat.until(lambda: chat.remarks)
         assert "draft" not in str(chat.screen.query_one(TitleBar).content)
 

@@ -195,7 +195,7 @@ class ChatScreen(Screen[None]):
 
     def refresh_state(self) -> None:
         """Title, prompt and inspector as they are now."""
-        self.query_one(TitleBar).show(readings.title(self.app.conductor, self.app.setup.stored))
+        self.query_one(TitleBar).show(readings.title(self.app.conductor, stored=self.app.setup.stored))
         self.query_one(Inspector).show(self.app.conductor.last_turn)
         self.prompt.set_class(self.editing is not None, "-editing")
         self.prompt.border_title = (
