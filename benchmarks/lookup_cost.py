@@ -10,9 +10,10 @@ import random
 from statistics import quantiles
 from time import perf_counter
 
+from benchmarks.controller.engine import ANY_RULE
 from benchmarks.replay_traces import TABLES
+from localspec.drafters.drafting import Drafting
 from localspec.drafters.lookup import LookupDrafter
-from localspec.drafters.tuning import Tuning
 from localspec.events import Cycle, Origin, Source
 
 HISTORIES = (1_000, 8_000, 32_000, 128_000)  # tokens
@@ -36,14 +37,12 @@ def time_cycles(length: int) -> tuple[float, list[float]]:
     text = [chance.randrange(1, 300) for _ in range(length // 4)] * 4
     lookup, seconds = LookupDrafter(), []
     began = perf_counter()
-    lookup.settle(text)
+    lookup.find(text, 0)
     index_seconds = perf_counter() - began
     for i in range(CYCLES):
         began = perf_counter()
         lookup.find(text, 32)
         text.append(text[length // 4 + i] if i % 7 else chance.randrange(300))
-        lookup.settle(text)
-        lookup.learn(text[-1:])
         seconds.append(perf_counter() - began)
     return index_seconds, seconds
 
@@ -56,7 +55,8 @@ def edit_task() -> tuple[int, int, int, float]:
     for i in chance.sample(range(50, 1950), 10):
         answer[i] = chance.randrange(2000, 3000)
     table = TABLES["F16"]
-    strategy = Tuning(table, (1,), most=32).strategy(None, lookup=True, sampled=False)
+    drafting = Drafting([], table, (1,), most=32)
+    strategy = drafting.strategy(ANY_RULE, depth=None, sampled=False)
     tokens, done, drafted, passes, seconds = [5, 6, 7, *text, 8, 9], 0, 0, 0, 0.0
     while done < len(answer):
         proposal = strategy.propose(tokens, len(answer) - done - 1)
@@ -66,7 +66,6 @@ def edit_task() -> tuple[int, int, int, float]:
         emitted = answer[done : done + kept + 1]
         tokens += emitted
         cost = table.verify(len(proposal.tokens) + 1)
-        strategy.settle(tokens)
         strategy.learn(
             Cycle(
                 tokens=tuple(emitted),

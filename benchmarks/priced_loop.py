@@ -19,10 +19,12 @@ from statistics import mean
 
 import localspec
 from benchmarks.server.prompts import Task, tasks
+from localspec.drafters.drafting import Drafting
 from localspec.drafters.fixed import Fixed
+from localspec.drafters.lessons import CPU_DEPTHS
 from localspec.drafters.model import ModelDrafter
-from localspec.drafters.tuning import CPU_DEPTHS, Tuning
 from localspec.llama.context import Context
+from localspec.passes import Pass
 from localspec.speculation.costs import CostTable
 from localspec.speculation.loop import speculate
 from localspec.speculation.protocols import Proposal, Rule, Strategy
@@ -58,7 +60,7 @@ class Priced:
         self._noise = noise
         self.busy_seconds = 0.0
 
-    def decode(self, tokens: Sequence[int], rows: int) -> Sequence[object]:
+    def decode(self, tokens: Sequence[int], rows: int) -> Pass:
         self.busy_seconds += self._price(len(tokens)) * max(1 + self._noise.gauss(0, NOISE), 0.5)
         return self._inner.decode(tokens, rows)
 
@@ -82,8 +84,10 @@ class SureOf:
 class LlamaCpp(Fixed):
     """A fixed depth that p-min ends early."""
 
-    def __init__(self, drafter: ModelDrafter, depth: int, p_min: float, step_seconds: float) -> None:
-        super().__init__(drafter, depth)
+    def __init__(
+        self, drafter: ModelDrafter, depth: int, p_min: float, step_seconds: float, rule: Rule
+    ) -> None:
+        super().__init__(drafter, depth, rule)
         self._stopping = SureOf(p_min)
         self._step_seconds = step_seconds
         self._read_again = 0.0
@@ -94,7 +98,9 @@ class LlamaCpp(Fixed):
 
     def propose(self, tokens: Sequence[int], room: int) -> Proposal:
         self._read_again += self._step_seconds
-        return self._drafter.propose(tokens, min(self._depth, room), self._stopping) if room else Proposal()
+        if not room:
+            return Proposal()
+        return self._drafter.propose(tokens, min(self._depth, room), self._rule, self._stopping)
 
 
 class Pair:
@@ -110,8 +116,7 @@ class Pair:
         ends = (token for token in range(engine.vocabulary.size) if engine.vocabulary.is_end(token))
         self._no_end = tuple((token, -math.inf) for token in ends)
 
-    def drafter(self, rule: Rule) -> ModelDrafter:
-        return ModelDrafter(self._draft, rule, self._vocabulary.is_end)
+        self.drafter = ModelDrafter(self._draft, engine.vocabulary.is_end)
 
     def speed(self, task: Task, temperature: float, seed: int, rule_name: str, make: Make) -> float:
         """Relative to plain decoding."""
@@ -121,9 +126,11 @@ class Pair:
         for model in (self._target, self._draft):
             model.rollback(0)
             list(model.prefill(tokens[:-1]))
+        strategy = make(rule)
+        strategy.follow(Pass(0, tokens[:-1]), len(tokens) - 1)
         cycles = speculate(
             self._target,
-            make(rule),
+            strategy,
             tokens,
             rule=rule,
             room=room,
@@ -156,14 +163,14 @@ def main() -> None:
 
 def ways(pair: Pair, table: CostTable, *, sampled: bool) -> Iterator[tuple[str, str, Make]]:
     """Label, rule, and how the strategy of a reply is made."""
-    tuning = Tuning(table, CPU_DEPTHS, most=CPU_DEPTHS[-1])
-    yield "auto", "auto", lambda rule: tuning.strategy(pair.drafter(rule), lookup=True, sampled=sampled)
+    drafting = Drafting([pair.drafter], table, CPU_DEPTHS, most=CPU_DEPTHS[-1])
+    yield "auto", "auto", lambda rule: drafting.strategy(rule, depth=None, sampled=sampled)
     for depth in FIXED:
-        yield f"depth {depth}", "auto", lambda rule, depth=depth: Fixed(pair.drafter(rule), depth)
+        yield f"depth {depth}", "auto", lambda rule, depth=depth: Fixed(pair.drafter, depth, rule)
     for depth, p_min in LLAMA_CPP:
 
         def llama_cpp(rule: Rule, depth: int = depth, p_min: float = p_min) -> Strategy:
-            return LlamaCpp(pair.drafter(rule), depth, p_min, table.draft_step_seconds)
+            return LlamaCpp(pair.drafter, depth, p_min, table.draft_step_seconds, rule)
 
         yield f"llama.cpp {depth}/{p_min:g}", "compare" if sampled else "auto", llama_cpp
 

@@ -75,7 +75,7 @@ def record(session: localspec.Session, category: str, reply: localspec.Reply) ->
         pass
     draws = []
     for position in range(start, len(text)):
-        (row,) = draft.decode([text[position - 1]], rows=1)
+        (row,) = draft.decode([text[position - 1]], rows=1).rows
         draws.append(rule.draw(row, text[:position], position))
     return {
         "category": category,

@@ -18,8 +18,7 @@ from benchmarks.controller.engine import run_auto, run_fixed
 from benchmarks.controller.worlds import Curve, Text
 from localspec.speculation.chances import Chances
 from localspec.speculation.costs import Costs, CostTable
-from localspec.speculation.depth import Auto
-from localspec.speculation.hazards import Hazards
+from localspec.speculation.depth import DepthControl
 
 TRACES = Path(__file__).parent / "traces"
 DEPTHS = tuple(range(1, 8))  # as wide as was measured
@@ -73,12 +72,8 @@ def report(name: str, table: CostTable, texts: list[Text], runs: int) -> dict[in
 
 
 def conversation(curve: Curve, table: CostTable, texts: list[Text], seed: int) -> float:
-    auto, rng = Auto(Costs(table), Hazards(DEPTHS[-1]), Chances(), DEPTHS), random.Random(seed)
-    seconds = 0.0
-    for text in texts:
-        auto.begin()
-        seconds += run_auto(curve, text, auto, rng).seconds
-    return seconds
+    control, rng = DepthControl(Costs(table), lambda depth: depth, Chances(), DEPTHS), random.Random(seed)
+    return sum(run_auto(curve, text, control, rng) for text in texts)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,9 @@ from time import perf_counter
 
 import numpy as np
 
+from localspec.passes import Candidates, Row
 from localspec.speculation.candidates import largest
-from localspec.speculation.protocols import Candidates, Draw, Proposal, Row, Rule
+from localspec.speculation.protocols import Draw, Proposal, Rule
 from localspec.speculation.sampling import Sampling
 from localspec.speculation.verification import make_rule
 

@@ -1,6 +1,6 @@
 """The depth controller against the best fixed depth in hindsight and against plain decoding, in simulation.
 
-    python -m benchmarks.simulate_depth [--guess] [--seeds N] [--worst]
+    python -m benchmarks.simulate_depth [--guess] [--unread N] [--seeds N] [--worst]
 
 6 cost curves x 9 acceptance processes x texts of 100, 300 and 2,000 tokens, each from a cold start: nothing
 is known about the draft. Clocks have 6 % noise and 1 % of cycles take four times as long. Every controller
@@ -17,9 +17,9 @@ from benchmarks.controller.engine import run_auto, run_fixed
 from benchmarks.controller.worlds import CURVES, PROCESSES, Curve, make_text
 from localspec.speculation.chances import Chances
 from localspec.speculation.costs import Costs, CostTable
-from localspec.speculation.depth import Auto
-from localspec.speculation.hazards import Hazards
+from localspec.speculation.depth import DepthControl
 
+READING = 0.1  # of a draft step: reading a token among many
 LENGTHS = (100, 300, 2000)
 GUESS = CostTable((1, 2, 16), (0.4, 0.44, 1.0), 0.04, measured=False)
 
@@ -44,6 +44,9 @@ def main() -> None:
     parser.add_argument("--doubt", type=float, default=0.7, help="noise of the confidence, on the logit")
     parser.add_argument("--guess", action="store_true", help="costs are a guess instead of a calibration")
     parser.add_argument(
+        "--unread", type=int, default=0, help="tokens of a prompt that the draft has not read"
+    )
+    parser.add_argument(
         "--seeds", type=int, default=16, help="texts of 100 tokens for each cell; fewer longer ones"
     )
     parser.add_argument("--worst", action="store_true", help="list the ten worst cells")
@@ -64,12 +67,18 @@ def main() -> None:
 
 def simulate(curve: Curve, process: str, length: int, seeds: int, options: argparse.Namespace) -> Cell:
     autos, fixed = [], []
+    reading = READING * curve.draft(1) if options.unread else 0.0
     for seed in range(seeds):
         rng = random.Random(f"{process}{length}{seed}")
         text = make_text(PROCESSES[process], length, rng, options.doubt)
-        fixed.append({depth: run_fixed(curve, text, depth) for depth in (0, *curve.depths)})
-        auto = make_auto(curve, options)
-        autos.append(run_auto(curve, text, auto, random.Random(seed)).seconds)
+        prompt = reading * options.unread
+        fixed.append(
+            {depth: run_fixed(curve, text, depth) + (prompt if depth else 0) for depth in (0, *curve.depths)}
+        )
+        control = make_control(curve, options)
+        autos.append(
+            run_auto(curve, text, control, random.Random(seed), unread=options.unread, reading=reading)
+        )
     means = {depth: mean(times[depth] for times in fixed) for depth in fixed[0]}
     best = min(means, key=lambda depth: means[depth])
     return Cell(
@@ -83,9 +92,9 @@ def simulate(curve: Curve, process: str, length: int, seeds: int, options: argpa
     )
 
 
-def make_auto(curve: Curve, options: argparse.Namespace) -> Auto:
+def make_control(curve: Curve, options: argparse.Namespace) -> DepthControl:
     table = GUESS if options.guess else calibrated(curve)
-    return Auto(Costs(table), Hazards(curve.depths[-1]), Chances(), curve.depths)
+    return DepthControl(Costs(table), lambda depth: depth, Chances(), curve.depths)
 
 
 def calibrated(curve: Curve) -> CostTable:

@@ -7,6 +7,7 @@ from functools import partial
 from localspec import demo
 from localspec.chat.engine import Engine
 from localspec.chat.template import template_of
+from localspec.drafters.model import ModelDrafter
 from localspec.drafting import PairDrafting, lessons_key, reply_store
 from localspec.errors import RollbackUnsupported
 from localspec.health.check import untold_note
@@ -20,7 +21,6 @@ from localspec.models.memory import MemoryWishes, Plan
 from localspec.models.planning import plan_for_files
 from localspec.models.resolve import PairFiles
 from localspec.models.trust import ensure_loadable
-from localspec.speculation.protocols import Candidates
 from localspec.speculation.sampling import Sampling
 
 WIDEST_BATCH = 33  # tokens in a verify batch: the newest token and at most 32 draft tokens
@@ -85,8 +85,8 @@ def open_engine(
             ),
             drafting=PairDrafting(
                 target,
-                draft,
-                model.vocab.is_end,
+                [ModelDrafter(draft, model.vocab.is_end)] if draft else [],
+                draft=draft,
                 starting_depth=files.starting_depth,
                 deepest=WIDEST_BATCH - 1,
                 device=device_of(model),
@@ -150,7 +150,6 @@ def open_target(
         kv_type_k=plan.kv_type,
         kv_type_v=plan.kv_type,
         snapshots=RECURRENT_DEPTH if drafts and not model.can_roll_back else 0,
-        candidates=Candidates,
     )
     if drafts and context.rollback_limit == 0:
         raise RollbackUnsupported(
@@ -179,6 +178,5 @@ def open_draft(
         rows_max=1,
         kv_type_k=plan.draft_kv_type,
         kv_type_v=plan.draft_kv_type,
-        candidates=Candidates,
         vocabulary=target.model.vocab.size,
     )

@@ -9,11 +9,9 @@ from time import perf_counter
 
 from localspec import settings
 from localspec.chat.options import Request, seed_fixes_depth
-from localspec.drafters.fixed import Fixed, Plain
-from localspec.drafters.lookup import LookupDrafter
+from localspec.drafters.drafting import Drafting
+from localspec.drafters.lessons import Lessons, depths_for, guess_for
 from localspec.drafters.lookup_store import ReplyStore
-from localspec.drafters.model import ModelDrafter
-from localspec.drafters.tuning import Tuning, TuningState, depths_for, guess_for
 from localspec.llama.context import Context
 from localspec.llama.devices import backend_summary, devices
 from localspec.models.memory import Plan
@@ -21,7 +19,7 @@ from localspec.models.resolve import PairFiles
 from localspec.speculation.calibration import NARROW, WIDE, calibrate
 from localspec.speculation.chain import Chain
 from localspec.speculation.priors import Priors
-from localspec.speculation.protocols import Rule, Strategy
+from localspec.speculation.protocols import Drafter, Rule, Strategy
 
 log = logging.getLogger(__name__)
 
@@ -36,16 +34,18 @@ class PairDrafting:
     def __init__(
         self,
         target: Context,
-        draft: Context | None,
-        is_end: Callable[[int], bool],
+        drafters: Sequence[Drafter],
         *,
+        draft: Context | None = None,
         starting_depth: int,
         deepest: int,
         device: str = "cpu",
         key: Mapping[str, str] | None = None,
         replies: ReplyStore | None = None,
     ) -> None:
-        """`starting_depth` is for seeded replies; `deepest` is what one verify batch can hold of a draft.
+        """`drafters` run models, the one of `draft` among them; `starting_depth` is for seeded replies.
+
+        `deepest`: what one verify batch can hold of a draft.
 
         `device`: where the target is: cuda, cpu, ... `key`: the files, devices and threads that the lessons
         belong to; without one nothing is stored. `replies`: earlier replies to draft from, and where new
@@ -54,54 +54,40 @@ class PairDrafting:
         limit = target.rollback_limit
         self._target = target
         self._draft = draft
-        self._is_end = is_end
-        self._model: ModelDrafter | None = None  # of the reply that is being written
         self._starting_depth = starting_depth
-        self._deepest = deepest if limit is None else min(deepest, limit)
         self._priors = Priors(settings.data_dir() / "lessons")
         self._key = key
-        known = self._priors.load(key, TuningState) if key else None
+        known = self._priors.load(key, Lessons) if key else None
         self._replies = replies
-        self.tuning = Tuning(
-            guess_for(device),
-            depths_for(device),
-            most=max(self._deepest, 1),
-            state=known,
+        table = known.costs if known and known.costs else guess_for(device)
+        self.drafting = Drafting(
+            drafters,
+            table,
+            depths_for(device, table),
+            most=deepest if limit is None else min(deepest, limit),
+            lessons=known,
             earlier=replies.index(target.model.vocab.size) if replies else None,
         )
 
     def strategy(self, rule: Rule, request: Request) -> Strategy:
         """The strategy of one reply: automatic, at a fixed depth, or none."""
         needed = None if request.constrained else Chain(request.sampling).candidates_needed()
-        self._target.set_top_k(needed)
-        self._model = None
-        if not request.speculate or request.depth == 0 or self._deepest == 0:
-            return Plain()
-        if self._draft is not None:
-            self._draft.set_top_k(needed)
-            self._model = ModelDrafter(self._draft, rule, self._is_end)
-        depth = self._starting_depth if seed_fixes_depth(request, rule) else request.depth
-        if depth is not None:
-            return Fixed(self._model or self._lookup(request), min(depth, self._deepest))
-        return self.tuning.strategy(self._model, lookup=True, sampled=not request.sampling.greedy)
-
-    def _lookup(self, request: Request) -> LookupDrafter:
-        """Lookup for a fixed depth: with all it has learned, unless a seed has to find what it found before."""
-        if request.seed is not None:
-            return LookupDrafter()
-        return self.tuning.lookup(sampled=not request.sampling.greedy)
-
-    @property
-    def failure(self) -> str | None:
-        """A sentence on why the draft model drafts no more in this reply, once it has failed."""
-        error = self._model.failure if self._model else None
-        return f"the draft model failed, and the reply goes on without it: {error}" if error else None
+        for context in (self._target, self._draft):
+            if context is not None:
+                context.set_top_k(needed)
+        depth = request.depth if request.speculate else 0
+        return self.drafting.strategy(
+            rule,
+            depth=self._starting_depth if seed_fixes_depth(request, rule) else depth,
+            sampled=not request.sampling.greedy,
+            seeded=request.seed is not None,
+        )
 
     def store(self, reply: Sequence[int]) -> None:
         """Keep what was learned for the next run; a folder that cannot be written costs only that."""
         try:
             if self._key is not None:
-                self._priors.save(self._key, self.tuning.state())
+                self._priors.save(self._key, self.drafting.lessons)
             if self._replies is not None and reply:
                 self._replies.add(reply)
         except OSError as error:
@@ -109,9 +95,9 @@ class PairDrafting:
 
     def calibrate(self, token: int, budget_seconds: float, stop: Callable[[], bool]) -> None:
         """Measure what batches cost, unless that is known already; the caches end as they began."""
-        if self.tuning.costs.measured or self.failure or self._target.rollback_limit is not None:
+        if self.drafting.costs.measured or self.drafting.failed or self._target.rollback_limit is not None:
             return  # a recurrent state cannot step back over the widest batches
-        widths = [width for width in NARROW + WIDE if width <= self._deepest + 1]
+        widths = [width for width in NARROW + WIDE if width <= self._target.rows_max]
         before = [(model, model.length) for model in (self._target, self._draft) if model is not None]
 
         def clock() -> float:
@@ -129,7 +115,7 @@ class PairDrafting:
                 model.rollback(length)
             return
         if table is not None:
-            self.tuning.calibrated(table)
+            self.drafting.calibrated(table)
             self.store(())
 
 

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 # What each room may import from localspec, besides itself.
-BASE = {"errors", "events", "files", "stats", "timing"}
+BASE = {"errors", "events", "files", "passes", "stats", "timing"}
 ALGORITHM = BASE | {"speculation"}
 ROOMS = {
     "errors": set(),
@@ -19,10 +19,11 @@ ROOMS = {
     "events": {"stats"},
     "files": {"errors"},
     "locks": set(),
+    "passes": set(),
     "terminal_text": set(),
     "settings": {"errors", "files"},
     "health": {"demo", "errors", "files", "settings"},
-    "llama": {"errors", "health"},
+    "llama": {"errors", "passes", "health"},
     "speculation": BASE,
     "drafters": ALGORITHM,
     "structure": ALGORITHM | {"drafters"},

@@ -22,9 +22,9 @@ def home(tmp_path, monkeypatch):
 def test_lessons_are_stored_and_a_damaged_file_is_set_aside(home):
     def known_before_a_reply():
         with localspec.load("demo") as session:
-            hazards = session.engine.drafting.tuning.state().greedy.hazards
-            session.run("Tell me a story", depth="auto", temperature=0, max_tokens=60)
-            return sum(hazards.kept) + sum(hazards.rejected)
+            trust = session.engine.drafting.drafting.lessons.greedy.trust
+            session.run("Count from 1 to 9, twice", depth="auto", temperature=0, max_tokens=60)
+            return sum(trust.kept) + sum(trust.rejected)
 
     assert known_before_a_reply() == 0
     (stored,) = (home / "data" / "lessons").glob("*.json")
@@ -40,7 +40,7 @@ def test_calibration_leaves_the_conversation_as_it_was():
         session.run("Hello", temperature=0, max_tokens=20)
         before = list(session.engine.target.tokens), list(session.engine.draft.tokens)
         session.calibrate(budget_seconds=2.0)
-        assert session.engine.drafting.tuning.costs.measured
+        assert session.engine.drafting.drafting.costs.measured
         assert before == (list(session.engine.target.tokens), list(session.engine.draft.tokens))
 
 
@@ -55,7 +55,7 @@ def test_a_calibration_gives_way_to_whoever_waits_and_leaves_no_trace():
             session.calibrate(budget_seconds=60, stop=lambda answers=answers: next(answers))
             assert next(answers, None) is None
             assert before == (list(session.engine.target.tokens), list(session.engine.draft.tokens))
-        assert not session.engine.drafting.tuning.costs.measured
+        assert not session.engine.drafting.drafting.costs.measured
 
 
 def test_replies_are_not_remembered_unasked(home):

@@ -2,6 +2,7 @@
 
 from localspec.chat.engine import Engine
 from localspec.chat.template import ChatTemplate
+from localspec.drafters.model import ModelDrafter
 from localspec.drafting import PairDrafting
 from localspec.speculation.sampling import Sampling
 from tests.speculation.toys import Blend, Toy
@@ -37,6 +38,7 @@ def engine_of(
     *,
     sampling=Sampling(),  # noqa: B008  frozen
     deepest=32,
+    drafters=(),
     notices=(),
     close=lambda: None,
 ):
@@ -52,6 +54,12 @@ def engine_of(
         template=ChatTemplate(template, bos_text="", eos_text=""),
         sampling=sampling,
         notices=notices,
-        drafting=PairDrafting(target, draft, vocabulary.is_end, starting_depth=3, deepest=deepest),
+        drafting=PairDrafting(
+            target,
+            [ModelDrafter(draft, vocabulary.is_end)] if draft else drafters,
+            draft=draft,
+            starting_depth=3,
+            deepest=deepest,
+        ),
         close=close,
     )

@@ -1,13 +1,21 @@
 """Runs a depth controller through a world; time is simulated, so nothing here depends on the machine."""
 
 import random
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from localspec.events import Cycle, Mode, Origin, Source
-from localspec.speculation.depth import Auto, Plan
-from localspec.speculation.protocols import Stopping
+from localspec.drafters.arbiter import Arbiter, Contender
+from localspec.drafters.model import AT_ONCE
+from localspec.events import Cycle, Origin, Source
+from localspec.passes import Pass
+from localspec.speculation.depth import DepthControl
+from localspec.speculation.protocols import Proposal, Reading, Rule, Stopping
+from localspec.speculation.sampling import Sampling
+from localspec.speculation.verification import make_rule
 
 from .worlds import Curve, Text
+
+ANY_RULE = make_rule("greedy", Sampling(temperature=0.0), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,60 +45,114 @@ def accepted(text: Text, at: int, depth: int) -> int:
     return kept
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    seconds: float
-    depths: tuple[int, ...]
-    modes: tuple[Mode, ...]
+class SimulatedDrafter:
+    """A draft model whose guesses are a text's and whose time is a curve's; reading costs `reading` a token."""
+
+    wants = failure = None
+
+    def __init__(self, curve: Curve, text: Text, unread: int, reading: float) -> None:
+        """`unread`: tokens of the prompt before the text."""
+        self._curve = curve
+        self._text = text
+        self._reading = reading
+        self._first = self._next = 0 if reading else unread  # what it has read of prompt and text
+        self._prompt = unread
+        self.busy_seconds = 0.0
+
+    def steps(self, depth: int) -> int:
+        return depth
+
+    def begin(self) -> None:
+        """Nothing fails here."""
+
+    def follow(self, passed: Pass, kept: int) -> None:
+        """Of its own proposal it has read all but the last token."""
+        if passed.tokens:
+            self._next = min(self._next, passed.start + kept)
+
+    def reading(self, tokens: Sequence[int]) -> Reading:
+        unread = len(tokens) - 1 - self._next
+        return Reading(unread if unread > AT_ONCE else 0, self._next - self._first, self._first)
+
+    def read(self, tokens: Sequence[int], most: int) -> int:
+        count = min(most, len(tokens) - 1 - self._next)
+        self._next += count
+        self.busy_seconds += count * self._reading
+        return count
+
+    def restart(self, tokens: Sequence[int], window: int) -> None:
+        self._first = self._next = len(tokens) - 1 - window
+
+    def propose(
+        self, tokens: Sequence[int], limit: int, rule: Rule, stopping: Stopping | None = None
+    ) -> Proposal:
+        sure = self._text.confidence[len(tokens) - 1 - self._prompt :]
+        drafted = drawn = 0
+        while drafted < limit:
+            drawn = drafted + 1
+            if stopping and not stopping.keeps(sure[drafted], drafted):
+                break
+            drafted += 1
+            if stopping and not stopping.goes_on(drafted):
+                break
+        self.busy_seconds += self._curve.draft(drawn) if drawn else 0.0
+        self._next = len(tokens) - 1 + max(drawn, 1)
+        return Proposal((1,) * drafted, (None,) * drafted, sure[:drafted], Source.MODEL, depth=limit)
 
 
-def run_auto(curve: Curve, text: Text, auto: Auto, rng: random.Random, noise: Noise = Noise()) -> Outcome:
-    """True time of a text under a controller that sees noisy times."""
+def run_auto(
+    curve: Curve,
+    text: Text,
+    control: DepthControl,
+    rng: random.Random,
+    noise: Noise = Noise(),
+    *,
+    unread: int = 0,
+    reading: float = 0.0,
+) -> float:
+    """True time of a text with automatic depth, which sees noisy times; the draft has a prompt of `unread` to read."""
+    drafter = SimulatedDrafter(curve, text, unread, reading)
+    arbiter = Arbiter(control.costs, [Contender(drafter, control)], ANY_RULE)
     seconds, at, n = 0.0, 0, len(text.agrees)
-    depths, modes = [], []
     while at < n:
-        plan = auto.plan(n - at - 1)
-        drafted, drawn = draft(text, at, plan.depth, auto.stopping(plan))
-        kept = accepted(text, at, drafted)
-        spent = curve.verify(drafted + 1) + (curve.overhead + curve.draft(drawn) if drawn else 0.0)
-        seconds += spent
-        cycle = make_cycle(curve, plan, drafted, drawn, kept, rng, noise)
-        auto.learn(cycle, text.confidence[at : at + drafted])
-        depths.append(drafted)
-        modes.append(plan.mode)
+        busy = drafter.busy_seconds
+        proposal = arbiter.propose(range(unread + at + 1), n - at - 1)
+        draft_seconds = drafter.busy_seconds - busy
+        kept = accepted(text, at, len(proposal.tokens))
+        arbiter.follow(Pass(unread + at, (0, *proposal.tokens)), kept + 1)
+        cycle = make_cycle(curve, proposal, kept, draft_seconds)
+        seconds += cycle.seconds
+        arbiter.learn(noisy(cycle, rng, noise))
         at += kept + 1
-    return Outcome(seconds, tuple(depths), tuple(modes))
+    return seconds
 
 
-def draft(text: Text, at: int, limit: int, stopping: Stopping | None) -> tuple[int, int]:
-    """How many tokens a drafter proposes, and how many it draws for that."""
-    drafted = 0
-    while drafted < limit:
-        if stopping and not stopping.keeps(text.confidence[at + drafted], drafted):
-            return drafted, drafted + 1
-        drafted += 1
-        if stopping and not stopping.goes_on(drafted):
-            break
-    return drafted, drafted
-
-
-def make_cycle(
-    curve: Curve, plan: Plan, drafted: int, drawn: int, kept: int, rng: random.Random, noise: Noise
-) -> Cycle:
-    factor = max(1 + rng.gauss(0, noise.spread), 0.5)
-    if rng.random() < noise.outliers:
-        factor *= noise.outlier_factor
+def make_cycle(curve: Curve, proposal: Proposal, kept: int, draft_seconds: float) -> Cycle:
+    drafted = len(proposal.tokens)
     last = Origin.PLAIN if not drafted else Origin.BONUS if kept == drafted else Origin.FIX
     return Cycle(
         tokens=(1,) * (kept + 1),
         origins=(Origin.ACCEPTED,) * kept + (last,),
-        proposal=(1,) * drafted,
+        proposal=proposal.tokens,
         accepted=kept,
-        depth=plan.depth,
-        source=Source.MODEL if drafted else Source.PLAIN,
+        depth=proposal.depth,
+        source=proposal.source if drafted else Source.PLAIN,
         width=drafted + 1,
-        draft_seconds=factor * curve.draft(drawn) if drawn else 0.0,
-        verify_seconds=factor * curve.verify(drafted + 1),
-        other_seconds=factor * curve.overhead if drawn else 0.0,
-        mode=plan.mode,
+        draft_seconds=draft_seconds,
+        verify_seconds=curve.verify(drafted + 1),
+        other_seconds=curve.overhead if draft_seconds else 0.0,
+        mode=proposal.mode,
+    )
+
+
+def noisy(cycle: Cycle, rng: random.Random, noise: Noise) -> Cycle:
+    """The cycle as a clock shows it."""
+    factor = max(1 + rng.gauss(0, noise.spread), 0.5)
+    if rng.random() < noise.outliers:
+        factor *= noise.outlier_factor
+    return replace(
+        cycle,
+        draft_seconds=factor * cycle.draft_seconds,
+        verify_seconds=factor * cycle.verify_seconds,
+        other_seconds=factor * cycle.other_seconds,
     )

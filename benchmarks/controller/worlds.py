@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Costs in units of one plain step."""
+    """Costs in plain steps."""
 
     name: str
     verify: Callable[[int], float]  # by batch width

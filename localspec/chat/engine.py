@@ -17,10 +17,6 @@ class Drafting(Protocol):
     def strategy(self, rule: Rule, request: Request) -> Strategy:
         """Who drafts for this reply, and how much."""
 
-    @property
-    def failure(self) -> str | None:
-        """A sentence on why the draft model drafts no more in this reply, once it has failed."""
-
     def store(self, reply: Sequence[int]) -> None:
         """Keep what was learned for the next run, and the reply if the user wants it remembered."""
 

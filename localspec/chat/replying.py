@@ -8,6 +8,7 @@ from localspec.chat.options import Request, seed_fixes_depth
 from localspec.chat.reading import read, rewind
 from localspec.chat.text import TextStream
 from localspec.chat.writing import Writing
+from localspec.errors import LocalspecError
 from localspec.events import Event, Finished, Notice, Started
 from localspec.speculation.loop import speculate
 from localspec.speculation.protocols import Rule, Strategy
@@ -47,14 +48,14 @@ class Remarks:
         self._cycles_off = 0  # in a row
         self._said_off = self._said_failure = False
 
-    def after_cycle(self, why_off: str | None, failure: str | None) -> Iterator[Notice]:
+    def after_cycle(self, why_off: str | None, failure: LocalspecError | None) -> Iterator[Notice]:
         self._cycles_off = self._cycles_off + 1 if why_off else 0
         if why_off and self._cycles_off >= WORTH_A_WORD and not self._said_off:
             self._said_off = True
             yield Notice(why_off)
         if failure and not self._said_failure:
             self._said_failure = True
-            yield Notice(failure)
+            yield Notice(f"the draft model failed, and the reply goes on without it: {failure}")
 
 
 class Replier:
@@ -71,9 +72,7 @@ class Replier:
         seed = fresh_seed() if request.seed is None else request.seed
         rule = make_rule(request.rule, request.sampling, seed, task.constraint)
         strategy = self._strategy(rule, task)
-        reused = rewind(engine.target, prompt, engine.can_roll_back)
-        if engine.draft:
-            rewind(engine.draft, prompt, can_roll_back=True)
+        reused = rewind(engine.target, strategy, prompt, engine.can_roll_back)
         yield Started(
             target=engine.target_name,
             draft=engine.draft_name,
@@ -87,9 +86,7 @@ class Replier:
         yield from self._take_notices(task, rule)
         plain = PlainClock(strategy.plain_step_seconds)
         tally = Tally(prompt_tokens=len(prompt), reused_tokens=reused, plain=plain)
-        drafts = request.speculate and request.depth != 0 and strategy.why_off is None
-        fits = engine.draft is not None and len(prompt) < engine.draft.capacity
-        for event in read(engine.target, engine.draft if drafts and fits else None, prompt, task.cancelled):
+        for event in read(engine.target, strategy, prompt, task.cancelled):
             tally.prefill_seconds = event.seconds
             yield event
         reply = Writing(task.text, tally, engine.vocabulary, task.constraint, task.calls)
@@ -109,11 +106,12 @@ class Replier:
         """The cycles and their text, and why they ended where that is worth a word."""
         engine, constraint = self._engine, task.constraint
         room = engine.target.capacity - len(task.prompt)
+        text = list(task.prompt)
         if not task.cancelled():
             cycles = speculate(
                 engine.target,
                 strategy,
-                list(task.prompt),
+                text,
                 rule=rule,
                 room=min(task.request.max_tokens or room, room),
                 is_end=engine.vocabulary.is_end,
@@ -121,9 +119,11 @@ class Replier:
             remarks = Remarks()
             for cycle in cycles:
                 yield from reply.absorb(cycle)
-                yield from remarks.after_cycle(strategy.why_off, engine.drafting.failure)
+                yield from remarks.after_cycle(strategy.why_off, strategy.failure)
                 if reply.ended or task.cancelled():
                     break
+        if constraint:
+            constraint.settle(text)
         yield from reply.finish()
         if not reply.ended and not task.cancelled() and len(reply.tokens) == room:
             yield Notice(f"the context of {engine.target.capacity} tokens is full")

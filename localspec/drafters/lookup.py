@@ -13,7 +13,8 @@ import numpy as np
 from localspec.drafters.lookup_index import GRAM, FixedIndex, GrowingIndex, key_of
 from localspec.drafters.lookup_trust import Trust
 from localspec.events import Source
-from localspec.speculation.protocols import Proposal, Stopping
+from localspec.passes import Pass
+from localspec.speculation.protocols import Proposal, Reading, Rule, Stopping
 
 PLACES = 64  # latest occurrences that are looked at: the cost of a cycle does not grow with the text
 LONGEST_MATCH = 64  # tokens
@@ -40,6 +41,8 @@ class Guess:
 class LookupDrafter:
     """Proposes what followed the newest tokens before."""
 
+    wants = None
+    failure = None
     busy_seconds = 0.0  # no model
 
     def __init__(self, trust: Trust | None = None, earlier: FixedIndex | None = None) -> None:
@@ -47,24 +50,53 @@ class LookupDrafter:
         self._earlier = earlier
         self._index = GrowingIndex()
         self._guess = Guess()
+        self._guessed_at = 0  # length of the text that the guess follows
 
-    def propose(self, tokens: Sequence[int], limit: int, stopping: Stopping | None = None) -> Proposal:
+    def steps(self, depth: int) -> int:
+        return 0
+
+    def begin(self) -> None:
+        self._guess = Guess()
+
+    def follow(self, passed: Pass, kept: int) -> None:
+        """The text is indexed when it is searched."""
+
+    def reading(self, tokens: Sequence[int]) -> Reading:
+        return Reading()
+
+    def read(self, tokens: Sequence[int], most: int) -> int:
+        return 0
+
+    def restart(self, tokens: Sequence[int], window: int) -> None:
+        """The whole text is searched."""
+
+    def propose(
+        self, tokens: Sequence[int], limit: int, rule: Rule | None = None, stopping: Stopping | None = None
+    ) -> Proposal:
+        """The whole of the most promising continuation; its confidences are the chances of its tokens."""
         guess = self.find(tokens, limit)
-        return proposal_of(guess, len(guess.tokens))
+        return Proposal(
+            tokens=guess.tokens,
+            q=(None,) * len(guess.tokens),
+            confidences=guess.chances,
+            source=Source.LOOKUP,
+            depth=len(guess.tokens),
+        )
 
     def find(self, tokens: Sequence[int], limit: int) -> Guess:
         """The most promising continuation of `tokens`, at most `limit` tokens."""
-        self.settle(tokens)
-        self._guess = Guess()
+        self._learn(tokens[self._guessed_at :])
+        self._settle(tokens)
         if len(tokens) >= GRAM and limit > 0:
             tail = np.array(tokens[-LONGEST_MATCH:], dtype=np.int32)
             self._guess = self._best_in(self._index, tail, limit)
             if self._earlier is not None:
                 other = self._best_in(self._earlier, tail, limit)
                 self._guess = max(self._guess, other, key=lambda guess: guess.expected)
+        self._guessed_at = len(tokens)
         return self._guess
 
-    def learn(self, emitted: Sequence[int]) -> None:
+    def _learn(self, emitted: Sequence[int]) -> None:
         """What the text went on with after the last guess, whoever drafted it."""
         guess, self._guess = self._guess, Guess()
         agreed = 0
@@ -73,7 +105,7 @@ class LookupDrafter:
         judged = min(agreed + 1, len(guess.tokens), len(emitted))
         self.trust.learn(guess.match, guess.shares[:judged], agreed, len(emitted))
 
-    def settle(self, tokens: Sequence[int]) -> None:
+    def _settle(self, tokens: Sequence[int]) -> None:
         """The text is now `tokens`: index what is new, forget what is gone."""
         length = self._index.length
         if not (len(tokens) >= length and self._same_tail(tokens, length)):
@@ -136,14 +168,3 @@ def match_lengths(tokens: np.ndarray, places: np.ndarray, tail: np.ndarray) -> n
 def continuations(tokens: np.ndarray, places: np.ndarray, limit: int) -> list[list[int]]:
     """What follows each place, at most `limit` tokens, fewer at the end of the text."""
     return [tokens[place + 1 : place + 1 + limit].tolist() for place in places.tolist()]
-
-
-def proposal_of(guess: Guess, depth: int) -> Proposal:
-    """The first `depth` tokens of a guess; q is one-hot, because they were chosen and not drawn."""
-    return Proposal(
-        tokens=guess.tokens[:depth],
-        q=(None,) * depth,
-        confidences=guess.chances[:depth],
-        source=Source.LOOKUP,
-        depth=depth,
-    )

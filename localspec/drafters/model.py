@@ -4,44 +4,81 @@ from collections.abc import Callable, Sequence
 
 from localspec.errors import BackendFailure, ContextFull, LocalspecError, NotEnoughMemory
 from localspec.events import Source
-from localspec.speculation.protocols import Decoder, Draw, Proposal, Rule, Stopping
+from localspec.passes import Pass, standing
+from localspec.speculation.protocols import Decoder, Draw, Proposal, Reading, Rule, Stopping
 
 # Of a draft model: its target goes on without it.
 FAILURES = (BackendFailure, ContextFull, NotEnoughMemory)
+AT_ONCE = 8  # unread tokens that are decoded along with the first draft step
+ROOM = 40  # tokens that a proposal may need behind the text, a quarter of the cache at most
 
 
 class ModelDrafter:
     """Drafts with a model that shares the target's vocabulary.
 
-    After a cycle the cache holds the seed token and all draft tokens but the last; acceptance keeps a prefix of that,
-    so the next proposal begins with one decode of the one or two tokens that are missing. A model that fails is not
-    asked again: `failure` says what happened.
+    After a cycle the cache holds the newest token and all draft tokens but the last; acceptance keeps a prefix of
+    that, so the next proposal begins with one decode of the one or two tokens that are missing. A text that outgrows
+    the cache is read anew from the middle of a cache's length before its end.
     """
 
-    def __init__(self, decoder: Decoder, rule: Rule, is_end: Callable[[int], bool]) -> None:
+    wants = None
+
+    def __init__(self, decoder: Decoder, is_end: Callable[[int], bool]) -> None:
         self._decoder = decoder
-        self._rule = rule
         self._is_end = is_end
+        self._room = min(ROOM, decoder.capacity // 4)
+        self._first = 0  # the text's position of the first token in the cache
         self.failure: LocalspecError | None = None
 
     @property
     def busy_seconds(self) -> float:
         return self._decoder.busy_seconds
 
-    @property
-    def length(self) -> int:
-        """Tokens of the text that the model has read."""
-        return self._decoder.length
+    def steps(self, depth: int) -> int:
+        return depth
 
-    def propose(self, tokens: Sequence[int], limit: int, stopping: Stopping | None = None) -> Proposal:
+    def begin(self) -> None:
+        self.failure = None
+
+    def follow(self, passed: Pass, kept: int) -> None:
+        decoder, end = self._decoder, passed.start + kept
+        before = max(self._first - passed.start, 0)
+        start = max(passed.start - self._first, 0)
+        if end < self._first:
+            self._restart(0)
+        else:
+            decoder.rollback(standing(decoder.tokens, start, passed.tokens[before:kept]))
+        if end + self._room > self._first + decoder.capacity:
+            self._restart(end - decoder.capacity // 2)
+
+    def reading(self, tokens: Sequence[int]) -> Reading:
+        held = self._decoder.length
+        unread = 0 if self.failure else len(tokens) - 1 - self._first - held
+        spare = self._decoder.capacity // 2 - held - unread
+        return Reading(unread if unread > AT_ONCE else 0, held, min(self._first, max(spare, 0)))
+
+    def read(self, tokens: Sequence[int], most: int) -> int:
+        begin = self._first + self._decoder.length
+        end = min(begin + most, len(tokens) - 1)
+        try:
+            self._decoder.decode(tokens[begin:end], rows=0)
+        except FAILURES as error:
+            self.failure = error
+        return end - begin
+
+    def restart(self, tokens: Sequence[int], window: int) -> None:
+        self._restart(max(len(tokens) - 1 - window, 0))
+
+    def propose(
+        self, tokens: Sequence[int], limit: int, rule: Rule, stopping: Stopping | None = None
+    ) -> Proposal:
         decoder, text = self._decoder, list(tokens)
-        assert decoder.length < len(text), "the newest token is never in the draft's cache"
-        limit = 0 if self.failure else min(limit, decoder.capacity - len(text) + 1)
+        limit = 0 if self.failure else min(limit, decoder.capacity - len(text) + self._first + 1)
         draws: list[Draw] = []
         while len(draws) < limit:
             try:
-                (row,) = decoder.decode(text[decoder.length :], rows=1)
-                draw = self._rule.draw(row, text, len(tokens))
+                (row,) = decoder.decode(text[self._first + decoder.length :], rows=1).rows
+                draw = rule.draw(row, text, len(tokens))
             except FAILURES as error:
                 # What was drawn before is proposed: dropping it could favour the tokens that do not fail.
                 self.failure, limit = error, len(draws)
@@ -61,5 +98,7 @@ class ModelDrafter:
             depth=max(limit, 0),
         )
 
-    def settle(self, tokens: Sequence[int]) -> None:
-        self._decoder.rollback(min(self._decoder.length, len(tokens) - 1))
+    def _restart(self, first: int) -> None:
+        """Begin with an empty cache at this position of the text."""
+        self._decoder.rollback(0)
+        self._first = first

@@ -1,12 +1,10 @@
 """A model's cache and the decoding on it: feed tokens, get rows, step back."""
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from time import perf_counter
 from types import TracebackType
 from typing import Any, Self
-
-import numpy as np
 
 from localspec.errors import BadModelFile, BadSetting, ContextFull, RollbackUnsupported
 from localspec.llama.batch import Batch
@@ -16,6 +14,7 @@ from localspec.llama.model import Model
 from localspec.llama.rows import FullRows, TopRows
 from localspec.llama.sampler import TopK
 from localspec.llama.threads import thread_count
+from localspec.passes import Pass, Row
 
 _LONGEST = 2**25  # tokens: above every model; llama.cpp would fill the memory with its cell table first
 _GPU_CHUNK, _CPU_CHUNK = 512, 128  # tokens
@@ -46,7 +45,6 @@ class Context:
         kv_type_k: str = "f16",
         kv_type_v: str = "f16",
         snapshots: int = 0,
-        candidates: Callable[[np.ndarray, np.ndarray], Any] | None = None,
         vocabulary: int | None = None,
     ) -> None:
         """Room for `length` tokens; raises BadModelFile, BadSetting, NotEnoughMemory or BackendFailure.
@@ -56,7 +54,6 @@ class Context:
             GPU and 128 without, where a chunk can take seconds and cannot be cancelled (3 to 5 % slower).
         rows_max: the most rows that one decode may ask for, so depth + 1.
         snapshots: for recurrent models, how many tokens can be taken back; each costs a whole state.
-        candidates: makes a row from ids and logits when `set_top_k` is on.
         vocabulary: for a draft, the target's tokens, which may be some more or fewer than its own. Its rows
             end where the shorter of the two does, and tokens that it lacks are read as its last one.
         """
@@ -83,7 +80,6 @@ class Context:
         self._batch = Batch(self._chunk)
         self._snapshots: int = 0 if model.can_roll_back else lib.llama_n_rs_seq(pointer)
         self._last_width = 0  # tokens in the last batch, the only ones a recurrent state has snapshots of
-        self._candidates = candidates
         self._vocabulary = vocabulary or model.vocab.size
         self._shared = min(self._vocabulary, model.vocab.size)
         self._rows: FullRows | TopRows = FullRows(model.vocab.size, self._shared)
@@ -102,35 +98,33 @@ class Context:
         """How many tokens of the last batch can be taken back: None is any number of any batch, 0 is none."""
         return None if self.model.can_roll_back else self._snapshots
 
-    def decode(self, tokens: Sequence[int], rows: int) -> Sequence[Any]:
+    def decode(self, tokens: Sequence[int], rows: int) -> Pass:
         """Append tokens to the cache; rows for the last `rows` of them, float32 [vocab] or candidates.
 
         The rows are read-only views of llama.cpp's buffer, valid until the next decode. Raises ContextFull,
         NotEnoughMemory or BackendFailure; the cache is then what it was, or empty where that is impossible.
         """
         assert 0 <= rows <= min(len(tokens), self.rows_max), f"{rows} rows of {len(tokens)} tokens"
-        before = self.length
+        before, rest = self.length, tokens
         self._require_room(len(tokens))
         try:
-            while len(tokens) > self._chunk:
-                head = min(self._chunk, len(tokens) - rows)
-                self._decode_chunk(tokens[:head], 0)
-                tokens = tokens[head:]
-            return self._decode_chunk(tokens, rows) if tokens else ()
+            while len(rest) > self._chunk:
+                head = min(self._chunk, len(rest) - rows)
+                self._decode_chunk(rest[:head], 0)
+                rest = rest[head:]
+            return Pass(before, tokens, self._decode_chunk(rest, rows) if rest else ())
         except BaseException:  # Ctrl-C comes when llama.cpp has taken the tokens and nobody has counted them
             self._restore(before)
             raise
 
-    def prefill(self, tokens: Sequence[int]) -> Iterator[int]:
-        """Append tokens chunk by chunk without rows, yielding the count so far: stop iterating to cancel.
+    def prefill(self, tokens: Sequence[int]) -> Iterator[Pass]:
+        """Append tokens chunk by chunk without rows: stop iterating to cancel.
 
         Whenever it is stopped, the cache holds exactly the chunks that were decoded. Raises as `decode` does.
         """
         self._require_room(len(tokens))
         for start in range(0, len(tokens), self._chunk):
-            chunk = tokens[start : start + self._chunk]
-            self.decode(chunk, 0)
-            yield start + len(chunk)
+            yield self.decode(tokens[start : start + self._chunk], 0)
 
     def rollback(self, keep: int) -> None:
         """Forget everything after the first `keep` tokens: absolute, so saying it twice is saying it once."""
@@ -151,10 +145,11 @@ class Context:
         Returns False, and leaves full rows on, where the GPU cannot do it, and on the CPU: no bus is spared
         there, and llama.cpp's top-k takes 1.5 ms a row of 128,256 logits where numpy takes 0.3.
         """
-        size, make = self.model.vocab.size, self._candidates if self.model.output_on_gpu else None
+        size = self.model.vocab.size
         # As many more as may belong to tokens that no row holds.
-        if k is not None and make and self._top_k.install(self._pointer, min(k + size - self._shared, size)):
-            self._rows = TopRows(size, self._shared, make)
+        wanted = k is not None and self.model.output_on_gpu and min(k + size - self._shared, size)
+        if wanted and self._top_k.install(self._pointer, wanted):
+            self._rows = TopRows(size, self._shared)
             return True
         self._top_k.install(self._pointer, None)
         self._rows = FullRows(size, self._shared)
@@ -177,7 +172,7 @@ class Context:
         assert self._finalizer.alive, "the context is closed"
         return self._context
 
-    def _decode_chunk(self, tokens: Sequence[int], rows: int) -> Sequence[Any]:
+    def _decode_chunk(self, tokens: Sequence[int], rows: int) -> Sequence[Row]:
         """One call into llama.cpp, timed until its results are there."""
         batch = self._batch.fill(self._readable(tokens), self.length, rows)
         pointer = self._pointer

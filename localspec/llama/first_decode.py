@@ -30,8 +30,8 @@ def first_decode(trial: Trial) -> None:
     with Model(path, gpu_layers=trial.gpu_layers) as model, Context(model, length=_LENGTH) as context:
         last = model.vocab.size - 1
         for width in _WIDTHS:
-            rows = context.decode([min(token, last) for token in range(width)], 1)
-            if not np.isfinite(rows[0]).all():
+            (row,) = context.decode([min(token, last) for token in range(width)], 1).rows
+            if not np.isfinite(np.asarray(row)).all():
                 raise BadModelFile(
                     f"{path.name} computes values that are not numbers",
                     hint="fetch it again, or use another file",

@@ -2,13 +2,14 @@
 
 import ctypes
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from localspec.errors import BackendFailure
 from localspec.llama.library import symbol
+from localspec.passes import Candidates
 
 _get_logits = symbol("llama_get_logits", ctypes.c_void_p, [ctypes.c_void_p])
 _ith = [ctypes.c_void_p, ctypes.c_int32]
@@ -45,13 +46,12 @@ class FullRows:
 class TopRows:
     """Only the k largest logits of every row, chosen on the device: 8 k bytes a row instead of 4 a token."""
 
-    def __init__(self, vocab_size: int, shared: int, make: Callable[[np.ndarray, np.ndarray], Any]) -> None:
+    def __init__(self, vocab_size: int, shared: int) -> None:
         """`shared`: tokens that a row may hold, counted from the first."""
         self._vocab_size = vocab_size
         self._shared = shared
-        self._make = make
 
-    def read(self, context: Any, count: int) -> Sequence[Any]:  # noqa: ANN401  a C pointer
+    def read(self, context: Any, count: int) -> Sequence[Candidates]:  # noqa: ANN401  a C pointer
         """Wait for the computation and view its rows; llama_get_logits would now return something else."""
         k = _get_top_ids_count(context, -count)
         if not k:
@@ -61,11 +61,11 @@ class TopRows:
         _check_finite(logits[-1])
         return [self._row(ids[i], logits[i]) for i in range(count)]
 
-    def _row(self, ids: np.ndarray, logits: np.ndarray) -> Any:  # noqa: ANN401  what `make` makes
+    def _row(self, ids: np.ndarray, logits: np.ndarray) -> Candidates:
         if self._shared < self._vocab_size:
             known = ids < self._shared
             ids, logits = ids[known], logits[known]
-        return self._make(ids, logits)
+        return Candidates(ids, logits)
 
 
 def _array(address: int, kind: Any, shape: tuple[int, int], stride: int) -> np.ndarray:  # noqa: ANN401  ctypes types

@@ -1,9 +1,11 @@
 """How much logits depend on the batch width: kernels differ, so near-ties can flip."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
+
+from localspec.passes import Pass
 
 WIDTHS = (1, 2, 5, 9)
 
@@ -11,7 +13,7 @@ WIDTHS = (1, 2, 5, 9)
 class _Decoder(Protocol):
     """The part of speculation's Decoder that is needed here."""
 
-    def decode(self, tokens: Sequence[int], rows: int) -> Sequence[Any]: ...
+    def decode(self, tokens: Sequence[int], rows: int) -> Pass: ...
 
     def rollback(self, keep: int) -> None: ...
 
@@ -31,6 +33,6 @@ def _rows(decoder: _Decoder, tokens: Sequence[int], width: int) -> np.ndarray:
     rows: list[np.ndarray] = []
     for start in range(0, len(tokens), width):
         batch = tokens[start : start + width]
-        rows.extend(np.array(row) for row in decoder.decode(batch, len(batch)))
+        rows.extend(np.array(row) for row in decoder.decode(batch, len(batch)).rows)
     decoder.rollback(0)
     return np.stack(rows)

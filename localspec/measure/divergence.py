@@ -8,7 +8,8 @@ import numpy as np
 from localspec.chat.engine import Engine
 from localspec.llama.context import Context
 from localspec.llama.widths import width_gap
-from localspec.speculation.protocols import Candidates, Decoder, Row
+from localspec.passes import Candidates, Row
+from localspec.speculation.protocols import Decoder
 
 AS_FAR_BACK = 200  # tokens before a divergence on which batch widths are compared
 
@@ -62,7 +63,7 @@ def row_after(decoder: Decoder, tokens: Sequence[int]) -> Row:
     decoder.rollback(0)
     for _ in decoder.prefill(tokens[:-1]):
         pass
-    (row,) = decoder.decode(tokens[-1:], rows=1)
+    (row,) = decoder.decode(tokens[-1:], rows=1).rows
     return copied(row)
 
 

@@ -16,7 +16,8 @@ from localspec.measure.law_worlds import (
     leak,
     worlds_of,
 )
-from localspec.speculation.protocols import Distribution, Proposal, Row, Rule
+from localspec.passes import Row
+from localspec.speculation.protocols import Distribution, Proposal, Rule
 from localspec.speculation.sampling import Sampling
 from localspec.speculation.verification import make_rule
 

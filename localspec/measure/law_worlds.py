@@ -15,9 +15,10 @@ from localspec.chat.engine import Engine
 from localspec.drafters.fixed import Fixed
 from localspec.drafters.model import ModelDrafter
 from localspec.measure.recording import Recording, begin, shape_rows
+from localspec.passes import Row
 from localspec.speculation.chain import Chain
 from localspec.speculation.loop import speculate
-from localspec.speculation.protocols import Distribution, Row
+from localspec.speculation.protocols import Distribution
 from localspec.speculation.sampling import Sampling
 from localspec.speculation.verification import make_rule
 
@@ -50,8 +51,8 @@ def collect(
     needed = shape_rows(engine, sampling)
     rule = make_rule("auto", sampling, seed)
     target, draft = Recording(engine.target, needed), Recording(engine.draft, needed)
-    drafter = ModelDrafter(draft, rule, engine.vocabulary.is_end)
-    strategy = Fixed(drafter, COLLECTING_DEPTH)
+    drafter = ModelDrafter(draft, engine.vocabulary.is_end)
+    strategy = Fixed(drafter, COLLECTING_DEPTH, rule)
     begin(engine, prompt)
     cycles = speculate(target, strategy, list(prompt), rule=rule, room=room, is_end=engine.vocabulary.is_end)
     for cycle in cycles:

@@ -5,9 +5,10 @@ from collections.abc import Iterator, Sequence
 from localspec.chat.engine import Engine
 from localspec.llama.context import Context
 from localspec.measure.divergence import copied
+from localspec.passes import Candidates, Pass, Row
 from localspec.speculation.candidates import largest
 from localspec.speculation.chain import Chain
-from localspec.speculation.protocols import Candidates, Decoder, Row
+from localspec.speculation.protocols import Decoder
 from localspec.speculation.sampling import Sampling
 
 
@@ -36,12 +37,12 @@ class Recording:
     def busy_seconds(self) -> float:
         return self._decoder.busy_seconds
 
-    def decode(self, tokens: Sequence[int], rows: int) -> Sequence[Row]:
-        found = self._decoder.decode(tokens, rows)
-        self.rows += [kept(row, self._needed) for row in found]
-        return found
+    def decode(self, tokens: Sequence[int], rows: int) -> Pass:
+        passed = self._decoder.decode(tokens, rows)
+        self.rows += [kept(row, self._needed) for row in passed.rows]
+        return passed
 
-    def prefill(self, tokens: Sequence[int]) -> Iterator[int]:
+    def prefill(self, tokens: Sequence[int]) -> Iterator[Pass]:
         return self._decoder.prefill(tokens)
 
     def rollback(self, keep: int) -> None:

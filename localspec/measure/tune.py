@@ -116,7 +116,7 @@ def one_round(
 def store(engine: Engine, curve: Curve) -> None:
     """Start from these costs from now on, in this run and in later ones."""
     if isinstance(engine.drafting, PairDrafting):
-        engine.drafting.tuning.calibrated(curve.table)
+        engine.drafting.drafting.calibrated(curve.table)
         engine.drafting.store(())
 
 

@@ -11,8 +11,8 @@ from localspec.chat.messages import Message
 from localspec.chat.session import Session
 from localspec.measure.law_statistics import bernstein
 from localspec.measure.recording import begin, shape_rows
+from localspec.passes import Candidates, Row
 from localspec.speculation.chain import Chain
-from localspec.speculation.protocols import Candidates, Row
 from localspec.speculation.sampling import Sampling
 
 NEW_TOKENS = 48
@@ -100,7 +100,7 @@ def scored(
     largest, impossible = 0.0, 0
     for start in range(0, len(read), CHUNK):
         batch = read[start : start + CHUNK]
-        for row, token in zip(engine.target.decode(batch, len(batch)), tokens[start:], strict=False):
+        for row, token in zip(engine.target.decode(batch, len(batch)).rows, tokens[start:], strict=False):
             assert not isinstance(row, Candidates), "whole rows were asked for"
             p = chain.distribution(row, ())
             surprisals = -np.log(p.probabilities)

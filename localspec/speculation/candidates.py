@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from localspec.speculation.protocols import Candidates, Row
+from localspec.passes import Candidates, Row
 
 _STRIPES = 64  # at most
 _SPARE = 4  # columns for each logit wanted, so that few of them are looked at more closely

@@ -11,9 +11,10 @@ from functools import cache
 import numpy as np
 
 from localspec.errors import BackendFailure
+from localspec.passes import Candidates, Row
 from localspec.speculation.candidates import largest, likeliest
 from localspec.speculation.penalties import adjust
-from localspec.speculation.protocols import Candidates, Constraint, Distribution, Row
+from localspec.speculation.protocols import Constraint, Distribution
 from localspec.speculation.sampling import Sampling
 
 GREEDY_HEAD = 10  # tokens that the confidence of a greedy choice is measured against

@@ -1,225 +1,179 @@
-"""Whether to draft, and how much at most: by measured tokens per second, and not at all where drafting loses."""
+"""Whether a drafter drafts, and how much: as much as pays, on a budget of plain steps that losses come out of."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 from localspec.events import Cycle, Mode
 from localspec.speculation.chances import Chances
 from localspec.speculation.costs import Costs
-from localspec.speculation.hazards import Hazards
-from localspec.speculation.ledger import Ledger
-from localspec.speculation.probing import Probes
+from localspec.speculation.protocols import Reading
 from localspec.speculation.stopping import Stopper
 
-OPTIMISM = 1.0  # standard errors in drafting's favour before it is switched off
-IDLE_CYCLES = 12  # in a row in which the first token was drawn and dropped
-HOPELESS_CYCLES = 2  # in a row, with no measured table: one wild measurement switches nothing off
-CAUTIOUS_DEPTH, TRUSTED = 3, 2  # the depth of an unknown draft until it has kept so many tokens
-ANCHOR_TOKENS = 48  # plain steps come at most so often
-ANCHOR_SHARE = 0.003  # and take at most this share of time
-MOST_ANCHOR_TOKENS = 1024  # however large the gain: it may be large because a plain step was measured wrongly
-FIRST_ANCHORS, FIRST_GAP = 2, 24  # with no measured table: so many plain steps soon, so many tokens apart
-PROBED_DRAWS = 2  # tokens that a probe can draw and drop before it has failed
-LEAST_STAKE = 0.04  # plain steps
-WILD = 2.5  # a cycle this much slower than expected says something about the machine, not about drafting
-CARRIED = 0.1  # what the speed of the reply before counts for
-LAG = 8  # unread tokens from which on the first draft step is mostly reading
-READING = 0.1  # reading a token among many / drafting one, until it was measured
+START = (
+    1.75  # plain steps that an unknown drafter may lose, beside the gift; half of it where costs are a guess
+)
+MOST = 12.0  # plain steps: gains beyond this buy no patience
+DEBT = 1.0  # plain steps: a dear last cycle delays the next try by no more
+MARGIN = 0.01  # drafting must win this share of the time, or its budget shrinks
+SAVED = 0.01  # plain steps that every token written without drafting adds
+GIFT = 1.0  # plain steps that another reply adds: it may be of another kind
+STAKE_RUNS, LEAST_STAKE = 2, 0.04  # what another try may lose: draft runs, and at least so many plain steps
+PATIENCE_GROWTH, MOST_PATIENCE = 1.5, 10.0  # after a try that failed the next one waits for so many stakes
+CONVINCING = 1.0  # plain steps that a try has to win to be no failed one
+WILD = 2.5  # a cycle this much slower than expected says something about the machine, not about drafting,
+WILD_GAP, MOST_CALM = 8, 32  # unless more than one in so many cycles is, after so many that were not
+MEMORY = 64  # drafting cycles that the rate looks back on
+CARRIED = 0.1  # what the rate of the reply before counts for
+CAUTIOUS_DEPTH, TRUSTED = 3, 2  # the depth of an unknown drafter until it has kept so many tokens
+READING = 0.1  # reading a token among many / a run of the draft model, until it was measured
+READING_SHARE = 0.5  # of the budget: the rest is for drafting
+LEAST_WINDOW = 64  # tokens: a drafter that may read fewer does not begin
+WIDER = 4  # times more text: only then a drafter reads anew
+CHUNK_SECONDS, LEAST_CHUNK = 0.1, 16  # a drafter reads so long, or so many tokens, in one cycle
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The coming cycle: how many tokens to draft at most, why, and the tokens per second that this promises."""
+class DepthControl:
+    """Decides for one drafter; it outlives its replies, which `begin` parts.
 
-    depth: int
-    mode: Mode
-    value: float
-
-
-class Auto:
-    """Drafts as much as the stopper says; switches drafting off where it loses, and back on.
-
-    It outlives its replies: `begin` parts them. Costs are shared with whoever else learns them.
+    However bad the drafter is, it loses at most its budget: START plain steps, GIFT for each further reply, and
+    the share SAVED of what was written without it.
     """
 
-    def __init__(self, costs: Costs, hazards: Hazards, chances: Chances, depths: Sequence[int]) -> None:
+    def __init__(
+        self, costs: Costs, steps: Callable[[int], int], chances: Chances, depths: Sequence[int]
+    ) -> None:
+        """`steps`: runs of the draft model by depth; `depths`: those that may be verified; costs are shared."""
         self.costs = costs
-        self.hazards = hazards
         self.chances = chances
         self.depths = tuple(sorted(depths))
         self.on = True
-        self._ledger = Ledger()
-        self._probes = Probes()
-        self._speeds = Speeds()
-        self._tokens_since_plain = 0
-        self._unread = 0  # tokens that the draft model has yet to read before it can draft
-        self._reading_seconds: float | None = None  # for one of them, once it was measured
-        self._hopeless = 0  # drafting cycles in a row
-        self._idle = 0  # drafting cycles in a row that proposed nothing
-        self._values: dict[float, list[float]] = {}  # by optimism, until the next cycle
+        self._steps = steps
+        self._budget = START if costs.measured else START / 2
+        self._patience = 1.0
+        self._trying = False  # drafting was switched on again and has not convinced yet
+        self._won = 0.0  # plain steps, since then
+        self._kept = 0
+        self._calm = MOST_CALM  # drafting cycles that were as fast as expected, less those that were not
+        self._tokens = self._seconds = 0.0  # of the latest drafting cycles
+        self._reading_seconds: float | None = None  # for a token, once it was measured
         self._stopper: Stopper | None = None
 
     def begin(self) -> None:
         """Another reply, perhaps of another kind: how the one before went counts for less."""
-        self._values.clear()
-        self._hopeless = self._idle = 0
-        for learner in (self.hazards, self.chances, self._ledger, self._probes, self._speeds):
-            learner.begin()
-
-    def plan(self, room: int, unread: int = 0) -> Plan:
-        """What to do with room for `room` draft tokens; the draft has `unread` tokens to catch up on."""
-        self._unread = unread
-        most, mode = self._most_and_mode()
-        depth = max((d for d in self.depths if d <= min(most, room)), default=0)
-        return Plan(depth, mode, self.value(min(depth, self.best_depth())))
-
-    def stopping(self, plan: Plan) -> Stopper:
-        """What ends the proposal of a plan."""
-        # Shortly before the end of its room the run can no longer go on at its usual speed.
-        usual = self._speeds.mean if plan.depth >= self.best_depth() else plan.value
-        rate = max(self.value(0), usual)
-        self._stopper = Stopper(self.chances, self.costs, rate=rate, depths=self.depths, limit=plan.depth)
-        return self._stopper
-
-    def learn(self, cycle: Cycle, confidences: tuple[float, ...] = ()) -> None:
-        """A cycle that the draft model drafted, or a plain step."""
-        self._values.clear()
-        if cycle.width > 1 or cycle.is_plain:
-            self.costs.learn_verify(cycle.width, cycle.verify_seconds + cycle.other_seconds)
-        self._tokens_since_plain = 0 if cycle.is_plain else self._tokens_since_plain + len(cycle.tokens)
-        seconds = cycle.seconds
-        if cycle.depth:
-            seconds -= self._learn_reading(cycle)
-            seconds = min(seconds, WILD * self.costs.cycle(max(cycle.drafted, 1)))
-            self._learn_drafting(cycle, seconds, confidences[: cycle.drafted])
-        if not self.on:
-            self._learn_off(cycle, seconds)
-        elif cycle.depth:
-            self._idle = 0 if cycle.drafted else self._idle + 1
-            self._consider_switching_off()
-
-    def learn_elsewhere(self, cycle: Cycle) -> None:
-        """A cycle that another drafter drafted: it tells what batches cost; the draft model falls behind."""
-        self._values.clear()
-        self.costs.learn_verify(cycle.width, cycle.verify_seconds + cycle.other_seconds)
-        self._tokens_since_plain += len(cycle.tokens)
-
-    def value(self, depth: int, optimism: float = 0.0) -> float:
-        """Tokens per second if every proposal had this depth; 0 is plain decoding."""
-        if optimism not in self._values:
-            self._values[optimism] = self._all_values(optimism)
-        return self._values[optimism][depth]
-
-    def best_depth(self, optimism: float = 0.0) -> int:
-        """The depth above 0 that promises most."""
-        return max(self.depths, key=lambda depth: self.value(depth, optimism))
-
-    def _all_values(self, optimism: float) -> list[float]:
-        values, expected, survival = [1 / self.costs.verify(1)], 1.0, 1.0
-        for depth, rate in enumerate(self.hazards.rates(optimism)[: self.depths[-1]], start=1):
-            survival *= rate
-            expected += survival
-            values.append(expected / self.costs.cycle(depth) if depth in self.depths else 0.0)
-        return values
-
-    def _most_and_mode(self) -> tuple[int, Mode]:
-        most = self.depths[-1]
-        if self.hazards.kept < TRUSTED:
-            most = max(min(most, CAUTIOUS_DEPTH), self.depths[0])
-        if not self.on:
-            return (most, Mode.PROBE) if self._probes.probing else (0, Mode.OFF)
-        if self._tokens_since_plain >= self._anchor_gap():
-            return 0, Mode.ANCHOR
-        return most, Mode.DRAFTING
-
-    def _anchor_gap(self) -> float:
-        if not self.costs.measured and self.costs.plain_steps < FIRST_ANCHORS:
-            return FIRST_GAP * self.costs.plain_steps
-        if self.costs.plain_is_doubtful:
-            return FIRST_GAP
-        return anchor_gap(self.value(self.best_depth()) / self.value(0) - 1)
-
-    def _learn_reading(self, cycle: Cycle) -> float:
-        """Seconds of the cycle in which the draft model only caught up, where that was much."""
-        drawn = self._stopper.drawn if self._stopper else cycle.drafted
-        if self._unread > LAG:
-            reading = max(cycle.draft_seconds - self.costs.draft(drawn), 0.0)
-            self._reading_seconds = reading / self._unread
-            return reading
-        if drawn:
-            self.costs.learn_draft(drawn, cycle.draft_seconds)
-        return 0.0
-
-    def _learn_drafting(self, cycle: Cycle, seconds: float, confidences: tuple[float, ...]) -> None:
-        emitted = len(cycle.tokens)
-        dropped = self._stopper.dropped if self._stopper else None
-        self.hazards.learn(cycle.drafted, cycle.accepted, emitted, dropped)
-        self.chances.learn(confidences, cycle.accepted, emitted)
-        self._ledger.learn(seconds, emitted, self.costs.verify(1))
-        self._speeds.learn(seconds, emitted)
-        self._stopper = None
-
-    def _consider_switching_off(self) -> None:
-        plain = self.value(0)
-        # Kept tokens by position know nothing of confidence, so what was measured has to agree with them.
-        hopeless = self.value(self.best_depth(OPTIMISM), OPTIMISM) < plain and self._speeds.mean < plain
-        self._hopeless = self._hopeless + 1 if hopeless else 0
-        hopeless = self._hopeless >= (1 if self.costs.measured else HOPELESS_CYCLES)
-        if hopeless or self._idle >= IDLE_CYCLES or self._ledger.broken:
-            self.on, self._hopeless, self._idle = False, 0, 0
-            self._probes.restart()
-
-    def _learn_off(self, cycle: Cycle, seconds: float) -> None:
-        plain, draft = self.costs.verify(1), self.costs.draft(1)
-        stake = max(PROBED_DRAWS * draft / plain, LEAST_STAKE)
-        if not self._probes.probing:
-            each = READING * draft if self._reading_seconds is None else self._reading_seconds
-            self._probes.save(len(cycle.tokens), stake, self._unread * each / plain)
-        elif cycle.depth and self._probes.convinced(len(cycle.tokens) - seconds / plain, stake):
-            self.on = True
-            self._ledger.probation()
-            self._speeds.restart()
-
-    @property
-    def why_off(self) -> str | None:
-        if self.on:
-            return None
-        kept, share = self.hazards.pooled, self.costs.draft(1) / self.costs.verify(1)
-        drafting, plain = self._speeds.mean, self.value(0)
-        why = "lately it cost more than it saved"
-        if drafting < plain:
-            why = f"lately about {drafting:.1f} tokens/s with it against {plain:.1f} without"
-        return (
-            f"Drafting is off: {why}. The target keeps {kept:.0%} of the draft's tokens, "
-            f"and each costs {share:.0%} of a plain step."
-        )
-
-
-def anchor_gap(gain: float) -> float:
-    """Tokens between two plain steps, for a share of the time that they gain on them: a step costs the gain."""
-    return min(max(ANCHOR_TOKENS, gain / ANCHOR_SHARE), MOST_ANCHOR_TOKENS)
-
-
-class Speeds:
-    """Tokens per second of the latest drafting cycles: about 64 of them."""
-
-    def __init__(self) -> None:
-        self.restart()
-
-    def restart(self) -> None:
-        """Forget them."""
-        self._tokens = self._seconds = 0.0
-
-    @property
-    def mean(self) -> float:
-        """0 before anything was measured."""
-        return self._tokens / self._seconds if self._seconds else 0.0
-
-    def begin(self) -> None:
-        """Another reply."""
+        self.chances.begin()
+        self._budget = min(self._budget + GIFT, MOST)
+        self._patience = 1.0
         self._tokens *= CARRIED
         self._seconds *= CARRIED
 
-    def learn(self, seconds: float, tokens: int) -> None:
-        self._tokens = self._tokens * 63 / 64 + tokens
-        self._seconds = self._seconds * 63 / 64 + seconds
+    @property
+    def mode(self) -> Mode:
+        if not self.on:
+            return Mode.OFF
+        return Mode.PROBE if self._trying else Mode.DRAFTING
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second of drafting lately, at least plain decoding's."""
+        measured = self._tokens / self._seconds if self._seconds else 0.0
+        return max(measured, 1 / self.costs.verify(1))
+
+    def limit(self, room: int) -> int:
+        """The most tokens that a proposal may have where there is room for `room`."""
+        most = self.depths[-1] if self._kept >= TRUSTED else max(CAUTIOUS_DEPTH, self.depths[0])
+        return max((d for d in self.depths if d <= min(most, room)), default=0) if self.on else 0
+
+    def stopping(self, limit: int) -> Stopper:
+        """What ends a proposal of at most `limit` tokens, whose cycle `learn` is told next."""
+        self._stopper = Stopper(
+            self.chances, self.costs, self._steps, rate=self.rate, depths=self.depths, limit=limit
+        )
+        return self._stopper
+
+    def learn(self, cycle: Cycle, confidences: Sequence[float]) -> None:
+        """A cycle that it was asked to draft in."""
+        runs = self._steps(self._stopper.drawn if self._stopper else cycle.drafted)
+        seconds, emitted = self._sane(cycle.seconds, cycle.width, runs), len(cycle.tokens)
+        if runs:
+            self.costs.learn_draft(runs, cycle.draft_seconds)
+        self.chances.learn(confidences[: cycle.drafted], cycle.accepted, emitted)
+        self._kept += cycle.accepted
+        self._tokens = self._tokens * (1 - 1 / MEMORY) + emitted
+        self._seconds = self._seconds * (1 - 1 / MEMORY) + seconds
+        self._pay(seconds / self.costs.verify(1) - emitted * (1 - MARGIN))
+
+    def learn_reading(self, tokens: int, seconds: float) -> None:
+        """The drafter has read so many tokens."""
+        self._reading_seconds = seconds / max(tokens, 1)
+        self._pay(seconds / self.costs.verify(1))
+
+    def save(self, tokens: int) -> None:
+        """Tokens were written without it."""
+        self._budget = min(self._budget + SAVED * tokens, MOST)
+
+    def reconsider(self, reading: Reading) -> None:
+        """Switch drafting on again when another try, and what has to be read for it, can be paid for."""
+        if self.on:
+            return
+        plain = self.costs.verify(1)
+        stake = max(STAKE_RUNS * self.costs.draft(self._steps(1)) / plain, LEAST_STAKE)
+        stake += min(reading.unread, LEAST_WINDOW) * self._token_seconds / plain / READING_SHARE
+        if self._budget >= self._patience * stake:
+            self.on, self._trying, self._won = True, True, 0.0
+            self._budget = stake
+            self._patience = min(self._patience * PATIENCE_GROWTH, MOST_PATIENCE)
+            self._tokens = self._seconds = 0.0
+            self.chances.begin()
+
+    def window(self, reading: Reading) -> int | None:
+        """How many of the newest tokens the drafter shall have read; None where it had better not draft yet."""
+        affordable = int(READING_SHARE * self._budget * self.costs.verify(1) / self._token_seconds)
+        here, whole = reading.window, reading.window + reading.older
+        if reading.older and affordable >= min(WIDER * here, whole):
+            return min(affordable, whole)
+        if reading.unread <= affordable:
+            return here
+        return affordable if affordable >= LEAST_WINDOW else None
+
+    @property
+    def chunk(self) -> int:
+        """How many tokens the drafter may read in one cycle."""
+        return max(int(CHUNK_SECONDS / self._token_seconds), LEAST_CHUNK)
+
+    @property
+    def why_off(self) -> str | None:
+        """While drafting is off: the sentence for the user, with measured numbers."""
+        if self.on:
+            return None
+        plain, why = self.costs.verify(1), "lately it cost more than it saved"
+        if self._seconds and self._tokens / self._seconds < 1 / plain:
+            drafting = self._tokens / self._seconds
+            why = f"lately about {drafting:.1f} tokens/s with it against {1 / plain:.1f} without"
+        share = self.costs.draft(self._steps(1)) / plain
+        return (
+            f"Drafting is off: {why}. The target keeps {self.chances.ahead(0):.0%} of the draft's tokens, "
+            f"and each costs {share:.0%} of a plain step."
+        )
+
+    def _sane(self, seconds: float, width: int, runs: int) -> float:
+        """What a cycle counts for, which may have met a hiccup of the machine."""
+        most = WILD * (self.costs.verify(width) + self.costs.draft(runs))
+        if seconds <= most or self._calm < WILD_GAP:
+            self._calm = min(self._calm + 1, MOST_CALM)
+            return seconds
+        self._calm -= WILD_GAP
+        return most
+
+    @property
+    def _token_seconds(self) -> float:
+        """What reading a token among many takes."""
+        guess = READING * self.costs.draft(1)
+        return max(guess if self._reading_seconds is None else self._reading_seconds, 1e-9)
+
+    def _pay(self, steps: float) -> None:
+        """Take plain steps out of the budget, or put gained ones in; without any, drafting is off."""
+        self._budget = min(self._budget - steps, MOST)
+        self._won -= steps
+        if self._trying and self._won >= CONVINCING:
+            self._trying, self._patience = False, 1.0
+        if self._budget < 0:
+            self.on, self._trying, self._budget = False, False, max(self._budget, -DEBT)

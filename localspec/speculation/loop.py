@@ -31,12 +31,12 @@ def speculate(
 
         proposal = strategy.propose(tokens, room - 1)
         assert len(proposal.tokens) < room, "a proposal leaves room for the target's own token"
-        rows = target.decode([tokens[-1], *proposal.tokens], rows=len(proposal.tokens) + 1)
-        verdict = rule.verify(rows, proposal, tokens)
+        passed = target.decode([tokens[-1], *proposal.tokens], rows=len(proposal.tokens) + 1)
+        verdict = rule.verify(passed.rows, proposal, tokens)
         emitted, origins = emit(proposal, verdict, is_end)
         tokens += emitted
         target.rollback(len(tokens) - 1)
-        strategy.settle(tokens)
+        strategy.follow(passed, kept=target.length - passed.start)
 
         draft_seconds = strategy.busy_seconds - draft_busy
         verify_seconds = target.busy_seconds - target_busy

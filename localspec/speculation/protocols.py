@@ -6,18 +6,9 @@ from typing import Protocol
 
 import numpy as np
 
+from localspec.errors import LocalspecError
 from localspec.events import Cycle, Mode, Origin, Source
-
-
-@dataclass(frozen=True, slots=True)
-class Candidates:
-    """The largest logits of a row, in no particular order: what a backend top-k sampler returns."""
-
-    ids: np.ndarray  # int32 [k]
-    logits: np.ndarray  # float32 [k]
-
-
-Row = np.ndarray | Candidates  # float32 [vocab] logits, or only the largest of them
+from localspec.passes import HiddenRows, Pass, Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +66,7 @@ class Constraint(Protocol):
 
 
 class Decoder(Protocol):
-    """A model with a cache: feed tokens, get a row of logits for each, step back."""
+    """A model with a cache: feed tokens, get a pass with a row of logits for each, step back."""
 
     @property
     def length(self) -> int:
@@ -93,11 +84,11 @@ class Decoder(Protocol):
     def busy_seconds(self) -> float:
         """Time spent inside the model since it was made; the loop takes differences."""
 
-    def decode(self, tokens: Sequence[int], rows: int) -> Sequence[Row]:
-        """Append tokens to the cache; rows for the last `rows` of them, valid until the next decode."""
+    def decode(self, tokens: Sequence[int], rows: int) -> Pass:
+        """Append tokens to the cache; rows for the last `rows` of them."""
 
-    def prefill(self, tokens: Sequence[int]) -> Iterator[int]:
-        """Append tokens chunk by chunk without rows, yielding the count so far: stop iterating to cancel."""
+    def prefill(self, tokens: Sequence[int]) -> Iterator[Pass]:
+        """Append tokens chunk by chunk without rows: stop iterating to cancel."""
 
     def rollback(self, keep: int) -> None:
         """Forget everything after the first `keep` tokens: absolute, so saying it twice is saying it once."""
@@ -116,57 +107,6 @@ class Stopping(Protocol):
 
     def goes_on(self, drafted: int) -> bool:
         """Is another draft step worth its time, now that the proposal holds `drafted` tokens?"""
-
-
-class Drafter(Protocol):
-    """Proposes tokens; told after every cycle what the text has become.
-
-    A drafter that reads the target's hidden rows (EAGLE-3, MTP) holds the target's decoder and reads them in
-    `settle`, which the loop calls after verification and before the next decode.
-    """
-
-    @property
-    def busy_seconds(self) -> float:
-        """Time spent inside a draft model since it was made."""
-
-    def propose(self, tokens: Sequence[int], limit: int, stopping: Stopping | None = None) -> Proposal:
-        """At most `limit` tokens to follow `tokens`, fewer where `stopping` says so; none: plain decoding."""
-
-    def settle(self, tokens: Sequence[int]) -> None:
-        """The text is now `tokens`: drop whatever a cache holds beyond it. Idempotent."""
-
-
-class Strategy(Protocol):
-    """Who drafts in the coming cycle and how much, or nobody: the only thing the loop asks about drafting.
-
-    `localspec.drafters.arbiter` has the implementations. A cycle of the loop is
-
-        proposal = strategy.propose(tokens, room)
-        rows = target.decode([x, *proposal.tokens]); verdict = rule.verify(...); target.rollback(...)
-        strategy.settle(tokens)
-        strategy.learn(cycle)       # Cycle(depth=proposal.depth, mode=proposal.mode, ...)
-    """
-
-    @property
-    def busy_seconds(self) -> float:
-        """Time spent inside draft models since they were made."""
-
-    @property
-    def why_off(self) -> str | None:
-        """While drafting is off because it does not pay: the sentence for the user, with measured numbers."""
-
-    @property
-    def plain_step_seconds(self) -> float | None:
-        """What a plain step costs here, as far as it was measured."""
-
-    def propose(self, tokens: Sequence[int], room: int) -> Proposal:
-        """At most `room` tokens to follow `tokens`; none means plain decoding."""
-
-    def settle(self, tokens: Sequence[int]) -> None:
-        """The text is now `tokens`. Idempotent; a new prompt is told the same way."""
-
-    def learn(self, cycle: Cycle) -> None:
-        """What the last cycle did and cost."""
 
 
 class Rule(Protocol):
@@ -189,3 +129,91 @@ class Rule(Protocol):
 
     def verify(self, rows: Sequence[Row], proposal: Proposal, history: Sequence[int]) -> Verdict:
         """Judge a proposal that follows `history`; rows[i] is the target's row after i draft tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How much of a text a drafter has read, in tokens; nothing is to be read by default."""
+
+    unread: int = 0  # newest tokens that it has to read before it can propose
+    held: int = 0  # tokens before these that it has read
+    older: int = 0  # tokens before those that it has room for
+
+    @property
+    def window(self) -> int:
+        """Tokens from the first that it has read to the newest."""
+        return self.unread + self.held
+
+
+class Drafter(Protocol):
+    """Proposes tokens and follows the text: it is told every pass of the target, prompts included.
+
+    It lives as long as its target and serves one reply after the other.
+    """
+
+    @property
+    def wants(self) -> HiddenRows | None:
+        """What it reads of the target's layers: asked once, at load."""
+
+    @property
+    def busy_seconds(self) -> float:
+        """Time spent inside a draft model since it was made."""
+
+    @property
+    def failure(self) -> LocalspecError | None:
+        """Why it proposes no more until the next reply; None while all is well."""
+
+    def steps(self, depth: int) -> int:
+        """How many runs of its model `depth` tokens take: as many, one where they come at once, 0 without a model."""
+
+    def begin(self) -> None:
+        """Another reply begins: an earlier failure is forgotten."""
+
+    def follow(self, passed: Pass, kept: int) -> None:
+        """The first `kept` tokens of this pass are the text from `passed.start` on, and nothing behind them is.
+
+        Called after every pass, and with an empty one where the text was cut. Hidden rows must be read here.
+        """
+
+    def reading(self, tokens: Sequence[int]) -> Reading:
+        """How much it has read of `tokens`."""
+
+    def read(self, tokens: Sequence[int], most: int) -> int:
+        """Read up to `most` of the unread ones, oldest first; how many it read."""
+
+    def restart(self, tokens: Sequence[int], window: int) -> None:
+        """Forget what it has read, and begin `window` tokens before the newest one."""
+
+    def propose(
+        self, tokens: Sequence[int], limit: int, rule: Rule, stopping: Stopping | None = None
+    ) -> Proposal:
+        """At most `limit` tokens to follow `tokens`, fewer where `stopping` says so; none: plain decoding."""
+
+
+class Strategy(Protocol):
+    """Who drafts in the coming cycle and how much, or nobody: the only thing the loop asks about drafting."""
+
+    @property
+    def busy_seconds(self) -> float:
+        """Time spent inside draft models since they were made."""
+
+    @property
+    def why_off(self) -> str | None:
+        """While drafting is off because it does not pay: the sentence for the user, with measured numbers."""
+
+    @property
+    def failure(self) -> LocalspecError | None:
+        """Why a drafter drafts no more in this reply, once one has failed."""
+
+    @property
+    def plain_step_seconds(self) -> float | None:
+        """What a plain step costs here, as far as it was measured."""
+
+    def propose(self, tokens: Sequence[int], room: int) -> Proposal:
+        """At most `room` tokens to follow `tokens`; none means plain decoding."""
+
+    def follow(self, passed: Pass, kept: int) -> None:
+        """What the target has decoded, and how much of it is the text: see `Drafter.follow`."""
+
+    def learn(self, cycle: Cycle) -> None:
+        """What the last cycle did and cost."""

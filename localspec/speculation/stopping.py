@@ -5,6 +5,7 @@ whole, another token is worth its time when its chance of being kept exceeds `ra
 """
 
 import math
+from collections.abc import Callable
 
 from localspec.speculation.chances import Chances
 from localspec.speculation.costs import Costs
@@ -14,23 +15,29 @@ class Stopper:
     """The `Stopping` of one cycle."""
 
     def __init__(
-        self, chances: Chances, costs: Costs, *, rate: float, depths: tuple[int, ...], limit: int
+        self,
+        chances: Chances,
+        costs: Costs,
+        steps: Callable[[int], int],
+        *,
+        rate: float,
+        depths: tuple[int, ...],
+        limit: int,
     ) -> None:
-        """`rate`: the run's tokens/s."""
+        """`steps`: runs of the draft model by depth; `rate`: the run's tokens/s."""
         self._chances = chances
         self._costs = costs
+        self._steps = steps
         self._rate = rate
         self._depths = tuple(d for d in depths if d <= limit)
         self._survival = 1.0
         self.drawn = 0  # draft tokens drawn, a dropped one included
-        self.dropped: float | None = None  # the chance of the token that ended the proposal by being dropped
 
     def keeps(self, confidence: float, drafted: int) -> bool:
         self.drawn += 1
         chance = self._chances.of(confidence, drafted)
         kept = self._must_go_on(drafted) or self._gain(drafted, first=chance, draw_first=False) > 0
         self._survival *= chance
-        self.dropped = None if kept else chance
         return kept
 
     def goes_on(self, drafted: int) -> bool:
@@ -44,12 +51,12 @@ class Stopper:
     def _gain(self, drafted: int, *, first: float, draw_first: bool) -> float:
         """Tokens won by going on to the best later depth, less the tokens its seconds are worth."""
         best, won, survival = -math.inf, 0.0, self._survival * first
-        here = self._costs.verify(drafted + 1)
+        here, run = self._costs.verify(drafted + 1), self._costs.draft(1)
+        begun = self._steps(drafted if draw_first else drafted + 1)
         for depth in range(drafted + 1, self._depths[-1] + 1):
             won += survival
             survival *= self._chances.ahead(depth)
             if depth in self._depths:
-                draws = depth - drafted - (not draw_first)
-                seconds = self._costs.verify(depth + 1) - here + self._costs.draft(draws)
+                seconds = self._costs.verify(depth + 1) - here + run * (self._steps(depth) - begun)
                 best = max(best, won - self._rate * seconds)
         return best

@@ -7,9 +7,10 @@ from typing import ClassVar
 
 from localspec.errors import BadSetting
 from localspec.events import Origin
+from localspec.passes import Row
 from localspec.speculation import judgement
 from localspec.speculation.chain import Chain
-from localspec.speculation.protocols import Constraint, Distribution, Draw, Proposal, Row, Rule, Verdict
+from localspec.speculation.protocols import Constraint, Distribution, Draw, Proposal, Rule, Verdict
 from localspec.speculation.randomness import Keyed, Noise
 from localspec.speculation.sampling import Sampling
 from localspec.speculation.sharpness import Sharpness

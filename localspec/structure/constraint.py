@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from localspec.errors import BadSetting
-from localspec.speculation.protocols import Candidates, Row
+from localspec.passes import Candidates, Row
 from localspec.structure.tokens import first_sentence
 
 if TYPE_CHECKING:

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from localspec.errors import LocalspecError
 from localspec.events import Cycle, Origin, Source
+from localspec.passes import Pass
 from localspec.speculation.protocols import Proposal, Strategy
 
 
@@ -40,10 +42,15 @@ class Forcing:
         return self._inner.why_off
 
     @property
+    def failure(self) -> LocalspecError | None:
+        return self._inner.failure
+
+    @property
     def plain_step_seconds(self) -> float | None:
         return self._inner.plain_step_seconds
 
     def propose(self, tokens: Sequence[int], room: int) -> Proposal:
+        self._forcer.settle(tokens)
         room = min(room, self._widest - 1) if self._widest else room
         forced = tuple(self._forcer.forced(tokens)[:room]) if self._widest else ()
         text = [*tokens, *forced] if forced else tokens
@@ -59,9 +66,8 @@ class Forcing:
             certain=len(forced),
         )
 
-    def settle(self, tokens: Sequence[int]) -> None:
-        self._forcer.settle(tokens)
-        self._inner.settle(tokens)
+    def follow(self, passed: Pass, kept: int) -> None:
+        self._inner.follow(passed, kept)
 
     def learn(self, cycle: Cycle) -> None:
         """The inner strategy learns of the cycle as it would have been without the forced tokens.

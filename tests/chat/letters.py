@@ -40,7 +40,7 @@ class Letters:
         return {}
 
 
-def session_of(seed=11, *, capacity=400, agreement=0.8, draft=True, end=True):
+def session_of(seed=11, *, capacity=400, agreement=0.8, draft=True, end=True, drafters=()):
     vocabulary, closed = Letters(end), []
     target, drafts = toys(vocabulary, seed, capacity=capacity, agreement=agreement, draft=draft)
     engine = engine_of(
@@ -49,6 +49,7 @@ def session_of(seed=11, *, capacity=400, agreement=0.8, draft=True, end=True):
         target,
         drafts,
         deepest=16,
+        drafters=drafters,
         notices=("a notice",),
         close=lambda: closed.append(True),
     )

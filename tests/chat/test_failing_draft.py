@@ -20,11 +20,6 @@ class FailingDraft(ToyDraftContext):
             raise BackendFailure("out of luck")
         return super().decode(tokens, rows)
 
-    def prefill(self, tokens):
-        for start in range(0, len(tokens), 8):
-            self.decode(tokens[start : start + 8], 1)
-            yield min(start + 8, len(tokens))
-
 
 WHILE_READING = (range(1, 999), range(2, 999))
 WHILE_DRAFTING = (range(9, 10), range(20, 999))
@@ -58,12 +53,3 @@ def test_a_draft_that_fails_is_left_out_of_the_reply_with_a_notice(monkeypatch, 
     asked = draft.calls
     assert replied("abc" * 9)[1] == []
     assert draft.calls > asked, "the next reply tries it again"
-
-
-def test_a_draft_that_cannot_read_a_prompt_at_once_may_do_so_later(monkeypatch):
-    monkeypatch.setattr("tests.toy_engine.ToyDraftContext", FailingDraft)
-    session, _, draft, _ = session_of(end=False)
-    draft.fails_at = range(2, 3)
-    events = list(session.stream_complete("abc" * 9, **GREEDY, max_tokens=60, depth=3))
-    assert [e.text for e in events if isinstance(e, Notice)] == ["a notice"]
-    assert events[-1].reply.stats.accepted > 0

@@ -1,6 +1,7 @@
 """What a reply says of drafting: once each, and not of pauses that are part of trying."""
 
 from localspec.chat.replying import WORTH_A_WORD, Remarks
+from localspec.errors import BackendFailure
 
 
 def said(*cycles):
@@ -21,4 +22,6 @@ def test_a_pause_is_not_worth_a_word():
 
 
 def test_a_failure_is_told_at_once_and_once():
-    assert said((None, "out of luck"), (None, "out of luck"), ("slow", "out of luck")) == ["out of luck"]
+    failure = BackendFailure("out of luck")
+    (told,) = said((None, failure), (None, failure), ("slow", failure))
+    assert told.endswith("out of luck")

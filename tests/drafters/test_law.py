@@ -4,19 +4,20 @@ All of it is the production code. Only the models are small enough, and the cloc
 decision of a reply can be taken every way.
 """
 
+import numpy as np
 import pytest
 
 from localspec.drafters import model
-from localspec.drafters.arbiter import Arbiter
+from localspec.drafters.arbiter import Arbiter, Contender
 from localspec.drafters.lookup import LookupDrafter
 from localspec.drafters.lookup_trust import CELLS, Trust, TrustCounts
 from localspec.drafters.model import ModelDrafter
 from localspec.events import Source
+from localspec.passes import Pass
 from localspec.speculation.chain import Chain
 from localspec.speculation.chances import Chances, ChanceWeights
 from localspec.speculation.costs import Costs, CostTable
-from localspec.speculation.depth import Auto
-from localspec.speculation.hazards import HazardCounts, Hazards
+from localspec.speculation.depth import DepthControl
 from localspec.speculation.loop import speculate
 from localspec.speculation.stopping import Stopper
 
@@ -47,7 +48,8 @@ class Side:
         for token in tokens:
             self.tokens.append(token)
             found.append(self.row(tuple(self.tokens)))
-        return found[-rows:]
+        hidden = np.array(found)
+        return Pass(len(self.tokens) - len(tokens), tokens, found[-rows:], hidden)
 
     def rollback(self, keep):
         del self.tokens[keep:]
@@ -99,26 +101,28 @@ class Stopped:
 
     why_off = plain_step_seconds = None
 
-    def __init__(self, drafter, rate, depths):
-        self.drafter, self.rate, self.depths = drafter, rate, depths
+    def __init__(self, drafter, rule, rate, depths):
+        self.drafter, self.rule, self.rate, self.depths = drafter, rule, rate, depths
 
     @property
     def busy_seconds(self):
         return self.drafter.busy_seconds
 
     def propose(self, tokens, room):
-        stopper = Stopper(Chances(), Costs(TABLE), rate=self.rate, depths=self.depths, limit=3)
-        return self.drafter.propose(tokens, min(3, room), stopper)
+        stopper = Stopper(
+            Chances(), Costs(TABLE), lambda depth: depth, rate=self.rate, depths=self.depths, limit=3
+        )
+        return self.drafter.propose(tokens, min(3, room), self.rule, stopper)
 
-    def settle(self, tokens):
-        self.drafter.settle(tokens)
+    def follow(self, passed, kept):
+        self.drafter.follow(passed, kept)
 
     def learn(self, cycle):
         """The calibration does not change."""
 
 
 def stopped(drafter=ModelDrafter, depths=(1, 2, 3)):
-    return lambda decoder, rule, is_end: Stopped(drafter(decoder, rule, is_end), rate=1.4, depths=depths)
+    return lambda decoder, rule, is_end: Stopped(drafter(decoder, is_end), rule, rate=1.4, depths=depths)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -170,16 +174,14 @@ EVERY_TRIGRAM = (0, 0, 0, 1, 0, 1, 1, 1, 0, 0)  # so that lookup always has a gu
 def automatic(decoder, rule, is_end):
     """What users get, as it is after some replies: it knows costs and acceptance, and stops by confidence."""
     costs = Costs(TABLE)
-    hazards = Hazards(3, HazardCounts((40.0, 30.0, 20.0), (10.0, 10.0, 10.0)))
     doubted = ChanceWeights((-3.0, 0.5, 1.5), (0.01, 0.01, 0.01))
     trust = TrustCounts((9.0,) * CELLS, (1.0,) * CELLS)
-    return Arbiter(
-        costs,
-        model=ModelDrafter(decoder, rule, is_end),
-        auto=Auto(costs, hazards, Chances(doubted), (1, 2, 3)),
-        lookup=LookupDrafter(Trust(trust)),
-        most=3,
-    )
+    drafters = LookupDrafter(Trust(trust)), ModelDrafter(decoder, is_end)
+    contenders = [
+        Contender(drafter, DepthControl(costs, drafter.steps, Chances(doubted), (1, 2, 3)))
+        for drafter in drafters
+    ]
+    return Arbiter(costs, contenders, rule)
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -80,14 +80,14 @@ def test_after_any_change_of_text_it_answers_like_a_fresh_one(texts, limit):
     """New prompts with a common prefix, shorter or edited conversations: nothing stale remains."""
     drafter = LookupDrafter()
     for text in texts:
-        drafter.settle(text)
-        drafter.settle(text)
+        drafter.find(text, 4)
+        drafter.find(text, 4)
         assert drafter.find(text, limit) == LookupDrafter().find(text, limit)
 
 
 def test_a_text_that_was_cut_and_went_on_differently_in_place_is_noticed():
     drafter, text = LookupDrafter(), [1, 2, 3, 4, 5, 6, 7, 8]
-    drafter.settle(text)
+    drafter.find(text, 4)
     del text[3:]
     text += [9, 9, 9, 9, 9, 9, 1, 2, 3]
     assert drafter.find(text, 2) == LookupDrafter().find(text, 2)
@@ -104,7 +104,7 @@ def test_trust_follows_what_became_of_guesses():
     before = drafter.find(text, 4).expected
     for _ in range(40):
         drafter.find(text, 4)
-        drafter.learn([99])
+        drafter.find([*text, 99], 4)
     assert drafter.find(text, 4).expected < before / 3
 
 

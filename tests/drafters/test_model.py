@@ -2,6 +2,7 @@
 
 from localspec.drafters.model import ModelDrafter
 from localspec.errors import BackendFailure
+from localspec.passes import Pass
 from localspec.speculation.sampling import Sampling
 from localspec.speculation.verification import make_rule
 from tests.speculation.toys import Toy
@@ -22,14 +23,14 @@ class Failing(Toy):
 def test_what_was_drawn_before_a_failure_is_proposed_and_then_nothing():
     """Dropping drawn tokens, because the model fails after some and not after others, would bias the output."""
     draft, rule, text = Failing(4), make_rule("block", Sampling(), seed=1), [5, 3, 8]
-    drafter = ModelDrafter(draft, rule, lambda token: False)
-    sound = ModelDrafter(Toy(4), rule, lambda token: False).propose(text, 4)
-    proposal = drafter.propose(text, 4)
+    drafter = ModelDrafter(draft, lambda token: False)
+    sound = ModelDrafter(Toy(4), lambda token: False).propose(text, 4, rule)
+    proposal = drafter.propose(text, 4, rule)
     assert proposal.tokens == sound.tokens[:2]
     assert [q.ids.tolist() for q in proposal.q] == [q.ids.tolist() for q in sound.q[:2]]
     assert len(proposal.confidences) == proposal.depth == 2
     assert str(drafter.failure) == "out of luck"
-    drafter.settle([*text, proposal.tokens[0], 7])
+    drafter.follow(Pass(2, [8, *proposal.tokens]), kept=2)
     assert draft.tokens == [*text, proposal.tokens[0]]
-    after = drafter.propose([*text, proposal.tokens[0], 7], 4)
+    after = drafter.propose([*text, proposal.tokens[0], 7], 4, rule)
     assert (after.tokens, after.depth, draft.calls) == ((), 0, 3)

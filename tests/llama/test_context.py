@@ -28,7 +28,7 @@ class Candidates:
 
 def test_rows_are_views_of_llama_cpps_own_buffer(context, tokens):
     decoder = context(**BIG)
-    rows = decoder.decode(tokens(5), 5)
+    rows = decoder.decode(tokens(5), 5).rows
     address = lib.llama_get_logits(decoder._pointer)
     base = np.ctypeslib.as_array(address, shape=(1,)).__array_interface__["data"][0]
     assert [row.__array_interface__["data"][0] for row in rows] == [base + 4 * 128_256 * i for i in range(5)]
@@ -39,7 +39,7 @@ def test_rows_are_views_of_llama_cpps_own_buffer(context, tokens):
 
 def test_rows_belong_to_the_last_tokens_in_order(context, tokens):
     decoder, sequence = context(), tokens(12)
-    last = [np.array(row) for row in decoder.decode(sequence, 3)]
+    last = [np.array(row) for row in decoder.decode(sequence, 3).rows]
     alone = [row_after(decoder, sequence[: n + 1]) for n in (9, 10, 11)]
     np.testing.assert_allclose(last, alone, atol=NEAR)
 
@@ -52,13 +52,13 @@ def test_rows_depend_on_every_token_before(context, tokens):
 
 def test_no_rows_are_read_when_none_are_asked_for(context, tokens):
     decoder = context()
-    assert len(decoder.decode(tokens(4), 0)) == 0
+    assert len(decoder.decode(tokens(4), 0).rows) == 0
     assert decoder.length == 4
 
 
 def test_nothing_to_decode_changes_nothing(context):
     decoder = context()
-    assert len(decoder.decode([], 0)) == 0
+    assert len(decoder.decode([], 0).rows) == 0
     assert decoder.tokens == []
 
 
@@ -86,7 +86,7 @@ def test_time_inside_llama_cpp_is_counted(context, tokens):
 def test_rows_of_a_draft_end_where_the_targets_vocabulary_does(context, tokens):
     whole, shorter = context(), context({"vocabulary": 500})
     for rows in (1, 3):
-        got, expected = shorter.decode(tokens(5), rows), whole.decode(tokens(5), rows)
+        got, expected = shorter.decode(tokens(5), rows).rows, whole.decode(tokens(5), rows).rows
         np.testing.assert_array_equal(np.array(got), np.array(expected)[:, :500])
         assert all(row.shape == (500,) and not row.flags.writeable for row in got)
 
@@ -94,8 +94,8 @@ def test_rows_of_a_draft_end_where_the_targets_vocabulary_does(context, tokens):
 def test_a_draft_reads_tokens_that_only_the_target_has_as_its_last(context, tokens):
     draft, same = context({"vocabulary": 600}), context()
     text = [*tokens(5), 512, 599, *tokens(3)]
-    got = draft.decode(text, 2)
-    np.testing.assert_array_equal(got, same.decode([min(token, 511) for token in text], 2))
+    got = draft.decode(text, 2).rows
+    np.testing.assert_array_equal(got, same.decode([min(token, 511) for token in text], 2).rows)
     assert draft.tokens == text
     assert all(row.shape == (512,) for row in got)
 
@@ -108,21 +108,22 @@ def test_a_draft_reads_tokens_that_only_the_target_has_as_its_last(context, toke
 def test_chunked_decode_equals_one_batch(context, tokens, count, rows):
     chunked, whole = context({"batch_size": 16}), context({"batch_size": 512})
     sequence = tokens(count)
-    got, expected = chunked.decode(sequence, rows), whole.decode(sequence, rows)
+    got, expected = chunked.decode(sequence, rows).rows, whole.decode(sequence, rows).rows
     assert chunked.tokens == whole.tokens == sequence
     assert len(got) == rows
     np.testing.assert_allclose(list(got), list(expected), atol=NEAR)
 
 
 def test_prefill_counts_its_chunks(context, tokens):
-    assert list(context({"batch_size": 16}).prefill(tokens(40))) == [16, 32, 40]
+    passes = list(context({"batch_size": 16}).prefill(tokens(40)))
+    assert [(one.start, len(one.tokens)) for one in passes] == [(0, 16), (16, 16), (32, 8)]
 
 
 def test_prefill_leaves_what_decode_would(context, tokens):
     filled, decoded = context({"batch_size": 16}), context()
     list(filled.prefill(tokens(40)))
     decoded.decode(tokens(40), 0)
-    np.testing.assert_allclose(filled.decode([7], 1)[0], decoded.decode([7], 1)[0], atol=NEAR)
+    np.testing.assert_allclose(filled.decode([7], 1).rows[0], decoded.decode([7], 1).rows[0], atol=NEAR)
 
 
 @pytest.mark.parametrize("stop_after", [0, 1, 2])
@@ -136,7 +137,7 @@ def test_a_cancelled_prefill_that_is_continued_equals_one_that_was_not(context, 
     assert cancelled.tokens == sequence[: 16 * stop_after]
     list(cancelled.prefill(sequence[cancelled.length :]))
     list(straight.prefill(sequence))
-    np.testing.assert_array_equal(cancelled.decode([7], 1)[0], straight.decode([7], 1)[0])
+    np.testing.assert_array_equal(cancelled.decode([7], 1).rows[0], straight.decode([7], 1).rows[0])
 
 
 # rollback
@@ -153,9 +154,9 @@ def test_after_a_rollback_rows_equal_a_fresh_contexts(context, tokens, shape, ke
     rolled.decode(kept + dropped, 0)
     rolled.rollback(keep)
     assert rolled.tokens == kept
-    got = np.array(rolled.decode(after, 3))
+    got = np.array(rolled.decode(after, 3).rows)
     fresh.decode(kept, 0) if kept else None
-    assert np.abs(got - np.array(fresh.decode(after, 3))).max() <= gap
+    assert np.abs(got - np.array(fresh.decode(after, 3).rows)).max() <= gap
 
 
 def test_rollback_across_the_window_many_times_equals_a_fresh_context(context, tokens):
@@ -169,7 +170,7 @@ def test_rollback_across_the_window_many_times_equals_a_fresh_context(context, t
         rolled.decode(batch, 6)
         kept += batch[: random.integers(1, 7)]
         rolled.rollback(len(kept))
-    assert np.abs(rolled.decode([9], 1)[0] - row_after(fresh, [*kept, 9])).max() <= gap
+    assert np.abs(rolled.decode([9], 1).rows[0] - row_after(fresh, [*kept, 9])).max() <= gap
 
 
 def test_a_rollback_far_behind_the_window_equals_a_fresh_context(context, tokens):
@@ -179,7 +180,7 @@ def test_a_rollback_far_behind_the_window_equals_a_fresh_context(context, tokens
     list(rolled.prefill(sequence))
     rolled.rollback(100)
     gap = max(width_gap(fresh, tokens(60)), 1e-6)
-    assert np.abs(rolled.decode([9], 1)[0] - row_after(fresh, [*sequence[:100], 9])).max() <= gap
+    assert np.abs(rolled.decode([9], 1).rows[0] - row_after(fresh, [*sequence[:100], 9])).max() <= gap
 
 
 def test_the_window_of_the_test_model_is_real(context, tokens):
@@ -228,7 +229,7 @@ def test_a_hybrid_with_snapshots_takes_back_drafts_of_the_last_batch_only(contex
         rolled.decode(batch, 6)
         kept = kept + batch[: random.integers(1, 7)]
         rolled.rollback(len(kept))
-    assert np.abs(rolled.decode([9], 1)[0] - row_after(fresh, [*kept, 9])).max() <= gap
+    assert np.abs(rolled.decode([9], 1).rows[0] - row_after(fresh, [*kept, 9])).max() <= gap
     with pytest.raises(RollbackUnsupported):
         rolled.rollback(len(kept) - 3)
 
@@ -244,7 +245,7 @@ def test_more_tokens_than_the_context_holds_are_refused_before_anything_is_decod
     with pytest.raises(ContextFull):
         next(decoder.prefill(tokens(57)))
     assert decoder.tokens == tokens(200)
-    assert len(decoder.decode(tokens(56), 1)) == 1
+    assert len(decoder.decode(tokens(56), 1).rows) == 1
 
 
 @pytest.mark.parametrize(
@@ -277,7 +278,7 @@ def top_context(context, load, monkeypatch):
 
     def make(settings=None, **shape):
         monkeypatch.setattr(load(**shape), "output_on_gpu", True)
-        return context({"candidates": Candidates} | (settings or {}), **shape)
+        return context(settings or {}, **shape)
 
     return make
 
@@ -287,7 +288,7 @@ def test_top_k_rows_hold_the_largest_logits_of_the_full_row(context, top_context
     assert top.set_top_k(64)
     for decoder in (full, top):
         list(decoder.prefill(tokens(20)))
-    for row, candidates in zip(full.decode(tokens(6), 6), top.decode(tokens(6), 6), strict=True):
+    for row, candidates in zip(full.decode(tokens(6), 6).rows, top.decode(tokens(6), 6).rows, strict=True):
         order = np.argsort(row)[::-1][:64]
         assert set(candidates.ids.tolist()) == set(order.tolist())
         np.testing.assert_array_equal(candidates.logits, row[candidates.ids])
@@ -299,7 +300,7 @@ def test_top_k_can_be_changed_and_switched_off(context, top_context, tokens):
     for k in (8, 8, 20):
         assert decoder.set_top_k(k)
         decoder.rollback(0)
-        assert decoder.decode(tokens(5), 1)[0].ids.size == k
+        assert decoder.decode(tokens(5), 1).rows[0].ids.size == k
     assert decoder.set_top_k(None)
     np.testing.assert_array_equal(row_after(decoder, tokens(5)), expected)
 
@@ -309,7 +310,7 @@ def test_top_k_rows_of_a_draft_hold_the_largest_logits_of_tokens_that_the_target
 ):
     full, top = context(), top_context({"vocabulary": 400})
     assert top.set_top_k(8)
-    for row, candidates in zip(full.decode(tokens(6), 6), top.decode(tokens(6), 6), strict=True):
+    for row, candidates in zip(full.decode(tokens(6), 6).rows, top.decode(tokens(6), 6).rows, strict=True):
         order = np.argsort(row[:400])[::-1]
         found = candidates.ids[np.argsort(candidates.logits)[::-1]]
         assert found[:8].tolist() == order[:8].tolist()
@@ -319,16 +320,15 @@ def test_top_k_rows_of_a_draft_hold_the_largest_logits_of_tokens_that_the_target
 def test_top_k_beyond_the_vocabulary_is_the_whole_of_it(top_context, tokens):
     decoder = top_context()
     assert decoder.set_top_k(100_000)
-    assert sorted(decoder.decode(tokens(3), 1)[0].ids.tolist()) == list(range(512))
+    assert sorted(decoder.decode(tokens(3), 1).rows[0].ids.tolist()) == list(range(512))
 
 
-@pytest.mark.parametrize("candidates", [None, Candidates], ids=["no way to make rows", "on the CPU"])
-def test_full_rows_stay_where_top_k_cannot_be(tiny_gguf, tokens, candidates):
-    with Model(tiny_gguf(), device="cpu" if candidates else None) as model:
-        decoder = Context(model, length=64, candidates=candidates)
+def test_full_rows_stay_on_the_cpu(tiny_gguf, tokens):
+    with Model(tiny_gguf(), device="cpu") as model:
+        decoder = Context(model, length=64)
         assert not decoder.set_top_k(8)
         assert decoder.set_top_k(None)
-        assert decoder.decode(tokens(3), 1)[0].shape == (512,)
+        assert decoder.decode(tokens(3), 1).rows[0].shape == (512,)
 
 
 # ends
@@ -337,7 +337,7 @@ def test_full_rows_stay_where_top_k_cannot_be(tiny_gguf, tokens, candidates):
 def test_closing_a_model_closes_its_contexts_and_twice_is_once(tiny_gguf):
     model = Model(tiny_gguf())
     model.output_on_gpu = True
-    first = Context(model, length=64, candidates=Candidates)
+    first = Context(model, length=64)
     second = Context(model, length=64)
     assert first.set_top_k(8)
     first.close()

@@ -20,7 +20,7 @@ def test_after_a_failed_decode_the_cache_is_what_it_says(context, tokens, archit
     with pytest.raises(BackendFailure, match="refused the batch"):
         decoder.decode([*tokens(20), 1_000_000], 1)  # the first chunk is decoded, the second holds no token
     assert decoder.tokens == (tokens(10) if architecture == "llama" else [])
-    got = decoder.decode([9], 1)[0]
+    got = decoder.decode([9], 1).rows[0]
     assert np.abs(got - row_after(fresh, [*decoder.tokens])).max() < NEAR
 
 
@@ -65,7 +65,7 @@ def test_after_ctrl_c_at_any_line_the_cache_is_what_it_says(context, tokens, sha
     while interrupted(work, line := line + 1):
         decoder.rollback(decoder.length)  # as every reply begins
         held = [*decoder.tokens]
-        row = np.array(decoder.decode([11], 1)[0])
+        row = np.array(decoder.decode([11], 1).rows[0])
         assert np.abs(row - row_after(fresh, [*held, 11])).max() < NEAR, f"line {line}, {len(held)} tokens"
         decoder.rollback(0)
     assert line > 40

@@ -39,7 +39,7 @@ devices(), backend_summary()
     ids=["closed", "left open", "sampler left", "deleted", "in a cycle", "sys.exit"],
 )
 def test_nothing_is_printed_and_the_process_ends_cleanly(tiny_gguf, end):
-    made = "Context(model, length=256, candidates=lambda ids, logits: ids)"
+    made = "Context(model, length=256)"
     script = f"{USE}model = Model(Path(sys.argv[1]))\ncontext = {made}\ncontext.decode([1, 2], 1)\n{end}"
     done = python(script, tiny_gguf())
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

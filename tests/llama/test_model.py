@@ -46,7 +46,10 @@ def test_a_draft_with_little_noise_agrees_with_its_target(context, tokens):
     target, near, far = context(), context(noise=0.02), context(noise=1.0)
 
     def agreement(draft):
-        kept = [target.decode([t], 1)[0].argmax() == draft.decode([t], 1)[0].argmax() for t in tokens(100)]
+        kept = [
+            target.decode([t], 1).rows[0].argmax() == draft.decode([t], 1).rows[0].argmax()
+            for t in tokens(100)
+        ]
         target.rollback(0)
         return sum(kept)
 

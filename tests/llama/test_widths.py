@@ -7,6 +7,7 @@ from localspec import demo
 from localspec.llama.context import Context
 from localspec.llama.model import Model
 from localspec.llama.widths import width_gap
+from localspec.passes import Pass
 
 SHAPES = {
     "llama f32": {"weights": "F32"},
@@ -45,7 +46,7 @@ class Skewed:
 
     def decode(self, tokens, rows):
         start, self.length = self.length, self.length + len(tokens)
-        return [np.array([float(start + i), 0.01 * len(tokens)]) for i in range(rows)]
+        return Pass(start, tokens, [np.array([float(start + i), 0.01 * len(tokens)]) for i in range(rows)])
 
     def rollback(self, keep):
         self.length = keep

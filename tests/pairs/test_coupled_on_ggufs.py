@@ -6,6 +6,7 @@ import pytest
 from localspec.drafters.fixed import Fixed, Plain
 from localspec.drafters.model import ModelDrafter
 from localspec.llama.widths import width_gap
+from localspec.passes import Pass
 from localspec.speculation.loop import speculate
 from localspec.speculation.randomness import gumbel
 from localspec.speculation.sampling import Sampling
@@ -28,14 +29,14 @@ class Recording:
 
     def decode(self, tokens, rows):
         found = self.target.decode(tokens, rows)
-        self.rows = [np.array(row) for row in found]
+        self.rows = [np.array(row) for row in found.rows]
         return found
 
 
 def generate(target, strategy, rule, prompt, is_end):
     """The emitted tokens, and for each the row that it was chosen from."""
     target.rollback(0)
-    strategy.settle(prompt[:1])
+    strategy.follow(Pass(0, ()), 0)
     list(target.prefill(prompt[:-1]))
     recording, tokens, rows = Recording(target), list(prompt), []
     for cycle in speculate(recording, strategy, tokens, rule=rule, room=NEW_TOKENS, is_end=is_end):
@@ -62,8 +63,8 @@ def test_coupled_text_differs_from_plain_only_at_near_ties_and_truncation_edges(
             rule = make_rule("coupled", SAMPLING, seed)
             plain, plain_rows = generate(target, Plain(), rule, prompt, vocab.is_end)
             draft.rollback(0)
-            drafter = ModelDrafter(draft, rule, vocab.is_end)
-            tokens, rows = generate(target, Fixed(drafter, depth), rule, prompt, vocab.is_end)
+            drafter = ModelDrafter(draft, vocab.is_end)
+            tokens, rows = generate(target, Fixed(drafter, depth, rule), rule, prompt, vocab.is_end)
             assert drafter.failure is None
             first = next((i for i, (a, b) in enumerate(zip(plain, tokens, strict=False)) if a != b), None)
             if first is None:

@@ -10,6 +10,7 @@ import pytest
 from localspec.drafters.fixed import Fixed, Plain
 from localspec.drafters.model import ModelDrafter
 from localspec.llama.widths import width_gap
+from localspec.passes import Pass
 from localspec.speculation.loop import speculate
 from localspec.speculation.sampling import Sampling
 from localspec.speculation.verification import make_rule
@@ -43,14 +44,14 @@ class Recording:
 
     def decode(self, tokens, rows):
         found = self.target.decode(tokens, rows)
-        self.rows.append([np.array(row) for row in found])
+        self.rows.append([np.array(row) for row in found.rows])
         return found
 
 
 def generate(target, strategy, prompt, room=NEW_TOKENS):
     """The emitted tokens, and for each the row that chose or verified it."""
     target.rollback(0)
-    strategy.settle(prompt[:1])
+    strategy.follow(Pass(0, ()), 0)
     list(target.prefill(prompt[:-1]))
     recording = Recording(target, [])
     tokens = list(prompt)
@@ -75,9 +76,9 @@ def test_greedy_text_differs_from_plain_only_at_near_ties(pair, opened, gap, dep
     for text in pair.prompts:
         prompt = target.model.vocab.tokenize(text, parse_special=False)
         plain, plain_rows = generate(target, Plain(), prompt)
-        drafter = ModelDrafter(draft, GREEDY, target.model.vocab.is_end)
+        drafter = ModelDrafter(draft, target.model.vocab.is_end)
         draft.rollback(0)
-        tokens, rows = generate(target, Fixed(drafter, depth), prompt)
+        tokens, rows = generate(target, Fixed(drafter, depth, GREEDY), prompt)
         assert drafter.failure is None
         assert all(token == int(row.argmax()) for token, row in zip(tokens, rows, strict=True))
         first = next((i for i, (a, b) in enumerate(zip(plain, tokens, strict=False)) if a != b), None)
@@ -99,8 +100,8 @@ def test_after_a_cancel_the_cache_holds_the_kept_tokens_and_nothing_else(pair, o
         draft.rollback(0)
         list(target.prefill(prompt[:-1]))
         tokens = list(prompt)
-        drafter = ModelDrafter(draft, GREEDY, vocab.is_end)
-        strategy = Fixed(drafter, 4)
+        drafter = ModelDrafter(draft, vocab.is_end)
+        strategy = Fixed(drafter, 4, GREEDY)
         loop = speculate(target, strategy, tokens, rule=GREEDY, room=60, is_end=vocab.is_end)
         for _ in itertools.islice(loop, chance.randint(1, 12)):
             pass
@@ -108,9 +109,9 @@ def test_after_a_cancel_the_cache_holds_the_kept_tokens_and_nothing_else(pair, o
         assert target.tokens == tokens[:-1]
         assert draft.tokens == tokens[: draft.length]
         assert drafter.failure is None
-        row = np.array(target.decode(tokens[-1:], 1)[0])
+        row = np.array(target.decode(tokens[-1:], 1).rows[0])
         target.rollback(0)
         # The same batch for the prompt: D compares narrow widths, and the kernels of wide batches differ more.
         list(target.prefill(prompt[:-1]))
-        fresh = [np.array(target.decode([token], 1)[0]) for token in tokens[len(prompt) - 1 :]][-1]
+        fresh = [np.array(target.decode([token], 1).rows[0]) for token in tokens[len(prompt) - 1 :]][-1]
         assert np.abs(row - fresh).max() <= max(gap, width_gap(target, tokens))

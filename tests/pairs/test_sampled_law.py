@@ -53,7 +53,7 @@ def rows():
             @cache
             def row(text):
                 context.rollback(0)
-                (found,) = context.decode(text, rows=1)
+                (found,) = context.decode(text, rows=1).rows
                 return np.array(found)
 
             return row

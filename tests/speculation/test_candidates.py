@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from localspec.passes import Candidates
 from localspec.speculation.candidates import largest, likeliest
-from localspec.speculation.protocols import Candidates
 
 
 def by_sorting(row, count):

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.errors import BackendFailure
+from localspec.passes import Candidates
 from localspec.speculation.candidates import largest
 from localspec.speculation.chain import Chain
-from localspec.speculation.protocols import Candidates
 from localspec.speculation.sampling import Sampling
 
 VOCABULARY = 3000

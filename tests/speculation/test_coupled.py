@@ -3,6 +3,7 @@
 import pytest
 
 from localspec.drafters.fixed import Fixed, Plain
+from localspec.drafters.lookup import LookupDrafter
 from localspec.drafters.model import ModelDrafter
 from localspec.events import Source
 from localspec.speculation.loop import speculate
@@ -22,17 +23,12 @@ def is_end(token):
     return token == END
 
 
-class Scripted:
+class Scripted(LookupDrafter):
     """Proposes whatever the text ended with before: chosen tokens, mostly wrong."""
 
-    busy_seconds = 0.0
-
-    def propose(self, tokens, limit, stopping=None):
+    def propose(self, tokens, limit, rule=None, stopping=None):
         guesses = tuple(tokens[-limit:])
         return Proposal(guesses, (None,) * len(guesses), (1.0,) * len(guesses), Source.LOOKUP)
-
-    def settle(self, tokens):
-        """Nothing is cached."""
 
 
 def reply(seed, sampling, drafted):
@@ -44,7 +40,7 @@ def reply(seed, sampling, drafted):
 
 
 def with_model(depth, agreement):
-    return lambda rule, seed: Fixed(ModelDrafter(Blend(seed, agreement), rule, is_end), depth)
+    return lambda rule, seed: Fixed(ModelDrafter(Blend(seed, agreement), is_end), depth, rule)
 
 
 DRAFTED = {
@@ -53,7 +49,7 @@ DRAFTED = {
     "depth 4": with_model(4, 0.9),
     "depth 8": with_model(8, 0.9),
     "another drafter": with_model(4, 0.3),
-    "chosen tokens": lambda rule, seed: Fixed(Scripted(), 4),
+    "chosen tokens": lambda rule, seed: Fixed(Scripted(), 4, rule),
 }
 
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localspec.drafters.fixed import Fixed, Plain
+from localspec.drafters.lookup import LookupDrafter
 from localspec.drafters.model import ModelDrafter
 from localspec.events import Origin, Source
 from localspec.speculation.loop import emit, speculate
@@ -25,29 +26,25 @@ def is_end(token):
     return token == END
 
 
-class Scripted:
+class Scripted(LookupDrafter):
     """A drafter that proposes arbitrary tokens of arbitrary number: the text must not care."""
 
-    busy_seconds = 0.0
-
     def __init__(self, seed):
+        super().__init__()
         self.random = random.Random(seed)
 
-    def propose(self, tokens, limit, stopping=None):
+    def propose(self, tokens, limit, rule=None, stopping=None):
         count = self.random.randint(0, limit)
         guesses = tuple(self.random.randrange(VOCABULARY) for _ in range(count))
         return Proposal(guesses, (None,) * count, (1.0,) * count, Source.LOOKUP)
-
-    def settle(self, tokens):
-        pass
 
 
 def strategy_of(kind, seed, rule, depth):
     if kind == "none":
         return Plain()
     if kind == "scripted":
-        return Fixed(Scripted(seed), depth)
-    return Fixed(ModelDrafter(Blend(seed, agreement=kind), rule, is_end), depth)
+        return Fixed(Scripted(seed), depth, rule)
+    return Fixed(ModelDrafter(Blend(seed, agreement=kind), is_end), depth, rule)
 
 
 def never(token):
@@ -65,7 +62,7 @@ def plain_text(seed, prompt, room):
     tokens = list(prompt)
     for _ in range(room):
         toy = Toy(seed)
-        (row,) = toy.decode(tokens, rows=len(tokens))[-1:]
+        (row,) = toy.decode(tokens, rows=1).rows
         tokens.append(int(np.argmax(row)))
         if tokens[-1] == END:
             break
@@ -95,7 +92,7 @@ def test_a_run_cancelled_at_random_moments_and_continued_equals_one_that_was_not
     rule = make_rule(rule_name, Sampling(temperature=0.9, top_k=0, top_p=1.0, min_p=0.0), seed=moment)
 
     def drafting():
-        return Fixed(ModelDrafter(Blend(7, 0.8), rule, never), 3)
+        return Fixed(ModelDrafter(Blend(7, 0.8), never), 3, rule)
 
     whole, _ = run(Toy(7), drafting(), prompt, room=60, rule=rule, ends=never)
 
@@ -122,7 +119,7 @@ def test_the_draft_never_decodes_again_what_is_in_its_cache():
     tokens = list(prompt)
     target = Toy(7)
     list(target.prefill(tokens[:-1]))
-    strategy = Fixed(ModelDrafter(draft, rule, never), 4)
+    strategy = Fixed(ModelDrafter(draft, never), 4, rule)
     list(speculate(target, strategy, tokens, rule=rule, room=50, is_end=never))
     # A draft that is always right decodes each token of the text at most once.
     assert draft.decoded <= len(tokens) - 1
@@ -134,7 +131,7 @@ def test_the_draft_drops_its_rejected_tail_and_keeps_the_rest():
     tokens = [5, 6, 7]
     target = Toy(3)
     list(target.prefill(tokens[:-1]))
-    strategy = Fixed(ModelDrafter(draft, rule, never), 5)
+    strategy = Fixed(ModelDrafter(draft, never), 5, rule)
     for _ in speculate(target, strategy, tokens, rule=rule, room=80, is_end=never):
         assert draft.cache == tokens[: draft.length]
 

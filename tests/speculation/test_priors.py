@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from localspec.drafters.drafting import Drafting
+from localspec.drafters.lessons import Acceptance, Lessons, depths_for, guess_for
 from localspec.drafters.lookup_trust import TrustCounts
 from localspec.drafters.model import ModelDrafter
-from localspec.drafters.tuning import Acceptance, Tuning, TuningState, depths_for, guess_for
 from localspec.speculation.chances import ChanceWeights
 from localspec.speculation.costs import CostTable
-from localspec.speculation.hazards import HazardCounts
 from localspec.speculation.loop import speculate
 from localspec.speculation.priors import Priors
 from localspec.speculation.sampling import Sampling
@@ -21,10 +21,9 @@ from localspec.speculation.verification import make_rule
 from .toys import Blend, Toy
 
 KEY = {"target": "a.gguf 123", "draft": "b.gguf 45", "device": "cpu", "threads": "8"}
-STATE = TuningState(
+STATE = Lessons(
     costs=CostTable((1, 2, 8), (0.1, 0.12, 0.3), 0.01, True, 1.05),
     greedy=Acceptance(
-        hazards=HazardCounts((3.0, 2.0), (1.0, 0.5)),
         chances=ChanceWeights((-0.5, 0.9, 0.3), (0.2, 0.1, 0.1)),
         trust=TrustCounts((2.0,), (1.0,)),
     ),
@@ -33,23 +32,28 @@ STATE = TuningState(
 
 def test_a_state_comes_back_as_it_was(tmp_path):
     Priors(tmp_path / "new" / "folder").save(KEY, STATE)
-    assert Priors(tmp_path / "new" / "folder").load(KEY, TuningState) == STATE
+    assert Priors(tmp_path / "new" / "folder").load(KEY, Lessons) == STATE
 
 
-def test_everything_that_a_tuning_learns_can_be_stored(tmp_path):
-    state = Tuning(guess_for("cpu"), depths_for("cpu"), most=32).state()
+def drafting_of(drafters=(), lessons=None):
+    guess = guess_for("cpu")
+    return Drafting(drafters, guess, depths_for("cpu", guess), most=32, lessons=lessons)
+
+
+def test_everything_that_is_learned_can_be_stored(tmp_path):
+    state = drafting_of([ModelDrafter(Toy(1), never)]).lessons
     Priors(tmp_path).save(KEY, state)
-    assert Priors(tmp_path).load(KEY, TuningState) == state
+    assert Priors(tmp_path).load(KEY, Lessons) == state
 
 
 def test_nothing_stored_is_nothing_known(tmp_path):
-    assert Priors(tmp_path).load(KEY, TuningState) is None
+    assert Priors(tmp_path).load(KEY, Lessons) is None
 
 
 @pytest.mark.parametrize("part", KEY)
 def test_another_file_device_or_thread_count_starts_afresh(tmp_path, part):
     Priors(tmp_path).save(KEY, STATE)
-    assert Priors(tmp_path).load(KEY | {part: "other"}, TuningState) is None
+    assert Priors(tmp_path).load(KEY | {part: "other"}, Lessons) is None
 
 
 def damage(text):
@@ -70,8 +74,6 @@ def damage(text):
         (("value", "costs", "widths"), [2, 3, 8]),
         (("value", "costs", "draft_step_seconds"), -1.0),
         (("value", "costs", "switch_ratio"), 0.0),
-        (("value", "greedy", "hazards", "kept"), [3.0]),
-        (("value", "greedy", "hazards", "rejected"), []),
         (("value", "greedy", "chances", "variances"), [0.1, -0.1, 0.1]),
         (("value", "greedy", "trust", "kept"), [-1.0]),
         (("value", "greedy"), None),
@@ -92,11 +94,11 @@ def test_a_damaged_file_is_set_aside_and_written_again(tmp_path):
     priors.save(KEY, STATE)
     for text in damage(priors.path(KEY).read_text()):
         priors.path(KEY).write_text(text)
-        assert priors.load(KEY, TuningState) is None, text
+        assert priors.load(KEY, Lessons) is None, text
         assert not priors.path(KEY).exists()
         assert priors.path(KEY).with_suffix(".damaged").exists()
         priors.save(KEY, STATE)
-        assert priors.load(KEY, TuningState) == STATE
+        assert priors.load(KEY, Lessons) == STATE
 
 
 def test_a_save_that_fails_leaves_the_old_file_alone(tmp_path, monkeypatch):
@@ -111,7 +113,7 @@ def test_a_save_that_fails_leaves_the_old_file_alone(tmp_path, monkeypatch):
         with pytest.raises(OSError, match="No space"):
             priors.save(KEY, STATE)
     assert list(tmp_path.iterdir()) == [priors.path(KEY)]
-    assert priors.load(KEY, TuningState) == STATE
+    assert priors.load(KEY, Lessons) == STATE
 
 
 SECONDS = st.just(0.0) | st.floats(1e-6, 1e6)
@@ -122,7 +124,7 @@ COUNTS = st.lists(st.tuples(st.floats(0, 1e9), st.floats(0, 1e9)), max_size=12)
     costs=st.lists(st.tuples(st.integers(1, 9), SECONDS), min_size=1, max_size=6),
     draft_step=SECONDS,
     switch_ratio=st.floats(0.01, 9),
-    counts=st.fixed_dictionaries({"hazards": COUNTS, "trust": COUNTS}),
+    counts=st.fixed_dictionaries({"trust": COUNTS}),
     weights=st.lists(st.tuples(st.floats(-1e3, 1e3), st.floats(0, 1e3)), min_size=3, max_size=3),
 )
 @settings(max_examples=60)
@@ -143,15 +145,14 @@ def test_whatever_numbers_a_file_holds_it_is_set_aside_or_can_be_used(
         for name, pairs in counts.items()
     } | {"chances": {"weights": [w for w, _ in weights], "variances": [v for _, v in weights]}}
     priors.path(KEY).write_text(json.dumps(stored))
-    state = priors.load(KEY, TuningState)
+    state = priors.load(KEY, Lessons)
     if state is None:
         assert not all(seconds for _, seconds in costs)
         return
     rule, target, tokens = make_rule("block", Sampling(), 1), Toy(1), [1, 2, 3]
     list(target.prefill(tokens[:-1]))
-    strategy = Tuning(guess_for("cpu"), depths_for("cpu"), most=32, state=state).strategy(
-        ModelDrafter(Blend(1, 0.9), rule, never), lookup=True, sampled=True
-    )
+    drafting = drafting_of([ModelDrafter(Blend(1, 0.9), never)], state)
+    strategy = drafting.strategy(rule, depth=None, sampled=True)
     cycles = speculate(target, strategy, tokens, rule=rule, room=20, is_end=never)
     assert sum(len(cycle.tokens) for cycle in cycles) == 20
 

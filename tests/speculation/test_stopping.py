@@ -9,8 +9,7 @@ from localspec.speculation.costs import Costs, CostTable
 from localspec.speculation.sampling import Sampling
 from localspec.speculation.stopping import Stopper
 from localspec.speculation.verification import make_rule
-
-from .worlds import propose
+from tests.drafters.machine import propose
 
 TABLE = CostTable((1, 2, 9), (1.0, 1.3, 3.4), 0.1)  # a token more costs 0.3 to verify and 0.1 to draft
 
@@ -29,7 +28,7 @@ class Believing:
 
 
 def stopper(rate=1.0, depths=tuple(range(1, 9)), ahead=0.7, table=TABLE):
-    return Stopper(Believing(ahead), Costs(table), rate=rate, depths=depths, limit=8)
+    return Stopper(Believing(ahead), Costs(table), lambda depth: depth, rate=rate, depths=depths, limit=8)
 
 
 def proposed(stopping, confidences):

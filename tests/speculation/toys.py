@@ -4,22 +4,39 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from localspec.passes import Pass
+
 VOCABULARY = 23
 END = 0
 
 
-def logits_after(cache: Sequence[int], seed: int, vocabulary: int = VOCABULARY) -> np.ndarray:
-    """Exact float32 logits in 0..8, steps of 1/128, that depend on every token of the cache and its position."""
+def state_after(cache: Sequence[int], seed: int) -> int:
+    """What a toy knows after some tokens: a hash of all of them in their order, 64 bits."""
     state = seed * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF
     for token in cache:
-        state = ((state ^ (token + 1)) * 0xBF58476D1CE4E5B9 + 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
-        state ^= state >> 29
+        state = following(state, token)
+    return state
+
+
+def following(state: int, token: int) -> int:
+    """The state after one more token."""
+    state = ((state ^ (token + 1)) * 0xBF58476D1CE4E5B9 + 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
+    return state ^ state >> 29
+
+
+def logits_of(state: int, vocabulary: int = VOCABULARY) -> np.ndarray:
+    """Exact float32 logits in 0..8, steps of 1/128."""
     mixed = (np.arange(1, vocabulary + 1, dtype=np.uint64) * np.uint64(state | 1)) >> np.uint64(20)
     return ((mixed & np.uint64(1023)).astype(np.float32)) / np.float32(128)
 
 
+def logits_after(cache: Sequence[int], seed: int, vocabulary: int = VOCABULARY) -> np.ndarray:
+    """Logits that depend on every token of the cache and its position."""
+    return logits_of(state_after(cache, seed), vocabulary)
+
+
 class Toy:
-    """A `Decoder` with exact arithmetic; `decoded` counts how often each cache position was computed."""
+    """A `Decoder` with exact arithmetic, whose hidden rows are its states; `decoded` counts computed positions."""
 
     def __init__(
         self, seed: int, *, capacity: int = 4096, chunk: int = 8, vocabulary: int = VOCABULARY
@@ -43,23 +60,21 @@ class Toy:
     def row(self) -> np.ndarray:
         return logits_after(self.cache, self.seed, self.vocabulary)
 
-    def decode(self, tokens: Sequence[int], rows: int) -> list[np.ndarray]:
-        assert 0 < rows <= len(tokens)
+    def decode(self, tokens: Sequence[int], rows: int) -> Pass:
+        assert 0 <= rows <= len(tokens)
         assert self.length + len(tokens) <= self.capacity, "decoded past the context"
-        found = []
+        start, found, states = self.length, [], []
         for i, token in enumerate(tokens):
             self.cache.append(token)
             self.decoded += 1
+            states.append(state_after(self.cache, self.seed))
             if i >= len(tokens) - rows:
                 found.append(self.row())
-        return found
+        return Pass(start, tokens, found, np.array(states, dtype=np.uint64).reshape(-1, 1))
 
-    def prefill(self, tokens: Sequence[int]) -> Iterator[int]:
+    def prefill(self, tokens: Sequence[int]) -> Iterator[Pass]:
         for start in range(0, len(tokens), self.chunk):
-            part = tokens[start : start + self.chunk]
-            self.cache += part
-            self.decoded += len(part)
-            yield start + len(part)
+            yield self.decode(tokens[start : start + self.chunk], rows=0)
 
     def rollback(self, keep: int) -> None:
         assert keep <= self.length, "rolled back to tokens that were never decoded"

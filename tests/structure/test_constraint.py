@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec.speculation.protocols import Candidates
+from localspec.passes import Candidates
 from localspec.structure.constraint import Constrained, Mask
 from localspec.structure.grammar import json_grammar, regex_grammar
 from localspec.structure.tokens import GrammarTokens

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from localspec.passes import Candidates
 from localspec.speculation import judgement
 from localspec.speculation.chain import Chain
-from localspec.speculation.protocols import Candidates
 from localspec.speculation.sampling import Sampling
 from localspec.speculation.verification import Compare, Coupled, Sampled
 from tests.speculation.enumeration import distance, law

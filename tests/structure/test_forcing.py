@@ -5,6 +5,7 @@ import pytest
 from localspec.drafters.fixed import Fixed, Plain
 from localspec.drafters.model import ModelDrafter
 from localspec.events import Cycle, Origin, Source
+from localspec.passes import Pass
 from localspec.speculation.loop import speculate
 from localspec.speculation.protocols import Proposal
 from localspec.speculation.sampling import Sampling
@@ -61,7 +62,7 @@ def run(seed, *, draft=True, forces=True, sampling=GREEDY, rule="auto", depth=3,
     target, constrained = Toy(seed, vocabulary=size), constraint()
     made = make_rule(rule, sampling, 7, constrained)
     inner = (
-        Fixed(ModelDrafter(Blend(seed, 0.7, vocabulary=size), made, VOCABULARY.is_end), depth)
+        Fixed(ModelDrafter(Blend(seed, 0.7, vocabulary=size), VOCABULARY.is_end), depth, made)
         if draft
         else Plain()
     )
@@ -199,8 +200,11 @@ def test_the_inner_strategy_is_not_told_of_cycles_in_which_it_had_no_room():
 
 
 def test_both_are_told_what_the_text_has_become():
-    settled = []
+    told = []
     inner, forcer = Remembering(), constraint()
-    inner.settle = forcer.settle = settled.append
-    Forcing(inner, forcer, 33).settle([1, 2])
-    assert settled == [[1, 2], [1, 2]]
+    forcer.settle = told.append
+    inner.follow = lambda passed, kept: told.append((passed, kept))
+    strategy, passed = Forcing(inner, forcer, 33), Pass(0, [1, 2])
+    strategy.follow(passed, 1)
+    strategy.propose(PROMPT, 20)
+    assert told == [(passed, 1), PROMPT]

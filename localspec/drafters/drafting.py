@@ -1,0 +1,91 @@
+"""The drafters of a loaded target: the strategy of each reply is made here, and what replies teach is kept."""
+
+from collections.abc import Sequence
+
+from localspec.drafters.arbiter import Arbiter, Contender
+from localspec.drafters.fixed import Fixed, Plain
+from localspec.drafters.lessons import LOOKUP_DEPTHS, Acceptance, Lessons
+from localspec.drafters.lookup import LookupDrafter
+from localspec.drafters.lookup_index import FixedIndex
+from localspec.drafters.lookup_trust import Trust
+from localspec.speculation.chances import Chances
+from localspec.speculation.costs import Costs, CostTable
+from localspec.speculation.depth import DepthControl
+from localspec.speculation.protocols import Drafter, Rule, Strategy
+
+
+class Drafting:
+    """Greedy and sampled replies share drafters and costs, but not what was learned about acceptance."""
+
+    def __init__(
+        self,
+        drafters: Sequence[Drafter],
+        guess: CostTable,
+        depths: Sequence[int],
+        *,
+        most: int,
+        lookup: bool = True,
+        lessons: Lessons | None = None,
+        earlier: FixedIndex | None = None,
+    ) -> None:
+        """`drafters` run models; `guess`: costs until any are known; `depths`: how much these may propose.
+
+        `most`: draft tokens that one verify batch can hold. `earlier`: replies that lookup may draft from.
+        """
+        known = lessons or Lessons()
+        self.costs = Costs(known.costs or guess)
+        self._drafters = tuple(drafters)
+        self._depths = tuple(depth for depth in depths if depth <= most)
+        self._most = most
+        self._earlier = earlier
+        self._lookup = lookup
+        self._contenders = {False: self._made(known.greedy), True: self._made(known.sampled)}
+
+    def strategy(self, rule: Rule, *, depth: int | None, sampled: bool, seeded: bool = False) -> Strategy:
+        """The strategy of one reply: at a fixed depth, without drafting (0), or automatic (None).
+
+        `seeded`: lookup at a fixed depth proposes what it proposed before, so it knows the text alone.
+        """
+        if depth == 0 or not self._most:
+            return Plain()
+        contenders = self._contenders[sampled]
+        if depth is None:
+            return Arbiter(self.costs, contenders, rule)
+        fresh = seeded or not contenders
+        drafter = next(iter(self._drafters), LookupDrafter() if fresh else contenders[0].drafter)
+        drafter.begin()
+        return Fixed(drafter, min(depth, self._most), rule)
+
+    @property
+    def failed(self) -> bool:
+        """Whether a drafter failed in the latest reply."""
+        return any(drafter.failure for drafter in self._drafters)
+
+    def calibrated(self, table: CostTable) -> None:
+        """Start from a measured table; acceptance stays as learned."""
+        self.costs.restart(table)
+
+    @property
+    def lessons(self) -> Lessons:
+        """What was learned so far."""
+        greedy, sampled = (acceptance_of(self._contenders[kind]) for kind in (False, True))
+        return Lessons(self.costs.table(), greedy, sampled)
+
+    def _made(self, known: Acceptance) -> tuple[Contender, ...]:
+        """Lookup, which is free, and then the others."""
+        depths = tuple(depth for depth in LOOKUP_DEPTHS if depth <= self._most)
+        free = [LookupDrafter(Trust(known.trust), self._earlier)] if self._lookup and depths else []
+        return (
+            *(self._contender(drafter, Chances(), depths) for drafter in free),
+            *(self._contender(drafter, Chances(known.chances), self._depths) for drafter in self._drafters),
+        )
+
+    def _contender(self, drafter: Drafter, chances: Chances, depths: Sequence[int]) -> Contender:
+        return Contender(drafter, DepthControl(self.costs, drafter.steps, chances, depths))
+
+
+def acceptance_of(contenders: Sequence[Contender]) -> Acceptance:
+    """What contenders have learned, in a form that can be stored."""
+    chances = next((c.control.chances.weights() for c in contenders if not c.is_free), None)
+    trust = next((c.drafter.trust.counts() for c in contenders if isinstance(c.drafter, LookupDrafter)), None)
+    return Acceptance(chances, trust)

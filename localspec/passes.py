@@ -1,0 +1,44 @@
+"""What one decode of a model gives: rows of logits, and what its layers held."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The largest logits of a row, in no particular order: what a backend top-k sampler returns."""
+
+    ids: np.ndarray  # int32 [k]
+    logits: np.ndarray  # float32 [k]
+
+
+Row = np.ndarray | Candidates  # float32 [vocab] logits, or only the largest of them
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenRows:
+    """Which hidden rows of the target a drafter reads; the columns of a row stand side by side in this order."""
+
+    layers: tuple[int, ...] = ()  # the inputs of these layers
+    output: bool = False  # what the target's own prediction heads read
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One decode: a chunk of a prompt, or the newest token and the proposal that follows it.
+
+    Rows and hidden rows are views that the next decode of the same model overwrites.
+    """
+
+    start: int  # position of the first token
+    tokens: Sequence[int]
+    rows: Sequence[Row] = ()  # of the last len(rows) tokens
+    hidden: np.ndarray | None = None  # float32 [tokens, columns]; None where nobody wants them
+
+
+def standing(held: Sequence[int], start: int, tokens: Sequence[int]) -> int:
+    """How many tokens of a cache stand when the text goes on with `tokens` from position `start`, and ends there."""
+    end = min(len(held), start + len(tokens))
+    return next((i for i in range(start, end) if held[i] != tokens[i - start]), end)

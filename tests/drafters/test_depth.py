@@ -1,0 +1,236 @@
+"""The depth control keeps to its set and its room, finds the best depth, and its losses are bounded."""
+
+import random
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from localspec.drafters.arbiter import ANCHOR_TOKENS
+from localspec.events import Mode
+from localspec.speculation.costs import CostTable
+from localspec.speculation.depth import GIFT, MOST, SAVED, START
+
+from .machine import Machine
+
+FLAT = CostTable(tuple(range(1, 10)), tuple(1 + 0.02 * n for n in range(9)), 0.08)
+STEEP = CostTable((1, 2, 9), (1.0, 1.6, 5.8), 0.1)
+SECONDS = CostTable(
+    FLAT.widths, tuple(0.05 * seconds for seconds in FLAT.verify_seconds), 0.004
+)  # 20 tokens/s
+DEPTHS = tuple(range(1, 9))
+
+
+def machine_of(table, agrees, **options):
+    return Machine(table.verify, table.draft_step_seconds, agrees, **options)
+
+
+def run(machine, arbiter, tokens):
+    """The modes of the cycles until so many tokens are written."""
+    modes = []
+    while machine.position < tokens:
+        modes.append(machine.step(arbiter).mode)
+    return modes
+
+
+def seconds_at(depth, table, agrees, tokens):
+    """What a text takes at a fixed depth."""
+    machine = machine_of(table, agrees)
+    while machine.position < tokens:
+        proposal = machine.propose(range(9), depth, None)
+        machine.cycle(proposal, depth * table.draft_step_seconds)
+    return machine.seconds
+
+
+def iid(rate, seed=1):
+    draws = [random.Random(seed * 1_000_003 + i).random() < rate for i in range(4000)]
+    return lambda position: draws[position % 4000]
+
+
+@given(
+    depths=st.sets(st.integers(1, 12), min_size=1, max_size=5),
+    rooms=st.lists(st.integers(0, 14), min_size=1, max_size=60),
+    rate=st.floats(0, 1),
+    seed=st.integers(0, 10**6),
+)
+@settings(deadline=None)
+def test_depths_come_from_the_set_and_fit_the_room(depths, rooms, rate, seed):
+    machine = machine_of(FLAT, iid(rate, seed), noise=0.3, seed=seed)
+    arbiter = machine.arbiter(FLAT, tuple(depths))
+    for room in rooms:
+        cycle = machine.step(arbiter, room)
+        assert cycle.drafted == 0 or cycle.drafted in depths
+        assert cycle.drafted <= room
+
+
+@pytest.mark.parametrize(("rate", "table"), [(0.9, FLAT), (0.5, FLAT), (0.8, STEEP), (0.3, STEEP)])
+def test_it_is_about_as_fast_as_the_best_fixed_depth(rate, table):
+    """Confidence says nothing here, and nothing is known in the beginning."""
+    best = min(seconds_at(depth, table, iid(rate), 3000) for depth in (0, *DEPTHS))
+    machine = machine_of(table, iid(rate), noise=0.05)
+    run(machine, machine.arbiter(table, DEPTHS), 3000)
+    assert machine.seconds < 1.05 * best
+
+
+def test_confidence_that_tells_the_tokens_apart_beats_every_fixed_depth():
+    agrees = iid(0.7)
+    machine = machine_of(
+        FLAT, agrees, noise=0.05, confidence=lambda position: 0.95 if agrees(position) else 0.4
+    )
+    run(machine, machine.arbiter(FLAT, DEPTHS), 3000)
+    assert machine.seconds < 0.9 * min(seconds_at(depth, FLAT, agrees, 3000) for depth in DEPTHS)
+
+
+def control_of(table, depths=DEPTHS):
+    """A control and the arbiter that it belongs to."""
+    arbiter = machine_of(table, iid(0)).arbiter(table, depths)
+    return arbiter._contenders[0].control
+
+
+def test_another_reply_is_judged_by_itself_soon():
+    """Replies in which nothing is kept, and between them some in which everything is."""
+    control, easy = control_of(FLAT), 0.0
+    for reply in range(20):
+        kept = bool(reply % 2)
+        machine = machine_of(FLAT, lambda position, kept=kept: kept, noise=0.05, seed=reply)
+        run(machine, machine.arbiter(FLAT, DEPTHS, control), 100)
+        easy += machine.seconds if kept else 0.0
+    assert easy < 1.5 * 10 * seconds_at(8, FLAT, lambda position: True, 100)
+
+
+def test_a_useless_draft_is_switched_off_and_costs_little():
+    machine = machine_of(STEEP, iid(0.0), noise=0.05)
+    arbiter = machine.arbiter(STEEP, DEPTHS)
+    modes = run(machine, arbiter, 512)
+    assert modes.count(Mode.OFF) > 400
+    assert machine.seconds < 1.015 * machine.plain_seconds
+
+
+def test_why_it_is_off_is_said_with_numbers():
+    table = CostTable((1, 2, 9), (0.1, 0.16, 0.58), 0.01)
+    machine = Machine(lambda n: 0.04 + 0.06 * n, 0.01, iid(0.0))
+    arbiter = machine.arbiter(table, DEPTHS)
+    assert arbiter.why_off is None
+    while arbiter.why_off is None:
+        machine.step(arbiter)
+    assert "10.0 without" in arbiter.why_off
+    assert "10% of a plain step" in arbiter.why_off
+
+
+def test_drafting_comes_back_when_the_text_becomes_easy():
+    machine = machine_of(FLAT, lambda position: position > 600, noise=0.05)
+    arbiter = machine.arbiter(FLAT, DEPTHS)
+    assert run(machine, arbiter, 600)[-20:].count(Mode.OFF) > 10
+    assert run(machine, arbiter, 1200)[-1] is Mode.DRAFTING
+    assert machine.seconds < 600 * 1.02 + 0.5 * 600
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    slope=st.floats(0.0, 1.0),
+    step=st.floats(0.0, 0.6),
+    blocks=st.lists(st.tuples(st.integers(1, 80), st.floats(0, 1)), min_size=1, max_size=8),
+)
+@settings(deadline=None, max_examples=60)
+def test_the_loss_against_plain_decoding_is_bounded_whatever_happens(seed, slope, step, blocks):
+    """Adversarial acceptance, costs that the table is wrong about: the budget holds."""
+    chance = random.Random(seed)
+    agrees = [chance.random() < rate for length, rate in blocks for _ in range(length)]
+    table = CostTable((1, 2, 9), (1.0, 1.05, 1.4), 0.05)
+    machine = Machine(lambda n: 1 + slope * (n - 1), step, lambda p: agrees[p % len(agrees)])
+    run(machine, machine.arbiter(table, DEPTHS), 1000)
+    worst_cycle = 1 + slope * 8 + step * 8
+    # What it may lose at first, what was gained and may be lost again, some overdrawn cycles, savings and the margin.
+    allowed = START + GIFT + MOST + 4 * worst_cycle + (SAVED + 0.015) * 1000
+    assert machine.seconds - machine.plain_seconds <= allowed
+
+
+def test_losses_that_typical_costs_do_not_show_come_out_of_the_budget():
+    """Every fourth cycle is far dearer than the others: typical costs look fine, the total does not."""
+    machine = machine_of(FLAT, lambda position: position % 2 == 0)
+    arbiter, cycles = machine.arbiter(FLAT, DEPTHS), 0
+    machine.verify = lambda width: FLAT.verify(width) + (6.0 if width > 1 and cycles % 4 == 0 else 0.0)
+    while arbiter.why_off is None:
+        cycles += 1
+        machine.step(arbiter)
+        assert machine.seconds - machine.plain_seconds < 30
+    assert cycles < 400
+
+
+def test_plain_steps_anchor_the_claim_of_being_faster():
+    machine = machine_of(FLAT, iid(0.6), noise=0.05)
+    modes = run(machine, machine.arbiter(FLAT, DEPTHS), 1000)
+    assert 1 <= modes.count(Mode.ANCHOR) <= 1000 / 48
+
+
+GUESS = CostTable((1, 2, 9), (1.0, 1.1, 1.8), 0.1, measured=False)
+
+
+def test_with_no_table_the_first_step_is_plain():
+    machine = machine_of(GUESS, iid(0.9))
+    assert machine.step(machine.arbiter(GUESS, DEPTHS)).mode is Mode.ANCHOR
+
+
+def anchors_of(*, hiccups):
+    """Where plain steps come on a machine whose first plain steps take far longer than any other."""
+    found = []
+
+    def verify(width):
+        return 4.5 if width == 1 and len(found) <= hiccups else 1.0 + 0.1 * (width - 1)
+
+    machine = Machine(verify, 0.0, lambda position: True)
+    arbiter = machine.arbiter(GUESS, DEPTHS)
+    while machine.position < 400:
+        position = machine.position
+        if (mode := machine.step(arbiter).mode) is Mode.ANCHOR:
+            found.append(position)
+        assert mode in (Mode.ANCHOR, Mode.DRAFTING)
+    return found
+
+
+def test_a_plain_step_that_was_dearer_than_wider_ones_is_measured_again_soon():
+    _, second, third = anchors_of(hiccups=1)[:3]
+    assert third - second < ANCHOR_TOKENS
+    assert len(anchors_of(hiccups=-1)) == 2
+
+
+UNREAD = 8000
+
+
+def test_a_long_prompt_that_the_draft_has_not_read_costs_a_useless_draft_no_more_than_any_other():
+    for tokens in (100, 300, 2000):
+        machine = machine_of(STEEP, iid(0.0), reading=0.012, text=UNREAD)
+        run(machine, machine.arbiter(STEEP, DEPTHS), tokens)
+        assert machine.seconds - machine.plain_seconds <= START + GIFT + 1 + 0.012 * tokens
+
+
+def test_a_good_draft_reads_the_newest_tokens_first_and_more_when_it_has_earned_them():
+    machine = machine_of(SECONDS, iid(0.9), reading=0.0006, text=UNREAD)
+    arbiter = machine.arbiter(SECONDS, DEPTHS)
+    windows = []
+    while machine.position < 400:
+        machine.step(arbiter)
+        windows.append(machine.held_to - machine.first)
+    assert 64 <= windows[3] < 256
+    assert max(windows) > 400
+    assert machine.seconds < 0.5 * machine.plain_seconds
+
+
+def test_reading_is_done_in_pieces_between_cycles():
+    machine = machine_of(SECONDS, iid(0.9), reading=0.0003)
+    arbiter = machine.arbiter(SECONDS, DEPTHS)
+    run(machine, arbiter, 200)
+    machine.before += 900
+    run(machine, arbiter, 300)
+    assert 0 < max(machine.stalls) <= 0.25
+    assert sum(machine.stalls) >= 0.2
+
+
+def test_what_has_to_be_read_first_makes_tries_rarer():
+    def tries(reading):
+        machine = machine_of(STEEP, iid(0.0), reading=reading)
+        modes = run(machine, machine.arbiter(STEEP, DEPTHS), 4000)
+        return sum(one is not Mode.PROBE is other for one, other in pairwise(modes))
+
+    assert tries(0.0) > tries(0.05) > 0
