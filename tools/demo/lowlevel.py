@@ -20,6 +20,8 @@ class Model:
         lib.llama_backend_init()
         params = lib.llama_model_default_params()
         params.n_gpu_layers = 0
+        # Repacked weights round otherwise, and some builds die of them (localspec/health).
+        params.use_extra_bufts = False
         self._model = lib.llama_model_load_from_file(str(path).encode(), params)
         if not self._model:
             raise OSError(f"llama.cpp cannot load {path}")
