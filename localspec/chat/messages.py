@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from localspec.errors import BadSetting
-from localspec.events import ToolCall
+from localspec.events import Reply, ToolCall
 
 ROLES = ("system", "user", "assistant", "tool")
 _REASONING_KEYS = ("reasoning", "reasoning_content")  # ours, and that of OpenAI-style servers
@@ -61,12 +61,15 @@ def as_messages(prompt_or_messages: str | Sequence[Mapping[str, Any] | Message])
     )
 
 
-def as_history(text: str, tool_calls: tuple[ToolCall, ...] = ()) -> Message:
-    """What a conversation remembers of a reply: the answer, without the reasoning that led to it."""
-    if tool_calls:
-        return Message("assistant", text.strip(), tool_calls=tool_calls)
+def as_history(reply: Reply) -> Message:
+    """What a conversation remembers of a reply: the answer, and what led to it only where it called a tool.
+
+    Models go on reasoning when the results are there.
+    """
+    if reply.tool_calls:
+        return Message("assistant", reply.text.strip(), reply.reasoning, reply.tool_calls)
     # Some templates refuse an empty message, and most want one between two of the user's.
-    return Message("assistant", text if text.strip() else _NO_ANSWER)
+    return Message("assistant", reply.text if reply.text.strip() else _NO_ANSWER)
 
 
 def _as_message(given: object, which: str) -> Message:

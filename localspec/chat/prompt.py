@@ -9,7 +9,7 @@ own control texts is tokenised without control tokens.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -24,6 +24,39 @@ _CONTROL_LIKE = re.compile(r"^<[|｜]|[|｜]>$")
 _C_SPACE = " \t\n\v\f\r"  # what llama.cpp strips beside control tokens that ask for it
 
 Span = tuple[int, int]  # start and end of a control text
+
+
+class ControlTexts(dict[str, int]):
+    """Control texts with their tokens, the longest first: the order in which they take their place in a text."""
+
+    def __init__(self, texts: Mapping[str, int]) -> None:
+        super().__init__(sorted(texts.items(), key=lambda pair: -len(pair[0])))
+        self._order = {text: n for n, text in enumerate(self)}
+        self._lengths: dict[str, set[int]] = {}  # by first character
+        for text in self:
+            self._lengths.setdefault(text[0], set()).add(len(text))
+        self._first = re.compile("[" + re.escape("".join(self._lengths)) + "]") if self else None
+
+    def spans(self, text: str) -> list[Span]:
+        """Where control texts stand, in order, found as llama.cpp finds them: each from the left."""
+        spans: list[Span] = []
+        for control in self._present(text):
+            for begin, end in _between(spans, len(text)):
+                while (start := text.find(control, begin, end)) >= 0:
+                    begin = start + len(control)
+                    spans.append((start, begin))
+            spans.sort()
+        return spans
+
+    def _present(self, text: str) -> list[str]:
+        """Those that stand in a text: vocabularies have thousands, of which a prompt holds a few."""
+        found = set[str]()
+        for match in self._first.finditer(text) if self._first else ():
+            start = match.start()
+            found.update(
+                part for n in self._lengths[text[start]] if (part := text[start : start + n]) in self._order
+            )
+        return sorted(found, key=self._order.__getitem__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +88,7 @@ def encode(
 
     controls = guarded_texts(vocabulary)
     own, text = _told_apart(render, messages, template, controls)
-    if control_spans(text, controls) == own:
+    if controls.spans(text) == own:
         tokens = vocabulary.tokenize(text, parse_special=True)
     else:
         tokens = tokens_around(vocabulary, controls, text, own)
@@ -64,8 +97,8 @@ def encode(
     return Prompt(tokens, text)
 
 
-def guarded_texts(vocabulary: Vocabulary) -> Mapping[str, int]:
-    """Texts that only the template may turn into tokens, longest first as llama.cpp looks for them.
+def guarded_texts(vocabulary: Vocabulary) -> ControlTexts:
+    """Texts that only the template may turn into tokens.
 
     User-defined tokens, which llama.cpp finds in plain text as well, are text like any other ("<think>", runs
     of line ends), except those that look like control tokens: some files declare those around turns so.
@@ -73,10 +106,9 @@ def guarded_texts(vocabulary: Vocabulary) -> Mapping[str, int]:
     try:
         return _guarded_texts[vocabulary]
     except KeyError:
-        texts = sorted(vocabulary.control_texts().items(), key=lambda pair: -len(pair[0]))
         guarded = {
             text: token
-            for text, token in texts
+            for text, token in vocabulary.control_texts().items()
             if text
             and (
                 vocabulary.is_control(token)
@@ -84,42 +116,24 @@ def guarded_texts(vocabulary: Vocabulary) -> Mapping[str, int]:
                 or vocabulary.tokenize(text, parse_special=False) != [token]
             )
         }
-        return _guarded_texts.setdefault(vocabulary, guarded)
+        return _guarded_texts.setdefault(vocabulary, ControlTexts(guarded))
 
 
-_guarded_texts: WeakKeyDictionary[Vocabulary, Mapping[str, int]] = WeakKeyDictionary()
-
-
-def control_spans(text: str, controls: Collection[str]) -> list[Span]:
-    """Where control texts stand, in order, found as llama.cpp finds them: each from the left.
-
-    `controls` are sorted, the longest first, which is the order in which they take their place.
-    """
-    spans: list[Span] = []
-    for control in controls:
-        if control not in text:
-            continue
-        free = _between(spans, len(text))
-        for begin, end in free:
-            while (start := text.find(control, begin, end)) >= 0:
-                begin = start + len(control)
-                spans.append((start, begin))
-        spans.sort()
-    return spans
+_guarded_texts: WeakKeyDictionary[Vocabulary, ControlTexts] = WeakKeyDictionary()
 
 
 def _told_apart(
     render: Callable[[Sequence[Message]], str],
     messages: Sequence[Message],
     template: ChatTemplate,
-    controls: Collection[str],
+    controls: ControlTexts,
 ) -> tuple[list[Span], str]:
     """Where the template's own control texts stand in the prompt, and the prompt."""
     plain = render(messages)
     taken = [plain, *(text for m in messages for text in m.texts)]
     strict = Shield("".join(controls), taken)
     hidden = render([strict.hide(m) for m in messages])
-    own = control_spans(hidden, controls)
+    own = controls.spans(hidden)
     if strict.show(hidden) == plain:
         return own, plain
     # The template looks into the content (for "/no_think", say) and must see more of it: all but the first
@@ -129,7 +143,7 @@ def _told_apart(
     harmless = [text for text in looked_for if not any(_touch(text, control) for control in controls)]
     lenient = Shield((c for text in controls for c in (text[0], text[-1])), taken, harmless)
     seen = render([lenient.hide(m) for m in messages])
-    more = control_spans(seen, controls)
+    more = controls.spans(seen)
     added = Counter(seen[a:b] for a, b in more) - Counter(hidden[a:b] for a, b in own)
     if lenient.show(seen) == plain and all(text in template.source for text in added):
         return more, plain
@@ -145,7 +159,7 @@ def _touch(text: str, control: str) -> bool:
 
 
 def tokens_around(
-    vocabulary: Vocabulary, controls: Mapping[str, int], text: str, own: Sequence[Span]
+    vocabulary: Vocabulary, controls: ControlTexts, text: str, own: Sequence[Span]
 ) -> list[int]:
     """Control tokens at the template's own control texts, plain text in between."""
     tokens: list[int] = []
@@ -164,10 +178,10 @@ def tokens_around(
     return tokens
 
 
-def _plain_tokens(vocabulary: Vocabulary, controls: Mapping[str, int], text: str) -> list[int]:
+def _plain_tokens(vocabulary: Vocabulary, controls: ControlTexts, text: str) -> list[int]:
     """Tokens of a text, none of them guarded: what llama.cpp finds even in plain text is cut in two."""
     tokens = vocabulary.tokenize(text, parse_special=False)
-    spans = control_spans(text, controls)
+    spans = controls.spans(text)
     # Without a span such a token stands for something else, as "<unk>" does for characters without one.
     if len(text) < 2 or not spans or set(controls.values()).isdisjoint(tokens):
         return tokens

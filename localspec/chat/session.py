@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Unpack
 
 from localspec.chat.calls import spelled_out
@@ -19,7 +20,10 @@ from localspec.events import Event, Finished, Reply
 
 
 class Session:
-    """One conversation on one loaded pair; one run at a time, `cancel` from any thread."""
+    """One conversation on one loaded pair; one reply at a time, `cancel` from any thread.
+
+    A reply that was cancelled gives way to the next one at once, and its stream ends.
+    """
 
     def __init__(self, engine: Engine, defaults: ReplyOptions | None = None) -> None:
         """`defaults` are options that every reply takes where its caller says nothing."""
@@ -27,7 +31,7 @@ class Session:
         self._defaults = defaults or ReplyOptions()
         self._messages: tuple[Message, ...] = ()
         self._latest_cancel = object()  # another one with every cancel()
-        self._replying = threading.Lock()  # held from the first event of a reply to its last
+        self._latest_reply: Callable[[], bool] | None = None  # that has begun and not ended: is it cancelled?
         self._working = threading.Lock()  # held while the models work, never while the caller has an event
         self._closed = False
         self._dropped_turns = 0  # that no longer fit
@@ -113,8 +117,12 @@ class Session:
         """The same as `run`, event by event; the last one is Finished."""
         cancelled, request = self._watch(), self._request(options)
         given = as_messages(prompt_or_messages)
-        messages = (*self._messages, *given) if isinstance(prompt_or_messages, str) else given
-        if request.system is not None:
+        if isinstance(prompt_or_messages, str):
+            messages = (*(replace(message, reasoning="") for message in self._messages), *given)
+        else:
+            messages = given
+        # A configured system message is a default: it gives way to one that the caller's messages begin with.
+        if request.system is not None and (options.get("system") is not None or messages[0].role != "system"):
             messages = with_system(messages, request.system)
         return self._converse(messages, request, cancelled)
 
@@ -127,10 +135,13 @@ class Session:
         cancelled, request = self._watch(), self._request(options)
         if not isinstance(text, str):
             raise BadSetting(f"the text is of type {type(text).__name__}", hint="give a str to continue")
-        tokens = self._engine.vocabulary.tokenize(text, parse_special=True, add_special=True)
+        vocabulary = self._engine.vocabulary
+        tokens = vocabulary.tokenize(text, parse_special=True, add_special=True)
+        if vocabulary.bos is not None and tokens[:2] == [vocabulary.bos] * 2:
+            del tokens[0]  # the text brings its own
         if not tokens:
             raise BadSetting("the text is empty", hint="give at least one character to continue")
-        text_stream = TextStream(self._engine.vocabulary, None, request.stop, continues_text=True)
+        text_stream = TextStream(vocabulary, None, request.stop, continues_text=True)
         if request.tools:
             raise BadSetting("tools need a conversation", hint="leave out complete() or --raw")
         constraint = self._shaping.constraint(request, None, len(tokens))
@@ -174,7 +185,7 @@ class Session:
         task = Task(prompt.tokens, request, text, cancelled, constraint, calls, fitted.dropped_messages)
         for event in self._reply(task):
             if isinstance(event, Finished) and event.reply.tokens:
-                self._messages = (*messages, as_history(event.reply.text, event.reply.tool_calls))
+                self._messages = (*messages, as_history(event.reply))
             yield event
 
     def _fitter(self, request: Request) -> Fitter:
@@ -201,16 +212,19 @@ class Session:
                 f"the prompt has {count} tokens, the context {capacity}",
                 hint="shorten the prompt, or load the pair with a larger context (--context)",
             )
-        if not self._replying.acquire(blocking=False):
-            raise BadSetting(
-                "this session is busy with another reply", hint="wait for it, or cancel() it first"
-            )
+        with self._working:
+            if self._latest_reply and not self._latest_reply():
+                raise BadSetting(
+                    "this session is busy with another reply", hint="wait for it, or cancel() it first"
+                )
+            self._latest_reply = task.cancelled
         try:
             steps = self._replier.reply(task)
-            while (event := self._step(steps)) is not None:
+            while self._latest_reply is task.cancelled and (event := self._step(steps)) is not None:
                 yield event
         finally:
-            self._replying.release()
+            if self._latest_reply is task.cancelled:
+                self._latest_reply = None
 
     def _step(self, steps: Iterator[Event]) -> Event | None:
         """The next event; None after the last one, or when the session was closed meanwhile."""
@@ -230,6 +244,6 @@ def last_reply(events: Iterator[Event]) -> Reply:
     if replies:
         return replies[-1]
     raise BadSetting(
-        "the session was closed while it replied",
-        hint="close it, or load another pair, when its replies are there",
+        "the session was closed while it replied, or asked for another reply",
+        hint="close it, ask it again, or load another pair, when its replies are there",
     )

@@ -1,5 +1,6 @@
 """Reasoning told apart from the answer: how models mark it, and a splitter for streams."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -7,6 +8,8 @@ from localspec.chat.matching import Patterns
 from localspec.events import Kind
 
 R, A = Kind.REASONING, Kind.ANSWER
+_CALLING = "call"  # stands for any header that names a recipient
+_LONGEST_HEADER = 256  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,7 @@ class ThinkingStyle:
     markers: Mapping[str, Kind]
     quotable: bool = False
     opened: bool = False  # the prompt ends inside the reasoning
+    channels: bool = False  # parts have headers, of which the markers hold the first word
 
 
 def _tags(opening: str, closing: str) -> ThinkingStyle:
@@ -38,9 +42,11 @@ STYLES = (  # the first whose sign stands in the template counts, so the common 
             "<|channel|>analysis<|message|>": R,
             "<|channel|>commentary<|message|>": A,
             "<|channel|>final<|message|>": A,
+            f"<|channel|>{_CALLING}<|message|>": Kind.TOOL_CALL,
             "<|start|>assistant": A,
             "<|end|>": A,
         },
+        channels=True,
     ),
     ThinkingStyle("gemma 4", ("<|channel>thought",), {"<|channel>thought\n": R, "<channel|>": A}),
     ThinkingStyle(
@@ -117,6 +123,41 @@ def after_prompt(style: ThinkingStyle, prompt: str) -> ThinkingStyle:
     return replace(style, opened=ends.get(last) is R and not prompt[last:].strip())
 
 
+class Headers:
+    """Shortens the headers of a stream of channels, `<|channel|>final <|constrain|>json<|message|>`, to their names."""
+
+    _header = re.compile(
+        r"<\|start\|>assistant([^<]*)|<\|channel\|>\s*(\w*)((?:(?!<\|message\|>).)*)<\|message\|>", re.DOTALL
+    )
+    _beginnings = Patterns(("<|channel|>", "<|start|>"))
+
+    def __init__(self) -> None:
+        self._held = ""
+        self._recipient = False  # named by the role, in front of the channel
+
+    def push(self, text: str) -> str:
+        """The text with every complete header shortened; an incomplete one is held."""
+        text = self._held + text
+        start = max(text.rfind("<|channel|>"), text.rfind("<|start|>"))
+        if start < 0 or "<|message|>" in text[start:] or len(text) - start > _LONGEST_HEADER:
+            start = len(text) - self._beginnings.unfinished(text)
+        self._held = text[start:]
+        return self._header.sub(self._short, text[:start])
+
+    def flush(self) -> str:
+        held, self._held = self._held, ""
+        return held
+
+    def _short(self, header: re.Match[str]) -> str:
+        role, channel, rest = header.groups()
+        if role is not None:
+            self._recipient = "to=" in role
+            return "<|start|>assistant"
+        called = self._recipient or "to=" in rest
+        self._recipient = False
+        return f"<|channel|>{_CALLING if called else channel}<|message|>"
+
+
 class Thinking:
     """Splits a stream of text into reasoning and answer, however it is cut into pieces.
 
@@ -125,6 +166,9 @@ class Thinking:
 
     def __init__(self, style: ThinkingStyle | None) -> None:
         markers = style.markers if style else {}
+        self._headers = Headers() if style and style.channels else None
+        self._answered = False  # some answer came before this part
+        self._begins = False  # nothing of this part was released
         self._kinds = dict(markers)
         # At the beginning of a part space does not count, and so neither does that of a marker.
         self._beginnings = sorted(((m.lstrip(), m) for m in markers), key=lambda pair: -len(pair[0]))
@@ -132,6 +176,7 @@ class Thinking:
         self._patterns = {
             R: Patterns(m for m, kind in markers.items() if kind is A or not quotable),
             A: Patterns(() if quotable else markers),
+            Kind.TOOL_CALL: Patterns(markers),
         }
         self._kind = R if style and style.opened else A
         self._fresh = style is not None  # nothing but space so far in this part
@@ -140,7 +185,7 @@ class Thinking:
 
     def push(self, text: str) -> list[tuple[Kind, str]]:
         """Text that can be told apart now, in order."""
-        self._held += text
+        self._held += self._headers.push(text) if self._headers else text
         parts: list[tuple[Kind, str]] = []
         while self._held and self._advance(parts):
             pass
@@ -148,7 +193,7 @@ class Thinking:
 
     def flush(self) -> list[tuple[Kind, str]]:
         """What was held back, when no more text follows."""
-        held, self._held = self._held, ""
+        held, self._held = self._held + (self._headers.flush() if self._headers else ""), ""
         return [(self._kind, held)] if held else []
 
     def _advance(self, parts: list[tuple[Kind, str]]) -> bool:
@@ -168,14 +213,23 @@ class Thinking:
         match = patterns.find(text)
         released = match.start if match else len(text) - patterns.unfinished(text)
         if released:
-            parts.append((self._kind, text[:released]))
+            parts.append((self._kind, self._parted(text[:released])))
         if match:
             self._enter(match.pattern, text[match.end :])
             return True
         self._held = text[released:]
         return False
 
+    def _parted(self, text: str) -> str:
+        """An answer in a channel of its own stands apart from one before it."""
+        begins, self._begins = self._begins, False
+        if self._headers is None or self._kind is not A:
+            return text
+        apart = "\n\n" if begins and self._answered else ""
+        self._answered = True
+        return apart + text
+
     def _enter(self, marker: str, rest: str) -> None:
         self._kind = self._kinds[marker]
-        self._fresh = self._drops_space = True
+        self._fresh = self._drops_space = self._begins = True
         self._held = rest

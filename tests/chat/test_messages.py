@@ -2,6 +2,8 @@ import pytest
 
 from localspec.chat.messages import Message, as_history, as_messages
 from localspec.errors import BadSetting
+from localspec.events import FinishReason, Reply, ToolCall
+from localspec.stats import Stats
 
 
 def test_a_prompt_is_a_user_message():
@@ -58,9 +60,18 @@ def test_half_characters_are_made_whole():
     assert as_messages("a\ud83d\ude00b\udcffc") == (Message("user", "a😀b\ufffdc"),)
 
 
+def reply(text, *calls):
+    return Reply(text, "thoughts", (1,), 0, FinishReason.STOP, Stats(), calls)
+
+
 def test_history_leaves_reasoning_out():
-    assert as_history("4") == Message("assistant", "4", "")
+    assert as_history(reply("4")) == Message("assistant", "4", "")
+
+
+def test_history_keeps_the_reasoning_that_led_to_a_call_because_it_goes_on_with_the_result():
+    call = ToolCall("add", {"a": 2}, "1")
+    assert as_history(reply(" ", call)) == Message("assistant", "", "thoughts", (call,))
 
 
 def test_history_has_something_to_say_for_a_reply_without_an_answer():
-    assert as_history("\n").content == "(no answer)"
+    assert as_history(reply("\n")).content == "(no answer)"

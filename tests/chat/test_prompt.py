@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import localspec.demo
 from localspec.chat.messages import Message
-from localspec.chat.prompt import control_spans, encode, guarded_texts, tokens_around
+from localspec.chat.prompt import encode, guarded_texts, tokens_around
 from localspec.chat.template import CHATML, ChatTemplate
 from tests.chat.carried import TEMPLATES
 from tests.chat.toys import ToyVocabulary
@@ -223,7 +223,7 @@ def test_tokenising_in_parts_gives_what_tokenising_the_whole_gives(real):
     messages = (Message("user", " Hello there, "), Message("assistant", "\nHi!\n"), Message("user", "Bye"))
     for form in READY:
         text = form.render(messages)
-        parts = tokens_around(real, guarded, text, control_spans(text, guarded))
+        parts = tokens_around(real, guarded, text, guarded.spans(text))
         assert parts == real.tokenize(text, parse_special=True)
 
 

@@ -8,11 +8,11 @@ import pytest
 from localspec.chat import reading
 from localspec.chat.messages import Message
 from localspec.chat.options import request_from
-from localspec.chat.session import last_reply
+from localspec.chat.session import Session, last_reply
 from localspec.errors import BadSetting, ContextFull
-from localspec.events import Cycle, Finished, FinishReason, Notice, Piece, Prefill, Started
+from localspec.events import Cycle, Finished, FinishReason, Notice, Piece, Prefill, Started, ToolCall
 from localspec.speculation.sampling import Sampling
-from tests.chat.letters import GREEDY, Letters, session_of
+from tests.chat.letters import GREEDY, SYMBOLS, Letters, session_of
 from tests.speculation.toys import Toy
 
 
@@ -238,6 +238,60 @@ def test_closing_while_a_reply_is_waited_for_is_an_error_that_says_so():
     session.close()
     with pytest.raises(BadSetting, match="closed while it replied"):
         last_reply(events)  # what run() and complete() return
+
+
+def test_a_configured_system_message_gives_way_to_one_that_the_caller_brings():
+    session = Session(session_of()[0].engine, {"system": "configured"})
+    session.run(
+        [{"role": "system", "content": "a pirate"}, {"role": "user", "content": "hi"}], **GREEDY, max_tokens=2
+    )
+    assert session.messages[0] == Message("system", "a pirate")
+    session.run([{"role": "user", "content": "hi"}], **GREEDY, max_tokens=2)
+    assert session.messages[0] == Message("system", "configured")
+    session.run(
+        [*session.messages, {"role": "user", "content": "hi"}], system="asked for", **GREEDY, max_tokens=2
+    )
+    assert session.messages[0] == Message("system", "asked for")
+
+
+def test_reasoning_in_front_of_a_call_is_told_until_the_next_question():
+    session, *_ = session_of()
+    call = ToolCall("add", {}, "1")
+    told = [
+        Message("user", "q"),
+        Message("assistant", "", "why", (call,)),
+        Message("tool", "4", tool_call_id="1"),
+    ]
+    session.run(told, **GREEDY, max_tokens=2)
+    assert session.messages[1].reasoning == "why"
+    session.run("next", **GREEDY, max_tokens=2)
+    assert [m.reasoning for m in session.messages] == [""] * 6
+
+
+def test_a_stream_that_is_left_and_cancelled_gives_way_to_the_next_reply():
+    session, *_ = session_of(end=False)
+    left = session.stream("abc" * 30, **GREEDY, max_tokens=50)
+    next(left)
+    with pytest.raises(BadSetting, match="busy"):
+        session.run("hi", **GREEDY, max_tokens=3)
+    session.cancel()
+    reply = session.run("abcd", **GREEDY, max_tokens=9)
+    assert reply.tokens == session_of(end=False)[0].run("abcd", **GREEDY, max_tokens=9).tokens
+    assert list(left) == []
+    assert session.messages[0].content == "abcd"
+
+
+def test_a_text_that_brings_its_own_beginning_gets_no_second_one():
+    session, target, *_ = session_of()
+    vocabulary = session.engine.vocabulary
+    vocabulary.bos = SYMBOLS.index("<")
+    vocabulary.tokenize = lambda text, **_: [
+        vocabulary.bos,
+        *Letters(True).tokenize(text, parse_special=True),
+    ]
+    for text in ("<ab", "ab"):
+        session.complete(text, **GREEDY, max_tokens=1)
+        assert target.tokens[:3] == Letters(True).tokenize("<ab", parse_special=True)
 
 
 def test_a_closed_session_says_so_and_touches_no_model():

@@ -49,7 +49,7 @@ def test_a_stop_string_does_not_reach_from_answer_to_reasoning():
     reply = (
         "<|channel|>commentary<|message|>ST<|end|><|start|>assistant<|channel|>analysis<|message|>OP<|end|>OK"
     )
-    assert read(vocabulary, harmony, reply, ["STOP"]) == ([(A, "ST"), (R, "OP"), (A, "OK")], False)
+    assert read(vocabulary, harmony, reply, ["STOP"]) == ([(A, "ST"), (R, "OP"), (A, "\n\nOK")], False)
 
 
 def test_what_is_held_back_comes_at_the_end():

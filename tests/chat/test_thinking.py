@@ -42,7 +42,38 @@ def test_gpt_oss_speaks_in_channels():
         "<|channel|>analysis<|message|>2+2<|end|><|start|>assistant<|channel|>commentary<|message|>Well."
         "<|end|><|start|>assistant<|channel|>final<|message|>Four"
     )
-    assert split(HARMONY, *reply) == [(R, "2+2"), (A, "Well.Four")]
+    assert split(HARMONY, *reply) == [(R, "2+2"), (A, "Well.\n\nFour")]
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "<|channel|>final <|constrain|>json<|message|>",
+        "<|channel|>final<|constrain|>json<|message|>",
+        "<|channel|> final json<|message|>",
+    ],
+)
+def test_what_else_a_channels_header_says_does_not_show(header):
+    reply = f"<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant{header}" + '{"a": 1}'
+    for pieces in ([reply], list(reply), [*reply.partition(">final")]):
+        assert split(HARMONY, *pieces) == [(R, "Hm."), (A, '{"a": 1}')]
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "<|channel|>commentary to=functions.weather <|constrain|>json<|message|>",
+        " to=functions.weather<|channel|>commentary json<|message|>",
+    ],
+)
+def test_what_is_addressed_to_a_function_is_no_answer(header):
+    reply = f"<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant{header}" + '{"city": "Bern"}'
+    for pieces in ([reply], list(reply)):
+        assert split(HARMONY, *pieces) == [(R, "Hm."), (Kind.TOOL_CALL, '{"city": "Bern"}')]
+
+
+def test_a_header_that_never_ends_is_text():
+    assert split(HARMONY, *("<|channel|>" + "x" * 300))[0][1].endswith("x" * 200)
 
 
 def test_a_reply_without_reasoning_is_all_answer():

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from localspec.chat.prompt import control_spans
+from localspec.chat.prompt import ControlTexts
 
 FIRST_CONTROL = 0x110000  # beyond every character
 FIRST_BYTE = 0x200000
@@ -31,7 +31,7 @@ class ToyVocabulary:
     def tokenize(self, text, *, parse_special, add_special=False):
         found = [t for t in self._texts if parse_special or not self.is_control(self._texts[t])]
         tokens, done = [self.bos] if add_special and self.add_bos else [], 0
-        for start, end in control_spans(text, sorted(found, key=len, reverse=True)):
+        for start, end in ControlTexts({t: self._texts[t] for t in found}).spans(text):
             tokens += [*self._plain(text[done:start]), self._texts[text[start:end]]]
             done = end
         return [*tokens, *self._plain(text[done:])]
