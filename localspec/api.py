@@ -10,7 +10,7 @@ from localspec.chat.messages import Message
 from localspec.chat.options import ReplyOptions
 from localspec.chat.session import Session as Session
 from localspec.chat.session import last_reply
-from localspec.compose import WIDEST_BATCH, is_demo, memory_of, open_engine
+from localspec.compose import WIDEST_BATCH, connect, is_demo, memory_of, open_engine
 from localspec.errors import BadSetting
 from localspec.events import Event, Reply
 from localspec.llama.devices import BackendSummary, Device, backend_summary
@@ -35,7 +35,9 @@ def load(
     gpu_layers: int | None = None,
     threads: int | None = None,
     kv_type: str | None = None,
+    device: str | None = None,
     draft_device: str | None = None,
+    rpc: str | None = None,
     speculate: bool = True,
     pull: bool = False,
     remember_replies: bool | None = None,
@@ -47,10 +49,13 @@ def load(
     With nothing named: the pair used last, else the only one on disk, else the embedded demo. What is left
     out comes from config.toml and LOCALSPEC_* variables, then from the memory plan.
     context_length in tokens; gpu_layers of the target (all by default where a GPU build is installed);
-    threads on the CPU (physical cores by default); kv_type of the target's cache (f16; a smaller one changes
-    the text); draft="lookup" drafts from the text alone; speculate=False is plain decoding; pull=True
-    fetches a pair that is not here; remember_replies keeps replies to draft from later; spare_cores stay free
-    where the number of threads is set nowhere; on_stage is told what is being done. Raises LocalspecErrors.
+    device of the target and draft_device as `localspec doctor` names them; rpc="HOST:PORT,HOST:PORT" adds the
+    devices of llama.cpp's RPC servers for as long as the process lives, which ends when one of them goes away
+    (docs/devices.md); threads on the CPU (physical cores by default); kv_type of the target's cache (f16; a
+    smaller one changes the text); draft="lookup" drafts from the text alone; speculate=False is plain decoding;
+    pull=True fetches a pair that is not here; remember_replies keeps replies to draft from later; spare_cores
+    stay free where the number of threads is set nowhere; on_stage is told what is being done.
+    Raises LocalspecErrors.
     """
     for name, path in (("pair", pair), ("target", target), ("draft", draft)):
         if path is not None and not isinstance(path, str | Path):
@@ -61,11 +66,15 @@ def load(
         gpu_layers=gpu_layers,
         threads=threads,
         kv_type=kv_type,
+        device=device,
         draft_device=draft_device,
+        rpc=rpc,
         remember_replies=remember_replies,
     )
     by_model = speculate and draft != "lookup"
     wishes = wishes_of(settings, by_model)
+    if settings.rpc:
+        connect(settings.rpc, on_stage)
     wanted = pair or (None if target else settings.pair)
     files = find_files(wanted, target, draft if by_model else None, pull=pull)
     defaults = reply_defaults(settings, speculate)
@@ -96,7 +105,8 @@ def wishes_of(settings: Settings, by_model: bool) -> MemoryWishes:
         context=settings.context,
         gpu_layers=settings.gpu_layers,
         kv_type=settings.kv_type or "f16",
-        draft_device=settings.draft_device,
+        device=settings.device or None,
+        draft_device=settings.draft_device or None,
         draft=by_model,
         target_rows=WIDEST_BATCH,
     )

@@ -10,10 +10,13 @@ from localspec.chat.template import template_of
 from localspec.drafters.model import ModelDrafter
 from localspec.drafting import PairDrafting, lessons_key, reply_store
 from localspec.errors import RollbackUnsupported
-from localspec.health.check import untold_note
+from localspec.health.check import ensure_device, untold_note
+from localspec.health.hello import use_servers
+from localspec.health.servers import used_servers
 from localspec.llama.context import Context
 from localspec.llama.devices import Device, default_gpu, devices
 from localspec.llama.model import Model
+from localspec.llama.rpc import add_servers
 from localspec.llama.threads import default_threads
 from localspec.models.compatibility import check
 from localspec.models.devices import DeviceMemory
@@ -48,10 +51,12 @@ def open_engine(
     """Load a pair; what was opened is closed again when a later step fails."""
     embedded = is_demo(files)
     threads_of = partial(threads_for, wanted=threads, spare_cores=spare_cores)
+    there = devices()
+    check_devices(there, wishes, on_stage)
     if not embedded:
         on_stage("checking the files")
         check_files(files, wishes)
-    plan = plan_for_files(files.target, files.draft, wishes, devices=memory_of(devices()))
+    plan = plan_for_files(files.target, files.draft, wishes, devices=memory_of(there))
     with ExitStack() as opened:
         on_stage(f"loading the target, {files.target.name}")
         target = opened.enter_context(open_target(files, plan, wishes, threads_of, opened))
@@ -97,17 +102,37 @@ def open_engine(
         )
 
 
+def connect(rpc: str, on_stage: Callable[[str], None] = lambda stage: None) -> None:
+    """Add the devices of RPC servers, all of them or none. Raises BadSetting, BackendFailure."""
+    on_stage("asking the RPC servers")
+    use_servers(rpc)
+    add_servers(used_servers())
+
+
+def check_devices(there: Iterable[Device], wishes: MemoryWishes, on_stage: Callable[[str], None]) -> None:
+    """Refuse a GPU that does not work before a file is blamed. Raises BackendFailure, NotEnoughMemory."""
+    target = default_gpu() if wishes.device is None and wishes.gpu_layers != 0 else None
+    names = {name.lower() for name in (wishes.device, wishes.draft_device, target and target.name) if name}
+    for device in there:
+        if device.is_gpu and device.name.lower() in names:
+            trying = f"trying {device.name} for the first time: this can take a minute"
+            ensure_device(device.name, device.description, partial(on_stage, trying))
+
+
 def is_demo(files: PairFiles) -> bool:
-    """Whether these are the embedded files, which need no check."""
+    """Whether these are the embedded files, which need no check of their own."""
     return {files.target, files.draft} <= {demo.target_path(), demo.draft_path(), None}
 
 
 def check_files(files: PairFiles, wishes: MemoryWishes) -> None:
     """Refuse what cannot work before anything large is loaded: unloadable files, pairs that do not match."""
-    ensure_loadable(files.target, wishes.gpu_layers)
+    ensure_loadable(files.target, wishes.gpu_layers, wishes.device)
     if files.draft is not None and wishes.draft:
         check(files.target, files.draft)
-        ensure_loadable(files.draft, wishes.gpu_layers)
+        if wishes.draft_device:
+            ensure_loadable(files.draft, None, wishes.draft_device)
+        else:
+            ensure_loadable(files.draft, wishes.gpu_layers, wishes.device)
 
 
 def why_plain(model: Model) -> str:
@@ -124,8 +149,7 @@ def memory_of(listed: Iterable[Device]) -> tuple[DeviceMemory, ...]:
 
 def device_of(model: Model) -> str:
     """What decides the cost of a batch: the backend that computes the model, in lower case."""
-    gpu = default_gpu()
-    return gpu.backend.lower() if gpu and model.uses_gpu else "cpu"
+    return model.gpu.backend.lower() if model.gpu else "cpu"
 
 
 def threads_for(model: Model, wanted: int | None, spare_cores: int) -> int:
@@ -140,7 +164,7 @@ def threads_for(model: Model, wanted: int | None, spare_cores: int) -> int:
 def open_target(
     files: PairFiles, plan: Plan, wishes: MemoryWishes, threads: Callable[[Model], int], opened: ExitStack
 ) -> Context:
-    model = opened.enter_context(Model(files.target, gpu_layers=plan.gpu_layers))
+    model = opened.enter_context(Model(files.target, gpu_layers=plan.gpu_layers, device=plan.device))
     drafts = plan.keep_draft and files.draft is not None
     context = Context(
         model,

@@ -127,7 +127,7 @@ def lessons_key(files: PairFiles, plan: Plan, threads: int) -> dict[str, str]:
         "draft": identity(files.draft) if files.draft and plan.keep_draft else "",
         "threads": str(threads),
         "devices": ", ".join(device.description for device in devices()),
-        "layers": f"{plan.gpu_layers}, {plan.draft_gpu_layers} on {plan.draft_device}",
+        "layers": f"{plan.gpu_layers} on {plan.device}, {plan.draft_gpu_layers} on {plan.draft_device}",
         "cache": f"{plan.kv_type}, {plan.draft_kv_type}",
         "build": f"{summary.binding_version} {summary.system_info}",
     }

@@ -51,7 +51,9 @@ class Settings:
     context: int | None = None  # tokens
     gpu_layers: int | None = None  # target layers on the GPU
     kv_type: str | None = None  # of the target's cache: f16, q8_0, ...
+    device: str | None = None  # of the target, as `localspec doctor` calls it
     draft_device: str | None = None
+    rpc: str | None = None  # RPC servers, as HOST:PORT,HOST:PORT
     threads: int | None = None
     depth: str | None = None  # "auto" or a number
     rule: str | None = None

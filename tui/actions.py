@@ -129,7 +129,7 @@ async def pull(screen: "ChatScreen", argument: str) -> None:
 
 async def restart(screen: "ChatScreen", _argument: str) -> None:
     await screen.exchange.end("died")
-    screen.app.conductor.load(screen.app.conductor.load_request)
+    screen.app.conductor.reload()
     screen.refresh_state()
 
 

@@ -1,6 +1,6 @@
 """Drives the engine: which pair is loaded, which reply runs, how it is sampled. Knows no widget."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from localspec.engine.client import Engine
@@ -60,6 +60,10 @@ class Conductor:
         self.pair_name = request.pair or self._loaded_name
         self.ready, self.loading, self.stage = None, True, ""
         self.best_speed, self.plain_speed = 0.0, None
+
+    def reload(self) -> None:
+        """Bring the pair back after its process ended, without the servers that are gone. Raises EngineDied."""
+        self.load(replace(self.load_request, rpc_required=False))
 
     def ask(self, turns: tuple[Turn, ...]) -> LiveTurn:
         """Begin a reply; while a pair loads it waits its turn. Raises EngineDied."""
@@ -129,7 +133,7 @@ class Conductor:
 
     def _begin(self) -> LiveTurn:
         if not self.engine.alive:
-            self.load(self.load_request)
+            self.reload()
         self._serial += 1
         self.turn = self.last_turn = LiveTurn(self._serial)
         return self.turn

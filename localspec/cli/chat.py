@@ -98,6 +98,7 @@ def load_request(arguments: argparse.Namespace, resumed_pair: str) -> Load:
     options = load_options(arguments)
     if arguments.no_store:
         options["remember_replies"] = False
+    options["rpc"] = Settings.load(rpc=arguments.rpc).rpc
     if not {"pair", "target"} & options.keys():
         options["pair"] = resumed_pair if resumed_pair and is_known(resumed_pair) else Settings.load().pair
     return Load(**options)

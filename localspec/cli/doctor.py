@@ -1,34 +1,49 @@
-"""`localspec doctor`: what llama.cpp can use here, and what to install when it could use more."""
+"""`localspec doctor`: whether the installed llama.cpp works here, on what, and what to install if it could do more."""
 
 import argparse
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from localspec.cli.gpu_builds import find_gpu, install_command, this_machine
+from localspec.cli.options import add_rpc_option
+from localspec.cli.printing import say
+from localspec.cli.stage_line import StageLine
 from localspec.cli.usage import Subparsers
 
 if TYPE_CHECKING:
-    from localspec.llama.devices import Device
+    from localspec.errors import LocalspecError
+    from localspec.llama.devices import BackendSummary, Device
 
 
 def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "doctor",
-        help="show backend, devices and memory",
-        description="Show the backend of the installed llama.cpp, its devices, and what would help.",
+        help="try the backend and every device",
+        description="Decode a few tokens on every device of the installed llama.cpp, each in a process of its own, "
+        "and show what would help.",
     )
+    add_rpc_option(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from localspec import api
-    from localspec.compose import memory_of
-    from localspec.models.devices import remember_devices
+    from localspec.health.check import check
 
-    backend, devices = api.backend(), api.devices()
-    remember_devices(memory_of(devices))  # so that `pairs` and `info` know what fits here
+    with StageLine() as stage:
+        stage.show("trying llama.cpp")
+        note = check().note  # raises before this process loads a build that would kill it
+        from localspec import api
+        from localspec.compose import connect, memory_of
+        from localspec.models.devices import remember_devices
+        from localspec.settings import Settings
+
+        if rpc := Settings.load(rpc=arguments.rpc).rpc:
+            connect(rpc, stage.show)
+        backend, devices = api.backend(), api.devices()
+        remember_devices(memory_of(devices))  # so that `pairs` and `info` know what fits here
+        problems = {device.name: problem_of(device, stage) for device in devices}
     gpu = find_gpu()
     missing = gpu is not None and not backend.supports_gpu
     command = install_command(gpu, this_machine()) if gpu and missing else None
@@ -37,26 +52,56 @@ def run(arguments: argparse.Namespace) -> int:
             json.dumps(
                 {
                     "backend": asdict(backend),
-                    "devices": [asdict(device) for device in devices],
+                    "devices": [as_json(device, problems[device.name]) for device in devices],
+                    "note": note,
                     "gpu": asdict(gpu) if gpu else None,
                     "install": command,
                 }
             )
         )
         return 0
-    kind = "GPU" if backend.supports_gpu else "CPU"
-    print(f"llama-cpp-python {backend.binding_version}, llama.cpp {backend.llama_version}, {kind} build")
-    print(f"features: {backend.system_info}")
-    for device in devices:
-        print(f"{device.kind:<5} {device.name}: {device.description}, {gigabytes(device)}")
+    tell(backend, devices, problems)
+    if note:
+        say(f"\n{note[0].upper()}{note[1:]}")
     if gpu and command:
         print(
             f"\n{gpu.vendor} GPU found ({gpu.name}), but this llama.cpp cannot use it. Install one that can:"
         )
         print(f"    {command}")
-    elif not backend.supports_gpu:
+    elif not any(device.is_gpu for device in devices):
         print("\nNo GPU was found: models run on the CPU.")
     return 0
+
+
+def problem_of(device: "Device", stage: StageLine) -> "LocalspecError | None":
+    """Why a device cannot be used; None for one that decodes. The CPU has done so already."""
+    from localspec.errors import LocalspecError
+    from localspec.health.check import try_device
+
+    if not device.is_gpu:
+        return None
+    stage.show(f"trying {device.name}: where its programs are compiled this takes a minute")
+    try:
+        try_device(device.name)
+    except LocalspecError as error:
+        return error
+    return None
+
+
+def tell(
+    backend: "BackendSummary", devices: "list[Device]", problems: "dict[str, LocalspecError | None]"
+) -> None:
+    kind = "GPU" if backend.supports_gpu else "CPU"
+    print(f"llama-cpp-python {backend.binding_version}, llama.cpp {backend.llama_version}, {kind} build")
+    print(f"features: {backend.system_info}")
+    for device in devices:
+        problem = problems[device.name]
+        say(f"{device.kind:<5} {device.name}: {device.description}, {gigabytes(device)}, ", end="")
+        say(f"fails: {problem}" if problem else "works")
+
+
+def as_json(device: "Device", problem: "LocalspecError | None") -> dict[str, Any]:
+    return asdict(device) | {"problem": str(problem) if problem else None}
 
 
 def gigabytes(device: "Device") -> str:

@@ -5,6 +5,7 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from localspec.cli.options import add_rpc_option
 from localspec.cli.printing import say
 from localspec.cli.usage import Subparsers, WrongUsage
 
@@ -33,23 +34,30 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--kv-type", default="f16", metavar="TYPE", help="of the target's cache: f16, q8_0, ..."
     )
+    parser.add_argument("--device", metavar="DEVICE", help="where the target goes; see `localspec doctor`")
     parser.add_argument(
         "--draft-device", metavar="DEVICE", help="where the draft goes; see `localspec doctor`"
     )
+    add_rpc_option(parser)
     parser.add_argument("--no-draft", action="store_true", help="plan without the draft")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from localspec.health.hello import use_servers
     from localspec.models.inspection import inspect
     from localspec.models.memory import MemoryWishes
+    from localspec.settings import Settings
 
+    if rpc := Settings.load(rpc=arguments.rpc).rpc:
+        use_servers(rpc)
     known, target, draft = _open(arguments)
     wishes = MemoryWishes(
         context=arguments.context,
         gpu_layers=arguments.gpu_layers,
         kv_type=arguments.kv_type,
+        device=arguments.device,
         draft_device=arguments.draft_device,
         draft=not arguments.no_draft,
     )

@@ -31,9 +31,17 @@ def add_pair_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--gpu-layers", type=int, metavar="N", help="target layers on the GPU (default: all)")
     group.add_argument("--kv-type", metavar="TYPE", help="of the target's cache (default: f16)")
-    group.add_argument("--draft-device", metavar="DEVICE", help="where the draft goes")
+    group.add_argument("--device", metavar="DEVICE", help="where the target goes; see `localspec doctor`")
+    group.add_argument("--draft-device", metavar="DEVICE", help="where the draft goes (default: the same)")
+    add_rpc_option(group)
     group.add_argument("--pull", action="store_true", help="fetch the pair if it is not here")
     group.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: physical cores)")
+
+
+def add_rpc_option(parser: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:
+    parser.add_argument(
+        "--rpc", metavar="HOST:PORT[,...]", help="llama.cpp's RPC servers, to use their devices"
+    )
 
 
 def add_reply_options(parser: argparse.ArgumentParser) -> None:
@@ -133,7 +141,17 @@ def load_options(arguments: argparse.Namespace) -> dict[str, Any]:
     pair = pair_of(arguments)
     refuse_together(("--draft", arguments.draft), ("--no-draft", arguments.no_draft or None))
     refuse_together((f"the pair {pair}", pair), ("--target", arguments.target))
-    names = ("target", "draft", "context_length", "gpu_layers", "kv_type", "draft_device", "threads")
+    names = (
+        "target",
+        "draft",
+        "context_length",
+        "gpu_layers",
+        "kv_type",
+        "device",
+        "draft_device",
+        "rpc",
+        "threads",
+    )
     values = {"pair": pair, **{name: getattr(arguments, name) for name in names}}
     return {
         **{name: value for name, value in values.items() if value is not None},

@@ -13,6 +13,7 @@ from localspec.cli.options import add_pair_options, add_reply_options, load_opti
 from localspec.cli.printing import note, say
 from localspec.cli.prompt import add_prompt_argument, prompt_of
 from localspec.cli.report import report, summary
+from localspec.cli.stage_line import StageLine
 from localspec.cli.usage import Subparsers, WrongUsage
 from localspec.events import Event, Finished, FinishReason, Kind, Notice, Piece, Reply
 from localspec.terminal_text import for_terminal
@@ -80,11 +81,12 @@ def open_session(arguments: argparse.Namespace, *, measures: bool = False) -> "S
     from localspec.models.resolve import PairNotOnDisk
 
     options = load_options(arguments) | ({"remember_replies": False} if measures else {})
-    try:
-        return api.load(**options)
-    except PairNotOnDisk as missing:
-        fetch_if_wanted(missing, pull=arguments.pull)
-        return api.load(**options)
+    with StageLine() as stage:
+        try:
+            return api.load(**options, on_stage=stage.show)
+        except PairNotOnDisk as missing:
+            fetch_if_wanted(missing, pull=arguments.pull)
+            return api.load(**options, on_stage=stage.show)
 
 
 def show(events: Iterator[Event], *, quiet: bool) -> Reply:

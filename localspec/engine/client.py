@@ -144,6 +144,9 @@ class _Connection:
         if reason is not None:
             return Died(str(reason), reason.hint)
         words = [line for line in self._last_words if line.strip()][-LAST_WORDS:]
+        for error, hint in zip(words, [*words[1:], ""], strict=True):
+            if error.startswith("error: "):  # it could say what ends it
+                return Died(error.removeprefix("error: "), hint.removeprefix("hint: "))
         return Died(f"the engine process ended unexpectedly ({describe_exit(exit_code)})", " · ".join(words))
 
     def _write(self) -> None:

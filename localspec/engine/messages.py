@@ -50,7 +50,10 @@ class Load:
     context_length: int | None = None  # tokens
     gpu_layers: int | None = None
     kv_type: str | None = None
+    device: str | None = None
     draft_device: str | None = None
+    rpc: str | None = None  # servers, as HOST:PORT,HOST:PORT
+    rpc_required: bool = True  # False: those that do not answer are left out
     threads: int | None = None  # None: as set, else leave a core to the terminal where there are enough
     speculate: bool = True  # False: no draft model is loaded
     remember_replies: bool | None = None  # to draft from later; None: as set

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from localspec import api
@@ -25,7 +25,9 @@ from localspec.engine.messages import (
 )
 from localspec.engine.server import Cancelled, Send
 from localspec.errors import BadSetting
-from localspec.events import Cycle
+from localspec.events import Cycle, Notice
+from localspec.health.hello import answering_servers
+from localspec.health.servers import addresses_of
 from localspec.measure.compare import Comparison, SideEvent, compare_events
 
 MANY_CORES = 4  # from here on one core is left to the terminal; with fewer, the models need them all
@@ -65,7 +67,10 @@ class PairWorkshop:
 
     def _load(self, request: Load, send: Send) -> None:
         began = time.monotonic()
+        if request.rpc and not request.rpc_required:
+            request = without_lost_servers(request, send)
         options = {name: value for name, value in asdict(request).items() if value is not None}
+        del options["rpc_required"]
         spare = 1 if api.default_threads() >= MANY_CORES else 0
         self._session = session = api.load(
             **options, spare_cores=spare, on_stage=lambda stage: send(Stage(stage))
@@ -104,6 +109,17 @@ class PairWorkshop:
         if self._session is None:
             raise BadSetting("no pair is loaded", hint="choose one with Ctrl+O")
         return self._session
+
+
+def without_lost_servers(request: Load, send: Send) -> Load:
+    """The request with the servers that answer; devices are numbered by them, so their names no longer count."""
+    assert request.rpc is not None
+    there = answering_servers(request.rpc)
+    lost = [address for address in addresses_of(request.rpc) if address not in there]
+    if not lost:
+        return request
+    send(Notice(f"No RPC server answers at {', '.join(lost)}: the models go where there is room without it."))
+    return replace(request, rpc=",".join(there), device="", draft_device="")
 
 
 def report_comparison(session: api.Session, found: Comparison, send: Send) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 LLAMA_CPP_PYTHON = "llama-cpp-python>=0.3.36,<0.4"
 _LIBRARY = re.compile(r"\.(so|dylib|dll)[.\d]*$")
 # Of libraries that were built on purpose; a build from source has the CPU's whatever is asked for.
-_BACKENDS = ("cuda", "hip", "metal", "musa", "rpc", "sycl", "vulkan")
+BACKENDS = ("cuda", "hip", "metal", "musa", "rpc", "sycl", "vulkan")
 
 
 def library_files() -> list[Path]:
@@ -39,12 +39,14 @@ def processor() -> str:
     return "\n".join(line for line in first.splitlines() if line.split("\t")[0].strip() not in changing)
 
 
+def has_backend(name: str) -> bool:
+    """Whether the installed libraries have this one of BACKENDS."""
+    return any(f"ggml-{name}" in path.name for path in library_files())
+
+
 def rebuild_command(*options: str) -> str:
     """The command that builds llama-cpp-python on this machine, with its present backends and these cmake options."""
-    names = [path.name for path in library_files()]
-    present = (
-        f"GGML_{name.upper()}=on" for name in _BACKENDS if any(f"ggml-{name}" in file for file in names)
-    )
+    present = (f"GGML_{name.upper()}=on" for name in BACKENDS if has_backend(name))
     return source_command(*dict.fromkeys([*present, *options]), windows=sys.platform == "win32")
 
 

@@ -7,6 +7,7 @@ Those work without the buffers, somewhat slower.
 
 import hashlib
 import json
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from localspec import demo, settings
 from localspec.errors import BackendFailure, NotEnoughMemory
 from localspec.files import write_text_atomically
 from localspec.health.build import installed_build, processor, rebuild_command
+from localspec.health.servers import used_servers
 from localspec.health.trial import Outcome, Trial, decode_in_child
 
 _ILLEGAL_INSTRUCTION = ("SIGILL", "exception 0xc000001d")  # on POSIX and on Windows
@@ -27,6 +29,7 @@ class Health:
     extra_buffers: bool = True  # ggml's buffer types for repacked weights
     died_of: str = ""  # what ended a process that used them
     told: bool = False  # whether the user has read so
+    devices: tuple[str, ...] = ()  # GPUs that have decoded
 
     @property
     def note(self) -> str:
@@ -64,6 +67,32 @@ def check() -> Health:
     if not decode_in_child(replace(trial, extra_buffers=False)).passed:
         raise why_unusable(first)
     return _learn(Health(extra_buffers=False, died_of=first.cause))
+
+
+def ensure_device(name: str, description: str, on_first: Callable[[], None]) -> None:
+    """Return at once for a GPU that decoded here before; else say `on_first` and try it in a child process.
+
+    Raises BackendFailure where it cannot be used, NotEnoughMemory.
+    """
+    device, found = f"{name}: {description}", health()
+    if device not in found.devices:
+        on_first()
+        try_device(name)
+        _learn(replace(found, devices=(*found.devices, device)))
+
+
+def try_device(name: str) -> None:
+    """Decode the demo target on a device, in a child process. Raises as `ensure_device` does."""
+    outcome = decode_in_child(
+        Trial(str(demo.target_path()), None, name, used_servers(), health().extra_buffers)
+    )
+    if outcome.error:
+        raise outcome.error
+    if not outcome.answered:
+        raise BackendFailure(
+            f"llama.cpp does not work on {name}: its first trial there ended with {outcome.cause}",
+            hint="update the driver, or leave the GPU alone: --gpu-layers 0",
+        )
 
 
 def assume(found: Health) -> None:
@@ -123,8 +152,9 @@ def _learn(found: Health) -> Health:
 
 def _recall(path: Path) -> Health | None:
     try:
-        return Health(**json.loads(path.read_text("utf-8")))
-    except (OSError, ValueError, TypeError):
+        stored = json.loads(path.read_text("utf-8"))
+        return Health(**stored | {"devices": tuple(stored["devices"])})
+    except (OSError, ValueError, TypeError, KeyError):
         return None
 
 

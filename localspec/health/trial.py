@@ -12,7 +12,7 @@ from pathlib import Path
 from localspec import errors
 from localspec.errors import LocalspecError
 
-_SECONDS = 120.0
+_SECONDS = 300.0  # a GPU's programs may have to be compiled first
 _BYTES_PER_SECOND = 20e6  # the slowest disk that a model may lie on
 _CRASHED_ON_WINDOWS = 0xC0000000  # exit codes from here on are NTSTATUS errors: what signals are elsewhere
 
@@ -23,6 +23,8 @@ class Trial:
 
     path: str
     gpu_layers: int | None = None
+    device: str | None = None
+    servers: tuple[str, ...] = ()  # of RPC, whose devices are there as well
     extra_buffers: bool = True  # ggml's buffer types for repacked weights
 
 

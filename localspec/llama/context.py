@@ -14,6 +14,7 @@ from localspec.llama.model import Model
 from localspec.llama.rows import FullRows, TopRows
 from localspec.llama.sampler import TopK
 from localspec.llama.threads import thread_count
+from localspec.llama.watch import LOADING_SECONDS, Pace, waiting_for
 from localspec.passes import Pass, Row
 
 _LONGEST = 2**25  # tokens: above every model; llama.cpp would fill the memory with its cell table first
@@ -60,13 +61,14 @@ class Context:
         if not model.generates_text:
             raise BadModelFile(f"{model.name} does not generate text", hint="use a model with a decoder only")
         params = _params(length, kv_type_k, kv_type_v)
-        chunk = batch_size or (_GPU_CHUNK if model.uses_gpu else _CPU_CHUNK)
+        chunk = batch_size or (_GPU_CHUNK if model.gpu else _CPU_CHUNK)
         params.n_batch = params.n_ubatch = min(max(chunk, rows_max), length)
         params.n_outputs_max = params.n_outputs_max_per_seq = rows_max
         params.n_rs_seq = snapshots  # llama.cpp makes it 0 for architectures that cannot
         params.n_threads = params.n_threads_batch = thread_count(threads)
         forget_log_errors()
-        pointer = lib.llama_init_from_model(model.pointer, params)
+        with waiting_for(model.remote, LOADING_SECONDS):
+            pointer = lib.llama_init_from_model(model.pointer, params)
         if not pointer:
             raise context_failure(model.name, length, last_log_errors())
         self.model = model
@@ -78,6 +80,7 @@ class Context:
         self._memory: Any = lib.llama_get_memory(pointer)
         self._chunk: int = lib.llama_n_batch(pointer)
         self._batch = Batch(self._chunk)
+        self._pace = Pace() if model.remote else None
         self._snapshots: int = 0 if model.can_roll_back else lib.llama_n_rs_seq(pointer)
         self._last_width = 0  # tokens in the last batch, the only ones a recurrent state has snapshots of
         self._vocabulary = vocabulary or model.vocab.size
@@ -108,8 +111,8 @@ class Context:
         before, rest = self.length, tokens
         self._require_room(len(tokens))
         try:
-            while len(rest) > self._chunk:
-                head = min(self._chunk, len(rest) - rows)
+            while len(rest) > max(most := self._most_tokens(), rows):
+                head = min(most, len(rest) - rows)
                 self._decode_chunk(rest[:head], 0)
                 rest = rest[head:]
             return Pass(before, tokens, self._decode_chunk(rest, rows) if rest else ())
@@ -123,8 +126,10 @@ class Context:
         Whenever it is stopped, the cache holds exactly the chunks that were decoded. Raises as `decode` does.
         """
         self._require_room(len(tokens))
-        for start in range(0, len(tokens), self._chunk):
-            yield self.decode(tokens[start : start + self._chunk], 0)
+        done = 0
+        while chunk := tokens[done : done + self._most_tokens()]:
+            yield self.decode(chunk, 0)
+            done += len(chunk)
 
     def rollback(self, keep: int) -> None:
         """Forget everything after the first `keep` tokens: absolute, so saying it twice is saying it once."""
@@ -178,14 +183,22 @@ class Context:
         pointer = self._pointer
         forget_log_errors()
         began = perf_counter()
-        code = lib.llama_decode(pointer, batch)
-        lib.llama_synchronize(pointer)
-        self.busy_seconds += perf_counter() - began
+        with waiting_for(self.model.remote, self._pace.limit(len(tokens)) if self._pace else 0.0):
+            code = lib.llama_decode(pointer, batch)
+            lib.llama_synchronize(pointer)
+        seconds = perf_counter() - began
+        self.busy_seconds += seconds
+        if self._pace:
+            self._pace.saw(len(tokens), seconds)
         if code:
             raise decode_failure(code, last_log_errors())
         self.tokens.extend(tokens)
         self._last_width = len(tokens)
         return self._rows.read(pointer, rows) if rows else ()
+
+    def _most_tokens(self) -> int:
+        """How many tokens the next call may have."""
+        return self._pace.tokens(self._chunk) if self._pace else self._chunk
 
     def _readable(self, tokens: Sequence[int]) -> Sequence[int]:
         """The tokens, with another in place of those that only the target has: they are control tokens or padding."""
@@ -220,8 +233,9 @@ class Context:
             self.tokens.clear()
 
 
-def _free(pointer: Any, top_k: TopK, _model: Model) -> None:  # noqa: ANN401  a C pointer
-    lib.llama_free(pointer)
+def _free(pointer: Any, top_k: TopK, model: Model) -> None:  # noqa: ANN401  a C pointer
+    with waiting_for(model.remote):
+        lib.llama_free(pointer)
     top_k.free()
 
 

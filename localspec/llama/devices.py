@@ -6,6 +6,7 @@ from importlib.metadata import version
 from typing import Literal
 
 from localspec.llama.library import lib, symbol
+from localspec.llama.watch import waiting_for
 
 DeviceKind = Literal["cpu", "gpu", "igpu", "accel"]
 
@@ -38,6 +39,11 @@ class Device:
     @property
     def is_gpu(self) -> bool:
         return self.kind in ("gpu", "igpu")
+
+    @property
+    def remote(self) -> str:
+        """What a device of another machine is called in sentences; "" for one of this machine."""
+        return _remote(self.name, self.description, self.backend)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +88,22 @@ def _handles() -> list[int]:
 
 def _device(handle: int) -> Device:
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
-    _memory(handle, ctypes.byref(free), ctypes.byref(total))
+    name, description = _text(_name(handle)), _text(_description(handle))
+    backend = _text(_registry_name(_registry(handle)))
+    with waiting_for(_remote(name, description, backend)):
+        _memory(handle, ctypes.byref(free), ctypes.byref(total))
     return Device(
-        name=_text(_name(handle)),
-        description=_text(_description(handle)),
+        name=name,
+        description=description,
         kind=_KINDS[_type(handle)],
         free_bytes=free.value,
         total_bytes=total.value,
-        backend=_text(_registry_name(_registry(handle))),
+        backend=backend,
     )
+
+
+def _remote(name: str, description: str, backend: str) -> str:
+    return f"{name} ({description})" if backend == "RPC" else ""  # its description is HOST:PORT
 
 
 def _text(raw: bytes | None) -> str:

@@ -11,12 +11,12 @@ import sys
 import threading
 from pathlib import Path
 
-from localspec.errors import BadModelFile, LocalspecError
+from localspec.errors import BackendFailure, BadModelFile, LocalspecError
 from localspec.health.check import Health, assume
 from localspec.health.trial import Trial
 
 _LENGTH = 64  # tokens of context
-_WIDTHS = (1, 2, 9, 33)  # tokens: batches go through other kernels than single tokens
+_WIDTHS = (33, 9, 2, 1)  # tokens: each goes through other kernels; a prompt comes first in replies as well
 
 
 def first_decode(trial: Trial) -> None:
@@ -25,9 +25,16 @@ def first_decode(trial: Trial) -> None:
 
     from localspec.llama.context import Context
     from localspec.llama.model import Model
+    from localspec.llama.rpc import add_servers
+    from localspec.llama.watch import tell_lost_by
 
+    tell_lost_by(lambda what, hint: answer(BackendFailure(what, hint=hint)))
+    add_servers(trial.servers)
     path = Path(trial.path)
-    with Model(path, gpu_layers=trial.gpu_layers) as model, Context(model, length=_LENGTH) as context:
+    with (
+        Model(path, gpu_layers=trial.gpu_layers, device=trial.device) as model,
+        Context(model, length=_LENGTH) as context,
+    ):
         last = model.vocab.size - 1
         for width in _WIDTHS:
             (row,) = context.decode([min(token, last) for token in range(width)], 1).rows
@@ -36,6 +43,11 @@ def first_decode(trial: Trial) -> None:
                     f"{path.name} computes values that are not numbers",
                     hint="fetch it again, or use another file",
                 )
+
+
+def answer(error: LocalspecError | None) -> None:
+    told = {"kind": type(error).__name__, "error": str(error), "hint": error.hint} if error else {}
+    print(json.dumps(told), flush=True)
 
 
 def end_with_stdin() -> None:
@@ -52,9 +64,9 @@ def main() -> None:
     try:
         first_decode(trial)
     except LocalspecError as error:
-        print(json.dumps({"kind": type(error).__name__, "error": str(error), "hint": error.hint}))
+        answer(error)
     else:
-        print("{}")
+        answer(None)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from localspec.errors import BackendFailure
 from localspec.health.check import health
+from localspec.llama import watch
 from localspec.llama.log import LogRouter
 
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # ggml's crash handler would attach gdb and print pages
@@ -75,11 +76,10 @@ def _on_log(level: int, text: bytes, _data: object) -> None:
 def _on_abort(message: bytes) -> NoReturn:
     """llama.cpp calls abort() when this returns and no exception can cross it, so the process ends here."""
     reason = message.decode("utf-8", "replace").strip()
-    with contextlib.suppress(OSError, ValueError, RuntimeError):
-        sys.stdout.flush()
+    if "Remote RPC server" in reason:
+        watch.end_lost(f"{watch.awaited_places() or 'an RPC server'} is gone: the connection broke")
     hint = "a bug or a driver problem; try fewer GPU layers, another KV cache type or a shorter context"
-    os.write(2, f"error: llama.cpp aborted: {reason}\nhint: {hint}\n".encode())
-    os._exit(1)
+    watch.end(f"llama.cpp aborted: {reason}", hint)
 
 
 def _silence() -> None:

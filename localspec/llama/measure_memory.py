@@ -1,8 +1,8 @@
 """Says what a model would need, without reserving it: a child process that reads requests and answers each.
 
-    python -m localspec.llama.measure_memory HEALTH        one JSON object a line, in and out
+    python -m localspec.llama.measure_memory HEALTH [HOST:PORT ...]        one JSON object a line, in and out
 
-HEALTH is a JSON object, the fields of localspec.health.check.Health.
+HEALTH is a JSON object, the fields of localspec.health.check.Health; the addresses are those of RPC servers.
 
 {"devices": true} lists the devices; anything else holds the arguments of `measure`. The numbers are
 llama.cpp's own, from what it logs while it plans its buffers.
@@ -125,7 +125,14 @@ def answer(measurer: Measurer, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    assume(Health(**json.loads(sys.argv[1])))
+    found, *servers = sys.argv[1:]
+    assume(Health(**json.loads(found)))
+    if servers:
+        from localspec.llama.rpc import add_servers
+        from localspec.llama.watch import tell_lost_by
+
+        tell_lost_by(lambda what, hint: print(json.dumps({"lost": what, "hint": hint}), flush=True))
+        add_servers(servers)
     log = BufferLog()
     logger.addHandler(log)
     logger.setLevel(logging.DEBUG)

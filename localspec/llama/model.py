@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 from localspec.errors import BadSetting
 from localspec.health.check import health
+from localspec.health.missing import missing_device
 from localspec.llama import devices
 from localspec.llama.failures import load_failure
 from localspec.llama.library import forget_log_errors, last_log_errors, lib
 from localspec.llama.modelfile import check_model_file
 from localspec.llama.vocab import Vocab
+from localspec.llama.watch import LOADING_SECONDS, made_progress, waiting_for
 
 if TYPE_CHECKING:
     from localspec.llama.context import Context
@@ -34,22 +36,27 @@ class Model:
         """Load a GGUF; raises BadModelFile, NotEnoughMemory or BadSetting.
 
         gpu_layers: how many layers go to the GPU; None is all where there is one, 0 leaves the GPU alone.
-        device: a name from `devices()`; None is the first GPU, or the CPU where there is none.
+        device: a name from `devices()`; None is `default_gpu()`, or the CPU where there is none.
         no_alloc: read no weights and reserve no memory: contexts only log what they would need.
         """
         check_model_file(path)
         self.path = path
         # The parameters point into the handles, which have to live until the model is loaded.
-        params, _handles = _model_params(gpu_layers, device)
+        gpu = _chosen_gpu(gpu_layers, device)
+        params, _handles = _model_params(gpu_layers, gpu)
         if no_alloc:
             params.no_alloc, params.load_mode = True, lib.LLAMA_LOAD_MODE_NONE
+        self.remote = gpu.remote if gpu else ""  # what a device of another machine is called in sentences
+        if self.remote:
+            params.progress_callback = _on_progress
         forget_log_errors()
-        pointer = lib.llama_model_load_from_file(os.fsencode(path), params)
+        with waiting_for(self.remote, LOADING_SECONDS):
+            pointer = lib.llama_model_load_from_file(os.fsencode(path), params)
         if not pointer:
             raise load_failure(path, last_log_errors())
         self._pointer: Any = pointer
         self._contexts: weakref.WeakSet[Context] = weakref.WeakSet()
-        self._finalizer = weakref.finalize(self, lib.llama_model_free, pointer)
+        self._finalizer = weakref.finalize(self, _free, pointer, self.remote)
         self.metadata: Mapping[str, str] = _metadata(pointer)
         self.vocab = Vocab(lib.llama_model_get_vocab(pointer))
         self.architecture = self.metadata.get("general.architecture", "")
@@ -59,9 +66,9 @@ class Model:
         self.layer_count: int = lib.llama_model_n_layer(pointer)
         self.trained_context_length: int = lib.llama_model_n_ctx_train(pointer)
         self.chat_template = _text(lib.llama_model_chat_template(pointer, None))
-        self.uses_gpu = params.n_gpu_layers != 0
+        self.gpu = gpu  # None: the CPU computes all of it
         # llama.cpp counts the output matrix as one layer more than the file has.
-        self.output_on_gpu = self.uses_gpu and not 0 <= params.n_gpu_layers <= self.layer_count
+        self.output_on_gpu = gpu is not None and not 0 <= params.n_gpu_layers <= self.layer_count
         self.is_recurrent = bool(lib.llama_model_is_recurrent(pointer))
         self.is_hybrid = bool(lib.llama_model_is_hybrid(pointer))
 
@@ -102,38 +109,48 @@ class Model:
         self.close()
 
 
-def _model_params(gpu_layers: int | None, device: str | None) -> tuple[Any, Any]:
+@lib.llama_progress_callback  # type: ignore[untyped-decorator]
+def _on_progress(_share: float, _data: object) -> bool:
+    made_progress()
+    return True
+
+
+def _free(pointer: Any, remote: str) -> None:  # noqa: ANN401  a C pointer
+    with waiting_for(remote):
+        lib.llama_model_free(pointer)
+
+
+def _model_params(gpu_layers: int | None, gpu: devices.Device | None) -> tuple[Any, Any]:
     """The parameters, and the device handles that they point into."""
     params = lib.llama_model_default_params()
     params.use_extra_bufts = health().extra_buffers
     params.split_mode = lib.LLAMA_SPLIT_MODE_NONE  # the whole model on one device
-    chosen = _chosen_gpu(gpu_layers, device)
-    if chosen is None:
+    if gpu is None:
         params.n_gpu_layers = 0
         params.main_gpu = -1  # not even for prompts, so that no memory of the GPU is taken
         return params, None
     params.n_gpu_layers = -1 if gpu_layers is None else gpu_layers
-    handles = (ctypes.c_void_p * 2)(chosen, None)
+    handles = (ctypes.c_void_p * 2)(devices.handle_of(gpu), None)
     params.devices = ctypes.cast(handles, ctypes.c_void_p)
     return params, handles
 
 
-def _chosen_gpu(gpu_layers: int | None, device: str | None) -> int | None:
-    """The handle of the GPU to use, None for the CPU alone; BadSetting for what this machine cannot do."""
-    known = devices.devices()
-    gpu = devices.default_gpu()
-    if device is not None:
-        names = {found.name.lower(): found for found in known}
-        if device.lower() not in names:
-            there = ", ".join(found.name for found in known)
-            raise BadSetting(f"no device called {device!r}", hint=f"there are: {there}")
-        gpu = names[device.lower()] if names[device.lower()].is_gpu else None
+def _chosen_gpu(gpu_layers: int | None, device: str | None) -> devices.Device | None:
+    """The GPU to use, None for the CPU alone; BadSetting for what this machine cannot do."""
+    if device is None:
+        gpu = devices.default_gpu()
+    else:
+        known = devices.devices()
+        named = next((found for found in known if found.name.lower() == device.lower()), None)
+        if named is None:
+            raise missing_device(device, (found.name for found in known))
+        gpu = named if named.is_gpu else None
     if gpu_layers and gpu_layers > 0 and gpu is None:
         raise BadSetting(
             f"{gpu_layers} layers cannot go to a GPU: llama.cpp has none to use here",
             hint="leave the number of GPU layers out, or see `localspec doctor` for a build that has one",
         )
-    return None if gpu is None or gpu_layers == 0 else devices.handle_of(gpu)
+    return None if gpu_layers == 0 else gpu
 
 
 def _metadata(pointer: Any) -> dict[str, str]:  # noqa: ANN401  a C pointer

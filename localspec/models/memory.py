@@ -8,7 +8,8 @@ last the target's place on the GPU. The target's cache is never quantised unaske
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from localspec.errors import BadSetting, NotEnoughMemory
+from localspec.errors import NotEnoughMemory
+from localspec.health.missing import missing_device
 from localspec.models.devices import DeviceMemory
 from localspec.models.header import Header
 from localspec.models.needs import Load, Needs
@@ -31,6 +32,7 @@ class MemoryWishes:
     context: int | None = None  # tokens
     gpu_layers: int | None = None
     kv_type: str = "f16"  # of the target
+    device: str | None = None  # of the target
     draft_device: str | None = None
     draft: bool = True
     target_rows: int = 33  # of logits in one decode; compute buffers grow with it
@@ -59,6 +61,7 @@ class Plan:
 
     context_length: int
     kv_type: str
+    device: str | None  # of the target; None: the default GPU, or the CPU where there is none
     gpu_layers: int | None  # None: all, where there is a GPU
     keep_draft: bool
     draft_context_length: int
@@ -92,6 +95,7 @@ def plan(
 
     Raises NotEnoughMemory when nothing does, BadSetting for a device that does not exist, BadModelFile.
     """
+    _check_device(wishes.device, devices)
     _check_device(wishes.draft_device, devices)
     wished = _wished(target, draft, wishes)
     room = {device.name: _room(device) for device in devices}
@@ -131,7 +135,7 @@ def _choices(
         yield small
         for context in contexts:
             yield replace(small, context=context)
-        for device in _other_places(wished, devices):
+        for device in _other_places(wished, devices, wishes):
             yield replace(wished, draft_device=device)
             for context in contexts:
                 yield replace(small, context=context, draft_device=device)
@@ -139,7 +143,7 @@ def _choices(
     yield alone
     for context in contexts:
         yield replace(alone, context=context)
-    if wished.gpu_layers is None and any(device.is_gpu for device in devices):
+    if wished.gpu_layers is None and _target_place(devices, wishes).is_gpu:
         layers = target.number(f"{target.text('general.architecture')}.block_count") or 0
         for count in range(layers, -1, -1):
             yield replace(alone, gpu_layers=count)
@@ -151,12 +155,21 @@ def _shorter(length: int, shortest: int) -> Iterator[int]:
         yield length
 
 
-def _other_places(wished: _Choice, devices: Sequence[DeviceMemory]) -> list[str]:
+def _target_place(devices: Sequence[DeviceMemory], wishes: MemoryWishes) -> DeviceMemory:
+    """Where the target goes: what was asked for, else a GPU with its own memory, else one without, else the CPU."""
+    if wishes.device is not None:
+        return next(device for device in devices if device.name.lower() == wishes.device.lower())
+    kinds = ("gpu", "igpu", "cpu")
+    return next((device for kind in kinds for device in devices if device.kind == kind), devices[0])
+
+
+def _other_places(wished: _Choice, devices: Sequence[DeviceMemory], wishes: MemoryWishes) -> list[str]:
     """Where the draft could go instead of beside the target: other GPUs, then the CPU."""
-    gpus = [device.name for device in devices if device.is_gpu]
-    if wished.draft_device is not None or not gpus or wished.gpu_layers == 0:
+    place = _target_place(devices, wishes)
+    if wished.draft_device is not None or not place.is_gpu or wished.gpu_layers == 0:
         return []
-    return [*gpus[1:], *(device.name for device in devices if device.kind == "cpu")]
+    gpus = [device.name for device in devices if device.is_gpu and device != place]
+    return [*gpus, *(device.name for device in devices if device.kind == "cpu")]
 
 
 def _measured(
@@ -166,22 +179,23 @@ def _measured(
         length=choice.context,
         kv_type=wishes.kv_type,
         gpu_layers=choice.gpu_layers,
+        device=wishes.device,
         rows=wishes.target_rows,
         snapshots=wishes.snapshots if choice.draft else 0,
     )
     needs = {"target": measure(target, load)}
     if choice.draft and draft is not None:
-        layers, device = _draft_place(choice)
+        layers, device = _draft_place(choice, wishes)
         load = Load(choice.draft_context, choice.draft_kv, layers, device, wishes.draft_rows)
         needs["draft"] = measure(draft, load)
     return needs
 
 
-def _draft_place(choice: _Choice) -> tuple[int | None, str | None]:
+def _draft_place(choice: _Choice, wishes: MemoryWishes) -> tuple[int | None, str | None]:
     """gpu_layers and device of the draft: where it was put, else where the target is."""
     if choice.draft_device is not None:
         return None, choice.draft_device
-    return (0, None) if choice.gpu_layers == 0 else (None, None)
+    return (0, None) if choice.gpu_layers == 0 else (None, wishes.device)
 
 
 def _fits(needs: dict[str, Needs], room: dict[str, int]) -> bool:
@@ -207,10 +221,11 @@ def _plan(
     devices: Sequence[DeviceMemory],
     wishes: MemoryWishes,
 ) -> Plan:
-    layers, device = _draft_place(choice)
+    layers, device = _draft_place(choice, wishes)
     return Plan(
         context_length=choice.context,
         kv_type=wishes.kv_type,
+        device=wishes.device,
         gpu_layers=choice.gpu_layers,
         keep_draft=choice.draft,
         draft_context_length=choice.draft_context,
@@ -218,7 +233,7 @@ def _plan(
         draft_device=device,
         draft_gpu_layers=layers,
         needs=tuple(_device_need(device, needs) for device in devices if device.name in _totals(needs)),
-        lines=tuple(_lines(choice, wished, devices)),
+        lines=tuple(_lines(choice, wished, _target_place(devices, wishes))),
     )
 
 
@@ -229,8 +244,7 @@ def _device_need(device: DeviceMemory, needs: dict[str, Needs]) -> DeviceNeed:
     return DeviceNeed(device.name, of("weights"), of("cache"), of("compute"), device.free)
 
 
-def _lines(choice: _Choice, wished: _Choice, devices: Sequence[DeviceMemory]) -> Iterator[str]:
-    place = next((device for device in devices if device.is_gpu), devices[0])
+def _lines(choice: _Choice, wished: _Choice, place: DeviceMemory) -> Iterator[str]:
     why = f"to fit into the {size_text(place.free)} that are free on {place.name}"
     if choice.context != wished.context:
         yield f"The context is {choice.context:,} tokens instead of {wished.context:,}, {why}."
@@ -249,10 +263,8 @@ def _lines(choice: _Choice, wished: _Choice, devices: Sequence[DeviceMemory]) ->
 
 
 def _check_device(name: str | None, devices: Sequence[DeviceMemory]) -> None:
-    known = {device.name.lower() for device in devices}
-    if name is not None and name.lower() not in known:
-        names = ", ".join(device.name for device in devices)
-        raise BadSetting(f"there is no device called {name}", hint=f"there are: {names}")
+    if name is not None and name.lower() not in {device.name.lower() for device in devices}:
+        raise missing_device(name, (device.name for device in devices))
 
 
 def _too_large(

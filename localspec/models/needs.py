@@ -11,7 +11,7 @@ class Load:
     length: int  # context, in tokens
     kv_type: str = "f16"
     gpu_layers: int | None = None  # None: all, where there is a GPU
-    device: str | None = None  # None: the first GPU, or the CPU where there is none
+    device: str | None = None  # None: the default GPU, or the CPU where there is none
     rows: int = 1  # of logits that one decode may ask for
     snapshots: int = 0  # of a recurrent state, so that tokens can be taken back
 

@@ -18,6 +18,7 @@ from localspec.errors import BackendFailure, BadModelFile
 from localspec.files import write_text_atomically
 from localspec.health.build import installed_build
 from localspec.health.check import health
+from localspec.health.servers import used_servers
 from localspec.models.devices import DeviceMemory, remember_devices, with_host
 from localspec.models.header import Header
 from localspec.models.needs import Load, Needs
@@ -116,7 +117,7 @@ class Probe:
         if self._child is None:
             found = json.dumps(asdict(health()))
             self._child = subprocess.Popen(
-                [sys.executable, "-P", "-m", "localspec.llama.measure_memory", found],
+                [sys.executable, "-P", "-m", "localspec.llama.measure_memory", found, *used_servers()],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -138,6 +139,8 @@ class Probe:
             watchdog.cancel()
         if line:
             answer: dict[str, Any] = json.loads(line)
+            if "lost" in answer:
+                raise BackendFailure(answer["lost"], hint=answer["hint"])
             return answer
         self.close()
         if request.get("devices"):

@@ -12,6 +12,7 @@ from pathlib import Path
 from localspec.errors import BadModelFile, NotEnoughMemory
 from localspec.health.build import installed_build
 from localspec.health.check import fault_of_build, health, switch_off_extra_buffers
+from localspec.health.servers import used_servers
 from localspec.health.trial import Outcome, Trial, decode_in_child, time_limit
 from localspec.models import stamps
 from localspec.models.facts import header_at
@@ -21,12 +22,12 @@ from localspec.models.units import printable, size_text
 _HINT = "fetch it again, or use another file"
 
 
-def ensure_loadable(path: Path, gpu_layers: int | None = None) -> None:
+def ensure_loadable(path: Path, gpu_layers: int | None = None, device: str | None = None) -> None:
     """Return at once for a file that decoded here before and has not changed; else try it in a child process.
 
-    gpu_layers: as it will be loaded. Raises BadModelFile, or what loading the file raises.
+    gpu_layers, device: as it will be loaded. Raises BadModelFile, or what loading the file raises.
     """
-    build = _build(gpu_layers)
+    build = _build(gpu_layers, device)
     known = stamps.read(path)
     if known is not None and build in known.decoded_with:
         return
@@ -43,25 +44,25 @@ def ensure_loadable(path: Path, gpu_layers: int | None = None) -> None:
         try:
             # The child reads the same bytes, so that hashing them meanwhile costs next to nothing.
             hashed = None if known else beside.submit(stamps.sha256_of, path, stop_when_over)
-            _try(path, gpu_layers)
+            _try(path, gpu_layers, device)
             with suppress(OSError):  # without a place for the stamp the file is tried again the next time
                 stamps.mark_decoded(known or stamps.write(path, hashed.result() if hashed else ""), build)
         finally:
             over.set()  # leaving the pool waits for its thread, and nobody waits for a hash that has no use
 
 
-def _try(path: Path, gpu_layers: int | None) -> None:
+def _try(path: Path, gpu_layers: int | None, device: str | None) -> None:
     """On the CPU where the GPU is too small for all of it: the memory plan may still find a way."""
     try:
-        _decode(path, gpu_layers)
+        _decode(path, gpu_layers, device)
     except NotEnoughMemory:
         if gpu_layers == 0:
             raise
-        _decode(path, 0)
+        _decode(path, 0, None)
 
 
-def _decode(path: Path, gpu_layers: int | None) -> None:
-    trial = Trial(str(path), gpu_layers, health().extra_buffers)
+def _decode(path: Path, gpu_layers: int | None, device: str | None) -> None:
+    trial = Trial(str(path), gpu_layers, device, used_servers(), health().extra_buffers)
     outcome = decode_in_child(trial)
     if outcome.error:
         raise outcome.error
@@ -87,7 +88,7 @@ def _works_without_extra_buffers(trial: Trial, outcome: Outcome) -> bool:
     return works
 
 
-def _build(gpu_layers: int | None) -> str:
+def _build(gpu_layers: int | None, device: str | None) -> str:
     """What a successful decode was successful with."""
-    build = installed_build()
-    return f"{build}, CPU" if gpu_layers == 0 else build
+    place = "CPU" if gpu_layers == 0 else device
+    return f"{installed_build()}, {place}" if place else installed_build()

@@ -203,4 +203,4 @@ async def test_the_first_pair_is_loaded_with_what_was_asked_for(tmp_path):
         await chat.type("/restart")
         await chat.until(lambda: chat.engine.starts == 2)
         await chat.ready()
-        assert chat.engine.workshop.asked[-1] == Load(pair="qwen3-8b+0.6b", threads=3)
+        assert chat.engine.workshop.asked[-1] == Load(pair="qwen3-8b+0.6b", threads=3, rpc_required=False)

@@ -1,0 +1,134 @@
+"""Ends the process when a device of another machine is gone: llama.cpp would wait for it for ever.
+
+A server that is stopped or cut off hangs the call that needs it, and nothing can take a thread out of such a call:
+what was written so far is flushed, a sentence goes to stderr, and the exit code is 1.
+"""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, NoReturn
+
+PATIENCE_SECONDS: Final = 15.0  # beyond what a call should take
+LOADING_SECONDS: Final = 60.0  # without any progress: a single tensor may have to cross a slow network
+_LONG_CALL_SECONDS: Final = 1.5  # that prompts are cut for, so that a longer one is noticed soon
+_SLACK: Final = 3.0  # a call may take so many times as long as others did
+_WIDE: Final = 16  # tokens: from here on a call costs by the token
+_LOOK_SECONDS: Final = 0.5
+
+_HINT: Final = "start its server again, or leave it out of --rpc"
+
+
+@dataclass(slots=True)
+class _Call(AbstractContextManager[None]):
+    """A call into llama.cpp that needs a remote device."""
+
+    place: str
+    seconds: float
+    deadline: float = 0.0
+
+    def __enter__(self) -> None:
+        self.extend()
+        _calls[threading.get_ident()] = self
+        _watch()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _calls.pop(threading.get_ident(), None)
+
+    def extend(self) -> None:
+        self.deadline = time.monotonic() + self.seconds
+
+
+_calls: dict[int, _Call] = {}  # by thread
+_nothing = nullcontext()
+_watcher: threading.Thread | None = None
+_tell: Callable[[str, str], None] | None = None
+
+
+def waiting_for(place: str, seconds: float = PATIENCE_SECONDS) -> AbstractContextManager[None]:
+    """Surrounds a call that needs this device of another machine, "" for one of this machine."""
+    return _Call(place, seconds) if place else _nothing
+
+
+def made_progress() -> None:
+    """The call of this thread goes on: its time begins anew."""
+    if call := _calls.get(threading.get_ident()):
+        call.extend()
+
+
+def awaited_places() -> str:
+    """The remote devices that are waited for now."""
+    return ", ".join(dict.fromkeys(call.place for call in list(_calls.values())))
+
+
+class Pace:
+    """What calls on a remote device take, by how many tokens they have."""
+
+    def __init__(self) -> None:
+        self._narrow = 0.0  # seconds of the longest call of a few tokens
+        self._wide: float | None = None  # seconds a token of the last call of many
+
+    def tokens(self, most: int) -> int:
+        """How many tokens of a prompt the next call may have."""
+        if self._wide is None:
+            return min(most, _WIDE)
+        return min(most, max(_WIDE, int(_LONG_CALL_SECONDS / self._wide)))
+
+    def limit(self, tokens: int) -> float:
+        """Seconds after which a call of so many tokens is given up."""
+        usual = self._narrow if tokens < _WIDE else (self._wide or 0.0) * tokens
+        return PATIENCE_SECONDS + _SLACK * (usual or _LONG_CALL_SECONDS)
+
+    def saw(self, tokens: int, seconds: float) -> None:
+        """A call came back."""
+        if tokens < _WIDE:
+            self._narrow = max(self._narrow, seconds)
+        else:
+            self._wide = seconds / tokens
+
+
+def end_lost(what: str) -> NoReturn:
+    """End the process because a device is gone; from any thread, also while another one hangs in llama.cpp."""
+    if _tell is not None:
+        _tell(what, _HINT)
+        os._exit(1)
+    end(what, _HINT)
+
+
+def end(what: str, hint: str) -> NoReturn:
+    """End the process with a sentence on stderr, after what it has printed so far."""
+    with suppress(OSError, ValueError, RuntimeError):
+        sys.stdout.flush()
+    # A reply that is being written stands on the line.
+    begin = "\n" if sys.stdout.isatty() and sys.stderr.isatty() else ""
+    os.write(2, f"{begin}error: {what}\nhint: {hint}\n".encode())
+    os._exit(1)
+
+
+def tell_lost_by(tell: Callable[[str, str], None]) -> None:
+    """Whom to tell, in a sentence and a hint, that a device is gone: instead of stderr."""
+    global _tell
+    _tell = tell
+
+
+def _watch() -> None:
+    global _watcher
+    if _watcher is None:
+        _watcher = threading.Thread(target=_look, name="remote-devices", daemon=True)
+        _watcher.start()
+
+
+def _look() -> None:
+    while True:
+        time.sleep(_LOOK_SECONDS)
+        now = time.monotonic()
+        for call in list(_calls.values()):
+            if now > call.deadline:
+                end_lost(f"{call.place} does not answer any more: nothing came for {call.seconds:.0f} s")
