@@ -10,7 +10,7 @@ from localspec.chat.messages import Message
 from localspec.chat.options import ReplyOptions
 from localspec.chat.session import Session as Session
 from localspec.chat.session import last_reply
-from localspec.compose import WIDEST_BATCH, connect, is_demo, memory_of, open_engine
+from localspec.compose import WIDEST_BATCH, is_demo, memory_of, open_engine
 from localspec.errors import BadSetting
 from localspec.events import Event, Reply
 from localspec.llama.devices import BackendSummary, Device, backend_summary
@@ -57,9 +57,7 @@ def load(
     stay free where the number of threads is set nowhere; on_stage is told what is being done.
     Raises LocalspecErrors.
     """
-    for name, path in (("pair", pair), ("target", target), ("draft", draft)):
-        if path is not None and not isinstance(path, str | Path):
-            raise BadSetting(f"{name} is of type {type(path).__name__}", hint="give a text or a Path")
+    check_names(pair=pair, target=target, draft=draft)
     settings = Settings.load(
         pair=None if target else pair,
         context=context_length,
@@ -73,27 +71,29 @@ def load(
     )
     by_model = speculate and draft != "lookup"
     wishes = wishes_of(settings, by_model)
-    if settings.rpc:
-        connect(settings.rpc, on_stage)
     wanted = pair or (None if target else settings.pair)
     files = find_files(wanted, target, draft if by_model else None, pull=pull)
-    defaults = reply_defaults(settings, speculate)
-    if is_demo(files):
-        # Too small to gain much: it drafts all the same, because it is there to show how.
-        defaults.setdefault("depth", files.starting_depth)
     engine = open_engine(
         files,
         wishes,
+        rpc=settings.rpc or "",
         threads=settings.threads,
         spare_cores=spare_cores,
         speculate=speculate,
         remember_replies=settings.remember_replies or False,
         on_stage=on_stage,
     )
-    session = Session(engine, defaults)
+    session = Session(engine, reply_defaults(settings, speculate, files))
     if target is None:
         mark_used(files.name)
     return session
+
+
+def check_names(**given: object) -> None:
+    """Raises BadSetting for what can be neither a name nor a path; None was not given."""
+    for name, value in given.items():
+        if value is not None and not isinstance(value, str | Path):
+            raise BadSetting(f"{name} is of type {type(value).__name__}", hint="give a text or a Path")
 
 
 def wishes_of(settings: Settings, by_model: bool) -> MemoryWishes:
@@ -125,12 +125,15 @@ def find_files(
         return resolve(pair, target, draft)
 
 
-def reply_defaults(settings: Settings, speculate: bool) -> ReplyOptions:
+def reply_defaults(settings: Settings, speculate: bool, files: PairFiles) -> ReplyOptions:
     """What the user's configuration says about replies."""
     names = ("temperature", "top_k", "top_p", "min_p", "seed", "rule", "max_tokens", "system")
     given: dict[str, Any] = {name: getattr(settings, name) for name in names} | {"speculate": speculate}
     if settings.depth is not None:
         given["depth"] = int(settings.depth) if settings.depth.isdigit() else settings.depth
+    elif is_demo(files):
+        # Too small to gain much: it drafts all the same, because it is there to show how.
+        given["depth"] = files.starting_depth
     return cast(ReplyOptions, {name: value for name, value in given.items() if value is not None})
 
 

@@ -42,21 +42,16 @@ def open_engine(
     files: PairFiles,
     wishes: MemoryWishes,
     *,
+    rpc: str,
     threads: int | None,
     spare_cores: int,
     speculate: bool,
     remember_replies: bool,
     on_stage: Callable[[str], None],
 ) -> Engine:
-    """Load a pair; what was opened is closed again when a later step fails."""
-    embedded = is_demo(files)
+    """Load a pair; what was opened is closed again when a later step fails. `rpc`: servers, "" for none."""
     threads_of = partial(threads_for, wanted=threads, spare_cores=spare_cores)
-    there = devices()
-    check_devices(there, wishes, on_stage)
-    if not embedded:
-        on_stage("checking the files")
-        check_files(files, wishes)
-    plan = plan_for_files(files.target, files.draft, wishes, devices=memory_of(there))
+    plan = checked_plan(files, wishes, rpc, on_stage)
     with ExitStack() as opened:
         on_stage(f"loading the target, {files.target.name}")
         target = opened.enter_context(open_target(files, plan, wishes, threads_of, opened))
@@ -81,7 +76,7 @@ def open_engine(
             template=template,
             sampling=sampling,
             notices=(
-                *([DEMO_NOTICE] if embedded else []),
+                *([DEMO_NOTICE] if is_demo(files) else []),
                 *([health_note] if health_note else []),
                 *plan.lines,
                 *([why_plain(model)] if speculate and target.rollback_limit == 0 else []),
@@ -100,6 +95,18 @@ def open_engine(
             ),
             close=opened.pop_all().close,
         )
+
+
+def checked_plan(files: PairFiles, wishes: MemoryWishes, rpc: str, on_stage: Callable[[str], None]) -> Plan:
+    """How to load the pair, once servers, devices and files have shown that they work."""
+    if rpc:
+        connect(rpc, on_stage)
+    there = devices()
+    check_devices(there, wishes, on_stage)
+    if not is_demo(files):
+        on_stage("checking the files")
+        check_files(files, wishes)
+    return plan_for_files(files.target, files.draft, wishes, devices=memory_of(there))
 
 
 def connect(rpc: str, on_stage: Callable[[str], None] = lambda stage: None) -> None:

@@ -77,7 +77,7 @@ def test_an_abort_in_the_child_is_a_sentence_here(raw, tmp_path, monkeypatch):
 def test_a_model_too_large_for_the_gpu_is_tried_on_the_cpu(tiny_gguf, monkeypatch):
     tried = []
 
-    def decode(_, gpu_layers):
+    def decode(_, gpu_layers, _device):
         tried.append(gpu_layers)
         if gpu_layers != 0:
             raise NotEnoughMemory("the GPU is full")
@@ -116,7 +116,7 @@ TRY = """
 import sys
 from pathlib import Path
 from localspec.models import trust
-trust._decode(Path(sys.argv[1]), 0)
+trust._decode(Path(sys.argv[1]), 0, None)
 """
 
 
