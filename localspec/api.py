@@ -54,8 +54,7 @@ def load(
     (docs/devices.md); threads on the CPU (physical cores by default); kv_type of the target's cache (f16; a
     smaller one changes the text); draft="lookup" drafts from the text alone; speculate=False is plain decoding;
     pull=True fetches a pair that is not here; remember_replies keeps replies to draft from later; spare_cores
-    stay free where the number of threads is set nowhere; on_stage is told what is being done.
-    Raises LocalspecErrors.
+    stay free where threads is set nowhere; on_stage is told what is being done. Raises LocalspecErrors.
     """
     check_names(pair=pair, target=target, draft=draft)
     settings = Settings.load(
