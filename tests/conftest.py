@@ -1,5 +1,6 @@
 """Fixtures that every test may need."""
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -7,12 +8,48 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.devices.placing import models_on
+
 # How long an example takes says how busy the machine is, not whether the code is right.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
 # Plain `pytest` does not make the checkout importable; last, so that an installed localspec stays first.
 sys.path.append(str(Path(__file__).parent.parent))
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--device",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="models go to this device, as `localspec doctor` calls it; may be repeated. For RPC0, RPC1, ... "
+        "servers are started on loopback",
+    )
+
+
+def pytest_configure(config):
+    # llama.cpp looks for devices when it is loaded, which importing the first test does.
+    if any(name.startswith("Vulkan") for name in config.getoption("--device")):
+        os.environ.setdefault("GGML_VK_VISIBLE_DEVICES", "0")  # also one that computes on the CPU
+        os.environ.setdefault("GGML_VK_DISABLE_FUSION", "1")  # Mesa 22's crashes in some fused programs
+
+
+def pytest_generate_tests(metafunc):
+    if names := metafunc.config.getoption("--device"):
+        metafunc.parametrize("device", names, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def device(request):
+    """The device that models go to by default; None leaves it to llama.cpp's build."""
+    name = getattr(request, "param", None)
+    if name is None:
+        yield None
+        return
+    with models_on(name):
+        yield name
 
 
 @pytest.fixture(scope="session")

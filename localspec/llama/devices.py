@@ -53,7 +53,7 @@ class BackendSummary:
     binding_version: str  # of llama-cpp-python
     llama_version: str
     system_info: str  # instruction sets and backends, in llama.cpp's own words
-    supports_gpu: bool
+    supports_gpu: bool  # has one of this machine to compute on
 
 
 def devices() -> list[Device]:
@@ -77,7 +77,8 @@ def backend_summary() -> BackendSummary:
         binding_version=version("llama-cpp-python"),
         llama_version=_text(lib.llama_version()),
         system_info=_text(lib.llama_print_system_info()).strip(),
-        supports_gpu=bool(lib.llama_supports_gpu_offload()),
+        # llama_supports_gpu_offload is true of every build with RPC.
+        supports_gpu=any(device.is_gpu and not device.remote for device in devices()),
     )
 
 
