@@ -1,43 +1,46 @@
 """What repacked weights are worth on this CPU: python -m benchmarks.repacking FILE.gguf ...
 
-Reading a prompt and writing tokens, with and without ggml's extra buffer types, in turns. A build of llama.cpp that
-dies with them (localspec doctor says so) cannot be measured.
+One thread reads a prompt and writes tokens, with and without ggml's extra buffer types in turns, in CPU seconds because
+others may be busy. A build of llama.cpp that dies with them (localspec doctor says so) cannot be measured.
 """
 
 import statistics
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from time import perf_counter
+from time import process_time
 
 from localspec.health.check import Health, assume
 from localspec.llama.context import Context
 from localspec.llama.devices import backend_summary
 from localspec.llama.model import Model
 
-PROMPT, TOKENS, WIDTHS, ROUNDS = 256, 16, (1, 5), 9
+PROMPT, TOKENS, WIDTHS, ROUNDS = 128, 8, (1, 5), 9
 
 
 def opened(path: Path, extra_buffers: bool, stack: ExitStack) -> Context:
     assume(Health(extra_buffers))
     model = stack.enter_context(Model(path, gpu_layers=0))
-    return stack.enter_context(Context(model, length=PROMPT + TOKENS * max(WIDTHS)))
+    length = PROMPT + TOKENS * max(WIDTHS)
+    return stack.enter_context(
+        Context(model, length=length, threads=1)
+    )  # two wait for each other beside others
 
 
 def reading(context: Context) -> float:
     """Tokens of a prompt in a second."""
     context.rollback(0)
-    began = perf_counter()
+    began = process_time()
     context.decode(range(3, 3 + PROMPT), 1)
-    return PROMPT / (perf_counter() - began)
+    return PROMPT / (process_time() - began)
 
 
 def writing(context: Context, width: int) -> float:
     """Passes of so many tokens in a second."""
-    began = perf_counter()
+    began = process_time()
     for _ in range(TOKENS):
         context.decode(range(3, 3 + width), width)
-    seconds = perf_counter() - began
+    seconds = process_time() - began
     context.rollback(PROMPT)
     return TOKENS / seconds
 

@@ -5,7 +5,6 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from localspec.cli.gpu_builds import find_gpu, install_command, this_machine
 from localspec.cli.options import add_rpc_option
 from localspec.cli.printing import say
 from localspec.cli.stage_line import StageLine
@@ -29,6 +28,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from localspec.cli.gpu_builds import find_gpu, install_command, this_machine
     from localspec.health.check import check
 
     with StageLine() as stage:

@@ -105,7 +105,7 @@ def _refusal(address: str, words: str) -> NoServer:
         return NoServer(
             address,
             f"no RPC server listens at {address}",
-            f"start llama.cpp's there: rpc-server --host 0.0.0.0 --port {port}",
+            f"start llama.cpp's there: ggml-rpc-server --host 0.0.0.0 --port {port}",
         )
     if "handshake failed" in words:
         return NoServer(

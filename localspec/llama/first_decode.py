@@ -16,7 +16,8 @@ from localspec.health.check import Health, assume
 from localspec.health.trial import Trial
 
 _LENGTH = 64  # tokens of context
-_WIDTHS = (33, 9, 2, 1)  # tokens: each goes through other kernels; a prompt comes first in replies as well
+_SMALL_BYTES = 32_000_000  # threads of smaller models mostly wait for each other
+_WIDTHS = (16, 2, 1)  # tokens: each goes through other kernels; a prompt comes first in replies as well
 
 
 def first_decode(trial: Trial) -> None:
@@ -33,7 +34,7 @@ def first_decode(trial: Trial) -> None:
     path = Path(trial.path)
     with (
         Model(path, gpu_layers=trial.gpu_layers, device=trial.device) as model,
-        Context(model, length=_LENGTH) as context,
+        Context(model, length=_LENGTH, threads=1 if model.size_bytes < _SMALL_BYTES else None) as context,
     ):
         last = model.vocab.size - 1
         for width in _WIDTHS:

@@ -6,10 +6,14 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
+from localspec.engine.client import EngineProcess
+from localspec.engine.messages import Ask, Died, Load, Ready, ReplySettings, Turn
 from localspec.errors import BackendFailure, BadSetting
+from localspec.events import Finished, Notice, Piece
 from localspec.health import hello, servers
 from localspec.health.hello import answering_servers, use_servers
 from localspec.health.servers import addresses_of
@@ -91,6 +95,50 @@ def test_a_server_that_goes_away_in_a_reply_ends_it_with_a_sentence_and_its_text
     assert err.count("error:") == 1
     assert "hint: start its server again" in err
     assert len(out) < 10_000, "it went on to the end"
+
+
+@needs_rpc
+@pytest.mark.parametrize("how", ["kill", "stop"])
+def test_the_chats_engine_says_which_device_is_gone_and_goes_on_without_it(two, tiny_gguf, how):
+    load = Load(
+        target=str(tiny_gguf(layers=3)),
+        draft=str(tiny_gguf(layers=3, noise=0.1)),
+        device="RPC0",
+        draft_device="RPC1",
+        rpc=",".join(server.address for server in two),
+        threads=1,
+    )
+    engine = EngineProcess()
+    engine.start()
+    engine.send(load)
+    until(engine, Ready)
+    engine.send(Ask(1, (Turn("user", "Hello"),), ReplySettings(max_tokens=1900, depth=2)))
+    until(engine, Piece)
+    getattr(two[0], how)()
+    began = time.monotonic()
+    (died,) = (report for report in until(engine, Died) if isinstance(report, Died))
+    assert time.monotonic() - began < MOST_SECONDS
+    assert died.what.startswith(f"RPC0 ({two[0].address}) ")
+    assert died.hint
+
+    engine.start()
+    engine.send(replace(load, rpc_required=False))
+    reports = until(engine, Ready)
+    assert any(isinstance(r, Notice) and two[0].address in r.text for r in reports)
+    engine.send(Ask(2, (Turn("user", "Hello"),), ReplySettings(max_tokens=5)))
+    until(engine, Finished)
+    engine.close()
+
+
+def until(engine, kind):
+    """Reports up to the first of that kind."""
+    found = []
+    deadline = time.monotonic() + 120
+    while not any(isinstance(report, kind) for report in found):
+        assert time.monotonic() < deadline, f"no {kind.__name__} in {found[-3:]}"
+        found += engine.drain()
+        time.sleep(0.02)
+    return found
 
 
 @needs_rpc

@@ -1,0 +1,172 @@
+"""What holds on every device that models can go to: `pytest tests/devices --device NAME`."""
+
+from collections import Counter
+from contextlib import ExitStack
+
+import numpy as np
+import pytest
+
+from localspec import api
+from localspec.compose import memory_of
+from localspec.errors import BadSetting, LocalspecError, NotEnoughMemory
+from localspec.events import Finished
+from localspec.llama.context import Context
+from localspec.llama.devices import devices
+from localspec.llama.model import Model
+from localspec.models.facts import header_at
+from localspec.models.memory import MemoryWishes
+from localspec.models.needs import Load
+from localspec.models.planning import plan_for_files
+from localspec.models.probe import Probe
+from localspec.speculation.chain import Chain
+from localspec.speculation.sampling import Sampling
+from tests.devices.taken import taken_by
+from tests.llama.rows import NEAR
+from tests.pairs.test_sampled_law import ONE_IN_A_MILLION, plain_law, standard_errors
+
+GREEDY = {"temperature": 0, "max_tokens": 40, "depth": 3}
+TEXT = tuple(range(3, 43))
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path_factory.getbasetemp() / "placing-home"))
+
+
+@pytest.fixture
+def gpu(device):
+    if device is None or device == "CPU":
+        pytest.skip("needs --device with a GPU")
+    return device
+
+
+def rows(path, **how):
+    """Rows of a prompt read in one batch, then of single tokens, then of five at once."""
+    kv = how.pop("kv_type", "f16")
+    with (
+        Model(path, **how) as model,
+        Context(model, length=256, threads=1, kv_type_k=kv, kv_type_v=kv) as context,
+    ):
+        found = [np.array(context.decode(TEXT, 1)[0])]
+        found += [np.array(context.decode([token], 1)[0]) for token in (5, 6)]
+        return np.stack([*found, *(np.array(row) for row in context.decode([7, 8, 9, 10, 11], 5))])
+
+
+def test_models_go_to_the_device_of_the_command_line(tiny_gguf, device):
+    with Model(tiny_gguf()) as model:
+        assert (model.gpu.name if model.gpu else "CPU") == (device or "CPU")
+
+
+@pytest.mark.parametrize("weights", ["F32", "F16", "Q8_0"])
+@pytest.mark.parametrize("kv_type", ["f16", "q8_0", "q4_0"])
+def test_rows_are_those_of_the_cpu(tiny_gguf, gpu, weights, kv_type):
+    path = tiny_gguf(weights=weights, layers=3, embedding=128)
+    here, there = (rows(path, device=place, kv_type=kv_type) for place in ("CPU", gpu))
+    assert np.abs(here - there).max() < NEAR * (1 if kv_type == "f16" else 4)
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_rows_are_those_of_the_cpu_with_some_of_the_layers_there(tiny_gguf, gpu, layers):
+    path = tiny_gguf(layers=3, embedding=128)
+    assert np.abs(rows(path, device="CPU") - rows(path, device=gpu, gpu_layers=layers)).max() < NEAR
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        {},
+        {"draft_device": "CPU"},
+        {"device": "CPU", "draft_device": "the GPU"},
+        {"gpu_layers": 2},
+        {"kv_type": "q8_0"},
+    ],
+    ids=str,
+)
+def test_the_demo_answers_wherever_its_two_models_are(gpu, places):
+    """Greedy text is the target's own: the same as plain on the same device, up to near-ties of kernels."""
+    places = {name: gpu if place == "the GPU" else place for name, place in places.items()}
+    with api.load("demo", threads=1, **places) as session:
+        said = session.run("What is speculative decoding?", **GREEDY)
+        session.reset()
+        plain = session.run("What is speculative decoding?", **GREEDY | {"speculate": False})
+    assert said.stats.accepted > 10
+    common = next(
+        (i for i, (a, b) in enumerate(zip(said.tokens, plain.tokens, strict=False)) if a != b),
+        len(plain.tokens),
+    )
+    assert common > 10
+
+
+def test_two_hundred_sampled_texts_follow_the_law(device):
+    draws, prompt_text = 200, "Once upon a time there was a"
+    with api.load("demo", threads=1) as session:
+        target = session.engine.target
+
+        def target_row(text):
+            target.rollback(0)
+            return np.array(target.decode(text, 1)[0])
+
+        prompt = tuple(target.model.vocab.tokenize(prompt_text, parse_special=False))
+        law = plain_law(Chain(Sampling(temperature=0.8)), prompt, target_row)
+        counts = Counter()
+        for seed in range(draws):
+            session.reset()
+            *_, end = session.stream_complete(
+                prompt_text, temperature=0.8, top_k=0, top_p=1, min_p=0, seed=seed, max_tokens=2, depth=2
+            )
+            assert isinstance(end, Finished)
+            counts[end.reply.tokens] += 1
+    excess, cells = standard_errors(counts, law, draws)
+    assert cells > 3
+    assert excess < ONE_IN_A_MILLION
+
+
+@pytest.mark.parametrize("layers", [None, 1])
+def test_what_is_taken_is_what_was_planned(tiny_gguf, device, layers):
+    if layers and device in (None, "CPU"):
+        pytest.skip("needs --device with a GPU")
+    path = tiny_gguf(layers=3, embedding=256, heads=8, vocab_size=4096)
+    with ExitStack() as opened:
+
+        def load():
+            model = opened.enter_context(Model(path, gpu_layers=layers))
+            opened.enter_context(Context(model, length=8192, rows_max=9))
+
+        taken = taken_by(load, device)
+    with Probe() as probe:
+        needs = probe.needs(header_at(path), Load(8192, gpu_layers=layers, device=device, rows=9))
+    for part in ("weights", "cache", "compute"):
+        for place, size in getattr(needs, part).items():
+            assert size == pytest.approx(taken[part, place], rel=0.02, abs=100_000), (part, place)
+
+
+def test_a_context_that_the_device_cannot_hold_is_planned_smaller_or_refused(tiny_gguf, gpu):
+    total = next(found.total_bytes for found in devices() if found.name == gpu)
+    if total > 4e9:
+        pytest.skip("needs a device of at most 4 GB")
+    path = tiny_gguf(layers=8, embedding=512, heads=8, kv_heads=8, context_length=1 << 20)
+    there = memory_of(devices())
+    asked = plan_for_files(path, None, MemoryWishes(context=262_144, device=gpu), devices=there)
+    assert asked.gpu_layers is not None, "4.3 GB of cache do not fit: layers go to the CPU"
+    with Model(path, device=gpu, gpu_layers=asked.gpu_layers) as model:
+        Context(model, length=262_144, threads=1).close()
+    with Model(path, device=gpu) as model, pytest.raises(NotEnoughMemory):
+        Context(model, length=1 << 20, threads=1)
+
+
+def test_an_unknown_device_loads_nothing_and_is_named_with_those_that_are_there():
+    for names in ({"device": "GPU77"}, {"draft_device": "GPU77"}):
+        with pytest.raises(BadSetting, match="no device called GPU77") as caught:
+            api.load("demo", **names)
+        assert "CPU" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "flag"), [("CUDA0", "GGML_CUDA"), ("ROCm0", "GGML_HIP"), ("MTL0", "GGML_METAL")]
+)
+def test_a_device_of_a_backend_that_was_not_built_names_the_build(name, flag):
+    if any(found.name == name for found in devices()):
+        pytest.skip("it is here")
+    with pytest.raises(LocalspecError) as caught:
+        api.load("demo", device=name)
+    assert f"-D{flag}=on" in caught.value.hint
