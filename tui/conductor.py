@@ -63,7 +63,9 @@ class Conductor:
 
     def reload(self) -> None:
         """Bring the pair back after its process ended, without the servers that are gone. Raises EngineDied."""
-        self.load(replace(self.load_request, rpc_required=False))
+        if self.load_request.rpc:
+            self.load_request = replace(self.load_request, rpc_required=False)
+        self.load(self.load_request)
 
     def ask(self, turns: tuple[Turn, ...]) -> LiveTurn:
         """Begin a reply; while a pair loads it waits its turn. Raises EngineDied."""

@@ -89,10 +89,15 @@ def try_device(name: str) -> None:
     if outcome.error:
         raise outcome.error
     if not outcome.answered:
-        raise BackendFailure(
-            f"llama.cpp does not work on {name}: its first trial there ended with {outcome.cause}",
-            hint="update the driver, or leave the GPU alone: --gpu-layers 0",
-        )
+        raise device_fault(name, outcome)
+
+
+def device_fault(name: str, outcome: Outcome) -> BackendFailure:
+    """What a trial that gave no answer says of a GPU, where the CPU works."""
+    return BackendFailure(
+        f"llama.cpp does not work on {name}: its trial there ended with {outcome.cause}",
+        hint="update the driver, or leave the GPU alone: --device CPU",
+    )
 
 
 def assume(found: Health) -> None:
@@ -117,8 +122,12 @@ def untold_note() -> str:
 
 def fault_of_build(trial: Trial) -> BackendFailure | NotEnoughMemory | None:
     """Why a trial of some file ended without an answer, where the demo's ends so as well; None where it does not."""
-    outcome = decode_in_child(replace(trial, path=str(demo.target_path()), extra_buffers=False))
-    return None if outcome.answered else why_unusable(outcome)
+    trial = replace(trial, path=str(demo.target_path()), extra_buffers=False)
+    outcome = decode_in_child(trial)
+    if outcome.answered:
+        return None
+    here = decode_in_child(replace(trial, gpu_layers=0, device=None, servers=()))
+    return device_fault(trial.device or "the GPU", outcome) if here.answered else why_unusable(here)
 
 
 def why_unusable(outcome: Outcome) -> BackendFailure | NotEnoughMemory:

@@ -203,4 +203,14 @@ async def test_the_first_pair_is_loaded_with_what_was_asked_for(tmp_path):
         await chat.type("/restart")
         await chat.until(lambda: chat.engine.starts == 2)
         await chat.ready()
-        assert chat.engine.workshop.asked[-1] == Load(pair="qwen3-8b+0.6b", threads=3, rpc_required=False)
+        assert chat.engine.workshop.asked[-1] == Load(pair="qwen3-8b+0.6b", threads=3)
+
+
+async def test_a_restart_goes_on_without_the_servers_that_are_gone(tmp_path):
+    async with running(tmp_path, load=Load(pair="qwen3-8b+0.6b", rpc="desk:50052")) as chat:
+        await chat.ready()
+        chat.engine.die(Died("RPC0 (desk:50052) is gone: the connection broke", "start its server again"))
+        await chat.until(lambda: chat.remarks)
+        assert "RPC0 (desk:50052) is gone" in chat.remarks[0]
+        await chat.ask("exact back")
+        assert [request.rpc_required for request in loads(chat)] == [True, False]

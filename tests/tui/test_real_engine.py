@@ -110,7 +110,9 @@ def test_errors_of_the_api_arrive_as_sentences(engine):
 
 
 @pytest.mark.parametrize("stored", [True, False])
-def test_replies_are_remembered_as_set_unless_the_chat_is_not_stored(tmp_path, monkeypatch, stored):
+def test_replies_are_remembered_as_set_unless_the_chat_is_not_stored(tmp_path, monkeypatch, stored, device):
+    if device and device.startswith("RPC"):
+        pytest.skip("a server serves one process, and the engine of the other tests has it")
     monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path))
     monkeypatch.setenv("LOCALSPEC_REMEMBER_REPLIES", "true")
     engine = EngineProcess()
