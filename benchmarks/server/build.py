@@ -1,11 +1,14 @@
 """Build llama.cpp's server from the sources that llama-cpp-python was built from, with the same flags.
 
-    python -m benchmarks.server.build --out DIR [--source DIR] [--jobs 2] [--cuda]
+    [CMAKE_ARGS=...] python -m benchmarks.server.build --out DIR [--source DIR] [--jobs 2] [--cuda]
 
+CMAKE_ARGS are those that llama-cpp-python was installed with, where it was: equal kernels on both sides.
 Without --source the sdist of the installed version is fetched with pip. The server lands in DIR/bin.
 """
 
 import argparse
+import os
+import shlex
 import subprocess
 import sys
 import tarfile
@@ -63,7 +66,8 @@ def fetch(folder: Path) -> Path:
 
 
 def build(source: Path, out: Path, jobs: int, cuda: bool) -> None:
-    flags = [*FLAGS, f"-DGGML_CUDA={'ON' if cuda else 'OFF'}"]
+    given = shlex.split(os.environ.get("CMAKE_ARGS", ""))  # last, so that it wins
+    flags = [*FLAGS, f"-DGGML_CUDA={'ON' if cuda else 'OFF'}", *given]
     subprocess.run(["cmake", "-S", source, "-B", out, *flags], check=True)
     command = ["cmake", "--build", out, "--target", "llama-server", "--config", "Release", "-j", str(jobs)]
     subprocess.run(command, check=True)
