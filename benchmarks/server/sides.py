@@ -169,7 +169,7 @@ class ServerSide:
         )
 
     def _complete(self, ask: Ask, count: int) -> dict[str, Any]:
-        return self._post(
+        return self.post(
             "/completion",
             {
                 "prompt": ask.tokens,
@@ -202,7 +202,8 @@ class ServerSide:
         fields = Path(f"/proc/{self._process.pid}/stat").read_text().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
-    def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """What the server answers to a request."""
         request = urllib.request.Request(
             f"http://127.0.0.1:{self._port}{path}",
             json.dumps(body).encode(),
