@@ -48,9 +48,10 @@ def chats() -> list[Chat]:
 class LocalChats:
     """localspec in this process."""
 
-    def __init__(self, session: localspec.Session, *, speculate: bool, most: int) -> None:
+    def __init__(self, session: localspec.Session, *, depth: int | None, most: int) -> None:
+        """`depth`: None is automatic, 0 plain."""
         self._session = session
-        self._speculate = speculate
+        self._depth = "auto" if depth is None else depth
         self._most = most
 
     def prompt(self, messages: Messages) -> tuple[tuple[int, ...], str]:
@@ -61,7 +62,7 @@ class LocalChats:
 
     def tell(self, messages: Messages) -> Told:
         reply = self._session.run(
-            messages, temperature=0, max_tokens=self._most, speculate=self._speculate, overflow="error"
+            messages, temperature=0, max_tokens=self._most, depth=self._depth, overflow="error"
         )
         prompt, _ = self.prompt(messages)
         assert reply.stats.prompt_tokens == len(prompt)

@@ -81,12 +81,13 @@ def main() -> None:
                 target=options.target, draft=options.draft, context_length=CONTEXT, threads=threads
             )
         )
-        turns = compare(
-            session, ServerChats(server, options.tokens), chats()[: options.chats], options.tokens
-        )
+        turns = compare(session, ServerChats(server, options.tokens), options)
+        last = turns[-1].told
+        widths = width_difference_on(session.engine, [*last.prompt, *last.tokens])
     print(f"{this_machine(threads).sentence()}\n")
     print(markdown(turns))
-    print(f"\n{perf_counter() - began:.0f} seconds.")
+    print(f"\nOn the last chat batch widths alone change a logit by at most D = {widths:.2g}.")
+    print(f"{perf_counter() - began:.0f} seconds.")
 
 
 def parse() -> argparse.Namespace:
@@ -96,19 +97,20 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--server", type=Path, required=True, help="see benchmarks/server/build.py")
     parser.add_argument("--target", type=Path, required=True, help="a GGUF, for both programs")
     parser.add_argument("--draft", type=Path, help="for localspec alone; lookup drafts without one")
+    parser.add_argument("--depth", type=int, default=None, help="of the drafts; automatic without")
     parser.add_argument("--threads", type=int, default=None)
     parser.add_argument("--tokens", type=int, default=48, help="of a reply, at most")
     parser.add_argument("--chats", type=int, default=None, help="only so many")
     return parser.parse_args()
 
 
-def compare(session: localspec.Session, server: ServerChats, asked: Sequence[Chat], most: int) -> list[Turn]:
+def compare(session: localspec.Session, server: ServerChats, options: argparse.Namespace) -> list[Turn]:
     """All chats; on each side a chat is told from its first turn to its last, so that caches are reused."""
     turns = []
-    for number, chat in enumerate(asked, start=1):
+    for number, chat in enumerate(chats()[: options.chats], start=1):
         conversations, theirs = converse(server, chat)
-        for side in SIDES:
-            ours = LocalChats(session, speculate=side == "drafting", most=most)
+        for side, depth in zip(SIDES, (0, options.depth), strict=True):
+            ours = LocalChats(session, depth=depth, most=options.tokens)
             for turn, (messages, their) in enumerate(zip(conversations, theirs, strict=True), start=1):
                 our = ours.tell(messages)
                 found = tuple(differences(session, server, messages, our, their))
@@ -140,7 +142,7 @@ def differences(
     if index is not None:
         found.append(parted(session, ours, theirs, index))
     elif ours.text != theirs.text:
-        found.append(Difference(OTHER_TEXT, f"`{ours.text[-20:]!r}` for `{theirs.text[-20:]!r}`"))
+        found.append(Difference(OTHER_TEXT, f"{ours.text[-20:]!r} for {theirs.text[-20:]!r}"))
     return found
 
 
@@ -151,20 +153,17 @@ def said(told: Told) -> tuple[int, ...]:
 
 def another_prompt(session: localspec.Session, server: ServerChats, messages: Messages) -> tuple[str, str]:
     """Why the prompts differ, and where."""
-    tokens, text = LocalChats(session, speculate=False, most=1).prompt(messages)
+    tokens, text = LocalChats(session, depth=0, most=1).prompt(messages)
     their_tokens, their_text = server.prompt(messages)
     if text != their_text:
         index = next((n for n, (a, b) in enumerate(zip(text, their_text, strict=False)) if a != b), -1)
-        return TEMPLATE, f"`{text[index : index + 20]!r}` for `{their_text[index : index + 20]!r}`"
+        return TEMPLATE, f"{text[index : index + 20]!r} for {their_text[index : index + 20]!r}"
     vocabulary = session.engine.vocabulary
     written = [c for c in guarded_texts(vocabulary) if any(c in m["content"] for m in messages)]
-    index = first_difference(tokens, their_tokens) or 0
     if written and tuple(vocabulary.tokenize(text, parse_special=True)) == their_tokens:
-        return (
-            CONTROL,
-            f"`{vocabulary.text(their_tokens[index])}`, {len(tokens) - len(their_tokens):+d} tokens",
-        )
-    return UNEXPLAINED, f"prompt token {index}: {tokens[index]} for {their_tokens[index]}"
+        return CONTROL, f"{', '.join(written)}: {len(tokens) - len(their_tokens)} tokens more"
+    index = first_difference(tokens, their_tokens) or 0
+    return UNEXPLAINED, f"prompt token {index + 1}: {tokens[index]} for {their_tokens[index]}"
 
 
 def parted(session: localspec.Session, ours: Told, theirs: Told, index: int) -> Difference:
@@ -180,7 +179,7 @@ def parted(session: localspec.Session, ours: Told, theirs: Told, index: int) -> 
     details = (
         f"token {index + 1}: {names[0]} for {names[1]}; gap {gap:.4f} here, {theirs.gaps[index]:.4f} there"
     )
-    return Difference(NEAR_TIE if gap <= 2 * difference else UNEXPLAINED, f"{details}; D = {difference:.4f}")
+    return Difference(NEAR_TIE if gap <= 2 * difference else UNEXPLAINED, f"{details}; D = {difference:.2g}")
 
 
 def markdown(turns: Sequence[Turn]) -> str:
@@ -200,11 +199,11 @@ def markdown(turns: Sequence[Turn]) -> str:
     lines += ["", "| reason | " + " | ".join(SIDES) + " |", "|---|---|---|"]
     for reason in sorted({reason for reason, _ in reasons}):
         lines.append(f"| {reason} | " + " | ".join(str(reasons[reason, side]) for side in SIDES) + " |")
-    lines += ["", "| chat, turn | kind | side | why | |", "|---|---|---|---|---|"]
+    lines += ["", "| chat, turn | side | why | |", "|---|---|---|---|"]
     for t in turns:
-        lines += [
-            f"| {t.chat}, {t.turn} | {t.kind} | {t.side} | {d.reason} | {d.details} |" for d in t.differences
-        ]
+        for d in t.differences:
+            details = d.details.replace("|", "\\|")
+            lines.append(f"| {t.chat}, {t.turn} | {t.side} | {d.reason} | {details} |")
     return "\n".join(lines)
 
 

@@ -92,7 +92,7 @@ def test_control_tokens_that_a_user_writes_are_text(session):
     assert INJECTION in b"".join(map(session.engine.vocabulary.piece, tokens)).decode()
 
 
-def test_a_reply_ends_with_the_end_of_its_turn_however_far_a_draft_goes(session):
+def test_a_reply_ends_with_the_end_of_its_turn_drafted_or_not(session):
     for depth in (0, 9):
         session.reset()
         reply = session.run("What is 2+2?", depth=depth, max_tokens=40, **GREEDY)
