@@ -11,6 +11,7 @@ from pathlib import Path
 
 from localspec import errors
 from localspec.errors import LocalspecError
+from localspec.health.child_environment import child_environment
 
 _SECONDS = 300.0  # a GPU's programs may have to be compiled first
 _BYTES_PER_SECOND = 20e6  # the slowest disk that a model may lie on
@@ -72,6 +73,7 @@ def decode_in_child(trial: Trial) -> Outcome:
             [sys.executable, "-P", "-m", "localspec.llama.first_decode", json.dumps(asdict(trial))],
             stdin=reader,
             capture_output=True,
+            env=child_environment(),
             timeout=limit,
             check=False,
         )

@@ -14,6 +14,7 @@ from pathlib import Path
 from localspec.errors import BackendFailure, BadModelFile, LocalspecError
 from localspec.health.check import Health, assume
 from localspec.health.trial import Trial
+from localspec.llama.child_limits import limit_this_process
 
 _LENGTH = 64  # tokens of context
 _SMALL_BYTES = 32_000_000  # threads of smaller models mostly wait for each other
@@ -59,6 +60,7 @@ def end_with_stdin() -> None:
 
 
 def main() -> None:
+    limit_this_process()
     threading.Thread(target=end_with_stdin, daemon=True).start()
     trial = Trial(**json.loads(sys.argv[1]))
     assume(Health(trial.extra_buffers))  # this process finds out whether it is so

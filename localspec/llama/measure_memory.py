@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from localspec.errors import LocalspecError
 from localspec.health.check import Health, assume
+from localspec.llama.child_limits import limit_this_process
 from localspec.llama.log import logger
 
 if TYPE_CHECKING:  # what loads llama.cpp is imported once its health is known
@@ -125,6 +126,7 @@ def answer(measurer: Measurer, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
+    limit_this_process()
     found, *servers = sys.argv[1:]
     assume(Health(**json.loads(found)))
     if servers:

@@ -18,6 +18,7 @@ from localspec.errors import BackendFailure, BadModelFile
 from localspec.files import write_text_atomically
 from localspec.health.build import installed_build
 from localspec.health.check import health
+from localspec.health.child_environment import child_environment
 from localspec.health.servers import used_servers
 from localspec.models.devices import DeviceMemory, remember_devices, with_host
 from localspec.models.header import Header
@@ -123,6 +124,7 @@ class Probe:
                 stderr=subprocess.DEVNULL,
                 text=True,
                 encoding="utf-8",
+                env=child_environment(),
             )
         child = self._child
         assert child.stdin is not None

@@ -1,0 +1,31 @@
+"""Limits on a child process that reads a file nobody has vouched for; Windows has none of these."""
+
+import contextlib
+import os
+import sys
+
+_LARGEST_FILE = 64 << 20  # bytes: the caches of GPU drivers are smaller
+
+if sys.platform == "win32":
+
+    def limit_this_process() -> None:
+        """Nothing: there are no such limits."""
+
+else:
+    import resource
+
+    def limit_this_process() -> None:
+        """No core dump, no large file, no more private memory than the machine has; lower limits stay.
+
+        Private memory without address space: a GPU driver reserves more of that than any machine has.
+        """
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        _lower(resource.RLIMIT_CORE, 0)
+        _lower(resource.RLIMIT_FSIZE, _LARGEST_FILE)
+        _lower(resource.RLIMIT_DATA, memory)
+
+    def _lower(kind: int, limit: int) -> None:
+        _, hard = resource.getrlimit(kind)
+        lowest = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+        with contextlib.suppress(OSError, ValueError):  # a system may refuse to limit one of them
+            resource.setrlimit(kind, (lowest, lowest))
