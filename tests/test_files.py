@@ -46,6 +46,26 @@ def test_a_link_stays_a_link_to_what_is_written(tmp_path, exists):
     assert real.read_text() == "new"
 
 
+def test_content_is_on_the_disk_before_it_gets_the_name(tmp_path, monkeypatch):
+    """After a power cut the name may be kept and what was not synced lost."""
+    path, told = tmp_path / "x.json", []
+    path.write_text("old")
+    fsync, rename = os.fsync, os.replace
+
+    def on_fsync(descriptor):
+        fsync(descriptor)
+        told.append(os.fstat(descriptor).st_size)
+
+    def on_rename(*paths):
+        told.append("renamed")
+        rename(*paths)
+
+    monkeypatch.setattr(os, "fsync", on_fsync)
+    monkeypatch.setattr(os, "replace", on_rename)
+    write_text_atomically(path, "brand-new")
+    assert told == [len("brand-new"), "renamed"]
+
+
 def test_what_fails_leaves_the_old_text_and_nothing_beside_it(tmp_path, monkeypatch):
     path = tmp_path / "x.json"
     path.write_text("old")
