@@ -46,7 +46,7 @@ def load(
 ) -> Session:
     """Load a pair by name, or two GGUF files; use the session as a context manager, or close() it.
 
-    With nothing named: the pair used last, else the only one on disk, else the embedded demo. What is left
+    With nothing named: the pair used last, else the one that came last, else the embedded demo. What is left
     out comes from config.toml and LOCALSPEC_* variables, then from the memory plan.
     context_length in tokens; gpu_layers of the target (all by default where a GPU build is installed);
     device of the target and draft_device as `localspec doctor` names them; rpc="HOST:PORT,HOST:PORT" adds the

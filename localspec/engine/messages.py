@@ -44,7 +44,7 @@ class ReplySettings:
 class Load:
     """Bring a pair into memory."""
 
-    pair: str | None = None  # None: the pair used last, the only one on disk, or the demo
+    pair: str | None = None  # None: the pair used last, the one that came last, or the demo
     target: str | None = None
     draft: str | None = None
     context_length: int | None = None  # tokens

@@ -67,14 +67,20 @@ def resolve(
 
 
 def default_pair() -> Pair:
-    """With no pair named: the last used one, else the only one on disk, else the demo."""
+    """With no pair named: the last used one, else the one whose target came last, else the demo."""
     here = {
         pair.name: pair for pair in all_pairs() if pair.name != DEMO and pair.runnable and store.on_disk(pair)
     }
     used = [name for name, _ in sorted(store.last_uses().items(), key=lambda use: use[1]) if name in here]
     if used:
         return here[used[-1]]
-    return next(iter(here.values())) if len(here) == 1 else find(DEMO)
+    return max(here.values(), key=_came, default=None) or find(DEMO)
+
+
+def _came(pair: Pair) -> float:
+    """When the target was written here, in seconds since 1970."""
+    path = store.locate(pair.target)
+    return path.stat().st_mtime if path else 0.0
 
 
 def refuse_unless_runnable(pair: Pair) -> None:

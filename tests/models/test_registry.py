@@ -1,5 +1,6 @@
 """Pairs by name, the user's own pairs, and which files are meant when little or nothing is named."""
 
+import os
 import tomllib
 
 import pytest
@@ -182,8 +183,16 @@ def test_nothing_named_means_the_only_pair_on_disk(two_pairs):
     assert resolve().name == "one"
 
 
+def test_nothing_named_and_none_used_means_the_newest_on_disk(two_pairs):
+    """Never the demo beside real pairs."""
+    for seconds, name in enumerate(("two", "one"), 1_700_000_000):
+        os.utime(store.locate(find(name).target), (seconds, seconds))
+    assert default_pair().name == "one"
+    os.utime(store.locate(find("two").target))
+    assert resolve().name == "two"
+
+
 def test_nothing_named_means_the_pair_used_last(two_pairs):
-    assert default_pair().name == "demo"
     store.mark_used("two")
     store.mark_used("one")
     store.mark_used("demo")
