@@ -1,6 +1,7 @@
 """A lock between processes that the system releases when its holder dies, and that leaves no file behind."""
 
 import contextlib
+import errno
 import os
 import sys
 from pathlib import Path
@@ -10,6 +11,8 @@ if sys.platform == "win32":
     import msvcrt
 else:
     import fcntl
+
+_NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})
 
 
 class FileLock:
@@ -24,14 +27,25 @@ class FileLock:
         assert self._file is None, "the lock is held already"
         self._path.parent.mkdir(parents=True, exist_ok=True)
         while True:
-            file = self._path.open("ab")
-            if not _lock(file):
-                file.close()
-                return False
-            if _still_there(file, self._path):
-                self._file = file
-                return True
-            file.close()  # its last holder removed the file between our opening and locking it
+            with contextlib.ExitStack() as opened:
+                file = opened.enter_context(self._path.open("ab"))
+                if not _lock(file):
+                    return False
+                if _still_there(file, self._path):
+                    self._file = file
+                    opened.pop_all()
+                    return True
+                # its last holder removed the file between our opening and locking it
+
+    def try_acquire_where_possible(self) -> bool:
+        """As `try_acquire`, and True where the file system has no locks, as some network homes."""
+        try:
+            return self.try_acquire()
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            self._path.unlink(missing_ok=True)
+            return True
 
     def release(self) -> None:
         """Give the lock back and remove its file. Saying it twice is saying it once."""

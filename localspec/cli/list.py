@@ -1,4 +1,4 @@
-"""`localspec list`: the pairs whose files are on this machine."""
+"""`localspec list`: the pairs whose files are on this machine, and files that no pair uses."""
 
 import argparse
 import json
@@ -9,37 +9,65 @@ from localspec.cli.usage import Subparsers
 
 if TYPE_CHECKING:
     from localspec.models.registry import Pair
+    from localspec.models.removal import Leftover
 
 
 def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "list",
         help="list the pairs that are on this machine",
-        description="List the pairs that are on this machine, with their size and when they were used last.",
+        description="List the pairs that are on this machine, with their size and when they were used last, and files "
+        "of interrupted pulls and of pairs that are gone.",
     )
-    parser.add_argument("--json", action="store_true", help="print a JSON list")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     from localspec.models.estimate import file_bytes
     from localspec.models.registry import all_pairs
-    from localspec.models.store import last_uses, on_disk
+    from localspec.models.removal import leftovers
+    from localspec.models.store import distinct, last_uses, locate, on_disk
     from localspec.models.units import size_text
 
     uses = last_uses()
     here = [pair for pair in all_pairs() if on_disk(pair)]
     here.sort(key=lambda pair: -uses.get(pair.name, 0.0))
+    unused = leftovers()
+    paths = {
+        path for file in distinct(file for pair in here for file in pair.files) if (path := locate(file))
+    }
+    total = sum(path.stat().st_size for path in paths) + sum(left.bytes for left in unused)
     if arguments.json:
-        print(json.dumps([_as_json(pair, file_bytes(pair), uses.get(pair.name)) for pair in here], indent=2))
+        print(
+            json.dumps(
+                {
+                    "pairs": [_pair_json(pair, file_bytes(pair), uses.get(pair.name)) for pair in here],
+                    "unused": [
+                        {"path": str(left.path), "bytes": left.bytes, "pair": left.pair} for left in unused
+                    ],
+                    "bytes": total,
+                },
+                indent=2,
+            )
+        )
         return 0
     print(f"{'NAME':<26} {'SIZE':>8}  LAST USED")
     for pair in here:
         print(f"{pair.name:<26} {size_text(file_bytes(pair)):>8}  {_when(uses.get(pair.name))}")
+    if unused:
+        print("\nUNUSED, which `localspec prune` removes")
+    for left in unused:
+        print(f"{left.path.name:<26} {size_text(left.bytes):>8}  {_why(left)}")
+    print(f"\n{'all of it':<26} {size_text(total):>8}")
     return 0
 
 
-def _as_json(pair: "Pair", size: int, used: float | None) -> dict[str, object]:
+def _why(left: "Leftover") -> str:
+    return f"`localspec pull {left.pair}` completes it" if left.pair else "no pair names it any more"
+
+
+def _pair_json(pair: "Pair", size: int, used: float | None) -> dict[str, object]:
     from localspec.models.store import is_ours, locate
 
     paths = [path for path in map(locate, pair.files) if path]

@@ -2,9 +2,13 @@
 
 import argparse
 import json
+from typing import TYPE_CHECKING
 
 from localspec.cli.usage import Subparsers
 from localspec.errors import BadSetting
+
+if TYPE_CHECKING:
+    from localspec.models.removal import Removal
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -24,7 +28,6 @@ def run(arguments: argparse.Namespace) -> int:
     from localspec.models.hub_errors import of_system
     from localspec.models.registry import DEMO, find, users_pairs
     from localspec.models.removal import remove
-    from localspec.models.units import size_text
 
     pair = find(arguments.name)
     users = pair.name in {users.name for users in users_pairs()}
@@ -38,25 +41,31 @@ def run(arguments: argparse.Namespace) -> int:
     except OSError as error:
         raise of_system(error, pair.name) from error
     if arguments.json:
-        print(
-            json.dumps(
-                {
-                    "removed": [str(path) for path in removal.removed],
-                    "freed_bytes": removal.freed,
-                    "taken_out_of": str(left) if left else None,
-                    "kept": [{"file": file, "because": reason} for file, reason in removal.kept],
-                }
-            )
-        )
+        print(json.dumps(as_json(removal) | {"taken_out_of": str(left) if left else None}))
         return 0
+    tell(removal)
+    if left:
+        print(f"{pair.name} is no longer in {left}")
+    elif not removal.removed and not removal.kept:
+        print(f"nothing of {pair.name} is on this machine")
+    return 0
+
+
+def tell(removal: "Removal") -> None:
+    """Print what was removed and what was not."""
+    from localspec.models.units import size_text
+
     for path in removal.removed:
         print(f"removed {path}")
     for file, reason in removal.kept:
         print(f"kept {file}: {reason}")
     if removal.removed:
         print(f"{size_text(removal.freed)} freed")
-    if left:
-        print(f"{pair.name} is no longer in {left}")
-    elif not removal.removed and not removal.kept:
-        print(f"nothing of {pair.name} is on this machine")
-    return 0
+
+
+def as_json(removal: "Removal") -> dict[str, object]:
+    return {
+        "removed": [str(path) for path in removal.removed],
+        "freed_bytes": removal.freed,
+        "kept": [{"file": file, "because": reason} for file, reason in removal.kept],
+    }

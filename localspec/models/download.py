@@ -2,10 +2,11 @@
 
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from localspec.errors import BadModelFile, DownloadFailed, IncompatiblePair
 from localspec.locks import FileLock
@@ -13,7 +14,7 @@ from localspec.models import hub, stamps, store
 from localspec.models.header import Header, header_of_file, read_header
 from localspec.models.hub import Patience, RemoteFile
 from localspec.models.hub_errors import RevisionGone, of_system
-from localspec.models.partial import PartialFile, PullCancelled, part_of
+from localspec.models.partial import PartialFile, PullCancelled, lock_of, part_of
 from localspec.models.progress import FileReady, Meter, Note, OnProgress, Proved, Stage
 from localspec.models.proof import prove
 from localspec.models.registry import HubFile, ModelFile, Pair
@@ -21,6 +22,8 @@ from localspec.models.resolve import refuse_unless_runnable
 from localspec.models.units import size_text
 
 _POLL_SECONDS = 0.2
+_T = TypeVar("_T")
+_ByPlace = dict[Path, _T]  # by where a file will lie, which is equal for equal files
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,7 @@ class PlannedFile:
 
 def plan_pull(pair: Pair) -> tuple[PlannedFile, ...]:
     """What is here and what would be fetched, without asking anybody."""
-    return tuple(_planned(file) for file in pair.files if isinstance(file, HubFile))
+    return tuple(_planned(file) for file in _hub_files(pair))
 
 
 def pull(
@@ -65,38 +68,44 @@ class _Pull:
         self, pair: Pair, progress: OnProgress, cancelled: Callable[[], bool], patience: Patience
     ) -> None:
         self._pair, self._progress, self._cancelled, self._patience = pair, progress, cancelled, patience
-        self._meter = Meter(progress, sum(file.bytes for file in pair.files if isinstance(file, HubFile)))
+        self._wanted = _hub_files(pair)
+        self._meter = Meter(progress, sum(file.bytes for file in self._wanted))
 
     def run(self) -> tuple[Path, ...]:
         try:
-            with ExitStack() as held:
-                wanted = [file for file in self._pair.files if isinstance(file, HubFile)]
-                locks = self._lock([file for file in wanted if self._verified(file) is None], held)
-                missing = [file for file in locks if self._verified(file) is None]
-                if missing:
-                    self._fetch(missing, locks)
+            while missing := self._missing(self._wanted):  # again where another process removed one meanwhile
+                with ExitStack() as held:
+                    locks = self._lock(missing, held)
+                    if missing := self._missing(missing):
+                        self._fetch(missing, locks)
         except OSError as error:
             raise of_system(error, self._pair.name) from error
         return tuple(self._path(file) for file in self._pair.files)
 
-    def _fetch(self, missing: list[HubFile], locks: dict[HubFile, FileLock]) -> None:
+    def _missing(self, files: Sequence[HubFile]) -> list[HubFile]:
+        return [file for file in files if self._verified(file) is None]
+
+    def _fetch(self, missing: list[HubFile], locks: _ByPlace[FileLock]) -> None:
         if hub.offline():
             raise DownloadFailed(
                 f"{missing[0].name} is not on this machine, and HF_HUB_OFFLINE is set",
                 hint="unset it to fetch files",
             )
         self._meter = Meter(self._progress, sum(file.bytes for file in missing))
-        remotes = {file: self._look(file) for file in missing}
+        remotes = [self._look(file) for file in missing]
         check_space(
             store.models_dir(), sum(file.bytes - _size(part_of(store.place(file))) for file in missing)
         )
         with ExitStack() as opened:
-            parts = {file: opened.enter_context(self._part(file, remotes[file])) for file in missing}
+            parts: _ByPlace[PartialFile] = {
+                store.place(file): opened.enter_context(self._part(file, remote))
+                for file, remote in zip(missing, remotes, strict=True)
+            }
             self._prove(parts)
-            for file, part in parts.items():
+            for file, (place, part) in zip(missing, parts.items(), strict=True):
                 part.fetch_rest()
                 self._finish(file, part)
-                locks[file].release()
+                locks[place].release()
 
     def _verified(self, file: HubFile) -> Path | None:
         """The file if it is here, hashed unless it was hashed before; a damaged one of ours is removed."""
@@ -128,19 +137,18 @@ class _Pull:
                 self._progress(FileReady(file.name, path, 0))
         return known.sha256
 
-    def _lock(self, files: list[HubFile], held: ExitStack) -> dict[HubFile, FileLock]:
+    def _lock(self, files: list[HubFile], held: ExitStack) -> _ByPlace[FileLock]:
         """Locks on the files, taken in one order by everybody so that two pulls never wait for each other."""
-        locks: dict[HubFile, FileLock] = {}
+        locks: _ByPlace[FileLock] = {}
         for file in sorted(files, key=lambda file: file.sha256):
-            final = store.place(file)
-            lock = FileLock(final.with_name(final.name + ".lock"))
-            while not lock.try_acquire():
+            lock = lock_of(store.place(file))
+            while not lock.try_acquire_where_possible():
                 self._stop_if_cancelled(file)
                 self._progress_of_others(file)
                 time.sleep(_POLL_SECONDS)
             held.callback(lock.release)
-            locks[file] = lock
-        return {file: locks[file] for file in files}
+            locks[store.place(file)] = lock
+        return locks
 
     def _look(self, file: HubFile) -> RemoteFile:
         """What the Hub has under the pin now; raises when it is not what was pinned."""
@@ -179,7 +187,7 @@ class _Pull:
         finally:
             part.close()
 
-    def _prove(self, parts: dict[HubFile, PartialFile]) -> None:
+    def _prove(self, parts: _ByPlace[PartialFile]) -> None:
         """Fetch the heads of both files and check the pair; what cannot run is not kept."""
         try:
             headers = [self._header(file, parts) for file in self._pair.files]
@@ -192,9 +200,9 @@ class _Pull:
         if any(part.fetched for part in parts.values()):  # else an earlier pull has told it
             self._progress(Proved(proof.target, proof.draft, target, draft))
 
-    def _header(self, file: ModelFile, parts: dict[HubFile, PartialFile]) -> Header:
-        if isinstance(file, HubFile) and file in parts:
-            part = parts[file]
+    def _header(self, file: ModelFile, parts: _ByPlace[PartialFile]) -> Header:
+        part = parts.get(store.place(file)) if isinstance(file, HubFile) else None
+        if part is not None:
             return read_header(part.read, part.remote.bytes, label=part.remote.name)
         return header_of_file(self._path(file))
 
@@ -244,6 +252,10 @@ def check_space(folder: Path, needed: int) -> None:
             f"{size_text(needed + margin)} are needed in {folder}, and {size_text(free)} are free",
             hint="make room, or set LOCALSPEC_HOME to a folder on a larger disk",
         )
+
+
+def _hub_files(pair: Pair) -> tuple[HubFile, ...]:
+    return tuple(file for file in store.distinct(pair.files) if isinstance(file, HubFile))
 
 
 def _planned(file: HubFile) -> PlannedFile:

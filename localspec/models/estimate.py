@@ -6,7 +6,7 @@ from enum import StrEnum
 from localspec.models.devices import DeviceMemory
 from localspec.models.memory import DEFAULT_CONTEXT
 from localspec.models.registry import ModelFile, Pair
-from localspec.models.store import locate
+from localspec.models.store import distinct, locate
 
 _BUFFERS = 150_000_000  # bytes of compute buffers of a model, about; those of a tiny one are like its weights
 _USABLE = 0.95  # of a GPU's memory: the rest is the driver's and the screen's
@@ -21,7 +21,7 @@ class Fit(StrEnum):
 
 
 def file_bytes(pair: Pair) -> int:
-    return sum(_bytes(file) for file in pair.files)
+    return sum(_bytes(file) for file in distinct(pair.files))
 
 
 def memory_needed(pair: Pair) -> int:

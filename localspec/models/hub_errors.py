@@ -77,19 +77,19 @@ def translated(error: Exception, name: str) -> LocalspecError:
     return _of_connection(error if isinstance(error, httpx2.HTTPError) else None, error, name)
 
 
-def of_system(error: OSError, name: str) -> DownloadFailed:
-    """What to tell the user when the disk or the folder is the problem."""
+def of_system(error: OSError, name: str, done: str = "stored") -> DownloadFailed:
+    """What to tell the user when the disk or the folder is the problem and `name` cannot be `done`."""
     where = f" ({error.filename})" if error.filename else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DownloadFailed(f"the disk is full: {name} did not fit", hint="make room, then " + _LATER)
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return DownloadFailed(
-            f"{name} cannot be stored: no permission to write{where}",
+            f"{name} cannot be {done}: no permission to write{where}",
             hint=_ELSEWHERE,
         )
     no_folder = error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EEXIST)
     return DownloadFailed(
-        f"{name} cannot be stored: {error.strerror or error}{where}",
+        f"{name} cannot be {done}: {error.strerror or error}{where}",
         hint=_ELSEWHERE if no_folder else _LATER,
     )
 

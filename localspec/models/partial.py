@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 from localspec.errors import DownloadFailed
+from localspec.locks import FileLock
 from localspec.models import hub
 from localspec.models.hub import Patience, RemoteFile
 from localspec.models.hub_errors import is_passing, of_system, translated, wait_asked_for
 from localspec.models.progress import Stage
 
+PART, LOCK = ".part", ".lock"  # after the name that the whole file will have
 _CHUNK = 1 << 20
 _HEAD = 4 << 20  # bytes that are fetched at a time while a header is read
 _UNSATISFIABLE, _FORBIDDEN = 416, (401, 403)
@@ -182,7 +184,12 @@ class PartialFile:
 
 
 def part_of(final: Path) -> Path:
-    return final.with_name(final.name + ".part")
+    return final.with_name(final.name + PART)
+
+
+def lock_of(final: Path) -> FileLock:
+    """The lock that whoever fetches or removes a file holds."""
+    return FileLock(final.with_name(final.name + LOCK))
 
 
 def _sync_folder(folder: Path) -> None:

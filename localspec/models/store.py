@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,6 +20,19 @@ def models_dir() -> Path:
 def place(file: HubFile) -> Path:
     """Where a fetched file lies under its final name; only verified files ever get there."""
     return models_dir() / file.repo.replace("/", "--") / file.sha256[:12] / file.name
+
+
+def path_of(file: ModelFile) -> Path:
+    """Where a file lies, or will lie once it is fetched, with links followed: equal for equal files."""
+    return (place(file) if isinstance(file, HubFile) else file.path).resolve()
+
+
+def distinct(files: Iterable[ModelFile]) -> tuple[ModelFile, ...]:
+    """The files without those that are another one again, whatever else is written about them."""
+    found: dict[Path, ModelFile] = {}
+    for file in files:
+        found.setdefault(path_of(file), file)
+    return tuple(found.values())
 
 
 def hub_cache() -> Path:
@@ -65,7 +79,7 @@ def on_disk(pair: Pair) -> bool:
 
 
 def missing(pair: Pair) -> tuple[ModelFile, ...]:
-    return tuple(file for file in pair.files if locate(file) is None)
+    return tuple(file for file in distinct(pair.files) if locate(file) is None)
 
 
 def mark_used(name: str) -> None:

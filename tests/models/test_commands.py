@@ -79,7 +79,7 @@ def test_list_and_rm(known, capsys):
     store.mark_used("tiny")
     capsys.readouterr()
     assert main(["list", "--json"]) == 0
-    row = next(row for row in json.loads(capsys.readouterr().out) if row["name"] == "tiny")
+    row = next(row for row in json.loads(capsys.readouterr().out)["pairs"] if row["name"] == "tiny")
     assert row["last_used"] is not None
     assert all(file["removable"] for file in row["files"])
     assert main(["rm", "tiny", "--json"]) == 0

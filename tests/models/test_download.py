@@ -4,15 +4,20 @@ import errno
 import io
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from localspec import locks
 from localspec.errors import BadModelFile, DownloadFailed, IncompatiblePair, UnknownPair
 from localspec.models import store
 from localspec.models.download import check_space, plan_pull, pull
+from localspec.models.estimate import file_bytes
 from localspec.models.partial import PartialFile, PullCancelled, part_of
 from localspec.models.progress import FileReady, Note, Progress, Proved
+from localspec.models.registry import Facts
+from localspec.models.removal import remove
 from tests.models.conftest import pair_of
 from tests.models.hub import COMMIT, Hub
 
@@ -360,3 +365,31 @@ def test_offline_says_so(served, monkeypatch, impatient):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(DownloadFailed, match="HF_HUB_OFFLINE"):
         pull(served.pair, patience=impatient)
+
+
+@pytest.mark.parametrize("revision", [COMMIT, "f" * 40])
+def test_a_pair_whose_two_files_are_one_is_fetched_once(served, hub, impatient, revision):
+    one = served.pair.target
+    pair = replace(served.pair, draft=replace(one, revision=revision, facts=Facts(quant="Q8_0")))
+    waited = threading.Event()
+    limit = threading.Timer(20, waited.set)
+    limit.start()
+    target, draft = pull(pair, patience=impatient, cancelled=waited.is_set)
+    limit.cancel()
+    assert target == draft == store.place(one)
+    assert hub.sent.total() == one.bytes
+    assert plan_pull(pair)[0].bytes == file_bytes(pair) == one.bytes
+    assert len(plan_pull(pair)) == 1
+
+
+def test_a_home_without_locks_is_fetched_into_without_one(served, monkeypatch, impatient):
+    """Some network homes have none: there is nothing to wait for, and no reason to refuse."""
+
+    def refuse(_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(locks, "_lock", refuse)
+    pull(served.pair, patience=impatient)
+    assert files_below(store.models_dir()) == {"target.gguf", "draft.gguf"}
+    remove(served.pair)
+    assert files_below(store.models_dir()) == set()

@@ -1,0 +1,31 @@
+"""`localspec prune`: remove half pulls and files that no pair uses any more."""
+
+import argparse
+import json
+
+from localspec.cli.rm import as_json, tell
+from localspec.cli.usage import Subparsers
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    parser = subparsers.add_parser(
+        "prune",
+        help="remove files that no pair here uses",
+        description="Remove what `localspec list` shows as unused: files of interrupted pulls, and files that "
+        "no pair names any more. Pairs that are here as a whole or are being fetched keep theirs.",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from localspec.models.removal import prune
+
+    removal = prune()
+    if arguments.json:
+        print(json.dumps(as_json(removal)))
+        return 0
+    tell(removal)
+    if not removal.removed:
+        print("nothing to remove: every file here belongs to a pair")
+    return 0
