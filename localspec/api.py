@@ -42,7 +42,7 @@ def load(
     pull: bool = False,
     remember_replies: bool | None = None,
     spare_cores: int = 0,
-    on_stage: Callable[[str], None] = lambda stage: None,
+    on_stage: Callable[[str], object] = lambda stage: None,
 ) -> Session:
     """Load a pair by name, or two GGUF files; use the session as a context manager, or close() it.
 

@@ -47,7 +47,7 @@ def open_engine(
     spare_cores: int,
     speculate: bool,
     remember_replies: bool,
-    on_stage: Callable[[str], None],
+    on_stage: Callable[[str], object],
 ) -> Engine:
     """Load a pair; what was opened is closed again when a later step fails. `rpc`: servers, "" for none."""
     threads_of = partial(threads_for, wanted=threads, spare_cores=spare_cores)
@@ -97,7 +97,7 @@ def open_engine(
         )
 
 
-def checked_plan(files: PairFiles, wishes: MemoryWishes, rpc: str, on_stage: Callable[[str], None]) -> Plan:
+def checked_plan(files: PairFiles, wishes: MemoryWishes, rpc: str, on_stage: Callable[[str], object]) -> Plan:
     """How to load the pair, once servers, devices and files have shown that they work."""
     if rpc:
         connect(rpc, on_stage)
@@ -109,14 +109,14 @@ def checked_plan(files: PairFiles, wishes: MemoryWishes, rpc: str, on_stage: Cal
     return plan_for_files(files.target, files.draft, wishes, devices=memory_of(there))
 
 
-def connect(rpc: str, on_stage: Callable[[str], None] = lambda stage: None) -> None:
+def connect(rpc: str, on_stage: Callable[[str], object] = lambda stage: None) -> None:
     """Add the devices of RPC servers, all of them or none. Raises BadSetting, BackendFailure."""
     on_stage("asking the RPC servers")
     use_servers(rpc)
     add_servers(used_servers())
 
 
-def check_devices(there: Iterable[Device], wishes: MemoryWishes, on_stage: Callable[[str], None]) -> None:
+def check_devices(there: Iterable[Device], wishes: MemoryWishes, on_stage: Callable[[str], object]) -> None:
     """Refuse a GPU that does not work before a file is blamed. Raises BackendFailure, NotEnoughMemory."""
     target = default_gpu() if wishes.device is None and wishes.gpu_layers != 0 else None
     names = {name.lower() for name in (wishes.device, wishes.draft_device, target and target.name) if name}

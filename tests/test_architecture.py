@@ -23,7 +23,7 @@ ROOMS = {
     "terminal_text": set(),
     "settings": {"errors", "files"},
     "health": {"demo", "errors", "files", "settings"},
-    "llama": {"errors", "passes", "health"},
+    "llama": {"errors", "health", "passes", "terminal_text"},
     "speculation": BASE,
     "drafters": ALGORITHM,
     "structure": ALGORITHM | {"drafters"},

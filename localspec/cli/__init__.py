@@ -1,5 +1,6 @@
 """The command line: one file for each command; this one joins them and turns errors into sentences."""
 
+import contextlib
 import io
 import logging
 import os
@@ -8,7 +9,8 @@ from collections.abc import Sequence
 
 import localspec
 from localspec.cli import commands
-from localspec.cli.printing import say
+from localspec.cli.last_defence import refused_by_system, reported
+from localspec.cli.printing import NotesOfLibraries, OutputFailed, say
 from localspec.cli.usage import Parser, WrongUsage
 from localspec.errors import LocalspecError
 
@@ -20,33 +22,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is 0, 1 after an error, 2 for wrong usage, 130 after Ctrl-C."""
     _prepare_output()
     try:
-        code = _outcome(arguments)
-        print(end="", flush=True)
+        code = _run(arguments)
+        say("", end="")  # what argparse printed goes out too
         return code
+    except KeyboardInterrupt:
+        return CANCELLED
     except BrokenPipeError:  # the reader went away (`| head`)
         _drop_output()
         return 1
-    except OSError as error:
-        if error.filename is not None:
-            raise
+    except OutputFailed as error:
         _drop_output()
-        tell(
-            LocalspecError(
-                f"the output cannot be written: {error.strerror or error}",
-                hint="make room, or send it elsewhere",
-            )
-        )
+        tell(error)
         return 1
-
-
-def _outcome(arguments: Sequence[str] | None) -> int:
-    try:
-        return _run(arguments)
     except LocalspecError as error:
         tell(error)
         return WRONG_USAGE if isinstance(error, WrongUsage) else 1
-    except KeyboardInterrupt:
-        return CANCELLED
+    except OSError as error:
+        tell(refused_by_system(error))
+        return 1
+    except Exception as error:  # noqa: BLE001  the last line of defence: a sentence and a file, never a traceback
+        tell(reported(error, sys.argv[1:] if arguments is None else arguments))
+        return 1
 
 
 def _run(arguments: Sequence[str] | None) -> int:
@@ -59,8 +55,8 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _prepare_output() -> None:
-    """No character that a terminal lacks ends a command; what the library logs reads like other notes."""
-    logging.basicConfig(format="note: %(message)s")
+    """No character that a terminal lacks ends a command; what libraries log reads like other notes."""
+    logging.basicConfig(handlers=[NotesOfLibraries()])
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
@@ -68,7 +64,8 @@ def _prepare_output() -> None:
 
 def _drop_output() -> None:
     """Let what is still buffered go nowhere, so that flushing at exit does not complain a second time."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # no stdout, or one of a Python program
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def parser() -> Parser:

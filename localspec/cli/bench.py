@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from localspec.cli.bench_progress import BenchProgress
 from localspec.cli.options import add_pair_argument, add_report_options
-from localspec.cli.printing import note
+from localspec.cli.printing import note, say
 from localspec.cli.run import CANCELLED, open_session
 from localspec.cli.usage import Subparsers
 from localspec.errors import BadSetting, ContextFull
@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
             perf_counter() - began,
             arguments.max_tokens,
         )
-        progress = BenchProgress(sys.stderr, len(prompts) * len(arguments.temperature), limits(arguments))
+        progress = BenchProgress(len(prompts) * len(arguments.temperature), limits(arguments))
         try:
             outcome = bench(
                 session,
@@ -117,15 +117,15 @@ def tell(arguments: argparse.Namespace, subject: "Subject", outcome: "Outcome", 
         except OSError as error:
             note(f"the record was not kept: {error}")
     if arguments.json:
-        print(json.dumps(recorded))
+        say(json.dumps(recorded))
         return
-    print(f"{subject.target} with {subject.draft}, loaded in {subject.load_seconds:.1f} s")
-    print(f"{machine.sentence()}\n")
-    print(report(summary, shutil.get_terminal_size().columns))
+    say(f"{subject.target} with {subject.draft}, loaded in {subject.load_seconds:.1f} s")
+    say(f"{machine.sentence()}\n")
+    say(report(summary, shutil.get_terminal_size().columns))
     if outcome.too_long:
-        print(f"No room in the context for: {', '.join(outcome.too_long)}.")
+        say(f"No room in the context for: {', '.join(outcome.too_long)}.")
     if outcome.stopped:
-        print("Stopped early: the intervals are as wide as that makes them.")
+        say("Stopped early: the intervals are as wide as that makes them.")
 
 
 def say_why_nothing(outcome: "Outcome", summary: "Summary") -> None:
@@ -136,7 +136,7 @@ def say_why_nothing(outcome: "Outcome", summary: "Summary") -> None:
         raise ContextFull(
             "no prompt fits into the context", hint="load the pair with a larger one: --context"
         )
-    print("Stopped before a prompt was finished with every depth.", file=sys.stderr)
+    say("Stopped before a prompt was finished with every depth.", to=sys.stderr)
 
 
 def charts(summary: "Summary") -> "tuple[Chart, ...]":

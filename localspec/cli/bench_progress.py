@@ -1,7 +1,9 @@
 """Where a bench stands: one line that is drawn over, or a line for each prompt without a terminal."""
 
-import shutil
-from typing import TYPE_CHECKING, TextIO
+import sys
+from typing import TYPE_CHECKING
+
+from localspec.cli.printing import DrawnLine, say
 
 if TYPE_CHECKING:
     from localspec.measure.bench import Limits, Step
@@ -12,29 +14,20 @@ _BAR = 16  # characters
 class BenchProgress:
     """Draws the steps of a bench on stderr."""
 
-    def __init__(self, stream: TextIO, blocks_in_round: int, limits: "Limits") -> None:
-        self._stream, self._limits = stream, limits
+    def __init__(self, blocks_in_round: int, limits: "Limits") -> None:
+        self._limits = limits
         self._blocks = blocks_in_round * (limits.rounds or 0)
-        self._drawn = False
+        self._line = DrawnLine(sys.stderr)
         self._blocks_said = -1
 
     def show(self, step: "Step") -> None:
         line = progress_text(step, share(step, self._blocks, self._limits.seconds))
-        if self._stream.isatty():
-            width = shutil.get_terminal_size().columns - 1
-            self._stream.write("\r\x1b[K" + line[:width])
-            self._stream.flush()
-            self._drawn = True
-        elif step.blocks_done > self._blocks_said:
+        if not self._line.draw(line) and step.blocks_done > self._blocks_said:
             self._blocks_said = step.blocks_done
-            print(line, file=self._stream, flush=True)
+            say(line, to=sys.stderr)
 
     def clear(self) -> None:
-        """Take the line away, so that something else can be written."""
-        if self._drawn:
-            self._stream.write("\r\x1b[K")
-            self._stream.flush()
-            self._drawn = False
+        self._line.clear()
 
 
 def share(step: "Step", blocks: int, seconds: float | None) -> float:

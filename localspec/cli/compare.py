@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from localspec.cli.options import add_pair_options, add_reply_options, reply_options
-from localspec.cli.printing import note, say
+from localspec.cli.printing import DrawnLine, note, say
 from localspec.cli.prompt import add_prompt_argument, prompt_of
 from localspec.cli.run import CANCELLED, as_json, cancel_on_interrupt, open_session
 from localspec.cli.usage import Subparsers, WrongUsage
@@ -54,10 +54,10 @@ def run(arguments: argparse.Namespace) -> int:
         progress.clear()
         texts = token_texts(comparison, session.text_of) if comparison else None
     if comparison is None:
-        print("Stopped before both sides had replied.", file=sys.stderr)
+        say("Stopped before both sides had replied.", to=sys.stderr)
         return CANCELLED
     if arguments.json:
-        print(json.dumps(record(comparison), ensure_ascii=False))
+        say(json.dumps(record(comparison), ensure_ascii=False))
     else:
         say(told(comparison, texts))
     if arguments.texts and not arguments.json:
@@ -71,7 +71,7 @@ class Progress:
     def __init__(self, runs: int) -> None:
         self._runs = runs
         self._tokens = 0
-        self._drawn = False
+        self._line = DrawnLine(sys.stderr)
 
     def show(self, step: "SideEvent") -> None:
         match step.event:
@@ -84,20 +84,11 @@ class Progress:
                 note(text)
             case _:
                 return
-        if sys.stderr.isatty():
-            side = "speculative" if step.speculative else "plain"
-            print(
-                f"\r\x1b[K{side}, run {step.run + 1} of {self._runs}: {self._tokens} tokens",
-                end="",
-                file=sys.stderr,
-            )
-            sys.stderr.flush()
-            self._drawn = True
+        side = "speculative" if step.speculative else "plain"
+        self._line.draw(f"{side}, run {step.run + 1} of {self._runs}: {self._tokens} tokens")
 
     def clear(self) -> None:
-        if self._drawn:
-            print("\r\x1b[K", end="", flush=True, file=sys.stderr)
-            self._drawn = False
+        self._line.clear()
 
 
 def told(comparison: "Comparison", texts: tuple[str, str] | None) -> str:

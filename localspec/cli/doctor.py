@@ -2,12 +2,12 @@
 
 import argparse
 import json
+import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from localspec.cli.options import add_rpc_option
-from localspec.cli.printing import say
-from localspec.cli.stage_line import StageLine
+from localspec.cli.printing import DrawnLine, say
 from localspec.cli.usage import Subparsers
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ def run(arguments: argparse.Namespace) -> int:
     from localspec.cli.gpu_builds import find_gpu, install_command, this_machine
     from localspec.health.check import check
 
-    with StageLine() as stage:
-        stage.show("trying llama.cpp")
+    with DrawnLine(sys.stderr) as stage:
+        stage.draw("trying llama.cpp")
         note = check().note  # raises before this process loads a build that would kill it
         from localspec import api
         from localspec.compose import connect, memory_of
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
         from localspec.settings import Settings
 
         if rpc := Settings.load(rpc=arguments.rpc).rpc:
-            connect(rpc, stage.show)
+            connect(rpc, stage.draw)
         backend, devices = api.backend(), api.devices()
         remember_devices(memory_of(devices))  # so that `pairs` and `info` know what fits here
         problems = {device.name: problem_of(device, stage) for device in devices}
@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     missing = gpu is not None and not backend.supports_gpu
     command = install_command(gpu, this_machine()) if gpu and missing else None
     if arguments.json:
-        print(
+        say(
             json.dumps(
                 {
                     "backend": asdict(backend),
@@ -64,23 +64,21 @@ def run(arguments: argparse.Namespace) -> int:
     if note:
         say(f"\n{note[0].upper()}{note[1:]}")
     if gpu and command:
-        print(
-            f"\n{gpu.vendor} GPU found ({gpu.name}), but this llama.cpp cannot use it. Install one that can:"
-        )
-        print(f"    {command}")
+        say(f"\n{gpu.vendor} GPU found ({gpu.name}), but this llama.cpp cannot use it. Install one that can:")
+        say(f"    {command}")
     elif not any(device.is_gpu for device in devices):
-        print("\nNo GPU was found: models run on the CPU.")
+        say("\nNo GPU was found: models run on the CPU.")
     return 0
 
 
-def problem_of(device: "Device", stage: StageLine) -> "LocalspecError | None":
+def problem_of(device: "Device", stage: DrawnLine) -> "LocalspecError | None":
     """Why a device cannot be used; None for one that decodes. The CPU has done so already."""
     from localspec.errors import LocalspecError
     from localspec.health.check import try_device
 
     if not device.is_gpu:
         return None
-    stage.show(f"trying {device.name}: where its programs are compiled this takes a minute")
+    stage.draw(f"trying {device.name}: where its programs are compiled this takes a minute")
     try:
         try_device(device.name)
     except LocalspecError as error:
@@ -92,8 +90,8 @@ def tell(
     backend: "BackendSummary", devices: "list[Device]", problems: "dict[str, LocalspecError | None]"
 ) -> None:
     kind = "GPU" if backend.supports_gpu else "CPU"
-    print(f"llama-cpp-python {backend.binding_version}, llama.cpp {backend.llama_version}, {kind} build")
-    print(f"features: {backend.system_info}")
+    say(f"llama-cpp-python {backend.binding_version}, llama.cpp {backend.llama_version}, {kind} build")
+    say(f"features: {backend.system_info}")
     for device in devices:
         problem = problems[device.name]
         say(f"{device.kind:<5} {device.name}: {device.description}, {gigabytes(device)}, ", end="")

@@ -2,6 +2,7 @@
 
 import argparse
 
+from localspec.cli.printing import say
 from localspec.cli.usage import Subparsers
 
 
@@ -17,8 +18,8 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from localspec.drafting import replies_dir
 
-    files = sorted(replies_dir().glob("*")) if replies_dir().is_dir() else []
+    files = [path for path in replies_dir().glob("*") if path.is_file()]
     for path in files:
         path.unlink(missing_ok=True)
-    print(f"Forgot the replies of {len(files)} model{'' if len(files) == 1 else 's'}.")
+    say(f"Forgot the replies of {len(files)} model{'' if len(files) == 1 else 's'}.")
     return 0

@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     found = inspect(target, draft, wishes)
     if arguments.json:
-        print(json.dumps(_as_json(known, found), indent=2))
+        say(json.dumps(_as_json(known, found), indent=2))
     else:
         say("\n".join(_as_text(known, found)))
     if found.problem is not None:

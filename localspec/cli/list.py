@@ -5,6 +5,7 @@ import json
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from localspec.cli.printing import say
 from localspec.cli.usage import Subparsers
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     }
     total = sum(path.stat().st_size for path in paths) + sum(left.bytes for left in unused)
     if arguments.json:
-        print(
+        say(
             json.dumps(
                 {
                     "pairs": [_pair_json(pair, file_bytes(pair), uses.get(pair.name)) for pair in here],
@@ -52,14 +53,14 @@ def run(arguments: argparse.Namespace) -> int:
             )
         )
         return 0
-    print(f"{'NAME':<26} {'SIZE':>8}  LAST USED")
+    say(f"{'NAME':<26} {'SIZE':>8}  LAST USED")
     for pair in here:
-        print(f"{pair.name:<26} {size_text(file_bytes(pair)):>8}  {_when(uses.get(pair.name))}")
+        say(f"{pair.name:<26} {size_text(file_bytes(pair)):>8}  {_when(uses.get(pair.name))}")
     if unused:
-        print("\nUNUSED, which `localspec prune` removes")
+        say("\nUNUSED, which `localspec prune` removes")
     for left in unused:
-        print(f"{left.path.name:<26} {size_text(left.bytes):>8}  {_why(left)}")
-    print(f"\n{'all of it':<26} {size_text(total):>8}")
+        say(f"{left.path.name:<26} {size_text(left.bytes):>8}  {_why(left)}")
+    say(f"\n{'all of it':<26} {size_text(total):>8}")
     return 0
 
 

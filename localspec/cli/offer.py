@@ -4,6 +4,8 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TextIO
 
+from localspec.cli.printing import say
+
 if TYPE_CHECKING:
     from localspec.models.resolve import PairNotOnDisk
 
@@ -23,7 +25,7 @@ def offer_download(
     """Ask whether to fetch a pair. False where there is nobody to ask."""
     if not (stream.isatty() and sys.stdin.isatty()):
         return False
-    print(question(missing), end=" ", file=stream, flush=True)
+    say(question(missing), end=" ", to=stream)
     try:
         return ask().strip().lower() in ("", "y", "yes")
     except EOFError:

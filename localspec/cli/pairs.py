@@ -5,6 +5,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
+from localspec.cli.printing import say
 from localspec.cli.usage import Subparsers
 from localspec.errors import BadSetting
 
@@ -52,12 +53,12 @@ def run(arguments: argparse.Namespace) -> int:
         needed = memory_needed(pair)
         rows.append(_Row(pair, file_bytes(pair), needed, fit(needed, devices), on_disk(pair)))
     if arguments.json:
-        print(json.dumps([row.as_json() for row in rows], indent=2))
+        say(json.dumps([row.as_json() for row in rows], indent=2))
         return 0
-    print(f"{'NAME':<26} {'SIZE':>8} {'MEMORY':>8}  {'FITS HERE':<13} {'HERE':<5} USE")
+    say(f"{'NAME':<26} {'SIZE':>8} {'MEMORY':>8}  {'FITS HERE':<13} {'HERE':<5} USE")
     for row in rows:
-        print(row.as_text())
-    print("\n" + _legend(any(device.is_gpu for device in devices)))
+        say(row.as_text())
+    say("\n" + _legend(any(device.is_gpu for device in devices)))
     return 0
 
 
@@ -89,10 +90,10 @@ def run_add(arguments: argparse.Namespace) -> int:
         path = add_pair(pair)
     except OSError as error:
         raise of_system(error, arguments.name) from error
-    print(f"{pair.name} is in {path}", file=sys.stderr)
+    say(f"{pair.name} is in {path}", to=sys.stderr)
     if pair.name in known:
-        print(f"It replaces {'your earlier' if pair.name in users else 'the built-in'} pair {pair.name}.")
-    print(f"localspec run --pair {pair.name}" if on_disk(pair) else f"localspec pull {pair.name}")
+        say(f"It replaces {'your earlier' if pair.name in users else 'the built-in'} pair {pair.name}.")
+    say(f"localspec run --pair {pair.name}" if on_disk(pair) else f"localspec pull {pair.name}")
     return 0
 
 

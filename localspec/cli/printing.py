@@ -1,18 +1,90 @@
-"""Print for a person: on a terminal nothing that was printed steers it, a file or a pipe gets every character."""
+"""The one place that prints: what a model, a file or a server said never steers the terminal.
 
+A file or a pipe behind stdout gets every character of a reply; stderr is made safe wherever it leads, because
+what lands in a log is read on a terminal later.
+"""
+
+import logging
+import shutil
 import sys
+from contextlib import AbstractContextManager
+from types import TracebackType
 from typing import TextIO
 
-from localspec.terminal_text import for_terminal
+from localspec.errors import LocalspecError
+from localspec.terminal_text import for_terminal, line_for_terminal
+
+_TO_THE_START = "\r\x1b[K"  # of an emptied line
+_DIM, _NORMAL = "\x1b[2m", "\x1b[0m"
+
+
+class OutputFailed(LocalspecError):
+    """What was to be printed could not be written."""
 
 
 def say(text: str, *, end: str = "\n", to: TextIO | None = None) -> None:
-    """Print a text that may hold what a model or a file brought; to stdout where nothing else is named."""
+    """Print a text, to stdout where nothing else is named. Raises OutputFailed, BrokenPipeError."""
     stream = sys.stdout if to is None else to
-    shown = for_terminal(text) if stream is not None and stream.isatty() else text
-    print(shown, end=end, file=stream, flush=True)
+    whole = stream is sys.stdout and not on_terminal(stream)
+    _write((text if whole else for_terminal(text)) + end, stream)
 
 
 def note(text: str) -> None:
     """One sentence on stderr that is neither the result nor an error."""
     say(f"note: {text}", to=sys.stderr)
+
+
+def say_dimmed(text: str) -> None:
+    """Reasoning, on a terminal's stderr only."""
+    if on_terminal(sys.stderr):
+        _write(f"{_DIM}{for_terminal(text)}{_NORMAL}", sys.stderr)
+
+
+class DrawnLine(AbstractContextManager["DrawnLine"]):
+    """One line on a terminal that each drawing replaces; nothing where there is no terminal. Leaving it clears it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._drawn = False
+
+    def draw(self, text: str) -> bool:
+        """False where there is no terminal to draw on."""
+        if not on_terminal(self._stream):
+            return False
+        width = shutil.get_terminal_size().columns - 1
+        _write(_TO_THE_START + line_for_terminal(text)[:width], self._stream)
+        self._drawn = True
+        return True
+
+    def clear(self) -> None:
+        """Take the line away, so that something else can be written."""
+        if self._drawn:
+            _write(_TO_THE_START, self._stream)
+            self._drawn = False
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.clear()
+
+
+class NotesOfLibraries(logging.Handler):
+    """What llama.cpp and others log reads like any other note."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        note(record.getMessage())
+
+
+def on_terminal(stream: TextIO | None) -> bool:
+    return stream is not None and stream.isatty()
+
+
+def _write(text: str, stream: TextIO | None) -> None:
+    try:
+        print(text, end="", file=stream, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputFailed(
+            f"the output cannot be written: {error.strerror or error}", hint="make room, or send it elsewhere"
+        ) from error

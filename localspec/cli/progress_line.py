@@ -1,8 +1,8 @@
 """A pull on the terminal: one line that is drawn over, or plain lines where there is no terminal."""
 
-import shutil
-from typing import TextIO
+import sys
 
+from localspec.cli.printing import DrawnLine, say
 from localspec.models.planning import outlook
 from localspec.models.progress import FileReady, Note, Progress, Proved, PullEvent, Stage
 from localspec.models.units import duration_text, size_text
@@ -12,11 +12,11 @@ _STEP = 10  # percent between two lines without a terminal
 
 
 class ProgressLine:
-    """Draws the events of a pull."""
+    """Draws the events of a pull on stderr."""
 
-    def __init__(self, stream: TextIO, name: str) -> None:
-        self._stream, self._name = stream, name
-        self._drawn = False
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._line = DrawnLine(sys.stderr)
         self._last_step = -1
 
     def show(self, event: PullEvent) -> None:
@@ -34,27 +34,17 @@ class ProgressLine:
                 self._say(text)
 
     def clear(self) -> None:
-        """Take the line away, so that something else can be written."""
-        if self._drawn:
-            self._stream.write("\r\x1b[K")
-            self._stream.flush()
-            self._drawn = False
+        self._line.clear()
 
     def _draw(self, event: Progress) -> None:
-        if self._stream.isatty():
-            width = shutil.get_terminal_size().columns - 1
-            self._stream.write("\r\x1b[K" + progress_text(event)[:width])
-            self._stream.flush()
-            self._drawn = True
-            return
         step = event.done * 100 // max(event.total, 1) // _STEP
-        if step > self._last_step:
+        if not self._line.draw(progress_text(event)) and step > self._last_step:
             self._last_step = step
             self._say(progress_text(event))
 
-    def _say(self, line: str) -> None:
+    def _say(self, text: str) -> None:
         self.clear()
-        print(line, file=self._stream, flush=True)
+        say(text, to=sys.stderr)
 
 
 def progress_text(event: Progress) -> str:

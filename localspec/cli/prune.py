@@ -3,6 +3,7 @@
 import argparse
 import json
 
+from localspec.cli.printing import say
 from localspec.cli.rm import as_json, tell
 from localspec.cli.usage import Subparsers
 
@@ -23,9 +24,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     removal = prune()
     if arguments.json:
-        print(json.dumps(as_json(removal)))
+        say(json.dumps(as_json(removal)))
         return 0
     tell(removal)
     if not removal.removed:
-        print("nothing to remove: every file here belongs to a pair")
+        say("nothing to remove: every file here belongs to a pair")
     return 0

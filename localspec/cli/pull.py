@@ -4,6 +4,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
+from localspec.cli.printing import say
 from localspec.cli.usage import Subparsers
 
 if TYPE_CHECKING:
@@ -38,16 +39,16 @@ def fetch(pair: "Pair") -> None:
     from localspec.cli.progress_line import ProgressLine
     from localspec.models.download import pull
 
-    display = ProgressLine(sys.stderr, name=pair.name)
+    display = ProgressLine(pair.name)
     try:
         pull(pair, progress=display.show)
     except KeyboardInterrupt:
         display.clear()
-        print(f"Stopped. Go on with: localspec pull {pair.name}", file=sys.stderr)
+        say(f"Stopped. Go on with: localspec pull {pair.name}", to=sys.stderr)
         raise
     finally:
         display.clear()
-    print(f"{pair.name} is ready: localspec run --pair {pair.name} PROMPT", file=sys.stderr)
+    say(f"{pair.name} is ready: localspec run --pair {pair.name} PROMPT", to=sys.stderr)
 
 
 def dry_run(pair: "Pair") -> None:
@@ -66,5 +67,5 @@ def dry_run(pair: "Pair") -> None:
             state = f"{size_text(file.partial)} are here already"
         else:
             state = "to fetch"
-        print(f"{file.name:<48} {size_text(file.bytes):>8}  {state}")
-    print(f"{size_text(sum(file.to_fetch for file in files))} would be fetched.")
+        say(f"{file.name:<48} {size_text(file.bytes):>8}  {state}")
+    say(f"{size_text(sum(file.to_fetch for file in files))} would be fetched.")

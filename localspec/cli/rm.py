@@ -4,6 +4,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
+from localspec.cli.printing import say
 from localspec.cli.usage import Subparsers
 from localspec.errors import BadSetting
 
@@ -41,13 +42,13 @@ def run(arguments: argparse.Namespace) -> int:
     except OSError as error:
         raise of_system(error, pair.name) from error
     if arguments.json:
-        print(json.dumps(as_json(removal) | {"taken_out_of": str(left) if left else None}))
+        say(json.dumps(as_json(removal) | {"taken_out_of": str(left) if left else None}))
         return 0
     tell(removal)
     if left:
-        print(f"{pair.name} is no longer in {left}")
+        say(f"{pair.name} is no longer in {left}")
     elif not removal.removed and not removal.kept:
-        print(f"nothing of {pair.name} is on this machine")
+        say(f"nothing of {pair.name} is on this machine")
     return 0
 
 
@@ -56,11 +57,11 @@ def tell(removal: "Removal") -> None:
     from localspec.models.units import size_text
 
     for path in removal.removed:
-        print(f"removed {path}")
+        say(f"removed {path}")
     for file, reason in removal.kept:
-        print(f"kept {file}: {reason}")
+        say(f"kept {file}: {reason}")
     if removal.removed:
-        print(f"{size_text(removal.freed)} freed")
+        say(f"{size_text(removal.freed)} freed")
 
 
 def as_json(removal: "Removal") -> dict[str, object]:

@@ -10,13 +10,11 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from localspec.cli.options import add_pair_options, add_reply_options, load_options, reply_options
-from localspec.cli.printing import note, say
+from localspec.cli.printing import DrawnLine, note, say, say_dimmed
 from localspec.cli.prompt import add_prompt_argument, prompt_of
 from localspec.cli.report import report, summary
-from localspec.cli.stage_line import StageLine
 from localspec.cli.usage import Subparsers, WrongUsage
 from localspec.events import Event, Finished, FinishReason, Kind, Notice, Piece, Reply
-from localspec.terminal_text import for_terminal
 
 if TYPE_CHECKING:
     from localspec.api import Session
@@ -50,9 +48,9 @@ def run(arguments: argparse.Namespace) -> int:
         stream = session.stream_complete if arguments.raw else session.stream
         reply = show(stream(prompt, **options), quiet=arguments.json)
     if arguments.json:
-        print(json.dumps(as_json(reply), ensure_ascii=False))
+        say(json.dumps(as_json(reply), ensure_ascii=False))
     if arguments.stats or not arguments.json:
-        print(report(reply) if arguments.stats else summary(reply), file=sys.stderr)
+        say(report(reply) if arguments.stats else summary(reply), to=sys.stderr)
     return CANCELLED if reply.finish_reason is FinishReason.CANCELLED else 0
 
 
@@ -81,12 +79,12 @@ def open_session(arguments: argparse.Namespace, *, measures: bool = False) -> "S
     from localspec.models.resolve import PairNotOnDisk
 
     options = load_options(arguments) | ({"remember_replies": False} if measures else {})
-    with StageLine() as stage:
+    with DrawnLine(sys.stderr) as stage:
         try:
-            return api.load(**options, on_stage=stage.show)
+            return api.load(**options, on_stage=stage.draw)
         except PairNotOnDisk as missing:
             fetch_if_wanted(missing, pull=arguments.pull)
-            return api.load(**options, on_stage=stage.show)
+            return api.load(**options, on_stage=stage.draw)
 
 
 def show(events: Iterator[Event], *, quiet: bool) -> Reply:
@@ -97,15 +95,15 @@ def show(events: Iterator[Event], *, quiet: bool) -> Reply:
             case Piece(text=text, kind=Kind.ANSWER) if not quiet:
                 say(text, end="")
                 written = text
-            case Piece(text=text, kind=Kind.REASONING) if not quiet and sys.stderr.isatty():
-                print(f"\x1b[2m{for_terminal(text)}\x1b[0m", end="", flush=True, file=sys.stderr)
+            case Piece(text=text, kind=Kind.REASONING) if not quiet:
+                say_dimmed(text)
             case Notice(text=text) if written == "\n":
                 note(text)
             case Notice(text=text):
                 late.append(text)  # not into the middle of the text
             case Finished(reply=reply):
                 if not quiet and not written.endswith("\n"):
-                    print(flush=True)
+                    say("")
                 for text in late:
                     note(text)
                 return reply

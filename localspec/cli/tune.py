@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from localspec.cli.bench import duration, files_of, stop_on_interrupt, write_drawing
 from localspec.cli.options import add_pair_argument, add_report_options
+from localspec.cli.printing import DrawnLine, say
 from localspec.cli.run import CANCELLED, open_session
 from localspec.cli.usage import Subparsers
 
@@ -38,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     files_of(arguments)
     with open_session(arguments, measures=True) as session, stop_on_interrupt(session) as stopped:
         engine = session.engine
-        progress = RoundLine()
+        line = DrawnLine(sys.stderr)
         try:
             curve = tune(
                 engine.target,
@@ -46,11 +47,11 @@ def run(arguments: argparse.Namespace) -> int:
                 token=1,
                 seconds=arguments.seconds,
                 steps_back=engine.can_roll_back,
-                on_round=progress.show,
+                on_round=lambda done, most: line.draw(f"measuring: round {done + 1} of at most {most}"),
                 stopped=stopped.is_set,
             )
         finally:
-            progress.clear()
+            line.clear()
         if curve and not stopped.is_set():
             store(engine, curve)
     if curve:
@@ -63,20 +64,6 @@ def tell(arguments: argparse.Namespace, curve: "Curve") -> None:
 
     write_drawing(arguments, (chart(curve),))
     if arguments.json:
-        print(json.dumps(as_json(curve)))
+        say(json.dumps(as_json(curve)))
     else:
-        print(report(curve, shutil.get_terminal_size().columns))
-
-
-class RoundLine:
-    """One line on stderr where that is a terminal."""
-
-    def show(self, done: int, most: int) -> None:
-        if sys.stderr.isatty():
-            print(
-                f"\r\x1b[Kmeasuring: round {done + 1} of at most {most}", end="", file=sys.stderr, flush=True
-            )
-
-    def clear(self) -> None:
-        if sys.stderr.isatty():
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+        say(report(curve, shutil.get_terminal_size().columns))

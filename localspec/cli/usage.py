@@ -3,6 +3,7 @@
 import argparse
 from typing import NoReturn, TypeAlias
 
+from localspec.cli.printing import say
 from localspec.errors import BadSetting
 
 
@@ -15,6 +16,10 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise WrongUsage(message, hint=f"`{self.prog} --help` shows what can be given")
+
+    def _print_message(self, message: str, file: object = None) -> None:
+        """Help and version, through the filter like everything else."""
+        say(message, end="")
 
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[Parser]"

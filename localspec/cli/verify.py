@@ -2,12 +2,12 @@
 
 import argparse
 import json
-import shutil
 import sys
 from typing import TYPE_CHECKING
 
 from localspec.cli.bench import stop_on_interrupt
 from localspec.cli.options import add_pair_argument
+from localspec.cli.printing import DrawnLine, say
 from localspec.cli.run import CANCELLED, open_session
 from localspec.cli.usage import Subparsers
 from localspec.errors import BadSetting
@@ -67,9 +67,9 @@ def run(arguments: argparse.Namespace) -> int:
             progress.clear()
         pair = f"{session.target_name} with {session.draft_name}"
     if arguments.json:
-        print(json.dumps({"pair": session.name, **as_json(found)}))
+        say(json.dumps({"pair": session.name, **as_json(found)}))
     else:
-        print(f"{pair}; {this_machine(arguments.threads).sentence()}\n\n{report(found)}")
+        say(f"{pair}; {this_machine(arguments.threads).sentence()}\n\n{report(found)}")
     if problems(found):
         return DIFFERENT
     return CANCELLED if found.stopped else 0
@@ -80,19 +80,13 @@ class Progress:
 
     def __init__(self) -> None:
         self._said = ""
-        self._drawn = False
+        self._line = DrawnLine(sys.stderr)
 
     def show(self, step: "Step") -> None:
         line = f"{step.seconds:4.0f} s  {step.phase} {step.done:4.0%}  {step.detail}"
-        if sys.stderr.isatty():
-            width = shutil.get_terminal_size().columns - 1
-            print(f"\r\x1b[K{line[:width]}", end="", flush=True, file=sys.stderr)
-            self._drawn = True
-        elif step.phase != self._said:
+        if not self._line.draw(line) and step.phase != self._said:
             self._said = step.phase
-            print(f"{step.seconds:4.0f} s  {step.phase}", flush=True, file=sys.stderr)
+            say(f"{step.seconds:4.0f} s  {step.phase}", to=sys.stderr)
 
     def clear(self) -> None:
-        if self._drawn:
-            print("\r\x1b[K", end="", flush=True, file=sys.stderr)
-            self._drawn = False
+        self._line.clear()

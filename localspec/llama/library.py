@@ -13,6 +13,7 @@ from localspec.errors import BackendFailure
 from localspec.health.check import health
 from localspec.llama import watch
 from localspec.llama.log import LogRouter
+from localspec.terminal_text import for_terminal
 
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # ggml's crash handler would attach gdb and print pages
 health()  # a build that dies while it is loaded would take this process with it
@@ -75,7 +76,7 @@ def _on_log(level: int, text: bytes, _data: object) -> None:
 @ctypes.CFUNCTYPE(None, ctypes.c_char_p)  # type: ignore[untyped-decorator]
 def _on_abort(message: bytes) -> NoReturn:
     """llama.cpp calls abort() when this returns and no exception can cross it, so the process ends here."""
-    reason = message.decode("utf-8", "replace").strip()
+    reason = for_terminal(message.decode("utf-8", "replace").strip())
     if "Remote RPC server" in reason:
         watch.end_lost(f"{watch.awaited_places() or 'an RPC server'} is gone: the connection broke")
     hint = "a bug or a driver problem; try fewer GPU layers, another KV cache type or a shorter context"

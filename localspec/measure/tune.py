@@ -52,7 +52,7 @@ def tune(
     *,
     seconds: float,
     steps_back: bool = True,
-    on_round: Callable[[int, int], None] = lambda done, most: None,
+    on_round: Callable[[int, int], object] = lambda done, most: None,
     stopped: Callable[[], bool] = lambda: False,
     clock: Callable[[], float] = perf_counter,
 ) -> Curve | None:

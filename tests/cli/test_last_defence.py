@@ -1,0 +1,81 @@
+"""Whatever goes wrong, a person reads a sentence: what no command foresaw leaves a report, and never a traceback."""
+
+import sys
+
+import pytest
+
+from localspec import settings
+from localspec.cli import main
+from localspec.drafting import replies_dir
+from localspec.models import registry
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def broken(monkeypatch):
+    def fail():
+        raise ZeroDivisionError("by\nnothing \x1b[2J")
+
+    monkeypatch.setattr(registry, "all_pairs", fail)
+
+
+def test_a_mistake_of_ours_is_a_sentence_and_a_report(broken, capsys):
+    assert main(["pairs", "--json"]) == 1
+    told = capsys.readouterr().err
+    error, hint = told.splitlines()
+    assert error == "error: localspec made a mistake: ZeroDivisionError: by nothing \ufffd[2J"
+    (report,) = (settings.data_dir() / "reports").iterdir()
+    assert str(report) in hint
+    text = report.read_text("utf-8")
+    assert "localspec pairs --json" in text
+    assert "Traceback" in text
+    assert "llama-cpp-python" in text
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX modes")
+def test_a_report_is_its_owners_only(broken):
+    main(["pairs"])
+    (report,) = (settings.data_dir() / "reports").iterdir()
+    assert report.stat().st_mode & 0o77 == 0
+
+
+def test_a_report_goes_elsewhere_where_the_home_cannot_be_written(
+    broken, home, tmp_path, monkeypatch, capsys
+):
+    home.touch()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert main(["pairs"]) == 1
+    (report,) = tmp_path.glob("localspec-*.txt")
+    assert str(report) in capsys.readouterr().err
+
+
+def test_without_any_place_for_a_report_there_is_the_sentence_alone(
+    broken, home, tmp_path, monkeypatch, capsys
+):
+    home.touch()
+    monkeypatch.setattr("tempfile.tempdir", str(home))
+    assert main(["pairs"]) == 1
+    assert "no report could be written" in capsys.readouterr().err
+
+
+def test_what_the_system_refuses_is_named_and_no_mistake_of_ours(home, capsys, monkeypatch):
+    def refuse():
+        raise PermissionError(13, "Permission denied", "/somewhere/x")
+
+    monkeypatch.setattr(registry, "all_pairs", refuse)
+    assert main(["pairs"]) == 1
+    assert capsys.readouterr().err.startswith("error: /somewhere/x cannot be used: Permission denied\nhint: ")
+    assert not home.exists()
+
+
+def test_forget_leaves_what_is_no_file_of_its_own(capsys):
+    (replies_dir() / "folder").mkdir(parents=True)
+    (replies_dir() / "model").touch()
+    assert main(["forget"]) == 0
+    assert "the replies of 1 model." in capsys.readouterr().out
+    assert [path.name for path in replies_dir().iterdir()] == ["folder"]
