@@ -101,6 +101,12 @@ def _from_file(path: Path) -> dict[str, object]:
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
     found: dict[str, object] = {}
+    known = {_PREFIX + name.upper() for name in _TYPES}
+    for variable in sorted(environment.keys() - known):
+        # Others may have variables of that beginning: only what looks mistyped is one.
+        near = difflib.get_close_matches(variable, known, n=1, cutoff=0.92)
+        if variable.startswith(_PREFIX) and near:
+            raise BadSetting(f"there is no variable {variable}", hint=f"did you mean {near[0]}?")
     for name, kind in _TYPES.items():
         text = environment.get(_PREFIX + name.upper())
         if text is None:

@@ -89,7 +89,7 @@ def install_command(gpu: Gpu, machine: Machine) -> str:
     """The exact command that replaces the installed llama-cpp-python by a build for this GPU."""
     index = wheel_index(gpu, machine)
     if index and machine.python in WHEEL_PYTHONS:
-        source = f"--only-binary llama-cpp-python --extra-index-url {WHEELS}/{index}"
+        source = f"--only-binary llama-cpp-python --index-url {WHEELS}/{index}"
         return f'pip install --force-reinstall --no-deps {source} "{LLAMA_CPP_PYTHON}"'
     flag = {
         Vendor.NVIDIA: "GGML_CUDA",

@@ -83,7 +83,7 @@ def header_at(path: Path) -> Header:
     """The header of a file, read once while the file does not change. Raises BadModelFile."""
     try:
         now = path.stat()
-    except OSError:
+    except (OSError, ValueError):
         return header_of_file(path)  # which says what is wrong
     return _header(path, now.st_size, now.st_mtime_ns)
 

@@ -108,9 +108,10 @@ def header_of_file(path: Path) -> Header:
                 return file.read(length)
 
             return read_header(read, size, label=str(path), chunk=1 << 18)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a name with NUL
+        why = (isinstance(error, OSError) and error.strerror) or error
         raise BadModelFile(
-            f"{path} cannot be read: {error.strerror or error}", hint="check the path and its permissions"
+            f"{path} cannot be read: {why}", hint="check the path and its permissions"
         ) from error
 
 

@@ -66,10 +66,10 @@ def look(repo: str, file: str, revision: str = "main", patience: Patience | None
     """One HEAD request. Raises DownloadFailed, or UnknownPair when there is no such repository or file."""
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
 
-    url = hf_hub_url(repo, file, revision=revision, endpoint=_endpoint())
-    name = f"{repo}:{file}"
-
     def ask() -> RemoteFile:
+        _check_token()
+        _session()
+        url = hf_hub_url(repo, file, revision=revision, endpoint=_endpoint())
         found = get_hf_file_metadata(url, timeout=_METADATA_SECONDS, endpoint=_endpoint())
         if not found.commit_hash or found.size is None:
             raise DownloadFailed(
@@ -87,7 +87,7 @@ def look(repo: str, file: str, revision: str = "main", patience: Patience | None
             with_token=_origin(found.location) == _origin(url),
         )
 
-    return _patiently(ask, name, patience or Patience())
+    return _patiently(ask, f"{repo}:{file}", patience or Patience())
 
 
 @contextlib.contextmanager
@@ -97,14 +97,13 @@ def stream(remote: RemoteFile, start: int, end: int | None = None) -> Iterator[t
     Entering gives where they really start: 0 from a server that ignores ranges. Raises what httpx2 raises.
     """
     import httpx2
-    from huggingface_hub import get_session
     from huggingface_hub.utils import hf_raise_for_status  # type: ignore[attr-defined]
 
     timeout = httpx2.Timeout(_SILENCE_SECONDS, connect=_METADATA_SECONDS)
     headers = _headers(remote.with_token) | {"Accept-Encoding": "identity"}
     if start or end is not None:
         headers["Range"] = f"bytes={start}-{'' if end is None else end - 1}"
-    with get_session().stream("GET", remote.url, headers=headers, timeout=timeout) as response:
+    with _session().stream("GET", remote.url, headers=headers, timeout=timeout) as response:
         hf_raise_for_status(response)
         yield _first_byte(response, remote, start), response.iter_raw()
 
@@ -172,10 +171,49 @@ def _headers(with_token: bool) -> dict[str, str]:
     return build_hf_headers(token=None if with_token else False, library_name="localspec")
 
 
+def _session() -> "httpx2.Client":
+    """huggingface_hub's own; making it reads the proxy variables and the certificates."""
+    from httpx2 import InvalidURL
+    from huggingface_hub import get_session
+
+    try:
+        return get_session()
+    except OSError as error:
+        raise DownloadFailed(
+            f"the certificates cannot be read: {error.strerror or error}",
+            hint="check SSL_CERT_FILE and SSL_CERT_DIR",
+        ) from error
+    except (ImportError, ValueError, InvalidURL) as error:
+        raise DownloadFailed(
+            f"the proxy settings cannot be used: {error}",
+            hint="check ALL_PROXY, HTTPS_PROXY, HTTP_PROXY and NO_PROXY",
+        ) from error
+
+
+def _check_token() -> None:
+    """A header that cannot be sent would be quoted in an error, and the token with it."""
+    from huggingface_hub import get_token
+
+    try:
+        right = re.fullmatch(r"[!-~]*", get_token() or "")
+    except ValueError:  # the file that holds it is no text
+        right = None
+    if not right:
+        raise DownloadFailed(
+            "the token for the Hub holds characters that no token has",
+            hint="correct HF_TOKEN, or log in anew: `hf auth login`",
+        )
+
+
 def _endpoint() -> str:
     from huggingface_hub import constants
 
-    return (os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")
+    endpoint = (os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")
+    if not endpoint.startswith(("http://", "https://")):
+        raise DownloadFailed(
+            f"HF_ENDPOINT={endpoint} is not the address of a server", hint="begin it with https://"
+        )
+    return endpoint
 
 
 def _origin(url: str) -> tuple[str, str, int | None]:

@@ -73,7 +73,11 @@ def translated(error: Exception, name: str) -> LocalspecError:
     if status is not None:
         return _of_status(status, name, token, wait_asked_for(error))
     if isinstance(error, OSError):
-        return of_system(error, name)
+        where = f" ({error.filename})" if error.filename else ""
+        return DownloadFailed(
+            f"{name} cannot be fetched: {error.strerror or error}{where}",
+            hint="check the network and the variables that name files for it",
+        )
     return _of_connection(error if isinstance(error, httpx2.HTTPError) else None, error, name)
 
 

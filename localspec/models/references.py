@@ -1,8 +1,10 @@
 """How a user names one file: org/repo:file.gguf on the Hub, or a path on this machine."""
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote
 
 from localspec.errors import BadModelFile, BadSetting, DownloadFailed
 from localspec.files import expanded
@@ -13,6 +15,9 @@ from localspec.models.hub import RemoteFile
 from localspec.models.registry import HubFile, LocalFile, ModelFile, stays_inside
 
 _ON_THE_HUB = re.compile(r"([\w.-]+/[\w.-]+):(.+\.gguf)", re.IGNORECASE)
+_ADDRESS = re.compile(
+    r"(?:https?://)?(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+)(?:/(?:resolve|blob)/main/(.+?))?/?(?:[?#].*)?"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +39,15 @@ def open_reference(text: str) -> OpenedFile:
 
     Raises DownloadFailed, UnknownPair, BadModelFile, BadSetting.
     """
-    found = _ON_THE_HUB.fullmatch(text)
-    if found is None:
-        path = expanded(text).absolute()
+    found = _ON_THE_HUB.fullmatch(text) or _ADDRESS.fullmatch(text)
+    path = expanded(text).absolute()
+    if found is None or os.path.exists(path):
         header = header_at(path)
         return OpenedFile(LocalFile(path, header.file_bytes), header, path)
-    if not stays_inside(found[2]):
-        raise BadSetting(f"{text} is not a file of a repository", hint="write ORG/REPO:FILE.gguf")
-    remote = hub.look(found[1], found[2])
+    repo, file = found[1], unquote(found[2] or "")
+    if not stays_inside(file):
+        raise BadSetting(f"{text} does not name a file of a repository", hint="write ORG/REPO:FILE.gguf")
+    remote = hub.look(repo, file)
     return OpenedFile(_pinned(remote), remote_header(remote), None)
 
 

@@ -14,6 +14,7 @@ from localspec.files import expanded
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _NAME = re.compile(r"[a-z0-9][a-z0-9._+-]*")
+_DEVICES = {"CON", "PRN", "AUX", "NUL", *(f"{port}{n}" for port in ("COM", "LPT") for n in range(10))}
 DEMO = "demo"
 
 
@@ -141,8 +142,14 @@ def valid_name(name: str) -> bool:
 
 
 def stays_inside(file: str) -> bool:
-    """Whether a path, put below a folder, stays there on every system: Windows also parts it at \\ and after :."""
-    return not {"", ".", ".."} & set(file.split("/")) and not set("\\:\0") & set(file)
+    """Whether a path, put below a folder, is a file there on every system.
+
+    Windows also parts it at \\ and after :, drops dots and blanks at the end of a part, and has devices everywhere.
+    """
+    parts = file.split("/")
+    devices = any(part.split(".")[0].rstrip().upper() in _DEVICES for part in parts)
+    dropped = any(part != part.rstrip(". ") or not part for part in parts)
+    return not devices and not dropped and not set("\\:\0") & set(file)
 
 
 def _read(path: Path, *, relative_to: Path) -> tuple[Pair, ...]:

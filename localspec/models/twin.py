@@ -23,14 +23,12 @@ def write_twin(header: Header, path: Path) -> Path:
     data += b"".join(_string(key) + _entry(entry) for key, entry in entries.items())
     data += b"".join(_tensor(tensor) for tensor in header.tensors)
     start = (len(data) + header.alignment - 1) // header.alignment * header.alignment
-    last = header.tensors[-1]
+    end = max((tensor.offset + tensor.bytes for tensor in header.tensors), default=0)
     with path.open("wb") as file:
         file.write(data)
         if sys.platform == "win32":
             subprocess.run(["fsutil", "sparse", "setflag", str(path)], check=False, capture_output=True)
-        file.truncate(
-            start + (last.offset + last.bytes + header.alignment - 1) // header.alignment * header.alignment
-        )
+        file.truncate(start + (end + header.alignment - 1) // header.alignment * header.alignment)
     return path
 
 

@@ -44,6 +44,9 @@ def test_the_command_installs_a_build_for_this_gpu(gpu, machine, expected):
     command = install_command(gpu, machine)
     assert expected in command
     assert "--force-reinstall --no-deps" in command, "a build of the same version must be replaced"
+    assert "--extra-index-url" not in command, (
+        "of two indexes the higher version would win, whoever put it there"
+    )
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the stand-in tools are shell scripts")

@@ -8,9 +8,11 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from huggingface_hub import close_session
 
 from localspec.cli import main
 from localspec.cli.offer import fetch_if_wanted, offer_download, question
@@ -340,3 +342,81 @@ def test_a_proxy_is_used(known, hub):
     process = command("pull", "tiny", HF_ENDPOINT="http://hub.example", HTTP_PROXY=hub.endpoint, NO_PROXY="")
     process.communicate(timeout=60)
     assert any(request.path.startswith("http://hub.example/") for request in hub.requests)
+
+
+@pytest.fixture
+def network(monkeypatch):
+    """Sets variables that are read when a session begins, so that one begins."""
+
+    def set_variables(**variables):
+        close_session()
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+
+    yield set_variables
+    close_session()
+
+
+@pytest.mark.parametrize(
+    ("variables", "says"),
+    [
+        ({"ALL_PROXY": "socks5://127.0.0.1:9"}, "(cannot be reached|socksio)"),
+        ({"ALL_PROXY": "socks4://127.0.0.1:9"}, "the proxy settings cannot be used"),
+        ({"HTTP_PROXY": "http://proxy:port"}, "the proxy settings cannot be used"),
+        ({"SSL_CERT_FILE": "/nowhere/cert.pem"}, "the certificates cannot be read"),
+        ({"HF_TOKEN": "hf_ünsafe"}, "holds characters that no token has"),
+        ({"HF_TOKEN": "hf_a b"}, "holds characters that no token has"),
+        ({"HF_ENDPOINT": "127.0.0.1:9"}, "HF_ENDPOINT=127.0.0.1:9 is not the address of a server"),
+    ],
+)
+def test_a_network_that_is_set_up_wrongly_is_one_sentence_about_that(known, network, capsys, variables, says):
+    network(**variables)
+    assert main(["info", "org/target:target.gguf"]) == 1
+    error, hint = capsys.readouterr().err.splitlines()
+    assert re.search(says, error)
+    assert hint.startswith("hint: ")
+    assert "hf_" not in error
+
+
+def test_a_token_file_that_is_none_is_not_taken_for_the_disk(known):
+    process = command("info", "org/target:target.gguf", HF_TOKEN_PATH="/")
+    _, told = process.communicate(timeout=60)
+    assert told.startswith("error: org/target:target.gguf cannot be fetched: Is a directory")
+
+
+@pytest.mark.parametrize("repo", ["a--b/c", "a..b/c", "a/b.git"])
+def test_a_name_that_no_repository_has_is_one_sentence(hub, capsys, repo):
+    assert main(["info", f"{repo}:x.gguf"]) == 1
+    assert f"error: {repo} is not the name of a repository\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("begins", ["https://huggingface.co/", "hf.co/"])
+def test_an_address_is_as_good_as_a_name(served, capsys, begins):
+    assert main(["info", f"{begins}org/target/resolve/main/target.gguf?download=true"]) == 0
+    assert "512 tokens" not in capsys.readouterr().err
+    assert main(["info", f"{begins}org/target"]) == 1
+    assert "hint: write ORG/REPO:FILE.gguf" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no file has a colon in its name there")
+def test_a_file_on_this_machine_goes_before_one_on_the_hub(tiny_gguf, tmp_path, monkeypatch, capsys):
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "llama:8b.gguf").write_bytes(tiny_gguf().read_bytes())
+    monkeypatch.chdir(tmp_path)
+    assert main(["info", "models/llama:8b.gguf"]) == 0
+
+
+def test_info_on_a_file_without_tensors_is_a_sentence(tiny_gguf, tmp_path, capsys):
+    """As llama.cpp's repository has them, for tests of its tokenizers."""
+    path = tmp_path / "ggml-vocab.gguf"
+    path.write_bytes(replace(taken_apart(tiny_gguf()), tensors=(), data=b"").written())
+    assert main(["info", str(path)]) == 1
+    assert "error: the target file holds no model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "line", ["info a\0b.gguf", "run x --target a\0b.gguf", "pairs add x --target a\0 --draft b"]
+)
+def test_a_name_that_no_file_can_have_is_a_sentence(line, capsys):
+    assert main(line.split(" ")) == 1
+    assert capsys.readouterr().err.startswith("error: ")

@@ -101,14 +101,17 @@ def test_a_file_that_may_not_be_looked_at_is_a_mistake_and_not_an_empty_file(mon
         users_pairs()
 
 
-@pytest.mark.parametrize("file", ["../../x", "/x", "a/../x", r"..\..\x", "c:x", r"\\server\x"])
+@pytest.mark.parametrize(
+    "file",
+    ["../../x", "/x", "a/../x", r"..\..\x", "c:x", r"\\server\x", "NUL", "aux/x", "com1.gguf", "x /y", "x."],
+)
 def test_a_file_of_a_repository_cannot_lead_out_of_it(file):
     entry = f"repo = 'a/b'\nfile = '{file}'\nrevision = 'r'\nbytes = 1\nsha256 = '{'0' * 64}'"
     user_pairs(MINE.replace('path = "t.gguf"', entry))
     with pytest.raises(BadSetting, match="not a file of a repository"):
         all_pairs()
-    with pytest.raises(BadSetting, match="not a file of a repository"):
-        open_reference(f"a/b:{file}.gguf")
+    with pytest.raises(BadSetting, match="not name a file of a repository"):
+        open_reference(f"a/b:{file}/x.gguf")
 
 
 def test_a_known_pair_that_is_not_here_names_the_command():

@@ -53,6 +53,15 @@ def test_a_variable_of_the_wrong_type_is_named(monkeypatch):
         Settings.load()
 
 
+def test_a_mistyped_variable_is_suggested_and_a_strangers_one_is_left_alone(monkeypatch):
+    monkeypatch.setenv("LOCALSPEC_OF_ANOTHER_PROGRAM", "x")
+    assert Settings.load().temperature is None
+    monkeypatch.setenv("LOCALSPEC_TEMPRATURE", "1")
+    with pytest.raises(BadSetting, match="no variable LOCALSPEC_TEMPRATURE") as caught:
+        Settings.load()
+    assert "LOCALSPEC_TEMPERATURE" in caught.value.hint
+
+
 def test_depth_may_be_a_number_or_auto():
     config("depth = 3")
     assert Settings.load().depth == "3"
