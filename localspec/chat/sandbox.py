@@ -1,35 +1,39 @@
-"""Jinja for untrusted templates: no files, no way out through attributes, bounds on steps, time and size."""
+"""Jinja for untrusted templates: no files, no way out through attributes, one bound around whatever they call."""
 
 import json
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, MappingView
 from datetime import datetime
-from string import Formatter
+from functools import wraps
+from string import Formatter, whitespace
 from typing import Any, NoReturn
 
-from jinja2 import TemplateError, nodes, pass_context
+from jinja2 import TemplateError, nodes
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension
-from jinja2.filters import do_indent, do_join, do_map
+from jinja2.filters import do_indent, do_join
 from jinja2.parser import Parser
-from jinja2.runtime import Context
+from jinja2.runtime import Context, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
-LARGEST_VALUE = 8_000_000  # characters of a text, items of a list: more than any context holds
-LARGEST_OUTPUT = (
-    64_000_000  # characters written by a render, text that only a macro or a block keeps included
+from localspec.chat.allowance import Allowance, length, weight
+from localspec.chat.template_calls import (
+    METHODS,
+    REFUSED_FILTERS,
+    SHALLOW_FILTERS,
+    SHALLOW_TESTS,
+    SLOW_TO_SEARCH,
+    SPLITTING,
+    WHOLE_FILTERS,
 )
-MOST_STEPS = 300_000  # loop iterations and macro calls
-MOST_SECONDS = 5.0
-_PER_ITEM = 16  # what an item of a list weighs beside its own text
+
+_PER_PIECE = 16  # characters that a piece of a text weighs beside its own
 _LARGEST_POWER = 64
 _LARGEST_INDENT = 16
+_LARGEST_PRECISION = 30  # digits
+_LONGEST_PATTERN = 1000  # characters to strip, or to search for from the end: the time is this times the text
 _LONGEST_DATE_FORMAT = 40
-
-# With these a short template can ask for gigabytes; no chat template needs them.
-_REFUSED_METHODS = frozenset({"center", "ljust", "rjust", "zfill", "expandtabs", "translate", "format_map"})
-_REFUSED_FILTERS = ("batch", "center", "format", "pprint", "slice", "sum", "urlize", "wordwrap", "xmlattr")
+_COMPARABLE, _MADE = "a value to compare", "a value made"  # filters that no template can write
 
 
 class TemplateRefusalError(TemplateError):
@@ -39,18 +43,30 @@ class TemplateRefusalError(TemplateError):
 class Sandbox(ImmutableSandboxedEnvironment):
     """Hugging Face's environment for chat templates, with bounds; one render at a time.
 
-    Templates call `spend` at the start of every loop iteration and macro, and `joined` for every `~`:
-    `_parse` writes that into them.
+    Every filter, method and operator passes through `Allowance`. Loops and macros call `spend` at the start of every
+    iteration, `~` is `joined`, slices and comparisons pass a filter: `_parse` writes that into templates.
     """
 
-    intercepted_binops = frozenset({"+", "*", "**", "%"})
+    intercepted_binops = frozenset({"+", "-", "*", "/", "//", "**", "%"})
 
     def __init__(self) -> None:
         extensions = ("jinja2.ext.loopcontrols", _Generation)
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=extensions, finalize=self._written)
-        for name in _REFUSED_FILTERS:
+        self._allowance = Allowance()
+        for name in REFUSED_FILTERS:
             del self.filters[name]
-        self.filters.update(self._bounded_filters())
+        self.filters |= {
+            "indent": self._indent,
+            "join": self._join,
+            "replace": lambda value, *rest, **named: self._replace(str(value), *rest, **named),
+            "round": self._rounded(self.filters["round"]),
+            "string": self._string,
+            "tojson": self._tojson,
+        }
+        self.filters = {name: self._bounded(name, work) for name, work in self.filters.items()}
+        self.filters |= {_COMPARABLE: self._comparable, _MADE: self._allowance.made}
+        for name in self.tests.keys() - SHALLOW_TESTS:
+            self.tests[name] = self._looked_at(self.tests[name])  # type: ignore[arg-type]
         # One moment for all renders, so that a conversation's prompt keeps its beginning over midnight.
         self.now = datetime.now()
         self.globals = {
@@ -58,50 +74,54 @@ class Sandbox(ImmutableSandboxedEnvironment):
         }
         self.globals["raise_exception"] = _raise_exception
         self.globals["strftime_now"] = self._strftime_now
-        self.start()
 
     def start(self) -> None:
         """A fresh allowance; to be called before every render."""
-        self._steps = 0
-        self._output = 0
-        self._deadline = time.monotonic() + MOST_SECONDS
+        self._allowance.start()
 
     def spend(self, written: int) -> None:
         """One step of a loop or a macro whose literal text has `written` characters."""
-        self._steps += 1
-        if self._steps > MOST_STEPS:
-            raise SecurityError(f"it takes more than {MOST_STEPS:,} steps")
-        self._add_output(written)
-        self._check_time()
+        self._allowance.step()
+        self._allowance.write(written)
 
-    def joined(self, *parts: object) -> str:
+    def joined(self, *parts: object) -> object:
         """What `~` means."""
-        self._check_size(sum(map(weight, parts)))
-        return "".join(map(str, parts))
+        self._allowance.check_size(sum(map(weight, parts)))
+        return self._allowance.made("".join(map(str, parts)))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:  # noqa: ANN401
-        self._check_time()
+        self._allowance.check_time()
         if operator == "+":
-            self._check_size(length(left) + length(right))
+            self._allowance.check_size(length(left) + length(right))
         elif operator == "*":
-            self._check_size(_product(left, right))
+            self._allowance.check_size(_product(left, right))
         elif operator == "**" and max(abs(left), abs(right)) > _LARGEST_POWER:
             raise SecurityError("it computes a number that is too large")
         elif operator == "%" and isinstance(left, str):
             raise SecurityError("it formats text with %, where ~ would do")
-        return super().call_binop(context, operator, left, right)
+        return self._allowance.made(super().call_binop(context, operator, left, right))
 
     def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         owner, name = getattr(obj, "__self__", None), getattr(obj, "__name__", "")
+        if owner is self:
+            return super().call(context, obj, *args, **kwargs)
+        self._allowance.check_time()
         if isinstance(owner, str) and name == "replace":
             return self._replace(owner, *args)
         if isinstance(owner, str) and name == "join":
             return self._join(args[0], owner)
-        return super().call(context, obj, *args, **kwargs)
+        if isinstance(owner, str):
+            self._check_method(owner, name, args)
+        elif not isinstance(obj, Macro):  # dict.get hashes, list.index and loop.changed compare
+            self._allowance.check_size(weight((owner if isinstance(owner, list | tuple) else None, args)))
+        return self._allowance.made(super().call(context, obj, *args, **kwargs))
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:  # noqa: ANN401
-        refused = isinstance(obj, str) and attr in _REFUSED_METHODS
-        return not refused and super().is_safe_attribute(obj, attr, value)
+        for kind, allowed in METHODS.items():
+            if isinstance(obj, kind):
+                return attr in allowed
+        of_jinja = type(obj).__module__.startswith("jinja2.")  # loop, namespace, macros, undefined values
+        return of_jinja and super().is_safe_attribute(obj, attr, value)
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:  # noqa: ANN401
         wrapped = super().wrap_str_format(value)
@@ -112,7 +132,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         def bounded(*args: object, **kwargs: object) -> str:
             if any(width for _, _, width, _ in Formatter().parse(pattern)):
                 raise SecurityError("it formats text with a width")
-            self._check_size(len(pattern) * (1 + weight((args, kwargs))))
+            self._allowance.check_size(len(pattern) * (1 + weight((args, kwargs))))
             return wrapped(*args, **kwargs)
 
         return bounded
@@ -127,28 +147,50 @@ class Sandbox(ImmutableSandboxedEnvironment):
         for repeated in repeating:
             literal = sum(len(text.data) for text in repeated.find_all(nodes.TemplateData))
             repeated.body.insert(0, nodes.ExprStmt(_own_call("spend", [nodes.Const(literal)], repeated)))
-        _ConcatToCall().visit(tree)
+        _Watched().visit(tree)
         return tree
 
-    def _bounded_filters(self) -> dict[str, Callable[..., Any]]:
-        return {
-            "indent": self._indent,
-            "join": lambda value, d="", attribute=None: self._join(value, d, attribute),
-            "map": self._map,
-            "replace": lambda value, old, new, count=-1: self._replace(str(value), str(old), str(new), count),
-            "string": self._string,
-            "tojson": self._tojson,
-        }
+    def _bounded(self, name: str, work: Callable[..., Any]) -> Callable[..., Any]:
+        """A filter whose input is looked at before it works, and whose result counts."""
+        passed = 1 if hasattr(work, "jinja_pass_arg") else 0  # the context or the environment comes first
+
+        @wraps(work)  # keeps the mark that says so
+        def bounded(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+            self._allowance.check_time()
+            for value in (*args[passed:], *kwargs.values()):
+                if isinstance(value, str) and name not in WHOLE_FILTERS:
+                    self._allowance.check_parted(value)
+                elif name not in SHALLOW_FILTERS:
+                    self._allowance.check_size(weight(value))
+            return self._allowance.made(work(*args, **kwargs))
+
+        return bounded
+
+    def _looked_at(self, test: Callable[..., bool]) -> Callable[..., bool]:
+        return wraps(test)(lambda *values: test(*map(self._comparable, values)))
+
+    def _comparable(self, value: object) -> object:
+        """The value, looked at: comparing or hashing lists of lists may take as long as writing them."""
+        if isinstance(value, list | tuple | dict | MappingView):
+            self._allowance.check_time()
+            self._allowance.check_size(weight(value))
+        return value
+
+    def _check_method(self, text: str, name: str, args: tuple[Any, ...]) -> None:
+        if name in SPLITTING:
+            self._allowance.check_size(len(text) + _PER_PIECE * _pieces(text, name, args))
+        if name in SLOW_TO_SEARCH and any(length(arg) > _LONGEST_PATTERN for arg in args):
+            raise SecurityError("it searches for a text that is too long")
 
     def _written(self, value: object) -> str:
         text = self._string(value)
-        self._add_output(len(text))
+        self._allowance.write(len(text))
         return text
 
     def _string(self, value: object) -> str:
-        self._check_size(weight(value))
+        self._allowance.check_size(weight(value))
         text = str(value)
-        self._check_size(len(text))
+        self._allowance.check_size(len(text))
         return text
 
     def _tojson(
@@ -160,24 +202,34 @@ class Sandbox(ImmutableSandboxedEnvironment):
         sort_keys: bool = False,
     ) -> str:
         """JSON as Hugging Face writes it: no HTML escapes, no ASCII escapes."""
-        self._check_size(weight(value))
         if indent is not None:
             indent = min(int(indent), _LARGEST_INDENT)
-        text = json.dumps(
-            value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+        if weight(separators) > _LONGEST_PATTERN:
+            raise SecurityError("it separates JSON with a text that is too long")
+        encoder = json.JSONEncoder(
+            ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
         )
-        self._check_size(len(text))
-        return text
+        if indent is None and separators is None:
+            return encoder.encode(value)
+        chunks, size = [], 0
+        for chunk in encoder.iterencode(value):
+            size += len(chunk)
+            self._allowance.check_size(size)
+            chunks.append(chunk)
+        return "".join(chunks)
 
-    def _replace(self, text: str, old: str, new: str, count: int | None = -1) -> str:
+    def _replace(self, text: str, old: object, new: object, count: int | None = -1) -> Any:  # noqa: ANN401
+        old, new = str(old), str(new)
         found = text.count(old) if count is None or count < 0 else min(count, text.count(old))
-        self._check_size(len(text) + found * len(new))
-        return text.replace(old, new, found)
+        self._allowance.check_size(len(text) + found * len(new))
+        return self._allowance.made(text.replace(old, new, found))
 
-    def _join(self, values: Any, separator: object = "", attribute: Any = None) -> str:  # noqa: ANN401
-        items = list(values)
-        self._check_size(weight(items) + len(str(separator)) * len(items))
-        return str(do_join(nodes.EvalContext(self), items, str(separator), attribute))
+    def _join(self, values: Any, d: object = "", attribute: Any = None) -> Any:  # noqa: ANN401
+        if isinstance(values, str):
+            self._allowance.check_parted(values)
+        items, separator = list(values), str(d)
+        self._allowance.check_size(weight(items) + len(separator) * len(items))
+        return self._allowance.made(str(do_join(nodes.EvalContext(self), items, separator, attribute)))
 
     def _indent(self, text: str, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
         size = len(width) if isinstance(width, str) else width
@@ -185,11 +237,14 @@ class Sandbox(ImmutableSandboxedEnvironment):
             raise SecurityError("it indents text too far")
         return do_indent(self._string(text), width, first, blank)
 
-    @pass_context
-    def _map(self, context: Context, values: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        items = list(values)
-        self._check_size(weight(items))
-        return do_map(context, items, *args, **kwargs)
+    @staticmethod
+    def _rounded(work: Callable[..., float]) -> Callable[..., float]:
+        def rounded(value: float, precision: int = 0, method: Any = "common") -> float:  # noqa: ANN401
+            if abs(precision) > _LARGEST_PRECISION:
+                raise SecurityError("it rounds to too many digits")
+            return work(value, precision, method)
+
+        return rounded
 
     def _strftime_now(self, form: str) -> str:
         # A number in a format is a width on some platforms.
@@ -197,49 +252,22 @@ class Sandbox(ImmutableSandboxedEnvironment):
             raise SecurityError("its date format is not a plain one")
         return self.now.strftime(form)
 
-    def _add_output(self, size: int) -> None:
-        self._output += size
-        if self._output > LARGEST_OUTPUT:
-            raise SecurityError(f"it writes more than {LARGEST_OUTPUT:,} characters")
 
-    def _check_size(self, size: int) -> None:
-        if size > LARGEST_VALUE:
-            raise SecurityError(f"it makes a value of more than {LARGEST_VALUE:,} characters or items")
-
-    def _check_time(self) -> None:
-        if time.monotonic() > self._deadline:
-            raise SecurityError(f"it takes more than {MOST_SECONDS:g} seconds")
-
-
-def length(value: object) -> int:
-    """Characters of a text, items of a list, 1 for anything else."""
-    return len(value) if isinstance(value, str | list | tuple | dict) else 1
-
-
-def weight(value: object) -> int:
-    """About how long a value is as text, counted no further than a little beyond LARGEST_VALUE."""
-    total, pending = 0, [value]
-    while pending and total <= LARGEST_VALUE:
-        item = pending.pop()
-        if isinstance(item, str):
-            total += len(item)
-        elif isinstance(item, Mapping):
-            pending += [*item.keys(), *item.values()]
-            total += _PER_ITEM * len(item)
-        elif isinstance(item, list | tuple):
-            pending += item
-            total += _PER_ITEM * len(item)
-        else:
-            total += 1
-    return total
+def _pieces(text: str, name: str, args: tuple[Any, ...]) -> int:
+    """At most how many pieces splitting makes, at no more cost than counting."""
+    if name != "splitlines" and args and isinstance(args[0], str) and args[0]:
+        found = text.count(args[0])
+    else:  # blanks that are not ASCII end lines or part words as well
+        found = sum(map(text.count, whitespace)) if text.isascii() else len(text)
+    limit = args[1] if name != "splitlines" and len(args) > 1 and isinstance(args[1], int) else -1
+    return 1 + (found if limit < 0 else min(found, limit))
 
 
 def _product(left: object, right: object) -> int:
-    """Length of a repeated text or list; for numbers, their size in bits."""
-    if isinstance(left, int) and isinstance(right, int):
-        return left.bit_length() + right.bit_length()
+    """Length of a repeated text or list; 1 for numbers."""
     times = next((max(v, 0) for v in (left, right) if isinstance(v, int)), 1)
-    return times * max(length(left), length(right))
+    lengths = [length(v) for v in (left, right) if isinstance(v, str | list | tuple)]
+    return times * max(lengths) if lengths else 1
 
 
 def _raise_exception(message: object) -> NoReturn:
@@ -253,12 +281,39 @@ def _own_call(name: str, arguments: list[nodes.Expr], at: nodes.Node) -> nodes.C
     return call
 
 
-class _ConcatToCall(NodeTransformer):
-    """`a ~ b` becomes a call of Sandbox.joined."""
+def _own_filter(name: str, value: nodes.Expr) -> nodes.Expr:
+    if isinstance(value, nodes.Const):
+        return value
+    watched = nodes.Filter(value, name, [], [], None, None)
+    watched.set_lineno(value.lineno)
+    return watched
+
+
+class _Watched(NodeTransformer):
+    """`a ~ b` becomes a call of Sandbox.joined; what is cut out, compared or hashed passes a filter."""
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802  jinja's own name
         self.generic_visit(node)
         return _own_call("joined", node.nodes, node)
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        if isinstance(node.arg, nodes.Slice):
+            return _own_filter(_MADE, node)
+        node.arg = _own_filter(_COMPARABLE, node.arg)
+        return node
+
+    def visit_Pair(self, node: nodes.Pair) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        node.key = _own_filter(_COMPARABLE, node.key)
+        return node
+
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        node.expr = _own_filter(_COMPARABLE, node.expr)
+        for operand in node.ops:
+            operand.expr = _own_filter(_COMPARABLE, operand.expr)
+        return node
 
 
 class _Generation(Extension):

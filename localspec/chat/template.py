@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeVar
 
-from jinja2 import TemplateError, TemplateSyntaxError, nodes
+from jinja2 import TemplateSyntaxError, nodes
 from jinja2.exceptions import SecurityError
 
 from localspec.chat.messages import Message
@@ -30,19 +30,10 @@ PLAIN = (
 _PLAIN_STOPS = ("\nuser:", "\nsystem:")  # a model without control tokens does not know where its turn ends
 _T = TypeVar("_T")
 _LARGEST_SOURCE = 1_000_000  # characters
+_LONGEST_COMPLAINT = 300  # characters
 _HINT = "check the order of the messages, or use a model file with another template; --raw needs none"
 _PROBE = Message("user", "localspec asks")
 _SYSTEM_PROBE = Message("system", "localspec tells")
-_FAILURES = (
-    TemplateError,
-    TypeError,
-    ValueError,
-    LookupError,
-    AttributeError,
-    ArithmeticError,
-    MemoryError,
-    SyntaxError,  # Python's own, on what Jinja made of a template with too many nested loops
-)
 
 
 class TemplateStopped(BadTemplate):
@@ -212,16 +203,24 @@ def _guarded(work: Callable[[], _T]) -> _T:
     try:
         return work()
     except TemplateRefusalError as error:
-        raise BadTemplate(f"the model's chat template refuses these messages: {error}", hint=_HINT) from error
+        raise BadTemplate(
+            f"the model's chat template refuses these messages: {_cut(error)}", hint=_HINT
+        ) from error
     except SecurityError as error:
-        raise TemplateStopped(f"the model's chat template was stopped: {error}", hint=_HINT) from error
+        raise TemplateStopped(f"the model's chat template was stopped: {_cut(error)}", hint=_HINT) from error
     except RecursionError as error:
         raise TemplateStopped("the model's chat template never ends", hint=_HINT) from error
     except TemplateSyntaxError as error:
-        what = f"the model's chat template has a mistake in line {error.lineno}: {error.message}"
+        what = f"the model's chat template has a mistake in line {error.lineno}: {_cut(error)}"
         raise BadTemplate(what, hint=_HINT) from error
-    except _FAILURES as error:
-        raise BadTemplate(f"the model's chat template failed: {error}", hint=_HINT) from error
+    except Exception as error:
+        raise BadTemplate(f"the model's chat template failed: {_cut(error)}", hint=_HINT) from error
+
+
+def _cut(error: Exception) -> str:
+    """What it says, as long as a sentence: it may quote a value of the template."""
+    said = str(getattr(error, "message", "") or error) or type(error).__name__
+    return said if len(said) <= _LONGEST_COMPLAINT else f"{said[:_LONGEST_COMPLAINT]} ..."
 
 
 def _names_and_literals(sandbox: Sandbox, source: str) -> tuple[frozenset[str], frozenset[str]]:

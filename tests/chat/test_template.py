@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from localspec.chat import sandbox
+from localspec.chat import allowance
 from localspec.chat.messages import Message
 from localspec.chat.template import CHATML, ChatTemplate, fold_system, template_of
 from localspec.errors import BadTemplate
@@ -19,6 +19,12 @@ SYSTEM, ASK, REPLY, AGAIN = (
 ONE_TURN, TWO_TURNS = (SYSTEM, ASK), (SYSTEM, ASK, REPLY, AGAIN)
 SYSTEM_LAST = "mistralai-Mistral-Nemo-Instruct-2407"  # puts the system text before the newest user message
 GROWING = "{%% set n = namespace(s='a\"') %%}{%% for i in range(99) %%}%s{%% endfor %%}"
+TWINS = (
+    "{% set n = namespace(a=(1, 2), b=(1, 2)) %}"
+    "{% for i in range(60) %}{% set n.a = (n.a, n.a) %}{% set n.b = (n.b, n.b) %}{% endfor %}"
+)
+CALLS = ["{{ self.b%d() }}" % (n + 1) * 2 for n in range(40)]  # noqa: UP031
+BLOCKS = "".join(f"{{% block b{n} %}}{text}{{% endblock %}}" for n, text in enumerate([*CALLS, "x"]))
 READY = {name: ChatTemplate(source, bos_text="<s>", eos_text="</s>") for name, source in TEMPLATES.items()}
 
 
@@ -158,6 +164,31 @@ def test_a_model_files_own_template_needs_no_notice():
         ("{{ 'a' | indent(9999999999) }}", "stopped"),
         ("{{ strftime_now('%9999999999d') }}", "stopped"),
         ("{{ lipsum(n=99999999) }}", "undefined"),
+        ("{% set b = ('x' * 1000).encode() * 300000 %}", "stopped"),
+        ("{% set b = (5).to_bytes(300000000) %}", "stopped"),
+        ("{% set a = '&' * 200000 %}{{ a" + " | forceescape" * 60 + " }}", "stopped"),
+        ("{{ ('<>' * 4000000) | striptags }}", "No filter"),
+        ("{{ ('a' * 8000000).strip('b' * 4000000 ~ 'a') }}", "too long"),
+        ("{{ ('a' * 8000000).rfind('b' ~ 'a' * 4000000) }}", "too long"),
+        ("{{ ('a' * 8000000) | list | length }}", "stopped"),
+        ("{{ ('a ' * 4000000).split() | length }}", "8,000,000"),
+        ("{{ (['a'] * 400000) | map('replace', 'a', 'x' * 1000000) | list | length }}", "together"),
+        ("{{ 1 | round(999999999, 'ceil') }}", "too many digits"),
+        (
+            "{% set t = [[1]] * 300000 %}" + "{% set t = [t] %}" * 300 + "{{ t | tojson(indent=16) }}",
+            "8,000,000",
+        ),
+        ("{{ ([1] * 400000) | tojson(separators=('x' * 1000000, '')) }}", "too long"),
+        ("{% set a = 'x' * 8000000 %}" + "{% set b = a[1:] %}" * 999, "together"),
+        (TWINS + "{{ n.a == n.b }}", "8,000,000"),
+        (TWINS + "{{ n.a in [n.b] }}", "8,000,000"),
+        (TWINS + "{{ {n.a: 1} }}", "8,000,000"),
+        (TWINS + "{{ {}[n.a] }}", "8,000,000"),
+        (TWINS + "{{ {}.get(n.a) }}", "8,000,000"),
+        (TWINS + "{{ n.a is filter }}", "8,000,000"),
+        (TWINS + "{% for i in [1, 2] %}{{ loop.changed(n.a if i == 1 else n.b) }}{% endfor %}", "8,000,000"),
+        (BLOCKS, "stopped"),
+        ("{{ 'a' | truncate(-1) }}", "failed: expected length"),
         ("{{ " + "(" * 100_000 + " }}", "never ends"),
         ("{% for a in [1] %}" * 30 + "{% endfor %}" * 30, "failed"),
         ("{{ " + "-" * 5_000 + "1 }}", "never ends"),
@@ -166,7 +197,7 @@ def test_a_model_files_own_template_needs_no_notice():
     ids=lambda text: text[:60],
 )
 def test_a_hostile_template_is_stopped_soon(source, complaint, monkeypatch):
-    monkeypatch.setattr(sandbox, "MOST_SECONDS", 2.0)
+    monkeypatch.setattr(allowance, "MOST_SECONDS", 2.0)
     began = time.monotonic()
     with pytest.raises(BadTemplate, match=complaint) as caught:
         template(source).render((ASK,))
