@@ -69,7 +69,7 @@ def check() -> Health:
     return _learn(Health(extra_buffers=False, died_of=first.cause))
 
 
-def ensure_device(name: str, description: str, on_first: Callable[[], None]) -> None:
+def ensure_device(name: str, description: str, on_first: Callable[[], object]) -> None:
     """Return at once for a GPU that decoded here before; else say `on_first` and try it in a child process.
 
     Raises BackendFailure where it cannot be used, NotEnoughMemory.

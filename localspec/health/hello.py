@@ -14,6 +14,7 @@ from dataclasses import asdict
 from localspec import errors
 from localspec.errors import BackendFailure, LocalspecError
 from localspec.health.check import health
+from localspec.health.child_environment import child_environment
 from localspec.health.servers import addresses_of, assume_servers, used_servers
 
 ANSWER_SECONDS = 3.0
@@ -57,6 +58,7 @@ def _ask(address: str) -> subprocess.Popen[str]:
         [sys.executable, "-P", "-m", "localspec.llama.rpc_hello", json.dumps(asdict(health())), address],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        env=child_environment(),
         text=True,
         encoding="utf-8",
         errors="replace",
