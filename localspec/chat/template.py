@@ -1,7 +1,8 @@
 """A model's chat template: messages to the prompt text that the model was trained on."""
 
+import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeVar
@@ -27,12 +28,13 @@ PLAIN = (
     "{% for message in messages %}{{ message.role + ': ' + message.content + '\\n\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ 'assistant:' }}{% endif %}"
 )
-_PLAIN_STOPS = ("\nuser:", "\nsystem:")  # a model without control tokens does not know where its turn ends
+_MARKUP = re.compile(r"\s*(<[^<>\s]+>|\[[^\[\]\s]+\])")
 _T = TypeVar("_T")
 _LARGEST_SOURCE = 1_000_000  # characters
 _LONGEST_COMPLAINT = 300  # characters
 _HINT = "check the order of the messages, or use a model file with another template; --raw needs none"
 _PROBE = Message("user", "localspec asks")
+_TURNS = (_PROBE, Message("assistant", "localspec answers"), Message("user", "localspec goes on"))
 _SYSTEM_PROBE = Message("system", "localspec tells")
 
 
@@ -43,18 +45,26 @@ class TemplateStopped(BadTemplate):
 class ChatTemplate:
     """A Jinja template in a sandbox, and what is known about it; BadTemplate when it cannot be used.
 
-    `stops` are stop strings that replies need under this template. Safe to share between threads: one render
-    at a time.
+    Safe to share between threads: one render at a time.
     """
 
     def __init__(
-        self, source: str, *, bos_text: str, eos_text: str, style: ThinkingStyle | None = None
+        self,
+        source: str,
+        *,
+        bos_text: str,
+        eos_text: str,
+        end_texts: Collection[str] = (),
+        style: ThinkingStyle | None = None,
     ) -> None:
-        """`style` is for models whose template shows no sign of how they mark reasoning."""
+        """`end_texts`: of the tokens that end a reply by themselves.
+
+        `style` is for models whose template shows no sign of how they mark reasoning.
+        """
         if len(source) > _LARGEST_SOURCE:
             raise BadTemplate(f"the chat template has {len(source):,} characters", hint=_HINT)
         self.source = source
-        self.stops = _PLAIN_STOPS if source == PLAIN else ()
+        self._end_texts = end_texts
         self._special = {"bos_token": bos_text, "eos_token": eos_text}
         self._sandbox = Sandbox()
         self._lock = threading.Lock()
@@ -105,6 +115,19 @@ class ChatTemplate:
     def thinking_style(self, prompt: str) -> ThinkingStyle | None:
         """How a reply to this prompt marks its reasoning; None where the model does not reason."""
         return after_prompt(self._style, prompt) if self._style else None
+
+    @cached_property
+    def stops(self) -> tuple[str, ...]:
+        """Stop strings for models whose turn ends in a text that is no end token: what follows an answer."""
+        _, answered, rest = self._told(_TURNS, {}).partition(_TURNS[1].content)
+        after, goes_on, _ = rest.partition(_TURNS[2].content)
+        if not (answered and goes_on) or any(text in after for text in self._end_texts):
+            return ()
+        if found := _MARKUP.match(after):
+            parts = self._style.markers if self._style else ()  # what ends a part need not end the reply
+            return () if any(found[1] in marker for marker in parts) else (found[1],)
+        begin = "\n" if after[:1].isspace() else ""
+        return (begin + after.strip(),) if after.strip() else ()
 
     @cached_property
     def takes_system(self) -> bool:
@@ -160,6 +183,7 @@ def template_of(source: str | None, vocabulary: Vocabulary) -> tuple[ChatTemplat
         source,
         bos_text=_text(vocabulary, vocabulary.bos),
         eos_text=_text(vocabulary, vocabulary.eos),
+        end_texts=[text for text, token in controls.items() if text and vocabulary.is_end(token)],
         style=THINK if THINK.name in controls else None,
     )
     return template, notices

@@ -40,7 +40,7 @@ class TextStream:
 
         `calls`: how tool calls are written, where there may be some.
         """
-        markers = [*(style.markers if style else ()), *(calls.marks if calls else ())]
+        markers = [*(style.markers if style else ()), *(calls.marks if calls else ()), *stops]
         self._detokenizer = Detokenizer(
             vocabulary, visible=marker_tokens(vocabulary, markers), starts_text=not continues_text
         )

@@ -113,8 +113,42 @@ def test_without_a_template_chatml_is_used_where_its_tokens_exist():
     assert chatml.render((ASK,)).endswith("?<|im_end|>\n<|im_start|>assistant\n")
     plain, notices = template_of("", ToyVocabulary(["<s>", "</s>"]))
     assert plain.render((ASK,)) == "user: Why is the sky blue?\n\nassistant:"
-    assert (plain.stops, chatml.stops) == (("\nuser:", "\nsystem:"), ())
+    assert (plain.stops, chatml.stops) == (("\nuser:",), ("<|im_end|>",))
     assert "not be made for chat" in notices[0]
+
+
+@pytest.mark.parametrize(
+    ("between", "stop"),
+    [
+        ("<|im_end|>\n<|im_start|>user\n", "<|im_end|>"),
+        ("\n\nUser: ", "\nUser:"),
+        ("\n\n<sep>human: ", "<sep>"),
+        (" [INST] ", "[INST]"),
+        ("</assistant>", "</assistant>"),
+    ],
+)
+def test_a_turn_whose_end_is_no_end_token_is_stopped_by_its_text(between, stop):
+    source = "{{ messages[0].content }}{{ messages[1].content }}" + between + "{{ messages[2].content }}"
+    vocabulary = ToyVocabulary(["<s>", "</s>"])
+    assert template_of(source, vocabulary)[0].stops == (stop,)
+    assert template_of(source.replace(between, "</s>" + between), vocabulary)[0].stops == ()
+
+
+@pytest.mark.parametrize("source", ["{{ messages[0].content }}", "{{ raise_exception('no') }}"])
+def test_a_template_that_shows_no_end_of_a_turn_stops_nothing(source):
+    assert template_of(source, ToyVocabulary(["<s>", "</s>"]))[0].stops == ()
+
+
+def test_what_ends_a_part_of_a_reply_does_not_stop_it():
+    for name in ("openai-gpt-oss-120b", "upstage-Solar-Open-100B", "Kimi-K3"):
+        assert template_of(TEMPLATES[name], ToyVocabulary(["<s>", "</s>"]))[0].stops == ()
+
+
+@pytest.mark.parametrize("name", sorted(TEMPLATES))
+def test_carried_templates_stop_at_text_that_no_answer_has(name):
+    for stop in template_of(TEMPLATES[name], ToyVocabulary(["<s>", "</s>"]))[0].stops:
+        assert len(stop.strip()) >= 4
+        assert stop == stop.rstrip()
 
 
 def test_a_model_files_own_template_needs_no_notice():

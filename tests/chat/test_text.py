@@ -52,6 +52,10 @@ def test_a_stop_string_does_not_reach_from_answer_to_reasoning():
     assert read(vocabulary, harmony, reply, ["STOP"]) == ([(A, "ST"), (R, "OP"), (A, "\n\nOK")], False)
 
 
+def test_a_stop_string_may_be_a_control_text():
+    assert read(VOCABULARY, None, "so<|im_end|>much", ["<|im_end|>"]) == ([(A, "so")], True)
+
+
 def test_what_is_held_back_comes_at_the_end():
     assert read(VOCABULARY, THINK, "<think>a</thi") == ([(R, "a</thi")], False)
     assert read(VOCABULARY, THINK, "aST", ["STOP"]) == ([(A, "aST")], False)
