@@ -47,9 +47,9 @@ def rows(path, **how):
         Model(path, **how) as model,
         Context(model, length=256, threads=1, kv_type_k=kv, kv_type_v=kv) as context,
     ):
-        found = [np.array(context.decode(TEXT, 1)[0])]
-        found += [np.array(context.decode([token], 1)[0]) for token in (5, 6)]
-        return np.stack([*found, *(np.array(row) for row in context.decode([7, 8, 9, 10, 11], 5))])
+        found = [np.array(context.decode(TEXT, 1).rows[0])]
+        found += [np.array(context.decode([token], 1).rows[0]) for token in (5, 6)]
+        return np.stack([*found, *(np.array(row) for row in context.decode([7, 8, 9, 10, 11], 5).rows)])
 
 
 def test_models_go_to_the_device_of_the_command_line(tiny_gguf, device):
@@ -104,7 +104,7 @@ def test_two_hundred_sampled_texts_follow_the_law(device):
 
         def target_row(text):
             target.rollback(0)
-            return np.array(target.decode(text, 1)[0])
+            return np.array(target.decode(text, 1).rows[0])
 
         prompt = tuple(target.model.vocab.tokenize(prompt_text, parse_special=False))
         law = plain_law(Chain(Sampling(temperature=0.8)), prompt, target_row)
