@@ -4,20 +4,22 @@
 
 A case fails by a traceback, a report of a mistake of localspec's own, an unknown exit code, a death or a hang.
 They run in one forked process as long as that lives; it needs POSIX. See tests/cli/fuzz.py.
+Exits with 1 where a case failed.
 """
 
 import argparse
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 
-from tests.cli.fuzz import failures, settle, world
+from tests.cli.fuzz import failures, world
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -25,20 +27,22 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
-    began, found = time.monotonic(), 0
+    began, found, codes = time.monotonic(), 0, Counter[object]()
     numbers = range(arguments.first, arguments.first + arguments.cases)
 
-    def show(number: int) -> None:
-        if number % 500 == 0:
-            print(f"{number - arguments.first} cases, {time.monotonic() - began:.0f} s", flush=True)
+    def count(number: int, code: object) -> None:
+        codes[code] += 1
+        if codes.total() % 500 == 0:
+            print(f"{codes.total()} cases, {time.monotonic() - began:.0f} s", flush=True)
 
     with tempfile.TemporaryDirectory() as folder, world(Path(folder)) as shared:
-        settle(shared)
-        for failure in failures(numbers, arguments.seed, shared, show):
+        for failure in failures(numbers, arguments.seed, shared, count):
             found += 1
             print(failure, end="\n\n", flush=True)
-    print(f"{arguments.cases} cases in {time.monotonic() - began:.0f} s, {found} failed")
+    ended = ", ".join(f"{count} with {code}" for code, count in codes.most_common())
+    print(f"{codes.total()} cases in {time.monotonic() - began:.0f} s ended {ended}; {found} failed")
+    return 1 if found else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
