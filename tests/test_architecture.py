@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 # What each room may import from localspec, besides itself.
-BASE = {"errors", "events", "files", "passes", "stats", "timing"}
+BASE = {"errors", "events", "files", "passes", "stats", "timing", "typed_json"}
 ALGORITHM = BASE | {"speculation"}
 ROOMS = {
     "errors": set(),
@@ -21,14 +21,15 @@ ROOMS = {
     "locks": set(),
     "passes": set(),
     "terminal_text": set(),
+    "typed_json": set(),
     "settings": {"errors", "files"},
-    "health": {"demo", "errors", "files", "settings"},
+    "health": {"demo", "errors", "files", "settings", "typed_json"},
     "llama": {"errors", "health", "passes", "terminal_text"},
     "speculation": BASE,
     "drafters": ALGORITHM,
     "structure": ALGORITHM | {"drafters"},
     "chat": ALGORITHM | {"drafters", "structure"},
-    "models": {"errors", "events", "files", "health", "locks", "settings", "terminal_text"},
+    "models": {"errors", "events", "files", "health", "locks", "settings", "terminal_text", "typed_json"},
     "demo": set(),
     "conversations": {"errors", "files", "locks"},
     "drafting": ALGORITHM | {"chat", "drafters", "llama", "models", "settings", "structure"},

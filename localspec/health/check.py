@@ -18,6 +18,7 @@ from localspec.files import write_text_atomically
 from localspec.health.build import installed_build, processor, rebuild_command
 from localspec.health.servers import used_servers
 from localspec.health.trial import Outcome, Trial, decode_in_child
+from localspec.typed_json import loads_as
 
 _ILLEGAL_INSTRUCTION = ("SIGILL", "exception 0xc000001d")  # on POSIX and on Windows
 
@@ -161,9 +162,8 @@ def _learn(found: Health) -> Health:
 
 def _recall(path: Path) -> Health | None:
     try:
-        stored = json.loads(path.read_text("utf-8"))
-        return Health(**stored | {"devices": tuple(stored["devices"])})
-    except (OSError, ValueError, TypeError, KeyError):
+        return loads_as(Health, path.read_text("utf-8"))
+    except (OSError, ValueError):
         return None
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from localspec import settings
 from localspec.files import write_text_atomically
 from localspec.models.host_memory import available_bytes
+from localspec.typed_json import loads_as
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +28,8 @@ class DeviceMemory:
 def last_devices() -> tuple[DeviceMemory, ...]:
     """The devices as they were when llama.cpp was last asked; only the CPU where it never was."""
     try:
-        listed = json.loads(_devices_file().read_text("utf-8"))
-        return with_host(tuple(DeviceMemory(**device) for device in listed))
-    except (OSError, ValueError, TypeError):
+        return with_host(loads_as(tuple[DeviceMemory, ...], _devices_file().read_text("utf-8")))
+    except (OSError, ValueError):
         return with_host((DeviceMemory("CPU", "cpu", 0, 0),))
 
 

@@ -8,7 +8,7 @@ import tempfile
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -26,10 +26,20 @@ from localspec.models.needs import Load, Needs
 from localspec.models.scratch import scratch_folder
 from localspec.models.twin import write_twin
 from localspec.models.units import printable
+from localspec.typed_json import loads_as, read_as
 
 _ANSWER_SECONDS = 60.0
 _HOST = "CPU"
 _AS_NAMED_IN_ERRORS = "this file"  # what llama.cpp reads is a stand-in for it
+
+
+@dataclass(frozen=True, slots=True)
+class _Buffers:
+    """Bytes by kind of buffer, and the device of each layer, as llama.cpp tells them."""
+
+    cache: dict[str, float]
+    compute: dict[str, float]
+    layers: tuple[str, ...]
 
 
 class Probe:
@@ -43,7 +53,7 @@ class Probe:
         self._child: subprocess.Popen[str] | None = None
         self._opened = ExitStack()
         self._twins: dict[str, Path] = {}
-        self._remembered: dict[str, dict[str, Any]] = {}
+        self._remembered: dict[str, _Buffers] = {}
 
     def needs(self, header: Header, load: Load) -> Needs:
         """What a model of this header would need. Raises BadModelFile where llama.cpp refuses it."""
@@ -53,10 +63,11 @@ class Probe:
         known = self._remembered.get(key) or _recall(key)
         if known is None:
             request = asdict(load) | {"path": str(self._twin(header, fingerprint))}
-            known = self._ask(request)
-            if "error" in known:
+            answer = self._ask(request)
+            if "error" in answer:
                 name = printable(header.text("general.name")) or _AS_NAMED_IN_ERRORS
-                raise BadModelFile(known["error"].replace(_AS_NAMED_IN_ERRORS, name), hint=known["hint"])
+                raise BadModelFile(answer["error"].replace(_AS_NAMED_IN_ERRORS, name), hint=answer["hint"])
+            known = read_as(_Buffers, answer)
             _remember(key, known)
         self._remembered[key] = known
         return _needs(header, known)
@@ -153,13 +164,12 @@ class Probe:
         )
 
 
-def _needs(header: Header, answer: dict[str, Any]) -> Needs:
-    layers = answer["layers"]
-    cache, compute = (_by_device(answer[part], layers) for part in ("cache", "compute"))
-    return Needs(_weights(header, layers), cache, compute)
+def _needs(header: Header, known: _Buffers) -> Needs:
+    cache, compute = (_by_device(sizes, known.layers) for sizes in (known.cache, known.compute))
+    return Needs(_weights(header, known.layers), cache, compute)
 
 
-def _by_device(sizes: dict[str, float], layers: list[str]) -> dict[str, int]:
+def _by_device(sizes: dict[str, float], layers: Sequence[str]) -> dict[str, int]:
     """Sizes by device, from sizes by kind of buffer: a device may call its buffers otherwise than itself."""
     first_gpu = next((name for name in layers if name != _HOST), _HOST)
     found: dict[str, int] = {}
@@ -170,7 +180,7 @@ def _by_device(sizes: dict[str, float], layers: list[str]) -> dict[str, int]:
     return found
 
 
-def _weights(header: Header, layers: list[str]) -> dict[str, int]:
+def _weights(header: Header, layers: Sequence[str]) -> dict[str, int]:
     """Bytes of the tensors on each device, given the device of each layer and, last, of the output.
 
     llama-model.cpp: the token embedding stays on the CPU; where it also serves as the output matrix and the
@@ -187,7 +197,7 @@ def _weights(header: Header, layers: list[str]) -> dict[str, int]:
     return weights
 
 
-def _device_of(tensor: str, layers: list[str], output: str) -> str:
+def _device_of(tensor: str, layers: Sequence[str], output: str) -> str:
     head, _, rest = tensor.partition(".")
     if head == "blk":
         number = rest.split(".", 1)[0]
@@ -206,18 +216,16 @@ def _fingerprint(header: Header) -> str:
     return hashlib.sha256(repr((kept, tensors, count, installed_build())).encode()).hexdigest()
 
 
-def _recall(key: str) -> dict[str, Any] | None:
+def _recall(key: str) -> _Buffers | None:
     try:
-        answer: dict[str, Any] = json.loads(_memory_file(key).read_text("utf-8"))
+        return loads_as(_Buffers, _memory_file(key).read_text("utf-8"))
     except (OSError, ValueError):
         return None
-    whole = isinstance(answer, dict) and {"cache", "compute", "layers"} <= answer.keys()
-    return answer if whole else None
 
 
-def _remember(key: str, answer: dict[str, Any]) -> None:
+def _remember(key: str, known: _Buffers) -> None:
     with suppress(OSError):  # a cache that cannot be written costs time only
-        write_text_atomically(_memory_file(key), json.dumps(answer))
+        write_text_atomically(_memory_file(key), json.dumps(asdict(known)))
 
 
 def _memory_file(key: str) -> Path:

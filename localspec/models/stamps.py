@@ -8,6 +8,7 @@ from pathlib import Path
 
 from localspec import settings
 from localspec.files import write_text_atomically
+from localspec.typed_json import loads_as
 
 _CHUNK = 1 << 20
 
@@ -26,10 +27,9 @@ class Stamp:
 def read(path: Path) -> Stamp | None:
     """The stamp of a file; None when it has none, or when the file is no longer the one that was stamped."""
     try:
-        stored = json.loads(_stamp_file(path).read_text("utf-8"))
-        stamp = Stamp(**stored | {"decoded_with": tuple(stored["decoded_with"])})
+        stamp = loads_as(Stamp, _stamp_file(path).read_text("utf-8"))
         now = path.stat()
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError):
         return None
     same = (stamp.path, stamp.bytes, stamp.mtime_ns) == (str(path.resolve()), now.st_size, now.st_mtime_ns)
     return stamp if same else None

@@ -11,6 +11,7 @@ from localspec import settings
 from localspec.files import expanded, write_text_atomically
 from localspec.models import stamps
 from localspec.models.registry import HubFile, ModelFile, Pair
+from localspec.typed_json import loads_as
 
 
 def models_dir() -> Path:
@@ -93,9 +94,8 @@ def mark_used(name: str) -> None:
 def last_uses() -> dict[str, float]:
     """Pair name -> time of its last run, in seconds since 1970; a damaged file counts as none."""
     try:
-        times = json.loads(_uses_file().read_text("utf-8"))
-        return {str(name): float(seconds) for name, seconds in times.items()}
-    except (OSError, ValueError, TypeError, AttributeError):
+        return loads_as(dict[str, float], _uses_file().read_text("utf-8"))
+    except (OSError, ValueError):
         return {}
 
 

@@ -4,13 +4,13 @@ import dataclasses
 import hashlib
 import json
 import os
-import types
 import typing
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from localspec.files import write_text_atomically
+from localspec.typed_json import read_as
 
 VERSION = 2
 T = TypeVar("T")
@@ -35,10 +35,10 @@ class Priors:
             stored = json.loads(path.read_text(encoding="utf-8"))
             if stored["version"] != VERSION or stored["key"] != dict(key):
                 raise ValueError("written by another version or for another key")
-            return typing.cast(T, _read(kind, stored["value"]))
+            return read_as(kind, stored["value"])
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError, OverflowError):
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             _set_aside(path)
             return None
 
@@ -57,29 +57,3 @@ def _set_aside(path: Path) -> None:
 
 def _text(key: Mapping[str, str]) -> str:
     return json.dumps(dict(sorted(key.items())))
-
-
-def _read(kind: Any, value: Any) -> Any:  # noqa: ANN401  what JSON holds
-    """`value` as `kind`: dataclasses, tuples and options of numbers; ValueError otherwise."""
-    if dataclasses.is_dataclass(kind):
-        types_ = typing.get_type_hints(kind)
-        if not isinstance(value, dict) or set(value) != set(types_):
-            raise ValueError(f"not a {kind}")
-        return typing.cast(Any, kind)(**{name: _read(types_[name], part) for name, part in value.items()})
-    origin = typing.get_origin(kind)
-    if origin in (types.UnionType, typing.Union):
-        present = [option for option in typing.get_args(kind) if option is not types.NoneType]
-        return None if value is None else _read(present[0], value)
-    if origin is tuple:
-        if not isinstance(value, list):
-            raise ValueError("not a list")
-        return tuple(_read(typing.get_args(kind)[0], part) for part in value)
-    return _number(kind, value)
-
-
-def _number(kind: Any, value: Any) -> Any:  # noqa: ANN401
-    if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
-    if kind in (int, bool) and type(value) is kind:
-        return value
-    raise ValueError(f"not a {kind}: {value!r}")

@@ -104,7 +104,7 @@ def _settle(world: World) -> None:
     if process == 0:
         with _exit_code():
             for words in _SETTLING:
-                code, problem = run(Case(list(words), {"LOCALSPEC_REMEMBER_REPLIES": "1"}, {}), world)
+                code, problem = run(Case(list(words), {"LOCALSPEC_REMEMBER_REPLIES": "1"}), world)
                 assert (code, problem) == (0, ""), (words, problem)
                 shutil.rmtree(before, ignore_errors=True)
                 shutil.copytree(world.home, before)
@@ -176,6 +176,21 @@ def _prepare(given: Case, world: World) -> None:
                 path.mkdir(exist_ok=True)
             elif not path.is_dir():
                 path.write_bytes(content)
+    for pattern, (which, value) in given.edits.items():
+        for path in world.home.glob(pattern):
+            with contextlib.suppress(OSError, ValueError):  # another damage came first
+                path.write_text(json.dumps(_edited(json.loads(path.read_text("utf-8")), which, value)))
+
+
+def _edited(document: object, which: float, value: object) -> object:
+    """JSON with one of its values replaced, however deep it lies."""
+    if not isinstance(document, dict | list) or not document or which < 0.1:
+        return value
+    keys = list(document) if isinstance(document, dict) else list(range(len(document)))
+    place, deeper = divmod((which - 0.1) / 0.9 * len(keys), 1)
+    key = keys[int(place)]
+    document[key] = _edited(document[key], deeper, value)  # type: ignore[index]
+    return document
 
 
 @contextlib.contextmanager

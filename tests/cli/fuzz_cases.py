@@ -1,9 +1,9 @@
-"""Random command lines with environments and files; a third of them would do something, were they not damaged."""
+"""Random command lines with environments and files; some of them would do something, were they not damaged."""
 
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from localspec.settings import Settings
 
@@ -62,6 +62,7 @@ EARNEST = (
     *(("compare", "Hi", "--draft", "lookup", "--target", "good.gguf"), ("tune", "mine")),
     ("verify", "--target", "good.gguf", "--draft", "good.gguf"),
 )
+SLOW = _words("run compare bench tune verify doctor info")
 # So that a command that begins in earnest ends soon; the last one of an option counts.
 SHORT = {
     "run": ("--max-tokens", "2", "--threads", "1"),
@@ -90,18 +91,11 @@ VARIABLES: dict[str, tuple[str, ...]] = {
     "LANG": ("C", "xx"),
 }
 # What localspec reads below its home; a star is whatever an earlier run has written there.
-FILES = (
-    *(
-        "config.toml",
-        "models.toml",
-        "config.toml",
-        "models.toml",
-        "data/last-used.json",
-        "data/speedups.json",
-    ),
-    *("cache/devices.json", "cache/memory/*", "cache/health/*", "data/stamps/*", "data/lessons/*"),
-    *("data/bench/*", "data/replies/*"),
+JSON_FILES = (
+    *_words("data/last-used.json data/speedups.json cache/devices.json cache/memory/* cache/health/*"),
+    *_words("data/stamps/* data/lessons/* data/bench/*"),
 )
+FILES = (*("config.toml", "models.toml") * 2, *JSON_FILES, "data/replies/*")
 VALUES: tuple[object, ...] = (
     *(None, True, 0, -1, 10**30, 1.5, float("nan"), "", "x", "\udcff", [], {}, [1, "a", None]),
     *({"a": {"b": []}}, {"name": "x", "kind": "cpu", "free": "a", "total": []}, [{"name": 5}]),
@@ -115,7 +109,12 @@ class Case:
 
     words: list[str]
     environment: dict[str, str]
-    files: dict[str, bytes | None]  # below the home; None is a folder in its place
+    files: dict[str, bytes | None] = field(
+        default_factory=dict
+    )  # below the home; None is a folder in its place
+    edits: dict[str, tuple[float, object]] = field(
+        default_factory=dict
+    )  # of JSON: which value, and what instead
     piped: bytes = b""
     encoding: str = "utf-8"
     terminal: bool = False
@@ -124,17 +123,22 @@ class Case:
 def case(number: int, seed: int, options: Options, mutations: Sequence[bytes]) -> Case:
     """`mutations`: damaged GGUFs, of which one is bad.gguf."""
     chance = random.Random(f"{seed} {number}")
-    words = _earnest(chance, options) if chance.random() < 0.35 else _random(chance, options)
+    words = _earnest(chance, options) if chance.random() < 0.2 else _random(chance, options)
     command = words[0] if words else ""
     few = chance.choices((0, 1, 2), (2, 1, 1), k=2)
     environment = {name: chance.choice(VARIABLES[name]) for name in chance.sample(sorted(VARIABLES), few[0])}
     files = {name: _content(name, chance) for name in chance.sample(FILES, few[1])}
     if "bad.gguf" in words:
         files["../work/bad.gguf"] = chance.choice(mutations)
+    edits = {
+        name: (chance.random(), chance.choice(VALUES))
+        for name in chance.sample(JSON_FILES, chance.choice((0, 0, 1)))
+    }
     return Case(
         [*words, *SHORT.get(command, ())],
         environment,
         files,
+        edits,
         chance.choice((b"", b"", b"some text", b"\x80\xff", b"\0", b"\n\n")),
         chance.choice(("utf-8", "ascii", "cp1252")),
         command != "chat" and chance.random() < 0.3,
@@ -151,7 +155,7 @@ def _earnest(chance: random.Random, options: Options) -> list[str]:
 
 
 def _random(chance: random.Random, options: Options) -> list[str]:
-    weights = [0.2 if name == "doctor" else 1 for name in options]  # it takes a second each time
+    weights = [0.2 if name in SLOW else 1 for name in options]
     (command,) = chance.choices(list(options), weights)
     words = [command, *chance.choices((*NAMES, *ODD), k=chance.choice((0, 1, 1, 2)))]
     for _ in range(chance.choice((0, 1, 2, 6))):
