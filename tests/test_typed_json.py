@@ -70,5 +70,5 @@ def test_any_damage_gives_the_right_types_or_a_value_error(path, value):
 
 @pytest.mark.parametrize("text", ["", "[" * 100_000, '{"parts": []', "NaN", "[1]", "5"])
 def test_what_is_no_document_of_the_type_is_a_value_error(text):
-    with pytest.raises(ValueError, match="."):
+    with pytest.raises(ValueError, match=r"."):
         loads_as(Known, text)
