@@ -13,6 +13,8 @@ from localspec.models import stamps
 from localspec.models.registry import HubFile, ModelFile, Pair
 from localspec.typed_json import loads_as
 
+_LATEST = 253_000_000_000.0  # seconds since 1970 in the last year that a date can have
+
 
 def models_dir() -> Path:
     return settings.data_dir() / "models"
@@ -94,7 +96,8 @@ def mark_used(name: str) -> None:
 def last_uses() -> dict[str, float]:
     """Pair name -> time of its last run, in seconds since 1970; a damaged file counts as none."""
     try:
-        return loads_as(dict[str, float], _uses_file().read_text("utf-8"))
+        times = loads_as(dict[str, float], _uses_file().read_text("utf-8"))
+        return {name: seconds for name, seconds in times.items() if 0 <= seconds <= _LATEST}
     except (OSError, ValueError):
         return {}
 

@@ -6,6 +6,7 @@ import tomllib
 import pytest
 
 from localspec.errors import BadModelFile, BadSetting, IncompatiblePair, NotOnDisk, UnknownPair
+from localspec.cli import main
 from localspec.models import store
 from localspec.models.additions import add_pair, take_out
 from localspec.models.download import pull
@@ -299,3 +300,12 @@ def test_pairs_in_one_line_are_left_to_their_writer(tiny_gguf):
 def test_a_name_that_cannot_be_typed_is_refused():
     with pytest.raises(BadSetting, match="cannot be called"):
         add_pair(Pair("My Pair", PairKind.SIMPLE, find("demo").target, None))
+
+
+@pytest.mark.parametrize("damage", ["1e30", "-1", "[]", '"soon"'])
+def test_a_damaged_time_of_use_is_none(two_pairs, capsys, damage):
+    path = store._uses_file()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f'{{"one": {damage}}}')
+    assert store.last_uses() == {}
+    assert main(["list"]) == 0
