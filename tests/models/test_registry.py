@@ -5,8 +5,8 @@ import tomllib
 
 import pytest
 
-from localspec.errors import BadModelFile, BadSetting, IncompatiblePair, NotOnDisk, UnknownPair
 from localspec.cli import main
+from localspec.errors import BadModelFile, BadSetting, IncompatiblePair, NotOnDisk, UnknownPair
 from localspec.models import store
 from localspec.models.additions import add_pair, take_out
 from localspec.models.download import pull
