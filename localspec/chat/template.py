@@ -28,6 +28,7 @@ PLAIN = (
     "{% for message in messages %}{{ message.role + ': ' + message.content + '\\n\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ 'assistant:' }}{% endif %}"
 )
+_SHORTEST_STOP = 3  # characters: an answer may well hold a shorter text
 _MARKUP = re.compile(r"\s*(<[^<>\s]+>|\[[^\[\]\s]+\])")
 _T = TypeVar("_T")
 _LARGEST_SOURCE = 1_000_000  # characters
@@ -126,8 +127,8 @@ class ChatTemplate:
         if found := _MARKUP.match(after):
             parts = self._style.markers if self._style else ()  # what ends a part need not end the reply
             return () if any(found[1] in marker for marker in parts) else (found[1],)
-        begin = "\n" if after[:1].isspace() else ""
-        return (begin + after.strip(),) if after.strip() else ()
+        begin, end = "\n" if after[:1].isspace() else "", after.strip()
+        return (begin + end,) if len(end) >= _SHORTEST_STOP else ()
 
     @cached_property
     def takes_system(self) -> bool:

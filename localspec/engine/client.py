@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import pairwise
 from typing import Any, BinaryIO, Final, Protocol
 
 from localspec.engine import frames
@@ -144,7 +145,7 @@ class _Connection:
         if reason is not None:
             return Died(str(reason), reason.hint)
         words = [line for line in self._last_words if line.strip()][-LAST_WORDS:]
-        for error, hint in zip(words, [*words[1:], ""], strict=True):
+        for error, hint in pairwise([*words, ""]):
             if error.startswith("error: "):  # it could say what ends it
                 return Died(error.removeprefix("error: "), hint.removeprefix("hint: "))
         return Died(f"the engine process ended unexpectedly ({describe_exit(exit_code)})", " · ".join(words))

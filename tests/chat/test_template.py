@@ -134,7 +134,14 @@ def test_a_turn_whose_end_is_no_end_token_is_stopped_by_its_text(between, stop):
     assert template_of(source.replace(between, "</s>" + between), vocabulary)[0].stops == ()
 
 
-@pytest.mark.parametrize("source", ["{{ messages[0].content }}", "{{ raise_exception('no') }}"])
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ messages[0].content }}",
+        "{{ raise_exception('no') }}",
+        "{% for m in messages %}{{ m.content }}|{% endfor %}",
+    ],
+)
 def test_a_template_that_shows_no_end_of_a_turn_stops_nothing(source):
     assert template_of(source, ToyVocabulary(["<s>", "</s>"]))[0].stops == ()
 

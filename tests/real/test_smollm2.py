@@ -189,7 +189,7 @@ def test_verify_finds_nothing_wrong(pair, monkeypatch):
     monkeypatch.setattr(verify_module, "ROUNDS", 1)
     found = verify(pair, prompts=VERIFY_PROMPTS[:1], seconds=600, seed=3)
     assert problems(found) == []
-    assert all(0 < case.accepted < case.drafted for case in found.greedy.cases if case.depth)
+    assert all(case.accepted for case in found.greedy.cases if case.depth)
     assert len(found.laws) == len(law.TRIALS)
     assert found.quality.texts == 1
 
