@@ -4,26 +4,45 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Unpack, cast
+from typing import Any, TypedDict, Unpack, cast
 
 from localspec.chat.messages import Message
 from localspec.chat.options import ReplyOptions
 from localspec.chat.session import Session as Session
 from localspec.chat.session import last_reply
-from localspec.compose import WIDEST_BATCH, is_demo, memory_of, open_engine
+from localspec.compose import is_demo, memory_of, open_engine
 from localspec.errors import BadSetting
 from localspec.events import Event, Reply
 from localspec.llama.devices import BackendSummary, Device, backend_summary
 from localspec.llama.devices import devices as list_devices
 from localspec.llama.threads import default_threads as default_threads
+from localspec.models.adapters import adapters_of
 from localspec.models.devices import with_host
 from localspec.models.download import pull as fetch
-from localspec.models.memory import MemoryWishes
 from localspec.models.resolve import PairFiles, PairNotOnDisk, resolve
 from localspec.models.store import mark_used
+from localspec.models.wishes import check_at_least, wishes_of
 from localspec.settings import Settings
 
 Prompt = str | Sequence[Mapping[str, Any] | Message]
+
+
+class LoadOptions(TypedDict, total=False):
+    """How the models are loaded; what is left out comes from config.toml and LOCALSPEC_*, then from the memory plan."""
+
+    context_length: int | None  # tokens
+    gpu_layers: int | None  # of the target on GPUs; all by default
+    threads: int | None  # on the CPU; its fast cores by default
+    kv_type: str | None  # of the target's cache: f16 by default, and a smaller one changes the text
+    device: str | None  # of the target, as `localspec doctor` names it; several with commas between
+    split: str | None  # shares of several GPUs in the target's layers, as "3,1"
+    cpu_moe: int | None  # layers, from the first, whose experts stay on the CPU
+    draft_device: str | None
+    flash_attn: str | None  # flash attention: on, off or auto
+    mmap: bool | None  # whether files are mapped into memory instead of read
+    lora: str | None  # adapters of the target, as "FILE,FILE:0.5"
+    rpc: str | None  # llama.cpp's RPC servers, as "HOST:PORT,HOST:PORT": docs/devices.md
+    remember_replies: bool | None  # to draft from later
 
 
 def load(
@@ -31,51 +50,33 @@ def load(
     *,
     target: str | Path | None = None,
     draft: str | Path | None = None,
-    context_length: int | None = None,
-    gpu_layers: int | None = None,
-    threads: int | None = None,
-    kv_type: str | None = None,
-    device: str | None = None,
-    draft_device: str | None = None,
-    rpc: str | None = None,
     speculate: bool = True,
     pull: bool = False,
-    remember_replies: bool | None = None,
     spare_cores: int = 0,
     on_stage: Callable[[str], object] = lambda stage: None,
+    **options: Unpack[LoadOptions],
 ) -> Session:
     """Load a pair by name, or two GGUF files; use the session as a context manager, or close() it.
 
-    With nothing named: the pair used last, else the one that came last, else the embedded demo. What is left
-    out comes from config.toml and LOCALSPEC_* variables, then from the memory plan.
-    context_length in tokens; gpu_layers of the target (all by default where a GPU build is installed);
-    device of the target and draft_device as `localspec doctor` names them; rpc="HOST:PORT,HOST:PORT" adds the
-    devices of llama.cpp's RPC servers for as long as the process lives, which ends when one of them goes away
-    (docs/devices.md); threads on the CPU (physical cores by default); kv_type of the target's cache (f16; a
-    smaller one changes the text); draft="lookup" drafts from the text alone; speculate=False is plain decoding;
-    pull=True fetches a pair that is not here; remember_replies keeps replies to draft from later; spare_cores
-    stay free where threads is set nowhere; on_stage is told what is being done. Raises LocalspecErrors.
+    With nothing named: the pair used last, else the one that came last, else the embedded demo.
+    draft="lookup" drafts from the text alone; speculate=False is plain decoding; pull=True fetches a pair that is
+    not here; spare_cores stay free where threads is set nowhere; on_stage is told what is being done.
+    Options: see LoadOptions. Raises LocalspecErrors.
     """
     check_names(pair=pair, target=target, draft=draft)
-    settings = Settings.load(
-        pair=None if target else pair,
-        context=context_length,
-        gpu_layers=gpu_layers,
-        threads=threads,
-        kv_type=kv_type,
-        device=device,
-        draft_device=draft_device,
-        rpc=rpc,
-        remember_replies=remember_replies,
-    )
+    context = options.pop("context_length", None)
+    settings = Settings.load(pair=None if target else pair, context=context, **options)
     by_model = speculate and draft != "lookup"
+    check_at_least("threads", settings.threads, 1)
     wishes = wishes_of(settings, by_model)
     wanted = pair or (None if target else settings.pair)
     files = find_files(wanted, target, draft if by_model else None, pull=pull)
+    files = replace(files, lora=adapters_of(settings.lora or ""))
     engine = open_engine(
         files,
         wishes,
         rpc=settings.rpc or "",
+        mmap=settings.mmap,
         threads=settings.threads,
         spare_cores=spare_cores,
         speculate=speculate,
@@ -93,22 +94,6 @@ def check_names(**given: object) -> None:
     for name, value in given.items():
         if value is not None and not isinstance(value, str | Path):
             raise BadSetting(f"{name} is of type {type(value).__name__}", hint="give a text or a Path")
-
-
-def wishes_of(settings: Settings, by_model: bool) -> MemoryWishes:
-    """What the user wants of the loaded models; raises BadSetting for numbers that cannot be."""
-    check_at_least("context_length", settings.context, 16)
-    check_at_least("gpu_layers", settings.gpu_layers, 0)
-    check_at_least("threads", settings.threads, 1)
-    return MemoryWishes(
-        context=settings.context,
-        gpu_layers=settings.gpu_layers,
-        kv_type=settings.kv_type or "f16",
-        device=settings.device or None,
-        draft_device=settings.draft_device or None,
-        draft=by_model,
-        target_rows=WIDEST_BATCH,
-    )
 
 
 def find_files(
@@ -134,12 +119,6 @@ def reply_defaults(settings: Settings, speculate: bool, files: PairFiles) -> Rep
         # Too small to gain much: it drafts all the same, because it is there to show how.
         given["depth"] = files.starting_depth
     return cast(ReplyOptions, {name: value for name, value in given.items() if value is not None})
-
-
-def check_at_least(name: str, value: int | None, least: int) -> None:
-    """Raises BadSetting for a number below the least; None was not given."""
-    if value is not None and value < least:
-        raise BadSetting(f"{name} is {value}", hint=f"give a whole number of at least {least}")
 
 
 @dataclass(slots=True)

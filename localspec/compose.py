@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 
 from localspec import demo
 from localspec.chat.engine import Engine
@@ -17,20 +18,24 @@ from localspec.llama.context import Context
 from localspec.llama.devices import Device, default_gpu, devices
 from localspec.llama.model import Model
 from localspec.llama.rpc import add_servers
-from localspec.llama.threads import default_threads
+from localspec.llama.threads import MOST_THREADS, default_threads
+from localspec.models.adapters import check_adapter
 from localspec.models.compatibility import check
 from localspec.models.devices import DeviceMemory
-from localspec.models.memory import MemoryWishes, Plan
+from localspec.models.facts import header_at
+from localspec.models.memory import Plan
+from localspec.models.needs import Load
 from localspec.models.planning import plan_for_files
 from localspec.models.resolve import PairFiles
-from localspec.models.trust import ensure_loadable
+from localspec.models.trust import ensure_loadable, refuse_hazards
+from localspec.models.wishes import MemoryWishes
 from localspec.speculation.sampling import Sampling
 
 WIDEST_BATCH = 33  # tokens in a verify batch: the newest token and at most 32 draft tokens
 SMALL_BYTES = (
     32_000_000  # weights; the demo's 4 MB decode faster on one core than on two, even on an idle machine
 )
-RECURRENT_DEPTH = 7  # draft tokens that can be taken back from a recurrent state: each costs a copy of it
+MOST_BESIDE_GPU = 4  # threads
 
 DEMO_NOTICE = (
     "this is the embedded demonstration pair, too small to gain much: it always drafts, to show how. "
@@ -43,6 +48,7 @@ def open_engine(
     wishes: MemoryWishes,
     *,
     rpc: str,
+    mmap: bool | None,
     threads: int | None,
     spare_cores: int,
     speculate: bool,
@@ -54,11 +60,13 @@ def open_engine(
     plan = checked_plan(files, wishes, rpc, on_stage)
     with ExitStack() as opened:
         on_stage(f"loading the target, {files.target.name}")
-        target = opened.enter_context(open_target(files, plan, wishes, threads_of, opened))
+        target = opened.enter_context(open_target(files, plan, mmap, threads_of, opened))
         draft = None
-        if plan.keep_draft and files.draft is not None:
+        if plan.draft and files.draft:
             on_stage(f"loading the draft, {files.draft.name}")
-            draft = opened.enter_context(open_draft(files, plan, target, threads_of, opened))
+            draft = opened.enter_context(
+                open_draft(files.draft, plan.draft, mmap, target, threads_of, opened)
+            )
         model = target.model
         sampling, unsupported = Sampling.from_metadata(model.metadata)
         health_note = untold_note()
@@ -101,12 +109,21 @@ def checked_plan(files: PairFiles, wishes: MemoryWishes, rpc: str, on_stage: Cal
     """How to load the pair, once servers, devices and files have shown that they work."""
     if rpc:
         connect(rpc, on_stage)
-    there = devices()
-    check_devices(there, wishes, on_stage)
-    if not is_demo(files):
-        on_stage("checking the files")
-        check_files(files, wishes)
-    return plan_for_files(files.target, files.draft, wishes, devices=memory_of(there))
+    there, embedded = devices(), is_demo(files)
+    default = default_gpu() if not wishes.devices and wishes.gpu_layers != 0 else None
+    check_devices(there, [*wishes.devices, wishes.draft_device, default.name if default else None], on_stage)
+    on_stage("checking the files")
+    if not embedded:
+        check_headers(files, wishes)
+    plan = plan_for_files(files.target, files.draft, wishes, memory_of(there), files.lora)
+    loads = [
+        (files.target, plan.target),
+        *([(files.draft, plan.draft)] if files.draft and plan.draft else []),
+    ]
+    check_devices(there, [name for _, load in loads for name in load.devices or ()], on_stage)
+    for path, load in [] if embedded else loads:
+        ensure_loadable(path, load.place, files.lora if path == files.target else ())
+    return plan
 
 
 def connect(rpc: str, on_stage: Callable[[str], object] = lambda stage: None) -> None:
@@ -116,10 +133,11 @@ def connect(rpc: str, on_stage: Callable[[str], object] = lambda stage: None) ->
     add_servers(used_servers())
 
 
-def check_devices(there: Iterable[Device], wishes: MemoryWishes, on_stage: Callable[[str], object]) -> None:
+def check_devices(
+    there: Iterable[Device], used: Iterable[str | None], on_stage: Callable[[str], object]
+) -> None:
     """Refuse a GPU that does not work before a file is blamed. Raises BackendFailure, NotEnoughMemory."""
-    target = default_gpu() if wishes.device is None and wishes.gpu_layers != 0 else None
-    names = {name.lower() for name in (wishes.device, wishes.draft_device, target and target.name) if name}
+    names = {name.lower() for name in used if name}
     for device in there:
         if device.is_gpu and device.name.lower() in names:
             trying = f"trying {device.name} for the first time: this can take a minute"
@@ -128,18 +146,17 @@ def check_devices(there: Iterable[Device], wishes: MemoryWishes, on_stage: Calla
 
 def is_demo(files: PairFiles) -> bool:
     """Whether these are the embedded files, which need no check of their own."""
-    return {files.target, files.draft} <= {demo.target_path(), demo.draft_path(), None}
+    return not files.lora and {files.target, files.draft} <= {demo.target_path(), demo.draft_path(), None}
 
 
-def check_files(files: PairFiles, wishes: MemoryWishes) -> None:
-    """Refuse what cannot work before anything large is loaded: unloadable files, pairs that do not match."""
-    ensure_loadable(files.target, wishes.gpu_layers, wishes.device)
+def check_headers(files: PairFiles, wishes: MemoryWishes) -> None:
+    """Refuse what cannot work before anything is loaded: impossible files, pairs and adapters that do not match."""
+    refuse_hazards(files.target)
+    for path, _ in files.lora:
+        check_adapter(path, header_at(files.target))
     if files.draft is not None and wishes.draft:
+        refuse_hazards(files.draft)
         check(files.target, files.draft)
-        if wishes.draft_device:
-            ensure_loadable(files.draft, None, wishes.draft_device)
-        else:
-            ensure_loadable(files.draft, wishes.gpu_layers, wishes.device)
 
 
 def why_plain(model: Model) -> str:
@@ -150,7 +167,8 @@ def why_plain(model: Model) -> str:
 def memory_of(listed: Iterable[Device]) -> tuple[DeviceMemory, ...]:
     """Devices as the memory plan knows them."""
     return tuple(
-        DeviceMemory(device.name, device.kind, device.free_bytes, device.total_bytes) for device in listed
+        DeviceMemory(device.name, device.kind, device.free_bytes, device.total_bytes, device.shares_memory)
+        for device in listed
     )
 
 
@@ -162,27 +180,19 @@ def device_of(model: Model) -> str:
 def threads_for(model: Model, wanted: int | None, spare_cores: int) -> int:
     """As many as are wanted; else one for a model so small that its threads would mostly wait for each other.
 
-    For others all cores but those to spare.
+    For others all cores but those to spare, and few where the GPU does all but looking up embeddings.
     """
-    small = model.size_bytes < SMALL_BYTES
-    return wanted or (1 if small else max(1, default_threads() - spare_cores))
+    if wanted or model.size_bytes < SMALL_BYTES:
+        return wanted or 1
+    return min(max(1, default_threads() - spare_cores), MOST_BESIDE_GPU if model.all_on_gpu else MOST_THREADS)
 
 
 def open_target(
-    files: PairFiles, plan: Plan, wishes: MemoryWishes, threads: Callable[[Model], int], opened: ExitStack
+    files: PairFiles, plan: Plan, mmap: bool | None, threads: Callable[[Model], int], opened: ExitStack
 ) -> Context:
-    model = opened.enter_context(Model(files.target, gpu_layers=plan.gpu_layers, device=plan.device))
-    drafts = plan.keep_draft and files.draft is not None
-    context = Context(
-        model,
-        length=plan.context_length,
-        threads=threads(model),
-        rows_max=wishes.target_rows,
-        kv_type_k=plan.kv_type,
-        kv_type_v=plan.kv_type,
-        snapshots=RECURRENT_DEPTH if drafts and not model.can_roll_back else 0,
-    )
-    if drafts and context.rollback_limit == 0:
+    model = opened.enter_context(Model(files.target, **plan.target.place, mmap=mmap, lora=files.lora))
+    context = Context(model, **plan.target.context, threads=threads(model))
+    if plan.draft and context.rollback_limit == 0:
         raise RollbackUnsupported(
             f"{model.name} is recurrent: its state cannot step back to reject drafts",
             hint="run it without a draft model: --no-draft",
@@ -191,23 +201,17 @@ def open_target(
 
 
 def open_draft(
-    files: PairFiles, plan: Plan, target: Context, threads: Callable[[Model], int], opened: ExitStack
+    path: Path,
+    load: Load,
+    mmap: bool | None,
+    target: Context,
+    threads: Callable[[Model], int],
+    opened: ExitStack,
 ) -> Context:
-    assert files.draft is not None
-    model = opened.enter_context(
-        Model(files.draft, gpu_layers=plan.draft_gpu_layers, device=plan.draft_device)
-    )
+    model = opened.enter_context(Model(path, **load.place, mmap=mmap))
     if not model.can_roll_back:
         raise RollbackUnsupported(
             f"{model.name} is recurrent: it cannot take back the draft tokens that the target rejects",
             hint="choose another draft, or draft from the text alone: --draft lookup",
         )
-    return Context(
-        model,
-        length=plan.draft_context_length,
-        threads=threads(model),
-        rows_max=1,
-        kv_type_k=plan.draft_kv_type,
-        kv_type_v=plan.draft_kv_type,
-        vocabulary=target.model.vocab.size,
-    )
+    return Context(model, **load.context, threads=threads(model), vocabulary=target.model.vocab.size)

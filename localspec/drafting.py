@@ -124,11 +124,12 @@ def lessons_key(files: PairFiles, plan: Plan, threads: int) -> dict[str, str]:
     summary = backend_summary()
     return {
         "target": identity(files.target),
-        "draft": identity(files.draft) if files.draft and plan.keep_draft else "",
+        "draft": identity(files.draft) if files.draft and plan.draft else "",
+        "adapters": ", ".join(f"{identity(path)} x {scale}" for path, scale in files.lora),
         "threads": str(threads),
         "devices": ", ".join(device.description for device in devices()),
-        "layers": f"{plan.gpu_layers} on {plan.device}, {plan.draft_gpu_layers} on {plan.draft_device}",
-        "cache": f"{plan.kv_type}, {plan.draft_kv_type}",
+        "places": f"{plan.target.place}, {plan.draft and plan.draft.place}",
+        "caches": f"{plan.target.kv_type}, {plan.draft and plan.draft.kv_type}",
         "build": f"{summary.binding_version} {summary.system_info}",
     }
 

@@ -52,7 +52,12 @@ class Settings:
     gpu_layers: int | None = None  # target layers on the GPU
     kv_type: str | None = None  # of the target's cache: f16, q8_0, ...
     device: str | None = None  # of the target, as `localspec doctor` calls it
+    split: str | None = None  # shares of several GPUs in the target's layers, as 3,1
+    cpu_moe: int | None = None  # layers, from the first, whose experts stay on the CPU
     draft_device: str | None = None
+    flash_attn: str | None = None  # on, off or auto
+    mmap: bool | None = None
+    lora: str | None = None  # adapters of the target, as FILE,FILE:0.5
     rpc: str | None = None  # RPC servers, as HOST:PORT,HOST:PORT
     threads: int | None = None
     depth: str | None = None  # "auto" or a number

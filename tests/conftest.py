@@ -55,15 +55,29 @@ def device(request):
 @pytest.fixture(scope="session")
 def tiny_gguf(tmp_path_factory) -> Callable[..., Path]:
     """tiny_gguf(vocab_size=300) writes a GGUF and returns its path; equal arguments give the same file."""
-    from tests.gguf import Shape, write_gguf
+    from tests.gguf import write_gguf
 
-    folder = tmp_path_factory.mktemp("gguf")
+    return writer_of(write_gguf, tmp_path_factory.mktemp("gguf"))
+
+
+@pytest.fixture(scope="session")
+def tiny_adapter(tmp_path_factory) -> Callable[..., Path]:
+    """tiny_adapter(layers=2) writes a LoRA adapter for the model of that shape, as tiny_gguf does."""
+    from tests.gguf import write_adapter
+
+    return writer_of(write_adapter, tmp_path_factory.mktemp("adapters"))
+
+
+def writer_of(write: Callable[..., Path], folder: Path) -> Callable[..., Path]:
+    """Writes a file for each shape once, and returns its path."""
+    from tests.gguf import Shape
+
     written: dict[Shape, Path] = {}
 
-    def write(**shape) -> Path:
+    def path_of(**shape: object) -> Path:
         wanted = Shape(**shape)
         if wanted not in written:
-            written[wanted] = write_gguf(folder / f"{wanted.name}-{len(written)}.gguf", wanted)
+            written[wanted] = write(folder / f"{wanted.name}-{len(written)}.gguf", wanted)
         return written[wanted]
 
-    return write
+    return path_of

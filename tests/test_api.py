@@ -1,11 +1,17 @@
 """The Python interface as a script uses it."""
 
+import argparse
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
 import localspec
 from localspec import api
+from localspec.cli.options import add_pair_options, load_options
+from localspec.engine.messages import Load
+from localspec.settings import Settings
 
 
 @pytest.fixture(autouse=True)
@@ -60,6 +66,43 @@ def test_stream_ends_with_the_reply():
 def test_a_pair_and_files_cannot_both_be_named():
     with pytest.raises(localspec.LocalspecError):
         localspec.run("Hello", pair="demo", target="x.gguf")
+
+
+def test_every_option_of_loading_is_a_setting_and_a_flag_and_reaches_the_chats_engine():
+    options = set(api.LoadOptions.__annotations__)
+    assert options - {"context_length"} | {"context"} <= {field.name for field in fields(Settings)}
+    assert options <= {field.name for field in fields(Load)}
+    parser = argparse.ArgumentParser()
+    add_pair_options(parser)
+    flags = "--context 512 --gpu-layers 2 --threads 3 --kv-type q8_0 --device A,B --split 3,1 --cpu-moe 4"
+    more = "--draft-device C --flash-attn off --no-mmap --lora one.gguf --lora two.gguf:0.5 --rpc localhost:1"
+    given = load_options(parser.parse_args(f"{flags} {more}".split()))
+    assert given["mmap"] is False
+    assert given["lora"] == "one.gguf,two.gguf:0.5"
+    assert options - {"remember_replies"} <= given.keys()
+
+
+def test_what_is_asked_for_reaches_the_models(monkeypatch):
+    asked = {}
+    monkeypatch.setattr(
+        api, "open_engine", lambda files, wishes, **how: asked.update(how, wishes=wishes, files=files)
+    )
+    monkeypatch.setattr(api, "Session", lambda *_: None)
+    monkeypatch.setenv("LOCALSPEC_CPU_MOE", "4")
+    api.load(
+        "demo",
+        device="CUDA1, CUDA0",
+        split="3,1",
+        flash_attn="off",
+        mmap=False,
+        lora="a.gguf:0.5",
+        draft_device="CPU",
+    )
+    wishes = asked["wishes"]
+    assert (wishes.devices, wishes.split, wishes.cpu_moe) == (("CUDA1", "CUDA0"), (3.0, 1.0), 4)
+    assert (wishes.flash_attn, wishes.draft_device) == ("off", "CPU")
+    assert asked["mmap"] is False
+    assert asked["files"].lora == ((Path("a.gguf"), 0.5),)
 
 
 def test_devices_have_the_memory_that_the_plan_counts_on(monkeypatch):

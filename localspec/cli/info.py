@@ -5,7 +5,7 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from localspec.cli.options import add_rpc_option
+from localspec.cli.options import MEMORY_OPTIONS, add_memory_options
 from localspec.cli.printing import say
 from localspec.cli.usage import Subparsers, WrongUsage
 
@@ -29,16 +29,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--draft", metavar="FILE", help="org/repo:file.gguf or a path, to judge with the file"
     )
-    parser.add_argument("--context", type=int, metavar="N", help="context length in tokens")
-    parser.add_argument("--gpu-layers", type=int, metavar="N", help="target layers on the GPU")
-    parser.add_argument(
-        "--kv-type", default="f16", metavar="TYPE", help="of the target's cache: f16, q8_0, ..."
-    )
-    parser.add_argument("--device", metavar="DEVICE", help="where the target goes; see `localspec doctor`")
-    parser.add_argument(
-        "--draft-device", metavar="DEVICE", help="where the draft goes; see `localspec doctor`"
-    )
-    add_rpc_option(parser)
+    add_memory_options(parser)
     parser.add_argument("--no-draft", action="store_true", help="plan without the draft")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=run)
@@ -47,21 +38,15 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from localspec.health.hello import use_servers
     from localspec.models.inspection import inspect
-    from localspec.models.memory import MemoryWishes
+    from localspec.models.wishes import wishes_of
     from localspec.settings import Settings
 
-    if rpc := Settings.load(rpc=arguments.rpc).rpc:
-        use_servers(rpc)
+    values = {name: getattr(arguments, name) for name in MEMORY_OPTIONS}
+    settings = Settings.load(context=values.pop("context_length"), **values)
+    if settings.rpc:
+        use_servers(settings.rpc)
     known, target, draft = _open(arguments)
-    wishes = MemoryWishes(
-        context=arguments.context,
-        gpu_layers=arguments.gpu_layers,
-        kv_type=arguments.kv_type,
-        device=arguments.device,
-        draft_device=arguments.draft_device,
-        draft=not arguments.no_draft,
-    )
-    found = inspect(target, draft, wishes)
+    found = inspect(target, draft, wishes_of(settings, draft=not arguments.no_draft))
     if arguments.json:
         say(json.dumps(_as_json(known, found), indent=2))
     else:
@@ -139,10 +124,8 @@ def _parameters(count: int) -> str:
 def _plan_lines(plan: "Plan") -> list[str]:
     from localspec.models.units import size_text
 
-    together = f"draft at {plan.draft_context_length:,}" if plan.keep_draft else "no draft"
-    lines = [
-        f"plan         context {plan.context_length:,} tokens, {together}; memory as llama.cpp plans it:"
-    ]
+    together = f"draft at {plan.draft.length:,}" if plan.draft else "no draft"
+    lines = [f"plan         context {plan.target.length:,} tokens, {together}; memory as llama.cpp plans it:"]
     for need in plan.needs:
         lines.append(
             f"  {need.device:<10} {size_text(need.total)} of {size_text(need.free)} free: weights "

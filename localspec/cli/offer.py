@@ -35,13 +35,14 @@ def offer_download(
 def question(missing: "PairNotOnDisk") -> str:
     from localspec.models.devices import last_devices
     from localspec.models.download import plan_pull
-    from localspec.models.estimate import Fit, fit, memory_needed
+    from localspec.models.estimate import Fit, fit
     from localspec.models.units import size_text
 
     size = sum(file.to_fetch for file in plan_pull(missing.pair))
     fits = {
         Fit.GPU: "fits here",
+        Fit.PART: "fits here with some of it on the CPU",
         Fit.CPU: "fits into RAM here, not on a GPU",
         Fit.NO: "does not fit here",
-    }[fit(memory_needed(missing.pair), last_devices())]
+    }[fit(missing.pair, last_devices())]
     return f"{missing.pair.name} is not on this machine: {size_text(size)}, {fits}, fetch it? [Y/n]"

@@ -7,6 +7,17 @@ from typing import Any
 from localspec.cli.usage import WrongUsage, refuse_together
 from localspec.errors import BadSetting
 
+MEMORY_OPTIONS = (
+    "context_length",
+    "gpu_layers",
+    "kv_type",
+    "device",
+    "split",
+    "cpu_moe",
+    "draft_device",
+    "flash_attn",
+    "rpc",
+)
 RULES = ("auto", "greedy", "block", "rejection", "coupled", "compare")
 
 
@@ -26,16 +37,32 @@ def add_pair_options(parser: argparse.ArgumentParser) -> None:
         "--draft", metavar="FILE", help="a GGUF file to draft with, or lookup: from the text alone"
     )
     group.add_argument("--no-draft", action="store_true", help="load no draft model: plain decoding")
+    add_memory_options(group)
+    group.add_argument("--lora", action="append", metavar="FILE[:SCALE]", help="a LoRA adapter of the target")
+    group.add_argument("--pull", action="store_true", help="fetch the pair if it is not here")
+    group.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: fast physical cores)")
+    group.add_argument(
+        "--mmap", action=argparse.BooleanOptionalAction, help="map files into memory, or read them"
+    )
+
+
+def add_memory_options(group: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:
+    """What the memory plan heeds."""
     group.add_argument(
         "--context", type=int, metavar="N", dest="context_length", help="context length in tokens"
     )
     group.add_argument("--gpu-layers", type=int, metavar="N", help="target layers on the GPU (default: all)")
     group.add_argument("--kv-type", metavar="TYPE", help="of the target's cache (default: f16)")
-    group.add_argument("--device", metavar="DEVICE", help="where the target goes; see `localspec doctor`")
+    group.add_argument(
+        "--device", metavar="DEVICE[,...]", help="where the target goes; see `localspec doctor`"
+    )
+    group.add_argument("--split", metavar="X,Y", help="shares of several GPUs in the target's layers")
+    group.add_argument("--cpu-moe", type=int, metavar="N", help="keep the experts of N layers on the CPU")
     group.add_argument("--draft-device", metavar="DEVICE", help="where the draft goes (default: the same)")
+    group.add_argument(
+        "--flash-attn", choices=("on", "off", "auto"), help="flash attention (default: auto, where it is)"
+    )
     add_rpc_option(group)
-    group.add_argument("--pull", action="store_true", help="fetch the pair if it is not here")
-    group.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: physical cores)")
 
 
 def add_rpc_option(parser: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:
@@ -141,18 +168,9 @@ def load_options(arguments: argparse.Namespace) -> dict[str, Any]:
     pair = pair_of(arguments)
     refuse_together(("--draft", arguments.draft), ("--no-draft", arguments.no_draft or None))
     refuse_together((f"the pair {pair}", pair), ("--target", arguments.target))
-    names = (
-        "target",
-        "draft",
-        "context_length",
-        "gpu_layers",
-        "kv_type",
-        "device",
-        "draft_device",
-        "rpc",
-        "threads",
-    )
+    names = ("target", "draft", *MEMORY_OPTIONS, "threads", "mmap")
     values = {"pair": pair, **{name: getattr(arguments, name) for name in names}}
+    values["lora"] = ",".join(arguments.lora) if arguments.lora else None
     return {
         **{name: value for name, value in values.items() if value is not None},
         "speculate": not arguments.no_draft,

@@ -50,8 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     devices = last_devices()
     rows = []
     for pair in all_pairs():
-        needed = memory_needed(pair)
-        rows.append(_Row(pair, file_bytes(pair), needed, fit(needed, devices), on_disk(pair)))
+        rows.append(_Row(pair, file_bytes(pair), memory_needed(pair), fit(pair, devices), on_disk(pair)))
     if arguments.json:
         say(json.dumps([row.as_json() for row in rows], indent=2))
         return 0
@@ -107,7 +106,9 @@ class _Row:
         from localspec.models.units import size_text
 
         fits = (
-            {"gpu": "yes", "cpu": "in RAM", "no": "no"}[self.fits] if self.pair.runnable else "cannot run yet"
+            {"gpu": "yes", "part": "in part", "cpu": "in RAM", "no": "no"}[self.fits]
+            if self.pair.runnable
+            else "cannot run yet"
         )
         return (
             f"{self.pair.name:<26} {size_text(self.size):>8} {'~' + size_text(self.needed):>8}  {fits:<13} "
@@ -136,7 +137,9 @@ class _Row:
 
 def _legend(has_gpu: bool) -> str:
     where = (
-        "yes: on the GPU; in RAM: on the CPU only." if has_gpu else "in RAM: on the CPU, as no GPU is known."
+        "yes: on the GPU; in part: with layers or the draft on the CPU; in RAM: on the CPU only."
+        if has_gpu
+        else "in RAM: on the CPU, as no GPU is known."
     )
     return (
         f"{where} MEMORY is an estimate: `localspec info NAME` looks closer, with llama.cpp's own numbers. "

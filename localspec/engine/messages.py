@@ -51,7 +51,12 @@ class Load:
     gpu_layers: int | None = None
     kv_type: str | None = None
     device: str | None = None
+    split: str | None = None
+    cpu_moe: int | None = None
     draft_device: str | None = None
+    flash_attn: str | None = None
+    mmap: bool | None = None
+    lora: str | None = None
     rpc: str | None = None  # servers, as HOST:PORT,HOST:PORT
     rpc_required: bool = True  # False: those that do not answer are left out
     threads: int | None = None  # None: as set, else leave a core to the terminal where there are enough
@@ -173,7 +178,7 @@ class PairRow:
     memory_bytes: int  # about what it needs to run
     on_disk: bool
     runnable: bool  # False: its kind of draft cannot be run yet
-    fits: str  # "gpu", "cpu" (into main memory only) or "no"
+    fits: str  # "gpu", "part" (some of it on the CPU), "cpu" (into main memory only) or "no"
     speedup: float | None = None  # decode speed relative to plain, measured on this machine by a comparison
     published: str = ""  # what others measured
 

@@ -25,10 +25,10 @@ def listing() -> PairList:
             name=pair.name,
             use=pair.use,
             size_bytes=file_bytes(pair),
-            memory_bytes=(needed := memory_needed(pair)),
+            memory_bytes=memory_needed(pair),
             on_disk=on_disk(pair),
             runnable=pair.runnable,
-            fits=fit(needed, devices),
+            fits=fit(pair, devices),
             speedup=speedups.get(pair.name),
             published=" · ".join(pair.published),
         )

@@ -119,7 +119,7 @@ def without_lost_servers(request: Load, send: Send) -> Load:
     if not lost:
         return request
     send(Notice(f"No RPC server answers at {', '.join(lost)}: the models go where there is room without it."))
-    return replace(request, rpc=",".join(there), device="", draft_device="")
+    return replace(request, rpc=",".join(there), device="", split="", draft_device="")
 
 
 def report_comparison(session: api.Session, found: Comparison, send: Send) -> None:

@@ -59,7 +59,7 @@ def health() -> Health:
 
 def check() -> Health:
     """Find it out anew, and remember it where it works. Raises as `health` does."""
-    trial = Trial(str(demo.target_path()), gpu_layers=0)
+    trial = Trial(str(demo.target_path()), {"gpu_layers": 0})
     first = decode_in_child(trial)
     if first.passed:
         return _learn(Health())
@@ -84,9 +84,8 @@ def ensure_device(name: str, description: str, on_first: Callable[[], object]) -
 
 def try_device(name: str) -> None:
     """Decode the demo target on a device, in a child process. Raises as `ensure_device` does."""
-    outcome = decode_in_child(
-        Trial(str(demo.target_path()), None, name, used_servers(), health().extra_buffers)
-    )
+    place, servers, extra_buffers = {"devices": [name]}, used_servers(), health().extra_buffers
+    outcome = decode_in_child(Trial(str(demo.target_path()), place, (), (), servers, extra_buffers))
     if outcome.error:
         raise outcome.error
     if not outcome.answered:
@@ -123,12 +122,14 @@ def untold_note() -> str:
 
 def fault_of_build(trial: Trial) -> BackendFailure | NotEnoughMemory | None:
     """Why a trial of some file ended without an answer, where the demo's ends so as well; None where it does not."""
-    trial = replace(trial, path=str(demo.target_path()), extra_buffers=False)
-    outcome = decode_in_child(trial)
+    place = {name: value for name, value in trial.place.items() if name in ("devices", "gpu_layers")}
+    there = Trial(str(demo.target_path()), place, servers=trial.servers, extra_buffers=False)
+    outcome = decode_in_child(there)
     if outcome.answered:
         return None
-    here = decode_in_child(replace(trial, gpu_layers=0, device=None, servers=()))
-    return device_fault(trial.device or "the GPU", outcome) if here.answered else why_unusable(here)
+    here = decode_in_child(replace(there, place={"gpu_layers": 0}, servers=()))
+    names = " and ".join(place.get("devices") or ()) or "the GPU"
+    return device_fault(names, outcome) if here.answered else why_unusable(here)
 
 
 def why_unusable(outcome: Outcome) -> BackendFailure | NotEnoughMemory:

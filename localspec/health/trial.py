@@ -6,8 +6,8 @@ import re
 import signal
 import subprocess
 import sys
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from localspec import errors
 from localspec.errors import LocalspecError
@@ -23,10 +23,17 @@ class Trial:
     """What is decoded, and how the model is loaded for it."""
 
     path: str
-    gpu_layers: int | None = None
-    device: str | None = None
+    place: dict[str, Any] = field(default_factory=dict)  # for Model: devices, gpu_layers, ...
+    lora: tuple[tuple[str, float], ...] = ()  # adapters
+    more_parts: tuple[str, ...] = ()  # of a model in several files
     servers: tuple[str, ...] = ()  # of RPC, whose devices are there as well
     extra_buffers: bool = True  # ggml's buffer types for repacked weights
+
+    @property
+    def seconds(self) -> float:
+        """That it may take."""
+        read = (self.path, *self.more_parts, *(path for path, _ in self.lora))
+        return _SECONDS + sum(os.stat(path).st_size for path in read) / _BYTES_PER_SECOND
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +65,9 @@ class Outcome:
         )
 
 
-def time_limit(path: Path) -> float:
-    """Seconds that a trial may take."""
-    return _SECONDS + path.stat().st_size / _BYTES_PER_SECOND
-
-
 def decode_in_child(trial: Trial) -> Outcome:
     """Load the file and decode a few tokens in a process of its own. Raises OSError for a file that is gone."""
-    limit = time_limit(Path(trial.path))
+    limit = trial.seconds
     # Nothing is ever written: the child ends when the pipe does, so also when this process is killed.
     reader, writer = os.pipe()
     try:

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from localspec.errors import BadModelFile, BadSetting, ContextFull, RollbackUnsupported
+from localspec.llama.adapters import use_adapters
 from localspec.llama.batch import Batch
 from localspec.llama.failures import context_failure, decode_failure
 from localspec.llama.library import forget_log_errors, last_log_errors, lib
@@ -30,6 +31,11 @@ _KV_TYPES = {
     "q4_0": lib.GGML_TYPE_Q4_0,
     "iq4_nl": lib.GGML_TYPE_IQ4_NL,
 }
+_FLASH_ATTENTION = {
+    "auto": lib.LLAMA_FLASH_ATTN_TYPE_AUTO,
+    "on": lib.LLAMA_FLASH_ATTN_TYPE_ENABLED,
+    "off": lib.LLAMA_FLASH_ATTN_TYPE_DISABLED,
+}
 
 
 class Context:
@@ -45,6 +51,7 @@ class Context:
         rows_max: int = 9,
         kv_type_k: str = "f16",
         kv_type_v: str = "f16",
+        flash_attn: str = "auto",
         snapshots: int = 0,
         vocabulary: int | None = None,
     ) -> None:
@@ -53,6 +60,7 @@ class Context:
         threads: on the CPU; None is the physical cores.
         batch_size: tokens in one call into llama.cpp, so the chunks of a prompt; None is 512 with a
             GPU and 128 without, where a chunk can take seconds and cannot be cancelled (3 to 5 % slower).
+        flash_attn: on, off or auto, which is on where every layer's device can do it.
         rows_max: the most rows that one decode may ask for, so depth + 1.
         snapshots: for recurrent models, how many tokens can be taken back; each costs a whole state.
         vocabulary: for a draft, the target's tokens, which may be some more or fewer than its own. Its rows
@@ -60,8 +68,8 @@ class Context:
         """
         if not model.generates_text:
             raise BadModelFile(f"{model.name} does not generate text", hint="use a model with a decoder only")
-        params = _params(length, kv_type_k, kv_type_v)
-        chunk = batch_size or (_GPU_CHUNK if model.gpu else _CPU_CHUNK)
+        params = _params(length, kv_type_k, kv_type_v, flash_attn)
+        chunk = batch_size or (_GPU_CHUNK if model.gpus else _CPU_CHUNK)
         params.n_batch = params.n_ubatch = min(max(chunk, rows_max), length)
         params.n_outputs_max = params.n_outputs_max_per_seq = rows_max
         params.n_rs_seq = snapshots  # llama.cpp makes it 0 for architectures that cannot
@@ -89,6 +97,8 @@ class Context:
         self._top_k = TopK()
         # The finalizer holds the model, so that garbage collection cannot free it first.
         self._finalizer = weakref.finalize(self, _free, pointer, self._top_k, model)
+        if model.adapters:
+            use_adapters(pointer, model.adapters)
         model.adopt(self)
 
     @property
@@ -239,15 +249,20 @@ def _free(pointer: Any, top_k: TopK, model: Model) -> None:  # noqa: ANN401  a C
     top_k.free()
 
 
-def _params(length: int, kv_type_k: str, kv_type_v: str) -> Any:  # noqa: ANN401  a C struct
+def _params(length: int, kv_type_k: str, kv_type_v: str, flash_attn: str) -> Any:  # noqa: ANN401  a C struct
     """Context parameters from checked settings."""
     if not 1 <= length <= _LONGEST:
         raise BadSetting(f"a context cannot have {length} tokens", hint=f"use 1 to {_LONGEST}")
     for name in (kv_type_k, kv_type_v):
         if name not in _KV_TYPES:
             raise BadSetting(f"no KV cache type called {name!r}", hint=f"there are: {', '.join(_KV_TYPES)}")
+    if flash_attn not in _FLASH_ATTENTION:
+        raise BadSetting(
+            f"flash attention cannot be {flash_attn!r}", hint=f"it is one of {', '.join(_FLASH_ATTENTION)}"
+        )
     params = lib.llama_context_default_params()
     params.n_ctx = length
+    params.flash_attn_type = _FLASH_ATTENTION[flash_attn]
     params.type_k, params.type_v = _KV_TYPES[kv_type_k], _KV_TYPES[kv_type_v]
     params.swa_full = True  # a window-sized cache cannot step back across the window's edge
     params.no_perf = True

@@ -1,6 +1,7 @@
 """The devices that the installed llama.cpp can compute on, and what it was built with."""
 
 import ctypes
+import platform
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Literal
@@ -18,11 +19,26 @@ _description = symbol("ggml_backend_dev_description", ctypes.c_char_p, [ctypes.c
 _type = symbol("ggml_backend_dev_type", ctypes.c_int, [ctypes.c_void_p])
 _registry = symbol("ggml_backend_dev_backend_reg", ctypes.c_void_p, [ctypes.c_void_p])
 _registry_name = symbol("ggml_backend_reg_name", ctypes.c_char_p, [ctypes.c_void_p])
+_properties = symbol("ggml_backend_dev_get_props", None, [ctypes.c_void_p, ctypes.c_void_p])
 _memory = symbol(
     "ggml_backend_dev_memory",
     None,
     [ctypes.c_void_p, ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_size_t)],
 )
+
+
+class _Properties(ctypes.Structure):
+    """ggml_backend_dev_props."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("description", ctypes.c_char_p),
+        ("free", ctypes.c_size_t),
+        ("total", ctypes.c_size_t),
+        ("type", ctypes.c_int),
+        ("id", ctypes.c_char_p),
+        ("capabilities", ctypes.c_bool * 32),  # five of them; the rest is room for those of later releases
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +57,11 @@ class Device:
         return self.kind in ("gpu", "igpu")
 
     @property
+    def shares_memory(self) -> bool:
+        """Whether its memory is the CPU's; Metal calls Apple's own GPUs discrete all the same."""
+        return self.kind == "igpu" or (self.backend == "MTL" and platform.machine() == "arm64")
+
+    @property
     def remote(self) -> str:
         """What a device of another machine is called in sentences; "" for one of this machine."""
         return _remote(self.name, self.description, self.backend)
@@ -57,8 +78,22 @@ class BackendSummary:
 
 
 def devices() -> list[Device]:
-    """Every device, with its memory as it is now."""
-    return [_device(handle) for handle in _handles()]
+    """Every device, with its memory as it is now; a GPU that two backends know is listed once."""
+    handles = {_device_id(handle) or str(handle): handle for handle in reversed(_handles())}
+    return [_device(handle) for handle in reversed(handles.values())]
+
+
+def buffer_names() -> dict[str, str]:
+    """Names that llama.cpp gives to buffers on devices of other machines -> names of the devices.
+
+    The former count the devices of each server, the latter those of all.
+    """
+    found: dict[str, str] = {}
+    for device in devices():
+        if device.backend == "RPC":
+            index = sum(name.endswith(f"[{device.description}]") for name in found)
+            found[f"RPC{index}[{device.description}]"] = device.name
+    return found
 
 
 def default_gpu() -> Device | None:
@@ -85,6 +120,15 @@ def backend_summary() -> BackendSummary:
 def _handles() -> list[int]:
     handles = (_get(index) for index in range(_count()))
     return [handle for handle in handles if _type(handle) < len(_KINDS)]
+
+
+def _device_id(handle: int) -> str:
+    """Where it is on the bus; "" where that is not known, as of devices of other machines."""
+    if _text(_registry_name(_registry(handle))) == "RPC":
+        return ""
+    found = _Properties()
+    _properties(handle, ctypes.byref(found))
+    return _text(found.id)
 
 
 def _device(handle: int) -> Device:

@@ -34,7 +34,7 @@ def first_decode(trial: Trial) -> None:
     add_servers(trial.servers)
     path = Path(trial.path)
     with (
-        Model(path, gpu_layers=trial.gpu_layers, device=trial.device) as model,
+        Model(path, **trial.place, lora=[(Path(name), scale) for name, scale in trial.lora]) as model,
         Context(model, length=_LENGTH, threads=1 if model.size_bytes < _SMALL_BYTES else None) as context,
     ):
         last = model.vocab.size - 1

@@ -28,6 +28,7 @@ _LAYER = re.compile(r"load_tensors: layer +(\d+) assigned to device (\S+?),")
 _CACHE_LAYER = re.compile(r"llama_kv_cache\w*: layer +\d+: dev = (\S+)")
 _CACHE_SIZE = re.compile(r"llama_kv_cache\w*: size = +([\d.]+) MiB")
 _STATE_SIZE = re.compile(r" (\S+) RS buffer size = +([\d.]+) MiB")
+_NO_FLASH_ATTENTION = "Flash Attention not supported"  # by a device: off where it is auto
 _COMPUTE_SIZE = re.compile(r"^\w+: +(\S+) compute buffer size = +([\d.]+) MiB")
 
 
@@ -43,6 +44,7 @@ class BufferLog(logging.Handler):
         """Begin a new context; the layers belong to the model and stay."""
         self.cache: dict[str, float] = {}
         self.compute: dict[str, float] = {}
+        self.flash_attention = True
         self._cache_layers: list[str] = []  # devices of the layers of the cache that is being described
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -57,6 +59,8 @@ class BufferLog(logging.Handler):
             self.cache[found[1]] = self.cache.get(found[1], 0) + float(found[2]) * _MIB
         elif found := _COMPUTE_SIZE.search(line):
             self.compute[found[1]] = float(found[2]) * _MIB
+        elif _NO_FLASH_ATTENTION in line:
+            self.flash_attention = False
 
     def _share_out(self, size: float) -> None:
         """A cache lies with its layers, each of which has an equal part of it."""
@@ -69,60 +73,48 @@ class Measurer:
     """Keeps the last model open, because contexts of many lengths are asked for in a row."""
 
     def __init__(self, log: BufferLog) -> None:
-        self._log = log
-        self._key: tuple[Any, ...] | None = None
-        self._model: Model | None = None
+        from localspec.llama.devices import buffer_names
 
-    def measure(
-        self,
-        path: str,
-        gpu_layers: int | None,
-        device: str | None,
-        length: int,
-        kv_type: str,
-        rows: int,
-        snapshots: int,
-    ) -> dict[str, Any]:
-        """Bytes of cache and of compute buffers by device, and the device of each layer."""
+        self._log = log
+        self._key: tuple[str, dict[str, Any]] | None = None
+        self._model: Model | None = None
+        self._names = buffer_names()
+
+    def measure(self, path: str, place: dict[str, Any], context: dict[str, Any]) -> dict[str, Any]:
+        """Bytes of cache and of compute buffers by device, and the device of each layer.
+
+        place, context: what Model and Context take by these names.
+        """
         from localspec.llama.context import Context
         from localspec.llama.model import Model
 
-        key = (path, gpu_layers, device)
-        if self._model is None or key != self._key:
+        if self._model is None or (path, place) != self._key:
             if self._model is not None:
                 self._model.close()
             self._log.layers = {}
-            self._model, self._key = (
-                Model(Path(path), gpu_layers=gpu_layers, device=device, no_alloc=True),
-                key,
-            )
+            self._model, self._key = Model(Path(path), no_alloc=True, **place), (path, place)
         self._log.forget()
-        Context(
-            self._model,
-            length=length,
-            kv_type_k=kv_type,
-            kv_type_v=kv_type,
-            rows_max=rows,
-            snapshots=snapshots,
-        ).close()
-        layers = [self._log.layers[layer] for layer in sorted(self._log.layers)]
-        return {"cache": self._log.cache, "compute": self._log.compute, "layers": layers}
+        Context(self._model, **context).close()
+        log = self._log
+        layers = [log.layers[layer] for layer in sorted(log.layers)]
+        cache, compute = (
+            {self._names.get(name, name): size for name, size in part.items()}
+            for part in (log.cache, log.compute)
+        )
+        return {"cache": cache, "compute": compute, "layers": layers, "flash": log.flash_attention}
 
 
 def answer(measurer: Measurer, request: dict[str, Any]) -> dict[str, Any]:
     from localspec.llama.devices import devices
 
     if request.get("devices"):
-        listed = [(d.name, d.kind, d.free_bytes, d.total_bytes) for d in devices()]
-        return {
-            "devices": [
-                dict(zip(("name", "kind", "free", "total"), values, strict=True)) for values in listed
-            ]
-        }
+        fields = ("name", "kind", "free", "total", "shared")
+        listed = [(d.name, d.kind, d.free_bytes, d.total_bytes, d.shares_memory) for d in devices()]
+        return {"devices": [dict(zip(fields, values, strict=True)) for values in listed]}
     try:
         return measurer.measure(**request)
     except LocalspecError as error:
-        return {"error": str(error), "hint": error.hint}
+        return {"error": str(error), "hint": error.hint, "kind": type(error).__name__}
 
 
 def main() -> None:

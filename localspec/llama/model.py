@@ -3,18 +3,17 @@
 import ctypes
 import os
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from localspec.errors import BadSetting
-from localspec.health.check import health
-from localspec.health.missing import missing_device
-from localspec.llama import devices
+from localspec.llama.adapters import LoadedAdapter, load_adapter
+from localspec.llama.devices import Device
 from localspec.llama.failures import load_failure
 from localspec.llama.library import forget_log_errors, last_log_errors, lib
 from localspec.llama.modelfile import check_model_file
+from localspec.llama.placement import chosen_gpus, model_params
 from localspec.llama.vocab import Vocab
 from localspec.llama.watch import LOADING_SECONDS, made_progress, waiting_for
 
@@ -23,30 +22,39 @@ if TYPE_CHECKING:
 
 
 class Model:
-    """Weights in memory, on one device; contexts made from it are closed with it."""
+    """Weights in memory, on one device or over several; contexts made from it are closed with it."""
 
     def __init__(
         self,
         path: Path,
         *,
+        devices: Sequence[str] | None = None,
         gpu_layers: int | None = None,
+        split: Sequence[float] = (),
+        cpu_moe: int = 0,
+        mmap: bool | None = None,
+        lora: Iterable[tuple[Path, float]] = (),
         no_alloc: bool = False,
-        device: str | None = None,
     ) -> None:
         """Load a GGUF; raises BadModelFile, NotEnoughMemory or BadSetting.
 
-        gpu_layers: how many layers go to the GPU; None is all where there is one, 0 leaves the GPU alone.
-        device: a name from `devices()`; None is `default_gpu()`, or the CPU where there is none.
+        devices: names from `devices()`; None is `default_gpu()`, none of them a GPU the CPU.
+        gpu_layers: how many layers go to them, from the last; None is all, 0 leaves them alone.
+        split: the shares of several devices in these layers; none given, by their free memory.
+        cpu_moe: layers, from the first, whose experts stay on the CPU.
+        mmap: map the file into memory instead of reading it; None leaves it to llama.cpp.
+        lora: adapter files, and how much of each is added.
         no_alloc: read no weights and reserve no memory: contexts only log what they would need.
         """
         check_model_file(path)
         self.path = path
-        # The parameters point into the handles, which have to live until the model is loaded.
-        gpu = _chosen_gpu(gpu_layers, device)
-        params, _handles = _model_params(gpu_layers, gpu)
+        gpus = chosen_gpus(devices, gpu_layers)
+        # The parameters point into what is kept beside them, which has to live until the model is loaded.
+        params, _kept = model_params(gpus, gpu_layers, split, cpu_moe, mmap)
         if no_alloc:
             params.no_alloc, params.load_mode = True, lib.LLAMA_LOAD_MODE_NONE
-        self.remote = gpu.remote if gpu else ""  # what a device of another machine is called in sentences
+        # What devices of other machines are called in sentences.
+        self.remote = " or ".join(gpu.remote for gpu in gpus if gpu.remote)
         if self.remote:
             params.progress_callback = _on_progress
         forget_log_errors()
@@ -57,6 +65,10 @@ class Model:
         self._pointer: Any = pointer
         self._contexts: weakref.WeakSet[Context] = weakref.WeakSet()
         self._finalizer = weakref.finalize(self, _free, pointer, self.remote)
+        # Before any context: it is made with room for them.
+        self.adapters: tuple[LoadedAdapter, ...] = tuple(
+            load_adapter(pointer, path, scale) for path, scale in lora
+        )
         self.metadata: Mapping[str, str] = _metadata(pointer)
         self.vocab = Vocab(lib.llama_model_get_vocab(pointer))
         self.architecture = self.metadata.get("general.architecture", "")
@@ -66,11 +78,17 @@ class Model:
         self.layer_count: int = lib.llama_model_n_layer(pointer)
         self.trained_context_length: int = lib.llama_model_n_ctx_train(pointer)
         self.chat_template = _text(lib.llama_model_chat_template(pointer, None))
-        self.gpu = gpu  # None: the CPU computes all of it
+        self.gpus: tuple[Device, ...] = gpus  # none: the CPU computes all of it
         # llama.cpp counts the output matrix as one layer more than the file has.
-        self.output_on_gpu = gpu is not None and not 0 <= params.n_gpu_layers <= self.layer_count
+        self.output_on_gpu = bool(gpus) and not 0 <= params.n_gpu_layers <= self.layer_count
+        self.all_on_gpu = self.output_on_gpu and not cpu_moe
         self.is_recurrent = bool(lib.llama_model_is_recurrent(pointer))
         self.is_hybrid = bool(lib.llama_model_is_hybrid(pointer))
+
+    @property
+    def gpu(self) -> Device | None:
+        """The first of its GPUs."""
+        return self.gpus[0] if self.gpus else None
 
     @property
     def generates_text(self) -> bool:
@@ -118,39 +136,6 @@ def _on_progress(_share: float, _data: object) -> bool:
 def _free(pointer: Any, remote: str) -> None:  # noqa: ANN401  a C pointer
     with waiting_for(remote):
         lib.llama_model_free(pointer)
-
-
-def _model_params(gpu_layers: int | None, gpu: devices.Device | None) -> tuple[Any, Any]:
-    """The parameters, and the device handles that they point into."""
-    params = lib.llama_model_default_params()
-    params.use_extra_bufts = health().extra_buffers
-    params.split_mode = lib.LLAMA_SPLIT_MODE_NONE  # the whole model on one device
-    if gpu is None:
-        params.n_gpu_layers = 0
-        params.main_gpu = -1  # not even for prompts, so that no memory of the GPU is taken
-        return params, None
-    params.n_gpu_layers = -1 if gpu_layers is None else gpu_layers
-    handles = (ctypes.c_void_p * 2)(devices.handle_of(gpu), None)
-    params.devices = ctypes.cast(handles, ctypes.c_void_p)
-    return params, handles
-
-
-def _chosen_gpu(gpu_layers: int | None, device: str | None) -> devices.Device | None:
-    """The GPU to use, None for the CPU alone; BadSetting for what this machine cannot do."""
-    if device is None:
-        gpu = devices.default_gpu()
-    else:
-        known = devices.devices()
-        named = next((found for found in known if found.name.lower() == device.lower()), None)
-        if named is None:
-            raise missing_device(device, (found.name for found in known))
-        gpu = named if named.is_gpu else None
-    if gpu_layers and gpu_layers > 0 and gpu is None:
-        raise BadSetting(
-            f"{gpu_layers} layers cannot go to a GPU: llama.cpp has none to use here",
-            hint="leave the number of GPU layers out, or see `localspec doctor` for a build that has one",
-        )
-    return None if gpu_layers == 0 else gpu
 
 
 def _metadata(pointer: Any) -> dict[str, str]:  # noqa: ANN401  a C pointer

@@ -103,8 +103,9 @@ def _file_lines(file: ModelFile) -> list[str]:
         lines = [_line("path", str(file.path))]
     lines += [_line("bytes", file.bytes or 0), _line("sha256", file.sha256 or "")]
     facts = file.facts
-    numbers = {"layers": facts.layers, "kv_bytes_per_token": facts.kv_bytes_per_token}
-    return lines + [_line(key, value) for key, value in numbers.items() if value is not None]
+    numbers = ("layers", "kv_bytes_per_token", "embedding_bytes", "output_bytes")
+    known = {key: getattr(facts, key) for key in numbers if getattr(facts, key) is not None}
+    return lines + [_line(key, value) for key, value in known.items()]
 
 
 def _line(key: str, value: str | int) -> str:

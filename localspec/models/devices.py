@@ -2,7 +2,7 @@
 
 import json
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from localspec import settings
@@ -19,6 +19,7 @@ class DeviceMemory:
     kind: str  # cpu, gpu, igpu, accel
     free: int  # bytes
     total: int
+    shared: bool = False  # its memory is the CPU's
 
     @property
     def is_gpu(self) -> bool:
@@ -39,16 +40,19 @@ def remember_devices(listed: tuple[DeviceMemory, ...]) -> None:
 
 
 def with_host(listed: tuple[DeviceMemory, ...]) -> tuple[DeviceMemory, ...]:
-    """The same devices, with what the system can still give away as the CPU's free memory.
+    """The same devices, with what the system can still give away as the free memory of the CPU, and of what shares it.
 
-    ggml reports all of a machine's memory as free; that stays where the system does not tell.
+    ggml reports all of a machine's memory as free, and Metal all that other programs may have taken; that stays where
+    the system does not tell.
     """
     free = available_bytes()
     if free is None:
         return listed
     return tuple(
-        DeviceMemory(device.name, device.kind, free, max(device.total, free))
+        replace(device, free=free, total=max(device.total, free))
         if device.kind == "cpu"
+        else replace(device, free=min(device.free, free))
+        if device.shared
         else device
         for device in listed
     )

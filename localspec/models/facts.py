@@ -5,6 +5,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from localspec.models.header import Header, Vocabulary, header_of_file
+from localspec.models.parts import joined, require_parts
 from localspec.models.units import printable
 
 # llama-vocab.cpp: the kind for each tokenizer.ggml.model, and what holds where no key sets it
@@ -65,7 +66,7 @@ class ModelFacts:
             name=printable(header.text("general.name")),
             architecture=printable(architecture),
             vocabulary=_vocabulary(header),
-            context=header.number(f"{architecture}.context_length"),
+            context=trained_context(header),
             layers=header.number(f"{architecture}.block_count"),
             mtp_layers=header.number(f"{architecture}.nextn_predict_layers") or 0,
             has_chat_template=bool(header.text("tokenizer.chat_template")),
@@ -74,13 +75,31 @@ class ModelFacts:
         )
 
 
+def trained_context(header: Header) -> int | None:
+    """Tokens that the model was trained for, or that its RoPE scaling reaches; llama.cpp applies that by itself."""
+    architecture = header.text("general.architecture")
+    trained = header.number(f"{architecture}.context_length")
+    before = header.number(f"{architecture}.rope.scaling.original_context_length")
+    factor = header.get(f"{architecture}.rope.scaling.factor")
+    if before is None or not isinstance(factor, int | float):
+        return trained
+    return max(trained or 0, int(before * factor))
+
+
 def facts_of_file(path: Path) -> ModelFacts:
     """Facts about a file on this machine. Raises BadModelFile."""
     return ModelFacts.from_header(header_at(path))
 
 
 def header_at(path: Path) -> Header:
-    """The header of a file, read once while the file does not change. Raises BadModelFile."""
+    """The header of a model on this machine, of all its parts together. Raises BadModelFile."""
+    header = _header_of(path)
+    count = header.number("split.count") or 1
+    return joined(path, [_header_of(part) for part in require_parts(path, count)]) if count > 1 else header
+
+
+def _header_of(path: Path) -> Header:
+    """The header of one file, read once while the file does not change."""
     try:
         now = path.stat()
     except (OSError, ValueError):
@@ -88,7 +107,7 @@ def header_at(path: Path) -> Header:
     return _header(path, now.st_size, now.st_mtime_ns)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=32)
 def _header(path: Path, _size: int, _mtime_ns: int) -> Header:
     return header_of_file(path)
 

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from localspec.errors import LocalspecError
 from localspec.models.devices import DeviceMemory
 from localspec.models.facts import ModelFacts
-from localspec.models.memory import MemoryWishes, Plan, plan
+from localspec.models.memory import Plan, plan
 from localspec.models.needs import Load
 from localspec.models.probe import Probe
 from localspec.models.proof import prove
 from localspec.models.references import OpenedFile
+from localspec.models.wishes import MemoryWishes
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,8 @@ def inspect(target: OpenedFile, draft: OpenedFile | None, wishes: MemoryWishes) 
         problem: LocalspecError | None = None
         try:
             prove(target.header, draft.header if draft else None)
-            found = plan(target.header, draft.header if draft else None, devices, wishes, probe.needs)
+            beside = probe.sizes(draft.header) if draft else None
+            found = plan(probe.sizes(target.header), beside, devices, wishes)
         except LocalspecError as error:
             problem = error
     return Inspection(sides[0], sides[1] if draft else None, found, devices, problem)

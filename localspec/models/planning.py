@@ -4,12 +4,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from localspec.errors import LocalspecError
+from localspec.models.adapters import Adapter
 from localspec.models.devices import DeviceMemory
 from localspec.models.facts import header_at
 from localspec.models.header import Header
-from localspec.models.memory import MemoryWishes, Plan, plan
+from localspec.models.memory import Plan, plan
 from localspec.models.probe import Probe
 from localspec.models.units import size_text
+from localspec.models.wishes import MemoryWishes
 
 
 def plan_for_files(
@@ -17,6 +19,7 @@ def plan_for_files(
     draft: Path | None,
     wishes: MemoryWishes,
     devices: Sequence[DeviceMemory] | None = None,
+    lora: Sequence[Adapter] = (),
 ) -> Plan:
     """How to load two files here; llama.cpp is asked in a child process unless the answer is remembered.
 
@@ -24,18 +27,20 @@ def plan_for_files(
     Raises NotEnoughMemory, BadSetting, BadModelFile.
     """
     with Probe(devices) as probe:
-        draft_header = header_at(draft) if draft else None
-        return plan(header_at(target), draft_header, probe.devices(), wishes, probe.needs)
+        beside = probe.sizes(header_at(draft)) if draft else None
+        changed = probe.sizes(header_at(target), [header_at(path) for path, _ in lora])
+        return plan(changed, beside, probe.devices(), wishes)
 
 
 def outlook(target: Header, draft: Header | None) -> tuple[str, ...]:
     """How a pair would run on this machine, in sentences; also where it would not."""
     try:
         with Probe() as probe:
-            found = plan(target, draft, probe.devices(), MemoryWishes(), probe.needs)
+            beside = probe.sizes(draft) if draft else None
+            found = plan(probe.sizes(target), beside, probe.devices(), MemoryWishes())
     except LocalspecError as error:
         return (f"It would not run here: {error}.",)
     needs = " and ".join(
         f"{size_text(need.total)} of {size_text(need.free)} on {need.device}" for need in found.needs
     )
-    return (f"With {found.context_length:,} tokens of context it takes {needs}.", *found.lines)
+    return (f"With {found.target.length:,} tokens of context it takes {needs}.", *found.lines)

@@ -2,10 +2,12 @@
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
@@ -13,14 +15,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from localspec import settings
-from localspec.errors import BackendFailure, BadModelFile
+from localspec import errors, settings
+from localspec.errors import BackendFailure, BadModelFile, LocalspecError
 from localspec.files import write_text_atomically
 from localspec.health.build import installed_build
 from localspec.health.check import health
 from localspec.health.child_environment import child_environment
 from localspec.health.servers import used_servers
 from localspec.models.devices import DeviceMemory, remember_devices, with_host
+from localspec.models.facts import trained_context
 from localspec.models.header import Header
 from localspec.models.needs import Load, Needs
 from localspec.models.scratch import scratch_folder
@@ -30,6 +33,7 @@ from localspec.typed_json import loads_as, read_as
 
 _ANSWER_SECONDS = 60.0
 _HOST = "CPU"
+_EXPERTS = re.compile(r"ffn_(up|down|gate|gate_up)_(ch)?exps")
 _AS_NAMED_IN_ERRORS = "this file"  # what llama.cpp reads is a stand-in for it
 
 
@@ -40,6 +44,7 @@ class _Buffers:
     cache: dict[str, float]
     compute: dict[str, float]
     layers: tuple[str, ...]
+    flash: bool  # whether every layer's device can do flash attention
 
 
 class Probe:
@@ -55,22 +60,31 @@ class Probe:
         self._twins: dict[str, Path] = {}
         self._remembered: dict[str, _Buffers] = {}
 
-    def needs(self, header: Header, load: Load) -> Needs:
-        """What a model of this header would need. Raises BadModelFile where llama.cpp refuses it."""
+    def needs(self, header: Header, load: Load, adapters: Sequence[Header] = ()) -> Needs:
+        """What a model of this header would need.
+
+        Raises BadModelFile where llama.cpp refuses the model, BackendFailure or BadSetting where it refuses the load.
+        """
         fingerprint = _fingerprint(header)
         places = [device.name for device in self._known_devices()]
-        key = hashlib.sha256(json.dumps([fingerprint, places, asdict(load)]).encode()).hexdigest()[:32]
+        asked = {"place": load.place, "context": load.context}
+        key = hashlib.sha256(json.dumps([fingerprint, places, asked]).encode()).hexdigest()[:32]
         known = self._remembered.get(key) or _recall(key)
         if known is None:
-            request = asdict(load) | {"path": str(self._twin(header, fingerprint))}
-            answer = self._ask(request)
+            answer = self._ask({"path": str(self._twin(header, fingerprint)), **asked})
             if "error" in answer:
                 name = printable(header.text("general.name")) or _AS_NAMED_IN_ERRORS
-                raise BadModelFile(answer["error"].replace(_AS_NAMED_IN_ERRORS, name), hint=answer["hint"])
+                what = answer["error"].replace(_AS_NAMED_IN_ERRORS, name)
+                error: LocalspecError = getattr(errors, answer["kind"])(what, hint=answer["hint"])
+                raise error
             known = read_as(_Buffers, answer)
             _remember(key, known)
         self._remembered[key] = known
-        return _needs(header, known)
+        return _needs((header, *adapters), known, load.cpu_moe)
+
+    def sizes(self, header: Header, adapters: Sequence[Header] = ()) -> "ProbedSizes":
+        """What a memory plan asks about a model, and its adapters."""
+        return ProbedSizes(header, self, adapters)
 
     def devices(self) -> tuple[DeviceMemory, ...]:
         """Every device with its memory."""
@@ -164,23 +178,58 @@ class Probe:
         )
 
 
-def _needs(header: Header, known: _Buffers) -> Needs:
+@dataclass(frozen=True, slots=True)
+class ProbedSizes:
+    """A model's Sizes, as llama.cpp plans them for its header."""
+
+    header: Header
+    probe: Probe
+    adapters: Sequence[Header] = ()  # they lie where the matrices are that they change
+
+    @property
+    def name(self) -> str:
+        return printable(self.header.text("general.name")) or "the target"
+
+    @property
+    def layers(self) -> int:
+        return self._number("block_count") or 0
+
+    @property
+    def has_experts(self) -> bool:
+        return bool(self._number("expert_count"))
+
+    @property
+    def trained_context(self) -> int | None:
+        return trained_context(self.header)
+
+    def needs(self, load: Load) -> Needs:
+        return self.probe.needs(self.header, load, self.adapters)
+
+    def _number(self, key: str) -> int | None:
+        return self.header.number(f"{self.header.text('general.architecture')}.{key}")
+
+
+def _needs(headers: Sequence[Header], known: _Buffers, cpu_moe: int) -> Needs:
     cache, compute = (_by_device(sizes, known.layers) for sizes in (known.cache, known.compute))
-    return Needs(_weights(header, known.layers), cache, compute)
+    weights: Counter[str] = Counter()
+    for header in headers:
+        weights.update(_weights(header, known.layers, cpu_moe))
+    return Needs(dict(weights), cache, compute, known.flash)
 
 
 def _by_device(sizes: dict[str, float], layers: Sequence[str]) -> dict[str, int]:
     """Sizes by device, from sizes by kind of buffer: a device may call its buffers otherwise than itself."""
-    first_gpu = next((name for name in layers if name != _HOST), _HOST)
+    gpus = [name for name in dict.fromkeys(layers) if name != _HOST]
     found: dict[str, int] = {}
     for name, size in sizes.items():
-        on_host = name.startswith(_HOST) or name.endswith("_Host")
-        device = name if name in layers else _HOST if on_host else first_gpu
+        on_host = not gpus or name.startswith(_HOST) or name.endswith("_Host")
+        named = max((gpu for gpu in gpus if name.startswith(gpu)), key=len, default=None)
+        device = _HOST if on_host else named or gpus[0]
         found[device] = found.get(device, 0) + round(size)
     return found
 
 
-def _weights(header: Header, layers: Sequence[str]) -> dict[str, int]:
+def _weights(header: Header, layers: Sequence[str], cpu_moe: int = 0) -> dict[str, int]:
     """Bytes of the tensors on each device, given the device of each layer and, last, of the output.
 
     llama-model.cpp: the token embedding stays on the CPU; where it also serves as the output matrix and the
@@ -190,20 +239,22 @@ def _weights(header: Header, layers: Sequence[str]) -> dict[str, int]:
     output = layers[-1] if layers else _HOST
     tied = not any(tensor.name == "output.weight" for tensor in header.tensors)
     for tensor in header.tensors:
-        device = _device_of(tensor.name, layers, output)
+        device = _device_of(tensor.name, layers, output, cpu_moe)
         weights[device] = weights.get(device, 0) + tensor.bytes
         if tied and tensor.name == "token_embd.weight" and output != device:
             weights[output] = weights.get(output, 0) + tensor.bytes
     return weights
 
 
-def _device_of(tensor: str, layers: Sequence[str], output: str) -> str:
+def _device_of(tensor: str, layers: Sequence[str], output: str, cpu_moe: int) -> str:
     head, _, rest = tensor.partition(".")
-    if head == "blk":
-        number = rest.split(".", 1)[0]
-        layer = int(number) if number.isdecimal() else -1
-        return layers[layer] if 0 <= layer < len(layers) else _HOST
-    return output if head.startswith("output") else _HOST
+    if head != "blk":
+        return output if head.startswith("output") else _HOST
+    number, _, name = rest.partition(".")
+    layer = int(number) if number.isdecimal() else -1
+    if not 0 <= layer < len(layers) or (layer < cpu_moe and _EXPERTS.match(name)):
+        return _HOST
+    return layers[layer]
 
 
 def _fingerprint(header: Header) -> str:

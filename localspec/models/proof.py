@@ -33,7 +33,8 @@ def _facts(header: Header, role: str) -> ModelFacts:
     facts = ModelFacts.from_header(header)
     if (parts := header.number("split.count") or 0) > 1:
         raise BadModelFile(
-            f"the {role} file is one of {parts} parts of a model", hint="choose a model that is in one file"
+            f"the {role} file is one of {parts} parts of a model",
+            hint="fetch all of them into one folder, and name the first by its path",
         )
     if not facts.architecture or not header.tensors:
         raise BadModelFile(f"the {role} file holds no model", hint="choose another file")

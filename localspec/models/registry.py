@@ -36,6 +36,8 @@ class Facts:
     license: str = ""
     layers: int | None = None
     kv_bytes_per_token: int | None = None  # F16, layers that keep the whole context
+    embedding_bytes: int | None = None  # of the token embedding, which stays in main memory
+    output_bytes: int | None = None  # of an output matrix of its own; without, it is the embedding once more
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +251,8 @@ def _file(table: _Table, relative_to: Path) -> ModelFile:
         license=table.text("license", ""),
         layers=table.count("layers"),
         kv_bytes_per_token=table.count("kv_bytes_per_token"),
+        embedding_bytes=table.count("embedding_bytes"),
+        output_bytes=table.count("output_bytes"),
     )
     path, sha256, size = table.text("path", ""), table.text("sha256", "").lower(), table.count("bytes")
     if sha256 and not re.fullmatch(r"[0-9a-f]{64}", sha256):

@@ -7,6 +7,8 @@ from pathlib import Path
 from localspec.errors import BadModelFile, BadSetting, IncompatiblePair, NotOnDisk
 from localspec.files import expanded
 from localspec.models import store
+from localspec.models.adapters import Adapter
+from localspec.models.parts import parts_of
 from localspec.models.registry import DEMO, HubFile, ModelFile, Pair, PairKind, all_pairs, find
 from localspec.models.units import size_text
 
@@ -20,6 +22,7 @@ class PairFiles:
     target: Path
     draft: Path | None
     starting_depth: int = 4
+    lora: tuple[Adapter, ...] = ()  # for the target
 
 
 class PairNotOnDisk(NotOnDisk):
@@ -54,7 +57,7 @@ def resolve(
         raise BadSetting("a draft file was given without a target file", hint="add --target FILE")
     chosen = find(pair) if pair is not None else default_pair()
     refuse_unless_runnable(chosen)
-    paths = [path for file in chosen.files if (path := store.locate(file))]
+    paths = [parts_of(path)[0] for file in chosen.files if (path := store.locate(file))]
     if len(paths) < len(chosen.files):
         raise _why_missing(chosen, store.missing(chosen)[0])
     return PairFiles(
@@ -102,7 +105,8 @@ def _of_files(target: Path, draft: Path | None) -> PairFiles:
     for path in (target, draft):
         if path is not None and (problem := _why_no_file(path)):
             raise BadModelFile(f"{path} {problem}", hint="give the path of a GGUF file")
-    return PairFiles(target.stem, PairKind.SIMPLE, target, draft)
+    first = parts_of(target)[0]  # llama.cpp begins with it
+    return PairFiles(first.stem, PairKind.SIMPLE, first, draft and parts_of(draft)[0])
 
 
 def _why_no_file(path: Path) -> str:

@@ -4,36 +4,51 @@ llama.cpp aborts on some damaged or hostile files; then the child ends, and the 
 """
 
 import threading
+from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
-from localspec.errors import BadModelFile, NotEnoughMemory
+from localspec.errors import BadModelFile
 from localspec.health.build import installed_build
 from localspec.health.check import fault_of_build, health, switch_off_extra_buffers
 from localspec.health.servers import used_servers
-from localspec.health.trial import Outcome, Trial, decode_in_child, time_limit
+from localspec.health.trial import Outcome, Trial, decode_in_child
 from localspec.models import stamps
 from localspec.models.facts import header_at
 from localspec.models.hazards import first_hazard
+from localspec.models.parts import parts_of
 from localspec.models.units import printable, size_text
 
 _HINT = "fetch it again, or use another file"
 
 
-def ensure_loadable(path: Path, gpu_layers: int | None = None, device: str | None = None) -> None:
+def refuse_hazards(path: Path) -> None:
+    """Raise BadModelFile for a header that llama.cpp would abort on; a file that decoded here has none."""
+    known = map(stamps.read, parts_of(path))
+    if all(stamp is not None and stamp.decoded_with for stamp in known):
+        return
+    if hazard := first_hazard(header_at(path)):
+        raise BadModelFile(f"{path.name} {printable(hazard)}", hint=_HINT)
+
+
+def ensure_loadable(
+    path: Path, place: Mapping[str, Any] = MappingProxyType({}), lora: Sequence[tuple[Path, float]] = ()
+) -> None:
     """Return at once for a file that decoded here before and has not changed; else try it in a child process.
 
-    gpu_layers, device: as it will be loaded. Raises BadModelFile, or what loading the file raises.
+    place: what Model takes of it, as it will be loaded; lora: adapters that are loaded with it.
+    Raises BadModelFile, or what loading the file raises.
     """
-    build = _build(gpu_layers, device)
-    known = stamps.read(path)
-    if known is not None and build in known.decoded_with:
+    build = _build(place)
+    files = (*parts_of(path), *(adapter for adapter, _ in lora))
+    known = {file: stamps.read(file) for file in files}
+    if all(stamp is not None and build in stamp.decoded_with for stamp in known.values()):
         return
-    header = header_at(path)
-    if hazard := first_hazard(header):
-        raise BadModelFile(f"{path.name} {printable(hazard)}", hint=_HINT)
+    refuse_hazards(path)
     over = threading.Event()
 
     def stop_when_over(_: int) -> None:
@@ -43,26 +58,28 @@ def ensure_loadable(path: Path, gpu_layers: int | None = None, device: str | Non
     with ThreadPoolExecutor(1) as beside:
         try:
             # The child reads the same bytes, so that hashing them meanwhile costs next to nothing.
-            hashed = None if known else beside.submit(stamps.sha256_of, path, stop_when_over)
-            _try(path, gpu_layers, device)
+            hashes = {
+                file: beside.submit(stamps.sha256_of, file, stop_when_over)
+                for file, stamp in known.items()
+                if stamp is None
+            }
+            _decode(path, place, lora)
             with suppress(OSError):  # without a place for the stamp the file is tried again the next time
-                stamps.mark_decoded(known or stamps.write(path, hashed.result() if hashed else ""), build)
+                for file, stamp in known.items():
+                    stamps.mark_decoded(stamp or stamps.write(file, hashes[file].result()), build)
         finally:
             over.set()  # leaving the pool waits for its thread, and nobody waits for a hash that has no use
 
 
-def _try(path: Path, gpu_layers: int | None, device: str | None) -> None:
-    """On the CPU where the GPU is too small for all of it: the memory plan may still find a way."""
-    try:
-        _decode(path, gpu_layers, device)
-    except NotEnoughMemory:
-        if gpu_layers == 0:
-            raise
-        _decode(path, 0, None)
-
-
-def _decode(path: Path, gpu_layers: int | None, device: str | None) -> None:
-    trial = Trial(str(path), gpu_layers, device, used_servers(), health().extra_buffers)
+def _decode(path: Path, place: Mapping[str, Any], lora: Sequence[tuple[Path, float]]) -> None:
+    trial = Trial(
+        str(path),
+        dict(place),
+        tuple((str(adapter), scale) for adapter, scale in lora),
+        tuple(map(str, parts_of(path)[1:])),
+        used_servers(),
+        health().extra_buffers,
+    )
     outcome = decode_in_child(trial)
     if outcome.error:
         raise outcome.error
@@ -70,7 +87,7 @@ def _decode(path: Path, gpu_layers: int | None, device: str | None) -> None:
         return
     if outcome.exit_code is None:
         raise BadModelFile(
-            f"{path.name} ({size_text(path.stat().st_size)}) did not decode a token in {time_limit(path):.0f} s",
+            f"{path.name} ({size_text(path.stat().st_size)}) did not decode a token in {trial.seconds:.0f} s",
             hint="try again where the machine was busy, else use another file",
         )
     if fault := fault_of_build(trial):
@@ -88,7 +105,7 @@ def _works_without_extra_buffers(trial: Trial, outcome: Outcome) -> bool:
     return works
 
 
-def _build(gpu_layers: int | None, device: str | None) -> str:
+def _build(place: Mapping[str, Any]) -> str:
     """What a successful decode was successful with."""
-    place = "CPU" if gpu_layers == 0 else device
-    return f"{installed_build()}, {place}" if place else installed_build()
+    devices = ["CPU"] if place.get("gpu_layers") == 0 else place.get("devices")
+    return installed_build() if devices is None else f"{installed_build()}, {', '.join(devices) or 'CPU'}"

@@ -14,10 +14,10 @@ from localspec.llama.context import Context
 from localspec.llama.devices import devices
 from localspec.llama.model import Model
 from localspec.models.facts import header_at
-from localspec.models.memory import MemoryWishes
 from localspec.models.needs import Load
 from localspec.models.planning import plan_for_files
 from localspec.models.probe import Probe
+from localspec.models.wishes import MemoryWishes
 from localspec.speculation.chain import Chain
 from localspec.speculation.sampling import Sampling
 from tests.devices.taken import taken_by
@@ -61,14 +61,14 @@ def test_models_go_to_the_device_of_the_command_line(tiny_gguf, device):
 @pytest.mark.parametrize("kv_type", ["f16", "q8_0", "q4_0"])
 def test_rows_are_those_of_the_cpu(tiny_gguf, gpu, weights, kv_type):
     path = tiny_gguf(weights=weights, layers=3, embedding=128)
-    here, there = (rows(path, device=place, kv_type=kv_type) for place in ("CPU", gpu))
+    here, there = (rows(path, devices=(place,), kv_type=kv_type) for place in ("CPU", gpu))
     assert np.abs(here - there).max() < NEAR * (1 if kv_type == "f16" else 4)
 
 
 @pytest.mark.parametrize("layers", [1, 2, 3])
 def test_rows_are_those_of_the_cpu_with_some_of_the_layers_there(tiny_gguf, gpu, layers):
     path = tiny_gguf(layers=3, embedding=128)
-    assert np.abs(rows(path, device="CPU") - rows(path, device=gpu, gpu_layers=layers)).max() < NEAR
+    assert np.abs(rows(path, devices=("CPU",)) - rows(path, devices=(gpu,), gpu_layers=layers)).max() < NEAR
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,9 @@ def test_what_is_taken_is_what_was_planned(tiny_gguf, device, layers):
 
         taken = taken_by(load, device)
     with Probe() as probe:
-        needs = probe.needs(header_at(path), Load(8192, gpu_layers=layers, device=device, rows=9))
+        needs = probe.needs(
+            header_at(path), Load(8192, devices=(device,) if device else None, gpu_layers=layers, rows=9)
+        )
     for part in ("weights", "cache", "compute"):
         for place, size in getattr(needs, part).items():
             if (part, place) == ("weights", "CPU") and layers:
@@ -148,11 +150,11 @@ def test_a_context_that_the_device_cannot_hold_is_planned_smaller_or_refused(tin
         pytest.skip("needs a device of at most 4 GB")
     path = tiny_gguf(layers=8, embedding=512, heads=8, kv_heads=8, context_length=1 << 20)
     there = memory_of(devices())
-    asked = plan_for_files(path, None, MemoryWishes(context=262_144, device=gpu), devices=there)
-    assert asked.gpu_layers is not None, "4.3 GB of cache do not fit: layers go to the CPU"
-    with Model(path, device=gpu, gpu_layers=asked.gpu_layers) as model:
+    asked = plan_for_files(path, None, MemoryWishes(context=262_144, devices=(gpu,)), devices=there)
+    assert asked.target.gpu_layers is not None, "4.3 GB of cache do not fit: layers go to the CPU"
+    with Model(path, devices=(gpu,), gpu_layers=asked.target.gpu_layers) as model:
         Context(model, length=262_144, threads=1).close()
-    with Model(path, device=gpu) as model, pytest.raises(NotEnoughMemory):
+    with Model(path, devices=(gpu,)) as model, pytest.raises(NotEnoughMemory):
         Context(model, length=1 << 20, threads=1)
 
 

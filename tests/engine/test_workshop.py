@@ -49,9 +49,17 @@ def test_a_large_model_leaves_the_terminal_a_core(monkeypatch):
 
 
 def test_elsewhere_all_cores_decode():
-    large = SimpleNamespace(size_bytes=compose.SMALL_BYTES)
+    large = SimpleNamespace(size_bytes=compose.SMALL_BYTES, all_on_gpu=False)
     assert compose.threads_for(large, wanted=None, spare_cores=0) == CORES
     assert compose.threads_for(large, wanted=None, spare_cores=CORES) == 1
+
+
+def test_beside_a_gpu_that_does_it_all_four_threads_are_enough(monkeypatch):
+    monkeypatch.setattr(compose, "default_threads", lambda: 24)
+    for all_on_gpu, threads in ((True, 4), (False, 24)):
+        model = SimpleNamespace(size_bytes=compose.SMALL_BYTES, all_on_gpu=all_on_gpu)
+        assert compose.threads_for(model, wanted=None, spare_cores=0) == threads
+        assert compose.threads_for(model, wanted=6, spare_cores=0) == 6
 
 
 def test_no_system_prompt_is_said_so_that_a_configured_one_is_not_used():

@@ -34,17 +34,24 @@ class Shape:
     add_bos: bool = False
     chat_template: str | None = CHATML
     name: str = "tiny"
+    experts: int = 0  # llama only: of which each token uses two
+    yarn: float = 0.0  # RoPE scaling beyond the context length
+    tensors_in_part: int = 0  # 0: one file
 
 
 def write_gguf(path: Path, shape: Shape = Shape()) -> Path:
     """Write a model and return its path."""
-    writer = gguf.GGUFWriter(path, shape.architecture)
+    writer = gguf.GGUFWriter(path, shape.architecture, split_max_tensors=shape.tensors_in_part)
     writer.add_name(shape.name)
     writer.add_context_length(shape.context_length)
     writer.add_embedding_length(shape.embedding)
     writer.add_block_count(shape.layers)
     writer.add_vocab_size(shape.vocab_size)
     writer.add_layer_norm_rms_eps(1e-5)
+    if shape.yarn:
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(shape.yarn)
+        writer.add_rope_scaling_orig_ctx_len(shape.context_length)
     if shape.chat_template is not None:
         writer.add_chat_template(shape.chat_template)
     {"bpe": add_bpe, "spm": add_spm}[shape.vocab](writer, shape.vocab_size, shape.add_bos)
@@ -56,6 +63,24 @@ def write_gguf(path: Path, shape: Shape = Shape()) -> Path:
     for layer in range(shape.layers):
         for name, values in tensors(shape, layer, random):
             _add(writer, f"blk.{layer}.{name}", values, shape, noise)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path if path.exists() else next(path.parent.glob(f"{path.stem}-00001-of-*.gguf"))
+
+
+def write_adapter(path: Path, shape: Shape = Shape(), rank: int = 4, scale: float = 0.2) -> Path:
+    """Write a LoRA adapter of every layer's queries and return its path."""
+    writer = gguf.GGUFWriter(path, shape.architecture)
+    writer.add_type("adapter")
+    writer.add_string("adapter.type", "lora")
+    writer.add_float32("adapter.lora.alpha", float(rank))
+    random = np.random.default_rng(shape.seed)
+    for layer in range(shape.layers):
+        name = f"blk.{layer}.attn_q.weight"
+        writer.add_tensor(f"{name}.lora_a", _matrix(random, rank, shape.embedding, scale=1.0))
+        writer.add_tensor(f"{name}.lora_b", _matrix(random, shape.embedding, rank, scale=scale))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -91,6 +116,9 @@ def _common(shape: Shape, random: np.random.Generator) -> Tensors:
 def _transformer_header(writer: gguf.GGUFWriter, shape: Shape) -> None:
     _attention_header(writer, shape)
     writer.add_head_count_kv(shape.kv_heads)
+    if shape.experts:
+        writer.add_expert_count(shape.experts)
+        writer.add_expert_used_count(2)
 
 
 def _attention_header(writer: gguf.GGUFWriter, shape: Shape) -> None:
@@ -117,7 +145,17 @@ def _feed_forward(shape: Shape, random: np.random.Generator) -> Tensors:
 
 def _llama(shape: Shape, _layer: int, random: np.random.Generator) -> Tensors:
     yield from _attention(shape, random)
-    yield from _feed_forward(shape, random)
+    yield from _experts(shape, random) if shape.experts else _feed_forward(shape, random)
+
+
+def _experts(shape: Shape, random: np.random.Generator) -> Tensors:
+    yield "ffn_norm.weight", np.ones(shape.embedding)
+    yield "ffn_gate_inp.weight", _matrix(random, shape.experts, shape.embedding)
+    rows = {"gate": shape.feed_forward, "up": shape.feed_forward, "down": shape.embedding}
+    columns = {"gate": shape.embedding, "up": shape.embedding, "down": shape.feed_forward}
+    for name in rows:
+        matrices = [_matrix(random, rows[name], columns[name]) for _ in range(shape.experts)]
+        yield f"ffn_{name}_exps.weight", np.stack(matrices)
 
 
 def _gemma2_header(writer: gguf.GGUFWriter, shape: Shape) -> None:

@@ -111,9 +111,9 @@ def test_a_damaged_memory_of_the_check_is_none(monkeypatch):
 
 def test_a_child_says_how_it_ended(broken):
     broken(SIGSEGV, dies_if=WITH_EXTRA_BUFFERS)
-    dead = decode_in_child(Trial(str(demo.target_path()), gpu_layers=0))
+    dead = decode_in_child(Trial(str(demo.target_path()), {"gpu_layers": 0}))
     assert (dead.died_by_signal, dead.cause, dead.passed) == (True, "SIGSEGV", False)
-    alive = decode_in_child(Trial(str(demo.target_path()), gpu_layers=0, extra_buffers=False))
+    alive = decode_in_child(Trial(str(demo.target_path()), {"gpu_layers": 0}, extra_buffers=False))
     assert (alive.exit_code, alive.passed) == (0, True)
 
 
@@ -121,7 +121,7 @@ def test_a_file_whose_weights_alone_die_when_repacked_switches_the_extra_buffers
     path = tiny_gguf(layers=1)
     broken(SIGSEGV, dies_if="params.use_extra_bufts and b'demo' not in path")
     check.assume(Health())
-    trust.ensure_loadable(path, 0)
+    trust.ensure_loadable(path, {"gpu_layers": 0})
     assert health() == Health(extra_buffers=False, died_of="SIGSEGV")
 
 
@@ -129,12 +129,12 @@ def test_where_the_demo_dies_as_well_the_build_is_at_fault_and_not_the_file(brok
     broken(SIGILL, dies_if="True")
     check.assume(Health())
     with pytest.raises(BackendFailure, match="built for another processor"):
-        trust.ensure_loadable(tiny_gguf(layers=1), 0)
+        trust.ensure_loadable(tiny_gguf(layers=1), {"gpu_layers": 0})
 
 
 def test_where_the_demo_decodes_the_file_is_at_fault(broken, tiny_gguf):
     broken(SIGSEGV, dies_if="b'demo' not in path")
     check.assume(Health())
     with pytest.raises(BadModelFile, match="gives up on tiny"):
-        trust.ensure_loadable(tiny_gguf(layers=1), 0)
+        trust.ensure_loadable(tiny_gguf(layers=1), {"gpu_layers": 0})
     assert health() == Health(), "it dies without them as well"

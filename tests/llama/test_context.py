@@ -324,7 +324,7 @@ def test_top_k_beyond_the_vocabulary_is_the_whole_of_it(top_context, tokens):
 
 
 def test_full_rows_stay_on_the_cpu(tiny_gguf, tokens):
-    with Model(tiny_gguf(), device="cpu") as model:
+    with Model(tiny_gguf(), devices=("cpu",)) as model:
         decoder = Context(model, length=64)
         assert not decoder.set_top_k(8)
         assert decoder.set_top_k(None)

@@ -58,18 +58,18 @@ def test_a_draft_with_little_noise_agrees_with_its_target(context, tokens):
 
 def test_an_unknown_device_is_named_with_those_that_are_there(tiny_gguf):
     with pytest.raises(BadSetting, match="no device called CUDA99") as caught:
-        Model(tiny_gguf(), device="CUDA99")
+        Model(tiny_gguf(), devices=("CUDA99",))
     assert "CPU" in caught.value.hint
 
 
 def test_the_cpu_can_be_asked_for_in_any_case(tiny_gguf):
-    with Model(tiny_gguf(), device="cpu"), Model(tiny_gguf(), device="CPU", gpu_layers=0):
+    with Model(tiny_gguf(), devices=("cpu",)), Model(tiny_gguf(), devices=("CPU",), gpu_layers=0):
         pass
 
 
 def test_layers_for_a_gpu_that_is_not_used_are_refused(tiny_gguf):
     with pytest.raises(BadSetting, match="20 layers cannot go to a GPU"):
-        Model(tiny_gguf(), device="cpu", gpu_layers=20)
+        Model(tiny_gguf(), devices=("cpu",), gpu_layers=20)
 
 
 @pytest.mark.skipif(default_gpu() is None, reason="needs a GPU")

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from localspec.models.memory import MemoryWishes
 from localspec.models.planning import plan_for_files
 from localspec.models.trust import ensure_loadable
+from localspec.models.wishes import MemoryWishes
 
 # Python runs a module of this name at its start, in children too.
 TELLS = """

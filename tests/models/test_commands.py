@@ -194,7 +194,7 @@ def test_info_judges_a_pair_on_the_hub_from_its_headers(known, hub, capsys):
     told = json.loads(capsys.readouterr().out)
     assert told["target"]["vocabulary"] == told["draft"]["vocabulary"] == 1024
     assert told["target"]["kv_bytes_per_token"] == 3 * 2 * 2 * 16 * 2
-    assert told["plan"]["context_length"] == 2048
+    assert told["plan"]["target"]["length"] == 2048
     assert store.missing(find("tiny"))
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from localspec.errors import BadModelFile, LocalspecError, NotEnoughMemory
+from localspec.errors import BadModelFile, LocalspecError
 from localspec.health import trial
 from localspec.health.build import installed_build
 from localspec.models import stamps, trust
@@ -74,19 +74,6 @@ def test_an_abort_in_the_child_is_a_sentence_here(raw, tmp_path, monkeypatch):
     assert stamps.read(path) is None
 
 
-def test_a_model_too_large_for_the_gpu_is_tried_on_the_cpu(tiny_gguf, monkeypatch):
-    tried = []
-
-    def decode(_, gpu_layers, _device):
-        tried.append(gpu_layers)
-        if gpu_layers != 0:
-            raise NotEnoughMemory("the GPU is full")
-
-    monkeypatch.setattr(trust, "_decode", decode)
-    ensure_loadable(tiny_gguf(vocab_size=400, layers=1))
-    assert tried == [None, 0]
-
-
 def test_a_child_that_hangs_is_ended(tiny_gguf, monkeypatch):
     monkeypatch.setattr(trial, "_SECONDS", 0.01)
     with pytest.raises(BadModelFile, match="did not decode a token"):
@@ -116,7 +103,7 @@ TRY = """
 import sys
 from pathlib import Path
 from localspec.models import trust
-trust._decode(Path(sys.argv[1]), 0, None)
+trust._decode(Path(sys.argv[1]), {"gpu_layers": 0}, ())
 """
 
 

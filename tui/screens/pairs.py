@@ -17,7 +17,7 @@ from ..readings import pull_status
 from ..widgets.text_table import TextTable
 from .dialog import Dialog
 
-FITS: Final = {"gpu": "yes", "cpu": "in RAM", "no": "no"}
+FITS: Final = {"gpu": "yes", "part": "in part", "cpu": "in RAM", "no": "no"}
 
 
 class PairsScreen(Dialog[str]):
