@@ -24,7 +24,7 @@ from localspec.models.compatibility import check
 from localspec.models.devices import DeviceMemory
 from localspec.models.facts import header_at
 from localspec.models.memory import Plan
-from localspec.models.needs import Load
+from localspec.models.needs import CHECKPOINT_SHARE, Load
 from localspec.models.planning import plan_for_files
 from localspec.models.resolve import PairFiles
 from localspec.models.trust import ensure_loadable, refuse_hazards
@@ -78,7 +78,7 @@ def open_engine(
             draft_name=draft.model.name if draft else "",
             target=target,
             draft=draft,
-            can_roll_back=model.can_roll_back,
+            rollback_limit=target.rollback_limit,
             widest_batch=WIDEST_BATCH,
             vocabulary=model.vocab,
             template=template,
@@ -160,7 +160,7 @@ def check_headers(files: PairFiles, wishes: MemoryWishes) -> None:
 
 
 def why_plain(model: Model) -> str:
-    """What to say of a recurrent target with no draft model: no copies of its state are kept for lookup."""
+    """What to say of a recurrent target of which llama.cpp keeps no copies to step back to."""
     return f"{model.name} is recurrent: its state cannot step back, so nothing is drafted from the text"
 
 
@@ -187,11 +187,18 @@ def threads_for(model: Model, wanted: int | None, spare_cores: int) -> int:
     return min(max(1, default_threads() - spare_cores), MOST_BESIDE_GPU if model.all_on_gpu else MOST_THREADS)
 
 
+def checkpoint_bytes(model: Model) -> int:
+    """What the checkpoints of a model may take, the oldest being dropped first."""
+    return int(CHECKPOINT_SHARE * model.size_bytes)
+
+
 def open_target(
     files: PairFiles, plan: Plan, mmap: bool | None, threads: Callable[[Model], int], opened: ExitStack
 ) -> Context:
     model = opened.enter_context(Model(files.target, **plan.target.place, mmap=mmap, lora=files.lora))
-    context = Context(model, **plan.target.context, threads=threads(model))
+    context = Context(
+        model, **plan.target.context, threads=threads(model), checkpoint_bytes=checkpoint_bytes(model)
+    )
     if plan.draft and context.rollback_limit == 0:
         raise RollbackUnsupported(
             f"{model.name} is recurrent: its state cannot step back to reject drafts",
@@ -209,9 +216,10 @@ def open_draft(
     opened: ExitStack,
 ) -> Context:
     model = opened.enter_context(Model(path, **load.place, mmap=mmap))
-    if not model.can_roll_back:
-        raise RollbackUnsupported(
-            f"{model.name} is recurrent: it cannot take back the draft tokens that the target rejects",
-            hint="choose another draft, or draft from the text alone: --draft lookup",
-        )
-    return Context(model, **load.context, threads=threads(model), vocabulary=target.model.vocab.size)
+    return Context(
+        model,
+        **load.context,
+        threads=threads(model),
+        checkpoint_bytes=checkpoint_bytes(model),
+        vocabulary=target.model.vocab.size,
+    )

@@ -95,10 +95,15 @@ class PairDrafting:
 
     def calibrate(self, token: int, budget_seconds: float, stop: Callable[[], bool]) -> None:
         """Measure what batches cost, unless that is known already; the caches end as they began."""
-        if self.drafting.costs.measured or self.drafting.failed or self._target.rollback_limit is not None:
+        models = [model for model in (self._target, self._draft) if model is not None]
+        if (
+            self.drafting.costs.measured
+            or self.drafting.failed
+            or any(m.rollback_limit is not None for m in models)
+        ):
             return  # a recurrent state cannot step back over the widest batches
         widths = [width for width in NARROW + WIDE if width <= self._target.rows_max]
-        before = [(model, model.length) for model in (self._target, self._draft) if model is not None]
+        before = [(model, model.length) for model in models]
 
         def clock() -> float:
             """Read between any two batches, so that whoever waits is noticed in time."""

@@ -18,6 +18,8 @@ class ToyContext(Toy):
 
 
 class ToyDraftContext(Blend):
+    rollback_limit = None
+
     def set_top_k(self, k):
         return False
 
@@ -48,7 +50,7 @@ def engine_of(
         draft_name="toy draft" if draft else "",
         target=target,
         draft=draft,
-        can_roll_back=True,
+        rollback_limit=None,
         widest_batch=deepest + 1,
         vocabulary=vocabulary,
         template=ChatTemplate(template, bos_text="", eos_text=""),

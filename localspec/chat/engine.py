@@ -33,7 +33,7 @@ class Engine:
     draft_name: str  # "" when there is no draft model
     target: Decoder
     draft: Decoder | None
-    can_roll_back: bool
+    rollback_limit: int | None  # draft tokens that the target can take back; None: all
     widest_batch: int  # tokens that the target verifies at once
     vocabulary: Vocabulary
     template: ChatTemplate

@@ -18,6 +18,7 @@ class Fitted:
     """A prompt that fits."""
 
     prompt: Prompt
+    messages: Messages  # what it holds of the conversation
     dropped_turns: int
     dropped_messages: int
 
@@ -43,7 +44,7 @@ class Fitter:
         """
         whole = self.encode(messages)
         if len(whole.tokens) <= self.room:
-            return Fitted(whole, 0, 0)
+            return Fitted(whole, messages, 0, 0)
         shorter = shorter_conversations(messages)
         if trim and 0 < dropped_before < len(shorter):
             prompt = self.encode(shorter[dropped_before])
@@ -57,7 +58,7 @@ class Fitter:
                 hint="start a new conversation, load the pair with a larger --context, or allow trimming",
             )
         self._require_room(whole)
-        return Fitted(whole, 0, 0)
+        return Fitted(whole, messages, 0, 0)
 
     def _trim(self, messages: Messages, shorter: Sequence[Messages]) -> Fitted:
         """Drop turns until a quarter of the context is free beyond the reply's room."""
@@ -79,7 +80,7 @@ class Fitter:
     def _fitted(
         self, prompt: Prompt, messages: Messages, shorter: Sequence[Messages], dropped: int
     ) -> Fitted:
-        return Fitted(prompt, dropped, len(messages) - len(shorter[dropped]))
+        return Fitted(prompt, shorter[dropped], dropped, len(messages) - len(shorter[dropped]))
 
 
 def shorter_conversations(messages: Messages) -> list[Messages]:

@@ -33,6 +33,7 @@ class Task:
     """A reply that is wanted."""
 
     prompt: Sequence[int]
+    opening: int  # where the prompt ends the conversation so far and opens the reply
     request: Request
     text: TextStream
     cancelled: Callable[[], bool]
@@ -72,7 +73,7 @@ class Replier:
         seed = fresh_seed() if request.seed is None else request.seed
         rule = make_rule(request.rule, request.sampling, seed, task.constraint)
         strategy = self._strategy(rule, task)
-        reused = rewind(engine.target, strategy, prompt, engine.can_roll_back)
+        reused = rewind(engine.target, strategy, prompt)
         yield Started(
             target=engine.target_name,
             draft=engine.draft_name,
@@ -86,7 +87,7 @@ class Replier:
         yield from self._take_notices(task, rule)
         plain = PlainClock(strategy.plain_step_seconds)
         tally = Tally(prompt_tokens=len(prompt), reused_tokens=reused, plain=plain)
-        for event in read(engine.target, strategy, prompt, task.cancelled):
+        for event in read(engine.target, strategy, prompt, task.opening, task.cancelled):
             tally.prefill_seconds = event.seconds
             yield event
         reply = Writing(task.text, tally, engine.vocabulary, task.constraint, task.calls)
@@ -134,7 +135,7 @@ class Replier:
         """What the pair and its seed have to say, once; and what was left out of this prompt."""
         notices, self._notices = self._notices, ()
         yield from map(Notice, notices)
-        drafts = self._engine.can_roll_back or self._engine.draft is not None
+        drafts = self._engine.rollback_limit != 0
         if drafts and seed_fixes_depth(task.request, rule) and not self._told_of_depth:
             self._told_of_depth = True
             yield Notice(DEPTH_FIXED)

@@ -3,11 +3,12 @@
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Unpack
 
 from localspec.chat.calls import spelled_out
 from localspec.chat.engine import Engine
-from localspec.chat.fitting import Fitter
+from localspec.chat.fitting import Fitted, Fitter
 from localspec.chat.messages import Message, as_history, as_messages
 from localspec.chat.options import ReplyOptions, Request, request_from
 from localspec.chat.prompt import Prompt, encode
@@ -145,7 +146,7 @@ class Session:
         if request.tools:
             raise BadSetting("tools need a conversation", hint="leave out complete() or --raw")
         constraint = self._shaping.constraint(request, None, len(tokens))
-        return self._reply(Task(tokens, request, text_stream, cancelled, constraint))
+        return self._reply(Task(tokens, len(tokens), request, text_stream, cancelled, constraint))
 
     def _watch(self) -> Callable[[], bool]:
         """Whether cancel() was called since now."""
@@ -182,28 +183,50 @@ class Session:
         text = TextStream(
             self._engine.vocabulary, style, stops, continues_text=constraint is not None, calls=calls
         )
-        task = Task(prompt.tokens, request, text, cancelled, constraint, calls, fitted.dropped_messages)
+        task = Task(
+            prompt.tokens,
+            self._opening(fitted, request),
+            request,
+            text,
+            cancelled,
+            constraint,
+            calls,
+            fitted.dropped_messages,
+        )
         for event in self._reply(task):
             if isinstance(event, Finished) and event.reply.tokens:
                 self._messages = (*messages, as_history(event.reply))
             yield event
 
+    def _opening(self, fitted: Fitted, request: Request) -> int:
+        """Where the prompt opens the reply: many templates write a past turn otherwise than its opening."""
+        tokens = fitted.prompt.tokens
+        if not self._engine.target.needs_checkpoints:
+            return len(tokens)
+        closed = self._encode(fitted.messages, request, add_generation_prompt=False).tokens
+        pairs = enumerate(zip(tokens, closed, strict=False))
+        return next((i for i, (ours, theirs) in pairs if ours != theirs), min(len(tokens), len(closed)))
+
     def _fitter(self, request: Request) -> Fitter:
+        encode = partial(self._encode, request=request)
+        return Fitter(encode, self._engine.target.capacity, request.max_tokens)
+
+    def _encode(
+        self, messages: tuple[Message, ...], request: Request, *, add_generation_prompt: bool = True
+    ) -> Prompt:
         engine = self._engine
         calls = self._shaping.call_format(request)
         native = (calls or engine.template.call_format).native
         tools = tool_variables(request.tools) if native and request.tools else {}
 
-        def rendered(messages: tuple[Message, ...]) -> Prompt:
-            return encode(
-                engine.vocabulary,
-                engine.template,
-                messages if native else spelled_out(messages, request.tools),
-                think=request.think,
-                arguments={**tools, **request.template_arguments},
-            )
-
-        return Fitter(rendered, engine.target.capacity, request.max_tokens)
+        return encode(
+            engine.vocabulary,
+            engine.template,
+            messages if native else spelled_out(messages, request.tools),
+            think=request.think,
+            arguments={**tools, **request.template_arguments},
+            add_generation_prompt=add_generation_prompt,
+        )
 
     def _reply(self, task: Task) -> Iterator[Event]:
         count, capacity = len(task.prompt), self._engine.target.capacity

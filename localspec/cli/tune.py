@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
                 engine.draft,
                 token=1,
                 seconds=arguments.seconds,
-                steps_back=engine.can_roll_back,
+                steps_back=engine.rollback_limit is None,
                 on_round=lambda done, most: line.draw(f"measuring: round {done + 1} of at most {most}"),
                 stopped=stopped.is_set,
             )

@@ -47,7 +47,7 @@ class ModelDrafter:
         if end < self._first:
             self._restart(0)
         else:
-            decoder.rollback(standing(decoder.tokens, start, passed.tokens[before:kept]))
+            decoder.rewind(standing(decoder.tokens, start, passed.tokens[before:kept]))
         if end + self._room > self._first + decoder.capacity:
             self._restart(end - decoder.capacity // 2)
 
@@ -62,6 +62,7 @@ class ModelDrafter:
         end = min(begin + most, len(tokens) - 1)
         try:
             self._decoder.decode(tokens[begin:end], rows=0)
+            self._decoder.checkpoint(lasting=True)
         except FAILURES as error:
             self.failure = error
         return end - begin
@@ -76,6 +77,8 @@ class ModelDrafter:
         limit = 0 if self.failure else min(limit, decoder.capacity - len(text) + self._first + 1)
         draws: list[Draw] = []
         while len(draws) < limit:
+            if len(draws) == 1:  # the cache holds the text, and what follows may not be of it
+                decoder.checkpoint(lasting=False)
             try:
                 (row,) = decoder.decode(text[self._first + decoder.length :], rows=1).rows
                 draw = rule.draw(row, text, len(tokens))

@@ -9,6 +9,7 @@ from typing import Any, Self
 from localspec.errors import BadModelFile, BadSetting, ContextFull, RollbackUnsupported
 from localspec.llama.adapters import use_adapters
 from localspec.llama.batch import Batch
+from localspec.llama.checkpoints import Checkpoints
 from localspec.llama.failures import context_failure, decode_failure
 from localspec.llama.library import forget_log_errors, last_log_errors, lib
 from localspec.llama.model import Model
@@ -53,6 +54,7 @@ class Context:
         kv_type_v: str = "f16",
         flash_attn: str = "auto",
         snapshots: int = 0,
+        checkpoint_bytes: int = 0,
         vocabulary: int | None = None,
     ) -> None:
         """Room for `length` tokens; raises BadModelFile, BadSetting, NotEnoughMemory or BackendFailure.
@@ -63,12 +65,14 @@ class Context:
         flash_attn: on, off or auto, which is on where every layer's device can do it.
         rows_max: the most rows that one decode may ask for, so depth + 1.
         snapshots: for recurrent models, how many tokens can be taken back; each costs a whole state.
+        checkpoint_bytes: of the computer's memory, for checkpoints; only caches that cannot step back take any.
         vocabulary: for a draft, the target's tokens, which may be some more or fewer than its own. Its rows
             end where the shorter of the two does, and tokens that it lacks are read as its last one.
         """
         if not model.generates_text:
             raise BadModelFile(f"{model.name} does not generate text", hint="use a model with a decoder only")
-        params = _params(length, kv_type_k, kv_type_v, flash_attn)
+        window = lib.llama_model_n_swa(model.pointer)
+        params = _params(length, window, kv_type_k, kv_type_v, flash_attn)
         chunk = batch_size or (_GPU_CHUNK if model.gpus else _CPU_CHUNK)
         params.n_batch = params.n_ubatch = min(max(chunk, rows_max), length)
         params.n_outputs_max = params.n_outputs_max_per_seq = rows_max
@@ -90,6 +94,8 @@ class Context:
         self._batch = Batch(self._chunk)
         self._pace = Pace() if model.remote else None
         self._snapshots: int = 0 if model.can_roll_back else lib.llama_n_rs_seq(pointer)
+        self._window: int = 0 if params.swa_full else window
+        self._checkpoints = Checkpoints(checkpoint_bytes)
         self._last_width = 0  # tokens in the last batch, the only ones a recurrent state has snapshots of
         self._vocabulary = vocabulary or model.vocab.size
         self._shared = min(self._vocabulary, model.vocab.size)
@@ -108,14 +114,24 @@ class Context:
 
     @property
     def rollback_limit(self) -> int | None:
-        """How many tokens of the last batch can be taken back: None is any number of any batch, 0 is none."""
+        """How many tokens of the last batch can be taken back: None is all of them, 0 is none."""
         return None if self.model.can_roll_back else self._snapshots
+
+    @property
+    def needs_checkpoints(self) -> bool:
+        """Whether there are lengths to which the cache cannot step back by itself."""
+        return bool(self._window) or not self.model.can_roll_back
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """What the checkpoints take now."""
+        return self._checkpoints.bytes
 
     def decode(self, tokens: Sequence[int], rows: int) -> Pass:
         """Append tokens to the cache; rows for the last `rows` of them, float32 [vocab] or candidates.
 
         The rows are read-only views of llama.cpp's buffer, valid until the next decode. Raises ContextFull,
-        NotEnoughMemory or BackendFailure; the cache is then what it was, or empty where that is impossible.
+        NotEnoughMemory or BackendFailure; the cache is then what it was, or rewound where that is impossible.
         """
         assert 0 <= rows <= min(len(tokens), self.rows_max), f"{rows} rows of {len(tokens)} tokens"
         before, rest = self.length, tokens
@@ -127,7 +143,7 @@ class Context:
                 rest = rest[head:]
             return Pass(before, tokens, self._decode_chunk(rest, rows) if rest else ())
         except BaseException:  # Ctrl-C comes when llama.cpp has taken the tokens and nobody has counted them
-            self._restore(before)
+            self._recover(before)
             raise
 
     def prefill(self, tokens: Sequence[int]) -> Iterator[Pass]:
@@ -145,14 +161,34 @@ class Context:
         """Forget everything after the first `keep` tokens: absolute, so saying it twice is saying it once."""
         assert 0 <= keep <= self.length, f"cannot keep {keep} of {self.length} tokens"
         dropped = self.tokens[keep:]
+        self._checkpoints.forget_after(keep)
+        if keep and not self._can_step_back(keep, len(dropped)):
+            raise self._cannot_step_back(keep)
         # Before llama.cpp's own: what it has beyond them when Ctrl-C comes between, the next rollback removes.
         del self.tokens[keep:]
-        if not self._remove_after(keep, len(dropped)):
+        if not lib.llama_memory_seq_rm(self._memory, 0, keep, -1):
             self.tokens += dropped
-            raise RollbackUnsupported(
-                f"{self.model.name} is recurrent: it cannot step back from {self.length} to {keep} tokens",
-                hint="run it without a draft model (--no-draft)",
-            )
+            raise self._cannot_step_back(keep)
+
+    def rewind(self, keep: int) -> int:
+        """Forget everything after the first `keep` tokens, and what else it takes; how many tokens are left.
+
+        Where the cache cannot step back so far, these are the tokens of the newest checkpoint before, or none.
+        """
+        try:
+            self.rollback(keep)
+        except RollbackUnsupported:
+            self._return_to_checkpoint()
+        return self.length
+
+    def checkpoint(self, *, lasting: bool) -> None:
+        """Let `rewind` come back to this length, as long as the text goes on from here.
+
+        The next checkpoint takes the place of one that is not `lasting`: it is for drafts, over which only a
+        recurrent state cannot step back by itself.
+        """
+        if self.length and (self.needs_checkpoints if lasting else not self.model.can_roll_back):
+            self._checkpoints.take(self._pointer, self.length, lasting=lasting)
 
     def set_top_k(self, k: int | None) -> bool:
         """From now on rows hold the k largest logits, chosen on the GPU; None brings full rows back.
@@ -223,24 +259,50 @@ class Context:
                 hint="shorten the prompt or use a longer context (--context)",
             )
 
-    def _remove_after(self, keep: int, dropped: int) -> bool:
-        """Take `dropped` tokens out of C's cache; False where the memory cannot do it."""
-        # llama.cpp does not look whether its snapshots are of the last batch; older ones are of other tokens.
-        limit = dropped if self.model.can_roll_back else min(self._snapshots, self._last_width - 1)
-        if keep and dropped > limit:
-            return False
-        return bool(lib.llama_memory_seq_rm(self._memory, 0, keep, -1))
+    def _can_step_back(self, keep: int, dropped: int) -> bool:
+        """Whether C's cache can forget all but `keep` tokens, `dropped` ones."""
+        if not self.model.can_roll_back:
+            # llama.cpp does not look whether its snapshots are of the last batch; older ones are of other tokens.
+            return dropped <= max(0, min(self._snapshots, self._last_width - 1))
+        # The next token has to find all that its window holds.
+        return not self._window or (
+            lib.llama_memory_seq_pos_min(self._memory, 0) <= max(0, keep + 1 - self._window)
+        )
 
-    def _restore(self, length: int) -> None:
-        """After a decode that did not end: back to what the cache was, or to nothing where it cannot step back."""
+    def _cannot_step_back(self, keep: int) -> RollbackUnsupported:
+        return RollbackUnsupported(
+            f"{self.model.name} cannot step back from {self.length} to {keep} tokens",
+            hint="run it without a draft model (--no-draft)",
+        )
+
+    def _return_to_checkpoint(self) -> None:
+        """Back to the newest checkpoint, or to nothing."""
+        try:
+            checkpoint = self._checkpoints.newest
+            length = checkpoint.length if checkpoint and checkpoint.restore(self._pointer) else 0
+            self._last_width = 0  # its snapshots are of a state that is no more
+            if not (length and lib.llama_memory_seq_rm(self._memory, 0, length, -1)):
+                self._clear()
+            del self.tokens[length:]
+        except BaseException:  # Ctrl-C
+            self._clear()
+            raise
+
+    def _recover(self, length: int) -> None:
+        """After a decode that did not end: back to what the cache was, or as near as it can step back."""
         lib.llama_synchronize(self._pointer)
         held = lib.llama_memory_seq_pos_max(self._memory, 0) + 1
         del self.tokens[length:]
         # Snapshots reach back to the first token of a batch, not to what was before it.
-        possible = self.model.can_roll_back or held == length
+        self._last_width = 0
+        possible = not length or self._can_step_back(length, abs(held - length))
         if not (possible and lib.llama_memory_seq_rm(self._memory, 0, length, -1)):
-            lib.llama_memory_clear(self._memory, True)
-            self.tokens.clear()
+            self._return_to_checkpoint()
+
+    def _clear(self) -> None:
+        lib.llama_memory_clear(self._memory, True)
+        self._checkpoints.forget_after(0)
+        self.tokens.clear()
 
 
 def _free(pointer: Any, top_k: TopK, model: Model) -> None:  # noqa: ANN401  a C pointer
@@ -249,7 +311,7 @@ def _free(pointer: Any, top_k: TopK, model: Model) -> None:  # noqa: ANN401  a C
     top_k.free()
 
 
-def _params(length: int, kv_type_k: str, kv_type_v: str, flash_attn: str) -> Any:  # noqa: ANN401  a C struct
+def _params(length: int, window: int, kv_type_k: str, kv_type_v: str, flash_attn: str) -> Any:  # noqa: ANN401  a C struct
     """Context parameters from checked settings."""
     if not 1 <= length <= _LONGEST:
         raise BadSetting(f"a context cannot have {length} tokens", hint=f"use 1 to {_LONGEST}")
@@ -264,6 +326,6 @@ def _params(length: int, kv_type_k: str, kv_type_v: str, flash_attn: str) -> Any
     params.n_ctx = length
     params.flash_attn_type = _FLASH_ATTENTION[flash_attn]
     params.type_k, params.type_v = _KV_TYPES[kv_type_k], _KV_TYPES[kv_type_v]
-    params.swa_full = True  # a window-sized cache cannot step back across the window's edge
+    params.swa_full = 2 * window >= length  # where a cache of the window's size would spare little
     params.no_perf = True
     return params

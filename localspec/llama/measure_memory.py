@@ -94,14 +94,21 @@ class Measurer:
             self._log.layers = {}
             self._model, self._key = Model(Path(path), no_alloc=True, **place), (path, place)
         self._log.forget()
-        Context(self._model, **context).close()
+        with Context(self._model, **context) as opened:
+            checkpoints = opened.needs_checkpoints
         log = self._log
         layers = [log.layers[layer] for layer in sorted(log.layers)]
         cache, compute = (
             {self._names.get(name, name): size for name, size in part.items()}
             for part in (log.cache, log.compute)
         )
-        return {"cache": cache, "compute": compute, "layers": layers, "flash": log.flash_attention}
+        return {
+            "cache": cache,
+            "compute": compute,
+            "layers": layers,
+            "flash": log.flash_attention,
+            "checkpoints": checkpoints,
+        }
 
 
 def answer(measurer: Measurer, request: dict[str, Any]) -> dict[str, Any]:

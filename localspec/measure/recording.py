@@ -48,6 +48,16 @@ class Recording:
     def rollback(self, keep: int) -> None:
         self._decoder.rollback(keep)
 
+    def rewind(self, keep: int) -> int:
+        return self._decoder.rewind(keep)
+
+    @property
+    def needs_checkpoints(self) -> bool:
+        return self._decoder.needs_checkpoints
+
+    def checkpoint(self, *, lasting: bool) -> None:
+        self._decoder.checkpoint(lasting=lasting)
+
     def taken(self) -> list[Row]:
         """The rows since the last call."""
         rows, self.rows = self.rows, []

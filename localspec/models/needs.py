@@ -6,6 +6,8 @@ from itertools import accumulate, pairwise
 from math import ceil
 from typing import Any, Protocol
 
+CHECKPOINT_SHARE = 0.1  # of the bytes of a model's weights: what its checkpoints may take of the CPU's memory
+
 
 @dataclass(frozen=True, slots=True)
 class Load:

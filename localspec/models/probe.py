@@ -25,7 +25,7 @@ from localspec.health.servers import used_servers
 from localspec.models.devices import DeviceMemory, remember_devices, with_host
 from localspec.models.facts import trained_context
 from localspec.models.header import Header
-from localspec.models.needs import Load, Needs
+from localspec.models.needs import CHECKPOINT_SHARE, Load, Needs
 from localspec.models.scratch import scratch_folder
 from localspec.models.twin import write_twin
 from localspec.models.units import printable
@@ -45,6 +45,7 @@ class _Buffers:
     compute: dict[str, float]
     layers: tuple[str, ...]
     flash: bool  # whether every layer's device can do flash attention
+    checkpoints: bool  # whether the cache needs some to step back
 
 
 class Probe:
@@ -214,6 +215,8 @@ def _needs(headers: Sequence[Header], known: _Buffers, cpu_moe: int) -> Needs:
     weights: Counter[str] = Counter()
     for header in headers:
         weights.update(_weights(header, known.layers, cpu_moe))
+    if known.checkpoints:
+        cache[_HOST] = cache.get(_HOST, 0) + int(CHECKPOINT_SHARE * sum(weights.values()))
     return Needs(dict(weights), cache, compute, known.flash)
 
 

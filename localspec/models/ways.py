@@ -156,6 +156,7 @@ class Ways:
             cpu_moe=min(wishes.cpu_moe or 0, self._target.layers),
             flash_attn=wishes.flash_attn,
             rows=wishes.target_rows,
+            snapshots=wishes.snapshots,
         )
 
     def _draft_load(self, draft: Sizes | None, window: int, device: str) -> Load | None:
@@ -169,7 +170,6 @@ class Ways:
     def _way(self, target: Load, draft: Load | None) -> Way:
         if draft is None or self._draft is None:
             return Way(target, None, (self._target.needs(target),))
-        target = replace(target, snapshots=self._wishes.snapshots)
         return Way(target, draft, (self._target.needs(target), self._draft.needs(draft)))
 
 

@@ -22,7 +22,7 @@ class MemoryWishes:
     draft: bool = True
     target_rows: int = 33  # of logits in one decode; compute buffers grow with it
     draft_rows: int = 1
-    snapshots: int = 7  # of a recurrent target while there is a draft: each is a whole state
+    snapshots: int = 3  # of a recurrent target, so the most draft tokens: each is a whole state
 
 
 def wishes_of(settings: Settings, draft: bool = True) -> MemoryWishes:

@@ -78,7 +78,7 @@ def draft_step_seconds(
         for _ in range(DRAFT_STEPS):
             draft.decode([token], rows=1)
         found.append((clock() - began) / DRAFT_STEPS)
-        draft.rollback(keep)
+        draft.rewind(keep)  # a recurrent one falls back further
         if clock() + 2 * found[-1] * DRAFT_STEPS > deadline:
             break
     return median(found[1:] or found)

@@ -91,7 +91,23 @@ class Decoder(Protocol):
         """Append tokens chunk by chunk without rows: stop iterating to cancel."""
 
     def rollback(self, keep: int) -> None:
-        """Forget everything after the first `keep` tokens: absolute, so saying it twice is saying it once."""
+        """Forget everything after the first `keep` tokens: absolute, so saying it twice is saying it once.
+
+        What a verify batch had of a proposal can be taken back; RollbackUnsupported where more cannot.
+        """
+
+    def rewind(self, keep: int) -> int:
+        """Forget everything after the first `keep` tokens, and what else it takes; how many tokens are left."""
+
+    @property
+    def needs_checkpoints(self) -> bool:
+        """Whether `rewind` may lose more than it was asked to."""
+
+    def checkpoint(self, *, lasting: bool) -> None:
+        """Let `rewind` come back to this length, as long as the text goes on from here.
+
+        The next checkpoint takes the place of one that is not `lasting`: it is for drafts.
+        """
 
 
 class Stopping(Protocol):

@@ -54,6 +54,11 @@ class Side:
     def rollback(self, keep):
         del self.tokens[keep:]
 
+    rewind = rollback
+
+    def checkpoint(self, *, lasting):
+        pass
+
 
 def never(token):
     return False

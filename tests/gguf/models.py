@@ -17,7 +17,7 @@ Tensors = Iterator[tuple[str, np.ndarray]]
 class Shape:
     """What a test model is; equal shapes give equal files."""
 
-    architecture: Literal["llama", "gemma2", "mamba", "lfm2"] = "llama"
+    architecture: Literal["llama", "gemma2", "mamba", "lfm2", "qwen35"] = "llama"
     vocab: Literal["bpe", "spm"] = "bpe"
     vocab_size: int = 512
     layers: int = 2
@@ -219,6 +219,47 @@ def _lfm2(shape: Shape, layer: int, random: np.random.Generator) -> Tensors:
     yield "shortconv.out_proj.weight", _matrix(random, width, width)
 
 
+_LINEAR_HEADS, _LINEAR_WIDTH = 2, 32  # of the layers with linear attention: heads, and columns of each
+
+
+def _qwen35_header(writer: gguf.GGUFWriter, shape: Shape) -> None:
+    _transformer_header(writer, shape)
+    writer.add_key_length(shape.embedding // shape.heads)
+    writer.add_value_length(shape.embedding // shape.heads)
+    writer.add_rope_dimension_sections([shape.embedding // shape.heads // 2, 0, 0, 0])
+    writer.add_ssm_conv_kernel(_KERNEL)
+    writer.add_ssm_inner_size(_LINEAR_HEADS * _LINEAR_WIDTH)
+    writer.add_ssm_state_size(_LINEAR_WIDTH)
+    writer.add_ssm_time_step_rank(_LINEAR_HEADS)
+    writer.add_ssm_group_count(_LINEAR_HEADS)
+    writer.add_full_attention_interval(2)
+
+
+def _qwen35(shape: Shape, layer: int, random: np.random.Generator) -> Tensors:
+    """Linear attention, whose state is recurrent, alternates with attention."""
+    width, inner = shape.embedding, _LINEAR_HEADS * _LINEAR_WIDTH
+    yield "post_attention_norm.weight", np.ones(width)
+    yield from ((name, values) for name, values in _feed_forward(shape, random) if name != "ffn_norm.weight")
+    if layer % 2:
+        for name, values in _attention(shape, random):
+            # a gate of the same size stands beside every head's query
+            gated = np.repeat(values, 2, axis=0) if name == "attn_q.weight" else values
+            yield name, gated
+        yield "attn_q_norm.weight", np.ones(width // shape.heads)
+        yield "attn_k_norm.weight", np.ones(width // shape.heads)
+        return
+    yield "attn_norm.weight", np.ones(width)
+    yield "attn_qkv.weight", _matrix(random, 3 * inner, width)
+    yield "attn_gate.weight", _matrix(random, inner, width)
+    yield "ssm_conv1d.weight", _matrix(random, 3 * inner, _KERNEL)
+    yield "ssm_dt.bias", np.zeros(_LINEAR_HEADS)
+    yield "ssm_a", -np.full(_LINEAR_HEADS, 0.05)
+    yield "ssm_beta.weight", _matrix(random, _LINEAR_HEADS, width)
+    yield "ssm_alpha.weight", _matrix(random, _LINEAR_HEADS, width)
+    yield "ssm_norm.weight", np.ones(_LINEAR_WIDTH)
+    yield "ssm_out.weight", _matrix(random, width, inner, scale=2.0)
+
+
 _ARCHITECTURES: dict[
     str,
     tuple[Callable[[gguf.GGUFWriter, Shape], None], Callable[[Shape, int, np.random.Generator], Tensors]],
@@ -227,4 +268,5 @@ _ARCHITECTURES: dict[
     "gemma2": (_gemma2_header, _gemma2),
     "mamba": (_mamba_header, _mamba),
     "lfm2": (_lfm2_header, _lfm2),
+    "qwen35": (_qwen35_header, _qwen35),
 }

@@ -24,6 +24,9 @@ def test_after_a_failed_decode_the_cache_is_what_it_says(context, tokens, archit
     assert np.abs(got - row_after(fresh, [*decoder.tokens])).max() < NEAR
 
 
+WINDOW = {"architecture": "gemma2", "window": 8, "layers": 4}
+
+
 def interrupted(work, line):
     """Do the work, with Ctrl-C just before the given line of context.py; whether that line was reached."""
     reached = 0
@@ -50,20 +53,24 @@ def interrupted(work, line):
     return False
 
 
-@pytest.mark.parametrize("shape", [{}, {"architecture": "mamba"}, {"architecture": "lfm2"}], ids=str)
+@pytest.mark.parametrize("shape", [{}, {"architecture": "mamba"}, {"architecture": "lfm2"}, WINDOW], ids=str)
 def test_after_ctrl_c_at_any_line_the_cache_is_what_it_says(context, tokens, shape):
-    decoder, fresh = context({"batch_size": 16, "snapshots": 5}, **shape), context(**shape)
+    settings = {"batch_size": 16, "snapshots": 5, "checkpoint_bytes": 1_000_000}
+    decoder, fresh = context(settings, **shape), context(**shape)
 
     def work():
         """What a reply does: read a prompt, verify a batch, reject two tokens of it."""
-        list(decoder.prefill(tokens(40)))
+        list(decoder.prefill(tokens(30)))
+        decoder.checkpoint(lasting=True)
+        list(decoder.prefill(tokens(40)[30:]))
         decoder.decode([7, 8, 9, 10], 4)
         if decoder.rollback_limit != 0:
             decoder.rollback(42)
+        decoder.rewind(33)
 
     line = 0
     while interrupted(work, line := line + 1):
-        decoder.rollback(decoder.length)  # as every reply begins
+        decoder.rewind(decoder.length)  # as every reply begins
         held = [*decoder.tokens]
         row = np.array(decoder.decode([11], 1).rows[0])
         assert np.abs(row - row_after(fresh, [*held, 11])).max() < NEAR, f"line {line}, {len(held)} tokens"

@@ -30,6 +30,8 @@ class PricedDecoder:
     def rollback(self, keep):
         self.length = keep
 
+    rewind = rollback
+
 
 def price(width):
     return 0.010 + 0.002 * width

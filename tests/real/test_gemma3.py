@@ -68,7 +68,8 @@ def test_stepping_back_over_the_edge_of_the_window_leaves_what_was_there(session
     for length in (WINDOW + 8, 2 * WINDOW - 100):
         target.rollback(0)
         list(target.prefill(tokens[:length]))
-        target.rollback(WINDOW // 2 - 1)
+        assert target.rewind(WINDOW // 2 - 1) in (0, WINDOW // 2 - 1)
+        list(target.prefill(tokens[target.length : WINDOW // 2 - 1]))
         (again,) = target.decode([tokens[WINDOW // 2 - 1]], rows=1).rows
         assert np.abs(again - row).max() <= difference
 
@@ -80,6 +81,21 @@ def test_a_conversation_over_the_window_goes_on_from_its_cache(session):
     assert held > WINDOW
     started, *_ = session.stream("And then?", max_tokens=4, **GREEDY)
     assert started.reused_tokens >= held - 4
+
+
+def test_a_rejected_batch_leaves_no_trace_in_a_cache_of_the_windows_size(session):
+    target, tokens = session.engine.target, tokens_of(session, TEXT)[: WINDOW + 300]
+    rows = []
+    for rejected in (0, 8):
+        target.rollback(0)
+        list(target.prefill(tokens[:-30]))
+        for i in range(len(tokens) - 30, len(tokens)):
+            if rejected:
+                target.decode(tokens[:rejected], rows=rejected)
+                target.rollback(i)
+            rows.append(np.array(target.decode(tokens[i : i + 1], rows=1).rows[0]))
+    assert target.needs_checkpoints
+    assert all(np.array_equal(*pair) for pair in zip(rows[:30], rows[30:], strict=True))
 
 
 def test_texts_of_its_6250_special_tokens_stay_text(session):

@@ -53,6 +53,8 @@ class Toy:
     def length(self) -> int:
         return len(self.cache)
 
+    needs_checkpoints = False
+
     @property
     def tokens(self) -> list[int]:
         return self.cache
@@ -79,6 +81,13 @@ class Toy:
     def rollback(self, keep: int) -> None:
         assert keep <= self.length, "rolled back to tokens that were never decoded"
         del self.cache[keep:]
+
+    def rewind(self, keep: int) -> int:
+        self.rollback(keep)
+        return keep
+
+    def checkpoint(self, *, lasting: bool) -> None:
+        pass
 
 
 class Blend(Toy):

@@ -1,0 +1,61 @@
+"""Earlier states of a sequence, for memories that cannot step back to them: recurrent ones and windows."""
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+from localspec.llama.library import lib
+
+_PARTIAL = lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY  # what lies in an attention cache for good is left there
+_BYTES = ctypes.POINTER(ctypes.c_uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The state of a sequence after its first `length` tokens."""
+
+    length: int
+    state: bytearray
+    lasting: bool
+
+    def restore(self, context: Any) -> bool:  # noqa: ANN401  a C pointer
+        """Bring the state back; where that fails the sequence is of no use any more."""
+        size = len(self.state)
+        return bool(lib.llama_state_seq_set_data_ext(context, _address(self.state), size, 0, _PARTIAL))
+
+
+class Checkpoints:
+    """The checkpoints of one sequence: at most `budget` bytes, the oldest are dropped first."""
+
+    def __init__(self, budget: int) -> None:
+        self._budget = budget
+        self._kept: list[Checkpoint] = []  # by length
+
+    @property
+    def bytes(self) -> int:
+        """What they take now."""
+        return sum(len(checkpoint.state) for checkpoint in self._kept)
+
+    @property
+    def newest(self) -> Checkpoint | None:
+        return self._kept[-1] if self._kept else None
+
+    def take(self, context: Any, length: int, *, lasting: bool) -> None:  # noqa: ANN401  a C pointer
+        """Add the present state, of `length` tokens; it takes the place of one that was not to last."""
+        self._kept = [kept for kept in self._kept if kept.lasting and kept.length < length]
+        size = lib.llama_state_seq_get_size_ext(context, 0, _PARTIAL)
+        if not 0 < size <= self._budget:
+            return
+        while self.bytes + size > self._budget:
+            del self._kept[0]
+        state = bytearray(size)
+        if lib.llama_state_seq_get_data_ext(context, _address(state), size, 0, _PARTIAL) == size:
+            self._kept.append(Checkpoint(length, state, lasting))
+
+    def forget_after(self, length: int) -> None:
+        """Drop those of more tokens: the text goes on otherwise."""
+        self._kept = [kept for kept in self._kept if kept.length <= length]
+
+
+def _address(state: bytearray) -> Any:  # noqa: ANN401  a C pointer
+    return ctypes.cast((ctypes.c_uint8 * len(state)).from_buffer(state), _BYTES)
