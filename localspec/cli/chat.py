@@ -70,7 +70,8 @@ def _chat(arguments: argparse.Namespace, folder: Path, resumed: "tuple[Journal, 
     engine.send(load)
     try:
         # Textual takes longer to import than the engine process to start: both happen at once.
-        from localspec.tui.app import Setup, chat
+        from localspec.tui.app import chat
+        from localspec.tui.state.chat import Setup
 
         setup = Setup(
             engine=engine,

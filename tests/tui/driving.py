@@ -6,11 +6,11 @@ from collections.abc import Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from localspec.tui.app import ChatApp, Setup
-from localspec.tui.screens.chat import ChatScreen
-from localspec.tui.screens.sessions import SessionsScreen
-from localspec.tui.widgets.reply_view import Footer, ReplyView
-from localspec.tui.widgets.segment import Segment
+from localspec.tui.app import ChatApp
+from localspec.tui.chat.screen import ChatScreen
+from localspec.tui.dialogs.conversations import ConversationsDialog
+from localspec.tui.state.chat import ChatState, Setup
+from localspec.tui.widgets.reply import Footer, ReplyView, Segment
 from localspec.tui.widgets.transcript import Remark, UserMessage
 from scripted_engine import Gate, Pace, ScriptedEngine, ScriptedWorkshop
 from scripted_pairs import find
@@ -35,16 +35,20 @@ class Chat:
         **setup: object,
     ) -> None:
         self.engine = ScriptedEngine(ScriptedWorkshop(pace, gate))
-        self.librarian = ScriptedEngine(ScriptedWorkshop(pace, gate))
-        self.engine.workshop.pulled = self.librarian.workshop.pulled
+        self.downloader = ScriptedEngine(ScriptedWorkshop(pace, gate))
+        self.engine.workshop.pulled = self.downloader.workshop.pulled
         self.engine.start()
         held = conversations.resume(resumed.path) if resumed else None
         setup.setdefault("find_pair", lambda name: find(name, self.engine.workshop.pulled))
-        wanted = Setup(self.engine, lambda: self.librarian, folder, resumed=held, **setup)
+        wanted = Setup(self.engine, lambda: self.downloader, folder, resumed=held, **setup)
         self.engine.send(wanted.load)
         self.app = ChatApp(wanted)
         self.folder = folder
         self.pilot: Pilot[None]
+
+    @property
+    def state(self) -> ChatState:
+        return self.app.state
 
     @property
     def screen(self) -> ChatScreen:
@@ -82,7 +86,7 @@ class Chat:
     async def ready(self) -> None:
         """Until the chat is on the screen and the pair in memory."""
         await self.until(lambda: self.app.screen_stack and self.app.screen.query("#prompt"))
-        await self.until(lambda: self.app.conductor.ready)
+        await self.until(lambda: self.state.engine.ready)
 
     async def type(self, text: str) -> None:
         """Put a text into the prompt as a paste does, and send it."""
@@ -91,10 +95,10 @@ class Chat:
 
     async def ask(self, text: str) -> None:
         """Send a message and wait until the reply is over."""
-        before = len(self.screen.dialogue.messages)
+        before = len(self.state.conversation.messages)
         await self.type(text)
         await self.until(
-            lambda: len(self.screen.dialogue.messages) > before + 1 and not self.app.conductor.busy
+            lambda: len(self.state.conversation.messages) > before + 1 and not self.state.engine.busy
         )
         await self.until(lambda: self.replies and self.replies[-1].has_class("-finished"))
 
@@ -114,7 +118,7 @@ async def running(
         if until_ready:
             await chat.ready()
         yield chat
-        await asyncio.to_thread(chat.app.close_engines)
+        await asyncio.to_thread(chat.state.close_engines)
 
 
 def source(reply: ReplyView) -> str:
@@ -142,10 +146,10 @@ def cannot_start() -> None:
     raise EngineDied("cannot fork", hint="end other programs")
 
 
-async def open_sessions(chat: Chat, rows: int) -> None:
+async def open_conversations(chat: Chat, rows: int) -> None:
     """The list of conversations, once it has so many."""
     await chat.pilot.press("ctrl+s")
-    await chat.until(lambda: isinstance(chat.app.screen, SessionsScreen))
+    await chat.until(lambda: isinstance(chat.app.screen, ConversationsDialog))
     await chat.until(lambda: chat.app.screen.query_one(DataTable).row_count == rows)
     await chat.pilot.pause()
 

@@ -17,7 +17,8 @@ def main() -> None:
     engine = EngineProcess(COMMAND)
     engine.start()
     engine.send(Load())
-    from localspec.tui.app import Setup, chat
+    from localspec.tui.app import chat
+    from localspec.tui.state.chat import Setup
 
     resumed = None
     if len(sys.argv) > 2:

@@ -8,7 +8,7 @@ import threading
 import pytest
 import scripted_engine
 from driving import asked, cannot_start, footer, messages, running, source
-from localspec.tui.widgets.reply_view import Footer
+from localspec.tui.widgets.reply import Footer
 from scripted_engine import Gate
 
 from localspec import conversations
@@ -18,20 +18,20 @@ from localspec.engine.messages import Died, Failure
 async def reading(chat, text):
     """Send a message; the engine has read it and says nothing."""
     await chat.type(text)
-    await chat.until(lambda: chat.app.conductor.turn and chat.app.conductor.turn.prefill)
+    await chat.until(lambda: chat.state.engine.reply and chat.state.engine.reply.prefill)
 
 
 async def held(chat, ask):
     """Ask, and hold the reply before its first word."""
     chat.engine.workshop.gate.hold_after = 0
     await ask()
-    await chat.until(lambda: chat.app.conductor.turn and chat.app.conductor.turn.prefill)
+    await chat.until(lambda: chat.state.engine.reply and chat.state.engine.reply.prefill)
 
 
 async def stopped(chat, ask, _monkeypatch):
     await held(chat, ask)
     await chat.pilot.press("escape")
-    await chat.until(lambda: not chat.app.conductor.busy)
+    await chat.until(lambda: not chat.state.engine.busy)
 
 
 async def left(chat, ask, _monkeypatch):
@@ -78,7 +78,7 @@ END_WITHOUT_A_WORD = {
 async def test_a_reply_stopped_before_its_first_word_puts_the_question_back(tmp_path):
     async with running(tmp_path, gate=Gate(hold_after=0)) as chat:
         await chat.type("why?")
-        await chat.until(lambda: chat.app.conductor.turn and chat.app.conductor.turn.prefill)
+        await chat.until(lambda: chat.state.engine.reply and chat.state.engine.reply.prefill)
         await chat.pilot.press("escape")
         await chat.until(lambda: chat.screen.prompt.text == "why?")
         assert not chat.replies
@@ -102,7 +102,7 @@ async def test_a_reply_that_ends_without_a_word_says_so(tmp_path, monkeypatch, s
     monkeypatch.setattr(scripted_engine, "answer_to", lambda _prompt: (said, "") if typed.wait(20) else None)
     async with running(tmp_path) as chat:
         await chat.type("why?")
-        await chat.until(lambda: chat.app.conductor.busy)
+        await chat.until(lambda: chat.state.engine.busy)
         chat.screen.prompt.replace_text(waiting)
         typed.set()
         await chat.until(lambda: chat.remarks)
@@ -118,8 +118,8 @@ async def test_retry_replaces_the_last_reply(tmp_path):
     async with running(tmp_path) as chat:
         await chat.ask("exact yes")
         await chat.pilot.press("ctrl+r")
-        await chat.until(lambda: len(asked(chat)) == 2 and not chat.app.conductor.busy)
-        await chat.until(lambda: len(chat.screen.dialogue.messages) == 2)
+        await chat.until(lambda: len(asked(chat)) == 2 and not chat.state.engine.busy)
+        await chat.until(lambda: len(chat.state.conversation.messages) == 2)
         assert [m.content for m in chat.saved[0].messages] == ["exact yes", "yes"]
         assert len(chat.replies) == 1
 
@@ -165,10 +165,10 @@ async def test_a_changed_question_without_a_word_of_reply_is_being_changed_again
 
 async def retry(chat):
     """Generate the last reply again, and wait until it is over."""
-    versions = len(chat.screen.dialogue.reply.versions) or 1
+    versions = len(chat.state.conversation.reply.versions) or 1
     await chat.pilot.press("ctrl+r")
-    await chat.until(lambda: len(chat.screen.dialogue.reply.versions) == versions + 1)
-    await chat.until(lambda: chat.replies[-1].has_class("-finished") and not chat.app.conductor.busy)
+    await chat.until(lambda: len(chat.state.conversation.reply.versions) == versions + 1)
+    await chat.until(lambda: chat.replies[-1].has_class("-finished") and not chat.state.engine.busy)
 
 
 @pytest.fixture
@@ -228,11 +228,11 @@ async def test_an_engine_that_dies_in_a_second_version_leaves_the_first(tmp_path
     gate = Gate()
     async with running(tmp_path, gate=gate) as chat:
         await chat.ask("why?")
-        file = chat.screen.dialogue.journal.path
+        file = chat.state.conversation.journal.path
         before = file.read_bytes()
         gate.hold_after = 1
         await chat.pilot.press("ctrl+r")
-        await chat.until(lambda: chat.app.conductor.turn and chat.app.conductor.turn.tally.cycles == 1)
+        await chat.until(lambda: chat.state.engine.reply and chat.state.engine.reply.tally.cycles == 1)
         assert file.read_bytes() == before  # a crash of the whole program now loses nothing
         chat.engine.die(Died("It is gone.", ""))
         await chat.until(lambda: shown(chat)[1] == ("2", "2"))
@@ -328,7 +328,7 @@ async def test_retrying_while_the_reply_is_being_saved_replaces_it_all_the_same(
         chat.app.simulate_key("ctrl+r")
         await asyncio.sleep(0.3)  # a command that does not wait would run now
         written.set()
-        await chat.until(lambda: len(asked(chat)) == 2 and not chat.app.conductor.busy)
+        await chat.until(lambda: len(asked(chat)) == 2 and not chat.state.engine.busy)
         await chat.until(lambda: chat.replies[-1].has_class("-finished"))
         assert messages(chat) == ["exact yes", "yes"]
         assert [m.content for m in chat.saved[0].messages] == ["exact yes", "yes"]
@@ -350,9 +350,9 @@ async def test_editing_replaces_the_last_question_only_when_it_is_sent(tmp_path)
 async def test_an_unanswered_question_of_a_resumed_conversation_can_be_retried(tmp_path):
     async with running(tmp_path) as chat:
         await chat.ask("exact one")
-        await chat.screen.dialogue.keep(1)
+        await chat.state.conversation.keep(1)
     async with running(tmp_path, resumed=chat.saved[0]) as chat:
         assert "no reply" in chat.remarks[0]
         await chat.pilot.press("ctrl+r")
-        await chat.until(lambda: len(chat.screen.dialogue.messages) == 2)
+        await chat.until(lambda: len(chat.state.conversation.messages) == 2)
         assert chat.saved[0].messages[1].content == "one"

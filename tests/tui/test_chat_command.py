@@ -49,7 +49,8 @@ def test_what_an_answer_must_match_reaches_the_engine():
 
 
 def test_an_unknown_theme_is_refused_with_those_near_it(tmp_path):
-    from localspec.tui.app import Setup, chat
+    from localspec.tui.app import chat
+    from localspec.tui.state.chat import Setup
     from scripted_engine import ScriptedEngine, ScriptedWorkshop
 
     setup = Setup(ScriptedEngine(ScriptedWorkshop()), ScriptedEngine, tmp_path, theme="nrod")

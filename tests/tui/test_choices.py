@@ -2,7 +2,7 @@
 
 import pytest
 from driving import asked, running
-from localspec.tui.screens.compare import CompareScreen
+from localspec.tui.dialogs.comparison import ComparisonDialog
 from localspec.tui.widgets.inspector import Inspector
 from textual.widgets import Static
 
@@ -23,22 +23,22 @@ async def test_settings_reach_the_engine(tmp_path):
 )
 async def test_a_bad_argument_is_refused_with_a_sentence(tmp_path, command):
     async with running(tmp_path) as chat:
-        before = chat.app.conductor.settings
+        before = chat.state.engine.settings
         await chat.type(command)
         await chat.until(lambda: chat.notices)
-        assert chat.app.conductor.settings == before
+        assert chat.state.engine.settings == before
 
 
 async def test_compare_shows_both_speeds_and_the_first_difference(tmp_path):
     async with running(tmp_path) as chat:
         await chat.ask("differ please")
         await chat.pilot.press("f9")
-        await chat.until(lambda: isinstance(chat.app.screen, CompareScreen))
+        await chat.until(lambda: isinstance(chat.app.screen, ComparisonDialog))
         verdict = str(chat.app.screen.query_one(".detail", Static).content)
         assert "2.00x as fast" in verdict
         assert "Token 58: ' weights' with drafting" in verdict
         assert "0.031" in verdict
-        assert chat.app.conductor.plain_speed
+        assert chat.state.engine.plain_speed
         assert len(chat.saved[0].messages) == 2
 
 

@@ -1,8 +1,8 @@
 """A conversation that another terminal has open is left to it."""
 
 import pytest
-from driving import open_sessions, running
-from localspec.tui.screens.dialog import Question
+from driving import open_conversations, running
+from localspec.tui.dialogs.base import ConfirmDialog
 from scripted_engine import ScriptedEngine
 
 from localspec import cli, conversations
@@ -21,20 +21,20 @@ def elsewhere(tmp_path):
 
 async def test_it_is_not_opened_from_the_list_until_it_is_left(tmp_path, elsewhere):
     async with running(tmp_path) as chat:
-        await open_sessions(chat, rows=1)
+        await open_conversations(chat, rows=1)
         await chat.pilot.press("enter")
         await chat.until(lambda: any("open in another terminal" in remark for remark in chat.remarks))
-        assert chat.screen.dialogue.messages == []
+        assert chat.state.conversation.messages == []
         elsewhere.close()
         await chat.type(f"/load {elsewhere.path.stem}")
-        await chat.until(lambda: chat.screen.dialogue.messages == [Message("user", "mine")])
+        await chat.until(lambda: chat.state.conversation.messages == [Message("user", "mine")])
 
 
 async def test_it_is_not_deleted(tmp_path, elsewhere):
     async with running(tmp_path) as chat:
-        await open_sessions(chat, rows=1)
+        await open_conversations(chat, rows=1)
         await chat.pilot.press("d")
-        await chat.until(lambda: isinstance(chat.app.screen, Question))
+        await chat.until(lambda: isinstance(chat.app.screen, ConfirmDialog))
         await chat.pilot.press("y")
         await chat.until(lambda: any("open in another terminal" in note for note in chat.notices))
     assert elsewhere.path.exists()
@@ -78,11 +78,11 @@ def test_a_chat_that_does_not_open_leaves_it_to_others(resume, elsewhere, wrong)
 
 async def test_what_was_written_since_the_list_was_made_is_shown(tmp_path, elsewhere):
     async with running(tmp_path) as chat:
-        await open_sessions(chat, rows=1)
+        await open_conversations(chat, rows=1)
         elsewhere.add(Message("assistant", "and more"))
         elsewhere.close()
         await chat.pilot.press("enter")
-        await chat.until(lambda: len(chat.screen.dialogue.messages) == 2)
+        await chat.until(lambda: len(chat.state.conversation.messages) == 2)
 
 
 async def test_a_chat_that_is_left_holds_nothing(tmp_path):
@@ -91,7 +91,7 @@ async def test_a_chat_that_is_left_holds_nothing(tmp_path):
         (first,) = chat.saved
         await chat.type(f"/load {first.name}")  # it is open already
         await chat.pilot.press("ctrl+n")
-        await chat.until(lambda: not chat.screen.dialogue.messages)
+        await chat.until(lambda: not chat.state.conversation.messages)
         await chat.ask("exact two")
         conversations.resume(first.path)[0].close()
     for saved in chat.saved:

@@ -4,11 +4,11 @@ import os
 import sys
 
 import pytest
-from driving import detail, open_sessions, running
-from localspec.tui.exporting import NotExported, export
-from localspec.tui.screens.dialog import Question
-from localspec.tui.screens.sessions import SessionsScreen, describe_age
-from localspec.tui.widgets.reply_view import ReplyView
+from driving import detail, open_conversations, running
+from localspec.tui.dialogs.base import ConfirmDialog
+from localspec.tui.dialogs.conversations import ConversationsDialog, describe_age
+from localspec.tui.state.export import NotExported, export
+from localspec.tui.widgets.reply import ReplyView
 from scripted_engine import Gate
 from textual.widgets import DataTable
 
@@ -17,34 +17,34 @@ from localspec.conversations import Conversation, Journal, Message
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
 async def test_titles_give_way_to_pair_and_age_in_the_list_of_conversations(tmp_path, size, monkeypatch):
-    monkeypatch.setattr("localspec.tui.screens.sessions.describe_age", lambda _seconds: "59 min")
+    monkeypatch.setattr("localspec.tui.dialogs.conversations.describe_age", lambda _seconds: "59 min")
     for n in range(30):
         journal = Journal(tmp_path / "conversations" / f"202501{n:02}-x.jsonl", "r1-distill-qwen-32b+1.5b")
         journal.add(Message("user", "How does drafting work, " + "and why " * 20))
         journal.close()
     async with running(tmp_path, size=(100, 30)) as chat:
-        await open_sessions(chat, rows=30)
+        await open_conversations(chat, rows=30)
         await chat.pilot.resize_terminal(*size)
         await chat.pilot.pause()
         line = next(line for line in chat.drawn.splitlines() if "How does" in line)
         assert "…" in line
         assert "r1-distill-qwen-32b+1.5b" in line
         assert "59 min" in line
-        assert SessionsScreen.KEYS in chat.drawn
+        assert ConversationsDialog.KEYS in chat.drawn
 
 
 async def test_an_earlier_conversation_is_opened_from_the_list(tmp_path):
     async with running(tmp_path) as chat:
         await chat.ask("exact first")
         await chat.pilot.press("ctrl+n")
-        await chat.until(lambda: not chat.screen.dialogue.messages)
+        await chat.until(lambda: not chat.state.conversation.messages)
         await chat.ask("exact second")
-        await open_sessions(chat, rows=2)
+        await open_conversations(chat, rows=2)
         table = chat.app.screen.query_one(DataTable)
         target = [table.get_row_at(n)[0].plain for n in range(2)].index("exact first")
         await chat.pilot.press(*["down"] * target, "enter")
         await chat.until(
-            lambda: [m.content for m in chat.screen.dialogue.messages] == ["exact first", "first"]
+            lambda: [m.content for m in chat.state.conversation.messages] == ["exact first", "first"]
         )
         await chat.until(lambda: len(chat.screen.query(ReplyView)) == 1)
 
@@ -54,22 +54,22 @@ async def test_a_conversation_is_deleted_only_after_a_yes(tmp_path):
         await chat.ask("exact first")
         await chat.pilot.press("ctrl+n")
         for answer, left in (("n", 1), ("y", 0)):
-            await open_sessions(chat, rows=1)
+            await open_conversations(chat, rows=1)
             await chat.pilot.press("d")
-            await chat.until(lambda: isinstance(chat.app.screen, Question))
+            await chat.until(lambda: isinstance(chat.app.screen, ConfirmDialog))
             await chat.pilot.press(answer)
             await chat.until(lambda left=left: len(chat.saved) == left)
-            await chat.until(lambda: isinstance(chat.app.screen, SessionsScreen))
+            await chat.until(lambda: isinstance(chat.app.screen, ConversationsDialog))
             await chat.pilot.press("escape")
 
 
 async def delete(chat, n):
     """Delete the conversation in row n of the list."""
-    await open_sessions(chat, rows=len(chat.saved))
+    await open_conversations(chat, rows=len(chat.saved))
     await chat.pilot.press(*["down"] * n, "d")
-    await chat.until(lambda: isinstance(chat.app.screen, Question))
+    await chat.until(lambda: isinstance(chat.app.screen, ConfirmDialog))
     await chat.pilot.press("y")
-    await chat.until(lambda: isinstance(chat.app.screen, SessionsScreen))
+    await chat.until(lambda: isinstance(chat.app.screen, ConversationsDialog))
 
 
 async def test_a_deleted_conversation_takes_its_prompts_along_and_no_others(tmp_path):
@@ -79,7 +79,7 @@ async def test_a_deleted_conversation_takes_its_prompts_along_and_no_others(tmp_
         await chat.type("exact changed secret")
         await chat.until(lambda: [m.content for m in chat.saved[0].messages][1:] == ["changed secret"])
         await chat.pilot.press("ctrl+n")
-        await chat.until(lambda: not chat.screen.dialogue.messages)
+        await chat.until(lambda: not chat.state.conversation.messages)
         await chat.ask("exact harmless")
         await delete(chat, 1)
         await chat.until(lambda: len(chat.saved) == 1)
@@ -100,9 +100,9 @@ async def test_a_conversation_that_cannot_be_deleted_stays_in_the_list(tmp_path,
     async with running(tmp_path) as chat:
         await chat.ask("exact first")
         await chat.pilot.press("ctrl+n")
-        await open_sessions(chat, rows=1)
+        await open_conversations(chat, rows=1)
         await chat.pilot.press("d")
-        await chat.until(lambda: isinstance(chat.app.screen, Question))
+        await chat.until(lambda: isinstance(chat.app.screen, ConfirmDialog))
         await chat.pilot.press("y")
         await chat.until(lambda: any("Permission denied" in note for note in chat.notices))
         assert chat.app.screen.query_one(DataTable).row_count == 1
@@ -114,7 +114,7 @@ async def test_a_broken_file_is_named_in_the_list(tmp_path):
     (folder / "20200101-broken.jsonl").write_text("no json", "utf-8")
     async with running(tmp_path) as chat:
         await chat.pilot.press("ctrl+s")
-        await chat.until(lambda: isinstance(chat.app.screen, SessionsScreen))
+        await chat.until(lambda: isinstance(chat.app.screen, ConversationsDialog))
         await chat.until(lambda: "20200101-broken" in detail(chat))
     assert (folder / "20200101-broken.jsonl").exists()
 
@@ -158,7 +158,7 @@ async def test_a_listed_conversation_is_exported_once(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     async with running(tmp_path) as chat:
         await chat.ask("exact first")
-        await open_sessions(chat, rows=1)
+        await open_conversations(chat, rows=1)
         await chat.pilot.press("e", "e")
         await chat.until(lambda: len(chat.notices) == 2)
         assert "exists already" in chat.notices[1]
@@ -177,14 +177,14 @@ async def test_export_and_copy(tmp_path, monkeypatch):
         await chat.type("/copy code")
         await chat.until(lambda: chat.app.clipboard.startswith("def accept(proposal, chosen):"))
         await chat.type("/copy")
-        await chat.until(lambda: chat.app.clipboard == chat.screen.dialogue.messages[-1].content)
+        await chat.until(lambda: chat.app.clipboard == chat.state.conversation.messages[-1].content)
 
 
 async def test_a_reply_that_runs_is_not_exported(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     async with running(tmp_path, gate=Gate(hold_after=3)) as chat:
         await chat.type("why?")
-        await chat.until(lambda: chat.app.conductor.busy)
+        await chat.until(lambda: chat.state.engine.busy)
         await chat.type("/export out.md")
         await chat.until(lambda: chat.notices)
         assert not chat.remarks

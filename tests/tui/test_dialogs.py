@@ -4,13 +4,13 @@ from itertools import pairwise
 
 import pytest
 from driving import running
-from localspec.tui.commands import COMMANDS, find, matching
-from localspec.tui.screens.help import HelpScreen, page
-from localspec.tui.screens.themes import ThemesScreen
+from localspec.tui.commands.table import COMMANDS, find, matching
+from localspec.tui.dialogs.help import HelpDialog, page
+from localspec.tui.dialogs.themes import ThemesDialog
 from textual.widgets import TextArea
 
 
-@pytest.mark.parametrize(("command", "screen"), [("/help", HelpScreen), ("/theme", ThemesScreen)])
+@pytest.mark.parametrize(("command", "screen"), [("/help", HelpDialog), ("/theme", ThemesDialog)])
 async def test_the_keys_of_a_long_dialog_are_in_view(tmp_path, command, screen):
     async with running(tmp_path, size=(80, 24)) as chat:
         await chat.type(command)
@@ -18,13 +18,13 @@ async def test_the_keys_of_a_long_dialog_are_in_view(tmp_path, command, screen):
         await chat.pilot.press("end")
         await chat.pilot.pause()
         assert screen.KEYS in chat.drawn
-        assert ("files" if screen is HelpScreen else "tokyo-night") in chat.drawn
+        assert ("files" if screen is HelpDialog else "tokyo-night") in chat.drawn
 
 
 async def test_a_theme_is_tried_and_left_as_it_was(tmp_path):
     async with running(tmp_path) as chat:
         await chat.type("/theme")
-        await chat.until(lambda: isinstance(chat.app.screen, ThemesScreen))
+        await chat.until(lambda: isinstance(chat.app.screen, ThemesDialog))
         await chat.pilot.press("home")
         await chat.until(lambda: chat.app.theme != "localspec")
         await chat.pilot.press("escape")
@@ -37,7 +37,7 @@ async def test_the_palette_runs_a_command(tmp_path):
         found = chat.app.screen.query("CommandList").first()
         await chat.until(lambda: found.option_count and "stats" in str(found.get_option_at_index(0).prompt))
         await chat.pilot.press("enter")
-        await chat.until(lambda: chat.app.preferences.inspector)
+        await chat.until(lambda: chat.state.preferences.inspector)
 
 
 def test_the_help_page_has_every_command_and_where_files_live(tmp_path):

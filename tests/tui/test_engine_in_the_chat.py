@@ -13,7 +13,7 @@ from localspec.models.resolve import resolve
 async def test_a_dead_engine_costs_nothing_but_a_restart(tmp_path):
     async with running(tmp_path, gate=Gate(hold_after=9)) as chat:
         await chat.type("why?")
-        await chat.until(lambda: chat.app.conductor.turn and chat.app.conductor.turn.tally.cycles == 9)
+        await chat.until(lambda: chat.state.engine.reply and chat.state.engine.reply.tally.cycles == 9)
         chat.engine.die(Died("the engine process ended unexpectedly (SIGKILL)", ""))
         await chat.until(lambda: chat.remarks)
         assert "SIGKILL" in chat.remarks[0]
@@ -39,7 +39,7 @@ async def test_restart_ends_a_reply_that_hangs_and_keeps_its_text(tmp_path, monk
     async with running(tmp_path, gate=gate) as chat:
         never_stops(chat, monkeypatch)
         await chat.type("why?")
-        await chat.until(lambda: chat.app.conductor.turn and chat.app.conductor.turn.tally.cycles == 3)
+        await chat.until(lambda: chat.state.engine.reply and chat.state.engine.reply.tally.cycles == 3)
         await chat.pilot.press("escape")
         await chat.type("/restart")
         await chat.until(lambda: chat.engine.starts == 2)
@@ -57,7 +57,7 @@ async def test_restart_puts_a_question_that_hangs_unread_back_into_the_prompt(tm
     async with running(tmp_path, gate=Gate(hold_after=0)) as chat:
         never_stops(chat, monkeypatch)
         await chat.type("why?")
-        await chat.until(lambda: chat.app.conductor.turn and chat.app.conductor.turn.prefill)
+        await chat.until(lambda: chat.state.engine.reply and chat.state.engine.reply.prefill)
         await chat.type("/restart")
         await chat.until(lambda: chat.screen.prompt.text == "why?")
         await chat.ready()
@@ -71,9 +71,9 @@ async def test_restart_ends_a_comparison_that_hangs(tmp_path, monkeypatch):
         never_stops(chat, monkeypatch)
         gate.hold_after = 0
         await chat.pilot.press("f9")
-        await chat.until(lambda: chat.app.conductor.comparing)
+        await chat.until(lambda: chat.state.engine.comparing)
         await chat.type("/restart")
-        await chat.until(lambda: chat.engine.starts == 2 and not chat.app.conductor.busy)
+        await chat.until(lambda: chat.engine.starts == 2 and not chat.state.engine.busy)
         await chat.ready()
         assert [m.content for m in chat.saved[0].messages] == ["exact hi", "hi"]
 
@@ -87,7 +87,7 @@ async def test_an_engine_that_cannot_start_is_a_remark_and_is_started_by_the_nex
             chat.engine.close()
             await chat.type("/restart")
             await chat.until(lambda: any("cannot fork" in remark for remark in chat.remarks))
-            assert not chat.app.conductor.loading
+            assert not chat.state.engine.loading
             await chat.until(lambda: "not running" in str(chat.screen.query_one("#status").content))
         await chat.ask("exact back")
         assert source(chat.replies[-1]) == "back"
@@ -96,9 +96,7 @@ async def test_an_engine_that_cannot_start_is_a_remark_and_is_started_by_the_nex
 async def test_swapping_the_pair_starts_a_new_process(tmp_path):
     async with running(tmp_path) as chat:
         await chat.type("/pair qwen3-8b+0.6b")
-        await chat.until(
-            lambda: chat.app.conductor.ready and chat.app.conductor.ready.pair == "qwen3-8b+0.6b"
-        )
+        await chat.until(lambda: chat.state.engine.ready and chat.state.engine.ready.pair == "qwen3-8b+0.6b")
         assert chat.engine.starts == 2
         await chat.ask("exact hi")
         assert chat.saved[0].pair == "qwen3-8b+0.6b"
@@ -119,7 +117,7 @@ async def test_a_pair_that_cannot_be_loaded_leaves_the_loaded_one_where_it_is(
         await chat.type(f"/pair {name}")
         await chat.until(lambda: chat.remarks)
         assert why in chat.remarks[0]
-        assert chat.app.conductor.ready.pair == "demo"
+        assert chat.state.engine.ready.pair == "demo"
         await chat.ask("exact hi")
         assert chat.engine.starts == 1
         await chat.type("/restart")
@@ -139,7 +137,7 @@ async def test_a_pair_that_fails_while_it_loads_brings_back_the_one_before(tmp_p
         assert "needs 48 GB" in chat.remarks[0]
         assert chat.remarks[1] == "Back to qwen3-8b+0.6b."
         await chat.ready()
-        assert chat.app.conductor.pair_name == "qwen3-8b+0.6b"
+        assert chat.state.engine.pair_name == "qwen3-8b+0.6b"
         await chat.ask("exact hi")
         assert loads(chat)[0] == loads(chat)[-1] == Load(pair="qwen3-8b+0.6b", threads=3)
 
@@ -149,7 +147,7 @@ async def loading(chat, name):
     """A pair is being loaded, and so it stays for as long as that takes."""
     chat.engine.workshop.pace.load_seconds = 60
     await chat.type(f"/pair {name}")
-    await chat.until(lambda: chat.app.conductor.loading)
+    await chat.until(lambda: chat.state.engine.loading)
     yield
     chat.engine.workshop.pace.load_seconds = 0
 
@@ -158,8 +156,8 @@ async def test_a_question_for_a_pair_that_fails_while_it_loads_is_back_in_the_pr
     async with running(tmp_path) as chat:
         async with loading(chat, "qwen3-8b+0.6b"):
             await chat.type("why?")
-            await chat.until(lambda: chat.app.conductor.busy)
-        unloaded = Failure("BadSetting", "no pair is loaded", "", chat.app.conductor.turn.serial)
+            await chat.until(lambda: chat.state.engine.busy)
+        unloaded = Failure("BadSetting", "no pair is loaded", "", chat.state.engine.reply.serial)
         chat.engine._reports.extend([Failure("NotEnoughMemory", "It needs 48 GB.", ""), unloaded])
         await chat.until(lambda: chat.engine.starts == 3)
         await chat.ready()
@@ -174,7 +172,7 @@ async def test_an_engine_that_dies_while_it_loads_a_pair_comes_back_with_the_one
                 Died("the engine process ended unexpectedly (SIGKILL, out of memory perhaps)", "")
             )
             await chat.until(lambda: chat.remarks)
-        assert chat.app.conductor.pair_name == "demo"
+        assert chat.state.engine.pair_name == "demo"
         await chat.ask("exact back")
         assert [load.pair for load in loads(chat)] == [None, "qwen3-8b+0.6b", None]
 

@@ -3,11 +3,11 @@
 import unicodedata
 
 import pytest
-from driving import open_sessions, running
-from localspec.tui.preferences import TokenStyle
-from localspec.tui.screens.dialog import Question
+from driving import open_conversations, running
+from localspec.tui.dialogs.base import ConfirmDialog
+from localspec.tui.state.preferences import TokenStyle
 from localspec.tui.widgets.live_tail import LiveTail
-from localspec.tui.widgets.segment import Segment
+from localspec.tui.widgets.reply import Segment
 from scripted_engine import Gate
 
 from localspec.events import Kind, Origin, Piece, Source
@@ -34,7 +34,7 @@ async def test_no_control_character_of_a_reply_reaches_the_terminal_while_it_is_
         assert "first \ufffd]52;c;aGk=\ufffd" in chat.drawn
         assert not controls(chat.drawn)
         gate.opened.set()
-        await chat.until(lambda: not chat.app.conductor.busy)
+        await chat.until(lambda: not chat.state.engine.busy)
 
 
 async def test_a_finished_reply_is_shown_with_signs_and_kept_as_it_was(tmp_path):
@@ -44,7 +44,7 @@ async def test_a_finished_reply_is_shown_with_signs_and_kept_as_it_was(tmp_path)
         for _ in range(2):
             assert not controls(chat.drawn)
             assert "".join(part.source for part in chat.screen.query(Segment)) == shown
-            await chat.screen.transcript.open(chat.screen.dialogue.messages)
+            await chat.screen.transcript.open(chat.state.conversation.messages)
             await chat.until(lambda: chat.screen.query(Segment))
             await chat.pilot.pause()
         assert [m.content.count(CLIPBOARD) for m in chat.saved[0].messages] == [2, 2]
@@ -79,16 +79,16 @@ async def test_what_the_program_repeats_in_prompt_remarks_titles_and_questions_s
         assert not controls(chat.drawn)
         await chat.type(f"/system {STEERING}")
         await chat.until(lambda: chat.remarks)
-        assert chat.screen.dialogue.journal.system == STEERING
+        assert chat.state.conversation.journal.system == STEERING
         await chat.ask(f"exact {STEERING}")
         await chat.pilot.pause()
         assert not controls(chat.drawn)
         await chat.pilot.press("ctrl+n")
-        await open_sessions(chat, rows=1)
+        await open_conversations(chat, rows=1)
         assert "first \ufffd]52" in chat.drawn
         assert not controls(chat.drawn)
         await chat.pilot.press("d")
-        await chat.until(lambda: isinstance(chat.app.screen, Question))
+        await chat.until(lambda: isinstance(chat.app.screen, ConfirmDialog))
         await chat.pilot.pause()
         assert "first \ufffd]52" in chat.drawn
         assert not controls(chat.drawn)
@@ -98,7 +98,7 @@ async def test_what_the_program_repeats_in_prompt_remarks_titles_and_questions_s
 async def test_a_title_with_brackets_is_listed_as_it_is(tmp_path, text):
     async with running(tmp_path) as chat:
         await chat.ask(f"exact {text}")
-        await open_sessions(chat, rows=1)
+        await open_conversations(chat, rows=1)
         assert f"exact {text}" in chat.drawn
 
 

@@ -14,7 +14,7 @@ async def test_leaving_in_mid_reply_keeps_its_text_as_stopped_without_waiting_fo
         pytest.skip("Windows ends a program without telling it")
     async with running(tmp_path, gate=Gate(hold_after=9)) as chat:
         await chat.type("why?")
-        await chat.until(lambda: chat.app.conductor.turn and chat.app.conductor.turn.tally.cycles == 9)
+        await chat.until(lambda: chat.state.engine.reply and chat.state.engine.reply.tally.cycles == 9)
         if leave == "key":
             await chat.pilot.press("ctrl+q")
         elif leave == "command":
@@ -32,7 +32,7 @@ async def test_leaving_in_mid_reply_keeps_its_text_as_stopped_without_waiting_fo
 async def test_leaving_before_the_first_word_keeps_the_question(tmp_path):
     async with running(tmp_path, gate=Gate(hold_after=0)) as chat:
         await chat.type("why?")
-        await chat.until(lambda: chat.app.conductor.turn and chat.app.conductor.turn.prefill)
+        await chat.until(lambda: chat.state.engine.reply and chat.state.engine.reply.prefill)
         await chat.pilot.press("ctrl+q")
         assert [m.content for m in chat.saved[0].messages] == ["why?"]
 

@@ -2,12 +2,12 @@
 
 import pytest
 from driving import running
-from localspec.tui.conductor import Conductor
+from localspec.tui.state.engine import EngineState
+from localspec.tui.text import status
 from localspec.tui.widgets.lines import KeyLine, TitleBar
 from scripted_engine import ScriptedEngine, ScriptedWorkshop
 
 from localspec.engine.messages import Died, Failure, Load, Ready, ReplySettings
-from localspec.tui import readings
 
 READY = Ready("demo", "target", "draft", 8192, 0.4)
 LOOKUP = Ready("demo", "target", "", 8192, 0.4)
@@ -15,8 +15,8 @@ FAILED = Failure("NotOnDisk", "It is not here.", "")
 DIED = Died("It is gone.", "")
 
 
-def conductor(*reports, **settings):
-    made = Conductor(ScriptedEngine(ScriptedWorkshop()), Load(), ReplySettings(**settings))
+def engine(*reports, **settings):
+    made = EngineState(ScriptedEngine(ScriptedWorkshop()), Load(), ReplySettings(**settings))
     for report in reports:
         made.took(report)
     return made
@@ -25,18 +25,18 @@ def conductor(*reports, **settings):
 @pytest.mark.parametrize(
     ("state", "title"),
     [
-        (conductor(), "no pair"),
-        (conductor(FAILED), "no pair"),
-        (conductor(READY), "demo · draft on"),
-        (conductor(READY, DIED), "demo"),
-        (conductor(LOOKUP), "demo · lookup"),
-        (conductor(LOOKUP, DIED), "demo"),
-        (conductor(READY, speculate=False), "demo · draft off"),
-        (conductor(READY, depth=0), "demo · draft off · depth 0"),
+        (engine(), "no pair"),
+        (engine(FAILED), "no pair"),
+        (engine(READY), "demo · draft on"),
+        (engine(READY, DIED), "demo"),
+        (engine(LOOKUP), "demo · lookup"),
+        (engine(LOOKUP, DIED), "demo"),
+        (engine(READY, speculate=False), "demo · draft off"),
+        (engine(READY, depth=0), "demo · draft off · depth 0"),
     ],
 )
 def test_the_title_names_who_drafts_only_where_somebody_does(state, title):
-    assert readings.title(state) == title
+    assert status.title(state) == title
 
 
 async def test_the_title_follows_a_load_that_fails(tmp_path):

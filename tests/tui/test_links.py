@@ -6,8 +6,8 @@ import pytest
 from driving import detail, running
 from hypothesis import given
 from hypothesis import strategies as st
-from localspec.tui.screens.chat import ChatScreen
-from localspec.tui.screens.link import LinkScreen, web_address
+from localspec.tui.chat.screen import ChatScreen
+from localspec.tui.dialogs.link import LinkDialog, web_address
 
 HOSTILE = [
     "file%3A///etc/passwd",
@@ -80,7 +80,7 @@ async def test_a_web_address_is_opened_only_once_it_was_seen(tmp_path, opened, a
 async def test_a_link_that_is_left_opens_nothing(tmp_path, opened):
     async with running(tmp_path, size=(80, 24)) as chat:
         await click_link(chat, "https://example.org/" + "x" * 5000)
-        assert LinkScreen.KEYS in chat.drawn
+        assert LinkDialog.KEYS in chat.drawn
         await chat.pilot.press("escape", "x")
         await chat.until(lambda: chat.screen.prompt.text == "x")
         assert opened == []

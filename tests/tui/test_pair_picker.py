@@ -2,8 +2,8 @@
 
 import pytest
 from driving import cannot_start, detail, running
-from localspec.tui.screens.chat import ChatScreen
-from localspec.tui.screens.pairs import PairsScreen
+from localspec.tui.chat.screen import ChatScreen
+from localspec.tui.dialogs.pairs import PairsDialog
 from localspec.tui.widgets.lines import TitleBar
 from scripted_engine import Gate
 from textual.widgets import DataTable
@@ -18,7 +18,7 @@ def row(table, name):
 
 async def open_pairs(chat):
     await chat.pilot.press("ctrl+o")
-    await chat.until(lambda: isinstance(chat.app.screen, PairsScreen))
+    await chat.until(lambda: isinstance(chat.app.screen, PairsDialog))
     await chat.until(lambda: chat.app.screen.query_one(DataTable).row_count == 26)
 
 
@@ -38,7 +38,7 @@ async def test_keys_and_columns_of_the_picker_are_in_view_whatever_row_is_chosen
         for key in ("down", "down", "ctrl+end"):
             await chat.pilot.press(key)
             await chat.pilot.pause(0.2)
-            assert PairsScreen.KEYS in chat.drawn
+            assert PairsDialog.KEYS in chat.drawn
             assert "speed-up" in chat.drawn
         assert "qwen3-8b-eagle3" in chat.drawn
 
@@ -47,9 +47,7 @@ async def test_enter_loads_a_pair_that_is_here(tmp_path):
     async with running(tmp_path) as chat:
         await open_pairs(chat)
         await chat.pilot.press("down", "enter")
-        await chat.until(
-            lambda: chat.app.conductor.ready and chat.app.conductor.ready.pair == "qwen3-8b+0.6b"
-        )
+        await chat.until(lambda: chat.state.engine.ready and chat.state.engine.ready.pair == "qwen3-8b+0.6b")
         assert isinstance(chat.app.screen, ChatScreen)
 
 
@@ -63,7 +61,7 @@ async def test_enter_fetches_a_pair_that_is_not_here_and_the_chat_goes_on(tmp_pa
         gate.opened.set()
         await chat.ask("exact hi")
         await chat.until(lambda: any("is on disk" in remark for remark in chat.remarks))
-        assert chat.librarian.workshop.asked[1] == Pull(1, "llama-3-8b+1b")
+        assert chat.downloader.workshop.asked[1] == Pull(1, "llama-3-8b+1b")
 
 
 async def test_the_cursor_stays_on_the_pair_that_was_fetched(tmp_path):
@@ -82,9 +80,7 @@ async def test_a_pair_that_is_missing_is_fetched_and_then_loaded(tmp_path):
         await chat.type("/pair llama-3-8b+1b")
         await chat.until(lambda: any("/pull" in remark for remark in chat.remarks))
         await chat.type("/pull")
-        await chat.until(
-            lambda: chat.app.conductor.ready and chat.app.conductor.ready.pair == "llama-3-8b+1b"
-        )
+        await chat.until(lambda: chat.state.engine.ready and chat.state.engine.ready.pair == "llama-3-8b+1b")
 
 
 async def test_a_pair_that_was_fetched_while_a_reply_runs_is_not_loaded_over_it(tmp_path):
@@ -92,7 +88,7 @@ async def test_a_pair_that_was_fetched_while_a_reply_runs_is_not_loaded_over_it(
         await chat.type("/pair llama-3-8b+1b")
         await chat.until(lambda: any("/pull" in remark for remark in chat.remarks))
         await chat.type("why?")
-        await chat.until(lambda: chat.app.conductor.turn and chat.app.conductor.turn.tally.cycles)
+        await chat.until(lambda: chat.state.engine.reply and chat.state.engine.reply.tally.cycles)
         await chat.type("/pull")
         await chat.until(lambda: any("is on disk" in remark for remark in chat.remarks))
         assert chat.engine.starts == 1
@@ -102,24 +98,24 @@ async def test_a_configured_pair_that_is_not_here_is_fetched_by_pull_without_a_n
     async with running(tmp_path, until_ready=False, load=Load(pair="llama-3-8b+1b")) as chat:
         await chat.until(lambda: any("/pull" in remark for remark in chat.remarks))
         await chat.type("/pull")
-        await chat.until(lambda: chat.app.conductor.ready)
-        assert chat.app.conductor.ready.pair == "llama-3-8b+1b"
+        await chat.until(lambda: chat.state.engine.ready)
+        assert chat.state.engine.ready.pair == "llama-3-8b+1b"
 
 
 async def test_a_missing_pair_is_fetched_at_once_when_that_was_asked_for(tmp_path):
     async with running(tmp_path, until_ready=False, load=Load(pair="llama-3-8b+1b"), pull=True) as chat:
-        await chat.until(lambda: chat.app.conductor.ready)
-        assert chat.app.conductor.ready.pair == "llama-3-8b+1b"
+        await chat.until(lambda: chat.state.engine.ready)
+        assert chat.state.engine.ready.pair == "llama-3-8b+1b"
 
 
 async def test_the_chat_goes_on_when_the_process_that_fetches_pairs_cannot_start(tmp_path, monkeypatch):
     async with running(tmp_path) as chat:
         await open_pairs(chat)
-        monkeypatch.setattr(chat.librarian, "start", cannot_start)
-        chat.librarian.close()
+        monkeypatch.setattr(chat.downloader, "start", cannot_start)
+        chat.downloader.close()
         await chat.pilot.press("down", "down", "p")
         await chat.until(lambda: any("cannot fork" in note for note in chat.notices))
-        assert chat.app.librarian.progress is None
+        assert chat.state.downloads.progress is None
         await chat.pilot.press("escape")
         await chat.type("/pull llama-3-8b+1b")
         await chat.until(lambda: any("cannot fork" in remark for remark in chat.remarks))
@@ -130,9 +126,9 @@ async def test_the_chat_goes_on_when_the_process_that_fetches_pairs_ends_with_it
     gate = Gate(hold_after=3)
     async with running(tmp_path, gate=gate) as chat:
         await chat.type("/pull llama-3-8b+1b")
-        await chat.until(lambda: chat.app.librarian.progress and chat.app.librarian.progress.done_bytes)
-        monkeypatch.setattr(chat.librarian, "start", cannot_start)
-        chat.librarian.close()
+        await chat.until(lambda: chat.state.downloads.progress and chat.state.downloads.progress.done_bytes)
+        monkeypatch.setattr(chat.downloader, "start", cannot_start)
+        chat.downloader.close()
         gate.opened.set()
         await chat.until(lambda: any("is on disk" in remark for remark in chat.remarks))
         await chat.until(lambda: any("cannot fork" in remark for remark in chat.remarks))
@@ -146,7 +142,7 @@ async def test_a_pair_from_the_list_that_no_process_can_load_is_a_remark(tmp_pat
         chat.engine.close()
         await chat.pilot.press("down", "enter")
         await chat.until(lambda: any("cannot fork" in remark for remark in chat.remarks))
-        assert not chat.app.conductor.loading
+        assert not chat.state.engine.loading
         assert "draft" not in str(chat.screen.query_one(TitleBar).content)
 
 
@@ -156,7 +152,7 @@ async def test_a_pull_can_be_stopped(tmp_path):
         await chat.pilot.press("down", "down", "p")
         await chat.until(lambda: "fetching" in detail(chat))
         await chat.pilot.press("x")
-        await chat.until(lambda: chat.app.librarian.progress is None)
+        await chat.until(lambda: chat.state.downloads.progress is None)
         await chat.until(lambda: any("Stopped fetching" in remark for remark in chat.remarks))
 
 
@@ -166,4 +162,4 @@ async def test_a_pair_that_cannot_run_is_not_fetched(tmp_path):
         await chat.pilot.press("ctrl+end", "p")
         await chat.until(lambda: chat.notices)
         assert "cannot run yet" in chat.notices[0]
-        assert chat.app.librarian.progress is None
+        assert chat.state.downloads.progress is None

@@ -2,7 +2,7 @@
 
 import pytest
 from driving import asked, running
-from localspec.tui.screens.chat import ChatScreen
+from localspec.tui.chat.screen import ChatScreen
 from localspec.tui.widgets.completion import Completion
 from localspec.tui.widgets.prompt import Prompt
 
@@ -67,7 +67,7 @@ async def test_slash_completion_offers_fills_in_and_runs(tmp_path):
         await chat.pilot.press("tab")
         assert chat.screen.prompt.text == "/seed "
         await chat.pilot.press("5", "enter")
-        await chat.until(lambda: chat.app.conductor.settings.seed == 5)
+        await chat.until(lambda: chat.state.engine.settings.seed == 5)
         await chat.pilot.press("/", "h", "e", "enter")
         await chat.until(lambda: not isinstance(chat.app.screen, ChatScreen))
 

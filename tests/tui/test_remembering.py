@@ -12,10 +12,9 @@ import pytest
 from driving import Chat, running
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from localspec.tui.preferences import TokenStyle
-from localspec.tui.prompt_history import LIMIT, PromptHistory
-
-from localspec.tui import preferences
+from localspec.tui.state import preferences
+from localspec.tui.state.preferences import TokenStyle
+from localspec.tui.state.prompt_history import LIMIT, PromptHistory
 
 PROMPTS = ["one", "zwei\n drei", "漢字 🙂"]
 
@@ -74,7 +73,7 @@ def test_the_file_of_prompts_does_not_grow_without_end(tmp_path, monkeypatch):
 ADD = """
 import sys
 from pathlib import Path
-from localspec.tui import prompt_history
+from localspec.tui.state import prompt_history
 prompt_history.MOST_LINES = prompt_history.LIMIT = 40
 history = prompt_history.PromptHistory.load(Path(sys.argv[1]))
 for n in range(100):
@@ -133,7 +132,7 @@ async def test_the_choice_made_last_is_the_one_that_is_remembered(tmp_path, monk
     monkeypatch.setattr(preferences, "save", slowly_at_first)
     async with running(tmp_path) as chat:
         await chat.pilot.press("f2", "f2")
-        await chat.until(lambda: chat.app.preferences.tokens == "off")
+        await chat.until(lambda: chat.state.preferences.tokens == "off")
         await chat.until(lambda: preferences.load(tmp_path / "chat.json").tokens == "off")
 
 
@@ -160,9 +159,9 @@ async def test_a_choice_of_the_wrong_type_costs_that_choice_and_nothing_else(tmp
         if name != "theme":
             assert app.theme == "nord"
         if name != "tokens":
-            assert app.preferences.tokens is TokenStyle.STRONG
+            assert app.state.preferences.tokens is TokenStyle.STRONG
         if name != "inspector":
-            assert app.preferences.inspector
+            assert app.state.preferences.inspector
 
 
 @pytest.mark.parametrize("content", [b"[1]", b"null", b"{", b"\xff", NESTED, b'{"theme": 1e999}'])
@@ -183,13 +182,13 @@ async def test_a_chat_that_is_not_stored_leaves_nothing(tmp_path):
         assert "not stored" in chat.drawn.splitlines()[0]
         await chat.ask("exact secret")
         await chat.pilot.press("ctrl+r")
-        await chat.until(lambda: chat.screen.dialogue.reply.versions)
+        await chat.until(lambda: chat.state.conversation.reply.versions)
         await chat.pilot.press("f5", "f2", "f8")
         await chat.type("exact another secret")
-        await chat.until(lambda: chat.screen.dialogue.messages[-1].content == "another secret")
+        await chat.until(lambda: chat.state.conversation.messages[-1].content == "another secret")
         await chat.type("/theme nord")
         await chat.type(f"/load {chat.saved[0].name}")
-        await chat.until(lambda: chat.screen.dialogue.messages[0].content == "exact earlier")
+        await chat.until(lambda: chat.state.conversation.messages[0].content == "exact earlier")
         await chat.ask("exact more")
         await chat.pilot.press("up")
         assert chat.screen.prompt.text == "exact more"
@@ -205,4 +204,4 @@ async def test_the_choice_of_theme_and_token_style_is_remembered(tmp_path):
         await chat.until(lambda: preferences.load(tmp_path / "chat.json").tokens == "strong")
     async with running(tmp_path) as chat:
         assert chat.app.theme == "nord"
-        assert chat.app.preferences.tokens == "strong"
+        assert chat.state.preferences.tokens == "strong"

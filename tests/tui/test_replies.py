@@ -19,7 +19,7 @@ async def test_streamed_markdown_looks_like_markdown_that_came_at_once(tmp_path)
     async with running(tmp_path) as chat:
         await chat.ask("tokens 900")
         streamed = [(type(block), block._content.plain) for block in chat.replies[0].query("MarkdownBlock")]
-        await chat.screen.transcript.open(chat.screen.dialogue.messages)
+        await chat.screen.transcript.open(chat.state.conversation.messages)
         await chat.until(lambda: len(chat.replies[0].query("MarkdownBlock")) == len(streamed))
         at_once = [(type(block), block._content.plain) for block in chat.replies[0].query("MarkdownBlock")]
         assert streamed == at_once
@@ -41,9 +41,9 @@ async def test_the_conversation_so_far_goes_with_every_question(tmp_path):
 async def test_escape_stops_a_reply_and_keeps_its_text(tmp_path):
     async with running(tmp_path, gate=Gate(hold_after=9)) as chat:
         await chat.type("why?")
-        await chat.until(lambda: chat.app.conductor.turn and chat.app.conductor.turn.tally.cycles == 9)
+        await chat.until(lambda: chat.state.engine.reply and chat.state.engine.reply.tally.cycles == 9)
         await chat.pilot.press("escape")
-        await chat.until(lambda: not chat.app.conductor.busy)
+        await chat.until(lambda: not chat.state.engine.busy)
         await chat.until(lambda: footer(chat.replies[0]).startswith("stopped"))
         kept = chat.saved[0].messages[1]
         assert kept.outcome == "cancelled"
@@ -56,9 +56,9 @@ async def test_a_stopped_reply_is_context_for_the_next_question(tmp_path):
     gate = Gate(hold_after=5)
     async with running(tmp_path, gate=gate) as chat:
         await chat.type("why?")
-        await chat.until(lambda: chat.app.conductor.turn and chat.app.conductor.turn.tally.cycles == 5)
+        await chat.until(lambda: chat.state.engine.reply and chat.state.engine.reply.tally.cycles == 5)
         await chat.pilot.press("escape")
-        await chat.until(lambda: not chat.app.conductor.busy)
+        await chat.until(lambda: not chat.state.engine.busy)
         gate.opened.set()
         await chat.ask("exact more")
         assert asked(chat)[-1].turns[1].content == chat.saved[0].messages[1].content
@@ -97,14 +97,14 @@ async def test_reasoning_is_counted_and_folds(tmp_path):
 async def test_the_live_tail_marks_fixes_without_colour_alone(tmp_path):
     async with running(tmp_path, gate=Gate(hold_after=30)) as chat:
         await chat.type("exact " + "word " * 400)
-        await chat.until(lambda: chat.app.conductor.turn and chat.app.conductor.turn.tally.cycles == 30)
+        await chat.until(lambda: chat.state.engine.reply and chat.state.engine.reply.tally.cycles == 30)
         await chat.until(lambda: chat.replies[0].query_one(LiveTail).content.spans)
         styles = {str(span.style) for span in chat.replies[0].query_one(LiveTail).content.spans}
         assert any("underline" in style for style in styles)
         assert any("italic" in style for style in styles)
         await chat.type("/tokens off")
         chat.engine.workshop.gate.opened.set()
-        await chat.until(lambda: not chat.app.conductor.busy)
+        await chat.until(lambda: not chat.state.engine.busy)
 
 
 async def test_a_notice_of_the_engine_is_shown(tmp_path):
@@ -128,7 +128,7 @@ async def test_when_the_disk_is_full_the_reply_says_that_it_is_not_saved(tmp_pat
 async def test_quitting_in_the_middle_of_a_reply_is_quick_and_keeps_the_question(tmp_path):
     async with running(tmp_path, gate=Gate(hold_after=2)) as chat:
         await chat.type("why?")
-        await chat.until(lambda: chat.app.conductor.turn and chat.app.conductor.turn.tally.cycles == 2)
+        await chat.until(lambda: chat.state.engine.reply and chat.state.engine.reply.tally.cycles == 2)
         await chat.pilot.press("ctrl+q")
         await chat.until(lambda: not chat.app.is_running and not chat.engine.alive, seconds=1.0)
     assert chat.saved[0].messages[0].content == "why?"

@@ -2,10 +2,10 @@
 
 import pytest
 from driving import Chat
-from localspec.tui.screens.compare import CompareScreen
-from localspec.tui.screens.link import LinkScreen
-from localspec.tui.screens.pairs import PairsScreen
-from localspec.tui.screens.sessions import SessionsScreen
+from localspec.tui.dialogs.comparison import ComparisonDialog
+from localspec.tui.dialogs.conversations import ConversationsDialog
+from localspec.tui.dialogs.link import LinkDialog
+from localspec.tui.dialogs.pairs import PairsDialog
 from scripted_engine import Gate, Pace
 
 from localspec.conversations import Journal, Message, Numbers
@@ -17,8 +17,8 @@ SIZES = pytest.mark.parametrize("size", [(100, 30), (80, 24)], ids=["100x30", "8
 @pytest.fixture
 def draw(snap_compare, tmp_path, size, monkeypatch):
     """Compare the screen after `steps` with its picture; nothing on it depends on time, place or version."""
-    monkeypatch.setattr("localspec.tui.screens.sessions.describe_age", lambda _seconds: "59 min")
-    monkeypatch.setattr("localspec.tui.screens.help.page_folder", lambda _folder: "~/.local/share/localspec")
+    monkeypatch.setattr("localspec.tui.dialogs.conversations.describe_age", lambda _seconds: "59 min")
+    monkeypatch.setattr("localspec.tui.dialogs.help.page_folder", lambda _folder: "~/.local/share/localspec")
 
     def compare(steps, **options):
         chat = Chat(tmp_path, settings=ReplySettings(temperature=0.7, seed=5), **options)
@@ -33,7 +33,7 @@ def draw(snap_compare, tmp_path, size, monkeypatch):
             await pilot.pause(0.25)
 
         assert snap_compare(chat.app, terminal_size=size, run_before=run)
-        chat.app.close_engines()
+        chat.state.close_engines()
 
     return compare
 
@@ -50,7 +50,7 @@ def test_an_empty_chat(draw):
 def test_a_reply_that_is_being_written(draw):
     async def steps(chat):
         await chat.type("think about drafting")
-        await chat.until(lambda: chat.app.conductor.turn and chat.app.conductor.turn.tally.cycles == 20)
+        await chat.until(lambda: chat.state.engine.reply and chat.state.engine.reply.tally.cycles == 20)
 
     draw(steps, gate=Gate(hold_after=20))
 
@@ -62,7 +62,7 @@ def test_strong_token_origins_with_lookups_and_rejected_guesses(draw):
         await chat.until(lambda: chat.notices)
         chat.app.clear_notifications()
         await chat.type("exact " + "some words that the draft may or may not know, again and again, " * 4)
-        await chat.until(lambda: chat.app.conductor.turn and chat.app.conductor.turn.tally.cycles == 14)
+        await chat.until(lambda: chat.state.engine.reply and chat.state.engine.reply.tally.cycles == 14)
 
     draw(steps, gate=Gate(hold_after=14))
 
@@ -80,7 +80,7 @@ def test_a_finished_reply_with_the_inspector(draw):
 def test_a_dead_engine(draw):
     async def steps(chat):
         await chat.type("why?")
-        await chat.until(lambda: chat.app.conductor.turn and chat.app.conductor.turn.tally.cycles == 9)
+        await chat.until(lambda: chat.state.engine.reply and chat.state.engine.reply.tally.cycles == 9)
         chat.engine.die(Died("the engine process ended unexpectedly (SIGABRT)", "GGML_ASSERT(n > 0) failed"))
         await chat.until(lambda: chat.remarks)
 
@@ -99,10 +99,10 @@ def test_slash_completion(draw):
 def test_the_pair_picker_during_a_pull(draw):
     async def steps(chat):
         await chat.pilot.press("ctrl+o")
-        await chat.until(lambda: isinstance(chat.app.screen, PairsScreen) and chat.app.librarian.rows)
+        await chat.until(lambda: isinstance(chat.app.screen, PairsDialog) and chat.state.downloads.rows)
         await chat.pilot.pause(0.2)
         await chat.pilot.press("down", "down", "p")
-        await chat.until(lambda: chat.app.librarian.progress and chat.app.librarian.progress.done_bytes)
+        await chat.until(lambda: chat.state.downloads.progress and chat.state.downloads.progress.done_bytes)
 
     draw(steps, gate=Gate(hold_after=4), pace=Pace())
 
@@ -119,7 +119,7 @@ def test_the_list_of_conversations(draw, tmp_path):
 
     async def steps(chat):
         await chat.pilot.press("ctrl+s")
-        await chat.until(lambda: isinstance(chat.app.screen, SessionsScreen))
+        await chat.until(lambda: isinstance(chat.app.screen, ConversationsDialog))
         await chat.until(lambda: chat.app.screen.query_one("DataTable").row_count == 3)
 
     draw(steps)
@@ -129,7 +129,7 @@ def test_the_list_of_conversations(draw, tmp_path):
 def test_a_link(draw):
     async def steps(chat):
         await chat.ask("exact Read [the paper](https://arxiv.org/abs/2211.17192).")
-        await chat.app.push_screen(LinkScreen("https://arxiv.org/abs/2211.17192"))
+        await chat.app.push_screen(LinkDialog("https://arxiv.org/abs/2211.17192"))
 
     draw(steps)
 
@@ -139,7 +139,7 @@ def test_a_comparison(draw):
     async def steps(chat):
         await chat.ask("differ please")
         await chat.pilot.press("f9")
-        await chat.until(lambda: isinstance(chat.app.screen, CompareScreen))
+        await chat.until(lambda: isinstance(chat.app.screen, ComparisonDialog))
 
     draw(steps)
 

@@ -88,7 +88,7 @@ async def test_remarks_push_no_message_off_the_screen(tmp_path, monkeypatch):
             assert len(chat.remarks) <= 8
         assert messages(chat) == kept == ["2", "exact 3", "3", "exact 4", "4"]
         await chat.pilot.press("ctrl+r")
-        await chat.until(lambda: len(asked(chat)) == 6 and not chat.app.conductor.busy)
+        await chat.until(lambda: len(asked(chat)) == 6 and not chat.state.engine.busy)
         await chat.until(lambda: messages(chat) == kept)
         chat.screen.transcript.scroll_home(animate=False)
         await chat.until(

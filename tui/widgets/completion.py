@@ -6,7 +6,7 @@ from textual.content import Content
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
-from ..commands import Command, matching
+from ..commands.table import Command, matching
 
 
 class Completion(OptionList):

@@ -10,8 +10,8 @@ from textual.widgets import Static
 
 from localspec.events import Cycle
 
-from ..bars import bars, gauge, shares
-from ..live_turn import LiveTurn
+from ..state.reply import ReplyState
+from ..text.bars import bars, gauge, shares
 from .live_tail import LEGEND
 
 BAR_CELLS: Final = 18
@@ -30,28 +30,28 @@ class Inspector(VerticalScroll):
     def compose(self) -> ComposeResult:
         yield self._chart
 
-    def show(self, turn: LiveTurn | None) -> None:
+    def show(self, reply: ReplyState | None) -> None:
         """Draw; costs nothing while hidden."""
         if self.display:
-            self._chart.update(Content("\n").join(describe(turn)))
+            self._chart.update(Content("\n").join(describe(reply)))
 
 
-def describe(turn: LiveTurn | None) -> Iterator[Content]:
+def describe(reply: ReplyState | None) -> Iterator[Content]:
     """The inspector's lines."""
-    if turn is None or not turn.timeline:
+    if reply is None or not reply.timeline:
         yield Content("Nothing was decoded yet.").stylize("dim")
         return
-    stats = turn.stats
+    stats = reply.stats
     yield _head("Acceptance by position")
     yield from _positions(stats.acceptance_by_position, stats.drafted_by_position)
     yield _head("Tokens per pass")
-    yield from _lengths(turn.lengths)
+    yield from _lengths(reply.lengths)
     yield Content(f"mean {stats.mean_accepted_length:.2f} · {stats.cycles:,} passes")
     yield _head("Cycles (ms: draft, verify, other)")
-    yield Content(bars(turn.acceptance, 32)).stylize("$primary")
-    yield from (_cycle(cycle) for cycle in list(turn.timeline)[-TIMELINE_ROWS:])
+    yield Content(bars(reply.acceptance, 32)).stylize("$primary")
+    yield from (_cycle(cycle) for cycle in list(reply.timeline)[-TIMELINE_ROWS:])
     yield _head("Last proposal")
-    yield _outcome(turn.timeline[-1], turn.proposal)
+    yield _outcome(reply.timeline[-1], reply.proposal)
     yield _head("Tokens in the text")
     yield LEGEND
 

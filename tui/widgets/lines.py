@@ -5,7 +5,7 @@ from textual.widgets import Static
 
 from localspec.terminal_text import for_terminal
 
-from ..commands import COMMANDS, Command
+from ..commands.table import COMMANDS, Command
 
 
 class TitleBar(Static):

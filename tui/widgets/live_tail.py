@@ -10,7 +10,7 @@ from textual.widgets import Static
 from localspec.events import Origin, Piece, Source
 from localspec.terminal_text import for_terminal
 
-from ..preferences import TokenStyle
+from ..state.preferences import TokenStyle
 
 _SUBTLE: Final = {
     Origin.FIX: "underline $text-warning",
@@ -38,7 +38,7 @@ LEGEND: Final = Content.assemble(
 
 
 class LiveTail(Static):
-    """Text that is not settled yet."""
+    """Text of no finished block yet."""
 
     def __init__(self) -> None:
         super().__init__(markup=False, classes="tail")
@@ -48,7 +48,7 @@ class LiveTail(Static):
     def grow(self, pieces: Iterable[Piece]) -> None:
         self._pieces.extend(pieces)
 
-    def settle(self, characters: int) -> None:
+    def drop(self, characters: int) -> None:
         """Forget so many characters from the front."""
         while characters > 0:
             piece = self._pieces.popleft()

@@ -1,35 +1,18 @@
 """One line that shows speculation at work: speed now, acceptance by cycle, depth, and where the time goes."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from textual.content import Content
 from textual.widgets import Static
 
-from ..bars import bars, gauge, shares
+from localspec.stats import Stats
+
+from ..text.bars import bars, gauge, shares
+from ..text.status import Reading
 
 GAUGE_CELLS: Final = 12
 SPLIT_CELLS: Final = 12
 NARROW: Final = 100
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What the meter shows."""
-
-    speed_now: float = 0.0  # tokens per second
-    speed_reply: float = 0.0
-    best_speed: float = 0.0  # fastest seen with this pair here: the end of the gauge
-    plain_speed: float | None = None  # plain decoding with this pair here; None until it was measured
-    acceptance: Sequence[float] = ()  # by cycle, newest last
-    acceptance_rate: float = 0.0
-    depth: int = 0
-    drafted: int = 0
-    seconds: tuple[float, float, float] = (0.0, 0.0, 0.0)  # draft, verify, other
-    speedup: float | None = None
-    saved_seconds: float | None = None
-    off: bool = False  # drafting is switched off because it does not pay
 
 
 class Meter(Static):
@@ -51,10 +34,10 @@ class Meter(Static):
 
 def draw(reading: Reading, width: int) -> Content:
     """The meter as one line of at most `width` cells; what matters least goes first when it is narrow."""
-    if not reading.speed_reply:
+    if not reading.stats.tokens_per_second:
         return Content("")
     parts = [_speed(reading), _acceptance(reading, 10 if width < NARROW else 20)]
-    parts += [_gain(reading), Content(f"reply {reading.speed_reply:.1f} tok/s")]
+    parts += [_gain(reading.stats), Content(f"reply {reading.stats.tokens_per_second:.1f} tok/s")]
     line = parts[0]
     for part in parts[1:]:
         if part.cell_length and line.cell_length + part.cell_length + 3 <= width:
@@ -75,32 +58,30 @@ def _speed(reading: Reading) -> Content:
 
 
 def _acceptance(reading: Reading, width: int) -> Content:
-    if reading.off or not reading.drafted:
+    if reading.off or not reading.stats.drafted:
         return Content("drafting off: it does not pay here" if reading.off else "plain decoding")
     return Content.assemble(
-        f"accept {reading.acceptance_rate:4.0%} ",
+        f"accept {reading.stats.acceptance_rate:4.0%} ",
         (bars(reading.acceptance, width), "$primary"),
         f"  depth {reading.depth}",
     )
 
 
-def _gain(reading: Reading) -> Content:
-    if reading.speedup is None:
+def _gain(stats: Stats) -> Content:
+    if not stats.drafted or stats.speedup is None:
         return Content("")
-    saved = (
-        f", {reading.saved_seconds:.1f} s saved"
-        if reading.saved_seconds and reading.saved_seconds > 0.05
-        else ""
-    )
-    return Content.assemble((f"{reading.speedup:.2f}x plain", "bold"), saved)
+    saved = stats.saved_seconds or 0.0
+    words = f", {saved:.1f} s saved" if saved > 0.05 else ""
+    return Content.assemble((f"{stats.speedup.value:.2f}x plain", "bold"), words)
 
 
-def split(reading: Reading) -> Content:
+def split(stats: Stats) -> Content:
     """The share of draft, verify and other time."""
-    if not sum(reading.seconds):
+    if not stats.decode_seconds:
         return Content("")
-    draft, verify, other = shares(reading.seconds, SPLIT_CELLS)
-    percent = [100 * part / sum(reading.seconds) for part in reading.seconds]
+    seconds = (stats.draft_seconds, stats.verify_seconds, stats.other_seconds)
+    draft, verify, other = shares(seconds, SPLIT_CELLS)
+    percent = [100 * part / stats.decode_seconds for part in seconds]
     return Content.assemble(
         (f"draft {percent[0]:.0f}% ", "$text-warning"),
         ("▒" * draft, "$warning"),

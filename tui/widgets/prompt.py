@@ -12,7 +12,7 @@ from textual.widgets import TextArea
 
 from localspec.terminal_text import for_terminal
 
-from ..prompt_history import PromptHistory
+from ..state.prompt_history import PromptHistory
 
 _BLANK_LINES: Final = re.compile(r"\A(?:[^\S\n]*\n)+")  # before the text; its indentation is part of it
 

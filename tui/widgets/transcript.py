@@ -11,14 +11,13 @@ from textual.widgets import Static
 from localspec.conversations import Message
 from localspec.terminal_text import for_terminal
 
-from .reply_view import ReplyView
-from .segment import Segment
+from .reply import ReplyView, Segment
 
 FOLD_LINES: Final = 20
 FOLD_CHARACTERS: Final = 4000
 MOST: Final = 20  # messages, and as many remarks; when there are more, the oldest leave the screen
-REST_SECONDS: Final = 0.5
-NEAR: Final = 0.5  # screens above and below the one that is seen, where everything is awake
+LOOK_SECONDS: Final = 0.5
+NEAR: Final = 0.5  # screens above and below the one that is seen, where every block is shown
 FEWEST: Final = 10  # of either that stay then; so many messages does opening a conversation show
 
 
@@ -68,13 +67,14 @@ class Transcript(VerticalScroll):
 
     def __init__(self) -> None:
         super().__init__(id="transcript", can_focus=True)
+        self.thinking_unfolded = False
         self._first = 0  # index of the first message that is shown
         self._width = 0
 
     def on_mount(self) -> None:
         self.anchor()
         # Following the end moves the view without telling anyone.
-        self.set_interval(REST_SECONDS, self.rest_what_is_far)
+        self.set_interval(LOOK_SECONDS, self.hide_far_blocks)
 
     async def open(self, messages: Sequence[Message]) -> None:
         """Show a conversation from its end."""
@@ -90,30 +90,33 @@ class Transcript(VerticalScroll):
         if len(self.children) > MOST and not self._is_scrolled_away:
             await self._prune()
 
-    def rest_what_is_far(self) -> None:
-        """Let segments far from view sleep, and wake those that come near."""
+    def hide_far_blocks(self) -> None:
+        """Hide the blocks of segments far from view, and show those that come near."""
         top, height = self.region.y, self.size.height
         for reply in self.query_children(ReplyView):
-            for segment in reply.settled_segments:
+            for segment in reply.finished_segments:
                 above, below = segment.region.bottom - top, segment.region.y - top
-                if -NEAR * height <= above and below <= (1 + NEAR) * height:
-                    segment.wake()
-                else:
-                    segment.sleep()
+                segment.show_blocks(-NEAR * height <= above and below <= (1 + NEAR) * height)
 
     def on_resize(self) -> None:
-        """Another width makes other heights, which only a segment that is awake can tell."""
+        """Another width makes other heights, which only blocks that are shown can tell."""
         if self.size.width != self._width:
             self._width = self.size.width
             for segment in self.query(Segment):
-                segment.wake()
-        self.call_after_refresh(self.rest_what_is_far)
+                segment.show_blocks(True)
+        self.call_after_refresh(self.hide_far_blocks)
 
     def watch_scroll_y(self, old: float, new: float) -> None:
         super().watch_scroll_y(old, new)
         if self._first and old > 0 >= new:
             self.post_message(Earlier.Asked())
-        self.call_after_refresh(self.rest_what_is_far)
+        self.call_after_refresh(self.hide_far_blocks)
+
+    def toggle_thinking(self) -> None:
+        """Show or hide the reasoning of every reply, and of those to come."""
+        self.thinking_unfolded = not self.thinking_unfolded
+        for reply in self.query(ReplyView):
+            reply.unfold_thinking(self.thinking_unfolded)
 
     async def keep(self, count: int) -> None:
         """Take the messages after the first `count` off the screen; remarks stay."""
@@ -125,7 +128,7 @@ class Transcript(VerticalScroll):
         """Which message of the conversation a widget shows."""
         return self._first + self._messages.index(view)
 
-    async def exchange(self, index: int, widget: Widget) -> None:
+    async def replace_message(self, index: int, widget: Widget) -> None:
         """Show a message that is on the screen with another widget."""
         old = self._messages[index - self._first]
         await self.mount(widget, before=old)

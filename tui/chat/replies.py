@@ -1,0 +1,175 @@
+"""Questions and their replies: asked, drawn, saved, and taken back; on the screen and in the conversation's file."""
+
+from collections.abc import Awaitable
+from dataclasses import replace
+from typing import Final
+
+from textual.message import Message as TextualMessage
+
+from localspec.conversations import Message
+from localspec.errors import EngineDied
+from localspec.events import Reply
+
+from ..commands.protocol import Chat
+from ..widgets.prompt import Prompt
+from ..widgets.reply import ReplyView
+from ..widgets.transcript import Transcript, UserMessage, view_of
+
+EXPLAINED: Final = ("cancelled", "failed", "died")  # how replies end for a reason that the person knows
+UNANSWERED: Final = ("The last message has no reply.", "^r asks for one.")
+
+
+class Replies:
+    """The last question of the chat, and its reply while it is written."""
+
+    class Ended(TextualMessage):
+        """No reply runs any more."""
+
+    def __init__(self, chat: Chat, transcript: Transcript, prompt: Prompt) -> None:
+        self._chat = chat
+        self._transcript = transcript
+        self._prompt = prompt
+        self.view: ReplyView | None = None  # of the reply that is written
+        self._replaced: tuple[Message, ...] = ()  # by a changed question: the old one and its reply
+
+    async def ask(self, text: str, instead_of: int | None = None) -> None:
+        """Put a question, save it, and begin the reply; `instead_of` is the index of one that it replaces."""
+        self._replaced = () if instead_of is None else await self._cut(instead_of)
+        await self._is_saved(self._chat.state.conversation.add(Message("user", text)))
+        await self._transcript.add(UserMessage(text))
+        await self._begin()
+
+    async def ask_again(self) -> None:
+        """Generate another reply to the last question; an earlier one stays as a version of it."""
+        self._replaced = ()
+        conversation = self._chat.state.conversation
+        await self._transcript.keep(len(conversation.messages) - (conversation.reply is not None))
+        await self._begin()
+
+    async def choose_version(self, index: int, version: int) -> None:
+        """Go back to another version of the reply at that index."""
+        conversation = self._chat.state.conversation
+        await self._is_saved(conversation.choose(index, version))
+        await self._transcript.replace_message(index, view_of(conversation.messages[index]))
+
+    async def draw(self) -> None:
+        """Draw what has come since the last time."""
+        reply = self._chat.state.engine.reply
+        fresh = reply.take_fresh() if reply is not None else []
+        if reply is not None and self.view is not None and fresh:
+            # One frame for everything that the tick brought.
+            with self._transcript.app.batch_update():
+                await self.view.grow(fresh, self._chat.state.preferences.tokens, reply.rejected)
+
+    async def end(self, outcome: str, final: Reply | None = None) -> None:
+        """What runs is over, with a Reply unless the engine failed: save it, then show it as finished."""
+        engine = self._chat.state.engine
+        reply, comparing = engine.reply, engine.comparing
+        if reply is None:
+            return
+        await self.draw()
+        if final is not None:
+            reply.final = final.stats
+        view, self.view = self.view, None
+        engine.end_reply()
+        self._transcript.post_message(self.Ended())
+        if view is not None and not comparing:
+            await self._finish(view, reply.message(outcome, final))
+        self._chat.refresh_state()
+
+    async def save_running(self) -> None:
+        """Save what the running reply has said so far, as stopped; the program is about to end."""
+        engine = self._chat.state.engine
+        view, self.view = self.view, None  # nobody else saves it from here on
+        if view is None or engine.reply is None or engine.comparing:
+            return
+        message = engine.reply.message("cancelled")
+        if _has_words(message):
+            await self._is_saved(self._chat.state.conversation.add(message))
+
+    async def _begin(self) -> None:
+        """Generate a reply to the conversation as it stands."""
+        chat = self._chat
+        try:
+            chat.state.engine.ask(chat.state.conversation.turns())
+        except EngineDied as error:
+            await self._step_back("died")
+            await chat.remark(str(error), error.hint, "error")
+            chat.refresh_state()
+            return
+        self.view = ReplyView(unfolded=self._transcript.thinking_unfolded)
+        await self._transcript.add(self.view)
+        self._transcript.anchor()
+        chat.refresh_state()
+
+    async def _finish(self, view: ReplyView, message: Message) -> None:
+        if _has_words(message):
+            conversation = self._chat.state.conversation
+            saved = await self._is_saved(conversation.add(message))
+            held = conversation.messages[-1]
+            await view.finish(held if saved else replace(held, outcome="unsaved"))
+            if len(held.versions) == 2:
+                self._chat.notify("The earlier reply is kept: f5 shows it.")
+        else:
+            await view.remove()
+            await self._step_back(message.outcome)
+
+    async def _step_back(self, outcome: str) -> None:
+        """No word came: all is again as it was before the question, unless another text is in the prompt by now."""
+        chat, earlier = self._chat, self._chat.state.conversation.reply
+        told = outcome in EXPLAINED
+        if earlier is not None:
+            await self._transcript.add(view_of(earlier))
+            if not told:
+                await chat.remark("The reply ended without a word.", "The earlier one is back.")
+        elif not self._prompt.text.strip():
+            await self._take_back_question()
+            if not told:
+                await chat.remark("The reply ended without a word.", "The message is back in the prompt.")
+        elif self._replaced:
+            await self._take_back_change()
+            await chat.remark(
+                "The changed message has no reply; the old one is back.", "Up brings the change."
+            )
+        else:
+            await chat.remark(*UNANSWERED)
+
+    async def _take_back_question(self) -> None:
+        """The question goes into the prompt; one that it had replaced comes back, and is being changed as before."""
+        replaced = len(self._replaced)
+        question = await self._take_back_change()
+        if replaced:
+            self._chat.begin_editing(len(self._chat.state.conversation.messages) - replaced)
+        self._prompt.replace_text(question.content)
+
+    async def _take_back_change(self) -> Message:
+        """Drop the last question, which is returned, and bring back what it had replaced."""
+        conversation = self._chat.state.conversation
+        (question,) = await self._cut(len(conversation.messages) - 1)
+        for message in self._replaced:
+            await self._is_saved(conversation.add(message))
+            await self._transcript.add(view_of(message))
+        return question
+
+    async def _cut(self, count: int) -> tuple[Message, ...]:
+        """Drop the messages after the first `count`, here and in the file; returns them."""
+        conversation = self._chat.state.conversation
+        dropped = tuple(conversation.messages[count:])
+        await self._is_saved(conversation.keep(count))
+        await self._transcript.keep(count)
+        return dropped
+
+    async def _is_saved(self, saving: Awaitable[None]) -> bool:
+        """Whether the conversation's file took it; tells when it did not."""
+        try:
+            await saving
+        except OSError as error:
+            await self._chat.remark(
+                f"the conversation could not be saved: {error}", "free some space, or /export it", "error"
+            )
+            return False
+        return True
+
+
+def _has_words(message: Message) -> bool:
+    return bool(message.content.strip() or message.reasoning.strip())

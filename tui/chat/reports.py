@@ -1,0 +1,96 @@
+"""What the engine reports, and what the chat does about it."""
+
+from localspec import events
+from localspec.engine import messages
+
+from ..commands.pair import offer_pull
+from ..commands.protocol import Chat
+from .replies import Replies
+
+
+async def receive(chat: Chat, replies: Replies, report: messages.Report) -> None:
+    """Take in a report of the engine that holds the pair."""
+    engine = chat.state.engine
+    match report:
+        case events.Notice():
+            await chat.remark(report.text)
+        case events.Finished():
+            if not engine.comparing:  # then it is one of two, and no message
+                await replies.end(report.reply.finish_reason, report.reply)
+        case events.Started() | events.Prefill() | events.Cycle() | events.Piece() | messages.ProposalText():
+            engine.absorb(report)
+        case messages.Stage():
+            engine.stage = report.text
+        case messages.Ready():
+            engine.took(report)
+            await go_on_with_pair(chat)
+            chat.refresh_state()
+        case messages.Compared():
+            engine.end_comparison(report)
+            chat.refresh_state()
+            chat.show_comparison(report)
+        case messages.Stopped():
+            engine.end_reply()
+            chat.notify("The comparison was stopped.")
+        case messages.Failure():
+            await _take_failure(chat, replies, report)
+        case messages.Died():
+            await _take_death(chat, replies, report)
+        case _:
+            pass  # the hello; pairs and pulls come from a process of their own
+
+
+async def receive_news(chat: Chat, news: messages.Pulled | messages.Failure) -> None:
+    """Tell how a pull ended, and load a pair that was asked for and was not here."""
+    match news:
+        case messages.Pulled(complete=True):
+            await chat.remark(f"{news.name} is on disk.", f"/pair {news.name} loads it.")
+            if chat.state.engine.wanted == news.name and not chat.state.engine.busy:
+                await chat.run_command("pair", news.name)
+        case messages.Pulled():
+            await chat.remark(
+                f"Stopped fetching {news.name}.", "What came is kept; pulling again goes on from there."
+            )
+        case messages.Failure():
+            await chat.remark(news.what, news.hint, "error")
+
+
+async def go_on_with_pair(chat: Chat) -> None:
+    """From here on the conversation is with the pair that is loaded; said where it was another."""
+    ready, conversation = chat.state.engine.ready, chat.state.conversation
+    if ready is None:
+        return
+    before, conversation.journal.pair = conversation.journal.pair, ready.pair
+    if conversation.messages and before not in ("", ready.pair):
+        await chat.remark(f"So far this conversation was with {before}; from here on {ready.pair} answers.")
+
+
+async def _take_failure(chat: Chat, replies: Replies, failure: messages.Failure) -> None:
+    engine = chat.state.engine
+    if engine.loading and not failure.serial:  # one with a serial is of a question for the pair before
+        await _take_failed_load(chat, failure)
+    elif engine.busy:
+        await replies.end("failed")
+        await chat.remark(failure.what, failure.hint, "error")
+    chat.refresh_state()
+
+
+async def _take_failed_load(chat: Chat, failure: messages.Failure) -> None:
+    engine, failed = chat.state.engine, chat.state.engine.pair_name
+    engine.took(failure)
+    if failure.error == "PairNotOnDisk":
+        await offer_pull(chat, failed, failure.what, failure.hint)
+    else:
+        await chat.remark(failure.what, failure.hint, "error")
+    if engine.can_go_back:
+        await chat.remark(f"Back to {engine.pair_name}.")
+        await chat.run_command("restart")
+
+
+async def _take_death(chat: Chat, replies: Replies, death: messages.Died) -> None:
+    """What was written stays and is saved; the next message or /restart brings the engine back."""
+    chat.state.engine.took(death)
+    hint = f"{death.hint}\nnothing is lost: /restart starts it again, and so does the next message"
+    await replies.end("died")
+    await chat.remark(death.what, hint.strip(), "error")
+    chat.refresh_state()

@@ -1,0 +1,327 @@
+"""The chat screen: its widgets, what is typed into it, and a tick that draws what the engine reported."""
+
+from typing import ClassVar, Final
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.message import Message as TextualMessage
+from textual.screen import Screen
+from textual.widgets import Markdown, OptionList, TextArea
+
+from localspec.engine.messages import Compared
+from localspec.errors import LocalspecError
+
+from ..commands import table
+from ..dialogs.base import Dialog
+from ..dialogs.link import LinkDialog
+from ..state.chat import ChatState
+from ..state.conversation import OpenConversation
+from ..text import status
+from ..widgets.completion import Completion
+from ..widgets.inspector import Inspector
+from ..widgets.lines import KeyLine, StatusLine, TitleBar
+from ..widgets.meter import Meter, split
+from ..widgets.prompt import Prompt
+from ..widgets.reply import Footer
+from ..widgets.transcript import Earlier, Remark, Transcript
+from . import reports
+from .replies import UNANSWERED, Replies
+
+TICK_SECONDS: Final = 0.1
+
+
+class Tick(TextualMessage):
+    """Time to look at what the engine said."""
+
+    def can_replace(self, message: TextualMessage) -> bool:
+        return isinstance(message, Tick)
+
+
+class ChatScreen(Screen[None]):
+    """One conversation with one pair; satisfies `commands.protocol.Chat`."""
+
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012 - Textual declares it so
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding(command.key, command.action, command.help, priority=command.key != "escape")
+        for command in table.COMMANDS
+        if command.key
+    ]
+
+    def __init__(self, state: ChatState) -> None:
+        super().__init__()
+        self.state = state
+        self.prompt = Prompt(state.prompt_history)
+        self.transcript = Transcript()
+        self._replies = Replies(self, self.transcript, self.prompt)
+        self._editing: int | None = None  # index of the message that is being changed
+        self._unsent = ""  # what was in the prompt before that
+
+    def compose(self) -> ComposeResult:
+        yield TitleBar()
+        with Horizontal(id="middle"):
+            yield self.transcript
+            yield Inspector()
+        yield Completion()
+        yield Meter()
+        yield StatusLine()
+        with Vertical(id="entry"):
+            yield self.prompt
+        yield KeyLine()
+
+    async def on_mount(self) -> None:
+        self.set_class(self.state.preferences.inspector, "-inspecting")
+        self.prompt.focus()
+        await self._show_conversation()
+        self.refresh_state()
+        # A callback that awaits would be cancelled half-way when the timer stops; a message is seen through.
+        self.set_interval(TICK_SECONDS, lambda: self.post_message(Tick()))
+
+    def on_unmount(self) -> None:
+        self.state.conversation.close()
+
+    # -- what is drawn -------------------------------------------------------------------------------
+
+    @on(Tick)
+    async def tick(self) -> None:
+        """Take in what was reported since the last tick, and draw once."""
+        await self._take_reports()
+        engine, downloads = self.state.engine, self.state.downloads
+        await self._replies.draw()
+        if engine.reply is not None:
+            self.query_one(Inspector).show(engine.reply)
+            self._show_context()
+        for news in downloads.take_news():
+            await reports.receive_news(self, news)
+        reading = status.reading(engine)
+        self.query_one(Meter).show(reading)
+        self.query_one(StatusLine).show(status.status(engine, downloads.progress), split(reading.stats))
+
+    async def save_reply(self) -> None:
+        """Keep what the running reply has said so far; the program is about to end."""
+        await self._take_reports()
+        await self._replies.save_running()
+
+    async def _take_reports(self) -> None:
+        for report in self.state.engine.client.drain():
+            await reports.receive(self, self._replies, report)
+
+    async def remark(self, what: str, hint: str = "", kind: str = "note") -> None:
+        """Say something in the conversation that is not part of it; before the reply that runs, if one does."""
+        await self.transcript.add(Remark(what, hint, kind), before=self._replies.view)
+
+    def refresh_state(self) -> None:
+        """Title, prompt and inspector as they are now."""
+        editing = self._editing is not None
+        self.query_one(TitleBar).show(status.title(self.state.engine, stored=self.state.setup.stored))
+        self.query_one(Inspector).show(self.state.engine.last_reply)
+        self.prompt.set_class(editing, "-editing")
+        self.prompt.border_title = "changing the last message · esc leaves it" if editing else ""
+        self._show_context()
+
+    def _show_context(self) -> None:
+        ready, reply = self.state.engine.ready, self.state.engine.last_reply
+        tokens = reply.context_tokens if reply else 0
+        self.prompt.border_subtitle = f"context {tokens:,} / {ready.context_length:,}" if ready else ""
+
+    async def _show_conversation(self) -> None:
+        conversation = self.state.conversation
+        await self.transcript.open(conversation.messages)
+        if lost := conversation.lost_lines:
+            await self.remark(
+                f"{lost} line(s) of {conversation.journal.path.name} make no sense and are left out."
+            )
+        if conversation.messages and conversation.messages[-1].role == "user":
+            await self.remark(*UNANSWERED)
+
+    # -- what the person types -----------------------------------------------------------------------
+
+    @on(Prompt.Sent)
+    async def _sent(self, event: Prompt.Sent) -> None:
+        if command := table.parse(event.text):
+            if table.find(command[0]):
+                self.prompt.clear()
+            await self.run_command(*command)
+        elif not self._refused_while_busy():
+            self.prompt.clear()
+            self.state.remember_prompt(event.text)
+            editing = self._editing
+            self.end_editing()
+            await self._replies.ask(event.text, instead_of=editing)
+
+    async def run_command(self, name: str, argument: str = "") -> None:
+        """Run a command of the table, whichever way it was asked for."""
+        command = table.find(name)
+        if command is None:
+            self.notify(table.unknown(name), severity="warning")
+            return
+        if command.idle and self._refused_while_busy():
+            return
+        try:
+            await command.run(self, argument)
+        except LocalspecError as error:
+            await self.remark(str(error), error.hint, "error")
+            self.refresh_state()
+
+    def action_command(self, name: str) -> None:
+        """Run a command as one of the screen's messages: a key would else come into the middle of a tick."""
+        self.call_later(self.run_command, name)
+
+    def _refused_while_busy(self) -> bool:
+        if self.state.engine.busy:
+            self.notify("A reply is running. Esc stops it.")
+        return self.state.engine.busy
+
+    # -- what the commands ask for -------------------------------------------------------------------
+
+    async def open_conversation(self, conversation: OpenConversation) -> None:
+        self.end_editing()
+        self.state.conversation.close()
+        self.state.conversation = conversation
+        self.state.engine.last_reply = None
+        await self._show_conversation()
+        await reports.go_on_with_pair(self)
+        self.prompt.focus()
+        self.refresh_state()
+
+    def begin_editing(self, index: int) -> None:
+        if self._editing is None:
+            self._unsent = self.prompt.text
+        self._editing = index
+        self.prompt.replace_text(self.state.conversation.messages[index].content)
+        self.refresh_state()
+
+    def end_editing(self) -> bool:
+        if self._editing is None:
+            return False
+        self._editing = None
+        self.prompt.replace_text(self._unsent)
+        self.refresh_state()
+        return True
+
+    async def ask_again(self) -> None:
+        await self._replies.ask_again()
+
+    async def choose_version(self, index: int, version: int) -> None:
+        await self._replies.choose_version(index, version)
+
+    async def end_reply(self, outcome: str) -> None:
+        await self._replies.end(outcome)
+
+    def focus_prompt(self) -> None:
+        self.prompt.focus()
+
+    def follow_end(self) -> None:
+        self.transcript.anchor()
+
+    def toggle_thinking(self) -> None:
+        self.transcript.toggle_thinking()
+
+    def show_inspector(self, shown: bool) -> None:
+        self.set_class(shown, "-inspecting")
+        self.call_after_refresh(self.refresh_state)
+
+    def copy(self, text: str) -> None:
+        self.app.copy_to_clipboard(text)
+
+    async def quit(self) -> None:
+        await self.app.action_quit()
+
+    # -- dialogs; those that load slowly are imported when they are opened ---------------------------
+
+    async def choose_pair(self) -> None:
+        from ..dialogs.pairs import PairsDialog
+
+        self.state.downloads.refresh()
+        await self._choose("pair", PairsDialog(self.state.downloads))
+
+    async def choose_conversation(self) -> None:
+        from ..dialogs.conversations import ConversationsDialog
+
+        folder, path = self.state.setup.conversations, self.state.conversation.journal.path
+        await self._choose("load", ConversationsDialog(folder, path, self.state.prompt_history.forget))
+
+    async def choose_theme(self) -> None:
+        from ..dialogs.themes import ThemesDialog
+
+        await self._choose("theme", ThemesDialog(), otherwise=self.app.theme)
+
+    async def _choose(self, command: str, dialog: Dialog[str], otherwise: str = "") -> None:
+        """Open a dialog, and run a command with its answer."""
+
+        async def run(answer: str | None) -> None:
+            if argument := answer or otherwise:
+                await self.run_command(command, argument)
+
+        await self.app.push_screen(dialog, run)
+
+    def set_theme(self, name: str) -> bool:
+        known = name in self.app.available_themes
+        if known:
+            self.app.theme = name
+            self.state.prefer(theme=name)
+        return known
+
+    async def show_help(self) -> None:
+        from ..dialogs.help import HelpDialog
+
+        await self.app.push_screen(HelpDialog(self.state.setup.folder))
+
+    def show_comparison(self, compared: Compared) -> None:
+        from ..dialogs.comparison import ComparisonDialog
+
+        self.app.push_screen(ComparisonDialog(compared))
+
+    # -- completion and clicks -----------------------------------------------------------------------
+
+    @on(TextArea.Changed, "#prompt")
+    def _typed(self) -> None:
+        self.prompt.completing = self.query_one(Completion).show_for(self.prompt.text)
+
+    @on(Prompt.Completing)
+    async def _completing(self, event: Prompt.Completing) -> None:
+        completion = self.query_one(Completion)
+        match event.key:
+            case "up":
+                completion.action_cursor_up()
+            case "down":
+                completion.action_cursor_down()
+            case "enter" if not self.prompt.completing:  # what was typed since has closed the list
+                self.prompt.action_send()
+            case _ if self.prompt.completing:
+                await self._complete(completion.chosen, run=event.key == "enter")
+
+    @on(OptionList.OptionSelected, "Completion")
+    async def _clicked_completion(self, event: OptionList.OptionSelected) -> None:
+        await self._complete(event.option.id, run=True)
+
+    async def _complete(self, name: str | None, run: bool) -> None:
+        command = table.find(name or "")
+        if command is None:
+            return
+        if run and (not command.argument or self.prompt.text == f"/{command.name}"):
+            self.prompt.clear()
+            await self.run_command(command.name)
+        else:
+            self.prompt.replace_text(f"/{command.name} ")
+
+    def close_completion(self) -> bool:
+        was_open, self.prompt.completing = self.prompt.completing, False
+        self.query_one(Completion).close()
+        return was_open
+
+    @on(Markdown.LinkClicked)
+    def _show_link(self, event: Markdown.LinkClicked) -> None:
+        self.prompt.focus()  # the click took it
+        self.app.push_screen(LinkDialog(event.href))
+
+    @on(Footer.VersionAsked)
+    async def _show_version(self, event: Footer.VersionAsked) -> None:
+        self.prompt.focus()  # the click took it
+        if not self.state.engine.busy:
+            await self._replies.choose_version(self.transcript.index_of(event.reply), event.version)
+
+    @on(Earlier.Asked)
+    async def _show_earlier(self) -> None:
+        await self.transcript.show_earlier(self.state.conversation.messages)

@@ -1,0 +1,69 @@
+"""Commands that set how replies are generated: drafting and sampling."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from .protocol import Chat
+
+Parse = Callable[[str], float | str]  # what is typed for a setting; raises ValueError with what it takes
+
+
+async def draft(chat: Chat, argument: str) -> None:
+    now = chat.state.engine.settings.speculate
+    wanted = {"on": True, "off": False, "": not now}.get(argument)
+    if wanted is None:
+        chat.notify("/draft takes on or off.", severity="warning")
+        return
+    _set(chat, speculate=wanted)
+    await chat.remark(f"Drafting is {'on' if wanted else 'off'} from the next reply on.")
+
+
+async def set_value(chat: Chat, argument: str, *, field: str, parse: Parse, none: str = "default") -> None:
+    """Set a field of ReplySettings, unset it with the word for that, or without an argument say what it is."""
+    label = field.replace("_", "-")
+    if argument:
+        try:
+            _set(chat, **{field: None if argument in (none, "default") else parse(argument)})
+        except ValueError as error:
+            chat.notify(f"{label}: {error}.", severity="warning")
+            return
+    value = getattr(chat.state.engine.settings, field)
+    shown = none if value is None else f"{value:g}" if isinstance(value, float) else value
+    await chat.remark(f"{label} is {shown}.")
+
+
+def depth(text: str) -> int | str:
+    """ "auto", or a number of tokens. Raises ValueError."""
+    return text if text == "auto" else whole(0, 32)(text)
+
+
+def whole(least: int, most: int) -> Callable[[str], int]:
+    """Reads a whole number of that range; what it returns raises ValueError."""
+
+    def parse(text: str) -> int:
+        if not text.isdecimal() or not least <= int(text) <= most:
+            raise ValueError(f"a whole number from {least} to {most}")
+        return int(text)
+
+    return parse
+
+
+def number(least: float, most: float) -> Callable[[str], float]:
+    """Reads a number of that range; what it returns raises ValueError."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = float("nan")
+        if not least <= value <= most:
+            raise ValueError(f"a number from {least} to {most}")
+        return value
+
+    return parse
+
+
+def _set(chat: Chat, **changes: Any) -> None:  # noqa: ANN401 - fields of ReplySettings
+    chat.state.engine.settings = replace(chat.state.engine.settings, **changes)
+    chat.refresh_state()

@@ -1,0 +1,118 @@
+"""The one table of commands: slash menu, palette, key bindings, footer and help page are views of it."""
+
+import difflib
+import re
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from . import conversation, pair, settings, view
+from .protocol import Run
+from .settings import Parse, depth, number, set_value, whole
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Something the person can ask for, by name, key or palette."""
+
+    name: str
+    area: str  # groups the palette and the help page
+    help: str
+    run: Run
+    key: str = ""
+    argument: str = ""  # how the help page names it
+    footer: str = ""  # the word in the bottom line; "" keeps it out of there
+    idle: bool = False  # only while no reply runs
+
+    @property
+    def usage(self) -> str:
+        return f"{self.name} {self.argument}".rstrip()
+
+    @property
+    def key_label(self) -> str:
+        return self.key.replace("ctrl+", "^").replace("escape", "esc")
+
+    @property
+    def action(self) -> str:
+        """The Textual action that runs it."""
+        return f"command('{self.name}')"
+
+
+def _sampling(
+    name: str, what: str, argument: str, field: str, parse: Parse, none: str = "default"
+) -> Command:
+    run = partial(set_value, field=field, parse=parse, none=none)
+    return Command(name, "sampling", what, run, argument=argument)
+
+
+# fmt: off
+COMMANDS: Final = (
+    Command("stop", "chat", "Stop the reply and keep its text", conversation.stop, "escape", footer="stop"),
+    Command("new", "chat", "Start a new conversation", conversation.new, "ctrl+n", footer="new", idle=True),
+    Command("retry", "chat", "Generate another reply; this one is kept",
+            conversation.retry, "ctrl+r", footer="retry", idle=True),
+    Command("version", "chat", "Show another version of the last reply",
+            conversation.version, "f5", "[N]", idle=True),
+    Command("edit", "chat", "Change the last message and ask again", conversation.edit, "f8", idle=True),
+    Command("system", "chat", "Set the system prompt; without text, show it",
+            conversation.system, argument="[text|off]"),
+    Command("thinking", "chat", "Fold or unfold the reasoning of replies", view.thinking, "ctrl+t"),
+    Command("pair", "models", "Choose, fetch or switch the pair",
+            pair.pair, "ctrl+o", "[name]", "models", idle=True),
+    Command("pull", "models", "Fetch the files of a pair", pair.pull, argument="[name]"),
+    Command("restart", "models", "Restart the engine with the same pair", pair.restart),
+    Command("draft", "speculation", "Turn drafting on or off", settings.draft, "f4", "[on|off]"),
+    Command("depth", "speculation", "Set how many tokens are drafted in a cycle",
+            partial(set_value, field="depth", parse=depth), argument="auto|N"),
+    Command("compare", "speculation", "Run the last prompt with and without drafting",
+            conversation.compare, "f9", idle=True),
+    Command("stats", "speculation", "Show or hide the inspector", view.inspector, "f3", footer="inspect"),
+    Command("tokens", "speculation", "Show token origins: off, subtle, strong",
+            view.tokens, "f2", "[off|subtle|strong]"),
+    _sampling("temp", "Set the temperature; 0 is greedy", "[T]", "temperature", number(0, 10)),
+    _sampling("top-k", "Keep the K likeliest tokens; 0 keeps all", "[K]", "top_k", whole(0, 10**6)),
+    _sampling("top-p", "Keep the likeliest tokens that make up P", "[P]", "top_p", number(0, 1)),
+    _sampling("min-p", "Drop tokens below P times the likeliest", "[P]", "min_p", number(0, 1)),
+    _sampling("seed", "Fix the seed, or make it random again", "[N|random]", "seed", whole(0, 2**64 - 1), "random"),
+    _sampling("max-tokens", "Limit the length of replies", "[N|off]", "max_tokens", whole(1, 10**6), "off"),
+    Command("load", "conversations", "Open an earlier conversation",
+            conversation.load, "ctrl+s", "[name]", "sessions", idle=True),
+    Command("export", "conversations", "Write the conversation as Markdown",
+            conversation.export, argument="[file]", idle=True),
+    Command("copy", "conversations", "Copy the last reply, or its last code block",
+            conversation.copy, argument="[code]"),
+    Command("theme", "program", "Choose colours", view.theme, argument="[name]"),
+    Command("help", "program", "Keys, commands, and where files live", view.help_page, "f1", footer="help"),
+    Command("quit", "program", "Leave; the conversation is saved", view.leave, "ctrl+q"),
+)
+# fmt: on
+
+_TYPED: Final = re.compile(r"/([a-z][a-z-]*)(?:\s+(.*))?$", re.DOTALL)
+
+
+def parse(text: str) -> tuple[str, str] | None:
+    """The name and the argument when the text begins with a slash and a word; any other slash is text."""
+    found = _TYPED.match(text)
+    return (found[1], (found[2] or "").strip()) if found else None
+
+
+def matching(start: str) -> tuple[Command, ...]:
+    """Commands whose name begins so, then those that contain it."""
+    first = [command for command in COMMANDS if command.name.startswith(start)]
+    return (*first, *(command for command in COMMANDS if start in command.name and command not in first))
+
+
+def find(name: str) -> Command | None:
+    """The command of that name, or the only one that begins so."""
+    exact = [command for command in COMMANDS if command.name == name]
+    found = exact or [command for command in COMMANDS if command.name.startswith(name)]
+    return found[0] if len(found) == 1 else None
+
+
+def unknown(name: str) -> str:
+    """What to say when no command has that name, or several begin so."""
+    near = [command.name for command in COMMANDS if command.name.startswith(name)]
+    near = near or difflib.get_close_matches(name, [command.name for command in COMMANDS])
+    names = ", ".join(f"/{other}" for other in near)
+    known = f"Near it: {names}." if near else "F1 shows what there is."
+    return f"There is no command /{name}. {known} A space before the slash sends it as text."

@@ -1,0 +1,1 @@
+"""The boxes over the chat, one file each."""

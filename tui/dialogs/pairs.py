@@ -1,0 +1,119 @@
+"""The pair picker: what there is, what is here, what fits, and how much faster it was."""
+
+from typing import ClassVar, Final
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.widgets import DataTable, Static
+
+from localspec.engine.messages import PairRow
+from localspec.errors import EngineDied
+from localspec.models.units import size_text
+from localspec.terminal_text import for_terminal
+
+from ..state.downloads import Downloads
+from ..text.status import pull_status
+from ..widgets.text_table import TextTable
+from .base import Dialog
+
+FITS: Final = {"gpu": "yes", "part": "in part", "cpu": "in RAM", "no": "no"}
+
+
+class PairsDialog(Dialog[str]):
+    """Answers with the name of the pair to load; fetching goes on when the dialog is left."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("p", "pull", "pull"),
+        Binding("x", "cancel_pull", "stop pulling"),
+    ]
+    BOX_TITLE = "Pairs"
+    KEYS = "↵ load, or pull what is not here · p pull · x stop pulling · esc close"
+
+    def __init__(self, downloads: Downloads) -> None:
+        super().__init__()
+        self._downloads = downloads
+        self._rows: tuple[PairRow, ...] | None = None
+
+    def content(self) -> ComposeResult:
+        yield TextTable("pair", "size", "memory", "fits", "here", "speed-up")
+
+    def foot(self) -> ComposeResult:
+        yield Static(markup=False, classes="detail")
+
+    def on_mount(self) -> None:
+        self._refresh()
+        self.set_interval(0.1, self._refresh)
+
+    def _refresh(self) -> None:
+        if self._downloads.rows != self._rows:
+            self._show(self._downloads.rows or ())
+        self.query_one(".detail", Static).update(for_terminal(self._detail()))
+
+    def _show(self, rows: tuple[PairRow, ...]) -> None:
+        """A pair that was fetched moves up; the cursor stays on its pair, wherever that goes."""
+        table, before = self.query_one(TextTable), self._chosen
+        self._rows = rows
+        table.show([columns(row) for row in rows])
+        names = [row.name for row in rows]
+        if before is not None and before.name in names:
+            table.move_cursor(row=names.index(before.name))
+
+    def _detail(self) -> str:
+        if self._downloads.progress is not None:
+            return pull_status(self._downloads.progress)
+        if self._rows is None:
+            return "looking…"
+        row = self._chosen
+        return describe(row) if row else "No pairs are known."
+
+    @property
+    def _chosen(self) -> PairRow | None:
+        rows = self._rows or ()
+        return rows[index] if 0 <= (index := self.query_one(TextTable).cursor_row) < len(rows) else None
+
+    @on(DataTable.RowSelected)
+    def _take(self) -> None:
+        row = self._chosen
+        if row is not None and row.on_disk:
+            self.dismiss(row.name)
+        else:
+            self.action_pull()
+
+    def action_pull(self) -> None:
+        row = self._chosen
+        if row is None or row.on_disk:
+            return
+        if not row.runnable:
+            self.notify(
+                f"{row.name} cannot run yet: localspec does not know its kind of draft.", severity="warning"
+            )
+        elif self._downloads.progress is not None:
+            self.notify("One pair at a time; x stops the running one.")
+        else:
+            self._pull(row.name)
+
+    def _pull(self, name: str) -> None:
+        try:
+            self._downloads.pull(name)
+        except EngineDied as error:
+            self.notify(f"{error}; {error.hint}.", severity="error")
+
+    def action_cancel_pull(self) -> None:
+        self._downloads.cancel()
+
+
+def columns(row: PairRow) -> tuple[str, ...]:
+    """A pair as the cells of its row."""
+    fits = FITS[row.fits] if row.runnable else "not yet"
+    speed = f"{row.speedup:.2f}x" if row.speedup else "–"
+    here = "yes" if row.on_disk else "–"
+    return row.name, size_text(row.size_bytes), size_text(row.memory_bytes), fits, here, speed
+
+
+def describe(row: PairRow) -> str:
+    """What the table has no room for."""
+    measured = f"measured here: {row.speedup:.2f}x plain decoding" if row.speedup else ""
+    here = "Enter loads it." if row.on_disk else "Enter fetches it." if row.runnable else ""
+    published = f"published: {row.published}" if row.published else ""
+    return "\n".join(part for part in (f"{row.use}. {here}", measured, published) if part)

@@ -1,1 +1,0 @@
-"""What fills the terminal: the chat, and the dialogs over it."""

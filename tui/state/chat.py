@@ -1,0 +1,81 @@
+"""What a chat begins with, and everything it knows while it runs."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from localspec.conversations import Conversation, Journal
+from localspec.engine.client import Engine
+from localspec.engine.messages import Load, ReplySettings
+from localspec.models.resolve import resolve
+
+from . import preferences
+from .conversation import OpenConversation
+from .downloads import Downloads
+from .engine import EngineState
+from .preferences import Preferences
+from .prompt_history import PromptHistory
+from .saver import Saver
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a chat begins with. The engine runs already and has been sent the load request."""
+
+    engine: Engine
+    make_engine: Callable[[], Engine]  # for the process that lists and fetches pairs
+    folder: Path  # of conversations, prompt history and preferences
+    load: Load = field(default_factory=Load)
+    settings: ReplySettings = field(default_factory=ReplySettings)
+    system: str = ""
+    resumed: tuple[Journal, Conversation] | None = None  # held
+    stored: bool = True  # False: the chat leaves nothing in the folder
+    theme: str | None = None  # wins over the remembered one
+    pull: bool = False  # fetch the pair when it is not here
+    find_pair: Callable[[str], object] = resolve  # raises when a pair is unknown, not here, or cannot run
+
+    @property
+    def conversations(self) -> Path:
+        """The folder of conversations."""
+        return self.folder / "conversations"
+
+
+class ChatState:
+    """The engine, the pairs, the conversation that is open, and what is remembered of the person's choices."""
+
+    def __init__(self, setup: Setup, not_saved: Callable[[OSError], None]) -> None:
+        """`not_saved` is told when a prompt or a preference could not be written."""
+        self.setup = setup
+        self.engine = EngineState(setup.engine, setup.load, setup.settings)
+        self.engine.load(setup.load, started=True)
+        self.downloads = Downloads(setup.make_engine)
+        self.prompt_history = PromptHistory.load(setup.folder / "prompts.jsonl", stored=setup.stored)
+        self.preferences: Preferences = preferences.load(setup.folder / "chat.json")
+        self.saver = Saver(not_saved)
+        self.conversation = (
+            OpenConversation.going_on(*setup.resumed, stored=setup.stored)
+            if setup.resumed
+            else self.new_conversation(setup.system)
+        )
+
+    def new_conversation(self, system: str) -> OpenConversation:
+        """A conversation with the pair that is loaded; nothing of it is on the screen or on the disk."""
+        setup = self.setup
+        return OpenConversation.new(setup.conversations, self.engine.pair_name, system, stored=setup.stored)
+
+    def prefer(self, **changes: object) -> None:
+        """Change preferences, and remember them."""
+        self.preferences = replace(self.preferences, **changes)  # type: ignore[arg-type]
+        if self.setup.stored:
+            self.saver.save(self._save_preferences)
+
+    def remember_prompt(self, text: str) -> None:
+        self.saver.save(partial(self.prompt_history.add, text))
+
+    def close_engines(self) -> None:
+        self.engine.client.close()
+        self.downloads.close()
+
+    def _save_preferences(self) -> None:
+        preferences.save(self.setup.folder / "chat.json", self.preferences)

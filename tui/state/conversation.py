@@ -1,0 +1,112 @@
+"""The conversation that is open: its messages in memory and its journal on disk, always in that order."""
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from localspec import conversations
+from localspec.conversations import Conversation, Journal, Message
+from localspec.engine.messages import Turn
+
+
+@dataclass(slots=True)
+class OpenConversation:
+    """Changes reach the disk first and memory after, so what is shown as finished is saved."""
+
+    journal: Journal
+    messages: list[Message] = field(default_factory=list)
+    lost_lines: int = 0  # of the file, when it was read
+    stored: bool = True  # False: nothing more reaches the file
+    # Two writers in two threads could swap lines.
+    _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @classmethod
+    def new(cls, folder: Path, pair: str, system: str, *, stored: bool) -> "OpenConversation":
+        return cls(Journal.new(folder, pair, system), stored=stored)
+
+    @classmethod
+    def resume(cls, path: Path, *, stored: bool) -> "OpenConversation":
+        """Go on with a conversation. Raises ConversationInUse, BrokenConversation."""
+        return cls.going_on(*conversations.resume(path), stored=stored)
+
+    @classmethod
+    def going_on(cls, journal: Journal, conversation: Conversation, *, stored: bool) -> "OpenConversation":
+        """Go on with a conversation that is held."""
+        return cls(journal, list(conversation.messages), conversation.lost_lines, stored)
+
+    def close(self) -> None:
+        """Let others open the conversation."""
+        self.journal.close()
+
+    async def add(self, message: Message) -> None:
+        """Save a message, then hold it; a reply to what has one already becomes its newest version.
+
+        Raises OSError, and holds it all the same.
+        """
+        earlier = self.reply
+        if earlier is not None and message.role == "assistant":
+            try:
+                await self._write(lambda: self.journal.add_version(message, back=1))
+            finally:
+                self.messages[-1] = earlier.replaced_by(message)
+            return
+        try:
+            await self._write(lambda: self.journal.add(message))
+        finally:
+            self.messages.append(message)
+
+    async def choose(self, index: int, version: int) -> None:
+        """Go back to another version of a reply. Raises OSError as `add` does."""
+        back = len(self.messages) - index
+        try:
+            await self._write(lambda: self.journal.choose(version, back))
+        finally:
+            self.messages[index] = self.messages[index].in_version(version)
+
+    async def keep(self, count: int) -> None:
+        """Drop everything after the first `count` messages. Raises OSError."""
+        if count < len(self.messages):
+            try:
+                await self._write(lambda: self.journal.keep(count))
+            finally:
+                del self.messages[count:]
+
+    async def _write(self, write: Callable[[], None]) -> None:
+        if self.stored:
+            async with self._writing:
+                await asyncio.to_thread(write)
+
+    @property
+    def reply(self) -> Message | None:
+        """The reply to the last question, if it has one."""
+        return self.messages[-1] if self.messages and self.messages[-1].role == "assistant" else None
+
+    @property
+    def last_question(self) -> int | None:
+        """The index of the last message that the person wrote."""
+        return next((i for i in reversed(range(len(self.messages))) if self.messages[i].role == "user"), None)
+
+    @property
+    def saved(self) -> Conversation:
+        """It as others would find it."""
+        journal = self.journal
+        return Conversation(journal.path, 0.0, journal.pair, journal.system, tuple(self.messages))
+
+    def turns(self) -> tuple[Turn, ...]:
+        """What the engine is asked: the system prompt, and the messages up to the last question."""
+        asked = self.messages[: (self.last_question or 0) + 1]
+        system = [Turn("system", self.journal.system)] if self.journal.system else []
+        return (*system, *merged(Turn(m.role, m.content) for m in asked))
+
+
+def merged(turns: Iterable[Turn]) -> tuple[Turn, ...]:
+    """Neighbours of one role as one turn: many chat templates refuse two questions in a row."""
+    groups = itertools.groupby(turns, key=lambda turn: turn.role)
+    return tuple(Turn(role, "\n\n".join(turn.content for turn in group)) for role, group in groups)
+
+
+def version_before(reply: Message) -> int:
+    """The version before that of a reply; before the first comes the last."""
+    return (reply.version - 1) % len(reply.versions)

@@ -1,0 +1,129 @@
+"""The engine as the chat sees it: which pair is loaded, which reply runs, how it is sampled."""
+
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from localspec.engine import messages
+from localspec.engine.client import Engine
+from localspec.events import Event, Started
+
+from .reply import ReplyState
+
+ENOUGH_TOKENS: Final = 16  # fewer say little about speed
+
+
+@dataclass(slots=True)
+class EngineState:
+    """Follows what the engine reports, and sends what is asked of it."""
+
+    client: Engine
+    load_request: (
+        messages.Load
+    )  # of the pair that is loaded or was last, and until there is one, of the first
+    settings: messages.ReplySettings = field(default_factory=messages.ReplySettings)
+    ready: messages.Ready | None = None
+    loading: bool = False
+    stage: str = ""  # of loading
+    comparing: bool = False
+    reply: ReplyState | None = None  # the reply that runs
+    last_reply: ReplyState | None = None  # it, or the one before
+    pair_name: str = ""  # of the pair that is loaded, is being loaded, or was last
+    wanted: str = ""  # a pair that was asked for and is not here
+    best_speed: float = 0.0
+    plain_speed: float | None = None
+    _loading_request: messages.Load | None = None
+    _loaded_name: str = ""
+    _serial: int = 0
+
+    @property
+    def busy(self) -> bool:
+        return self.reply is not None
+
+    def load(self, request: messages.Load, *, started: bool = False) -> None:
+        """Bring a pair into memory in a fresh process, so that the old one's memory is free for certain.
+
+        `started` means that the process runs and has the request already. Raises EngineDied; what was loaded stays.
+        """
+        if not started:
+            self._start(request)
+        self._loading_request = request
+        self.pair_name = request.pair or self._loaded_name
+        self.ready, self.loading, self.stage = None, True, ""
+        self.best_speed, self.plain_speed = 0.0, None
+
+    def reload(self) -> None:
+        """Bring the pair back after its process ended, without the servers that are gone. Raises EngineDied."""
+        if self.load_request.rpc:
+            self.load_request = replace(self.load_request, rpc_required=False)
+        self.load(self.load_request)
+
+    def ask(self, turns: tuple[messages.Turn, ...]) -> None:
+        """Begin a reply; while a pair loads it waits its turn. Raises EngineDied."""
+        self.client.send(messages.Ask(self._begin(), turns, self.settings))
+
+    def compare(self, turns: tuple[messages.Turn, ...]) -> None:
+        """Begin the same reply twice. Raises EngineDied."""
+        serial = self._begin()
+        self.comparing = True
+        self.client.send(messages.Compare(serial, turns, self.settings))
+
+    def stop(self) -> None:
+        """Ask the engine to end what runs; the reply ends with its Finished."""
+        if self.reply is not None:
+            self.client.send(messages.Cancel(self.reply.serial))
+
+    def took(self, report: messages.Ready | messages.Failure | messages.Died) -> None:
+        """The engine has a pair, or failed to get one, or is gone."""
+        self.loading = False
+        if isinstance(report, messages.Ready):
+            self.ready, self.wanted = report, ""
+            self.load_request = self._loading_request or self.load_request
+            self.pair_name = self._loaded_name = report.pair
+        else:
+            self.ready = None
+            self.pair_name = self._loaded_name or self.pair_name
+
+    @property
+    def can_go_back(self) -> bool:
+        """Whether the load that failed was of another pair than the one that was loaded last."""
+        return bool(self._loaded_name) and self._loading_request != self.load_request
+
+    def absorb(self, event: Event | messages.ProposalText) -> None:
+        """Take in what the running reply reports; the second run of a comparison starts counting anew."""
+        if self.reply is None:
+            return
+        if self.comparing and isinstance(event, Started):
+            self.reply = self.last_reply = ReplyState(self.reply.serial)
+        self.reply.absorb(event)
+
+    def end_reply(self) -> None:
+        """The reply is over: learn from it how fast the pair is here."""
+        reply, self.reply = self.reply, None
+        self.comparing = False
+        if reply is None or reply.tally.emitted < ENOUGH_TOKENS:
+            return
+        speed = reply.stats.tokens_per_second
+        self.best_speed = max(self.best_speed, speed)
+        if not reply.tally.drafted:
+            self.plain_speed = speed
+
+    def end_comparison(self, compared: messages.Compared) -> None:
+        """Both runs are over; `plain` is the yardstick from now on."""
+        self.end_reply()
+        self.plain_speed = compared.plain.stats.tokens_per_second or self.plain_speed
+
+    def _start(self, request: messages.Load) -> None:
+        try:
+            self.client.start()
+        finally:
+            if not self.client.alive:
+                self.ready = None
+        self.client.send(request)
+
+    def _begin(self) -> int:
+        """Expect a reply; its serial."""
+        if not self.client.alive:
+            self.reload()
+        self._serial += 1
+        self.reply = self.last_reply = ReplyState(self._serial)
+        return self._serial

@@ -1,0 +1,112 @@
+"""What the lines around the conversation say, worked out from the state of the engine."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from localspec.engine.messages import PullProgress
+from localspec.models.units import size_text
+from localspec.stats import Stats
+
+from ..state.engine import EngineState
+from ..state.reply import ReplyState
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the meter shows of a reply."""
+
+    stats: Stats = field(default_factory=Stats)
+    speed_now: float = 0.0  # tokens per second
+    best_speed: float = 0.0  # fastest seen with this pair here: the end of the gauge
+    plain_speed: float | None = None  # plain decoding with this pair here; None until it was measured
+    acceptance: Sequence[float] = ()  # by cycle, newest last
+    depth: int = 0
+    off: bool = False  # drafting is switched off because it does not pay
+
+
+def title(engine: EngineState, *, stored: bool = True) -> str:
+    """Pair, drafting and temperature, and whether nothing of the chat is kept."""
+    settings = engine.settings
+    parts = ["" if stored else "not stored", engine.pair_name or "no pair", drafting(engine)]
+    if settings.speculate and settings.depth not in (None, "auto"):
+        parts.append(f"depth {settings.depth}")
+    if settings.temperature is not None:
+        parts.append(f"T {settings.temperature:g}")
+    if settings.seed is not None:
+        parts.append(f"seed {settings.seed}")
+    return " · ".join(part for part in parts if part)
+
+
+def drafting(engine: EngineState) -> str:
+    """Who drafts; "" while nothing is loaded that could."""
+    if not engine.settings.speculate or engine.settings.depth == 0:
+        return "draft off"
+    if engine.ready is None:
+        return ""
+    return "draft on" if engine.ready.draft else "lookup"
+
+
+def status(engine: EngineState, pull: PullProgress | None) -> str:
+    """What goes on, in one line; "" when nothing does."""
+    parts = [_engine_status(engine)]
+    if pull is not None:
+        parts.append(pull_status(pull))
+    return "   ".join(part for part in parts if part)
+
+
+def _engine_status(engine: EngineState) -> str:
+    if engine.loading:
+        return f"loading: {engine.stage}" if engine.stage else "starting the engine"
+    reply = engine.reply
+    if reply is not None:
+        return _reply_status(reply, engine.comparing)
+    if engine.ready is None:
+        return "no pair is loaded · ^o chooses one" if engine.client.alive else "the engine is not running"
+    return advice(engine)
+
+
+def _reply_status(reply: ReplyState, comparing: bool) -> str:
+    what = "comparing: " if comparing else ""
+    if reply.tally.emitted:
+        return f"{what}{reply.tally.emitted:,} tokens"
+    if reply.prefill is not None:
+        return f"{what}reading the prompt {reply.prefill.done:,} / {reply.prefill.total:,}"
+    return f"{what}waiting for the engine"
+
+
+def advice(engine: EngineState) -> str:
+    """One sentence when drafting did not pay in the last reply; else how long loading took, until there is one."""
+    reply, ready = engine.last_reply, engine.ready
+    if reply is None:
+        return f"ready in {ready.seconds:.1f} s" if ready else ""
+    stats = reply.stats
+    if reply.is_off:
+        return "drafting is off: plain decoding is faster here"
+    if stats.drafted and stats.speedup and stats.speedup.high < 1:
+        return "plain decoding is faster here; try /depth 2 or /draft off"
+    if stats.drafted and stats.draft_seconds > 0.4 * stats.decode_seconds:
+        return "the draft model takes a large part of the time; try a smaller /depth"
+    return ""
+
+
+def pull_status(pull: PullProgress) -> str:
+    if not pull.total_bytes:
+        return f"fetching {pull.name}"
+    return f"fetching {pull.name} {pull.done_bytes / pull.total_bytes:.0%} of {size_text(pull.total_bytes)}"
+
+
+def reading(engine: EngineState) -> Reading:
+    """What the meter shows: the reply that runs, or the one before."""
+    reply = engine.last_reply
+    if reply is None:
+        return Reading()
+    stats = reply.stats
+    return Reading(
+        stats,
+        speed_now=reply.speed_now if engine.busy else stats.tokens_per_second,
+        best_speed=engine.best_speed,
+        plain_speed=engine.plain_speed,
+        acceptance=reply.acceptance,
+        depth=reply.depth,
+        off=reply.is_off,
+    )
