@@ -1,6 +1,7 @@
 """The rooms keep to their import directions, and nothing heavy is loaded before it is needed."""
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +36,14 @@ ROOMS = {
     "drafting": ALGORITHM | {"chat", "drafters", "llama", "models", "settings", "structure"},
     "compose": ALGORITHM | {"chat", "demo", "drafters", "drafting", "health", "llama", "models"},
 }
+# The rooms of tui/, each of which may import those before it; the app is what stands in no folder.
+TUI_ROOMS = ("state", "text", "commands", "widgets", "dialogs", "chat", "app")
+# Circles that are still to be opened.
+KNOWN_CIRCLES = {
+    frozenset({"localspec.events", "localspec.stats"}),
+    frozenset({"localspec.llama.context", "localspec.llama.model"}),
+    frozenset({"localspec.measure.compare", "localspec.measure.compare_words"}),
+}
 HEAVY = ("llama_cpp", "llguidance", "textual", "huggingface_hub", "numpy", "jinja2")
 
 
@@ -47,17 +56,33 @@ def room_of(path):
     return "tui" if parts[0] == "tui" else parts[1].removesuffix(".py")
 
 
+def module_of(path):
+    """The name under which a file is imported; tui/ is localspec.tui."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    parts = parts if parts[0] == "localspec" else ("localspec", *parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+FILES = {module_of(path): path for path in python_files() if path != ROOT / "localspec" / "tui.py"}
+
+
+@functools.cache
 def imported(path):
-    """Every module name that a file imports, wherever the import stands."""
+    """Every module that a file imports: relative imports too, and wherever the import stands."""
+    found = set()
+    package = module_of(path) if path.name == "__init__.py" else module_of(path).rpartition(".")[0]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield from (
-                [f"localspec.{alias.name}" for alias in node.names]
-                if node.module == "localspec"
-                else [node.module]
-            )
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            source = ".".join([*above, *filter(None, [node.module])])
+            names = {f"{source}.{alias.name}" for alias in node.names}
+            modules = names & FILES.keys() if source != "localspec" else names
+            found |= modules
+            if modules != names:
+                found.add(source)
+    return found
 
 
 def rooms_imported(path):
@@ -78,6 +103,49 @@ def test_only_the_c_boundary_imports_llama_cpp():
         if room_of(p) != "llama" and any(m.startswith("llama_cpp") for m in imported(p))
     ]
     assert offenders == []
+
+
+@pytest.mark.parametrize(
+    "path", sorted(ROOT.glob("tui/**/*.py")), ids=lambda path: str(path.relative_to(ROOT))
+)
+def test_the_rooms_of_the_terminal_ui_know_those_below(path):
+    room = tui_room_of(module_of(path))
+    below = TUI_ROOMS[: TUI_ROOMS.index(room)]
+    known = {tui_room_of(name) for name in imported(path) if name.startswith("localspec.tui.")}
+    assert known <= {*below, room}, f"{room} imports what is above it"
+
+
+def tui_room_of(module):
+    """The room of a module of the terminal UI; what stands in none is the app."""
+    parts = module.split(".")
+    return parts[2] if len(parts) > 2 and parts[2] in TUI_ROOMS else "app"
+
+
+@pytest.mark.parametrize("room", ["state", "text", "commands"])
+def test_what_the_chat_knows_says_and_can_do_needs_no_screen(room):
+    for path in ROOT.glob(f"tui/{room}/**/*.py"):
+        assert not any(name.split(".")[0] in ("textual", "rich") for name in imported(path)), path
+
+
+def test_no_files_import_each_other_in_a_circle():
+    """Imports for types alone count as well. A circle that is gone leaves the list of those that are known."""
+    assert circles({name: imported(path) & FILES.keys() for name, path in FILES.items()}) == KNOWN_CIRCLES
+
+
+def test_a_circle_is_found_wherever_it_begins():
+    imports = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set(), "e": {"e", "a"}}
+    assert circles(imports) == {frozenset("bc")}
+
+
+def circles(imports):
+    """Sets of modules that reach each other by imports."""
+    reached = {name: set(names) for name, names in imports.items()}
+    for through in imports:
+        for names in reached.values():
+            if through in names:
+                names |= reached[through]
+    found = {frozenset(other for other in reached[name] if name in reached[other]) for name in imports}
+    return {circle for circle in found if len(circle) > 1}
 
 
 def test_the_terminal_ui_touches_neither_llama_nor_the_algorithm():

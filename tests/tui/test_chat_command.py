@@ -117,7 +117,7 @@ def test_a_system_prompt_that_was_given_is_the_one_of_the_resumed_conversation(
 ):
     monkeypatch.setenv("LOCALSPEC_SYSTEM", "configured, for new conversations")
     conversation("20250101-a")
-    turns = ChatApp(begun("--resume", *words))._first.turns()
+    turns = ChatApp(begun("--resume", *words)).state.conversation.turns()
     assert turns == (*([Turn("system", system)] if system else []), Turn("user", "hi"))
 
 

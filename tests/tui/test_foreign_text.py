@@ -115,7 +115,7 @@ async def test_the_reason_why_nothing_was_remembered_is_said_in_full(tmp_path, m
     def full(*_):
         raise OSError(28, "No space left on device", "chat.json")
 
-    monkeypatch.setattr("localspec.tui.preferences.save", full)
+    monkeypatch.setattr("localspec.tui.state.preferences.save", full)
     async with running(tmp_path, corner=True) as chat:
         await chat.type("/tokens strong")
         await chat.until(lambda: "Could not be remembered" in chat.drawn)

@@ -58,8 +58,8 @@ def test_only_the_newest_prompts_are_recalled(tmp_path):
 
 
 def test_the_file_of_prompts_does_not_grow_without_end(tmp_path, monkeypatch):
-    monkeypatch.setattr("localspec.tui.prompt_history.MOST_LINES", 12)
-    monkeypatch.setattr("localspec.tui.prompt_history.LIMIT", 5)
+    monkeypatch.setattr("localspec.tui.state.prompt_history.MOST_LINES", 12)
+    monkeypatch.setattr("localspec.tui.state.prompt_history.LIMIT", 5)
     path = tmp_path / "prompts.jsonl"
     for start in (0, 10, 20):
         history = PromptHistory.load(path)

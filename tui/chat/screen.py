@@ -55,7 +55,7 @@ class ChatScreen(Screen[None]):
         self.prompt = Prompt(state.prompt_history)
         self.transcript = Transcript()
         self._replies = Replies(self, self.transcript, self.prompt)
-        self._editing: int | None = None  # index of the message that is being changed
+        self.editing: int | None = None  # index of the message that is being changed
         self._unsent = ""  # what was in the prompt before that
 
     def compose(self) -> ComposeResult:
@@ -113,7 +113,7 @@ class ChatScreen(Screen[None]):
 
     def refresh_state(self) -> None:
         """Title, prompt and inspector as they are now."""
-        editing = self._editing is not None
+        editing = self.editing is not None
         self.query_one(TitleBar).show(status.title(self.state.engine, stored=self.state.setup.stored))
         self.query_one(Inspector).show(self.state.engine.last_reply)
         self.prompt.set_class(editing, "-editing")
@@ -146,7 +146,7 @@ class ChatScreen(Screen[None]):
         elif not self._refused_while_busy():
             self.prompt.clear()
             self.state.remember_prompt(event.text)
-            editing = self._editing
+            editing = self.editing
             self.end_editing()
             await self._replies.ask(event.text, instead_of=editing)
 
@@ -186,16 +186,16 @@ class ChatScreen(Screen[None]):
         self.refresh_state()
 
     def begin_editing(self, index: int) -> None:
-        if self._editing is None:
+        if self.editing is None:
             self._unsent = self.prompt.text
-        self._editing = index
+        self.editing = index
         self.prompt.replace_text(self.state.conversation.messages[index].content)
         self.refresh_state()
 
     def end_editing(self) -> bool:
-        if self._editing is None:
+        if self.editing is None:
             return False
-        self._editing = None
+        self.editing = None
         self.prompt.replace_text(self._unsent)
         self.refresh_state()
         return True
