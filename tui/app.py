@@ -6,12 +6,11 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from textual import on
 from textual.app import App, SystemCommand
 from textual.command import Provider
-from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.types import CSSPathType
 
@@ -46,17 +45,9 @@ class ChatApp(App[None]):
         """None of Textual's own: the one table has what they do."""
         return ()
 
-    def notify(
-        self,
-        message: str,
-        *,
-        title: str = "",
-        severity: SeverityLevel = "information",
-        timeout: float | None = None,
-        markup: bool = False,
-    ) -> None:
+    def notify(self, message: str, **options: Any) -> None:  # noqa: ANN401 - Textual's
         """A message in the corner, never read as markup: it may hold anything that was typed or read."""
-        super().notify(for_terminal(message), title=title, severity=severity, timeout=timeout, markup=False)
+        super().notify(for_terminal(message), **options | {"markup": False})
 
     def on_mount(self) -> None:
         self._heed_signals()

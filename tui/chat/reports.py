@@ -68,23 +68,19 @@ async def go_on_with_pair(chat: Chat) -> None:
 async def _take_failure(chat: Chat, replies: Replies, failure: messages.Failure) -> None:
     engine = chat.state.engine
     if engine.loading and not failure.serial:  # one with a serial is of a question for the pair before
-        await _take_failed_load(chat, failure)
+        failed = engine.pair_name
+        engine.took(failure)
+        if failure.error == "PairNotOnDisk":
+            await offer_pull(chat, failed, failure.what, failure.hint)
+        else:
+            await chat.remark(failure.what, failure.hint, "error")
+        if engine.can_go_back:
+            await chat.remark(f"Back to {engine.pair_name}.")
+            await chat.run_command("restart")
     elif engine.busy:
         await replies.end("failed")
         await chat.remark(failure.what, failure.hint, "error")
     chat.refresh_state()
-
-
-async def _take_failed_load(chat: Chat, failure: messages.Failure) -> None:
-    engine, failed = chat.state.engine, chat.state.engine.pair_name
-    engine.took(failure)
-    if failure.error == "PairNotOnDisk":
-        await offer_pull(chat, failed, failure.what, failure.hint)
-    else:
-        await chat.remark(failure.what, failure.hint, "error")
-    if engine.can_go_back:
-        await chat.remark(f"Back to {engine.pair_name}.")
-        await chat.run_command("restart")
 
 
 async def _take_death(chat: Chat, replies: Replies, death: messages.Died) -> None:

@@ -12,6 +12,7 @@ from textual.widgets import Markdown, OptionList, TextArea
 
 from localspec.engine.messages import Compared
 from localspec.errors import LocalspecError
+from localspec.stats import Stats
 
 from ..commands import table
 from ..dialogs.base import Dialog
@@ -64,7 +65,7 @@ class ChatScreen(Screen[None]):
             yield self.transcript
             yield Inspector()
         yield Completion()
-        yield Meter()
+        yield Meter(self.state.engine)
         yield StatusLine()
         with Vertical(id="entry"):
             yield self.prompt
@@ -94,9 +95,9 @@ class ChatScreen(Screen[None]):
             self._show_context()
         for news in downloads.take_news():
             await reports.receive_news(self, news)
-        reading = status.reading(engine)
-        self.query_one(Meter).show(reading)
-        self.query_one(StatusLine).show(status.status(engine, downloads.progress), split(reading.stats))
+        self.query_one(Meter).show()
+        stats = engine.last_reply.stats if engine.last_reply else Stats()
+        self.query_one(StatusLine).show(status.status(engine, downloads.progress), split(stats))
 
     async def save_reply(self) -> None:
         """Keep what the running reply has said so far; the program is about to end."""
@@ -215,7 +216,7 @@ class ChatScreen(Screen[None]):
     def follow_end(self) -> None:
         self.transcript.anchor()
 
-    def toggle_thinking(self) -> None:
+    async def toggle_thinking(self) -> None:
         self.transcript.toggle_thinking()
 
     def show_inspector(self, shown: bool) -> None:
@@ -288,7 +289,7 @@ class ChatScreen(Screen[None]):
             case "down":
                 completion.action_cursor_down()
             case "enter" if not self.prompt.completing:  # what was typed since has closed the list
-                self.prompt.action_send()
+                self.prompt.send()
             case _ if self.prompt.completing:
                 await self._complete(completion.chosen, run=event.key == "enter")
 

@@ -78,7 +78,9 @@ async def load(chat: Chat, argument: str) -> None:
     setup = chat.state.setup
     path = conversations.find(setup.conversations, argument).path
     if path != chat.state.conversation.journal.path:
-        await chat.open_conversation(OpenConversation.resume(path, stored=setup.stored))
+        await chat.open_conversation(
+            OpenConversation.going_on(*conversations.resume(path), stored=setup.stored)
+        )
 
 
 async def export(chat: Chat, argument: str) -> None:

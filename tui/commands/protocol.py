@@ -62,7 +62,7 @@ class Chat(Protocol):
     def set_theme(self, name: str) -> bool:
         """Use a theme, and remember it; whether there is one of that name."""
 
-    def toggle_thinking(self) -> None:
+    async def toggle_thinking(self) -> None:
         """Show or hide the reasoning of every reply, and of those to come."""
 
     def show_inspector(self, shown: bool) -> None: ...

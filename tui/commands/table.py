@@ -56,7 +56,8 @@ COMMANDS: Final = (
     Command("edit", "chat", "Change the last message and ask again", conversation.edit, "f8", idle=True),
     Command("system", "chat", "Set the system prompt; without text, show it",
             conversation.system, argument="[text|off]"),
-    Command("thinking", "chat", "Fold or unfold the reasoning of replies", view.thinking, "ctrl+t"),
+    Command("thinking", "chat", "Fold or unfold the reasoning of replies",
+            lambda chat, _: chat.toggle_thinking(), "ctrl+t"),
     Command("pair", "models", "Choose, fetch or switch the pair",
             pair.pair, "ctrl+o", "[name]", "models", idle=True),
     Command("pull", "models", "Fetch the files of a pair", pair.pull, argument="[name]"),
@@ -82,8 +83,9 @@ COMMANDS: Final = (
     Command("copy", "conversations", "Copy the last reply, or its last code block",
             conversation.copy, argument="[code]"),
     Command("theme", "program", "Choose colours", view.theme, argument="[name]"),
-    Command("help", "program", "Keys, commands, and where files live", view.help_page, "f1", footer="help"),
-    Command("quit", "program", "Leave; the conversation is saved", view.leave, "ctrl+q"),
+    Command("help", "program", "Keys, commands, and where files live",
+            lambda chat, _: chat.show_help(), "f1", footer="help"),
+    Command("quit", "program", "Leave; the conversation is saved", lambda chat, _: chat.quit(), "ctrl+q"),
 )
 # fmt: on
 

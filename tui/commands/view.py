@@ -1,11 +1,7 @@
-"""Commands that change what is seen, or open a page."""
+"""Commands that change what is seen, and remember it."""
 
 from ..state.preferences import TokenStyle
 from .protocol import Chat
-
-
-async def thinking(chat: Chat, _argument: str) -> None:
-    chat.toggle_thinking()
 
 
 async def inspector(chat: Chat, _argument: str) -> None:
@@ -30,11 +26,3 @@ async def theme(chat: Chat, argument: str) -> None:
         await chat.choose_theme()
     elif not chat.set_theme(argument):
         chat.notify(f"There is no theme {argument}.", severity="warning")
-
-
-async def help_page(chat: Chat, _argument: str) -> None:
-    await chat.show_help()
-
-
-async def leave(chat: Chat, _argument: str) -> None:
-    await chat.quit()

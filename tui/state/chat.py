@@ -61,8 +61,8 @@ class ChatState:
 
     def new_conversation(self, system: str) -> OpenConversation:
         """A conversation with the pair that is loaded; nothing of it is on the screen or on the disk."""
-        setup = self.setup
-        return OpenConversation.new(setup.conversations, self.engine.pair_name, system, stored=setup.stored)
+        journal = Journal.new(self.setup.conversations, self.engine.pair_name, system)
+        return OpenConversation(journal, stored=self.setup.stored)
 
     def prefer(self, **changes: object) -> None:
         """Change preferences, and remember them."""

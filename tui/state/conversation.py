@@ -4,9 +4,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from localspec import conversations
 from localspec.conversations import Conversation, Journal, Message
 from localspec.engine.messages import Turn
 
@@ -21,15 +19,6 @@ class OpenConversation:
     stored: bool = True  # False: nothing more reaches the file
     # Two writers in two threads could swap lines.
     _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-    @classmethod
-    def new(cls, folder: Path, pair: str, system: str, *, stored: bool) -> "OpenConversation":
-        return cls(Journal.new(folder, pair, system), stored=stored)
-
-    @classmethod
-    def resume(cls, path: Path, *, stored: bool) -> "OpenConversation":
-        """Go on with a conversation. Raises ConversationInUse, BrokenConversation."""
-        return cls.going_on(*conversations.resume(path), stored=stored)
 
     @classmethod
     def going_on(cls, journal: Journal, conversation: Conversation, *, stored: bool) -> "OpenConversation":

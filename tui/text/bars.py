@@ -29,3 +29,9 @@ def shares(values: Sequence[float], width: int) -> tuple[int, ...]:
     cells = [int(width * value / total) for value in values]
     cells[max(range(len(values)), key=lambda i: values[i])] += width - sum(cells)
     return tuple(cells)
+
+
+def time_split(seconds: Sequence[float], width: int) -> list[tuple[str, str]]:
+    """Draft, verify and other time side by side, each with its style."""
+    marks, styles = "▒█░", ("$warning", "$primary", "$secondary")
+    return [(m * cells, s) for m, cells, s in zip(marks, shares(seconds, width), styles, strict=True)]

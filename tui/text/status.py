@@ -1,27 +1,10 @@
 """What the lines around the conversation say, worked out from the state of the engine."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-
 from localspec.engine.messages import PullProgress
 from localspec.models.units import size_text
-from localspec.stats import Stats
 
 from ..state.engine import EngineState
 from ..state.reply import ReplyState
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What the meter shows of a reply."""
-
-    stats: Stats = field(default_factory=Stats)
-    speed_now: float = 0.0  # tokens per second
-    best_speed: float = 0.0  # fastest seen with this pair here: the end of the gauge
-    plain_speed: float | None = None  # plain decoding with this pair here; None until it was measured
-    acceptance: Sequence[float] = ()  # by cycle, newest last
-    depth: int = 0
-    off: bool = False  # drafting is switched off because it does not pay
 
 
 def title(engine: EngineState, *, stored: bool = True) -> str:
@@ -93,20 +76,3 @@ def pull_status(pull: PullProgress) -> str:
     if not pull.total_bytes:
         return f"fetching {pull.name}"
     return f"fetching {pull.name} {pull.done_bytes / pull.total_bytes:.0%} of {size_text(pull.total_bytes)}"
-
-
-def reading(engine: EngineState) -> Reading:
-    """What the meter shows: the reply that runs, or the one before."""
-    reply = engine.last_reply
-    if reply is None:
-        return Reading()
-    stats = reply.stats
-    return Reading(
-        stats,
-        speed_now=reply.speed_now if engine.busy else stats.tokens_per_second,
-        best_speed=engine.best_speed,
-        plain_speed=engine.plain_speed,
-        acceptance=reply.acceptance,
-        depth=reply.depth,
-        off=reply.is_off,
-    )

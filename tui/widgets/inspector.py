@@ -11,7 +11,7 @@ from textual.widgets import Static
 from localspec.events import Cycle
 
 from ..state.reply import ReplyState
-from ..text.bars import bars, gauge, shares
+from ..text.bars import bars, gauge, time_split
 from .live_tail import LEGEND
 
 BAR_CELLS: Final = 18
@@ -80,12 +80,9 @@ def _lengths(lengths: Mapping[int, int]) -> Iterator[Content]:
 
 def _cycle(cycle: Cycle) -> Content:
     seconds = (cycle.draft_seconds, cycle.verify_seconds, cycle.other_seconds)
-    draft, verify, other = shares(seconds, 10)
     return Content.assemble(
         f"{cycle.accepted:2}/{cycle.drafted:<2}",
-        ("▒" * draft, "$warning"),
-        ("█" * verify, "$primary"),
-        ("░" * other, "$secondary"),
+        *time_split(seconds, 10),
         f" {seconds[0] * 1e3:4.1f} {seconds[1] * 1e3:5.1f} {seconds[2] * 1e3:4.1f} {cycle.source}",
     )
 

@@ -7,8 +7,9 @@ from textual.widgets import Static
 
 from localspec.stats import Stats
 
-from ..text.bars import bars, gauge, shares
-from ..text.status import Reading
+from ..state.engine import EngineState
+from ..state.reply import ReplyState
+from ..text.bars import bars, gauge, time_split
 
 GAUGE_CELLS: Final = 12
 SPLIT_CELLS: Final = 12
@@ -16,55 +17,58 @@ NARROW: Final = 100
 
 
 class Meter(Static):
-    """Draws readings into the width that it has."""
+    """Shows the reply that runs, or the one before, in the width that it has."""
 
-    def __init__(self) -> None:
+    def __init__(self, engine: EngineState) -> None:
         super().__init__(markup=False, id="meter")
-        self._reading = Reading()
-
-    def show(self, reading: Reading) -> None:
-        if reading == self._reading:
-            return
-        self._reading = reading
-        self.update(draw(reading, self.content_size.width), layout=False)
+        self._engine = engine
+        self._drawn = Content("")
 
     def on_resize(self) -> None:
-        self.update(draw(self._reading, self.content_size.width), layout=False)
+        self.show()
+
+    def show(self) -> None:
+        """Draw it as it is now."""
+        drawn = draw(self._engine, self.content_size.width)
+        if drawn != self._drawn:
+            self._drawn = drawn
+            self.update(drawn, layout=False)
 
 
-def draw(reading: Reading, width: int) -> Content:
+def draw(engine: EngineState, width: int) -> Content:
     """The meter as one line of at most `width` cells; what matters least goes first when it is narrow."""
-    if not reading.stats.tokens_per_second:
+    reply = engine.last_reply
+    if reply is None or not reply.stats.tokens_per_second:
         return Content("")
-    parts = [_speed(reading), _acceptance(reading, 10 if width < NARROW else 20)]
-    parts += [_gain(reading.stats), Content(f"reply {reading.stats.tokens_per_second:.1f} tok/s")]
-    line = parts[0]
-    for part in parts[1:]:
+    stats = reply.stats
+    line = _speed(engine, reply.speed_now if engine.busy else stats.tokens_per_second)
+    parts = [_acceptance(reply, 10 if width < NARROW else 20), _gain(stats)]
+    for part in (*parts, Content(f"reply {stats.tokens_per_second:.1f} tok/s")):
         if part.cell_length and line.cell_length + part.cell_length + 3 <= width:
             line += Content("   ") + part
     return line
 
 
-def _speed(reading: Reading) -> Content:
-    scale = max(reading.best_speed, reading.speed_now, 1e-9)
-    filled = gauge(reading.speed_now / scale, GAUGE_CELLS)
-    content = Content.assemble((f"{reading.speed_now:6.1f}", "bold"), " tok/s ▕", (filled, "$accent"), "▏")
-    if reading.plain_speed:
+def _speed(engine: EngineState, now: float) -> Content:
+    """The gauge ends at the fastest that was seen with this pair here."""
+    scale = max(engine.best_speed, now, 1e-9)
+    content = Content.assemble(
+        (f"{now:6.1f}", "bold"), " tok/s ▕", (gauge(now / scale, GAUGE_CELLS), "$accent"), "▏"
+    )
+    if engine.plain_speed:
         # The mark stands where plain decoding would reach.
-        cell = min(GAUGE_CELLS - 1, int(reading.plain_speed / scale * GAUGE_CELLS))
+        cell = min(GAUGE_CELLS - 1, int(engine.plain_speed / scale * GAUGE_CELLS))
         start = content.plain.index("▕") + 1 + cell
         content = content[:start] + Content("┃").stylize("$warning") + content[start + 1 :]
     return content
 
 
-def _acceptance(reading: Reading, width: int) -> Content:
-    if reading.off or not reading.stats.drafted:
-        return Content("drafting off: it does not pay here" if reading.off else "plain decoding")
-    return Content.assemble(
-        f"accept {reading.stats.acceptance_rate:4.0%} ",
-        (bars(reading.acceptance, width), "$primary"),
-        f"  depth {reading.depth}",
-    )
+def _acceptance(reply: ReplyState, width: int) -> Content:
+    stats = reply.stats
+    if reply.is_off or not stats.drafted:
+        return Content("drafting off: it does not pay here" if reply.is_off else "plain decoding")
+    shown = (bars(reply.acceptance, width), "$primary")
+    return Content.assemble(f"accept {stats.acceptance_rate:4.0%} ", shown, f"  depth {reply.depth}")
 
 
 def _gain(stats: Stats) -> Content:
@@ -77,16 +81,13 @@ def _gain(stats: Stats) -> Content:
 
 def split(stats: Stats) -> Content:
     """The share of draft, verify and other time."""
-    if not stats.decode_seconds:
-        return Content("")
     seconds = (stats.draft_seconds, stats.verify_seconds, stats.other_seconds)
-    draft, verify, other = shares(seconds, SPLIT_CELLS)
-    percent = [100 * part / stats.decode_seconds for part in seconds]
+    if not sum(seconds):
+        return Content("")
+    draft, verify, other = (100 * part / sum(seconds) for part in seconds)
     return Content.assemble(
-        (f"draft {percent[0]:.0f}% ", "$text-warning"),
-        ("▒" * draft, "$warning"),
-        ("█" * verify, "$primary"),
-        ("░" * other, "$secondary"),
-        (f" verify {percent[1]:.0f}%", "$text-primary"),
-        f" other {percent[2]:.0f}%",
+        (f"draft {draft:.0f}% ", "$text-warning"),
+        *time_split(seconds, SPLIT_CELLS),
+        (f" verify {verify:.0f}%", "$text-primary"),
+        f" other {other:.0f}%",
     )

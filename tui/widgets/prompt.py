@@ -2,11 +2,10 @@
 
 import re
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Final
 
 from rich.text import Text
 from textual import events
-from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widgets import TextArea
 
@@ -19,11 +18,6 @@ _BLANK_LINES: Final = re.compile(r"\A(?:[^\S\n]*\n)+")  # before the text; its i
 
 class Prompt(TextArea):
     """A text area that grows with its text, sends it, and remembers what was sent."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "send", "send", priority=False),
-        Binding("shift+enter,ctrl+j", "newline", "line"),
-    ]
 
     @dataclass
     class Sent(Message):
@@ -52,27 +46,24 @@ class Prompt(TextArea):
     async def _on_key(self, event: events.Key) -> None:
         wanted = self.completing and event.key in ("up", "down", "tab", "enter")
         if wanted or event.key in ("enter", "shift+enter", "ctrl+j"):
-            # TextArea would take the key as text before any binding sees it.
+            # TextArea would take the key as text.
             event.stop()
             event.prevent_default()
             if wanted:
                 self.post_message(self.Completing(event.key))
             elif event.key == "enter":
-                self.action_send()
+                self.send()
             else:
-                self.action_newline()
+                self.insert("\n")
             return
         await super()._on_key(event)
 
-    def action_send(self) -> None:
+    def send(self) -> None:
         if self.text.strip():
             self.post_message(self.Sent(_BLANK_LINES.sub("", self.text).rstrip()))
 
     def get_line(self, line_index: int) -> Text:
         return Text(for_terminal(self.document.get_line(line_index)), end="", no_wrap=True)
-
-    def action_newline(self) -> None:
-        self.insert("\n")
 
     def replace_text(self, text: str) -> None:
         """Put other text into the prompt, with the cursor at its end; undo brings the old text back."""
