@@ -20,13 +20,9 @@ class TitleBar(Static):
         self.on_resize()
 
     def on_resize(self) -> None:
-        width = self.content_size.width
-        name = "localspec"
-        state = (
-            self._state
-            if len(self._state) + len(name) + 3 <= width
-            else self._state[: width - len(name) - 4] + "…"
-        )
+        name, state, width = "localspec", self._state, self.content_size.width
+        if len(state) + len(name) + 3 > width:
+            state = state[: width - len(name) - 4] + "…"
         gap = max(1, width - len(name) - Content(state).cell_length)
         self.update(Content.assemble((name, "bold $primary"), " " * gap, state), layout=False)
 

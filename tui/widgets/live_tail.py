@@ -58,10 +58,7 @@ class LiveTail(Static):
 
     def show(self, style: TokenStyle, rejected: Iterable[str] = ()) -> None:
         text = "".join(piece.text for piece in self._pieces)
-        spans: list[Span] = []
-        if style is not TokenStyle.OFF:
-            spans = list(_spans(self._pieces, style))
-        content = Content(for_terminal(text), spans)
+        content = Content(for_terminal(text), list(_spans(self._pieces, style)))
         if style is TokenStyle.STRONG:
             content += Content(for_terminal("".join(rejected))).stylize(_REJECTED)
         self._draw(content + CURSOR)
@@ -84,6 +81,8 @@ def _spans(pieces: Iterable[Piece], style: TokenStyle) -> Iterable[Span]:
 
 def style_of(piece: Piece, style: TokenStyle) -> str:
     """The Textual style of a token; "" for the common case, an accepted token of the draft model."""
+    if style is TokenStyle.OFF:
+        return ""
     looks = [_SUBTLE.get(piece.origin, "")]
     if piece.origin is Origin.ACCEPTED and style is TokenStyle.STRONG:
         looks.append(_STRONG_ACCEPTED)

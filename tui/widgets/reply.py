@@ -11,7 +11,7 @@ from textual.message import Message as TextualMessage
 from textual.widget import MountError, Widget
 from textual.widgets import Markdown, Static
 
-from localspec.conversations import Message, Numbers
+from localspec.conversations import Message
 from localspec.events import Kind, Piece
 from localspec.terminal_text import for_terminal
 
@@ -203,22 +203,18 @@ class Thinking(Vertical):
 def footer(message: Message) -> Content:
     """What the dim line under a reply says."""
     parts = [f"‹{message.version + 1}/{len(message.versions)}›"] if message.versions else []
-    if message.outcome in OUTCOMES:
-        parts.append(OUTCOMES[message.outcome])
-    if message.numbers is not None:
-        parts += number_parts(message.numbers)
+    parts += [OUTCOMES[message.outcome]] if message.outcome in OUTCOMES else []
+    if numbers := message.numbers:
+        parts += [
+            f"{numbers.tokens:,} tokens",
+            f"{numbers.seconds:.1f} s",
+            f"{numbers.tokens_per_second:.1f} tok/s",
+        ]
+        if numbers.drafted:
+            parts += [
+                f"{numbers.acceptance_rate:.0%} accepted",
+                f"{numbers.mean_accepted_length:.1f} per pass",
+            ]
+        if numbers.speedup is not None:
+            parts.append(f"{numbers.speedup:.2f}x plain")
     return Content(" · ".join(parts))
-
-
-def number_parts(numbers: Numbers) -> list[str]:
-    parts = [
-        f"{numbers.tokens:,} tokens",
-        f"{numbers.seconds:.1f} s",
-        f"{numbers.tokens_per_second:.1f} tok/s",
-    ]
-    if numbers.drafted:
-        parts.append(f"{numbers.acceptance_rate:.0%} accepted")
-        parts.append(f"{numbers.mean_accepted_length:.1f} per pass")
-    if numbers.speedup is not None:
-        parts.append(f"{numbers.speedup:.2f}x plain")
-    return parts
