@@ -26,31 +26,31 @@ LINES = st.sampled_from(
 
 
 def stream(text, sizes):
-    settler, settled = GrowingMarkdown(), []
+    growing, blocks = GrowingMarkdown(), []
     while text:
         size = next(sizes)
-        settled += settler.feed(text[:size])
+        blocks += growing.feed(text[:size])
         text = text[size:]
-    return settled, settler
+    return blocks, growing
 
 
 @given(lines=st.lists(LINES, max_size=30), chunk=st.integers(1, 70))
-def test_settled_pieces_and_tail_cover_the_text(lines, chunk):
+def test_finished_blocks_and_tail_cover_the_text(lines, chunk):
     text = "\n".join(lines)
-    settled, settler = stream(text, iter(lambda: chunk, 0))
-    assert sum(piece.characters for piece in settled) + len(settler.tail) == len(text)
-    assert text.endswith(settler.tail)
-    finished = settled + settler.finish()
-    assert sum(piece.characters for piece in finished) == len(text)
-    assert settler.tail == ""
+    blocks, growing = stream(text, iter(lambda: chunk, 0))
+    assert sum(block.characters for block in blocks) + len(growing.tail) == len(text)
+    assert text.endswith(growing.tail)
+    finished = blocks + growing.finish()
+    assert sum(block.characters for block in finished) == len(text)
+    assert growing.tail == ""
 
 
 @given(lines=st.lists(LINES, max_size=30), chunk=st.integers(1, 70))
 def test_streaming_makes_the_same_sources_as_the_finished_text(lines, chunk):
     # Only whole lines: a single line that is longer than a block may be cut where the chunk happened to end.
     text = "\n".join(line for line in lines if len(line) < LONG_BLOCK // 2)
-    settled, settler = stream(text, iter(lambda: chunk, 0))
-    assert "".join(p.source for p in settled + settler.finish()) == "".join(segments(text))
+    blocks, growing = stream(text, iter(lambda: chunk, 0))
+    assert "".join(p.source for p in blocks + growing.finish()) == "".join(segments(text))
 
 
 def test_an_ordinary_reply_is_shown_from_exactly_its_own_text():
@@ -58,15 +58,15 @@ def test_an_ordinary_reply_is_shown_from_exactly_its_own_text():
 
 
 @pytest.mark.parametrize("fence", ["```", "~~~~", "````"])
-def test_a_blank_line_inside_a_fence_settles_nothing(fence):
-    settler = GrowingMarkdown()
-    assert settler.feed(f"{fence}py\na = 1\n\nb = 2\n") == []
-    assert [piece.source for piece in settler.feed(f"{fence}\n")] == [f"{fence}py\na = 1\n\nb = 2\n{fence}\n"]
+def test_a_blank_line_inside_a_fence_finishes_no_block(fence):
+    growing = GrowingMarkdown()
+    assert growing.feed(f"{fence}py\na = 1\n\nb = 2\n") == []
+    assert [block.source for block in growing.feed(f"{fence}\n")] == [f"{fence}py\na = 1\n\nb = 2\n{fence}\n"]
 
 
 def test_a_shorter_mark_does_not_close_a_fence():
-    settler = GrowingMarkdown()
-    assert settler.feed("````\n```\n\n") == []
+    growing = GrowingMarkdown()
+    assert growing.feed("````\n```\n\n") == []
 
 
 def test_a_long_fence_is_cut_into_fences_of_the_same_language():
@@ -77,15 +77,15 @@ def test_a_long_fence_is_cut_into_fences_of_the_same_language():
 
 def test_the_tail_stays_short_whatever_comes():
     for text in ("word " * 10_000, "line\n" * 10_000, "```\n" + "code\n" * 10_000, "- item\n" * 10_000):
-        settler = GrowingMarkdown()
+        growing = GrowingMarkdown()
         for start in range(0, len(text), 7):
-            settler.feed(text[start : start + 7])
-            assert len(settler.tail) <= LONG_BLOCK + 50
+            growing.feed(text[start : start + 7])
+            assert len(growing.tail) <= LONG_BLOCK + 50
 
 
 def test_a_table_is_never_cut():
-    settler = GrowingMarkdown()
-    assert settler.feed("| a | b |\n|---|---|\n" + "| 1 | 2 |\n" * 1000) == []
+    growing = GrowingMarkdown()
+    assert growing.feed("| a | b |\n|---|---|\n" + "| 1 | 2 |\n" * 1000) == []
 
 
 def test_segments_are_bounded_and_lists_stay_together():

@@ -132,3 +132,14 @@ async def test_quitting_in_the_middle_of_a_reply_is_quick_and_keeps_the_question
         await chat.pilot.press("ctrl+q")
         await chat.until(lambda: not chat.app.is_running and not chat.engine.alive, seconds=1.0)
     assert chat.saved[0].messages[0].content == "why?"
+
+
+async def test_garbage_is_collected_once_nobody_waits_after_a_reply(tmp_path, monkeypatch):
+    collections = []
+    monkeypatch.setattr("localspec.tui.garbage_collection.REST_SECONDS", 0.2)
+    monkeypatch.setattr("localspec.tui.app.gc.collect", lambda: collections.append(chat.state.engine.busy))
+    async with running(tmp_path) as chat:
+        await chat.ask("exact yes")
+        await chat.until(lambda: collections)
+        await chat.pilot.pause(0.5)
+    assert collections == [False]
