@@ -1,7 +1,5 @@
 """The list of slash commands that match what is typed, above the prompt."""
 
-from collections.abc import Sequence
-
 from textual.content import Content
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
@@ -36,9 +34,5 @@ class Completion(OptionList):
 
 
 def _option(command: Command) -> Option:
-    keys: Sequence[str | tuple[str, str]] = (
-        (f"/{command.usage}".ljust(28), "bold"),
-        command.help,
-        (f"  {command.key_label}" if command.key else "", "dim"),
-    )
-    return Option(Content.assemble(*keys), id=command.name)
+    key = (f"  {command.key_label}" if command.key else "", "dim")
+    return Option(Content.assemble((f"/{command.usage:<27}", "bold"), command.help, key), id=command.name)
