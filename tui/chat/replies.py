@@ -72,7 +72,7 @@ class Replies:
             reply.final = final.stats
         view, self.view = self.view, None
         engine.end_reply()
-        self._transcript.post_message(self.Ended())
+        self._transcript.app.post_message(self.Ended())
         if view is not None and not comparing:
             await self._finish(view, reply.message(outcome, final))
         self._chat.refresh_state()
