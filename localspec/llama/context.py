@@ -2,7 +2,7 @@
 
 import weakref
 from collections.abc import Iterator, Sequence
-from time import perf_counter
+from time import perf_counter, process_time
 from types import TracebackType
 from typing import Any, Self
 
@@ -10,6 +10,7 @@ from localspec.errors import BadModelFile, BadSetting, ContextFull, RollbackUnsu
 from localspec.llama.adapters import use_adapters
 from localspec.llama.batch import Batch
 from localspec.llama.checkpoints import Checkpoints
+from localspec.llama.contention import NARROW, Threads
 from localspec.llama.failures import context_failure, decode_failure
 from localspec.llama.library import forget_log_errors, last_log_errors, lib
 from localspec.llama.model import Model
@@ -20,6 +21,7 @@ from localspec.llama.watch import LOADING_SECONDS, Pace, waiting_for
 from localspec.passes import Pass, Row
 
 _LONGEST = 2**25  # tokens: above every model; llama.cpp would fill the memory with its cell table first
+TOP_K = 128  # logits of a row: top-k 40 with penalties over 64 tokens needs 104
 _GPU_CHUNK, _CPU_CHUNK = 512, 128  # tokens
 _KV_TYPES = {
     "f32": lib.GGML_TYPE_F32,
@@ -56,6 +58,7 @@ class Context:
         snapshots: int = 0,
         checkpoint_bytes: int = 0,
         vocabulary: int | None = None,
+        top_k: bool = False,
     ) -> None:
         """Room for `length` tokens; raises BadModelFile, BadSetting, NotEnoughMemory or BackendFailure.
 
@@ -68,6 +71,8 @@ class Context:
         checkpoint_bytes: of the computer's memory, for checkpoints; only caches that cannot step back take any.
         vocabulary: for a draft, the target's tokens, which may be some more or fewer than its own. Its rows
             end where the shorter of the two does, and tokens that it lacks are read as its last one.
+        top_k: rows hold their `TOP_K` largest logits alone where a GPU can choose them: for drafts, which may be drawn
+            from any distribution, and whose rows come one at a time.
         """
         if not model.generates_text:
             raise BadModelFile(f"{model.name} does not generate text", hint="use a model with a decoder only")
@@ -78,16 +83,20 @@ class Context:
         params.n_outputs_max = params.n_outputs_max_per_seq = rows_max
         params.n_rs_seq = snapshots  # llama.cpp makes it 0 for architectures that cannot
         params.n_threads = params.n_threads_batch = thread_count(threads)
-        forget_log_errors()
-        with waiting_for(model.remote, LOADING_SECONDS):
-            pointer = lib.llama_init_from_model(model.pointer, params)
-        if not pointer:
-            raise context_failure(model.name, length, last_log_errors())
+        self._vocabulary = vocabulary or model.vocab.size
+        self._shared = min(self._vocabulary, model.vocab.size)
+        sampler = None
+        if top_k and model.output_on_gpu:
+            # As many more as may belong to tokens that no row holds. No bus is spared on the CPU, where llama.cpp
+            # takes 1.5 ms for a row of 128,256 logits and numpy 0.3.
+            sampler = TopK(min(TOP_K + model.vocab.size - self._shared, model.vocab.size), params)
+        pointer = _new_context(model, params, length)
         self.model = model
         self.tokens: list[int] = []  # what the cache was given, in order; for reading
         self.busy_seconds = 0.0  # inside llama.cpp, until its results were there
         self.capacity: int = lib.llama_n_ctx(pointer)
         self.rows_max = rows_max
+        self.threads = Threads(params.n_threads)
         self._context: Any = pointer
         self._memory: Any = lib.llama_get_memory(pointer)
         self._chunk: int = lib.llama_n_batch(pointer)
@@ -97,12 +106,10 @@ class Context:
         self._window: int = 0 if params.swa_full else window
         self._checkpoints = Checkpoints(checkpoint_bytes)
         self._last_width = 0  # tokens in the last batch, the only ones a recurrent state has snapshots of
-        self._vocabulary = vocabulary or model.vocab.size
-        self._shared = min(self._vocabulary, model.vocab.size)
-        self._rows: FullRows | TopRows = FullRows(model.vocab.size, self._shared)
-        self._top_k = TopK()
+        rows = TopRows if sampler and sampler.installed_on(pointer) else FullRows
+        self._rows: FullRows | TopRows = rows(model.vocab.size, self._shared)
         # The finalizer holds the model, so that garbage collection cannot free it first.
-        self._finalizer = weakref.finalize(self, _free, pointer, self._top_k, model)
+        self._finalizer = weakref.finalize(self, _free, pointer, sampler, model)
         if model.adapters:
             use_adapters(pointer, model.adapters)
         model.adopt(self)
@@ -190,22 +197,6 @@ class Context:
         if self.length and (self.needs_checkpoints if lasting else not self.model.can_roll_back):
             self._checkpoints.take(self._pointer, self.length, lasting=lasting)
 
-    def set_top_k(self, k: int | None) -> bool:
-        """From now on rows hold the k largest logits, chosen on the GPU; None brings full rows back.
-
-        Returns False, and leaves full rows on, where the GPU cannot do it, and on the CPU: no bus is spared
-        there, and llama.cpp's top-k takes 1.5 ms a row of 128,256 logits where numpy takes 0.3.
-        """
-        size = self.model.vocab.size
-        # As many more as may belong to tokens that no row holds.
-        wanted = k is not None and self.model.output_on_gpu and min(k + size - self._shared, size)
-        if wanted and self._top_k.install(self._pointer, wanted):
-            self._rows = TopRows(size, self._shared)
-            return True
-        self._top_k.install(self._pointer, None)
-        self._rows = FullRows(size, self._shared)
-        return k is None
-
     def close(self) -> None:
         """Free the cache and the buffers that rows point into. Saying it twice is saying it once."""
         self._finalizer()
@@ -227,23 +218,27 @@ class Context:
         """One call into llama.cpp, timed until its results are there."""
         batch = self._batch.fill(self._readable(tokens), self.length, rows)
         pointer = self._pointer
+        self.threads.choose(pointer, len(tokens))
         forget_log_errors()
-        began = perf_counter()
+        began, given = perf_counter(), process_time()
         with waiting_for(self.model.remote, self._pace.limit(len(tokens)) if self._pace else 0.0):
             code = lib.llama_decode(pointer, batch)
             lib.llama_synchronize(pointer)
-        seconds = perf_counter() - began
+        seconds, given = perf_counter() - began, process_time() - given
         self.busy_seconds += seconds
         if self._pace:
             self._pace.saw(len(tokens), seconds)
         if code:
             raise decode_failure(code, last_log_errors())
+        self.threads.learn(len(tokens), seconds, given)
         self.tokens.extend(tokens)
         self._last_width = len(tokens)
         return self._rows.read(pointer, rows) if rows else ()
 
     def _most_tokens(self) -> int:
         """How many tokens the next call may have."""
+        if self.threads.unsure:
+            return min(NARROW, self._chunk)
         return self._pace.tokens(self._chunk) if self._pace else self._chunk
 
     def _readable(self, tokens: Sequence[int]) -> Sequence[int]:
@@ -305,10 +300,20 @@ class Context:
         self.tokens.clear()
 
 
-def _free(pointer: Any, top_k: TopK, model: Model) -> None:  # noqa: ANN401  a C pointer
+def _new_context(model: Model, params: Any, length: int) -> Any:  # noqa: ANN401  C structs
+    forget_log_errors()
+    with waiting_for(model.remote, LOADING_SECONDS):
+        pointer = lib.llama_init_from_model(model.pointer, params)
+    if not pointer:
+        raise context_failure(model.name, length, last_log_errors())
+    return pointer
+
+
+def _free(pointer: Any, sampler: TopK | None, model: Model) -> None:  # noqa: ANN401  a C pointer
     with waiting_for(model.remote):
         lib.llama_free(pointer)
-    top_k.free()
+    if sampler:
+        sampler.free()
 
 
 def _params(length: int, window: int, kv_type_k: str, kv_type_v: str, flash_attn: str) -> Any:  # noqa: ANN401  a C struct

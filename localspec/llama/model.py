@@ -82,6 +82,7 @@ class Model:
         # llama.cpp counts the output matrix as one layer more than the file has.
         self.output_on_gpu = bool(gpus) and not 0 <= params.n_gpu_layers <= self.layer_count
         self.all_on_gpu = self.output_on_gpu and not cpu_moe
+        self.expert_count = int(self.metadata.get(f"{self.architecture}.expert_count", 0))
         self.is_recurrent = bool(lib.llama_model_is_recurrent(pointer))
         self.is_hybrid = bool(lib.llama_model_is_hybrid(pointer))
 

@@ -32,6 +32,12 @@ def default_threads() -> int:
     return max(1, count or os.cpu_count() or 1)
 
 
+def usable_cores() -> int:
+    """What this process and others share, hyperthreads counted apart and a container's quota heeded."""
+    allowed = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return min(allowed, _cgroup_cores() or allowed)
+
+
 def _linux_cores() -> int:
     """Fast cores that this process may run on, without their hyperthreads and within a container's quota."""
     devices = Path("/sys/devices")

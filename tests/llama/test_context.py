@@ -1,26 +1,20 @@
 """Decoding on real GGUFs: rows, chunks, rollback, cancellation, top-k."""
 
 import gc
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
 from localspec.errors import BackendFailure, BadSetting, ContextFull, RollbackUnsupported
-from localspec.llama.context import Context
+from localspec.llama.context import TOP_K, Context
 from localspec.llama.library import lib
 from localspec.llama.model import Model
 from localspec.llama.widths import width_gap
+from localspec.passes import Candidates
 from tests.llama.rows import NEAR, row_after
 
 BIG = {"vocab_size": 128_256, "tied": True, "embedding": 32}
 WINDOW = {"architecture": "gemma2", "window": 8, "layers": 4}
-
-
-@dataclass(frozen=True)
-class Candidates:
-    ids: np.ndarray
-    logits: np.ndarray
 
 
 # rows
@@ -268,56 +262,36 @@ def top_context(context, load, monkeypatch):
 
     def make(settings=None, **shape):
         monkeypatch.setattr(load(**shape), "output_on_gpu", True)
-        return context(settings or {}, **shape)
+        return context({"top_k": True, **(settings or {})}, **shape)
 
     return make
 
 
 def test_top_k_rows_hold_the_largest_logits_of_the_full_row(context, top_context, tokens):
     full, top = context(**BIG), top_context(**BIG)
-    assert top.set_top_k(64)
     for decoder in (full, top):
         list(decoder.prefill(tokens(20)))
     for row, candidates in zip(full.decode(tokens(6), 6).rows, top.decode(tokens(6), 6).rows, strict=True):
-        order = np.argsort(row)[::-1][:64]
+        order = np.argsort(row)[::-1][:TOP_K]
         assert set(candidates.ids.tolist()) == set(order.tolist())
         np.testing.assert_array_equal(candidates.logits, row[candidates.ids])
-
-
-def test_top_k_can_be_changed_and_switched_off(context, top_context, tokens):
-    decoder, reference = top_context(), context()
-    expected = row_after(reference, tokens(5))
-    for k in (8, 8, 20):
-        assert decoder.set_top_k(k)
-        decoder.rollback(0)
-        assert decoder.decode(tokens(5), 1).rows[0].ids.size == k
-    assert decoder.set_top_k(None)
-    np.testing.assert_array_equal(row_after(decoder, tokens(5)), expected)
 
 
 def test_top_k_rows_of_a_draft_hold_the_largest_logits_of_tokens_that_the_target_has(
     context, top_context, tokens
 ):
     full, top = context(), top_context({"vocabulary": 400})
-    assert top.set_top_k(8)
     for row, candidates in zip(full.decode(tokens(6), 6).rows, top.decode(tokens(6), 6).rows, strict=True):
         order = np.argsort(row[:400])[::-1]
         found = candidates.ids[np.argsort(candidates.logits)[::-1]]
-        assert found[:8].tolist() == order[:8].tolist()
+        assert found[:TOP_K].tolist() == order[:TOP_K].tolist()
         np.testing.assert_array_equal(candidates.logits, row[candidates.ids])
 
 
-def test_top_k_beyond_the_vocabulary_is_the_whole_of_it(top_context, tokens):
-    decoder = top_context()
-    assert decoder.set_top_k(100_000)
-    assert sorted(decoder.decode(tokens(3), 1).rows[0].ids.tolist()) == list(range(512))
-
-
-def test_full_rows_stay_on_the_cpu(tiny_gguf, tokens):
-    with Model(tiny_gguf(), devices=("cpu",)) as model:
-        decoder = Context(model, length=64)
-        assert not decoder.set_top_k(8)
-        assert decoder.set_top_k(None)
+@pytest.mark.parametrize("devices", [None, ("cpu",)], ids=["not wanted", "on the CPU"])
+def test_full_rows_stay_where_top_k_cannot_be(tiny_gguf, tokens, devices):
+    with Model(tiny_gguf(), devices=devices) as model:
+        decoder = Context(model, length=64, top_k=devices is not None)
         assert decoder.decode(tokens(3), 1).rows[0].shape == (512,)
 
 
@@ -327,9 +301,9 @@ def test_full_rows_stay_on_the_cpu(tiny_gguf, tokens):
 def test_closing_a_model_closes_its_contexts_and_twice_is_once(tiny_gguf):
     model = Model(tiny_gguf())
     model.output_on_gpu = True
-    first = Context(model, length=64)
+    first = Context(model, length=64, top_k=True)
+    assert isinstance(first.decode([1], 1).rows[0], Candidates)
     second = Context(model, length=64)
-    assert first.set_top_k(8)
     first.close()
     first.close()
     model.close()

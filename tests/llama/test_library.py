@@ -31,7 +31,7 @@ devices(), backend_summary()
     [
         "context.close(); model.close()",
         "pass",
-        "model.output_on_gpu = True; assert context.set_top_k(8)",
+        "model.output_on_gpu = True; context = make(); assert len(context.decode([1, 2], 1).rows[0].ids) == 128",
         "del model, context",
         "context.again = context; model.again = context; del model, context",
         "sys.exit(0)",
@@ -39,8 +39,10 @@ devices(), backend_summary()
     ids=["closed", "left open", "sampler left", "deleted", "in a cycle", "sys.exit"],
 )
 def test_nothing_is_printed_and_the_process_ends_cleanly(tiny_gguf, end):
-    made = "Context(model, length=256)"
-    script = f"{USE}model = Model(Path(sys.argv[1]))\ncontext = {made}\ncontext.decode([1, 2], 1)\n{end}"
+    make = "def make(): return Context(model, length=256, top_k=True)"
+    script = (
+        f"{USE}model = Model(Path(sys.argv[1]))\n{make}\ncontext = make()\ncontext.decode([1, 2], 1)\n{end}"
+    )
     done = python(script, tiny_gguf())
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
