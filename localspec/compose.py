@@ -8,12 +8,14 @@ from pathlib import Path
 from localspec import demo
 from localspec.chat.engine import Engine
 from localspec.chat.template import template_of
+from localspec.drafters.lookup_store import ReplyStore
 from localspec.drafters.model import ModelDrafter
 from localspec.drafting import PairDrafting, lessons_key, reply_store
 from localspec.errors import RollbackUnsupported
 from localspec.health.check import ensure_device, untold_note
 from localspec.health.hello import use_servers
 from localspec.health.servers import used_servers
+from localspec.llama.contention import give_way
 from localspec.llama.context import Context
 from localspec.llama.devices import Device, default_gpu, devices
 from localspec.llama.model import Model
@@ -30,6 +32,7 @@ from localspec.models.resolve import PairFiles
 from localspec.models.trust import ensure_loadable, refuse_hazards
 from localspec.models.wishes import MemoryWishes
 from localspec.speculation.sampling import Sampling
+from localspec.warm_up import warm_up
 
 WIDEST_BATCH = 33  # tokens in a verify batch: the newest token and at most 32 draft tokens
 SMALL_BYTES = (
@@ -71,6 +74,13 @@ def open_engine(
         sampling, unsupported = Sampling.from_metadata(model.metadata)
         health_note = untold_note()
         template, template_notices = template_of(model.chat_template, model.vocab)
+        if threads is None:  # what was asked for is kept
+            give_way([context.threads for context in (target, draft) if context and not context.model.gpu])
+        drafting = drafting_of(
+            files, plan, target, draft, reply_store(files.target) if remember_replies else None
+        )
+        on_stage("warming up")
+        warm_up(target, draft, drafting)
         on_stage("ready")
         return Engine(
             name=files.name,
@@ -91,16 +101,7 @@ def open_engine(
                 *unsupported,
                 *template_notices,
             ),
-            drafting=PairDrafting(
-                target,
-                [ModelDrafter(draft, model.vocab.is_end)] if draft else [],
-                draft=draft,
-                starting_depth=files.starting_depth,
-                deepest=WIDEST_BATCH - 1,
-                device=device_of(model),
-                key=lessons_key(files, plan, threads_of(model)),
-                replies=reply_store(files.target) if remember_replies else None,
-            ),
+            drafting=drafting,
             close=opened.pop_all().close,
         )
 
@@ -177,6 +178,26 @@ def device_of(model: Model) -> str:
     return model.gpu.backend.lower() if model.gpu else "cpu"
 
 
+def drafting_of(
+    files: PairFiles, plan: Plan, target: Context, draft: Context | None, replies: ReplyStore | None
+) -> PairDrafting:
+    return PairDrafting(
+        target,
+        [drafter_of(draft, target.model)] if draft else [],
+        draft=draft,
+        starting_depth=files.starting_depth,
+        deepest=WIDEST_BATCH - 1,
+        device=device_of(target.model),
+        key=lessons_key(files, plan, target.threads.usual),
+        replies=replies,
+    )
+
+
+def drafter_of(draft: Context, target: Model) -> ModelDrafter:
+    """CUDA replays passes that are equal: two missing tokens take less time one after the other than at once."""
+    return ModelDrafter(draft, target.vocab.is_end, one_by_one=device_of(draft.model) == "cuda")
+
+
 def threads_for(model: Model, wanted: int | None, spare_cores: int) -> int:
     """As many as are wanted; else one for a model so small that its threads would mostly wait for each other.
 
@@ -222,4 +243,5 @@ def open_draft(
         threads=threads(model),
         checkpoint_bytes=checkpoint_bytes(model),
         vocabulary=target.model.vocab.size,
+        top_k=True,
     )

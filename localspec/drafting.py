@@ -10,14 +10,13 @@ from time import perf_counter
 from localspec import settings
 from localspec.chat.options import Request, seed_fixes_depth
 from localspec.drafters.drafting import Drafting
-from localspec.drafters.lessons import Lessons, depths_for, guess_for
+from localspec.drafters.lessons import DEPTHS, Lessons, guess_for
 from localspec.drafters.lookup_store import ReplyStore
 from localspec.llama.context import Context
 from localspec.llama.devices import backend_summary, devices
 from localspec.models.memory import Plan
 from localspec.models.resolve import PairFiles
 from localspec.speculation.calibration import NARROW, WIDE, calibrate
-from localspec.speculation.chain import Chain
 from localspec.speculation.priors import Priors
 from localspec.speculation.protocols import Drafter, Rule, Strategy
 
@@ -59,22 +58,23 @@ class PairDrafting:
         self._key = key
         known = self._priors.load(key, Lessons) if key else None
         self._replies = replies
-        table = known.costs if known and known.costs else guess_for(device)
         self.drafting = Drafting(
             drafters,
-            table,
-            depths_for(device, table),
+            guess_for(device),
+            DEPTHS,
             most=deepest if limit is None else min(deepest, limit),
             lessons=known,
             earlier=replies.index(target.model.vocab.size) if replies else None,
+            # Rows that fill a batch have to be taken back, and would ask a mixture for experts of their own.
+            pads=device != "cpu" and target.model.can_roll_back and target.model.expert_count == 0,
+            threads=lambda: target.threads.now,
         )
 
     def strategy(self, rule: Rule, request: Request) -> Strategy:
         """The strategy of one reply: automatic, at a fixed depth, or none."""
-        needed = None if request.constrained else Chain(request.sampling).candidates_needed()
         for context in (self._target, self._draft):
             if context is not None:
-                context.set_top_k(needed)
+                context.threads.fixed = request.seed is not None and not rule.seed_decides
         depth = request.depth if request.speculate else 0
         return self.drafting.strategy(
             rule,
@@ -93,8 +93,8 @@ class PairDrafting:
         except OSError as error:
             tell_not_stored(settings.data_dir(), error.strerror or str(error))
 
-    def calibrate(self, token: int, budget_seconds: float, stop: Callable[[], bool]) -> None:
-        """Measure what batches cost, unless that is known already; the caches end as they began."""
+    def calibrate(self, text: Sequence[int], budget_seconds: float, stop: Callable[[], bool]) -> None:
+        """Measure what batches of such tokens cost, unless that is known already; the caches end as they began."""
         models = [model for model in (self._target, self._draft) if model is not None]
         if (
             self.drafting.costs.measured
@@ -113,7 +113,7 @@ class PairDrafting:
 
         try:
             table = calibrate(
-                self._target, self._draft, token, budget_seconds=budget_seconds, clock=clock, widths=widths
+                self._target, self._draft, text, budget_seconds=budget_seconds, clock=clock, widths=widths
             )
         except _GivenUp:
             for model, length in before:

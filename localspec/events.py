@@ -31,7 +31,7 @@ class Mode(StrEnum):
     """Why a cycle drafts, or does not."""
 
     DRAFTING = "drafting"  # drafting is on, and as many tokens were proposed as pay
-    ANCHOR = "anchor"  # one plain step, to know what plain decoding costs here
+    ANCHOR = "anchor"  # a plain step, to know what plain decoding costs here
     OFF = "off"  # drafting does not pay: plain decoding
     PROBE = "probe"  # drafting is off; a look whether it pays again
 
@@ -94,6 +94,7 @@ class Cycle:
     verify_seconds: float  # inside llama.cpp, target model
     other_seconds: float  # everything else between entry and emit
     mode: Mode = Mode.DRAFTING
+    reading_seconds: float = 0.0  # of the draft seconds: reading text that drafting needs
 
     @property
     def drafted(self) -> int:

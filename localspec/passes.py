@@ -1,7 +1,7 @@
 """What one decode of a model gives: rows of logits, and what its layers held."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -36,6 +36,12 @@ class Pass:
     tokens: Sequence[int]
     rows: Sequence[Row] = ()  # of the last len(rows) tokens
     hidden: np.ndarray | None = None  # float32 [tokens, columns]; None where nobody wants them
+
+
+def first_tokens(passed: Pass, count: int) -> Pass:
+    """A pass with a row for every token, as if it had been over the first `count` alone."""
+    hidden = None if passed.hidden is None else passed.hidden[:count]
+    return replace(passed, tokens=passed.tokens[:count], rows=passed.rows[:count], hidden=hidden)
 
 
 def standing(held: Sequence[int], start: int, tokens: Sequence[int]) -> int:

@@ -25,7 +25,9 @@ class Stats:
     prompt_tokens: int = 0
     reused_tokens: int = 0  # prompt tokens found in the cache
     prefill_seconds: float = 0.0
+    first_token_seconds: float = 0.0  # from the request on
     draft_seconds: float = 0.0  # inside llama.cpp, draft model
+    draft_reading_seconds: float = 0.0  # of these: reading the text
     verify_seconds: float = 0.0  # inside llama.cpp, target model
     other_seconds: float = 0.0  # everything else in the decode loop
     plain_seconds: float = 0.0  # what plain decoding would have taken, judged by the plain steps; 0: unknown
@@ -100,11 +102,13 @@ class Tally:
     prompt_tokens: int = 0
     reused_tokens: int = 0
     prefill_seconds: float = 0.0
+    first_token_seconds: float = 0.0
     cycles: int = 0
     emitted: int = 0
     drafted: int = 0
     accepted: int = 0
     draft_seconds: float = 0.0
+    draft_reading_seconds: float = 0.0
     verify_seconds: float = 0.0
     other_seconds: float = 0.0
     drafted_by_position: list[int] = field(default_factory=list)
@@ -125,6 +129,7 @@ class Tally:
         self.drafted += cycle.drafted
         self.accepted += cycle.accepted
         self.draft_seconds += cycle.draft_seconds
+        self.draft_reading_seconds += cycle.reading_seconds
         self.verify_seconds += cycle.verify_seconds
         self.other_seconds += cycle.other_seconds
         while len(self.drafted_by_position) < cycle.drafted:
@@ -150,10 +155,12 @@ class Tally:
         if cycle.tokens:
             self.token_gap_seconds.add(cycle.seconds)
             self.token_gap_seconds.add(0.0, times=len(cycle.tokens) - 1)
-        if cycle.is_plain:
+        if cycle.mode == "anchor":
+            self.plain.add_anchor(cycle.seconds)
+        elif cycle.is_plain:
             self.plain.add_plain(cycle.seconds)
         else:
-            self.plain.add_drafted(len(cycle.tokens))
+            self.plain.add_drafted(len(cycle.tokens), cycle.width, cycle.verify_seconds)
 
     def _add_mode(self, cycle: "Cycle") -> None:
         if cycle.source == "lookup":
@@ -174,7 +181,9 @@ class Tally:
             prompt_tokens=self.prompt_tokens,
             reused_tokens=self.reused_tokens,
             prefill_seconds=self.prefill_seconds,
+            first_token_seconds=self.first_token_seconds,
             draft_seconds=self.draft_seconds,
+            draft_reading_seconds=self.draft_reading_seconds,
             verify_seconds=self.verify_seconds,
             other_seconds=self.other_seconds,
             plain_seconds=self.plain.seconds,

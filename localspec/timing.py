@@ -2,12 +2,14 @@
 
 import math
 from collections import Counter, deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 BIN = math.log(1.05)  # histogram bins are 5 % wide
 LATEST = 32  # plain steps that say what one costs now
 UNKNOWN_SPREAD = 0.10  # relative spread of a plain step, until several were seen
 SEVERAL = 4
+STALL = 2.5  # times as long as usual: something else held the machine up
 MIDDLE = 1.1  # the mean of the middle half is this much less certain than the mean
 
 
@@ -53,51 +55,94 @@ class Estimate:
 
 
 @dataclass(slots=True)
-class PlainClock:
-    """What plain decoding would have taken for the same tokens, judged by the plain steps among the cycles.
+class Stalls:
+    """How much longer the target's passes took than those of their width mostly do: plain ones would stall as well."""
 
-    A plain step grows dearer with the context, so each cycle is judged by the latest steps before it; those
-    before the first step are judged by it. `known` is what a step cost before this reply, if measured.
+    _latest: dict[int, deque[float]] = field(default_factory=dict)  # seconds by width
+    _seconds: float = 0.0
+    _usual: float = 0.0
+
+    def add(self, width: int, seconds: float) -> None:
+        """Count a pass."""
+        latest = self._latest.setdefault(width, deque(maxlen=LATEST))
+        if len(latest) >= SEVERAL:
+            usual = middle(latest)
+            self._seconds += seconds
+            self._usual += usual if seconds > STALL * usual else seconds
+        latest.append(seconds)
+
+    @property
+    def factor(self) -> float:
+        """At least 1."""
+        return self._seconds / self._usual if self._usual else 1.0
+
+
+@dataclass(slots=True)
+class PlainClock:
+    """What plain decoding would have taken for the same tokens.
+
+    Plain steps are exact. All other cycles, and the plain steps between them that only measure, are judged by what a
+    plain step costs at that time (it grows dearer with the context): as `known` says, where the run itself keeps that
+    price. Those that come before it is known are judged by the first price.
     """
 
-    known: float | None = None
-    seconds: float = 0.0
+    known: Callable[[], float | None] = lambda: None
+    stalls: Stalls = field(default_factory=Stalls)
+    _exact: float = 0.0  # seconds
+    _judged: float = 0.0  # seconds
     _waiting: int = 0  # tokens before anything was known
-    _doubt: float = 0.0  # tokens of drafting cycles, each / square root of the steps it was judged by
+    _doubt: float = 0.0  # judged tokens, each / square root of the steps it was judged by
     _steps: deque[float] = field(default_factory=lambda: deque(maxlen=LATEST))
 
     def add_plain(self, seconds: float) -> None:
-        """Count a plain step."""
+        """Count a step that plain decoding would have taken as well."""
         self._steps.append(seconds)
-        self.seconds += seconds + self._waiting * seconds
-        self._waiting = 0
+        self._exact += seconds
+        self._judge(0)
 
-    def add_drafted(self, tokens: int) -> None:
-        """Count a cycle that drafted, by the tokens it brought."""
-        self._doubt += tokens / math.sqrt(max(len(self._steps), 1))
-        step = self._step()
-        if step is None:
-            self._waiting += tokens
-        else:
-            self.seconds += tokens * step
+    def add_anchor(self, seconds: float) -> None:
+        """Count a plain step between cycles that draft."""
+        self._steps.append(seconds)
+        self._judge(1)
+
+    def add_drafted(self, tokens: int, width: int, verify_seconds: float) -> None:
+        """Count a cycle that drafted, by the tokens it brought and its target pass."""
+        self.stalls.add(width, verify_seconds)
+        self._judge(tokens)
+
+    @property
+    def seconds(self) -> float:
+        """0 while nothing is known of a plain step."""
+        return self._exact + self._judged * self.stalls.factor
 
     @property
     def error(self) -> float:
-        """Standard error of `seconds`: plain steps among the cycles are exact, the others are estimated."""
+        """Standard error of `seconds`: plain steps are exact, the others are estimated."""
         step = self._step()
         return self._doubt * self._spread(step) * MIDDLE if step is not None else 0.0
 
+    def _judge(self, tokens: int) -> None:
+        self._doubt += tokens / math.sqrt(max(len(self._steps), 1))
+        self._waiting += tokens
+        step = self._step()
+        if step is not None:
+            self._judged += self._waiting * step
+            self._waiting = 0
+
     def _step(self) -> float | None:
-        """The middle half of the latest plain steps: a hiccup of the machine is not a plain step."""
-        ordered = sorted(self._steps)
-        if not ordered:
-            return self.known
-        quarter = len(ordered) // 4
-        middle = ordered[quarter : len(ordered) - quarter]
-        return sum(middle) / len(middle)
+        known = self.known()
+        return known if known is not None or not self._steps else middle(self._steps)
 
     def _spread(self, step: float) -> float:
         if len(self._steps) < SEVERAL:
             return UNKNOWN_SPREAD * step
         # The median absolute deviation, scaled to a standard deviation.
         return 1.48 * sorted(abs(s - step) for s in self._steps)[len(self._steps) // 2]
+
+
+def middle(durations: Iterable[float]) -> float:
+    """The mean of their middle half: a hiccup is none of them. Of two the lower one: noise in time is one-sided."""
+    ordered = sorted(durations)
+    edge = max(len(ordered) // 4, 1) if len(ordered) > 2 else 0
+    inner = ordered[edge : len(ordered) - edge] if edge else ordered[:1]
+    return sum(inner) / len(inner)

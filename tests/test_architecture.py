@@ -34,7 +34,8 @@ ROOMS = {
     "demo": set(),
     "conversations": {"errors", "files", "locks"},
     "drafting": ALGORITHM | {"chat", "drafters", "llama", "models", "settings", "structure"},
-    "compose": ALGORITHM | {"chat", "demo", "drafters", "drafting", "health", "llama", "models"},
+    "warm_up": {"chat", "drafters", "drafting", "llama"},
+    "compose": ALGORITHM | {"chat", "demo", "drafters", "drafting", "health", "llama", "models", "warm_up"},
 }
 # The rooms of tui/, each of which may import those before it; the app is what stands in no folder.
 TUI_ROOMS = ("state", "text", "commands", "widgets", "dialogs", "chat", "app")

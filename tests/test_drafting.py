@@ -6,9 +6,11 @@ import sys
 import pytest
 
 import localspec
+from localspec import warm_up
 from localspec.chat.replying import DEPTH_FIXED
 from localspec.cli import main
 from localspec.events import Notice
+from localspec.llama.context import Context
 from localspec.measure.bench import AUTO, PLAIN, Limits, bench
 from localspec.measure.prompts import built_in_prompts
 
@@ -138,3 +140,42 @@ def test_bench_draws_afresh_whatever_seed_is_configured(monkeypatch):
         bench(session, built_in_prompts()[:1], (PLAIN, AUTO), (0.8,), Limits(rounds=1, max_tokens=8))
     assert len(asked) == 4  # each once to warm up
     assert {request.seed for request in asked} == {None}
+
+
+def test_a_seed_keeps_the_threads_and_anything_else_may_change_them():
+    """Attention over a long context sums in another order with another number of threads."""
+    with localspec.load("demo") as session:
+
+        def fixed(**options):
+            session.run("Hello", max_tokens=4, **options)
+            return {context.threads.fixed for context in (session.engine.target, session.engine.draft)}
+
+        assert fixed(temperature=0.8, seed=1) == {True}
+        assert fixed(temperature=0.8) == fixed(temperature=0) == {False}
+        assert fixed(temperature=0.8, seed=1, rule="coupled") == {False}
+
+
+def test_batches_of_the_common_widths_are_decoded_at_load(monkeypatch):
+    widths = {}
+    decode = Context.decode
+
+    def watched(context, tokens, rows):
+        widths.setdefault(context.model.name, []).append(len(tokens))
+        return decode(context, tokens, rows)
+
+    monkeypatch.setattr(Context, "decode", watched)
+    monkeypatch.setattr(warm_up, "CPU_SECONDS", 60.0)
+    with localspec.load("demo") as session:
+        engine = session.engine
+        assert tuple(widths[engine.target.model.name]) == warm_up.WIDTHS
+        assert tuple(widths[engine.draft.model.name]) == warm_up.DRAFT_WIDTHS
+        assert engine.target.length == engine.draft.length == 0
+
+
+def test_what_the_draft_reads_is_told_apart_and_the_first_token_timed():
+    with localspec.load("demo") as session:
+        stats = session.run("Tell me a story " * 40, max_tokens=60).stats
+        assert 0 < stats.draft_reading_seconds < stats.draft_seconds
+        assert stats.prefill_seconds < stats.first_token_seconds
+        plain = session.run("And another one " * 20, speculate=False, max_tokens=8).stats
+        assert plain.draft_reading_seconds == 0 < plain.first_token_seconds

@@ -6,7 +6,7 @@ import pytest
 
 from localspec.events import Cycle, Mode, Origin, Source
 from localspec.stats import Tally
-from localspec.timing import Histogram
+from localspec.timing import Histogram, PlainClock
 
 
 def cycle(accepted, drafted, seconds, *, mode=Mode.DRAFTING, source=Source.MODEL):
@@ -73,6 +73,35 @@ def test_one_hiccup_among_the_plain_steps_does_not_inflate_the_claim():
     plain = [cycle(0, 0, 0.1, mode=Mode.ANCHOR) for _ in range(7)]
     stats = tally_of(*plain, cycle(0, 0, 1.0), *(cycle(3, 3, 0.2) for _ in range(20)))
     assert (stats.plain_seconds - 1.7) / 80 == pytest.approx(0.1, rel=0.01)
+
+
+def test_steps_that_only_measure_are_judged_like_drafted_tokens():
+    """On a device that records its passes the first of them take longer than those of plain decoding."""
+    tally = Tally(plain=PlainClock(lambda: 0.1))
+    for _ in range(4):
+        tally.add(cycle(3, 3, 0.2))
+        for step in (0.125, 0.175, 0.1, 0.1):
+            tally.add(cycle(0, 0, step, mode=Mode.ANCHOR))
+    stats = tally.stats()
+    assert stats.plain_seconds == pytest.approx(0.1 * stats.emitted)
+
+
+def test_a_price_that_the_run_keeps_is_the_one_that_counts():
+    price = 0.1
+    tally = Tally(plain=PlainClock(lambda: price))
+    tally.add(cycle(3, 3, 0.2))
+    assert tally.stats().speedup.value == pytest.approx(2.0)
+
+
+def test_stalls_of_the_machine_would_have_met_plain_decoding_as_well():
+    def stalled(i):
+        return 4.0 if i % 50 == 49 else 1.0
+
+    steady = tally_of(*(cycle(0, 0, 0.1) for _ in range(4)), *(cycle(3, 3, 0.2) for i in range(400)))
+    shaken = tally_of(
+        *(cycle(0, 0, 0.1) for _ in range(4)), *(cycle(3, 3, 0.2 * stalled(i)) for i in range(400))
+    )
+    assert shaken.speedup.value == pytest.approx(steady.speedup.value, rel=0.01)
 
 
 def test_every_token_has_a_source():

@@ -4,6 +4,7 @@ from localspec.chat.engine import Engine
 from localspec.chat.template import ChatTemplate
 from localspec.drafters.model import ModelDrafter
 from localspec.drafting import PairDrafting
+from localspec.llama.contention import Threads
 from localspec.speculation.sampling import Sampling
 from tests.speculation.toys import Blend, Toy
 
@@ -12,16 +13,12 @@ class ToyContext(Toy):
     """A toy with what the composition root asks of a context."""
 
     rollback_limit = None
-
-    def set_top_k(self, k):
-        return False
+    threads = Threads(1)
 
 
 class ToyDraftContext(Blend):
     rollback_limit = None
-
-    def set_top_k(self, k):
-        return False
+    threads = Threads(1)
 
 
 def toys(vocabulary, seed, *, capacity, agreement, draft=True):

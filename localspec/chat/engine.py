@@ -20,8 +20,8 @@ class Drafting(Protocol):
     def store(self, reply: Sequence[int]) -> None:
         """Keep what was learned for the next run, and the reply if the user wants it remembered."""
 
-    def calibrate(self, token: int, budget_seconds: float, stop: Callable[[], bool]) -> None:
-        """Measure what batches cost, unless that is known already or `stop` turns true."""
+    def calibrate(self, text: Sequence[int], budget_seconds: float, stop: Callable[[], bool]) -> None:
+        """Measure what batches of such tokens cost, unless that is known already or `stop` turns true."""
 
 
 @dataclass(frozen=True, slots=True)

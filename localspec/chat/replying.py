@@ -1,7 +1,8 @@
 """One reply, from the tokens of a prompt to its end: the prompt is read, the loop runs, events tell of both."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from time import perf_counter
 
 from localspec.chat.engine import Engine
 from localspec.chat.options import Request, seed_fixes_depth
@@ -40,6 +41,7 @@ class Task:
     constraint: Constrained | None = None
     calls: CallFormat | None = None  # how tool calls are written, where there may be some
     trimmed_messages: int = 0  # left out of the prompt
+    asked: float = field(default_factory=perf_counter)  # when the reply was wanted, on that clock
 
 
 class Remarks:
@@ -85,12 +87,12 @@ class Replier:
             context_length=engine.target.capacity,
         )
         yield from self._take_notices(task, rule)
-        plain = PlainClock(strategy.plain_step_seconds)
+        plain = PlainClock(lambda: strategy.plain_step_seconds)
         tally = Tally(prompt_tokens=len(prompt), reused_tokens=reused, plain=plain)
         for event in read(engine.target, strategy, prompt, task.opening, task.cancelled):
             tally.prefill_seconds = event.seconds
             yield event
-        reply = Writing(task.text, tally, engine.vocabulary, task.constraint, task.calls)
+        reply = Writing(task.text, tally, engine.vocabulary, task.constraint, task.calls, asked=task.asked)
         yield from self._generate(task, rule, strategy, reply)
         engine.drafting.store(reply.tokens)
         yield Finished(reply.result(seed, cancelled=task.cancelled()))

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from time import perf_counter
 from typing import Any, Unpack
 
 from localspec.chat.calls import spelled_out
@@ -18,6 +19,8 @@ from localspec.chat.template import tool_variables
 from localspec.chat.text import TextStream
 from localspec.errors import BadSetting, ContextFull
 from localspec.events import Event, Finished, Reply
+
+MEASURED_TOKENS = 64  # the newest ones of the context: costs are measured on them
 
 
 class Session:
@@ -69,7 +72,7 @@ class Session:
         with self._working:
             tokens = self._engine.target.tokens
             if tokens and not self._closed:
-                self._engine.drafting.calibrate(tokens[-1], budget_seconds, stop)
+                self._engine.drafting.calibrate(list(tokens[-MEASURED_TOKENS:]), budget_seconds, stop)
 
     @property
     def engine(self) -> Engine:
@@ -168,6 +171,7 @@ class Session:
     def _converse(
         self, messages: tuple[Message, ...], request: Request, cancelled: Callable[[], bool]
     ) -> Iterator[Event]:
+        asked = perf_counter()
         with self._working:
             self._require_open()
             fitted = self._fitter(request).fit(
@@ -192,6 +196,7 @@ class Session:
             constraint,
             calls,
             fitted.dropped_messages,
+            asked,
         )
         for event in self._reply(task):
             if isinstance(event, Finished) and event.reply.tokens:

@@ -22,7 +22,10 @@ class Writing:
         vocabulary: Vocabulary,
         constraint: Constrained | None = None,
         calls: CallFormat | None = None,
+        *,
+        asked: float,
     ) -> None:
+        """`asked`: when the reply was wanted, on `perf_counter`."""
         self.tokens: list[int] = []
         self.ended = False  # by an end-of-generation token, a stop string or a grammar
         self._text = text
@@ -30,6 +33,7 @@ class Writing:
         self._vocabulary = vocabulary
         self._constraint = constraint
         self._calls = calls
+        self._asked = asked
         self._parts: dict[Kind, list[str]] = {kind: [] for kind in Kind}
 
     def absorb(self, cycle: Cycle) -> Iterator[Event]:
@@ -53,6 +57,8 @@ class Writing:
             accepted=cycle.origins[:used].count(Origin.ACCEPTED),
             other_seconds=cycle.other_seconds + perf_counter() - began,
         )
+        if not self.tokens:
+            self._tally.first_token_seconds = perf_counter() - self._asked
         self.tokens += cycle.tokens
         self._tally.add(cycle)
         yield cycle

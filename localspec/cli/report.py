@@ -46,6 +46,7 @@ def report(reply: Reply) -> str:
             f"{stats.prefill_seconds:.3f} s",
             f"{stats.prefill_share:.0%} of the time, which speculation cannot touch",
         ),
+        ("first token", f"{stats.first_token_seconds:.3f} s", "after the request"),
         ("decode", f"{stats.decode_seconds:.3f} s", f"{1 - stats.prefill_share:.0%} of the time"),
         ("emitted", f"{stats.emitted} tokens", f"in {stats.cycles} target passes"),
         ("speed", f"{stats.tokens_per_second:.1f} tokens/s", "emitted / (draft + verify + other)"),
@@ -56,7 +57,11 @@ def report(reply: Reply) -> str:
             f"{stats.mean_accepted_length:.2f}",
             "tokens per target pass; 1 is plain decoding",
         ),
-        ("draft", f"{stats.draft_seconds:.3f} s", "inside the draft model"),
+        (
+            "draft",
+            f"{stats.draft_seconds:.3f} s",
+            f"inside the draft model, {stats.draft_reading_seconds:.3f} s of it to read the text",
+        ),
         ("verify", f"{stats.verify_seconds:.3f} s", "inside the target model"),
         ("other", f"{stats.other_seconds:.3f} s", "everything else"),
     ]

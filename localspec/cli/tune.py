@@ -35,6 +35,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from localspec.measure.tune import store, tune
+    from localspec.warm_up import ordinary_tokens
 
     files_of(arguments)
     with open_session(arguments, measures=True) as session, stop_on_interrupt(session) as stopped:
@@ -44,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
             curve = tune(
                 engine.target,
                 engine.draft,
-                token=1,
+                ordinary_tokens(engine.vocabulary),
                 seconds=arguments.seconds,
                 steps_back=engine.rollback_limit is None,
                 on_round=lambda done, most: line.draw(f"measuring: round {done + 1} of at most {most}"),

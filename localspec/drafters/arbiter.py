@@ -6,15 +6,13 @@ from dataclasses import dataclass, replace
 from localspec.errors import LocalspecError
 from localspec.events import Cycle, Mode
 from localspec.passes import Pass
+from localspec.speculation.anchors import Anchors
 from localspec.speculation.costs import Costs
 from localspec.speculation.depth import DepthControl
+from localspec.speculation.places import Places
 from localspec.speculation.protocols import Drafter, Proposal, Rule
 
 ADVANTAGE = 1.02  # tokens that cost nothing to draft must promise this much more than the alternatives
-ANCHOR_TOKENS = 48  # plain steps come at most so often
-ANCHOR_SHARE = 0.003  # and take at most this share of time
-MOST_ANCHOR_TOKENS = 1024  # however large the gain: it may be large because a plain step was measured wrongly
-FIRST_ANCHORS, FIRST_GAP = 2, 24  # with no measured table: so many plain steps soon, so many tokens apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +40,13 @@ class Offer:
 class Arbiter:
     """The strategy that users get: every cycle it takes the proposal with the highest value per second."""
 
-    def __init__(self, costs: Costs, contenders: Sequence[Contender], rule: Rule) -> None:
-        self._costs = costs
+    def __init__(self, places: Places, anchors: Anchors, contenders: Sequence[Contender], rule: Rule) -> None:
+        self._places = places
+        self._anchors = anchors
         self._contenders = contenders
         self._rule = rule
-        self._tokens_since_plain = 0
         self._chosen: Contender | None = None  # whose cycle this is
         self._proposal = Proposal()
-        self._reading_seconds = 0.0  # of this cycle
         for contender in contenders:
             contender.drafter.begin()
             contender.control.begin()
@@ -74,8 +71,11 @@ class Arbiter:
         return self._costs.plain_step_seconds
 
     def propose(self, tokens: Sequence[int], room: int) -> Proposal:
-        self._chosen, self._reading_seconds = None, 0.0
-        self._proposal = self._proposed(tokens, room)
+        self._places.move(len(tokens))
+        self._chosen = None
+        proposal = self._proposed(tokens, room)
+        padding = self._costs.padding(len(proposal.tokens) + 1) if proposal.depth else 0
+        self._proposal = replace(proposal, padding=padding)
         return self._proposal
 
     def follow(self, passed: Pass, kept: int) -> None:
@@ -83,24 +83,26 @@ class Arbiter:
             contender.drafter.follow(passed, kept)
 
     def learn(self, cycle: Cycle) -> None:
-        if cycle.width > 1 or cycle.is_plain:
-            self._costs.learn_verify(cycle.width, cycle.verify_seconds + cycle.other_seconds)
-        self._tokens_since_plain = 0 if cycle.is_plain else self._tokens_since_plain + len(cycle.tokens)
+        width, seconds = cycle.width + self._proposal.padding, cycle.verify_seconds + cycle.other_seconds
+        self._costs.learn_verify(width, seconds, drafted=not cycle.is_plain)
+        self._anchors.learn(cycle, self._costs)
         for contender in self._contenders:
             if contender is self._chosen:
-                drafting_seconds = cycle.draft_seconds - self._reading_seconds
-                contender.control.learn(
-                    replace(cycle, draft_seconds=drafting_seconds), self._proposal.confidences
-                )
+                drafting_seconds = cycle.draft_seconds - cycle.reading_seconds
+                contender.control.learn(replace(cycle, draft_seconds=drafting_seconds), self._proposal)
             else:
                 contender.control.save(len(cycle.tokens))
+
+    @property
+    def _costs(self) -> Costs:
+        return self._places.costs
 
     def _proposed(self, tokens: Sequence[int], room: int) -> Proposal:
         best = max(self._offers(tokens, room), key=lambda offer: offer.value, default=None)
         plain = 1 / self._costs.verify(1)
         if best is None or best.value < plain:
             return Proposal(mode=Mode.OFF if self.why_off else Mode.DRAFTING)
-        if self._tokens_since_plain >= self._anchor_gap(best.value / plain - 1):
+        if self._anchors.due(self._costs, best.value / plain - 1):
             return Proposal(mode=Mode.ANCHOR)
         self._chosen = best.contender
         return best.proposal or self._drafted(best.contender, tokens, room)
@@ -121,39 +123,33 @@ class Arbiter:
     def _drafted(self, contender: Contender, tokens: Sequence[int], room: int) -> Proposal:
         """What a drafter proposes that is not free; nothing while it has more to read than one cycle allows."""
         drafter, control = contender.drafter, contender.control
-        if not self._caught_up(drafter, control, tokens):
+        caught_up, reading_seconds = self._caught_up(drafter, control, tokens)
+        if not caught_up:
             self._chosen = None
-            return Proposal(mode=control.mode)
+            return Proposal(mode=control.mode, reading_seconds=reading_seconds)
         limit = control.limit(room)
         proposal = drafter.propose(tokens, limit, self._rule, control.stopping(limit))
         if not proposal.depth:  # it failed
             self._chosen = None
-            return Proposal()
-        return replace(proposal, depth=limit, mode=control.mode)
+            return Proposal(reading_seconds=reading_seconds)
+        return replace(proposal, depth=limit, mode=control.mode, reading_seconds=reading_seconds)
 
-    def _caught_up(self, drafter: Drafter, control: DepthControl, tokens: Sequence[int]) -> bool:
-        """Let a drafter read what it lacks, as far as one cycle allows; whether that was all."""
+    def _caught_up(
+        self, drafter: Drafter, control: DepthControl, tokens: Sequence[int]
+    ) -> tuple[bool, float]:
+        """Let a drafter read what it lacks, as far as one cycle allows: whether that was all, and its seconds."""
         reading = drafter.reading(tokens)
         window = control.window(reading)
         assert window is not None, "only drafters that can pay for it are chosen"
         if window != reading.window:
             drafter.restart(tokens, window)
         elif not reading.unread:
-            return True
+            return True, 0.0
         busy = drafter.busy_seconds
         read = drafter.read(tokens, control.chunk)
-        self._reading_seconds = drafter.busy_seconds - busy
-        control.learn_reading(read, self._reading_seconds)
-        return not drafter.reading(tokens).unread
-
-    def _anchor_gap(self, gain: float) -> float:
-        """Tokens between two plain steps, for a share of the time that they gain on them: a step costs the gain."""
-        costs = self._costs
-        if not costs.measured and costs.plain_steps < FIRST_ANCHORS:
-            return FIRST_GAP * costs.plain_steps
-        if costs.plain_is_doubtful:
-            return FIRST_GAP
-        return min(max(ANCHOR_TOKENS, gain / ANCHOR_SHARE), MOST_ANCHOR_TOKENS)
+        seconds = drafter.busy_seconds - busy
+        control.learn_reading(read, seconds)
+        return not drafter.reading(tokens).unread, seconds
 
 
 def best_prefix(chances: Sequence[float], depths: Sequence[int], costs: Costs) -> tuple[int, float]:

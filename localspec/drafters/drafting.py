@@ -1,6 +1,6 @@
 """The drafters of a loaded target: the strategy of each reply is made here, and what replies teach is kept."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from localspec.drafters.arbiter import Arbiter, Contender
 from localspec.drafters.fixed import Fixed, Plain
@@ -8,9 +8,11 @@ from localspec.drafters.lessons import LOOKUP_DEPTHS, Acceptance, Lessons
 from localspec.drafters.lookup import LookupDrafter
 from localspec.drafters.lookup_index import FixedIndex
 from localspec.drafters.lookup_trust import Trust
+from localspec.speculation.anchors import Anchors
 from localspec.speculation.chances import Chances
 from localspec.speculation.costs import Costs, CostTable
 from localspec.speculation.depth import DepthControl
+from localspec.speculation.places import Places
 from localspec.speculation.protocols import Drafter, Rule, Strategy
 
 
@@ -27,13 +29,18 @@ class Drafting:
         lookup: bool = True,
         lessons: Lessons | None = None,
         earlier: FixedIndex | None = None,
+        pads: bool = False,
+        threads: Callable[[], int] = lambda: 0,
     ) -> None:
         """`drafters` run models; `guess`: costs until any are known; `depths`: how much these may propose.
 
         `most`: draft tokens that one verify batch can hold. `earlier`: replies that lookup may draft from.
+        `pads`: whether verify batches may be filled up to one width; `threads`: how many decode now.
         """
         known = lessons or Lessons()
-        self.costs = Costs(known.costs or guess)
+        self._places = Places(known.costs or (guess,), threads)
+        self._anchors = Anchors()
+        self._pads = pads
         self._drafters = tuple(drafters)
         self._depths = tuple(depth for depth in depths if depth <= most)
         self._most = most
@@ -50,11 +57,16 @@ class Drafting:
             return Plain()
         contenders = self._contenders[sampled]
         if depth is None:
-            return Arbiter(self.costs, contenders, rule)
+            return Arbiter(self._places, self._anchors, contenders, rule)
         fresh = seeded or not contenders
         drafter = next(iter(self._drafters), LookupDrafter() if fresh else contenders[0].drafter)
         drafter.begin()
         return Fixed(drafter, min(depth, self._most), rule)
+
+    @property
+    def costs(self) -> Costs:
+        """What passes cost at the present length of the context."""
+        return self._places.costs
 
     @property
     def failed(self) -> bool:
@@ -63,13 +75,13 @@ class Drafting:
 
     def calibrated(self, table: CostTable) -> None:
         """Start from a measured table; acceptance stays as learned."""
-        self.costs.restart(table)
+        self._places.calibrated(table)
 
     @property
     def lessons(self) -> Lessons:
         """What was learned so far."""
         greedy, sampled = (acceptance_of(self._contenders[kind]) for kind in (False, True))
-        return Lessons(self.costs.table(), greedy, sampled)
+        return Lessons(self._places.tables(), greedy, sampled)
 
     def _made(self, known: Acceptance) -> tuple[Contender, ...]:
         """Lookup, which is free, and then the others."""
@@ -81,7 +93,7 @@ class Drafting:
         )
 
     def _contender(self, drafter: Drafter, chances: Chances, depths: Sequence[int]) -> Contender:
-        return Contender(drafter, DepthControl(self.costs, drafter.steps, chances, depths))
+        return Contender(drafter, DepthControl(self._places, drafter.steps, chances, depths, pads=self._pads))
 
 
 def acceptance_of(contenders: Sequence[Contender]) -> Acceptance:

@@ -47,8 +47,9 @@ class Fixed:
     def propose(self, tokens: Sequence[int], room: int) -> Proposal:
         depth = min(self._depth, room)
         if depth and self._drafter.reading(tokens).unread:
+            busy = self._drafter.busy_seconds
             self._drafter.read(tokens, READING_CHUNK)
-            return Proposal()
+            return Proposal(reading_seconds=self._drafter.busy_seconds - busy)
         return self._drafter.propose(tokens, depth, self._rule) if depth else Proposal()
 
     def follow(self, passed: Pass, kept: int) -> None:

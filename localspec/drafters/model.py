@@ -23,9 +23,11 @@ class ModelDrafter:
 
     wants = None
 
-    def __init__(self, decoder: Decoder, is_end: Callable[[int], bool]) -> None:
+    def __init__(self, decoder: Decoder, is_end: Callable[[int], bool], *, one_by_one: bool = False) -> None:
+        """`one_by_one`: whether two missing tokens are decoded one after the other, so that all passes are equal."""
         self._decoder = decoder
         self._is_end = is_end
+        self._one_by_one = one_by_one
         self._room = min(ROOM, decoder.capacity // 4)
         self._first = 0  # the text's position of the first token in the cache
         self.failure: LocalspecError | None = None
@@ -76,10 +78,15 @@ class ModelDrafter:
         decoder, text = self._decoder, list(tokens)
         limit = 0 if self.failure else min(limit, decoder.capacity - len(text) + self._first + 1)
         draws: list[Draw] = []
+        runs = 0
         while len(draws) < limit:
             if len(draws) == 1:  # the cache holds the text, and what follows may not be of it
                 decoder.checkpoint(lasting=False)
             try:
+                runs += 1
+                if self._one_by_one and self._first + decoder.length == len(text) - 2:
+                    decoder.decode(text[-2:-1], rows=1)
+                    runs += 1
                 (row,) = decoder.decode(text[self._first + decoder.length :], rows=1).rows
                 draw = rule.draw(row, text, len(tokens))
             except FAILURES as error:
@@ -99,6 +106,7 @@ class ModelDrafter:
             confidences=tuple(draw.confidence for draw in draws),
             source=Source.MODEL,
             depth=max(limit, 0),
+            runs=runs,
         )
 
     def _restart(self, first: int) -> None:

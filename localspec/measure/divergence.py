@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from localspec.chat.engine import Engine
-from localspec.llama.context import Context
 from localspec.llama.widths import width_gap
 from localspec.passes import Candidates, Row
 from localspec.speculation.protocols import Decoder
@@ -69,8 +68,6 @@ def row_after(decoder: Decoder, tokens: Sequence[int]) -> Row:
 
 def width_difference_on(engine: Engine, tokens: Sequence[int]) -> float:
     """D: the largest logit difference between batch widths at the last 200 of these tokens."""
-    if isinstance(engine.target, Context):
-        engine.target.set_top_k(None)  # the difference is one of whole rows
     return width_gap(engine.target, tokens[-AS_FAR_BACK:])
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from localspec.chat.engine import Engine
 from localspec.drafters.fixed import Fixed
 from localspec.drafters.model import ModelDrafter
-from localspec.measure.recording import Recording, begin, shape_rows
+from localspec.measure.recording import Recording, begin
 from localspec.passes import Row
 from localspec.speculation.chain import Chain
 from localspec.speculation.loop import speculate
@@ -48,7 +48,7 @@ def collect(
 ) -> Iterator[Meeting]:
     """The meetings of a speculative reply to a prompt, up to `room` tokens long."""
     assert engine.draft is not None, "only models that draft meet"
-    needed = shape_rows(engine, sampling)
+    needed = Chain(sampling).candidates_needed()
     rule = make_rule("auto", sampling, seed)
     target, draft = Recording(engine.target, needed), Recording(engine.draft, needed)
     drafter = ModelDrafter(draft, engine.vocabulary.is_end)

@@ -3,13 +3,10 @@
 from collections.abc import Iterator, Sequence
 
 from localspec.chat.engine import Engine
-from localspec.llama.context import Context
 from localspec.measure.divergence import copied
 from localspec.passes import Candidates, Pass, Row
 from localspec.speculation.candidates import largest
-from localspec.speculation.chain import Chain
 from localspec.speculation.protocols import Decoder
-from localspec.speculation.sampling import Sampling
 
 
 class Recording:
@@ -69,15 +66,6 @@ def kept(row: Row, needed: int | None) -> Row:
     if needed is None or isinstance(row, Candidates):
         return copied(row)
     return Candidates(*largest(row, needed))
-
-
-def shape_rows(engine: Engine, sampling: Sampling | None) -> int | None:
-    """Both models give the rows that this sampling needs, or whole ones (None); how many logits."""
-    needed = Chain(sampling).candidates_needed() if sampling else None
-    for decoder in (engine.target, engine.draft):
-        if isinstance(decoder, Context):
-            decoder.set_top_k(needed)
-    return needed
 
 
 def begin(engine: Engine, prompt: Sequence[int]) -> None:

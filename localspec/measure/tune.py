@@ -1,21 +1,31 @@
 """The whole cost curve of a pair: the target by batch width, a draft step, what a change of width costs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
 from localspec.chat.engine import Engine
 from localspec.drafting import PairDrafting
 from localspec.measure.statistics import Interval, median_interval
-from localspec.speculation.calibration import NARROW, WIDE, Sample, draft_step_seconds, fit
+from localspec.speculation.calibration import (
+    NARROW,
+    PASSES,
+    WIDE,
+    Sample,
+    draft_step_seconds,
+    equal_passes,
+    fit,
+    settles,
+    windows,
+)
 from localspec.speculation.costs import CostTable
 from localspec.speculation.protocols import Decoder
 
-ROUNDS = 12  # measurements of each width, where the time allows
-LEAST_ROUNDS = 6  # whatever the time says: fewer have no interval
+ROUNDS = 4  # runs of equal passes of each width, where the time allows
+LEAST_ROUNDS = 2  # whatever the time says: fewer have no interval
 CONTEXT_TOKENS = 256  # in both caches while measuring: an ordinary prompt
 DRAFT_SHARE = 0.1  # of the time
-PASSES_TOKENS = 2 * sum(NARROW + WIDE)  # in a round
+PASSES_TOKENS = PASSES * sum(NARROW + WIDE)  # in a round
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +58,7 @@ class Curve:
 def tune(
     target: Decoder,
     draft: Decoder | None,
-    token: int,
+    text: Sequence[int],
     *,
     seconds: float,
     steps_back: bool = True,
@@ -56,7 +66,7 @@ def tune(
     stopped: Callable[[], bool] = lambda: False,
     clock: Callable[[], float] = perf_counter,
 ) -> Curve | None:
-    """Measure for about `seconds`; `token` is any token, costs do not depend on which.
+    """Measure for about `seconds`; `text`: ordinary tokens, as a mixture's experts depend on them.
 
     `steps_back`: whether the target can forget its newest tokens; a recurrent one cannot, and its context
     grows from pass to pass. Both caches are filled first and empty afterwards. None when it was stopped before
@@ -67,50 +77,46 @@ def tune(
     deadline = clock() + seconds
     for decoder in (target, draft):
         if decoder is not None:
-            fill(decoder, token, min(length, decoder.capacity // 2))
-    step = draft_step_seconds(draft, token, deadline=clock() + seconds * DRAFT_SHARE, clock=clock)
+            fill(decoder, text, min(length, decoder.capacity // 2))
+    step = draft_step_seconds(draft, text, deadline=clock() + seconds * DRAFT_SHARE, clock=clock)
     samples = list[Sample]()
     for done in range(ROUNDS):
         on_round(done, ROUNDS)
         if stopped() or (done >= LEAST_ROUNDS and clock() > deadline):
             break
         if target.length + PASSES_TOKENS > target.capacity:
-            fill(target, token, length)
-        after = samples[-1].width if samples else 0
-        samples += one_round(target, token, after, steps_back, stopped, clock)
+            fill(target, text, length)
+        samples += one_round(target, text, steps_back, stopped, clock)
     for decoder in (target, draft):
         if decoder is not None:
             decoder.rollback(0)
-    table = fit(samples, step)
+    table = fit(samples, step, length)
     return curve(samples, table, length) if table else None
 
 
-def fill(decoder: Decoder, token: int, length: int) -> None:
+def fill(decoder: Decoder, text: Sequence[int], length: int) -> None:
     decoder.rollback(0)
-    for _ in decoder.prefill([token] * length):
+    for _ in decoder.prefill(next(windows(text, length))):
         pass
 
 
 def one_round(
     target: Decoder,
-    token: int,
-    after: int,
+    text: Sequence[int],
     steps_back: bool,
     stopped: Callable[[], bool],
     clock: Callable[[], float],
 ) -> Iterator[Sample]:
-    """Every width twice in a row: the first pass pays for the change of width, the second does not."""
+    """A run of equal passes of every width."""
     for width in NARROW + WIDE:
-        for _ in range(2):
-            if stopped() or width > target.capacity - target.length:
-                return
-            keep, began = target.length, clock()
-            target.decode([token] * width, rows=width)
-            taken = clock() - began
+        needed = width if steps_back else PASSES * width
+        if stopped() or needed > target.capacity - target.length:
+            return
+        keep = target.length
+        for sample in equal_passes(target, width, windows(text, width), clock):
             if steps_back:
                 target.rollback(keep)
-            yield Sample(width, after, taken)
-            after = width
+            yield sample
 
 
 def store(engine: Engine, curve: Curve) -> None:
@@ -121,7 +127,9 @@ def store(engine: Engine, curve: Curve) -> None:
 
 
 def curve(samples: list[Sample], table: CostTable, context_tokens: int) -> Curve:
-    steady = {width: [s.seconds for s in samples if s.width == s.after == width] for width in table.widths}
+    steady = {
+        width: [s.seconds for s in samples if s.width == width and settles(s)] for width in table.widths
+    }
     plain = table.verify(1)
     widths = tuple(
         WidthCost(width, median_interval(found), table.verify(width) / plain, len(found))

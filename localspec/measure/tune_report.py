@@ -8,7 +8,7 @@ from localspec.measure.plot_terminal import drawn
 from localspec.measure.tune import Curve
 
 DEPTHS = (1, 2, 3, 4, 5, 7)
-SWITCH_TO_MENTION = 1.05  # cost of a pass after one of another width / after one of the same
+EXTRA_TO_MENTION = 0.05  # of a plain step: what a pass after one of another width takes longer
 
 
 def report(curve: Curve, columns: int) -> str:
@@ -60,8 +60,12 @@ def words(curve: Curve) -> str:
         )
         needed = ", ".join(f"{curve.break_even(depth):.2f} at {depth}" for depth in DEPTHS)
         lines.append(f"Drafting pays from this many tokens per target pass, by depth: {needed}.")
-    if table.switch_ratio > SWITCH_TO_MENTION:
-        lines.append(f"A pass after one of another width takes {table.switch_ratio:.2f}x as long.")
+    plain, direct, capture = curve.plain_seconds, table.direct_extra_seconds, table.capture_extra_seconds
+    if max(direct, capture) > EXTRA_TO_MENTION * plain:
+        lines.append(
+            f"The first pass after one of another width takes {direct * 1000:.1f} ms longer, "
+            f"the second {capture * 1000:.1f} ms; the table shows those after them."
+        )
     lines.append(f"Measured with {curve.context_tokens} tokens in the context.")
     return "\n".join(lines)
 

@@ -10,7 +10,7 @@ from localspec.chat.engine import Engine
 from localspec.chat.messages import Message
 from localspec.chat.session import Session
 from localspec.measure.law_statistics import bernstein
-from localspec.measure.recording import begin, shape_rows
+from localspec.measure.recording import begin
 from localspec.passes import Candidates, Row
 from localspec.speculation.chain import Chain
 from localspec.speculation.sampling import Sampling
@@ -92,7 +92,6 @@ def scored(
     engine: Engine, prompt: Sequence[int], tokens: Sequence[int], sampling: Sampling, slack: float
 ) -> Scores:
     """Read a text anew and judge its tokens; `slack` is how far logits may be off."""
-    shape_rows(engine, None)
     begin(engine, prompt)
     read = [prompt[-1], *tokens[:-1]]
     chain = Chain(sampling)

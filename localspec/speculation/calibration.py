@@ -1,31 +1,37 @@
-"""Measuring what batches cost, in seconds that nobody waits for: after a reply, or when asked to."""
+"""Measuring what passes cost, in seconds that nobody waits for: at load, after a reply, or when asked to."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from statistics import median
 
-from localspec.speculation.costs import CostTable
+from localspec.speculation.costs import SETTLING, CostTable
 from localspec.speculation.protocols import Decoder
 
 NARROW = (1, 2, 3, 4, 5, 6, 7, 8)  # widths of model drafts
 WIDE = (16, 32)  # widths of lookup drafts
-ROUNDS = 5  # measurements of each width, where the budget allows
-DRAFT_STEPS = 4  # draft steps in a row, as in a cycle
+ROUNDS = 2  # runs of every width, where the budget allows
+PASSES = 5  # equal ones in a run: direct, capture, and three that are replayed
+SLOW_SECONDS, SLOW_PASSES = (
+    0.1,
+    2,
+)  # launching is no part of a pass that takes so long: the first one warms up
+DRAFT_ROUNDS, DRAFT_STEPS = 6, 4  # draft steps in a row, as in a cycle
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One timed pass: its width, the width of the pass before it, and its seconds."""
+    """One timed pass: its width, how many of that width ran in a row with it, and its seconds."""
 
     width: int
-    after: int
+    run: int
     seconds: float
 
 
 def calibrate(
     target: Decoder,
     draft: Decoder | None,
-    token: int,
+    text: Sequence[int],
     *,
     budget_seconds: float,
     clock: Callable[[], float],
@@ -33,49 +39,59 @@ def calibrate(
 ) -> CostTable | None:
     """Time both models at their present context length; both end as they began.
 
-    `token` is any token of the vocabulary: costs do not depend on which. None when the budget did not allow
-    even the two narrowest widths, or the draft's context is full.
+    `text`: ordinary tokens to decode, at least one: which experts a mixture asks for depends on them. None when
+    the budget did not allow even the two narrowest widths, or the draft's context is full.
     """
     if draft is not None and draft.capacity - draft.length < DRAFT_STEPS:
         return None  # a draft that cannot be timed is not a free one
     deadline = clock() + budget_seconds
-    room = target.capacity - target.length
-    step = draft_step_seconds(draft, token, deadline=clock() + budget_seconds / 4, clock=clock)
-    samples = target_samples(target, token, [n for n in widths if n <= room], deadline=deadline, clock=clock)
-    return fit(samples, step)
-
-
-def target_samples(
-    target: Decoder, token: int, widths: Sequence[int], *, deadline: float, clock: Callable[[], float]
-) -> list[Sample]:
-    """Passes of every width in turn, so that a busy second hits all; those that do not fit are left out."""
-    keep, samples, after = target.length, list[Sample](), 0
-    latest: dict[int, float] = {}
-    for width in list(widths) * ROUNDS:
-        expected = latest.get(width, 1.5 * max(latest.values(), default=0.0))
-        if clock() + 2 * expected > deadline:
+    keep, room = target.length, target.capacity - target.length
+    step = draft_step_seconds(draft, text, deadline=clock() + budget_seconds / 4, clock=clock)
+    samples, slowest = list[Sample](), 0.0
+    for width in [width for width in widths if width <= room] * ROUNDS:
+        expected = max((s.seconds for s in samples if s.width == width), default=1.5 * slowest)
+        if clock() + (PASSES if expected <= SLOW_SECONDS else SLOW_PASSES) * expected > deadline:
             continue
-        # Twice in a row: the first pass pays for the change of width and for warming up, the second does not.
-        for _ in range(2):
-            began = clock()
-            target.decode([token] * width, rows=width)
-            latest[width] = clock() - began
+        for sample in equal_passes(target, width, windows(text, width), clock):
             target.rollback(keep)
-            samples.append(Sample(width, after, latest[width]))
-            after = width
-    return samples
+            samples.append(sample)
+            slowest = max(slowest, sample.seconds)
+    return fit(samples, step, keep)
+
+
+def windows(text: Sequence[int], width: int) -> Iterator[list[int]]:
+    """So many neighbouring tokens of the text, and the ones after them, without end."""
+    start = 0
+    while True:
+        yield [text[i % len(text)] for i in range(start, start + width)]
+        start += width
+
+
+def equal_passes(
+    target: Decoder, width: int, tokens: Iterator[list[int]], clock: Callable[[], float]
+) -> Iterator[Sample]:
+    """A run of passes of one width, timed; whoever takes them steps back in between."""
+    passes = PASSES
+    for run, batch in enumerate(islice(tokens, PASSES), start=1):
+        if run > passes:
+            return
+        began = clock()
+        target.decode(batch, rows=width)
+        taken = clock() - began
+        passes = SLOW_PASSES if taken > SLOW_SECONDS else passes
+        yield Sample(width, run, taken)
 
 
 def draft_step_seconds(
-    draft: Decoder | None, token: int, *, deadline: float, clock: Callable[[], float]
+    draft: Decoder | None, text: Sequence[int], *, deadline: float, clock: Callable[[], float]
 ) -> float:
     """Median seconds of one draft token among several in a row; 0 without a draft."""
     if draft is None:
         return 0.0
-    keep, found = draft.length, []
-    for _ in range(ROUNDS + 1):
+    keep, found = draft.length, list[float]()
+    for _ in range(DRAFT_ROUNDS):
         began = clock()
-        for _ in range(DRAFT_STEPS):
+        for token in next(windows(text, DRAFT_STEPS)):
             draft.decode([token], rows=1)
         found.append((clock() - began) / DRAFT_STEPS)
         draft.rewind(keep)  # a recurrent one falls back further
@@ -84,20 +100,31 @@ def draft_step_seconds(
     return median(found[1:] or found)
 
 
-def fit(samples: Sequence[Sample], draft_step: float) -> CostTable | None:
-    """Medians by width of passes that follow one of the same width; the others give the cost of switching."""
-    steady: dict[int, list[float]] = {}
-    switched: dict[int, list[float]] = {}
+def settles(sample: Sample) -> bool:
+    """Whether a pass shows what equal ones after it cost."""
+    return sample.run > (SLOW_PASSES - 1 if sample.seconds > SLOW_SECONDS else SETTLING)
+
+
+def fit(samples: Sequence[Sample], draft_step: float, context_tokens: int) -> CostTable | None:
+    """Medians by width of the passes that show what equal ones cost, and what the ones before them took longer."""
+    settled: dict[int, list[float]] = {}
     for sample in samples:
-        by_width = steady if sample.width == sample.after else switched
-        by_width.setdefault(sample.width, []).append(sample.seconds)
-    if len(steady) < 2 or min(steady) != 1:
+        if settles(sample):
+            settled.setdefault(sample.width, []).append(sample.seconds)
+    if len(settled) < 2 or min(settled) != 1:
         return None
-    widths = tuple(sorted(steady))
-    ratios = [median(switched[n]) / median(steady[n]) for n in widths if n in switched]
+    seconds = {width: median(settled[width]) for width in sorted(settled)}
+
+    def extra(run: int) -> float:
+        of_run = [s for s in samples if s.run == run and s.width in NARROW and s.width in seconds]
+        found = [s.seconds - seconds[s.width] for s in of_run]
+        return max(median(found), 0.0) if found else 0.0
+
     return CostTable(
-        widths=widths,
-        verify_seconds=tuple(median(steady[n]) for n in widths),
+        widths=tuple(seconds),
+        verify_seconds=tuple(seconds.values()),
         draft_step_seconds=draft_step,
-        switch_ratio=max(median(ratios), 1.0) if ratios else 1.0,
+        direct_extra_seconds=extra(1),
+        capture_extra_seconds=extra(2),
+        context_tokens=context_tokens,
     )

@@ -21,7 +21,11 @@ GREEDY_HEAD = 10  # tokens that the confidence of a greedy choice is measured ag
 
 
 class Chain:
-    """The sampler chain of one request; every method is a pure function of a row and the text before it."""
+    """The sampler chain of one request; every method is a pure function of a row and the text before it.
+
+    A row of candidates counts as a whole one: a draft's may lack tokens, as any distribution may be drafted from, a
+    target's has to hold as many as `candidates_needed` says.
+    """
 
     def __init__(self, sampling: Sampling, constraint: Constraint | None = None) -> None:
         self.sampling = sampling
@@ -55,7 +59,6 @@ class Chain:
         s = self.sampling
         row = self._permitted(row, history)
         if isinstance(row, Candidates) or s.top_k:
-            assert s.top_k or self._constraint, "without top-k whole rows are needed: see candidates_needed"
             ids, logits = self._head(row, history, s.top_k or _size(row))
             return _shaped(ids, logits, s, total=None)
         logits = self._adjusted(row, history)
@@ -104,7 +107,6 @@ class Chain:
         recent = self._recent(history)
         if not s.only_lowers and not isinstance(row, Candidates):
             return largest(self._adjusted(row, recent), count)
-        assert s.only_lowers or self._constraint, "raised logits need whole rows: see candidates_needed"
         # Whatever is pushed down makes room for the next largest: at most one for each token concerned.
         more = len(s.logit_bias) + len(recent) if s.only_lowers else _size(row)
         ids, logits = largest(row, count + more)

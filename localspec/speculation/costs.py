@@ -1,10 +1,12 @@
 """What a cycle costs: the target by batch width and the draft by depth, from a table and from running."""
 
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import isfinite
+
+from localspec.timing import middle
 
 WINDOW = 32  # measurements: 6 % timing noise becomes 1 %
 PRIOR_SAMPLES = 2  # that a measured table counts for
@@ -12,27 +14,37 @@ FEW = 5  # measurements that are kept however old they are
 LEAST_EXCESS = 0.1  # of a guess: noise can make a wider batch look free
 RELIABLE = 3  # measurements that make a width fit to be stored
 SLACK, MORE_SLACK = 1.05, 1.25  # before a wider pass says that a plain step was measured too dear
-STALE_CYCLES = 400  # older measurements tell about a shorter context or another clock speed
+STALE_CYCLES = 400  # older measurements tell about another clock speed
+LEAST_EXTRA = 0.03  # of a plain step: less is noise
+SETTLING = 2  # passes after a change of width that a device which records its passes takes longer for
 
 
 @dataclass(frozen=True, slots=True)
 class CostTable:
-    """Seconds of a target pass by batch width, and of a draft step; widths in between are interpolated."""
+    """Seconds of a target pass by batch width, and of a draft step; widths in between are interpolated.
+
+    The passes are of those that follow equal ones, as in plain decoding. A device that records its passes (CUDA
+    graphs) takes longer after a change of width: it launches the first one kernel by kernel (direct), records the
+    second (capture), and replays from the third on.
+    """
 
     widths: tuple[int, ...]  # ascending, from 1
     verify_seconds: tuple[float, ...]  # one for each width
     draft_step_seconds: float  # one draft token; 0 when drafting runs no model
     measured: bool = True  # on this machine, with these files; otherwise the seconds are only in proportion
-    switch_ratio: float = 1.0  # cost of a pass whose width differs from the one before / same width
+    direct_extra_seconds: float = 0.0  # of the first pass of a width, beyond a replayed one
+    capture_extra_seconds: float = 0.0  # of the second
+    context_tokens: int = 0  # in the cache when it was measured
 
     def __post_init__(self) -> None:
         """Raises ValueError for what is no table of costs, as a damaged file may hold."""
         ascending = all(one < other for one, other in pairwise((0, *self.widths)))
         if self.widths[:1] != (1,) or not ascending or len(self.widths) != len(self.verify_seconds):
             raise ValueError(f"widths ascend from 1, each with its seconds: {self}")
-        if min(self.verify_seconds) <= 0 or self.draft_step_seconds < 0 or self.switch_ratio <= 0:
+        others = (self.draft_step_seconds, self.direct_extra_seconds, self.capture_extra_seconds)
+        if min(self.verify_seconds) <= 0 or min(*others, self.context_tokens) < 0:
             raise ValueError(f"a pass takes time: {self}")
-        if not all(map(isfinite, (*self.verify_seconds, self.draft_step_seconds, self.switch_ratio))):
+        if not all(map(isfinite, (*self.verify_seconds, *others))):
             raise ValueError(f"costs are finite: {self}")
 
     def verify(self, width: float) -> float:
@@ -52,10 +64,20 @@ def interpolate(x: float, xs: Sequence[float], ys: Sequence[float], *, extend: b
     return ys[i - 1] + share * (ys[i] - ys[i - 1])
 
 
+def lower_middle(values: Iterable[float]) -> float:
+    """The middle half, of few the lower ones: noise in time is one-sided, and a width that looks dear is not tried."""
+    ordered = sorted(values)
+    inner = ordered[(len(ordered) - 1) // 4 : max(3 * len(ordered) // 4, 1)]
+    return sum(inner) / len(inner)
+
+
 class Recent:
     """The middle of the latest measurements: half of them may be wild, and a lasting change is followed."""
 
-    def __init__(self, prior: float | None = None) -> None:
+    def __init__(
+        self, prior: float | None = None, centre: Callable[[Iterable[float]], float] = lower_middle
+    ) -> None:
+        self._centre = centre
         self._samples: deque[tuple[int, float]] = deque(maxlen=WINDOW)
         if prior is not None:
             self._samples.extend([(0, prior)] * PRIOR_SAMPLES)
@@ -72,32 +94,27 @@ class Recent:
         self.last_cycle = cycle
         while len(self._samples) > FEW and self._samples[0][0] < cycle - STALE_CYCLES:
             self._samples.popleft()
-        ordered = sorted(value for _, value in self._samples)
-        # Noise in time is one-sided: with few samples, look at the lower middle.
-        first, last = (len(ordered) - 1) // 4, max((3 * len(ordered)) // 4, 1)
-        middle = ordered[first:last]
-        self.value = sum(middle) / len(middle)
+        self.value = self._centre(value for _, value in self._samples)
 
 
 class Costs:
     """Costs as they are now: ratios to the start-up table, corrected by every cycle.
 
     The ratio of a width that was never run is interpolated between those that were. The plain step is
-    corrected by nothing but plain steps, because every claim of being faster rests on it; wider passes only
-    bound it from above.
+    corrected by nothing but plain steps that count, because every claim of being faster rests on it; wider
+    passes only bound it from above.
     """
 
     def __init__(self, table: CostTable) -> None:
-        self.restart(table)
-
-    def restart(self, table: CostTable) -> None:
-        """Forget what was learned and start from `table`."""
         self._table = table
         self._ratios: dict[int, Recent] = {}
         self._draft_ratio = Recent()
+        self._unsettled = (Recent(), Recent())  # seconds of the first and the second plain step of a run
         self._cycle = 0
-        self._now: dict[int, float] = {}  # verify(), until the next measurement
+        self._width = self._run = 0  # of the latest pass, and how many in a row had that width
+        self._now: dict[int, float] = {}  # replayed(), until the next measurement
         self._started: dict[int, float] = {}  # the table, interpolated
+        self.held = 0  # the width to which narrower verify batches are padded; 0: none are
 
     @property
     def measured(self) -> bool:
@@ -119,8 +136,45 @@ class Costs:
         """Whether a plain step was measured to be dearer than a wider pass, which it cannot be."""
         return self.plain_steps < RELIABLE and self._plain_alone() > self._bound()
 
+    @property
+    def settling(self) -> int:
+        """Passes after a change of width that do not show what equal ones after them cost."""
+        return SETTLING if self.direct_extra > LEAST_EXTRA * self.replayed(1) else 0
+
+    @property
+    def settled(self) -> bool:
+        """Whether the latest pass shows what equal ones after it cost."""
+        return self._run > self.settling
+
+    @property
+    def direct_extra(self) -> float:
+        """Seconds that the first pass after one of another width takes longer than a settled one."""
+        return self._extra(0, self._table.direct_extra_seconds)
+
+    @property
+    def change_seconds(self) -> float:
+        """What a run of passes of another width costs until it has settled, beyond what it costs then."""
+        return self.direct_extra + self._extra(1, self._table.capture_extra_seconds)
+
+    @property
+    def latest_extra(self) -> float:
+        """What the latest pass took longer because of a change of width."""
+        if self._run > SETTLING:
+            return 0.0
+        return self.direct_extra if self._run == 1 else self.change_seconds - self.direct_extra
+
     def verify(self, width: int) -> float:
-        """Seconds of a target pass over `width` tokens, with everything around it but drafting."""
+        """Seconds of a target pass in a cycle that drafts, or of a plain step after others, without drafting."""
+        if 1 < width <= self.held:
+            return self.replayed(self.held)
+        return self.replayed(width) + (self.direct_extra if width > 1 else 0.0)
+
+    def padding(self, width: int) -> int:
+        """Tokens to add to a verify batch of a cycle that drafts, so that it has the width of the others."""
+        return max(self.held - width, 0)
+
+    def replayed(self, width: int) -> float:
+        """Seconds of such a pass after equal ones."""
         if width not in self._now:
             if width == 1:
                 self._now[1] = min(self._plain_alone(), self._bound())
@@ -128,7 +182,7 @@ class Costs:
             if (width in self._ratios and self._fresh(width)) or self._table.measured:
                 self._now[width] = self._start(width) * self._ratio(width)
             else:
-                self._now[width] = self.verify(1) * (1 + self._excess(width) * self._guessed_excess(width))
+                self._now[width] = self.replayed(1) * (1 + self._excess(width) * self._guessed_excess(width))
         return self._now[width]
 
     def draft(self, depth: int) -> float:
@@ -136,15 +190,27 @@ class Costs:
         ratio = self._draft_ratio.value if self._draft_ratio else self._ratio(2)
         return self._table.draft_step_seconds * ratio * depth
 
-    def cycle(self, depth: int) -> float:
-        """Seconds of a whole cycle in which the draft model drafts `depth` tokens."""
-        return self.verify(depth + 1) + self.draft(depth)
+    def learn_verify(self, width: int, seconds: float, *, drafted: bool = False) -> None:
+        """A pass over `width` tokens, padding included: every pass in turn, as its price depends on the one before.
 
-    def learn_verify(self, width: int, seconds: float) -> None:
+        Those over one token are plain steps unless they were `drafted` for: the settled ones say what a step costs.
+        """
         self._cycle += 1
+        self._run = self._run + 1 if width == self._width else 1
+        self._width = width
+        if width == 1 and drafted:
+            return
+        if not self.settled:
+            if width == 1:
+                self._unsettled[self._run - 1].add(seconds, self._cycle)
+            if width == 1 or self._run > 1:
+                return
+            seconds = max(seconds - self.direct_extra, seconds / 2)
         self._now.clear()
         if width not in self._ratios:
-            self._ratios[width] = Recent(self._ratio(width) if self._table.measured else None)
+            prior = self._ratio(width) if self._table.measured else None
+            # Claims rest on plain steps, so these lean to no side.
+            self._ratios[width] = Recent(prior, middle if width == 1 else lower_middle)
         self._ratios[width].add(seconds / self._start(width), self._cycle)
 
     def learn_draft(self, depth: int, seconds: float) -> None:
@@ -157,8 +223,23 @@ class Costs:
         if not self.measured and (1 not in reliable or len(reliable) < 2):
             return self._table
         widths = tuple(sorted({1} | (set(self._table.widths) - self._ratios.keys()) | reliable))
-        seconds = tuple(self.verify(n) for n in widths)
-        return CostTable(widths, seconds, self.draft(1), True, self._table.switch_ratio)
+        seconds = tuple(self.replayed(n) for n in widths)
+        return replace(
+            self._table,
+            widths=widths,
+            verify_seconds=seconds,
+            draft_step_seconds=self.draft(1),
+            measured=True,
+            direct_extra_seconds=self.direct_extra,
+            capture_extra_seconds=self.change_seconds - self.direct_extra,
+        )
+
+    def _extra(self, run: int, at_start: float) -> float:
+        """What the pass number `run` after a change of width takes longer than a settled one."""
+        found = self._unsettled[run]
+        if self.plain_steps and found.measurements >= RELIABLE:
+            return max(found.value - self._plain_alone(), 0.0)
+        return at_start * self.replayed(1) / self._start(1) if at_start else 0.0
 
     def _plain_alone(self) -> float:
         return self._start(1) * (self._ratios[1].value if 1 in self._ratios else 1.0)
@@ -192,8 +273,8 @@ class Costs:
         known = sorted(n for n in self._ratios if n > 1 and self._fresh(n))
         if not known:
             return 1.0
-        plain = self.verify(1)
-        found = [(self.verify(n) / plain - 1) / self._guessed_excess(n) for n in known]
+        plain = self.replayed(1)
+        found = [(self.replayed(n) / plain - 1) / self._guessed_excess(n) for n in known]
         return max(interpolate(width, known, found, extend=False), LEAST_EXCESS)
 
     def _guessed_excess(self, width: int) -> float:

@@ -5,7 +5,9 @@ from collections.abc import Callable, Sequence
 from localspec.events import Cycle, Mode
 from localspec.speculation.chances import Chances
 from localspec.speculation.costs import Costs
-from localspec.speculation.protocols import Reading
+from localspec.speculation.holding import held_width
+from localspec.speculation.places import Places
+from localspec.speculation.protocols import Proposal, Reading
 from localspec.speculation.stopping import Stopper
 
 START = (
@@ -39,15 +41,25 @@ class DepthControl:
     """
 
     def __init__(
-        self, costs: Costs, steps: Callable[[int], int], chances: Chances, depths: Sequence[int]
+        self,
+        places: Places,
+        steps: Callable[[int], int],
+        chances: Chances,
+        depths: Sequence[int],
+        *,
+        pads: bool = False,
     ) -> None:
-        """`steps`: runs of the draft model by depth; `depths`: those that may be verified; costs are shared."""
-        self.costs = costs
+        """`steps`: runs of the draft model by depth; `depths`: those that may be verified; costs are shared.
+
+        `pads`: whether verify batches may be filled up to one width.
+        """
+        self._places = places
+        self._pads = pads
         self.chances = chances
         self.depths = tuple(sorted(depths))
         self.on = True
         self._steps = steps
-        self._budget = START if costs.measured else START / 2
+        self._budget = START if self.costs.measured else START / 2
         self._patience = 1.0
         self._trying = False  # drafting was switched on again and has not convinced yet
         self._won = 0.0  # plain steps, since then
@@ -55,7 +67,6 @@ class DepthControl:
         self._calm = MOST_CALM  # drafting cycles that were as fast as expected, less those that were not
         self._tokens = self._seconds = 0.0  # of the latest drafting cycles
         self._reading_seconds: float | None = None  # for a token, once it was measured
-        self._stopper: Stopper | None = None
 
     def begin(self) -> None:
         """Another reply, perhaps of another kind: how the one before went counts for less."""
@@ -64,6 +75,11 @@ class DepthControl:
         self._patience = 1.0
         self._tokens *= CARRIED
         self._seconds *= CARRIED
+
+    @property
+    def costs(self) -> Costs:
+        """What passes cost at the present length of the context."""
+        return self._places.costs
 
     @property
     def mode(self) -> Mode:
@@ -79,23 +95,25 @@ class DepthControl:
 
     def limit(self, room: int) -> int:
         """The most tokens that a proposal may have where there is room for `room`."""
-        most = self.depths[-1] if self._kept >= TRUSTED else max(CAUTIOUS_DEPTH, self.depths[0])
+        if self._pads:
+            self.costs.held = held_width(self.costs, self.chances, self._steps, self.depths) if self.on else 0
+        most = self.costs.held - 1 if self.costs.held else self.depths[-1]
+        most = most if self._kept >= TRUSTED else max(min(most, CAUTIOUS_DEPTH), self.depths[0])
         return max((d for d in self.depths if d <= min(most, room)), default=0) if self.on else 0
 
     def stopping(self, limit: int) -> Stopper:
-        """What ends a proposal of at most `limit` tokens, whose cycle `learn` is told next."""
-        self._stopper = Stopper(
-            self.chances, self.costs, self._steps, rate=self.rate, depths=self.depths, limit=limit
-        )
-        return self._stopper
+        """What ends a proposal of at most `limit` tokens."""
+        return Stopper(self.chances, self.costs, self._steps, rate=self.rate, depths=self.depths, limit=limit)
 
-    def learn(self, cycle: Cycle, confidences: Sequence[float]) -> None:
-        """A cycle that it was asked to draft in."""
-        runs = self._steps(self._stopper.drawn if self._stopper else cycle.drafted)
+    def learn(self, cycle: Cycle, proposal: Proposal) -> None:
+        """A cycle that it was asked to draft in, what was read for it apart; and its proposal."""
+        runs = proposal.runs or self._steps(cycle.drafted)
         seconds, emitted = self._sane(cycle.seconds, cycle.width, runs), len(cycle.tokens)
+        if self.costs.held:  # `reconsider` has asked for the change of width already
+            seconds = max(seconds - self.costs.latest_extra, seconds / WILD)
         if runs:
             self.costs.learn_draft(runs, cycle.draft_seconds)
-        self.chances.learn(confidences[: cycle.drafted], cycle.accepted, emitted)
+        self.chances.learn(proposal.confidences[: cycle.drafted], cycle.accepted, emitted)
         self._kept += cycle.accepted
         self._tokens = self._tokens * (1 - 1 / MEMORY) + emitted
         self._seconds = self._seconds * (1 - 1 / MEMORY) + seconds
@@ -117,7 +135,7 @@ class DepthControl:
         plain = self.costs.verify(1)
         stake = max(STAKE_RUNS * self.costs.draft(self._steps(1)) / plain, LEAST_STAKE)
         stake += min(reading.unread, LEAST_WINDOW) * self._token_seconds / plain / READING_SHARE
-        if self._budget >= self._patience * stake:
+        if self._budget >= self._patience * stake + self.costs.change_seconds / plain:
             self.on, self._trying, self._won = True, True, 0.0
             self._budget = stake
             self._patience = min(self._patience * PATIENCE_GROWTH, MOST_PATIENCE)

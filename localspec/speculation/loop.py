@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from time import perf_counter
 
 from localspec.events import Cycle, Origin, Source
+from localspec.passes import Pass, first_tokens
 from localspec.speculation.protocols import Decoder, Proposal, Rule, Strategy, Verdict
 
 
@@ -31,7 +32,7 @@ def speculate(
 
         proposal = strategy.propose(tokens, room - 1)
         assert len(proposal.tokens) < room, "a proposal leaves room for the target's own token"
-        passed = target.decode([tokens[-1], *proposal.tokens], rows=len(proposal.tokens) + 1)
+        passed = decoded(target, [tokens[-1], *proposal.tokens], proposal.padding)
         verdict = rule.verify(passed.rows, proposal, tokens)
         emitted, origins = emit(proposal, verdict, is_end)
         tokens += emitted
@@ -52,12 +53,20 @@ def speculate(
             verify_seconds=verify_seconds,
             other_seconds=clock() - began - draft_seconds - verify_seconds,
             mode=proposal.mode,
+            reading_seconds=proposal.reading_seconds,
         )
         strategy.learn(cycle)
         yield cycle
         room -= len(emitted)
         if is_end(emitted[-1]):
             return
+
+
+def decoded(target: Decoder, batch: list[int], padding: int) -> Pass:
+    """The pass over a batch, filled up by so many tokens as far as there is room."""
+    padding = min(padding, target.capacity - target.length - len(batch))
+    passed = target.decode(batch + batch[-1:] * padding, rows=len(batch) + padding)
+    return first_tokens(passed, len(batch)) if padding else passed
 
 
 def emit(

@@ -44,6 +44,9 @@ class Proposal:
     certain: int = 0  # leading tokens that nothing else could replace (forced by a grammar)
     depth: int = 0  # how many tokens were allowed; stopping early leaves fewer
     mode: Mode = Mode.DRAFTING  # why this cycle drafts, or does not
+    runs: int = 0  # of the draft model for it; 0: what `Drafter.steps` says
+    padding: int = 0  # tokens behind the others that hold the batch's width: nobody sees their rows
+    reading_seconds: float = 0.0  # that the drafter has read for first
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +226,7 @@ class Strategy(Protocol):
 
     @property
     def plain_step_seconds(self) -> float | None:
-        """What a plain step costs here, as far as it was measured."""
+        """What a plain step costs here and now, as far as it was measured."""
 
     def propose(self, tokens: Sequence[int], room: int) -> Proposal:
         """At most `room` tokens to follow `tokens`; none means plain decoding."""

@@ -31,10 +31,8 @@ class Stopper:
         self._rate = rate
         self._depths = tuple(d for d in depths if d <= limit)
         self._survival = 1.0
-        self.drawn = 0  # draft tokens drawn, a dropped one included
 
     def keeps(self, confidence: float, drafted: int) -> bool:
-        self.drawn += 1
         chance = self._chances.of(confidence, drafted)
         kept = self._must_go_on(drafted) or self._gain(drafted, first=chance, draw_first=False) > 0
         self._survival *= chance
@@ -51,7 +49,8 @@ class Stopper:
     def _gain(self, drafted: int, *, first: float, draw_first: bool) -> float:
         """Tokens won by going on to the best later depth, less the tokens its seconds are worth."""
         best, won, survival = -math.inf, 0.0, self._survival * first
-        here, run = self._costs.verify(drafted + 1), self._costs.draft(1)
+        width, run = drafted + 1, self._costs.draft(1)
+        here = self._costs.verify(width + self._costs.padding(width))
         begun = self._steps(drafted if draw_first else drafted + 1)
         for depth in range(drafted + 1, self._depths[-1] + 1):
             won += survival

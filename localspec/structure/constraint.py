@@ -24,8 +24,15 @@ class Mask:
     allowed: np.ndarray  # bool [vocab]
     ids: np.ndarray | None  # int64 [n] ascending, where they are few
 
-    def applied(self, row: np.ndarray) -> Row:
-        """The row without the others; a draft's row may be a little shorter or longer than the vocabulary."""
+    def applied(self, row: Row) -> Row:
+        """The row without the others; a draft's row may lack tokens, or be a little longer than the vocabulary.
+
+        One that has none of those that may come stays as it is: whatever is drawn from it is rejected.
+        """
+        if isinstance(row, Candidates):
+            known = row.ids[row.ids < len(self.allowed)]
+            kept = np.isin(row.ids, known[self.allowed[known]])
+            return Candidates(row.ids[kept], row.logits[kept]) if kept.any() else row
         if self.ids is not None:
             ids = self.ids[self.ids < len(row)] if len(row) < len(self.allowed) else self.ids
             return Candidates(ids, row[ids]) if len(ids) else row
@@ -57,7 +64,6 @@ class Constrained:
 
     def permitted(self, row: Row, history: Sequence[int]) -> Row:
         """A row without the tokens that may not follow `history`, or as it is where `history` is outside."""
-        assert not isinstance(row, Candidates), "a grammar needs whole rows: see Chain.candidates_needed"
         mask = self._mask_after(history)
         return mask.applied(row) if mask else row
 

@@ -64,6 +64,7 @@ class Forcing:
             confidences=(1.0,) * len(forced) + drafted.confidences,
             source=drafted.source if drafted.tokens else Source.FORCED,
             certain=len(forced),
+            padding=max(drafted.padding - len(forced), 0),
         )
 
     def follow(self, passed: Pass, kept: int) -> None:

@@ -4,9 +4,10 @@ import random
 
 from localspec.drafters.arbiter import Arbiter, Contender
 from localspec.events import Cycle, Origin, Source
+from localspec.speculation.anchors import Anchors
 from localspec.speculation.chances import Chances
-from localspec.speculation.costs import Costs
 from localspec.speculation.depth import DepthControl
+from localspec.speculation.places import Places
 from localspec.speculation.protocols import Proposal, Reading
 
 
@@ -73,11 +74,13 @@ class Machine:
         drafted, drawn = propose(stopping, sure) if stopping else (limit, limit)
         self.busy_seconds += drawn * self.draft_step
         self.held_to = len(tokens) - 1
-        return Proposal((1,) * drafted, (None,) * drafted, tuple(sure[:drafted]), Source.MODEL, depth=limit)
+        return Proposal(
+            (1,) * drafted, (None,) * drafted, tuple(sure[:drafted]), Source.MODEL, depth=limit, runs=drawn
+        )
 
     def arbiter(self, table, depths, control=None):
-        control = control or DepthControl(Costs(table), self.steps, Chances(), depths)
-        return Arbiter(control.costs, [Contender(self, control)], rule=None)
+        control = control or DepthControl(Places([table]), self.steps, Chances(), depths)
+        return Arbiter(control._places, Anchors(), [Contender(self, control)], rule=None)
 
     def step(self, arbiter, room=10**6):
         """A cycle as the arbiter wants it, which it learns from."""

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec.drafters.arbiter import ANCHOR_TOKENS
 from localspec.events import Mode
+from localspec.speculation.anchors import LEAST_TOKENS
 from localspec.speculation.costs import CostTable
 from localspec.speculation.depth import GIFT, MOST, SAVED, START
 
@@ -191,7 +191,7 @@ def anchors_of(*, hiccups):
 
 def test_a_plain_step_that_was_dearer_than_wider_ones_is_measured_again_soon():
     _, second, third = anchors_of(hiccups=1)[:3]
-    assert third - second < ANCHOR_TOKENS
+    assert third - second < LEAST_TOKENS
     assert len(anchors_of(hiccups=-1)) == 2
 
 

@@ -4,6 +4,10 @@ All of it is the production code. Only the models are small enough, and the cloc
 decision of a reply can be taken every way.
 """
 
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -14,11 +18,13 @@ from localspec.drafters.lookup_trust import CELLS, Trust, TrustCounts
 from localspec.drafters.model import ModelDrafter
 from localspec.events import Source
 from localspec.passes import Pass
+from localspec.speculation.anchors import Anchors
 from localspec.speculation.chain import Chain
 from localspec.speculation.chances import Chances, ChanceWeights
 from localspec.speculation.costs import Costs, CostTable
 from localspec.speculation.depth import DepthControl
 from localspec.speculation.loop import speculate
+from localspec.speculation.places import Places
 from localspec.speculation.stopping import Stopper
 
 from ..speculation.enumeration import distance, law
@@ -176,17 +182,17 @@ def test_traps_of_the_drafter_are_caught(rule, trap):
 EVERY_TRIGRAM = (0, 0, 0, 1, 0, 1, 1, 1, 0, 0)  # so that lookup always has a guess
 
 
-def automatic(decoder, rule, is_end):
+def automatic(decoder, rule, is_end, *, table=TABLE, pads=False):
     """What users get, as it is after some replies: it knows costs and acceptance, and stops by confidence."""
-    costs = Costs(TABLE)
+    places = Places([table])
     doubted = ChanceWeights((-3.0, 0.5, 1.5), (0.01, 0.01, 0.01))
     trust = TrustCounts((9.0,) * CELLS, (1.0,) * CELLS)
-    drafters = LookupDrafter(Trust(trust)), ModelDrafter(decoder, is_end)
+    drafters = LookupDrafter(Trust(trust)), ModelDrafter(decoder, is_end, one_by_one=pads)
     contenders = [
-        Contender(drafter, DepthControl(costs, drafter.steps, Chances(doubted), (1, 2, 3)))
+        Contender(drafter, DepthControl(places, drafter.steps, Chances(doubted), (1, 2, 3), pads=pads))
         for drafter in drafters
     ]
-    return Arbiter(costs, contenders, rule)
+    return Arbiter(places, Anchors(), contenders, rule)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -205,3 +211,31 @@ def test_automatic_depth_with_stopping_and_lookup(rule):
     assert {(Source.LOOKUP, 1, 1), (Source.LOOKUP, 2, 2)} < seen  # as much of a guess as promised most
     assert {(Source.MODEL, 3, 3), (Source.MODEL, 3, 1)} < seen  # to the full depth, and stopped before it
     assert (Source.PLAIN, 3, 0) in seen  # a drawn token was dropped
+
+
+RECORDED = replace(TABLE, direct_extra_seconds=0.3, capture_extra_seconds=0.9)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_verify_batches_that_are_filled_up_to_one_width(rule, monkeypatch):
+    """Rows that fill a batch change nothing, and nobody is told of them."""
+    decoded, told = Counter(), Counter()
+    decode = Side.decode
+
+    def watched(side, tokens, rows):
+        decoded[len(tokens)] += 1
+        return decode(side, tokens, rows)
+
+    monkeypatch.setattr(Side, "decode", watched)
+    for world in (World(seed, symbols=2) for seed in range(4)):
+        found = error(
+            world,
+            RULES[rule],
+            partial(automatic, table=RECORDED, pads=True),
+            5,
+            prompt=EVERY_TRIGRAM,
+            watch=lambda cycle: told.update([(cycle.width, cycle.drafted)]),
+        )
+        assert found < EXACT
+    assert all(width == drafted + 1 for width, drafted in told)
+    assert decoded[4] > told[4, 3]  # some batches were filled up to this width

@@ -10,9 +10,11 @@ from localspec.drafters.arbiter import Arbiter, Contender
 from localspec.drafters.fixed import Fixed
 from localspec.events import Cycle, Source
 from localspec.passes import HiddenRows
+from localspec.speculation.anchors import Anchors
 from localspec.speculation.chances import Chances
-from localspec.speculation.costs import Costs, CostTable
+from localspec.speculation.costs import CostTable
 from localspec.speculation.depth import DepthControl
+from localspec.speculation.places import Places
 from localspec.speculation.protocols import Proposal, Reading
 
 from ..chat.letters import GREEDY, SYMBOLS, session_of
@@ -125,9 +127,13 @@ def test_its_sampled_text_has_the_law_of_the_target(rule, depth):
     def strategy_of(world):
         def made(draft, rule, is_end):
             head = BlockHead(lambda hidden, newer: world.draft((*prompt, *newer[1:])))
-            costs = Costs(table)
-            control = DepthControl(costs, head.steps, Chances(), (1, 2, 3))
-            return Fixed(head, 3, rule) if depth else Arbiter(costs, [Contender(head, control)], rule)
+            places = Places([table])
+            control = DepthControl(places, head.steps, Chances(), (1, 2, 3))
+            return (
+                Fixed(head, 3, rule)
+                if depth
+                else Arbiter(places, Anchors(), [Contender(head, control)], rule)
+            )
 
         return made
 

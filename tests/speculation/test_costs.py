@@ -19,7 +19,7 @@ def test_a_table_interpolates_and_goes_on_with_its_last_slope(width, seconds):
 
 def test_unmeasured_costs_are_the_table_s():
     costs = Costs(TABLE)
-    assert costs.cycle(3) == pytest.approx(1.6 + 3 * 0.1)
+    assert costs.verify(4) + costs.draft(3) == pytest.approx(1.6 + 3 * 0.1)
 
 
 def test_measurements_replace_the_table():
@@ -109,7 +109,8 @@ def test_the_learned_table_starts_another_run_where_this_one_ended():
     again = Costs(costs.table())
     assert again.measured
     for depth in range(8):
-        assert again.cycle(depth) == pytest.approx(costs.cycle(depth))
+        assert again.verify(depth + 1) == pytest.approx(costs.verify(depth + 1))
+        assert again.draft(depth) == pytest.approx(costs.draft(depth))
 
 
 def test_a_guess_is_not_stored_as_a_measurement():
@@ -120,9 +121,11 @@ def test_a_guess_is_not_stored_as_a_measurement():
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
-@pytest.mark.parametrize("name", ["verify_seconds", "draft_step_seconds", "switch_ratio"])
+@pytest.mark.parametrize(
+    "name", ["verify_seconds", "draft_step_seconds", "direct_extra_seconds", "capture_extra_seconds"]
+)
 def test_a_table_of_costs_is_finite(name, wrong):
-    values = {"verify_seconds": (0.1, 0.2), "draft_step_seconds": 0.01, "switch_ratio": 1.0}
+    values = {"verify_seconds": (0.1, 0.2), "draft_step_seconds": 0.01}
     values[name] = (0.1, wrong) if name == "verify_seconds" else wrong
     with pytest.raises(ValueError, match="finite"):
         CostTable((1, 2), **values)

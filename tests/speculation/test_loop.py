@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -168,3 +169,29 @@ def test_the_room_is_never_exceeded_even_when_everything_is_accepted():
         if tokens[-1] != END:
             assert len(tokens) == 2 + room
         assert sum(len(c.tokens) for c in cycles) == len(tokens) - 2
+
+
+class Padding(Scripted):
+    """Wants every verify batch to have the same width."""
+
+    def __init__(self, seed, width):
+        super().__init__(seed)
+        self.width = width
+
+    def propose(self, tokens, limit, rule=None, stopping=None):
+        proposal = super().propose(tokens, limit)
+        return replace(proposal, padding=max(self.width - len(proposal.tokens) - 1, 0))
+
+
+@given(seed=st.integers(0, 10**6), width=st.integers(1, 12), capacity=st.integers(40, 80))
+@settings(deadline=None, max_examples=60)
+def test_rows_that_fill_a_batch_are_seen_by_nobody_and_need_no_room(seed, width, capacity):
+    prompt, room = [3, 1, 4], capacity - 3
+    target, rule = Toy(seed, capacity=capacity), make_rule("greedy", GREEDY, 0)
+    tokens, cycles = run(
+        target, Fixed(Padding(seed, width), 4, rule), prompt, room=room, rule=rule, ends=never
+    )
+    plain, _ = run(Toy(seed), Plain(), prompt, room=room, rule=rule, ends=never)
+    assert tokens == plain
+    assert all(cycle.width == cycle.drafted + 1 for cycle in cycles)
+    assert target.cache == tokens[:-1]

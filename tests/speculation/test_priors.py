@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localspec.drafters.drafting import Drafting
-from localspec.drafters.lessons import Acceptance, Lessons, depths_for, guess_for
+from localspec.drafters.lessons import DEPTHS, Acceptance, Lessons, guess_for
 from localspec.drafters.lookup_trust import TrustCounts
 from localspec.drafters.model import ModelDrafter
 from localspec.speculation.chances import ChanceWeights
@@ -22,7 +22,7 @@ from .toys import Blend, Toy
 
 KEY = {"target": "a.gguf 123", "draft": "b.gguf 45", "device": "cpu", "threads": "8"}
 STATE = Lessons(
-    costs=CostTable((1, 2, 8), (0.1, 0.12, 0.3), 0.01, True, 1.05),
+    costs=(CostTable((1, 2, 8), (0.1, 0.12, 0.3), 0.01, True, 0.02, 0.05, 300),),
     greedy=Acceptance(
         chances=ChanceWeights((-0.5, 0.9, 0.3), (0.2, 0.1, 0.1)),
         trust=TrustCounts((2.0,), (1.0,)),
@@ -36,8 +36,7 @@ def test_a_state_comes_back_as_it_was(tmp_path):
 
 
 def drafting_of(drafters=(), lessons=None):
-    guess = guess_for("cpu")
-    return Drafting(drafters, guess, depths_for("cpu", guess), most=32, lessons=lessons)
+    return Drafting(drafters, guess_for("cpu"), DEPTHS, most=32, lessons=lessons)
 
 
 def test_everything_that_is_learned_can_be_stored(tmp_path):
@@ -64,16 +63,16 @@ def damage(text):
     yield "\x00" * 100
     for path, value in [
         (("version",), 99),
-        (("value", "costs", "verify_seconds"), "fast"),
-        (("value", "costs", "verify_seconds"), [0.1, float("nan"), 0.3]),
-        (("value", "costs", "verify_seconds"), [0.1, 10**400, 0.3]),
-        (("value", "costs", "verify_seconds"), [0.0, 0.0, 0.0]),
-        (("value", "costs", "verify_seconds"), [0.1, 0.12]),
-        (("value", "costs", "verify_seconds"), []),
-        (("value", "costs", "widths"), [1, 2, 2]),
-        (("value", "costs", "widths"), [2, 3, 8]),
-        (("value", "costs", "draft_step_seconds"), -1.0),
-        (("value", "costs", "switch_ratio"), 0.0),
+        (("value", "costs", 0, "verify_seconds"), "fast"),
+        (("value", "costs", 0, "verify_seconds"), [0.1, float("nan"), 0.3]),
+        (("value", "costs", 0, "verify_seconds"), [0.1, 10**400, 0.3]),
+        (("value", "costs", 0, "verify_seconds"), [0.0, 0.0, 0.0]),
+        (("value", "costs", 0, "verify_seconds"), [0.1, 0.12]),
+        (("value", "costs", 0, "verify_seconds"), []),
+        (("value", "costs", 0, "widths"), [1, 2, 2]),
+        (("value", "costs", 0, "widths"), [2, 3, 8]),
+        (("value", "costs", 0, "draft_step_seconds"), -1.0),
+        (("value", "costs", 0, "direct_extra_seconds"), -1.0),
         (("value", "greedy", "chances", "variances"), [0.1, -0.1, 0.1]),
         (("value", "greedy", "trust", "kept"), [-1.0]),
         (("value", "greedy"), None),
@@ -85,7 +84,7 @@ def damage(text):
             inner = inner[name]
         inner[path[-1]] = value
         yield json.dumps(changed)
-    stored["value"]["costs"] |= {"widths": [], "verify_seconds": []}
+    stored["value"]["costs"][0] |= {"widths": [], "verify_seconds": []}
     yield json.dumps(stored)
 
 
@@ -123,22 +122,23 @@ COUNTS = st.lists(st.tuples(st.floats(0, 1e9), st.floats(0, 1e9)), max_size=12)
 @given(
     costs=st.lists(st.tuples(st.integers(1, 9), SECONDS), min_size=1, max_size=6),
     draft_step=SECONDS,
-    switch_ratio=st.floats(0.01, 9),
+    extras=st.tuples(SECONDS, SECONDS),
     counts=st.fixed_dictionaries({"trust": COUNTS}),
     weights=st.lists(st.tuples(st.floats(-1e3, 1e3), st.floats(0, 1e3)), min_size=3, max_size=3),
 )
 @settings(max_examples=60)
 def test_whatever_numbers_a_file_holds_it_is_set_aside_or_can_be_used(
-    tmp_path_factory, costs, draft_step, switch_ratio, counts, weights
+    tmp_path_factory, costs, draft_step, extras, counts, weights
 ):
     priors = Priors(tmp_path_factory.mktemp("lessons"))
     priors.save(KEY, STATE)
     stored = json.loads(priors.path(KEY).read_text())
-    stored["value"]["costs"] |= {
+    stored["value"]["costs"][0] |= {
         "widths": [1 + sum(step for step, _ in costs[:i]) for i in range(len(costs))],
         "verify_seconds": [seconds for _, seconds in costs],
         "draft_step_seconds": draft_step,
-        "switch_ratio": switch_ratio,
+        "direct_extra_seconds": extras[0],
+        "capture_extra_seconds": extras[1],
     }
     stored["value"]["sampled"] = {
         name: {"kept": [kept for kept, _ in pairs], "rejected": [rejected for _, rejected in pairs]}
