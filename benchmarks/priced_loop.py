@@ -21,7 +21,7 @@ import localspec
 from benchmarks.server.prompts import Task, tasks
 from localspec.drafters.drafting import Drafting
 from localspec.drafters.fixed import Fixed
-from localspec.drafters.lessons import CPU_DEPTHS
+from localspec.drafters.lessons import DEPTHS
 from localspec.drafters.model import ModelDrafter
 from localspec.llama.context import Context
 from localspec.passes import Pass
@@ -163,7 +163,7 @@ def main() -> None:
 
 def ways(pair: Pair, table: CostTable, *, sampled: bool) -> Iterator[tuple[str, str, Make]]:
     """Label, rule, and how the strategy of a reply is made."""
-    drafting = Drafting([pair.drafter], table, CPU_DEPTHS, most=CPU_DEPTHS[-1])
+    drafting = Drafting([pair.drafter], table, DEPTHS, most=DEPTHS[-1])
     yield "auto", "auto", lambda rule: drafting.strategy(rule, depth=None, sampled=sampled)
     for depth in FIXED:
         yield f"depth {depth}", "auto", lambda rule, depth=depth: Fixed(pair.drafter, depth, rule)

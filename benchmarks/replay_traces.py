@@ -17,8 +17,9 @@ from statistics import mean
 from benchmarks.controller.engine import run_auto, run_fixed
 from benchmarks.controller.worlds import Curve, Text
 from localspec.speculation.chances import Chances
-from localspec.speculation.costs import Costs, CostTable
+from localspec.speculation.costs import CostTable
 from localspec.speculation.depth import DepthControl
+from localspec.speculation.places import Places
 
 TRACES = Path(__file__).parent / "traces"
 DEPTHS = tuple(range(1, 8))  # as wide as was measured
@@ -72,8 +73,9 @@ def report(name: str, table: CostTable, texts: list[Text], runs: int) -> dict[in
 
 
 def conversation(curve: Curve, table: CostTable, texts: list[Text], seed: int) -> float:
-    control, rng = DepthControl(Costs(table), lambda depth: depth, Chances(), DEPTHS), random.Random(seed)
-    return sum(run_auto(curve, text, control, rng) for text in texts)
+    places, rng = Places([table]), random.Random(seed)
+    control = DepthControl(places, lambda depth: depth, Chances(), DEPTHS)
+    return sum(run_auto(curve, text, places, control, rng) for text in texts)
 
 
 if __name__ == "__main__":

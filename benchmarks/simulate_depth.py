@@ -16,8 +16,9 @@ from statistics import mean
 from benchmarks.controller.engine import run_auto, run_fixed
 from benchmarks.controller.worlds import CURVES, PROCESSES, Curve, make_text
 from localspec.speculation.chances import Chances
-from localspec.speculation.costs import Costs, CostTable
+from localspec.speculation.costs import CostTable
 from localspec.speculation.depth import DepthControl
+from localspec.speculation.places import Places
 
 READING = 0.1  # of a draft step: reading a token among many
 LENGTHS = (100, 300, 2000)
@@ -75,9 +76,12 @@ def simulate(curve: Curve, process: str, length: int, seeds: int, options: argpa
         fixed.append(
             {depth: run_fixed(curve, text, depth) + (prompt if depth else 0) for depth in (0, *curve.depths)}
         )
-        control = make_control(curve, options)
+        table = GUESS if options.guess else calibrated(curve)
+        places, control = make_control(curve, table)
         autos.append(
-            run_auto(curve, text, control, random.Random(seed), unread=options.unread, reading=reading)
+            run_auto(
+                curve, text, places, control, random.Random(seed), unread=options.unread, reading=reading
+            )
         )
     means = {depth: mean(times[depth] for times in fixed) for depth in fixed[0]}
     best = min(means, key=lambda depth: means[depth])
@@ -92,16 +96,23 @@ def simulate(curve: Curve, process: str, length: int, seeds: int, options: argpa
     )
 
 
-def make_control(curve: Curve, options: argparse.Namespace) -> DepthControl:
-    table = GUESS if options.guess else calibrated(curve)
-    return DepthControl(Costs(table), lambda depth: depth, Chances(), curve.depths)
+def make_control(curve: Curve, table: CostTable) -> tuple[Places, DepthControl]:
+    """A controller that knows nothing but costs."""
+    places = Places([table])
+    return places, DepthControl(places, lambda depth: depth, Chances(), curve.depths, pads=True)
 
 
 def calibrated(curve: Curve) -> CostTable:
     """What a calibration of this curve would have found."""
-    widths = tuple(range(1, curve.depths[-1] + 2))
+    widths, launches = tuple(range(1, curve.depths[-1] + 2)), curve.launches
     seconds = tuple(curve.verify(n) + (curve.overhead if n > 1 else 0.0) for n in widths)
-    return CostTable(widths, seconds, curve.draft(4) / 4)
+    return CostTable(
+        widths,
+        seconds,
+        curve.draft(4) / 4,
+        direct_extra_seconds=launches.direct,
+        capture_extra_seconds=launches.capture,
+    )
 
 
 def report(cells: list[Cell]) -> None:

@@ -8,11 +8,15 @@ from localspec.drafters.arbiter import Arbiter, Contender
 from localspec.drafters.model import AT_ONCE
 from localspec.events import Cycle, Origin, Source
 from localspec.passes import Pass
+from localspec.speculation.anchors import Anchors
 from localspec.speculation.depth import DepthControl
+from localspec.speculation.places import Places
 from localspec.speculation.protocols import Proposal, Reading, Rule, Stopping
 from localspec.speculation.sampling import Sampling
 from localspec.speculation.verification import make_rule
+from localspec.stats import Tally
 
+from .device import Device
 from .worlds import Curve, Text
 
 ANY_RULE = make_rule("greedy", Sampling(temperature=0.0), 0)
@@ -27,13 +31,17 @@ class Noise:
     outlier_factor: float = 4.0
 
 
-def run_fixed(curve: Curve, text: Text, depth: int) -> float:
+def run_fixed(curve: Curve, text: Text, depth: int, device: Device | None = None) -> float:
     """True time of a text at one fixed depth."""
+    device = device or Device(curve)
     seconds, at, n = 0.0, 0, len(text.agrees)
     while at < n:
         depth_now = min(depth, n - at - 1)
         kept = accepted(text, at, depth_now)
-        seconds += curve.cycle(depth_now)
+        if depth_now:
+            seconds += curve.overhead + device.draft(depth_now, at)[0]
+        seconds += device.verify(depth_now + 1, at)
+        device.follow(depth_now, kept)
         at += kept + 1
     return seconds
 
@@ -50,14 +58,15 @@ class SimulatedDrafter:
 
     wants = failure = None
 
-    def __init__(self, curve: Curve, text: Text, unread: int, reading: float) -> None:
+    def __init__(self, device: Device, text: Text, unread: int, reading: float) -> None:
         """`unread`: tokens of the prompt before the text."""
-        self._curve = curve
+        self._device = device
         self._text = text
         self._reading = reading
         self._first = self._next = 0 if reading else unread  # what it has read of prompt and text
         self._prompt = unread
         self.busy_seconds = 0.0
+        self.drawn = 0  # in the latest proposal
 
     def steps(self, depth: int) -> int:
         return depth
@@ -95,39 +104,58 @@ class SimulatedDrafter:
             drafted += 1
             if stopping and not stopping.goes_on(drafted):
                 break
-        self.busy_seconds += self._curve.draft(drawn) if drawn else 0.0
+        seconds, runs = self._device.draft(drawn, len(tokens)) if drawn else (0.0, 0)
+        self.busy_seconds += seconds
+        self.drawn = drawn
         self._next = len(tokens) - 1 + max(drawn, 1)
-        return Proposal((1,) * drafted, (None,) * drafted, sure[:drafted], Source.MODEL, depth=limit)
+        return Proposal(
+            (1,) * drafted, (None,) * drafted, sure[:drafted], Source.MODEL, depth=limit, runs=runs
+        )
 
 
 def run_auto(
     curve: Curve,
     text: Text,
+    places: Places,
     control: DepthControl,
     rng: random.Random,
     noise: Noise = Noise(),
     *,
     unread: int = 0,
     reading: float = 0.0,
+    device: Device | None = None,
+    anchors: Anchors | None = None,
+    tally: Tally | None = None,
 ) -> float:
-    """True time of a text with automatic depth, which sees noisy times; the draft has a prompt of `unread` to read."""
-    drafter = SimulatedDrafter(curve, text, unread, reading)
-    arbiter = Arbiter(control.costs, [Contender(drafter, control)], ANY_RULE)
+    """True time of a text with automatic depth, which sees noisy times, as `tally` does.
+
+    The draft has a prompt of `unread` tokens to read.
+    """
+    device = device or Device(curve)
+    drafter = SimulatedDrafter(device, text, unread, reading)
+    arbiter = Arbiter(places, anchors or Anchors(), [Contender(drafter, control)], ANY_RULE)
     seconds, at, n = 0.0, 0, len(text.agrees)
     while at < n:
-        busy = drafter.busy_seconds
+        busy, drafter.drawn = drafter.busy_seconds, 0
         proposal = arbiter.propose(range(unread + at + 1), n - at - 1)
         draft_seconds = drafter.busy_seconds - busy
         kept = accepted(text, at, len(proposal.tokens))
         arbiter.follow(Pass(unread + at, (0, *proposal.tokens)), kept + 1)
-        cycle = make_cycle(curve, proposal, kept, draft_seconds)
+        verify_seconds = device.verify(len(proposal.tokens) + 1 + proposal.padding, at)
+        device.follow(drafter.drawn, kept)
+        cycle = make_cycle(curve, proposal, kept, draft_seconds, verify_seconds)
         seconds += cycle.seconds
-        arbiter.learn(noisy(cycle, rng, noise))
+        seen = noisy(cycle, rng, noise)
+        arbiter.learn(seen)
+        if tally:
+            tally.add(seen)
         at += kept + 1
     return seconds
 
 
-def make_cycle(curve: Curve, proposal: Proposal, kept: int, draft_seconds: float) -> Cycle:
+def make_cycle(
+    curve: Curve, proposal: Proposal, kept: int, draft_seconds: float, verify_seconds: float
+) -> Cycle:
     drafted = len(proposal.tokens)
     last = Origin.PLAIN if not drafted else Origin.BONUS if kept == drafted else Origin.FIX
     return Cycle(
@@ -139,9 +167,10 @@ def make_cycle(curve: Curve, proposal: Proposal, kept: int, draft_seconds: float
         source=proposal.source if drafted else Source.PLAIN,
         width=drafted + 1,
         draft_seconds=draft_seconds,
-        verify_seconds=curve.verify(drafted + 1),
+        verify_seconds=verify_seconds,
         other_seconds=curve.overhead if draft_seconds else 0.0,
         mode=proposal.mode,
+        reading_seconds=proposal.reading_seconds,
     )
 
 

@@ -7,6 +7,17 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class Launches:
+    """What a pass takes longer than a replayed one, in plain steps: see localspec.speculation.costs.CostTable."""
+
+    direct: float = 0.0
+    capture: float = 0.0
+    draft_direct: float = 0.0
+    draft_capture: float = 0.0
+    first: float = 0.0  # the very first pass of a width: kernels are loaded
+
+
+@dataclass(frozen=True, slots=True)
 class Curve:
     """Costs in plain steps."""
 
@@ -15,11 +26,7 @@ class Curve:
     draft: Callable[[int], float]  # by depth
     overhead: float  # per drafting cycle
     depths: tuple[int, ...]
-
-    def cycle(self, depth: int) -> float:
-        if depth == 0:
-            return self.verify(1)
-        return self.overhead + self.draft(depth) + self.verify(depth + 1)
+    launches: Launches = Launches()
 
 
 def _gpu(width: int) -> float:
