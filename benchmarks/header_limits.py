@@ -17,9 +17,9 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 from localspec.errors import BadModelFile
-from localspec.models.header import header_of_file
+from localspec.gguf.header import header_of_file
 from tests.gguf import Shape, write_gguf
-from tests.models.mutations import by_bytes, by_meaning, header_of_bytes, largest_lies, taken_apart
+from tests.gguf.mutations import by_bytes, by_meaning, header_of_bytes, largest_lies, taken_apart
 
 
 def main() -> None:

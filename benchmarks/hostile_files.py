@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT))
 
 from tests.gguf import Shape, write_gguf  # noqa: E402
-from tests.models.mutations import RawFile, by_meaning, taken_apart  # noqa: E402
+from tests.gguf.mutations import RawFile, by_meaning, taken_apart  # noqa: E402
 
 _SECONDS = 180
 

@@ -19,17 +19,17 @@ from statistics import mean
 
 import localspec
 from benchmarks.server.prompts import Task, tasks
+from localspec.algorithm.loop import speculate
+from localspec.algorithm.protocols import Proposal, Rule, Strategy
+from localspec.algorithm.verification import make_rule
+from localspec.control.costs import CostTable
 from localspec.drafters.drafting import Drafting
 from localspec.drafters.fixed import Fixed
 from localspec.drafters.lessons import DEPTHS
 from localspec.drafters.model import ModelDrafter
 from localspec.llama.context import Context
 from localspec.passes import Pass
-from localspec.speculation.costs import CostTable
-from localspec.speculation.loop import speculate
-from localspec.speculation.protocols import Proposal, Rule, Strategy
-from localspec.speculation.sampling import Sampling
-from localspec.speculation.verification import make_rule
+from localspec.sampler.sampling import Sampling
 
 WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13)
 TABLES = {

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT))
 
 from tests.gguf import Shape, write_gguf  # noqa: E402
-from tests.models.hub import COMMIT, Hub, Served  # noqa: E402
+from tests.pairs.hub import COMMIT, Hub, Served  # noqa: E402
 
 
 def main() -> None:

@@ -15,8 +15,8 @@ from pathlib import Path
 from random import Random
 
 import localspec
-from localspec.speculation.sampling import Sampling
-from localspec.speculation.verification import make_rule
+from localspec.algorithm.verification import make_rule
+from localspec.sampler.sampling import Sampling
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE.parent / "tools" / "demo"))

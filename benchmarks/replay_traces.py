@@ -16,10 +16,10 @@ from statistics import mean
 
 from benchmarks.controller.engine import run_auto, run_fixed
 from benchmarks.controller.worlds import Curve, Text
-from localspec.speculation.chances import Chances
-from localspec.speculation.costs import CostTable
-from localspec.speculation.depth import DepthControl
-from localspec.speculation.places import Places
+from localspec.control.chances import Chances
+from localspec.control.costs import CostTable
+from localspec.control.depth import DepthControl
+from localspec.control.places import Places
 
 TRACES = Path(__file__).parent / "traces"
 DEPTHS = tuple(range(1, 8))  # as wide as was measured

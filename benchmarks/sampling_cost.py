@@ -8,11 +8,11 @@ from time import perf_counter
 
 import numpy as np
 
+from localspec.algorithm.protocols import Draw, Proposal, Rule
+from localspec.algorithm.verification import make_rule
 from localspec.passes import Candidates, Row
-from localspec.speculation.candidates import largest
-from localspec.speculation.protocols import Draw, Proposal, Rule
-from localspec.speculation.sampling import Sampling
-from localspec.speculation.verification import make_rule
+from localspec.sampler.candidates import largest
+from localspec.sampler.sampling import Sampling
 
 SETTINGS = {
     "greedy": ("greedy", Sampling(temperature=0.0)),

@@ -15,10 +15,10 @@ from statistics import mean
 
 from benchmarks.controller.engine import run_auto, run_fixed
 from benchmarks.controller.worlds import CURVES, PROCESSES, Curve, make_text
-from localspec.speculation.chances import Chances
-from localspec.speculation.costs import CostTable
-from localspec.speculation.depth import DepthControl
-from localspec.speculation.places import Places
+from localspec.control.chances import Chances
+from localspec.control.costs import CostTable
+from localspec.control.depth import DepthControl
+from localspec.control.places import Places
 
 READING = 0.1  # of a draft step: reading a token among many
 LENGTHS = (100, 300, 2000)

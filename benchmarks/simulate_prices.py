@@ -20,9 +20,9 @@ from benchmarks.controller.device import Device
 from benchmarks.controller.engine import run_auto, run_fixed
 from benchmarks.controller.worlds import CURVES, PROCESSES, Curve, Launches, Text, make_text
 from benchmarks.simulate_depth import calibrated, make_control, quantile
+from localspec.control.anchors import Anchors
+from localspec.control.costs import CostTable
 from localspec.drafters.lessons import guess_for
-from localspec.speculation.anchors import Anchors
-from localspec.speculation.costs import CostTable
 from localspec.stats import Tally
 from localspec.timing import PlainClock
 

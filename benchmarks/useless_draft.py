@@ -26,7 +26,7 @@ from gguf import GGUFReader
 import localspec
 from benchmarks.server.models import enlarged
 from localspec.events import Cycle, Finished, Reply, Source
-from localspec.measure.report_machine import this_machine
+from localspec.measure.machine import this_machine
 from localspec.measure.statistics import mean_ratio
 
 MOVED_BY = 1000  # rows of the vocabulary

@@ -15,12 +15,12 @@ from unittest.mock import patch
 
 import localspec
 from localspec import Session
-from localspec.measure.verify import SECONDS, verify
-from localspec.measure.verify_report import problems, verdict
-from localspec.speculation import judgement, verification
-from localspec.speculation.protocols import Distribution
-from localspec.speculation.randomness import Keyed
-from localspec.speculation.verification import Sampled
+from localspec.algorithm import judgement, verification
+from localspec.algorithm.noise import Keyed
+from localspec.algorithm.protocols import Distribution
+from localspec.algorithm.verification import Sampled
+from localspec.measure.verify.report import problems, verdict
+from localspec.measure.verify.verify import SECONDS, verify
 
 chance = random.SystemRandom()
 

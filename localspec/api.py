@@ -13,15 +13,15 @@ from localspec.chat.session import last_reply
 from localspec.compose import is_demo, memory_of, open_engine
 from localspec.errors import BadSetting
 from localspec.events import Event, Reply
+from localspec.gguf.adapters import adapters_of
 from localspec.llama.devices import BackendSummary, Device, backend_summary
 from localspec.llama.devices import devices as list_devices
 from localspec.llama.threads import default_threads as default_threads
-from localspec.models.adapters import adapters_of
-from localspec.models.devices import with_host
-from localspec.models.download import pull as fetch
-from localspec.models.resolve import PairFiles, PairNotOnDisk, resolve
-from localspec.models.store import mark_used
-from localspec.models.wishes import check_at_least, wishes_of
+from localspec.memory.devices import with_host
+from localspec.memory.wishes import check_at_least, wishes_of
+from localspec.pairs.download import pull as fetch
+from localspec.pairs.resolve import PairFiles, PairNotOnDisk, resolve
+from localspec.pairs.store import mark_used
 from localspec.settings import Settings
 
 Prompt = str | Sequence[Mapping[str, Any] | Message]

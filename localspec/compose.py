@@ -6,12 +6,14 @@ from functools import partial
 from pathlib import Path
 
 from localspec import demo
-from localspec.chat.engine import Engine
+from localspec.chat.loaded_pair import Engine
 from localspec.chat.template import template_of
 from localspec.drafters.lookup_store import ReplyStore
 from localspec.drafters.model import ModelDrafter
 from localspec.drafting import PairDrafting, lessons_key, reply_store
 from localspec.errors import RollbackUnsupported
+from localspec.gguf.adapters import check_adapter
+from localspec.gguf.facts import header_at
 from localspec.health.check import ensure_device, untold_note
 from localspec.health.hello import use_servers
 from localspec.health.servers import used_servers
@@ -21,17 +23,15 @@ from localspec.llama.devices import Device, default_gpu, devices
 from localspec.llama.model import Model
 from localspec.llama.rpc import add_servers
 from localspec.llama.threads import MOST_THREADS, default_threads
-from localspec.models.adapters import check_adapter
-from localspec.models.compatibility import check
-from localspec.models.devices import DeviceMemory
-from localspec.models.facts import header_at
-from localspec.models.memory import Plan
-from localspec.models.needs import CHECKPOINT_SHARE, Load
-from localspec.models.planning import plan_for_files
-from localspec.models.resolve import PairFiles
-from localspec.models.trust import ensure_loadable, refuse_hazards
-from localspec.models.wishes import MemoryWishes
-from localspec.speculation.sampling import Sampling
+from localspec.memory.devices import DeviceMemory
+from localspec.memory.needs import CHECKPOINT_SHARE, Load
+from localspec.memory.plan import Plan
+from localspec.memory.planning import plan_for_files
+from localspec.memory.wishes import MemoryWishes
+from localspec.pairs.compatibility import check
+from localspec.pairs.resolve import PairFiles
+from localspec.pairs.trust import ensure_loadable, refuse_hazards
+from localspec.sampler.sampling import Sampling
 from localspec.warm_up import warm_up
 
 WIDEST_BATCH = 33  # tokens in a verify batch: the newest token and at most 32 draft tokens

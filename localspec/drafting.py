@@ -8,17 +8,17 @@ from pathlib import Path
 from time import perf_counter
 
 from localspec import settings
+from localspec.algorithm.protocols import Drafter, Rule, Strategy
 from localspec.chat.options import Request, seed_fixes_depth
+from localspec.control.calibration import NARROW, WIDE, calibrate
 from localspec.drafters.drafting import Drafting
 from localspec.drafters.lessons import DEPTHS, Lessons, guess_for
 from localspec.drafters.lookup_store import ReplyStore
 from localspec.llama.context import Context
 from localspec.llama.devices import backend_summary, devices
-from localspec.models.memory import Plan
-from localspec.models.resolve import PairFiles
-from localspec.speculation.calibration import NARROW, WIDE, calibrate
-from localspec.speculation.priors import Priors
-from localspec.speculation.protocols import Drafter, Rule, Strategy
+from localspec.memory.plan import Plan
+from localspec.pairs.resolve import PairFiles
+from localspec.stored import Priors
 
 log = logging.getLogger(__name__)
 

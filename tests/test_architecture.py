@@ -43,7 +43,7 @@ TUI_ROOMS = ("state", "text", "commands", "widgets", "dialogs", "chat", "app")
 KNOWN_CIRCLES = {
     frozenset({"localspec.events", "localspec.stats"}),
     frozenset({"localspec.llama.context", "localspec.llama.model"}),
-    frozenset({"localspec.measure.compare", "localspec.measure.compare_words"}),
+    frozenset({"localspec.measure.compare.compare", "localspec.measure.compare.words"}),
 }
 HEAVY = ("llama_cpp", "llguidance", "textual", "huggingface_hub", "numpy", "jinja2")
 
@@ -180,7 +180,7 @@ def test_help_loads_nothing_heavy():
 
 
 def test_what_chat_checks_before_its_screen_opens_loads_nothing_heavy():
-    assert not modules_after("import localspec.chat.options, localspec.cli.chat") & set(HEAVY)
+    assert not modules_after("import localspec.chat.options, localspec.cli.commands.chat") & set(HEAVY)
 
 
 def test_the_top_level_tui_folder_is_only_known_as_localspec_tui():

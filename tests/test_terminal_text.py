@@ -6,14 +6,14 @@ import unicodedata
 import pytest
 
 from localspec.cli import tell
-from localspec.cli.compare import Progress
-from localspec.cli.run import show
+from localspec.cli.commands.compare import Progress
+from localspec.cli.commands.run import show
 from localspec.errors import BadSetting
 from localspec.events import Finished, FinishReason, Kind, Notice, Origin, Piece, Reply, Source
-from localspec.measure.compare import SideEvent
-from localspec.models.units import printable
+from localspec.measure.compare.compare import SideEvent
 from localspec.stats import Tally
 from localspec.terminal_text import for_terminal
+from localspec.units import printable
 
 STEERING = "first \x1b]52;c;aGk=\x07 then\n\t\x9b31m last\n"
 EMBEDDINGS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}

@@ -1,12 +1,12 @@
 """An engine on exact toy models, for any vocabulary: what sessions are tested with."""
 
-from localspec.chat.engine import Engine
+from localspec.chat.loaded_pair import Engine
 from localspec.chat.template import ChatTemplate
 from localspec.drafters.model import ModelDrafter
 from localspec.drafting import PairDrafting
 from localspec.llama.contention import Threads
-from localspec.speculation.sampling import Sampling
-from tests.speculation.toys import Blend, Toy
+from localspec.sampler.sampling import Sampling
+from tests.algorithm.toys import Blend, Toy
 
 
 class ToyContext(Toy):

@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from localspec.errors import NotEnoughMemory
-from localspec.models.devices import DeviceMemory
-from localspec.models.estimate import estimated_plan
-from localspec.models.registry import DEMO, Pair, all_pairs
+from localspec.memory.devices import DeviceMemory
+from localspec.pairs.estimate import estimated_plan
+from localspec.pairs.registry import DEMO, Pair, all_pairs
 
 PAGE = Path(__file__).parents[1] / "docs" / "plans.md"
 GIB = 1 << 30

@@ -4,16 +4,16 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from localspec.algorithm.protocols import Proposal, Reading, Rule, Stopping
+from localspec.algorithm.verification import make_rule
+from localspec.control.anchors import Anchors
+from localspec.control.depth import DepthControl
+from localspec.control.places import Places
 from localspec.drafters.arbiter import Arbiter, Contender
 from localspec.drafters.model import AT_ONCE
 from localspec.events import Cycle, Origin, Source
 from localspec.passes import Pass
-from localspec.speculation.anchors import Anchors
-from localspec.speculation.depth import DepthControl
-from localspec.speculation.places import Places
-from localspec.speculation.protocols import Proposal, Reading, Rule, Stopping
-from localspec.speculation.sampling import Sampling
-from localspec.speculation.verification import make_rule
+from localspec.sampler.sampling import Sampling
 from localspec.stats import Tally
 
 from .device import Device

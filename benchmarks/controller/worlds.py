@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Launches:
-    """What a pass takes longer than a replayed one, in plain steps: see localspec.speculation.costs.CostTable."""
+    """What a pass takes longer than a replayed one, in plain steps: see localspec.control.costs.CostTable."""
 
     direct: float = 0.0
     capture: float = 0.0

@@ -23,7 +23,7 @@ import localspec
 from benchmarks.server.models import Files, enlarged
 from benchmarks.server.prompts import CATEGORIES, Task, tasks
 from benchmarks.server.sides import Answer, Ask, Flags, LocalSide, ServerSide
-from localspec.measure.report_machine import this_machine
+from localspec.measure.machine import this_machine
 from localspec.measure.statistics import Interval, mean_ratio
 
 CONTEXT = 2048

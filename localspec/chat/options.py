@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
+from localspec.chat.tools import Tool, read_tools
 from localspec.errors import BadSetting
-from localspec.speculation.sampling import Sampling
+from localspec.sampler.sampling import Sampling
 from localspec.structure.grammar import Grammar, json_grammar, regex_grammar, written_grammar
-from localspec.structure.tools import Tool, read_tools
 
 if TYPE_CHECKING:
-    from localspec.speculation import protocols  # its arrays would load numpy
+    from localspec.algorithm import protocols
 
 Rule = Literal["auto", "greedy", "compare", "rejection", "block", "coupled"]
 

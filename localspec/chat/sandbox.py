@@ -16,8 +16,7 @@ from jinja2.runtime import Context, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
-from localspec.chat.allowance import Allowance, length, weight
-from localspec.chat.template_calls import (
+from localspec.chat.allowance import (
     METHODS,
     REFUSED_FILTERS,
     SHALLOW_FILTERS,
@@ -25,6 +24,9 @@ from localspec.chat.template_calls import (
     SLOW_TO_SEARCH,
     SPLITTING,
     WHOLE_FILTERS,
+    Allowance,
+    length,
+    weight,
 )
 
 _PER_PIECE = 16  # characters that a piece of a text weighs beside its own

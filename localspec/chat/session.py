@@ -7,16 +7,16 @@ from functools import partial
 from time import perf_counter
 from typing import Any, Unpack
 
-from localspec.chat.calls import spelled_out
-from localspec.chat.engine import Engine
+from localspec.chat.constraints import Shaping
 from localspec.chat.fitting import Fitted, Fitter
+from localspec.chat.loaded_pair import Engine
 from localspec.chat.messages import Message, as_history, as_messages
 from localspec.chat.options import ReplyOptions, Request, request_from
 from localspec.chat.prompt import Prompt, encode
-from localspec.chat.replying import Replier, Task
-from localspec.chat.shaping import Shaping
+from localspec.chat.reply import Replier, Task
 from localspec.chat.template import tool_variables
 from localspec.chat.text import TextStream
+from localspec.chat.tools import spelled_out
 from localspec.errors import BadSetting, ContextFull
 from localspec.events import Event, Finished, Reply
 

@@ -12,11 +12,10 @@ from jinja2.exceptions import SecurityError
 
 from localspec.chat.messages import Message
 from localspec.chat.sandbox import Sandbox, TemplateRefusalError
-from localspec.chat.thinking import THINK, ThinkingStyle, after_prompt, style_of
-from localspec.chat.thinking_switch import thinking_variables
+from localspec.chat.thinking import THINK, ThinkingStyle, after_prompt, style_of, thinking_variables
+from localspec.chat.tools import PROBE, CallFormat, Tool, format_of
 from localspec.chat.vocabulary import Vocabulary
 from localspec.errors import BadTemplate
-from localspec.structure.tools import PROBE, CallFormat, Tool, format_of
 
 CHATML = (
     "{% for message in messages %}"

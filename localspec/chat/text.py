@@ -1,15 +1,16 @@
 """From tokens to what a user sees: characters complete, reasoning told from answer, stop strings obeyed."""
 
+import codecs
 from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from localspec.chat.calls import CallSplitter
-from localspec.chat.detokenizer import Detokenizer
-from localspec.chat.stops import StopScanner
+from localspec.chat.patterns import Patterns
 from localspec.chat.thinking import Thinking, ThinkingStyle
+from localspec.chat.tools import CallFormat, CallSplitter
 from localspec.chat.vocabulary import Vocabulary
 from localspec.events import Kind
-from localspec.structure.tools import CallFormat
+from localspec.structure.tokens import prefixes_space
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,3 +109,71 @@ def marker_tokens(vocabulary: Vocabulary, markers: Collection[str]) -> frozenset
         for text, token in vocabulary.control_texts().items()
         if text and any(text in marker for marker in markers)
     )
+
+
+class Detokenizer:
+    """Text from tokens as soon as its characters are complete.
+
+    Bytes that can no longer become a character turn into U+FFFD; the start of one is held. Control tokens
+    give no text, except those in `visible`, which give their name. With `starts_text` the reply begins a text
+    of its own: the space that SentencePiece vocabularies put before the first word is left out.
+    """
+
+    def __init__(
+        self, vocabulary: Vocabulary, *, visible: AbstractSet[int] = frozenset(), starts_text: bool = True
+    ) -> None:
+        self._piece = vocabulary.piece
+        self._names = {token: vocabulary.text(token).encode() for token in visible}
+        self._held = b""
+        self._drops_space = starts_text and prefixes_space(vocabulary)
+
+    def push(self, token: int) -> str:
+        """The text that is complete with this token."""
+        piece = self._names[token] if token in self._names else self._piece(token)
+        if self._drops_space and piece:
+            self._drops_space = False
+            piece = piece.removeprefix(b" ")
+        if self._held:
+            piece = self._held + piece
+        try:
+            text = piece.decode()
+            self._held = b""
+        except UnicodeDecodeError:
+            text, used = codecs.utf_8_decode(piece, "replace", False)
+            self._held = piece[used:]
+        return text
+
+    def flush(self) -> str:
+        """What was held back, when no more tokens follow."""
+        held, self._held = self._held, b""
+        return held.decode(errors="replace")
+
+
+class StopScanner:
+    """Cuts a stream of text at the first complete stop string, however the text is split into pieces."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = Patterns(stops)
+        self._held = ""
+        self._stopped = False
+
+    def push(self, text: str) -> tuple[str, bool]:
+        """Text that may be shown now, and whether a stop string ended the stream; what follows is dropped.
+
+        The stop string that is complete first wins; of several that end together, the longest.
+        """
+        if self._stopped:
+            return "", True
+        text = self._held + text
+        match = self._stops.find(text)
+        if match:
+            self._held, self._stopped = "", True
+            return text[: match.start], True
+        released = len(text) - self._stops.unfinished(text)
+        self._held = text[released:]
+        return text[:released], False
+
+    def flush(self) -> str:
+        """What was held back, when no more text follows."""
+        held, self._held = self._held, ""
+        return held

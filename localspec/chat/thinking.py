@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from typing import Any
 
-from localspec.chat.matching import Patterns
+from localspec.chat.patterns import Patterns
 from localspec.events import Kind
 
 R, A = Kind.REASONING, Kind.ANSWER
@@ -233,3 +235,28 @@ class Thinking:
         self._kind = self._kinds[marker]
         self._fresh = self._drops_space = self._begins = True
         self._held = rest
+
+
+_SWITCHES = ("enable_thinking", "thinking", "reasoning")
+
+
+def thinking_variables(think: bool, names: AbstractSet[str], literals: AbstractSet[str]) -> dict[str, Any]:
+    """The variables to set, of those that the template mentions by `names`; `literals` are the texts in it.
+
+    Templates that know only an effort get the least effort that they have a name for.
+    """
+    variables: dict[str, Any] = {name: think for name in _SWITCHES if name in names}
+    if "thinking_mode" in names:
+        variables["thinking_mode"] = "enabled" if think else "disabled"
+    if "thinking_budget" in names and not think:
+        variables["thinking_budget"] = 0
+    if "reasoning_effort" in names and not variables:
+        variables |= _effort(think, literals)
+    return variables
+
+
+def _effort(think: bool, literals: AbstractSet[str]) -> dict[str, Any]:
+    if think:
+        return {"reasoning_effort": "high"} if "no_think" in literals else {}
+    least = next((word for word in ("no_think", "none", "minimal") if word in literals), "low")
+    return {"reasoning_effort": least}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from localspec.cli.printing import DrawnLine, say
 
 if TYPE_CHECKING:
-    from localspec.measure.bench import Limits, Step
+    from localspec.measure.bench.bench import Limits, Step
 
 _BAR = 16  # characters
 

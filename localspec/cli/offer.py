@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, TextIO
 from localspec.cli.printing import say
 
 if TYPE_CHECKING:
-    from localspec.models.resolve import PairNotOnDisk
+    from localspec.pairs.resolve import PairNotOnDisk
 
 
 def fetch_if_wanted(missing: "PairNotOnDisk", *, pull: bool) -> None:
     """Fetch the pair if `pull` is set or the user says yes; raises `missing` again otherwise."""
-    from localspec.cli.pull import fetch
+    from localspec.cli.commands.pull import fetch
 
     if not (pull or offer_download(missing)):
         raise missing
@@ -33,10 +33,10 @@ def offer_download(
 
 
 def question(missing: "PairNotOnDisk") -> str:
-    from localspec.models.devices import last_devices
-    from localspec.models.download import plan_pull
-    from localspec.models.estimate import Fit, fit
-    from localspec.models.units import size_text
+    from localspec.memory.devices import last_devices
+    from localspec.pairs.download import plan_pull
+    from localspec.pairs.estimate import Fit, fit
+    from localspec.units import size_text
 
     size = sum(file.to_fetch for file in plan_pull(missing.pair))
     fits = {

@@ -3,9 +3,9 @@
 import sys
 
 from localspec.cli.printing import DrawnLine, say
-from localspec.models.planning import outlook
-from localspec.models.progress import FileReady, Note, Progress, Proved, PullEvent, Stage
-from localspec.models.units import duration_text, size_text
+from localspec.hub.progress import FileReady, Note, Progress, Proved, PullEvent, Stage
+from localspec.memory.planning import outlook
+from localspec.units import duration_text, size_text
 
 _BAR = 20  # characters
 _STEP = 10  # percent between two lines without a terminal

@@ -3,14 +3,14 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from localspec.algorithm.protocols import Drafter, Proposal, Rule
+from localspec.control.anchors import Anchors
+from localspec.control.costs import Costs
+from localspec.control.depth import DepthControl
+from localspec.control.places import Places
 from localspec.errors import LocalspecError
 from localspec.events import Cycle, Mode
 from localspec.passes import Pass
-from localspec.speculation.anchors import Anchors
-from localspec.speculation.costs import Costs
-from localspec.speculation.depth import DepthControl
-from localspec.speculation.places import Places
-from localspec.speculation.protocols import Drafter, Proposal, Rule
 
 ADVANTAGE = 1.02  # tokens that cost nothing to draft must promise this much more than the alternatives
 

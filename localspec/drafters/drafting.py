@@ -2,18 +2,18 @@
 
 from collections.abc import Callable, Sequence
 
+from localspec.algorithm.protocols import Drafter, Rule, Strategy
+from localspec.control.anchors import Anchors
+from localspec.control.chances import Chances
+from localspec.control.costs import Costs, CostTable
+from localspec.control.depth import DepthControl
+from localspec.control.places import Places
 from localspec.drafters.arbiter import Arbiter, Contender
 from localspec.drafters.fixed import Fixed, Plain
 from localspec.drafters.lessons import LOOKUP_DEPTHS, Acceptance, Lessons
 from localspec.drafters.lookup import LookupDrafter
 from localspec.drafters.lookup_index import FixedIndex
 from localspec.drafters.lookup_trust import Trust
-from localspec.speculation.anchors import Anchors
-from localspec.speculation.chances import Chances
-from localspec.speculation.costs import Costs, CostTable
-from localspec.speculation.depth import DepthControl
-from localspec.speculation.places import Places
-from localspec.speculation.protocols import Drafter, Rule, Strategy
 
 
 class Drafting:

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
+from localspec.algorithm.protocols import Drafter, Proposal, Rule
 from localspec.errors import LocalspecError
 from localspec.events import Cycle, Mode
 from localspec.passes import Pass
-from localspec.speculation.protocols import Drafter, Proposal, Rule
 
 READING_CHUNK = 128  # tokens that a drafter catches up on in a cycle
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from localspec.algorithm.protocols import Proposal, Reading, Rule, Stopping
 from localspec.drafters.lookup_index import GRAM, FixedIndex, GrowingIndex, key_of
 from localspec.drafters.lookup_trust import Trust
 from localspec.events import Source
 from localspec.passes import Pass
-from localspec.speculation.protocols import Proposal, Reading, Rule, Stopping
 
 PLACES = 64  # latest occurrences that are looked at: the cost of a cycle does not grow with the text
 LONGEST_MATCH = 64  # tokens

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Sequence
 
+from localspec.algorithm.protocols import Decoder, Draw, Proposal, Reading, Rule, Stopping
 from localspec.errors import BackendFailure, ContextFull, LocalspecError, NotEnoughMemory
 from localspec.events import Source
 from localspec.passes import Pass, standing
-from localspec.speculation.protocols import Decoder, Draw, Proposal, Reading, Rule, Stopping
 
 # Of a draft model: its target goes on without it.
 FAILURES = (BackendFailure, ContextFull, NotEnoughMemory)

@@ -7,13 +7,13 @@ from pathlib import Path
 from localspec.engine.messages import PairList, PairRow, Pulled, PullProgress
 from localspec.engine.server import Cancelled, Send
 from localspec.files import write_text_atomically
-from localspec.models.devices import last_devices
-from localspec.models.download import pull as fetch
-from localspec.models.estimate import file_bytes, fit, memory_needed
-from localspec.models.partial import PullCancelled
-from localspec.models.progress import Progress, PullEvent
-from localspec.models.registry import all_pairs, find
-from localspec.models.store import on_disk
+from localspec.hub.partial import PullCancelled
+from localspec.hub.progress import Progress, PullEvent
+from localspec.memory.devices import last_devices
+from localspec.pairs.download import pull as fetch
+from localspec.pairs.estimate import file_bytes, fit, memory_needed
+from localspec.pairs.registry import all_pairs, find
+from localspec.pairs.store import on_disk
 from localspec.settings import data_dir
 
 

@@ -28,7 +28,7 @@ from localspec.errors import BadSetting
 from localspec.events import Cycle, Notice
 from localspec.health.hello import answering_servers
 from localspec.health.servers import addresses_of
-from localspec.measure.compare import Comparison, SideEvent, compare_events
+from localspec.measure.compare.compare import Comparison, SideEvent, compare_events
 
 MANY_CORES = 4  # from here on one core is left to the terminal; with fewer, the models need them all
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from localspec.chat.engine import Engine
+from localspec.algorithm.protocols import Decoder
+from localspec.chat.loaded_pair import Engine
 from localspec.llama.widths import width_gap
 from localspec.passes import Candidates, Row
-from localspec.speculation.protocols import Decoder
 
 AS_FAR_BACK = 200  # tokens before a divergence on which batch widths are compared
 

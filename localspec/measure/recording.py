@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
-from localspec.chat.engine import Engine
+from localspec.algorithm.protocols import Decoder
+from localspec.chat.loaded_pair import Engine
 from localspec.measure.divergence import copied
 from localspec.passes import Candidates, Pass, Row
-from localspec.speculation.candidates import largest
-from localspec.speculation.protocols import Decoder
+from localspec.sampler.candidates import largest
 
 
 class Recording:

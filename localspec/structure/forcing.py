@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from localspec.algorithm.protocols import Proposal, Strategy
 from localspec.errors import LocalspecError
 from localspec.events import Cycle, Origin, Source
 from localspec.passes import Pass
-from localspec.speculation.protocols import Proposal, Strategy
 
 
 class Forcer(Protocol):

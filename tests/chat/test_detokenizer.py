@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.chat.detokenizer import Detokenizer
+from localspec.chat.text import Detokenizer
 from tests.chat.toys import ToyVocabulary, byte_tokens
 
 

@@ -1,6 +1,6 @@
 """What a reply says of drafting: once each, and not of pauses that are part of trying."""
 
-from localspec.chat.replying import WORTH_A_WORD, Remarks
+from localspec.chat.reply import WORTH_A_WORD, Remarks
 from localspec.errors import BackendFailure
 
 

@@ -5,15 +5,15 @@ import time
 
 import pytest
 
-from localspec.chat import reading
+from localspec.chat import reply as reading
 from localspec.chat.messages import Message
 from localspec.chat.options import request_from
 from localspec.chat.session import Session, last_reply
 from localspec.errors import BadSetting, ContextFull
 from localspec.events import Cycle, Finished, FinishReason, Notice, Piece, Prefill, Started, ToolCall
-from localspec.speculation.sampling import Sampling
+from localspec.sampler.sampling import Sampling
+from tests.algorithm.toys import Toy
 from tests.chat.letters import GREEDY, SYMBOLS, Letters, session_of
-from tests.speculation.toys import Toy
 
 
 def test_events_come_in_order_and_the_pieces_are_the_text():

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from localspec.chat.stops import StopScanner
+from localspec.chat.text import StopScanner
 
 text = st.text(alphabet="ab\n", max_size=30)
 stops = st.lists(st.text(alphabet="ab\n", min_size=1, max_size=5), max_size=4)

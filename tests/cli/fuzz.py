@@ -17,8 +17,8 @@ from typing import NoReturn
 
 from tests.cli.fuzz_cases import FITTING, NAMES, NUMBERS, Case, Options, case
 from tests.gguf import Shape, write_gguf
-from tests.models.hub import Hub
-from tests.models.mutations import by_meaning, taken_apart
+from tests.gguf.mutations import by_meaning, taken_apart
+from tests.pairs.hub import Hub
 
 CODES = {0, 1, 2, 130}
 HANG_SECONDS = 120.0  # on a busy machine
@@ -127,7 +127,7 @@ def run(given: Case, world: World) -> tuple[object, str]:
     from huggingface_hub import close_session
 
     from localspec.cli import main
-    from localspec.models.hub import Patience
+    from localspec.hub.api import Patience
 
     Patience.pause = lambda *_: None  # type: ignore[method-assign]
     close_session()

@@ -7,7 +7,7 @@ import pytest
 from localspec import settings
 from localspec.cli import main
 from localspec.drafting import replies_dir
-from localspec.models import registry
+from localspec.pairs import registry
 
 
 @pytest.fixture(autouse=True)

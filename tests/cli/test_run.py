@@ -11,7 +11,7 @@ import pytest
 
 from localspec import demo
 from localspec.cli import main
-from localspec.cli.run import as_json
+from localspec.cli.commands.run import as_json
 from localspec.events import FinishReason, Reply
 from localspec.stats import Stats
 

@@ -8,11 +8,11 @@ from typing import get_args
 
 import pytest
 
+from localspec.algorithm import verification
 from localspec.chat.options import Rule
 from localspec.cli import main
 from localspec.cli.options import RULES
 from localspec.cli.prompt import piped_text, something_is_piped
-from localspec.speculation import verification
 
 
 @pytest.fixture(autouse=True)

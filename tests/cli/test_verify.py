@@ -9,8 +9,8 @@ import time
 import pytest
 
 from localspec.cli import main
-from localspec.measure import law
-from localspec.measure import verify as verify_module
+from localspec.measure.verify import law
+from localspec.measure.verify.verify import verify as verify_module
 from tests.measure import faults
 
 

@@ -10,19 +10,19 @@ from localspec import api
 from localspec.compose import memory_of
 from localspec.errors import BadSetting, LocalspecError, NotEnoughMemory
 from localspec.events import Finished
+from localspec.gguf.facts import header_at
 from localspec.llama.context import Context
 from localspec.llama.devices import devices
 from localspec.llama.model import Model
-from localspec.models.facts import header_at
-from localspec.models.needs import Load
-from localspec.models.planning import plan_for_files
-from localspec.models.probe import Probe
-from localspec.models.wishes import MemoryWishes
-from localspec.speculation.chain import Chain
-from localspec.speculation.sampling import Sampling
+from localspec.memory.needs import Load
+from localspec.memory.planning import plan_for_files
+from localspec.memory.probe import Probe
+from localspec.memory.wishes import MemoryWishes
+from localspec.sampler.chain import Chain
+from localspec.sampler.sampling import Sampling
 from tests.devices.taken import taken_by
+from tests.law.test_sampled_law import ONE_IN_A_MILLION, plain_law, standard_errors
 from tests.llama.rows import NEAR
-from tests.pairs.test_sampled_law import ONE_IN_A_MILLION, plain_law, standard_errors
 
 GREEDY = {"temperature": 0, "max_tokens": 40, "depth": 3}
 TEXT = tuple(range(3, 43))

@@ -6,16 +6,16 @@ import pytest
 from localspec import api
 from localspec.compose import memory_of
 from localspec.errors import BadSetting
+from localspec.gguf.facts import header_at
 from localspec.health import servers
 from localspec.llama.context import Context
 from localspec.llama.devices import devices
 from localspec.llama.model import Model
 from localspec.llama.rpc import add_servers
-from localspec.models.facts import header_at
-from localspec.models.memory import plan
-from localspec.models.needs import Load
-from localspec.models.probe import Probe
-from localspec.models.wishes import MemoryWishes
+from localspec.memory.needs import Load
+from localspec.memory.plan import plan
+from localspec.memory.probe import Probe
+from localspec.memory.wishes import MemoryWishes
 from tests.devices.servers import HAS_RPC, Server
 from tests.llama.rows import NEAR
 

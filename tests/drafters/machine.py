@@ -2,13 +2,13 @@
 
 import random
 
+from localspec.algorithm.protocols import Proposal, Reading
+from localspec.control.anchors import Anchors
+from localspec.control.chances import Chances
+from localspec.control.depth import DepthControl
+from localspec.control.places import Places
 from localspec.drafters.arbiter import Arbiter, Contender
 from localspec.events import Cycle, Origin, Source
-from localspec.speculation.anchors import Anchors
-from localspec.speculation.chances import Chances
-from localspec.speculation.depth import DepthControl
-from localspec.speculation.places import Places
-from localspec.speculation.protocols import Proposal, Reading
 
 
 class Machine:

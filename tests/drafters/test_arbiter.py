@@ -7,18 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from localspec.algorithm.loop import speculate
+from localspec.algorithm.verification import make_rule
+from localspec.control.costs import Costs, CostTable
 from localspec.drafters.arbiter import best_prefix
 from localspec.drafters.drafting import Drafting
 from localspec.drafters.fixed import Plain
 from localspec.drafters.model import ModelDrafter
 from localspec.events import Mode, Source
 from localspec.passes import Pass
-from localspec.speculation.costs import Costs, CostTable
-from localspec.speculation.loop import speculate
-from localspec.speculation.sampling import Sampling
-from localspec.speculation.verification import make_rule
-
-from ..speculation.toys import END, Blend, Toy
+from localspec.sampler.sampling import Sampling
+from tests.algorithm.toys import END, Blend, Toy
 
 CHEAP = CostTable((1, 2, 9, 33), (1.0, 1.02, 1.16, 1.6), 0.05)
 DEAR = CostTable((1, 2, 9, 33), (1.0, 1.3, 2.0, 4.0), 0.3)

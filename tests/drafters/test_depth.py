@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from localspec.control.anchors import LEAST_TOKENS
+from localspec.control.costs import CostTable
+from localspec.control.depth import GIFT, MOST, SAVED, START
 from localspec.events import Mode
-from localspec.speculation.anchors import LEAST_TOKENS
-from localspec.speculation.costs import CostTable
-from localspec.speculation.depth import GIFT, MOST, SAVED, START
-
-from .machine import Machine
+from tests.drafters.machine import Machine
 
 FLAT = CostTable(tuple(range(1, 10)), tuple(1 + 0.02 * n for n in range(9)), 0.08)
 STEEP = CostTable((1, 2, 9), (1.0, 1.6, 5.8), 0.1)

@@ -11,6 +11,13 @@ from functools import partial
 import numpy as np
 import pytest
 
+from localspec.algorithm.loop import speculate
+from localspec.control.anchors import Anchors
+from localspec.control.chances import Chances, ChanceWeights
+from localspec.control.costs import Costs, CostTable
+from localspec.control.depth import DepthControl
+from localspec.control.places import Places
+from localspec.control.stopping import Stopper
 from localspec.drafters import model
 from localspec.drafters.arbiter import Arbiter, Contender
 from localspec.drafters.lookup import LookupDrafter
@@ -18,18 +25,10 @@ from localspec.drafters.lookup_trust import CELLS, Trust, TrustCounts
 from localspec.drafters.model import ModelDrafter
 from localspec.events import Source
 from localspec.passes import Pass
-from localspec.speculation.anchors import Anchors
-from localspec.speculation.chain import Chain
-from localspec.speculation.chances import Chances, ChanceWeights
-from localspec.speculation.costs import Costs, CostTable
-from localspec.speculation.depth import DepthControl
-from localspec.speculation.loop import speculate
-from localspec.speculation.places import Places
-from localspec.speculation.stopping import Stopper
-
-from ..speculation.enumeration import distance, law
-from ..speculation.mutants import mutant
-from ..speculation.random_pairs import OPEN, PROMPT, RULES, World, plain_law
+from localspec.sampler.chain import Chain
+from tests.algorithm.enumeration import distance, law
+from tests.algorithm.mutants import mutant
+from tests.algorithm.random_pairs import OPEN, PROMPT, RULES, World, plain_law
 
 EXACT, CAUGHT = 1e-12, 1e-3
 TABLE = CostTable((1, 2, 9), (1.0, 1.3, 3.4), 0.1)

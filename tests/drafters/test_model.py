@@ -1,11 +1,11 @@
 """The draft model as a drafter: what it proposes when it fails."""
 
+from localspec.algorithm.verification import make_rule
 from localspec.drafters.model import ModelDrafter
 from localspec.errors import BackendFailure
 from localspec.passes import Pass
-from localspec.speculation.sampling import Sampling
-from localspec.speculation.verification import make_rule
-from tests.speculation.toys import Toy
+from localspec.sampler.sampling import Sampling
+from tests.algorithm.toys import Toy
 
 
 class Failing(Toy):

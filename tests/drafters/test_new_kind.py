@@ -6,21 +6,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from localspec.algorithm.protocols import Proposal, Reading
+from localspec.control.anchors import Anchors
+from localspec.control.chances import Chances
+from localspec.control.costs import CostTable
+from localspec.control.depth import DepthControl
+from localspec.control.places import Places
 from localspec.drafters.arbiter import Arbiter, Contender
 from localspec.drafters.fixed import Fixed
 from localspec.events import Cycle, Source
 from localspec.passes import HiddenRows
-from localspec.speculation.anchors import Anchors
-from localspec.speculation.chances import Chances
-from localspec.speculation.costs import CostTable
-from localspec.speculation.depth import DepthControl
-from localspec.speculation.places import Places
-from localspec.speculation.protocols import Proposal, Reading
-
-from ..chat.letters import GREEDY, SYMBOLS, session_of
-from ..speculation.random_pairs import PROMPT, RULES, World
-from ..speculation.toys import following, logits_of
-from .test_law import EXACT, error
+from tests.algorithm.random_pairs import PROMPT, RULES, World
+from tests.algorithm.toys import following, logits_of
+from tests.chat.letters import GREEDY, SYMBOLS, session_of
+from tests.drafters.test_law import EXACT, error
 
 
 class BlockHead:

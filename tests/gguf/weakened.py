@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Collection
 from pathlib import Path
 
-from localspec.models.header import header_of_file
+from localspec.gguf.header import header_of_file
 
 _ADDED = ("attn_output.weight", "ffn_down.weight")  # what a layer adds to the stream goes through these
 

@@ -12,7 +12,7 @@ from localspec.errors import BackendFailure, BadModelFile
 from localspec.health import check
 from localspec.health.check import Health, health
 from localspec.health.trial import Outcome, Trial, decode_in_child
-from localspec.models import trust
+from localspec.pairs import trust
 from tests.health.broken import install
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="dies by signals")

@@ -4,9 +4,9 @@ import random
 from contextlib import contextmanager
 from unittest.mock import patch
 
-from localspec.speculation import judgement
-from localspec.speculation.distributions import pick
-from localspec.speculation.randomness import Keyed, Purpose, uniform
+from localspec.algorithm import judgement
+from localspec.algorithm.noise import Keyed, Purpose, uniform
+from localspec.sampler.distributions import pick
 
 
 @contextmanager

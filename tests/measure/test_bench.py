@@ -4,8 +4,8 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from localspec.measure.bench import AUTO, PLAIN, Limits, bench, blocks, fixed, turned
-from localspec.measure.bench_summary import LEAST_TOKENS, summarise
+from localspec.measure.bench.bench import AUTO, PLAIN, Limits, bench, blocks, fixed, turned
+from localspec.measure.bench.summary import LEAST_TOKENS, summarise
 from localspec.measure.prompts import Category, Prompt, built_in_prompts, in_turn
 from tests.measure.scripted import Clock, ScriptedSession
 

@@ -8,9 +8,9 @@ import localspec
 from localspec import api
 from localspec.errors import BadSetting, LocalspecError
 from localspec.events import Cycle, Finished, FinishReason, Kind, Origin, Piece, Source, Started
-from localspec.measure.compare import Comparison, SideEvent, compare_events, compare_on
-from localspec.measure.compare_segments import Segment, Segments, is_structured
-from localspec.measure.compare_words import table
+from localspec.measure.compare.compare import Comparison, SideEvent, compare_events, compare_on
+from localspec.measure.compare.segments import Segment, Segments, is_structured
+from localspec.measure.compare.words import table
 from localspec.measure.divergence import Divergence, diverged, first_difference
 from tests.measure.faults import leaky_comparison
 
@@ -94,7 +94,7 @@ def test_cancelling_the_first_side_ends_it_all(session):
 
 
 def test_an_unfinished_comparison_is_an_error_of_the_plain_call(session, monkeypatch):
-    monkeypatch.setattr("localspec.measure.compare.compare_events", lambda *_, **__: iter(()))
+    monkeypatch.setattr("localspec.measure.compare.compare.compare_events", lambda *_, **__: iter(()))
     with pytest.raises(LocalspecError, match="stopped"):
         compare_on(session, PROMPT)
 

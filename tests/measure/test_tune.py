@@ -2,8 +2,8 @@
 
 import pytest
 
-from localspec.measure.tune import LEAST_ROUNDS, ROUNDS, tune
-from localspec.measure.tune_report import as_json, report
+from localspec.measure.tune.report import as_json, report
+from localspec.measure.tune.tune import LEAST_ROUNDS, ROUNDS, tune
 from tests.measure.scripted import Clock
 
 TEXT = tuple(range(1, 50))

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from localspec.measure.bench_summary import Row, Summary
-from localspec.measure.bench_verdict import Decision, Finding, finding, in_words, verdicts
+from localspec.measure.bench.report import report, table
+from localspec.measure.bench.summary import Row, Summary
+from localspec.measure.bench.verdict import Decision, Finding, finding, in_words, verdicts
 from localspec.measure.prompts import Category
-from localspec.measure.report import report, table
 from localspec.measure.statistics import Interval
 
 CODE, CHAT = Category.CODE, Category.CHAT

@@ -5,10 +5,10 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 
-from localspec.measure import law
-from localspec.measure.law_replay import Replay, Trial, place
-from localspec.measure.law_worlds import DRAFTED, Meeting, RememberingChain, worlds_of
-from localspec.speculation.sampling import Sampling
+from localspec.measure.verify import law
+from localspec.measure.verify.law_replay import Replay, Trial, place
+from localspec.measure.verify.law_worlds import DRAFTED, Meeting, RememberingChain, worlds_of
+from localspec.sampler.sampling import Sampling
 from tests.measure import faults
 
 SAMPLING = Sampling(temperature=0.8, top_k=8, top_p=1.0, min_p=0.0)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from localspec.measure.law_statistics import LEAST_EXPECTED, Pearson, bernstein, merged
+from localspec.measure.verify.law_statistics import LEAST_EXPECTED, Pearson, bernstein, merged
 
 RANDOM = np.random.default_rng(3)
 

@@ -1,54 +1,66 @@
-"""Real pairs through llama.cpp: a random one, one with a sliding window, and the embedded demo."""
+"""A home of its own for every test, a loopback Hub, and a pair of tiny models on it."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
-from localspec import demo
-from localspec.llama.context import Context
-from localspec.llama.model import Model
-
-LENGTH = 512
+from localspec.hub.api import Patience
+from localspec.pairs.registry import Facts, HubFile, Pair, PairKind
+from tests.pairs.hub import COMMIT, Hub, Served
 
 
-@dataclass(frozen=True)
-class PairUnderTest:
-    name: str
-    target: Path
-    draft: Path
-    prompts: tuple[str, ...]
+@pytest.fixture(autouse=True)
+def own_home(tmp_path, monkeypatch):
+    """No test sees the user's files, cache, token or proxies."""
+    for name in (
+        "HF_TOKEN",
+        "HF_HUB_CACHE",
+        "HTTP_PROXY",
+        "HTTPS_PROXY",
+        "http_proxy",
+        "https_proxy",
+        "ALL_PROXY",
+    ):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
+    monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
+    return tmp_path / "home"
 
 
-WORDS = (
-    "Once upon a time there was a draft",
-    "def reverse(text):",
-    '{"name": "Ada", "age":',
-    "The capital of France",
-)
+@pytest.fixture
+def hub(monkeypatch):
+    with Hub() as running:
+        monkeypatch.setenv("HF_ENDPOINT", running.endpoint)
+        yield running
 
 
-@pytest.fixture(scope="session", params=["random-q8", "random-f16", "sliding-window", "demo"])
-def pair(request, tiny_gguf):
-    wide = {"layers": 4, "embedding": 128, "feed_forward": 256}
-    match request.param:
-        case "random-q8":
-            target, draft = (tiny_gguf(weights="Q8_0", noise=noise, **wide) for noise in (0.0, 0.2))
-        case "random-f16":
-            target, draft = (tiny_gguf(weights="F16", noise=noise, **wide) for noise in (0.0, 0.2))
-        case "sliding-window":
-            target, draft = (tiny_gguf(architecture="gemma2", window=16, noise=noise) for noise in (0.0, 0.1))
-        case _:
-            target, draft = demo.target_path(), demo.draft_path()
-    return PairUnderTest(request.param, target, draft, WORDS)
+@dataclass
+class ServedPair:
+    pair: Pair
+    target: Served
+    draft: Served
 
 
-@pytest.fixture(scope="session")
-def opened(pair):
-    """Target and draft contexts; tests begin by rolling them back to nothing."""
-    with Model(pair.target) as target, Model(pair.draft) as draft:
-        # One thread: models this small gain nothing from more; on a busy machine ggml's threads wait for each other.
-        yield (
-            Context(target, length=LENGTH, threads=1, rows_max=9),
-            Context(draft, length=LENGTH, threads=1, rows_max=1),
-        )
+@pytest.fixture
+def served(hub, tiny_gguf):
+    """A pair that fits, on the hub: a target of about 500 kB and a draft of about 250 kB."""
+    target = hub.add("org/target", "target.gguf", tiny_gguf(vocab_size=1024, layers=3))
+    draft = hub.add("org/draft", "draft.gguf", tiny_gguf(vocab_size=1024, layers=1))
+    return ServedPair(pair_of(target, draft), target, draft)
+
+
+def pair_of(target: Served, draft: Served, name: str = "tiny") -> Pair:
+    return Pair(
+        name=name,
+        kind=PairKind.SIMPLE,
+        target=HubFile("org/target", "target.gguf", COMMIT, target.size, target.sha256, Facts()),
+        draft=HubFile("org/draft", "draft.gguf", COMMIT, draft.size, draft.sha256, Facts()),
+    )
+
+
+@pytest.fixture
+def impatient():
+    """Tries as often as the default, but does not wait in between."""
+    return Patience(sleep=lambda _: None)

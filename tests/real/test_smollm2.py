@@ -12,12 +12,14 @@ from localspec.chat.prompt import encode
 from localspec.engine.client import EngineProcess
 from localspec.engine.messages import Ask, Cancel, Died, Failure, Load, Ready, ReplySettings, Turn
 from localspec.events import Finished, FinishReason, Piece, Started
-from localspec.measure import law, verify_greedy, verify_quality
-from localspec.measure import verify as verify_module
 from localspec.measure.divergence import first_difference, row_after, top_two_gap, width_difference_on
-from localspec.measure.verify import verify
-from localspec.measure.verify_prompts import VERIFY_PROMPTS
-from localspec.measure.verify_report import problems
+from localspec.measure.verify import greedy as verify_greedy
+from localspec.measure.verify import law
+from localspec.measure.verify import quality as verify_quality
+from localspec.measure.verify.prompts import VERIFY_PROMPTS
+from localspec.measure.verify.report import problems
+from localspec.measure.verify.verify import verify
+from localspec.measure.verify.verify import verify as verify_module
 from tests.engine.test_server import until
 
 GREEDY = {"temperature": 0}

@@ -9,8 +9,7 @@ from localspec.passes import Candidates
 from localspec.structure.constraint import Constrained, Mask
 from localspec.structure.grammar import json_grammar, regex_grammar
 from localspec.structure.tokens import GrammarTokens
-
-from .toys import SYMBOLS, Characters
+from tests.structure.toys import SYMBOLS, Characters
 
 VOCABULARY = Characters()
 TOKENS = GrammarTokens(VOCABULARY)

@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from localspec.algorithm import judgement
+from localspec.algorithm.verification import Compare, Coupled, Sampled
 from localspec.passes import Candidates
-from localspec.speculation import judgement
-from localspec.speculation.chain import Chain
-from localspec.speculation.sampling import Sampling
-from localspec.speculation.verification import Compare, Coupled, Sampled
-from tests.speculation.enumeration import distance, law
-from tests.speculation.random_pairs import PROMPT, World, always, mixed_drafter, model_drafter, text_of
+from localspec.sampler.chain import Chain
+from localspec.sampler.sampling import Sampling
+from tests.algorithm.enumeration import distance, law
+from tests.algorithm.random_pairs import PROMPT, World, always, mixed_drafter, model_drafter, text_of
 
 OPEN = Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
 EXACT = 1e-7  # gathered logits are exponentiated in double, whole rows in single precision

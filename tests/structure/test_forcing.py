@@ -2,22 +2,21 @@
 
 import pytest
 
+from localspec.algorithm.loop import speculate
+from localspec.algorithm.protocols import Proposal
+from localspec.algorithm.verification import make_rule
 from localspec.drafters.fixed import Fixed, Plain
 from localspec.drafters.model import ModelDrafter
 from localspec.events import Cycle, Origin, Source
 from localspec.passes import Pass
-from localspec.speculation.loop import speculate
-from localspec.speculation.protocols import Proposal
-from localspec.speculation.sampling import Sampling
-from localspec.speculation.verification import make_rule
+from localspec.sampler.sampling import Sampling
 from localspec.stats import Tally
 from localspec.structure.constraint import Constrained
 from localspec.structure.forcing import Forcing
 from localspec.structure.grammar import regex_grammar
 from localspec.structure.tokens import GrammarTokens
-from tests.speculation.toys import Blend, Toy
-
-from .toys import Characters, text_of
+from tests.algorithm.toys import Blend, Toy
+from tests.structure.toys import Characters, text_of
 
 VOCABULARY = Characters()
 TOKENS = GrammarTokens(VOCABULARY)

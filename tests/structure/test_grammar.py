@@ -14,8 +14,7 @@ from localspec.structure.grammar import json_grammar, regex_grammar, written_gra
 from localspec.structure.schema import narrowed
 from localspec.structure.tokens import GrammarTokens
 from tests.gguf.models import Shape, write_gguf
-
-from .schemas import schema_of
+from tests.structure.schemas import schema_of
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,8 @@ from localspec.errors import BadSetting
 from localspec.events import Cycle, FinishReason, Kind, Notice, Piece
 from localspec.structure.grammar import json_grammar
 from localspec.structure.tokens import GrammarTokens
-
-from .schemas import schema_of
-from .toys import TEMPLATE, Characters, scripted_session, session_of
+from tests.structure.schemas import schema_of
+from tests.structure.toys import TEMPLATE, Characters, scripted_session, session_of
 
 GREEDY = {"temperature": 0}
 PERSON = {

@@ -5,26 +5,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.chat.calls import CallSplitter
 from localspec.chat.messages import as_messages
 from localspec.chat.template import ChatTemplate
-from localspec.errors import BadSetting
-from localspec.events import Kind, Piece, ToolCall
-from localspec.structure.tokens import GrammarTokens
-from localspec.structure.tools import (
+from localspec.chat.tools import (
     FORMATS,
     GENERIC,
     HERMES,
     LLAMA,
     MISTRAL,
     MISTRAL_NAMED,
+    CallSplitter,
     calls_in,
     read_tools,
     tools_grammar,
 )
+from localspec.errors import BadSetting
+from localspec.events import Kind, Piece, ToolCall
+from localspec.structure.tokens import GrammarTokens
 from tests.chat.carried import TEMPLATES
-
-from .toys import Characters, scripted_session, session_of
+from tests.structure.toys import Characters, scripted_session, session_of
 
 WEATHER = {
     "type": "function",

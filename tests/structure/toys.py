@@ -3,7 +3,7 @@
 import string
 
 from localspec.chat.session import Session
-from localspec.speculation.sampling import Sampling
+from localspec.sampler.sampling import Sampling
 from tests.toy_engine import ToyContext, engine_of, toys
 
 SYMBOLS = "\x00" + string.printable[:95] + "\n"  # \x00 ends a reply

@@ -4,7 +4,8 @@ import pytest
 from localspec.tui.app import ChatApp
 from scripted_engine import ScriptedEngine
 
-from localspec.cli import chat, parser
+from localspec.cli import parser
+from localspec.cli.commands import chat
 from localspec.conversations import Journal, Message
 from localspec.engine.messages import Load, ReplySettings, Turn
 from localspec.errors import BadSetting

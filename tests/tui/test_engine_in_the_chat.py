@@ -7,7 +7,7 @@ from driving import asked, cannot_start, running, source
 from scripted_engine import ESSAY, Gate
 
 from localspec.engine.messages import Cancel, Died, Failure, Load
-from localspec.models.resolve import resolve
+from localspec.pairs.resolve import resolve
 
 
 async def test_a_dead_engine_costs_nothing_but_a_restart(tmp_path):

@@ -9,8 +9,8 @@ from textual.widgets import DataTable, Static
 
 from localspec.engine.messages import PairRow
 from localspec.errors import EngineDied
-from localspec.models.units import size_text
 from localspec.terminal_text import for_terminal
+from localspec.units import size_text
 
 from ..state.downloads import Downloads
 from ..text.status import pull_status

@@ -8,7 +8,7 @@ from pathlib import Path
 from localspec.conversations import Conversation, Journal
 from localspec.engine.client import Engine
 from localspec.engine.messages import Load, ReplySettings
-from localspec.models.resolve import resolve
+from localspec.pairs.resolve import resolve
 
 from . import preferences
 from .conversation import OpenConversation

@@ -1,7 +1,7 @@
 """What the lines around the conversation say, worked out from the state of the engine."""
 
 from localspec.engine.messages import PullProgress
-from localspec.models.units import size_text
+from localspec.units import size_text
 
 from ..state.engine import EngineState
 from ..state.reply import ReplyState

@@ -1,0 +1,64 @@
+"""How sharply the draft is sampled: the share of its temperature under which the target keeps most.
+
+Any q is lossless as long as it is the one that is drawn from. Which one is kept most often can be computed and need
+not be tried: after a cycle p and q are both known, so the overlap of p with q at other temperatures is known as well.
+A draft that is flatter than its target does best when it is sampled colder, down to its likeliest token alone.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from localspec.algorithm.protocols import Distribution
+
+FACTORS = (0.0, 0.5, 0.7, 0.85, 1.0)  # of the request's temperature; 0 is the likeliest token
+BETTER = 1.01  # another factor has to promise this much more than the one in use
+ENOUGH = 4  # positions that must have been seen before the factor changes
+EAGER_CYCLES, EVERY = 8, 4  # every cycle is looked at in the beginning, later every fourth
+DECAY = 0.97  # per position: about 33 positions of memory
+
+
+class Sharpness:
+    """The factor of one reply; it begins at 1, so that a seed reproduces the reply."""
+
+    def __init__(self) -> None:
+        self.factor = 1.0
+        self._kept = np.zeros(len(FACTORS))  # discounted sums of overlaps
+        self._seen = 0
+        self._cycles = 0
+        self._drafted: dict[int, Distribution] = {}  # q at factor 1, by position, since the last verification
+
+    def shape(self, q: Distribution, position: int) -> Distribution | None:
+        """The distribution to draw from at a position; None: take the likeliest token."""
+        self._drafted[position] = q
+        return sharpened(q, self.factor) if self.factor else None
+
+    def learn(self, first: int, judged: int, p: Callable[[int], Distribution]) -> None:
+        """The target's p at `judged` positions from `first` on; positions that were not drawn here are passed over."""
+        drafted, self._drafted = self._drafted, {}
+        self._cycles += 1
+        if self._cycles > EAGER_CYCLES and self._cycles % EVERY:
+            return
+        for i in range(judged):
+            if (q := drafted.get(first + i)) is not None:
+                self._kept = self._kept * DECAY + overlaps(p(i), q)
+                self._seen += 1
+        best = int(self._kept.argmax())
+        if self._seen >= ENOUGH and self._kept[best] > BETTER * self._kept[FACTORS.index(self.factor)]:
+            self.factor = FACTORS[best]
+
+
+def sharpened(q: Distribution, factor: float) -> Distribution:
+    """q at `factor` times its temperature; temperature comes last in the chain, so the tokens stay the same."""
+    if factor == 1.0:
+        return q
+    powers = (q.probabilities / q.probabilities.max()) ** (1.0 / factor)
+    return Distribution(q.ids, powers / powers.sum())
+
+
+def overlaps(p: Distribution, q: Distribution) -> np.ndarray:
+    """For each factor, the chance that a token drawn from q at that factor is kept: the sum of min(p, q)."""
+    at = np.searchsorted(p.ids, q.ids).clip(max=len(p.ids) - 1)
+    shared = np.where(p.ids[at] == q.ids, p.probabilities[at], 0.0)
+    cold = float(shared[int(q.probabilities.argmax())])
+    return np.array([cold, *(np.minimum(shared, sharpened(q, f).probabilities).sum() for f in FACTORS[1:])])

@@ -1,0 +1,161 @@
+"""The rules by name: how draft tokens are drawn and how the target judges them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import ClassVar
+
+from localspec.algorithm import judgement
+from localspec.algorithm.noise import Keyed, Noise
+from localspec.algorithm.protocols import Constraint, Distribution, Draw, Proposal, Rule, Verdict
+from localspec.algorithm.sharpness import Sharpness
+from localspec.errors import BadSetting
+from localspec.events import Origin
+from localspec.passes import Row
+from localspec.sampler.chain import Chain
+from localspec.sampler.sampling import Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Greedy:
+    """Temperature 0: keep what equals the target's likeliest token."""
+
+    chain: Chain
+    name: ClassVar[str] = "greedy"
+    seed_decides: ClassVar[bool] = True
+
+    def draw(self, row: Row, history: Sequence[int], start: int) -> Draw:
+        return _likeliest(self.chain, row, history)
+
+    def verify(self, rows: Sequence[Row], proposal: Proposal, history: Sequence[int]) -> Verdict:
+        return _compared(proposal, lambda i, text: self.chain.best(rows[i], text), self.chain.recall(history))
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """Keep what equals a token that the target draws for itself; the draft always offers its likeliest."""
+
+    chain: Chain
+    noise: Noise
+    name: ClassVar[str] = "compare"
+    seed_decides: ClassVar[bool] = True
+
+    def draw(self, row: Row, history: Sequence[int], start: int) -> Draw:
+        return _likeliest(self.chain, row, history)
+
+    def verify(self, rows: Sequence[Row], proposal: Proposal, history: Sequence[int]) -> Verdict:
+        def choose(i: int, text: Sequence[int]) -> int:
+            return self.noise.chosen(self.chain.distribution(rows[i], text), len(history) + i)
+
+        return _compared(proposal, choose, self.chain.recall(history))
+
+
+@dataclass(frozen=True, slots=True)
+class Coupled:
+    """Gumbel coupling (Daliri et al. 2024, arXiv 2408.07978): target and draft share one noise.
+
+    The target's choice depends on seed, position and its own row alone, so no drafter changes the text.
+    """
+
+    chain: Chain
+    noise: Noise
+    name: ClassVar[str] = "coupled"
+    seed_decides: ClassVar[bool] = True
+
+    def draw(self, row: Row, history: Sequence[int], start: int) -> Draw:
+        q = self.chain.distribution(row, history)
+        return Draw(self.noise.loudest(q, len(history)), None, float(q.probabilities.max()))
+
+    def verify(self, rows: Sequence[Row], proposal: Proposal, history: Sequence[int]) -> Verdict:
+        def choose(i: int, text: Sequence[int]) -> int:
+            return self.noise.loudest(self.chain.distribution(rows[i], text), len(history) + i)
+
+        return _compared(proposal, choose, self.chain.recall(history))
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """Draw the draft from q and keep as much of it as p allows, by rejection or by block verification."""
+
+    seed_decides: ClassVar[bool] = False
+    name: str
+    judge: judgement.Judge
+    chain: Chain
+    noise: Noise
+    sharpness: Sharpness = field(default_factory=Sharpness)
+
+    def draw(self, row: Row, history: Sequence[int], start: int) -> Draw:
+        whole = self.chain.distribution(row, history)
+        likeliest = int(whole.probabilities.argmax())
+        confidence = float(whole.probabilities[likeliest])
+        q = self.sharpness.shape(whole, len(history))
+        if q is None:
+            return Draw(int(whole.ids[likeliest]), None, confidence)
+        return Draw(self.noise.drafted(q, len(history), start), q, confidence)
+
+    def verify(self, rows: Sequence[Row], proposal: Proposal, history: Sequence[int]) -> Verdict:
+        certain, start = proposal.certain, len(history)
+        past = self.chain.recall(history)
+
+        @cache
+        def p(i: int) -> Distribution:
+            return self.chain.distribution(rows[certain + i], [*past, *proposal.tokens[: certain + i]])
+
+        def coin(i: int, probability: float) -> bool:
+            return self.noise.coin(probability, start + certain + i, start)
+
+        tokens, q = proposal.tokens[certain:], proposal.q[certain:]
+        # Both keep chosen tokens equally often, and rejection reads no rows after the first it rejects.
+        judge = self.judge if any(d is not None for d in q) else judgement.reject
+        kept, successor = judge(tokens, q, p, coin)
+        accepted = certain + kept
+        self.sharpness.learn(start + certain, min(kept + 1, len(tokens)), p)
+        return _verdict(accepted, self.noise.chosen(successor, start + accepted), proposal)
+
+
+def make_rule(name: str, sampling: Sampling, seed: int, constraint: Constraint | None = None) -> Rule:
+    """The rule of a request; "auto" is greedy at temperature 0 and block otherwise. Raises BadSetting."""
+    if name not in RULES:
+        raise BadSetting(
+            f"there is no verification rule called {name!r}", hint=f"use one of {', '.join(RULES)}"
+        )
+    if name == Greedy.name and not sampling.greedy:
+        raise BadSetting(
+            f"the rule 'greedy' cannot sample at temperature {sampling.temperature}",
+            hint="set the temperature to 0, or leave the rule at 'auto'",
+        )
+    chain, noise = Chain(sampling, constraint), Keyed(seed)
+    return Greedy(chain) if sampling.greedy else _SAMPLING_RULES[name](chain, noise)
+
+
+_SAMPLING_RULES: dict[str, Callable[[Chain, Noise], Rule]] = {
+    "auto": lambda chain, noise: Sampled("block", judgement.block, chain, noise),
+    "block": lambda chain, noise: Sampled("block", judgement.block, chain, noise),
+    "rejection": lambda chain, noise: Sampled("rejection", judgement.reject, chain, noise),
+    "coupled": Coupled,
+    "compare": Compare,
+}
+RULES = ("auto", "greedy", *tuple(_SAMPLING_RULES)[1:])
+
+
+def _likeliest(chain: Chain, row: Row, history: Sequence[int]) -> Draw:
+    token, confidence = chain.likeliest(row, history)
+    return Draw(token, None, confidence)
+
+
+def _compared(
+    proposal: Proposal, choose: Callable[[int, Sequence[int]], int], past: Sequence[int]
+) -> Verdict:
+    """The verdict of comparing with `choose(row, text before it)`; `past` stands for the text so far."""
+    certain = proposal.certain
+    kept, token = judgement.compare(
+        proposal.tokens[certain:],
+        lambda i: choose(certain + i, [*past, *proposal.tokens[: certain + i]]),
+    )
+    return _verdict(certain + kept, token, proposal)
+
+
+def _verdict(accepted: int, next_token: int, proposal: Proposal) -> Verdict:
+    if not proposal.tokens:
+        return Verdict(0, next_token, Origin.PLAIN)
+    return Verdict(accepted, next_token, Origin.BONUS if accepted == len(proposal.tokens) else Origin.FIX)

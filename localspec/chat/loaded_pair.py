@@ -1,0 +1,43 @@
+"""A loaded pair, as conversations need it; `localspec.compose` makes them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from localspec.algorithm.protocols import Decoder, Rule, Strategy
+from localspec.chat.options import Request
+from localspec.chat.template import ChatTemplate
+from localspec.chat.vocabulary import Vocabulary
+from localspec.sampler.sampling import Sampling
+
+
+class Drafting(Protocol):
+    """Makes the strategy of each reply, and keeps what drafting learns between replies."""
+
+    def strategy(self, rule: Rule, request: Request) -> Strategy:
+        """Who drafts for this reply, and how much."""
+
+    def store(self, reply: Sequence[int]) -> None:
+        """Keep what was learned for the next run, and the reply if the user wants it remembered."""
+
+    def calibrate(self, text: Sequence[int], budget_seconds: float, stop: Callable[[], bool]) -> None:
+        """Measure what batches of such tokens cost, unless that is known already or `stop` turns true."""
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A loaded pair, ready to run; `close` frees it."""
+
+    name: str
+    target_name: str
+    draft_name: str  # "" when there is no draft model
+    target: Decoder
+    draft: Decoder | None
+    rollback_limit: int | None  # draft tokens that the target can take back; None: all
+    widest_batch: int  # tokens that the target verifies at once
+    vocabulary: Vocabulary
+    template: ChatTemplate
+    sampling: Sampling  # the model's own defaults
+    notices: tuple[str, ...]  # what the user should know about this pair, said with the first reply
+    drafting: Drafting
+    close: Callable[[], None]

@@ -1,0 +1,284 @@
+"""A reply while it grows: tokens become text, cycles become counts."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+
+from localspec.algorithm.loop import speculate
+from localspec.algorithm.noise import fresh_seed
+from localspec.algorithm.protocols import Decoder, Rule, Strategy
+from localspec.algorithm.verification import make_rule
+from localspec.chat.loaded_pair import Engine
+from localspec.chat.options import Request, seed_fixes_depth
+from localspec.chat.text import TextPart, TextStream
+from localspec.chat.tools import CallFormat, calls_in
+from localspec.chat.vocabulary import Vocabulary
+from localspec.errors import LocalspecError
+from localspec.events import (
+    Cycle,
+    Event,
+    Finished,
+    FinishReason,
+    Kind,
+    Notice,
+    Origin,
+    Piece,
+    Prefill,
+    Reply,
+    Source,
+    Started,
+)
+from localspec.passes import Pass
+from localspec.stats import Tally
+from localspec.structure.constraint import Constrained
+from localspec.structure.forcing import Forcing
+from localspec.timing import PlainClock
+
+
+class Writing:
+    """Collects one reply; `absorb` passes events on, `result` is the whole."""
+
+    def __init__(
+        self,
+        text: TextStream,
+        tally: Tally,
+        vocabulary: Vocabulary,
+        constraint: Constrained | None = None,
+        calls: CallFormat | None = None,
+        *,
+        asked: float,
+    ) -> None:
+        """`asked`: when the reply was wanted, on `perf_counter`."""
+        self.tokens: list[int] = []
+        self.ended = False  # by an end-of-generation token, a stop string or a grammar
+        self._text = text
+        self._tally = tally
+        self._vocabulary = vocabulary
+        self._constraint = constraint
+        self._calls = calls
+        self._asked = asked
+        self._parts: dict[Kind, list[str]] = {kind: [] for kind in Kind}
+
+    def absorb(self, cycle: Cycle) -> Iterator[Event]:
+        """The cycle, cut where a stop string ended the reply, and the text that it completed."""
+        began = perf_counter()
+        pieces: list[Piece] = []
+        used = 0
+        for token, origin in zip(cycle.tokens, cycle.origins, strict=True):
+            used += 1
+            if self._vocabulary.is_end(token):
+                self.ended = True
+                break
+            pieces += self._pieces(self._text.push(token), origin, cycle.source)
+            if self._text.stopped:
+                self.ended = True
+                break
+        cycle = replace(
+            cycle,
+            tokens=cycle.tokens[:used],
+            origins=cycle.origins[:used],
+            accepted=cycle.origins[:used].count(Origin.ACCEPTED),
+            other_seconds=cycle.other_seconds + perf_counter() - began,
+        )
+        if not self.tokens:
+            self._tally.first_token_seconds = perf_counter() - self._asked
+        self.tokens += cycle.tokens
+        self._tally.add(cycle)
+        yield cycle
+        yield from pieces
+
+    def finish(self) -> Iterator[Piece]:
+        """Text that was held back in case more would come."""
+        # Cut just before the end that a grammar left as the only choice: nothing is missing.
+        self.ended = self.ended or (self._constraint is not None and self._constraint.finished)
+        yield from self._pieces(self._text.flush(), Origin.PLAIN, Source.PLAIN)
+
+    def result(self, seed: int, *, cancelled: bool) -> Reply:
+        # A reply that ended by itself in the very cycle in which it was cancelled is a finished reply.
+        reason = FinishReason.LENGTH
+        if self.ended:
+            reason = FinishReason.STOP
+        elif cancelled:
+            reason = FinishReason.CANCELLED
+        return Reply(
+            text="".join(self._parts[Kind.ANSWER]),
+            reasoning="".join(self._parts[Kind.REASONING]),
+            tokens=tuple(self.tokens),
+            seed=seed,
+            finish_reason=reason,
+            stats=self._tally.stats(),
+            tool_calls=calls_in("".join(self._parts[Kind.TOOL_CALL]), self._calls) if self._calls else (),
+        )
+
+    def _pieces(self, parts: Sequence[TextPart], origin: Origin, source: Source) -> list[Piece]:
+        for part in parts:
+            self._parts[part.kind].append(part.text)
+        return [Piece(part.text, part.kind, origin, source) for part in parts]
+
+
+def rewind(target: Decoder, strategy: Strategy, prompt: Sequence[int]) -> int:
+    """Keep what cache and prompt have in common, the prompt's last token excepted; how much that is.
+
+    It is less where the cache cannot step back so far.
+    """
+    common = 0
+    for cached, wanted in zip(target.tokens, prompt[:-1], strict=False):
+        if cached != wanted:
+            break
+        common += 1
+    keep = target.rewind(common)
+    strategy.follow(Pass(0, prompt[:keep]), keep)
+    return keep
+
+
+def read(
+    target: Decoder, strategy: Strategy, prompt: Sequence[int], opening: int, cancelled: Callable[[], bool]
+) -> Iterator[Prefill]:
+    """Read what the cache lacks of all but the prompt's last token, until it is `cancelled`.
+
+    A checkpoint is taken before `opening`, the position where the prompt opens the reply, if it is needed.
+    """
+    total, done, seconds = len(prompt) - 1 - target.length, 0, 0.0
+    passes = _passes(target, prompt, min(opening, len(prompt) - 1))
+    while not cancelled():
+        began = perf_counter()
+        passed = next(passes, None)
+        if passed is None:
+            break
+        strategy.follow(passed, len(passed.tokens))
+        done += len(passed.tokens)
+        seconds += perf_counter() - began
+        yield Prefill(done, total, seconds)
+
+
+def _passes(target: Decoder, prompt: Sequence[int], opening: int) -> Iterator[Pass]:
+    if target.needs_checkpoints and target.length < opening:
+        yield from target.prefill(prompt[target.length : opening])
+        target.checkpoint(lasting=True)
+    yield from target.prefill(prompt[target.length : -1])
+
+
+DEPTH_FIXED = (
+    "a reply with a seed drafts at a fixed depth, as measured time must not decide what the seed reproduces; "
+    "the rule coupled keeps the depth automatic"
+)
+
+WORTH_A_WORD = 16  # cycles without drafting: it may be tried again and found good before
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A reply that is wanted."""
+
+    prompt: Sequence[int]
+    opening: int  # where the prompt ends the conversation so far and opens the reply
+    request: Request
+    text: TextStream
+    cancelled: Callable[[], bool]
+    constraint: Constrained | None = None
+    calls: CallFormat | None = None  # how tool calls are written, where there may be some
+    trimmed_messages: int = 0  # left out of the prompt
+    asked: float = field(default_factory=perf_counter)  # when the reply was wanted, on that clock
+
+
+class Remarks:
+    """What became of drafting in one reply: each thing is said once."""
+
+    def __init__(self) -> None:
+        self._cycles_off = 0  # in a row
+        self._said_off = self._said_failure = False
+
+    def after_cycle(self, why_off: str | None, failure: LocalspecError | None) -> Iterator[Notice]:
+        self._cycles_off = self._cycles_off + 1 if why_off else 0
+        if why_off and self._cycles_off >= WORTH_A_WORD and not self._said_off:
+            self._said_off = True
+            yield Notice(why_off)
+        if failure and not self._said_failure:
+            self._said_failure = True
+            yield Notice(f"the draft model failed, and the reply goes on without it: {failure}")
+
+
+class Replier:
+    """Writes the replies of a session, and says once what is worth saying once."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._notices = engine.notices
+        self._told_of_depth = False
+
+    def reply(self, task: Task) -> Iterator[Event]:
+        """The events of a reply, from Started to Finished."""
+        engine, request, prompt = self._engine, task.request, task.prompt
+        seed = fresh_seed() if request.seed is None else request.seed
+        rule = make_rule(request.rule, request.sampling, seed, task.constraint)
+        strategy = self._strategy(rule, task)
+        reused = rewind(engine.target, strategy, prompt)
+        yield Started(
+            target=engine.target_name,
+            draft=engine.draft_name,
+            prompt_tokens=len(prompt),
+            reused_tokens=reused,
+            trimmed_messages=task.trimmed_messages,
+            seed=seed,
+            rule=rule.name,
+            context_length=engine.target.capacity,
+        )
+        yield from self._take_notices(task, rule)
+        plain = PlainClock(lambda: strategy.plain_step_seconds)
+        tally = Tally(prompt_tokens=len(prompt), reused_tokens=reused, plain=plain)
+        for event in read(engine.target, strategy, prompt, task.opening, task.cancelled):
+            tally.prefill_seconds = event.seconds
+            yield event
+        reply = Writing(task.text, tally, engine.vocabulary, task.constraint, task.calls, asked=task.asked)
+        yield from self._generate(task, rule, strategy, reply)
+        engine.drafting.store(reply.tokens)
+        yield Finished(reply.result(seed, cancelled=task.cancelled()))
+
+    def _strategy(self, rule: Rule, task: Task) -> Strategy:
+        """Who drafts for this reply; what a grammar forces goes first."""
+        strategy = self._engine.drafting.strategy(rule, task.request)
+        if task.constraint is None:
+            return strategy
+        forces = task.request.speculate and task.request.depth != 0
+        return Forcing(strategy, task.constraint, self._engine.widest_batch if forces else 0)
+
+    def _generate(self, task: Task, rule: Rule, strategy: Strategy, reply: Writing) -> Iterator[Event]:
+        """The cycles and their text, and why they ended where that is worth a word."""
+        engine, constraint = self._engine, task.constraint
+        room = engine.target.capacity - len(task.prompt)
+        text = list(task.prompt)
+        if not task.cancelled():
+            cycles = speculate(
+                engine.target,
+                strategy,
+                text,
+                rule=rule,
+                room=min(task.request.max_tokens or room, room),
+                is_end=engine.vocabulary.is_end,
+            )
+            remarks = Remarks()
+            for cycle in cycles:
+                yield from reply.absorb(cycle)
+                yield from remarks.after_cycle(strategy.why_off, strategy.failure)
+                if reply.ended or task.cancelled():
+                    break
+        if constraint:
+            constraint.settle(text)
+        yield from reply.finish()
+        if not reply.ended and not task.cancelled() and len(reply.tokens) == room:
+            yield Notice(f"the context of {engine.target.capacity} tokens is full")
+        if constraint and not constraint.complete:
+            yield Notice(f"the reply was cut: it is only the beginning of what {constraint.name} accepts")
+
+    def _take_notices(self, task: Task, rule: Rule) -> Iterator[Notice]:
+        """What the pair and its seed have to say, once; and what was left out of this prompt."""
+        notices, self._notices = self._notices, ()
+        yield from map(Notice, notices)
+        drafts = self._engine.rollback_limit != 0
+        if drafts and seed_fixes_depth(task.request, rule) and not self._told_of_depth:
+            self._told_of_depth = True
+            yield Notice(DEPTH_FIXED)
+        if task.trimmed_messages:
+            yield Notice(
+                f"the oldest {task.trimmed_messages} messages no longer fit into the context and were left out"
+            )

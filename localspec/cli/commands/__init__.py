@@ -1,0 +1,20 @@
+"""The list of commands, in the order of `localspec --help`."""
+
+from localspec.cli.commands import (
+    bench,
+    chat,
+    compare,
+    doctor,
+    forget,
+    info,
+    pairs,
+    prune,
+    pull,
+    rm,
+    run,
+    tune,
+    verify,
+)
+from localspec.cli.commands import list as list_command
+
+ALL = (run, chat, pull, pairs, info, list_command, rm, prune, forget, bench, compare, verify, tune, doctor)

@@ -1,0 +1,238 @@
+"""`localspec bench`: what speculative decoding brings with this pair on this machine."""
+
+import argparse
+import json
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from localspec.cli.bench_progress import BenchProgress
+from localspec.cli.commands.run import CANCELLED, open_session
+from localspec.cli.options import add_pair_argument, add_report_options
+from localspec.cli.printing import note, say
+from localspec.cli.usage import Subparsers
+from localspec.errors import BadSetting, ContextFull
+
+if TYPE_CHECKING:
+    from localspec.api import Session
+    from localspec.measure.bench.bench import Arm, Limits, Outcome
+    from localspec.measure.bench.record import Subject
+    from localspec.measure.bench.summary import Summary
+    from localspec.measure.plot import Chart
+    from localspec.measure.prompts import Prompt
+
+SECONDS = 300.0  # where neither a time nor a number of runs is given
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    parser = subparsers.add_parser(
+        "bench",
+        help="measure a pair against plain decoding",
+        description="Measure a pair against plain decoding: the same prompts by category, in turns, with "
+        "intervals and a verdict. What drafting learns meanwhile is used by later runs. Ctrl-C ends it and "
+        "keeps what was measured.",
+    )
+    add_pair_argument(parser)
+    group = parser.add_argument_group("measurement")
+    group.add_argument(
+        "--depths", type=depths, default=(), metavar="N,N", help="fixed depths to measure beside auto"
+    )
+    group.add_argument(
+        "--temperature", type=temperatures, default=(0.0, 0.8), metavar="T,T", help="default: 0,0.8"
+    )
+    group.add_argument(
+        "--only", type=names, metavar="WHAT", help="categories: code, chat, prose, json, edit, long"
+    )
+    group.add_argument(
+        "--max-tokens", type=positive, default=128, metavar="N", help="of a reply (default: 128)"
+    )
+    length = group.add_mutually_exclusive_group()
+    length.add_argument("--runs", type=positive, metavar="N", help="rounds over all prompts")
+    length.add_argument(
+        "--seconds", type=duration, metavar="S", help=f"stop after so long (default: {SECONDS:g})"
+    )
+    add_report_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from localspec.measure.bench.bench import bench
+    from localspec.measure.bench.record import Subject
+    from localspec.measure.bench.summary import summarise
+
+    files_of(arguments)
+    prompts, began = chosen_prompts(arguments), perf_counter()
+    with open_session(arguments, measures=True) as session, stop_on_interrupt(session) as stopped:
+        drafter = session.draft_name or ("lookup" if arguments.draft == "lookup" else "")
+        if not drafter:
+            raise BadSetting(
+                f"{session.name} has nothing to draft with",
+                hint="add --draft FILE or --draft lookup, or name a pair",
+            )
+        subject = Subject(
+            session.name,
+            session.target_name,
+            drafter,
+            perf_counter() - began,
+            arguments.max_tokens,
+        )
+        progress = BenchProgress(len(prompts) * len(arguments.temperature), limits(arguments))
+        try:
+            outcome = bench(
+                session,
+                prompts,
+                arms(arguments),
+                arguments.temperature,
+                limits(arguments),
+                on_step=progress.show,
+                stopped=stopped.is_set,
+            )
+        finally:
+            progress.clear()
+    summary = summarise(outcome.measurements)
+    tell(arguments, subject, outcome, summary)
+    return CANCELLED if outcome.stopped else 0
+
+
+def tell(arguments: argparse.Namespace, subject: "Subject", outcome: "Outcome", summary: "Summary") -> None:
+    """Print the report or the JSON, draw the files, keep the record."""
+    from localspec.measure.bench.record import keep, record
+    from localspec.measure.bench.report import report
+    from localspec.measure.machine import this_machine
+
+    if not summary.rows:
+        say_why_nothing(outcome, summary)
+        return
+    machine = this_machine(arguments.threads)
+    recorded = record(subject, machine, outcome, summary)
+    write_drawing(arguments, charts(summary))
+    if not outcome.stopped:
+        try:
+            keep(subject.pair, recorded)
+        except OSError as error:
+            note(f"the record was not kept: {error}")
+    if arguments.json:
+        say(json.dumps(recorded))
+        return
+    say(f"{subject.target} with {subject.draft}, loaded in {subject.load_seconds:.1f} s")
+    say(f"{machine.sentence()}\n")
+    say(report(summary, shutil.get_terminal_size().columns))
+    if outcome.too_long:
+        say(f"No room in the context for: {', '.join(outcome.too_long)}.")
+    if outcome.stopped:
+        say("Stopped early: the intervals are as wide as that makes them.")
+
+
+def say_why_nothing(outcome: "Outcome", summary: "Summary") -> None:
+    """Without a single pair of replies there is no report; unless the user stopped, that is an error."""
+    if summary.too_short:
+        raise BadSetting("every reply was too short to time", hint="allow longer ones: --max-tokens 128")
+    if outcome.too_long:
+        raise ContextFull(
+            "no prompt fits into the context", hint="load the pair with a larger one: --context"
+        )
+    say("Stopped before a prompt was finished with every depth.", to=sys.stderr)
+
+
+def charts(summary: "Summary") -> "tuple[Chart, ...]":
+    from localspec.measure.bench.report import chart
+
+    return tuple(chart(summary, temperature) for temperature in summary.temperatures)
+
+
+def write_drawing(arguments: argparse.Namespace, drawn: "tuple[Chart, ...]") -> None:
+    """The charts as the files that were asked for."""
+    from localspec.measure.plot import page
+
+    try:
+        if arguments.svg:
+            from localspec.measure.plot_svg import svg
+
+            arguments.svg.write_text(svg(page(*drawn)), encoding="utf-8")
+        if arguments.png:
+            from localspec.measure.plot_png import write_png
+
+            write_png(page(*drawn), arguments.png)
+    except OSError as error:
+        note(f"{error.filename} was not written: {error.strerror}")
+
+
+def files_of(arguments: argparse.Namespace) -> None:
+    """Refuse what could not be written before anything is measured."""
+    if arguments.png:
+        from localspec.measure.plot_png import require_pillow
+
+        require_pillow()
+    for path in (arguments.svg, arguments.png):
+        if path and not path.absolute().parent.is_dir():
+            raise BadSetting(
+                f"there is no folder {path.absolute().parent}", hint="make it, or name another file"
+            )
+
+
+@contextmanager
+def stop_on_interrupt(session: "Session") -> Iterator[threading.Event]:
+    """The first Ctrl-C ends the measurement and keeps it; the second one interrupts as usual."""
+    stopped = threading.Event()
+
+    def stop(*_: object) -> None:
+        signal.signal(signal.SIGINT, before)
+        stopped.set()
+        session.cancel()
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield stopped
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def chosen_prompts(arguments: argparse.Namespace) -> "tuple[Prompt, ...]":
+    from localspec.measure.prompts import Category, built_in_prompts
+
+    wanted = arguments.only or tuple(Category)
+    if unknown := set(wanted) - set(Category):
+        raise BadSetting(f"no category called {min(unknown)!r}", hint=f"there are: {', '.join(Category)}")
+    return tuple(prompt for prompt in built_in_prompts() if prompt.category in wanted)
+
+
+def arms(arguments: argparse.Namespace) -> "tuple[Arm, ...]":
+    from localspec.measure.bench.bench import AUTO, PLAIN, fixed
+
+    return (PLAIN, AUTO, *(fixed(depth) for depth in arguments.depths))
+
+
+def limits(arguments: argparse.Namespace) -> "Limits":
+    from localspec.measure.bench.bench import Limits
+
+    seconds = arguments.seconds if arguments.seconds or arguments.runs else SECONDS
+    return Limits(rounds=arguments.runs, seconds=seconds, max_tokens=arguments.max_tokens)
+
+
+def names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(","))
+
+
+def depths(text: str) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(positive(part) for part in text.split(",")))
+
+
+def temperatures(text: str) -> tuple[float, ...]:
+    return tuple(dict.fromkeys(float(part) for part in text.split(",")))
+
+
+def duration(text: str) -> float:
+    if not (value := float(text)) > 0:
+        raise argparse.ArgumentTypeError(f"{text} is not a time above 0")
+    return value
+
+
+def positive(text: str) -> int:
+    if (value := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{value} is not above 0")
+    return value

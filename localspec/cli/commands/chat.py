@@ -1,0 +1,124 @@
+"""`localspec chat`: the terminal UI. The engine process starts first and loads while the screen is being imported."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from localspec.cli.options import add_pair_options, add_reply_options, load_options, reply_options
+from localspec.cli.usage import Subparsers
+from localspec.engine.messages import Load, ReplySettings
+from localspec.errors import BadSetting
+
+if TYPE_CHECKING:
+    from localspec.conversations import Conversation, Journal
+
+CONVERSATIONS = "conversations"
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    parser = subparsers.add_parser(
+        "chat",
+        help="talk to a pair in the terminal",
+        description="Open the terminal UI: chat with a pair and watch speculation at work. F1 in it shows all keys.",
+    )
+    add_pair_options(parser)
+    add_reply_options(parser)
+    group = parser.add_argument_group("conversation")
+    group.add_argument(
+        "--resume",
+        nargs="?",
+        const="",
+        metavar="ID",
+        help="go on with a conversation; without an ID, the one last talked in",
+    )
+    group.add_argument(
+        "--no-store", action="store_true", help="leave no trace of what is said: no conversation, no prompts"
+    )
+    group.add_argument("--theme", metavar="NAME", help="colours of the terminal UI")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from localspec import conversations
+    from localspec.settings import data_dir
+
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise BadSetting("chat needs a terminal", hint='for scripts there is `localspec run "PROMPT"`')
+    folder = data_dir()
+    resumed = None
+    if arguments.resume is not None:
+        # Held before a model is loaded: another terminal may have it.
+        resumed = conversations.resume(conversations.find(folder / CONVERSATIONS, arguments.resume).path)
+    try:
+        return _chat(arguments, folder, resumed)
+    finally:
+        if resumed:
+            resumed[0].close()
+
+
+def _chat(arguments: argparse.Namespace, folder: Path, resumed: "tuple[Journal, Conversation] | None") -> int:
+    from localspec.engine.client import EngineProcess
+    from localspec.settings import Settings
+
+    load = load_request(arguments, resumed[1].pair if resumed else "")
+    if resumed and arguments.system is not None:
+        resumed[0].system = arguments.system
+    settings = reply_settings(arguments)
+    engine = EngineProcess()
+    engine.start()
+    engine.send(load)
+    try:
+        # Textual takes longer to import than the engine process to start: both happen at once.
+        from localspec.tui.app import chat
+        from localspec.tui.state.chat import Setup
+
+        setup = Setup(
+            engine=engine,
+            make_engine=EngineProcess,
+            folder=folder,
+            load=load,
+            settings=settings,
+            system=Settings.load(system=arguments.system).system or "",
+            resumed=resumed,
+            stored=not arguments.no_store,
+            theme=arguments.theme,
+            pull=arguments.pull,
+        )
+        return int(chat(setup))
+    finally:
+        engine.close()
+
+
+def load_request(arguments: argparse.Namespace, resumed_pair: str) -> Load:
+    """What to load: what the arguments name, the pair of the resumed conversation if it is a known one, or the
+    configured one, by name, so that the chat can say and fetch it. Raises BadSetting.
+    """
+    from localspec.settings import Settings
+
+    options = load_options(arguments)
+    if arguments.no_store:
+        options["remember_replies"] = False
+    options["rpc"] = Settings.load(rpc=arguments.rpc).rpc
+    if not {"pair", "target"} & options.keys():
+        options["pair"] = resumed_pair if resumed_pair and is_known(resumed_pair) else Settings.load().pair
+    return Load(**options)
+
+
+def is_known(pair: str) -> bool:
+    from localspec.pairs.registry import all_pairs
+
+    return any(pair == known.name for known in all_pairs())
+
+
+def reply_settings(arguments: argparse.Namespace) -> ReplySettings:
+    """How replies are made; the system prompt belongs to the conversation. Raises BadSetting."""
+    from localspec.chat.options import request_from
+    from localspec.sampler.sampling import Sampling
+
+    options = reply_options(arguments)
+    options.pop("system", None)
+    # Checked before the chat opens: a wrong one would fail every message in it.
+    request_from(options, Sampling())
+    options["stop"] = tuple(options.get("stop", ()))
+    return ReplySettings(**options, speculate=not arguments.no_draft)

@@ -1,0 +1,106 @@
+"""`localspec doctor`: whether the installed llama.cpp works here, on what, and what to install if it could do more."""
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from localspec.cli.options import add_rpc_option
+from localspec.cli.printing import DrawnLine, say
+from localspec.cli.usage import Subparsers
+
+if TYPE_CHECKING:
+    from localspec.errors import LocalspecError
+    from localspec.llama.devices import BackendSummary, Device
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    parser = subparsers.add_parser(
+        "doctor",
+        help="try the backend and every device",
+        description="Decode a few tokens on every device of the installed llama.cpp, each in a process of its own, "
+        "and show what would help.",
+    )
+    add_rpc_option(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from localspec.cli.gpu_builds import find_gpu, install_command, this_machine
+    from localspec.health.check import check
+
+    with DrawnLine(sys.stderr) as stage:
+        stage.draw("trying llama.cpp")
+        note = check().note  # raises before this process loads a build that would kill it
+        from localspec import api
+        from localspec.compose import connect, memory_of
+        from localspec.memory.devices import remember_devices
+        from localspec.settings import Settings
+
+        if rpc := Settings.load(rpc=arguments.rpc).rpc:
+            connect(rpc, stage.draw)
+        backend, devices = api.backend(), api.devices()
+        remember_devices(memory_of(devices))  # so that `pairs` and `info` know what fits here
+        problems = {device.name: problem_of(device, stage) for device in devices}
+    gpu = find_gpu()
+    missing = gpu is not None and not backend.supports_gpu
+    command = install_command(gpu, this_machine()) if gpu and missing else None
+    if arguments.json:
+        say(
+            json.dumps(
+                {
+                    "backend": asdict(backend),
+                    "devices": [as_json(device, problems[device.name]) for device in devices],
+                    "note": note,
+                    "gpu": asdict(gpu) if gpu else None,
+                    "install": command,
+                }
+            )
+        )
+        return 0
+    tell(backend, devices, problems)
+    if note:
+        say(f"\n{note[0].upper()}{note[1:]}")
+    if gpu and command:
+        say(f"\n{gpu.vendor} GPU found ({gpu.name}), but this llama.cpp cannot use it. Install one that can:")
+        say(f"    {command}")
+    elif not any(device.is_gpu for device in devices):
+        say("\nNo GPU was found: models run on the CPU.")
+    return 0
+
+
+def problem_of(device: "Device", stage: DrawnLine) -> "LocalspecError | None":
+    """Why a device cannot be used; None for one that decodes. The CPU has done so already."""
+    from localspec.errors import LocalspecError
+    from localspec.health.check import try_device
+
+    if not device.is_gpu:
+        return None
+    stage.draw(f"trying {device.name}: where its programs are compiled this takes a minute")
+    try:
+        try_device(device.name)
+    except LocalspecError as error:
+        return error
+    return None
+
+
+def tell(
+    backend: "BackendSummary", devices: "list[Device]", problems: "dict[str, LocalspecError | None]"
+) -> None:
+    kind = "GPU" if backend.supports_gpu else "CPU"
+    say(f"llama-cpp-python {backend.binding_version}, llama.cpp {backend.llama_version}, {kind} build")
+    say(f"features: {backend.system_info}")
+    for device in devices:
+        problem = problems[device.name]
+        say(f"{device.kind:<5} {device.name}: {device.description}, {gigabytes(device)}, ", end="")
+        say(f"fails: {problem}" if problem else "works")
+
+
+def as_json(device: "Device", problem: "LocalspecError | None") -> dict[str, Any]:
+    return asdict(device) | {"problem": str(problem) if problem else None}
+
+
+def gigabytes(device: "Device") -> str:
+    return f"{device.free_bytes / 1e9:.1f} of {device.total_bytes / 1e9:.1f} GB free"

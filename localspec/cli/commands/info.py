@@ -1,0 +1,176 @@
+"""`localspec info`: a pair in detail, from its headers, before it costs gigabytes."""
+
+import argparse
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from localspec.cli.options import MEMORY_OPTIONS, add_memory_options
+from localspec.cli.printing import say
+from localspec.cli.usage import Subparsers, WrongUsage
+
+if TYPE_CHECKING:
+    from localspec.memory.plan import Plan
+    from localspec.pairs.inspection import Inspection, Side
+    from localspec.pairs.references import OpenedFile
+    from localspec.pairs.registry import Pair
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    parser = subparsers.add_parser(
+        "info",
+        help="look at a pair closely before fetching it",
+        description="Read the headers of a pair (a few megabytes over the network where the files are not "
+        "here), say whether draft and target fit each other, and plan the memory of this machine.",
+    )
+    parser.add_argument(
+        "pair", metavar="NAME|FILE", help="a pair, org/repo:file.gguf, or the path of a GGUF file"
+    )
+    parser.add_argument(
+        "--draft", metavar="FILE", help="org/repo:file.gguf or a path, to judge with the file"
+    )
+    add_memory_options(parser)
+    parser.add_argument("--no-draft", action="store_true", help="plan without the draft")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from localspec.health.hello import use_servers
+    from localspec.memory.wishes import wishes_of
+    from localspec.pairs.inspection import inspect
+    from localspec.settings import Settings
+
+    values = {name: getattr(arguments, name) for name in MEMORY_OPTIONS}
+    settings = Settings.load(context=values.pop("context_length"), **values)
+    if settings.rpc:
+        use_servers(settings.rpc)
+    known, target, draft = _open(arguments)
+    found = inspect(target, draft, wishes_of(settings, draft=not arguments.no_draft))
+    if arguments.json:
+        say(json.dumps(_as_json(known, found), indent=2))
+    else:
+        say("\n".join(_as_text(known, found)))
+    if found.problem is not None:
+        raise found.problem
+    return 0
+
+
+def _open(arguments: argparse.Namespace) -> "tuple[Pair | None, OpenedFile, OpenedFile | None]":
+    from localspec.pairs.references import is_file_reference, open_file, open_reference
+    from localspec.pairs.registry import find
+
+    if is_file_reference(arguments.pair):
+        draft = open_reference(arguments.draft) if arguments.draft else None
+        return None, open_reference(arguments.pair), draft
+    if arguments.draft:
+        raise WrongUsage("--draft goes with a target file, not with the name of a pair", hint="leave it out")
+    pair = find(arguments.pair)
+    return pair, open_file(pair.target), open_file(pair.draft) if pair.draft else None
+
+
+def _as_text(known: "Pair | None", found: "Inspection") -> list[str]:
+    lines = []
+    if known is not None:
+        lines += [f"{known.name}  {known.use}"]
+        depth = f"{known.starting_depth} tokens at first ({known.starting_depth_from})"
+        lines += [f"drafting     {known.kind}, {depth}"]
+        lines += [f"measured     {text}" for text in known.published]
+        if not known.runnable:
+            lines += ["note         this localspec cannot run this way of drafting yet"]
+        lines += [""]
+    sides = [("target", found.target)] + ([("draft", found.draft)] if found.draft else [])
+    for role, side in sides:
+        lines += [f"{role:<12} {side.opened.file.name}", *_side_lines(side), ""]
+    if found.draft and found.problem is None:
+        lines += ["fit          the draft can draft for the target: same vocabulary, by llama.cpp's rule"]
+    if found.plan:
+        lines += _plan_lines(found.plan)
+    return lines
+
+
+def _side_lines(side: "Side") -> list[str]:
+    from localspec.units import size_text
+
+    facts, file = side.facts, side.opened.file
+    words = (
+        "none" if facts.vocabulary is None else f"{facts.vocabulary.kind}, {facts.vocabulary.count:,} tokens"
+    )
+    rows = [
+        ("size", f"{size_text(side.opened.header.file_bytes)}, {_parameters(facts.parameters)}"),
+        ("weights", _weights(side)),
+        ("here", str(side.opened.path or "no")),
+        ("model", f"{facts.name or '-'}, {facts.architecture}, {facts.layers} layers"),
+        ("context", f"{facts.context:,} tokens" if facts.context else "not said"),
+        ("vocabulary", words),
+        (
+            "KV cache",
+            f"{size_text(side.kv_bytes_per_token)} per token (F16)"
+            if side.kv_bytes_per_token is not None
+            else "unknown",
+        ),
+        ("template", "yes" if facts.has_chat_template else "none: no chat with it"),
+        ("license", file.facts.license or "not recorded"),
+    ]
+    return [f"  {name:<10} {value}" for name, value in rows]
+
+
+def _parameters(count: int) -> str:
+    return (
+        f"{count / 1e9:.2f} billion parameters" if count >= 1e8 else f"{count / 1e6:.1f} million parameters"
+    )
+
+
+def _plan_lines(plan: "Plan") -> list[str]:
+    from localspec.units import size_text
+
+    together = f"draft at {plan.draft.length:,}" if plan.draft else "no draft"
+    lines = [f"plan         context {plan.target.length:,} tokens, {together}; memory as llama.cpp plans it:"]
+    for need in plan.needs:
+        lines.append(
+            f"  {need.device:<10} {size_text(need.total)} of {size_text(need.free)} free: weights "
+            f"{size_text(need.weights)}, caches {size_text(need.cache)}, buffers {size_text(need.compute)}"
+        )
+    return lines + [f"  {line}" for line in plan.lines]
+
+
+def _as_json(known: "Pair | None", found: "Inspection") -> dict[str, object]:
+    return {
+        "pair": known.name if known else None,
+        "kind": known.kind.value if known else None,
+        "runnable": known.runnable if known else True,
+        "target": _side_json(found.target),
+        "draft": _side_json(found.draft) if found.draft else None,
+        "problem": str(found.problem) if found.problem else None,
+        "plan": asdict(found.plan) if found.plan else None,
+    }
+
+
+def _side_json(side: "Side") -> dict[str, object]:
+    facts = side.facts
+    return {
+        "file": side.opened.file.name,
+        "path": str(side.opened.path) if side.opened.path else None,
+        "bytes": side.opened.header.file_bytes,
+        "name": facts.name,
+        "architecture": facts.architecture,
+        "layers": facts.layers,
+        "parameters": facts.parameters,
+        "context": facts.context,
+        "vocabulary": facts.vocabulary.count if facts.vocabulary else None,
+        "chat_template": facts.has_chat_template,
+        "kv_bytes_per_token": side.kv_bytes_per_token,
+    }
+
+
+def _weights(side: "Side") -> str:
+    """The tensor types that make up most of the file, by bytes."""
+    from collections import Counter
+
+    from localspec.gguf.ggml_types import BLOCKS
+
+    sizes: Counter[str] = Counter()
+    for tensor in side.opened.header.tensors:
+        sizes[BLOCKS[tensor.type][0]] += tensor.bytes
+    total = sizes.total() or 1
+    return ", ".join(f"{name} {size / total:.0%}" for name, size in sizes.most_common(3))

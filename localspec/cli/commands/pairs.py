@@ -1,0 +1,147 @@
+"""`localspec pairs`: all known pairs, what they need, whether they fit; `pairs add` writes one more."""
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from localspec.cli.printing import say
+from localspec.cli.usage import Subparsers
+from localspec.errors import BadSetting
+
+if TYPE_CHECKING:
+    from localspec.pairs.estimate import Fit
+    from localspec.pairs.registry import Pair
+
+DEFAULT_DEPTH = 4  # draft tokens: what most public sources begin with
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    parser = subparsers.add_parser(
+        "pairs",
+        help="list all known pairs, or add one",
+        description="List all known pairs: download size, about the memory needed at 8,192 tokens of context, "
+        "whether that fits on this machine, and whether the files are here. Nothing is asked of the network.",
+    )
+    parser.add_argument("--json", action="store_true", help="print a JSON list")
+    parser.set_defaults(run=run)
+    actions = parser.add_subparsers(title="actions", metavar="ACTION")
+    add = actions.add_parser(
+        "add",
+        help="add a pair of your own",
+        description="Check that two files make a pair and write it, pinned, into your own models.toml.",
+    )
+    add.add_argument("name", metavar="NAME")
+    add.add_argument("--target", required=True, metavar="FILE", help="org/repo:file.gguf, or a path")
+    add.add_argument("--draft", required=True, metavar="FILE", help="org/repo:file.gguf, or a path")
+    add.add_argument(
+        "--depth", type=int, default=DEFAULT_DEPTH, metavar="N", help="draft tokens to begin with"
+    )
+    add.add_argument("--use", default="", metavar="TEXT", help="what it is good for, for the list")
+    add.set_defaults(run=run_add)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from localspec.memory.devices import last_devices
+    from localspec.pairs.estimate import file_bytes, fit, memory_needed
+    from localspec.pairs.registry import all_pairs
+    from localspec.pairs.store import on_disk
+
+    devices = last_devices()
+    rows = []
+    for pair in all_pairs():
+        rows.append(_Row(pair, file_bytes(pair), memory_needed(pair), fit(pair, devices), on_disk(pair)))
+    if arguments.json:
+        say(json.dumps([row.as_json() for row in rows], indent=2))
+        return 0
+    say(f"{'NAME':<26} {'SIZE':>8} {'MEMORY':>8}  {'FITS HERE':<13} {'HERE':<5} USE")
+    for row in rows:
+        say(row.as_text())
+    say("\n" + _legend(any(device.is_gpu for device in devices)))
+    return 0
+
+
+def run_add(arguments: argparse.Namespace) -> int:
+    from localspec.gguf.facts import ModelFacts
+    from localspec.hub.errors import of_system
+    from localspec.pairs.additions import add_pair
+    from localspec.pairs.proof import prove
+    from localspec.pairs.references import open_reference, pin
+    from localspec.pairs.registry import Pair, PairKind, all_pairs, users_pairs
+    from localspec.pairs.store import on_disk
+
+    if arguments.depth < 1:
+        raise BadSetting(f"a depth of {arguments.depth} drafts nothing", hint="use 1 or more")
+    target, draft = open_reference(arguments.target), open_reference(arguments.draft)
+    prove(target.header, draft.header)
+    users = {pair.name for pair in users_pairs()}
+    known = {pair.name for pair in all_pairs()}
+    try:
+        pair = Pair(
+            name=arguments.name,
+            kind=PairKind.SIMPLE,
+            target=pin(target),
+            draft=pin(draft),
+            use=arguments.use,
+            context=ModelFacts.from_header(target.header).context,
+            starting_depth=arguments.depth,
+        )
+        path = add_pair(pair)
+    except OSError as error:
+        raise of_system(error, arguments.name) from error
+    say(f"{pair.name} is in {path}", to=sys.stderr)
+    if pair.name in known:
+        say(f"It replaces {'your earlier' if pair.name in users else 'the built-in'} pair {pair.name}.")
+    say(f"localspec run --pair {pair.name}" if on_disk(pair) else f"localspec pull {pair.name}")
+    return 0
+
+
+class _Row:
+    """One pair in the list."""
+
+    def __init__(self, pair: "Pair", size: int, needed: int, fits: "Fit", here: bool) -> None:
+        self.pair, self.size, self.needed, self.fits, self.here = pair, size, needed, fits, here
+
+    def as_text(self) -> str:
+        from localspec.units import size_text
+
+        fits = (
+            {"gpu": "yes", "part": "in part", "cpu": "in RAM", "no": "no"}[self.fits]
+            if self.pair.runnable
+            else "cannot run yet"
+        )
+        return (
+            f"{self.pair.name:<26} {size_text(self.size):>8} {'~' + size_text(self.needed):>8}  {fits:<13} "
+            f"{'yes' if self.here else '-':<5} {self.pair.use}"
+        )
+
+    def as_json(self) -> dict[str, object]:
+        pair = self.pair
+        return {
+            "name": pair.name,
+            "aliases": list(pair.aliases),
+            "kind": pair.kind.value,
+            "runnable": pair.runnable,
+            "use": pair.use,
+            "bytes": self.size,
+            "memory_bytes": self.needed,
+            "fits": self.fits.value,
+            "on_disk": self.here,
+            "context": pair.context,
+            "starting_depth": pair.starting_depth,
+            "starting_depth_from": pair.starting_depth_from,
+            "licenses": [file.facts.license for file in pair.files],
+            "published": list(pair.published),
+        }
+
+
+def _legend(has_gpu: bool) -> str:
+    where = (
+        "yes: on the GPU; in part: with layers or the draft on the CPU; in RAM: on the CPU only."
+        if has_gpu
+        else "in RAM: on the CPU, as no GPU is known."
+    )
+    return (
+        f"{where} MEMORY is an estimate: `localspec info NAME` looks closer, with llama.cpp's own numbers. "
+        "`localspec pull NAME` fetches."
+    )

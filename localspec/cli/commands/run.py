@@ -1,0 +1,147 @@
+"""`localspec run`: one prompt, the reply on stdout as it comes, everything else on stderr."""
+
+import argparse
+import json
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from localspec.cli.options import add_pair_options, add_reply_options, load_options, reply_options
+from localspec.cli.printing import DrawnLine, note, say, say_dimmed
+from localspec.cli.prompt import add_prompt_argument, prompt_of
+from localspec.cli.report import report, summary
+from localspec.cli.usage import Subparsers, WrongUsage
+from localspec.events import Event, Finished, FinishReason, Kind, Notice, Piece, Reply
+
+if TYPE_CHECKING:
+    from localspec.api import Session
+
+CANCELLED = 130
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    parser = subparsers.add_parser(
+        "run",
+        help="answer one prompt",
+        description="Answer one prompt: the text streams to stdout, numbers and notices go to stderr.",
+    )
+    add_prompt_argument(parser)
+    add_pair_options(parser)
+    add_reply_options(parser)
+    group = parser.add_argument_group("output")
+    group.add_argument("--raw", action="store_true", help="continue the text as it is: no chat template")
+    group.add_argument(
+        "--json", action="store_true", help="print one JSON object with text and stats at the end"
+    )
+    group.add_argument("--stats", action="store_true", help="print all numbers of the run to stderr")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.raw:
+        refuse_what_needs_a_template(arguments)
+    options, prompt = reply_options(arguments), prompt_of(arguments)
+    with open_session(arguments) as session, cancel_on_interrupt(session):
+        stream = session.stream_complete if arguments.raw else session.stream
+        reply = show(stream(prompt, **options), quiet=arguments.json)
+    if arguments.json:
+        say(json.dumps(as_json(reply), ensure_ascii=False))
+    if arguments.stats or not arguments.json:
+        say(report(reply) if arguments.stats else summary(reply), to=sys.stderr)
+    return CANCELLED if reply.finish_reason is FinishReason.CANCELLED else 0
+
+
+def refuse_what_needs_a_template(arguments: argparse.Namespace) -> None:
+    """Raises WrongUsage for options of a conversation, which would have no effect beside --raw."""
+    flags = {
+        "--system": arguments.system is not None,
+        "--think": arguments.think is True,
+        "--no-think": arguments.think is False,
+    }
+    for flag, given in flags.items():
+        if given:
+            raise WrongUsage(
+                f"--raw continues the text without a chat template, which {flag} needs",
+                hint="leave one of them out",
+            )
+
+
+def open_session(arguments: argparse.Namespace, *, measures: bool = False) -> "Session":
+    """Load the pair; one that is not here is fetched if the user wants it.
+
+    `measures`: earlier replies are left out, so that no prompt is answered from memory.
+    """
+    from localspec import api
+    from localspec.cli.offer import fetch_if_wanted
+    from localspec.pairs.resolve import PairNotOnDisk
+
+    options = load_options(arguments) | ({"remember_replies": False} if measures else {})
+    with DrawnLine(sys.stderr) as stage:
+        try:
+            return api.load(**options, on_stage=stage.draw)
+        except PairNotOnDisk as missing:
+            fetch_if_wanted(missing, pull=arguments.pull)
+            return api.load(**options, on_stage=stage.draw)
+
+
+def show(events: Iterator[Event], *, quiet: bool) -> Reply:
+    """Print text as it comes; reasoning goes to stderr, so that stdout holds the answer alone."""
+    written, late = "\n", []
+    for event in events:
+        match event:
+            case Piece(text=text, kind=Kind.ANSWER) if not quiet:
+                say(text, end="")
+                written = text
+            case Piece(text=text, kind=Kind.REASONING) if not quiet:
+                say_dimmed(text)
+            case Notice(text=text) if written == "\n":
+                note(text)
+            case Notice(text=text):
+                late.append(text)  # not into the middle of the text
+            case Finished(reply=reply):
+                if not quiet and not written.endswith("\n"):
+                    say("")
+                for text in late:
+                    note(text)
+                return reply
+    raise AssertionError("a run ends with Finished")
+
+
+@contextmanager
+def cancel_on_interrupt(session: "Session") -> Iterator[None]:
+    """The first Ctrl-C stops the reply and keeps it; the second one interrupts as usual."""
+
+    def cancel(*_: object) -> None:
+        signal.signal(signal.SIGINT, before)
+        session.cancel()
+
+    before = signal.signal(signal.SIGINT, cancel)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def as_json(reply: Reply) -> dict[str, Any]:
+    stats = reply.stats
+    derived = (
+        "tokens_per_second",
+        "acceptance_rate",
+        "mean_accepted_length",
+        "acceptance_by_position",
+        "decode_seconds",
+        "prefill_share",
+        "saved_seconds",
+    )
+    speedup = asdict(stats.speedup) if stats.speedup else None
+    return {
+        "text": reply.text,
+        "reasoning": reply.reasoning,
+        "tokens": reply.tokens,
+        "seed": reply.seed,
+        "finish_reason": reply.finish_reason,
+        "stats": {**asdict(stats), **{name: getattr(stats, name) for name in derived}, "speedup": speedup},
+    }

@@ -1,0 +1,92 @@
+"""`localspec verify`: does speculation change what this pair says, on this machine?"""
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from localspec.cli.commands.bench import stop_on_interrupt
+from localspec.cli.commands.run import CANCELLED, open_session
+from localspec.cli.options import add_pair_argument
+from localspec.cli.printing import DrawnLine, say
+from localspec.cli.usage import Subparsers
+from localspec.errors import BadSetting
+
+if TYPE_CHECKING:
+    from localspec.measure.verify.verify import Step
+
+SECONDS = 180.0
+DIFFERENT = 1
+LEAST_SECONDS = 1.0
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    parser = subparsers.add_parser(
+        "verify",
+        help="test that a pair's text is the target's",
+        description="Test on this machine that speculation leaves the text alone: greedy texts against plain "
+        "decoding, the verifier against the exact law of sampling, replies against their own likelihood. "
+        "Ends with code 1 where something differs beyond numerics. Ctrl-C ends it and keeps what was found.",
+    )
+    add_pair_argument(parser)
+    group = parser.add_argument_group("verification")
+    group.add_argument(
+        "--seconds",
+        type=float,
+        default=SECONDS,
+        metavar="S",
+        help=f"at most about so long (default: {SECONDS:g})",
+    )
+    group.add_argument(
+        "--temperature", type=float, metavar="T", help="of the sampled texts (default: 0.8); above 0"
+    )
+    group.add_argument("--seed", type=int, metavar="N", help="repeat what was drawn (default: fresh)")
+    group.add_argument("--json", action="store_true", help="print one JSON object instead of the report")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from localspec.measure.machine import this_machine
+    from localspec.measure.verify.report import as_json, problems, report
+    from localspec.measure.verify.verify import TEMPERATURE, verify
+
+    if not arguments.seconds >= LEAST_SECONDS:
+        raise BadSetting(f"{arguments.seconds:g} seconds are too few", hint="give 30 or more")
+    progress = Progress()
+    with open_session(arguments, measures=True) as session, stop_on_interrupt(session) as stopped:
+        try:
+            found = verify(
+                session,
+                seconds=arguments.seconds,
+                temperature=TEMPERATURE if arguments.temperature is None else arguments.temperature,
+                seed=arguments.seed,
+                on_step=progress.show,
+                stopped=stopped.is_set,
+            )
+        finally:
+            progress.clear()
+        pair = f"{session.target_name} with {session.draft_name}"
+    if arguments.json:
+        say(json.dumps({"pair": session.name, **as_json(found)}))
+    else:
+        say(f"{pair}; {this_machine(arguments.threads).sentence()}\n\n{report(found)}")
+    if problems(found):
+        return DIFFERENT
+    return CANCELLED if found.stopped else 0
+
+
+class Progress:
+    """Where a verification stands, on stderr: a line that is drawn over, or one for each phase."""
+
+    def __init__(self) -> None:
+        self._said = ""
+        self._line = DrawnLine(sys.stderr)
+
+    def show(self, step: "Step") -> None:
+        line = f"{step.seconds:4.0f} s  {step.phase} {step.done:4.0%}  {step.detail}"
+        if not self._line.draw(line) and step.phase != self._said:
+            self._said = step.phase
+            say(f"{step.seconds:4.0f} s  {step.phase}", to=sys.stderr)
+
+    def clear(self) -> None:
+        self._line.clear()

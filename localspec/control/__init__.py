@@ -1,0 +1,1 @@
+"""How deep to draft, from what passes cost here and how often drafts were kept."""

@@ -1,0 +1,130 @@
+"""Measuring what passes cost, in seconds that nobody waits for: at load, after a reply, or when asked to."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from statistics import median
+
+from localspec.algorithm.protocols import Decoder
+from localspec.control.costs import SETTLING, CostTable
+
+NARROW = (1, 2, 3, 4, 5, 6, 7, 8)  # widths of model drafts
+WIDE = (16, 32)  # widths of lookup drafts
+ROUNDS = 2  # runs of every width, where the budget allows
+PASSES = 5  # equal ones in a run: direct, capture, and three that are replayed
+SLOW_SECONDS, SLOW_PASSES = (
+    0.1,
+    2,
+)  # launching is no part of a pass that takes so long: the first one warms up
+DRAFT_ROUNDS, DRAFT_STEPS = 6, 4  # draft steps in a row, as in a cycle
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One timed pass: its width, how many of that width ran in a row with it, and its seconds."""
+
+    width: int
+    run: int
+    seconds: float
+
+
+def calibrate(
+    target: Decoder,
+    draft: Decoder | None,
+    text: Sequence[int],
+    *,
+    budget_seconds: float,
+    clock: Callable[[], float],
+    widths: Sequence[int] = NARROW + WIDE,
+) -> CostTable | None:
+    """Time both models at their present context length; both end as they began.
+
+    `text`: ordinary tokens to decode, at least one: which experts a mixture asks for depends on them. None when
+    the budget did not allow even the two narrowest widths, or the draft's context is full.
+    """
+    if draft is not None and draft.capacity - draft.length < DRAFT_STEPS:
+        return None  # a draft that cannot be timed is not a free one
+    deadline = clock() + budget_seconds
+    keep, room = target.length, target.capacity - target.length
+    step = draft_step_seconds(draft, text, deadline=clock() + budget_seconds / 4, clock=clock)
+    samples, slowest = list[Sample](), 0.0
+    for width in [width for width in widths if width <= room] * ROUNDS:
+        expected = max((s.seconds for s in samples if s.width == width), default=1.5 * slowest)
+        if clock() + (PASSES if expected <= SLOW_SECONDS else SLOW_PASSES) * expected > deadline:
+            continue
+        for sample in equal_passes(target, width, windows(text, width), clock):
+            target.rollback(keep)
+            samples.append(sample)
+            slowest = max(slowest, sample.seconds)
+    return fit(samples, step, keep)
+
+
+def windows(text: Sequence[int], width: int) -> Iterator[list[int]]:
+    """So many neighbouring tokens of the text, and the ones after them, without end."""
+    start = 0
+    while True:
+        yield [text[i % len(text)] for i in range(start, start + width)]
+        start += width
+
+
+def equal_passes(
+    target: Decoder, width: int, tokens: Iterator[list[int]], clock: Callable[[], float]
+) -> Iterator[Sample]:
+    """A run of passes of one width, timed; whoever takes them steps back in between."""
+    passes = PASSES
+    for run, batch in enumerate(islice(tokens, PASSES), start=1):
+        if run > passes:
+            return
+        began = clock()
+        target.decode(batch, rows=width)
+        taken = clock() - began
+        passes = SLOW_PASSES if taken > SLOW_SECONDS else passes
+        yield Sample(width, run, taken)
+
+
+def draft_step_seconds(
+    draft: Decoder | None, text: Sequence[int], *, deadline: float, clock: Callable[[], float]
+) -> float:
+    """Median seconds of one draft token among several in a row; 0 without a draft."""
+    if draft is None:
+        return 0.0
+    keep, found = draft.length, list[float]()
+    for _ in range(DRAFT_ROUNDS):
+        began = clock()
+        for token in next(windows(text, DRAFT_STEPS)):
+            draft.decode([token], rows=1)
+        found.append((clock() - began) / DRAFT_STEPS)
+        draft.rewind(keep)  # a recurrent one falls back further
+        if clock() + 2 * found[-1] * DRAFT_STEPS > deadline:
+            break
+    return median(found[1:] or found)
+
+
+def settles(sample: Sample) -> bool:
+    """Whether a pass shows what equal ones after it cost."""
+    return sample.run > (SLOW_PASSES - 1 if sample.seconds > SLOW_SECONDS else SETTLING)
+
+
+def fit(samples: Sequence[Sample], draft_step: float, context_tokens: int) -> CostTable | None:
+    """Medians by width of the passes that show what equal ones cost, and what the ones before them took longer."""
+    settled: dict[int, list[float]] = {}
+    for sample in samples:
+        if settles(sample):
+            settled.setdefault(sample.width, []).append(sample.seconds)
+    if len(settled) < 2 or min(settled) != 1:
+        return None
+    seconds = {width: median(settled[width]) for width in sorted(settled)}
+
+    def extra(run: int) -> float:
+        of_run = [s for s in samples if s.run == run and s.width in NARROW and s.width in seconds]
+        found = [s.seconds - seconds[s.width] for s in of_run]
+        return max(median(found), 0.0) if found else 0.0
+
+    return CostTable(
+        widths=tuple(seconds),
+        verify_seconds=tuple(seconds.values()),
+        draft_step_seconds=draft_step,
+        direct_extra_seconds=extra(1),
+        capture_extra_seconds=extra(2),
+        context_tokens=context_tokens,
+    )

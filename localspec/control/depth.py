@@ -1,0 +1,197 @@
+"""Whether a drafter drafts, and how much: as much as pays, on a budget of plain steps that losses come out of."""
+
+from collections.abc import Callable, Sequence
+
+from localspec.algorithm.protocols import Proposal, Reading
+from localspec.control.chances import Chances
+from localspec.control.costs import Costs
+from localspec.control.holding import held_width
+from localspec.control.places import Places
+from localspec.control.stopping import Stopper
+from localspec.events import Cycle, Mode
+
+START = (
+    1.75  # plain steps that an unknown drafter may lose, beside the gift; half of it where costs are a guess
+)
+MOST = 12.0  # plain steps: gains beyond this buy no patience
+DEBT = 1.0  # plain steps: a dear last cycle delays the next try by no more
+MARGIN = 0.01  # drafting must win this share of the time, or its budget shrinks
+SAVED = 0.01  # plain steps that every token written without drafting adds
+GIFT = 1.0  # plain steps that another reply adds: it may be of another kind
+STAKE_RUNS, LEAST_STAKE = 2, 0.04  # what another try may lose: draft runs, and at least so many plain steps
+PATIENCE_GROWTH, MOST_PATIENCE = 1.5, 10.0  # after a try that failed the next one waits for so many stakes
+CONVINCING = 1.0  # plain steps that a try has to win to be no failed one
+WILD = 2.5  # a cycle this much slower than expected says something about the machine, not about drafting,
+WILD_GAP, MOST_CALM = 8, 32  # unless more than one in so many cycles is, after so many that were not
+MEMORY = 64  # drafting cycles that the rate looks back on
+CARRIED = 0.1  # what the rate of the reply before counts for
+CAUTIOUS_DEPTH, TRUSTED = 3, 2  # the depth of an unknown drafter until it has kept so many tokens
+READING = 0.1  # reading a token among many / a run of the draft model, until it was measured
+READING_SHARE = 0.5  # of the budget: the rest is for drafting
+LEAST_WINDOW = 64  # tokens: a drafter that may read fewer does not begin
+WIDER = 4  # times more text: only then a drafter reads anew
+CHUNK_SECONDS, LEAST_CHUNK = 0.1, 16  # a drafter reads so long, or so many tokens, in one cycle
+
+
+class DepthControl:
+    """Decides for one drafter; it outlives its replies, which `begin` parts.
+
+    However bad the drafter is, it loses at most its budget: START plain steps, GIFT for each further reply, and
+    the share SAVED of what was written without it.
+    """
+
+    def __init__(
+        self,
+        places: Places,
+        steps: Callable[[int], int],
+        chances: Chances,
+        depths: Sequence[int],
+        *,
+        pads: bool = False,
+    ) -> None:
+        """`steps`: runs of the draft model by depth; `depths`: those that may be verified; costs are shared.
+
+        `pads`: whether verify batches may be filled up to one width.
+        """
+        self._places = places
+        self._pads = pads
+        self.chances = chances
+        self.depths = tuple(sorted(depths))
+        self.on = True
+        self._steps = steps
+        self._budget = START if self.costs.measured else START / 2
+        self._patience = 1.0
+        self._trying = False  # drafting was switched on again and has not convinced yet
+        self._won = 0.0  # plain steps, since then
+        self._kept = 0
+        self._calm = MOST_CALM  # drafting cycles that were as fast as expected, less those that were not
+        self._tokens = self._seconds = 0.0  # of the latest drafting cycles
+        self._reading_seconds: float | None = None  # for a token, once it was measured
+
+    def begin(self) -> None:
+        """Another reply, perhaps of another kind: how the one before went counts for less."""
+        self.chances.begin()
+        self._budget = min(self._budget + GIFT, MOST)
+        self._patience = 1.0
+        self._tokens *= CARRIED
+        self._seconds *= CARRIED
+
+    @property
+    def costs(self) -> Costs:
+        """What passes cost at the present length of the context."""
+        return self._places.costs
+
+    @property
+    def mode(self) -> Mode:
+        if not self.on:
+            return Mode.OFF
+        return Mode.PROBE if self._trying else Mode.DRAFTING
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second of drafting lately, at least plain decoding's."""
+        measured = self._tokens / self._seconds if self._seconds else 0.0
+        return max(measured, 1 / self.costs.verify(1))
+
+    def limit(self, room: int) -> int:
+        """The most tokens that a proposal may have where there is room for `room`."""
+        if self._pads:
+            self.costs.held = held_width(self.costs, self.chances, self._steps, self.depths) if self.on else 0
+        most = self.costs.held - 1 if self.costs.held else self.depths[-1]
+        most = most if self._kept >= TRUSTED else max(min(most, CAUTIOUS_DEPTH), self.depths[0])
+        return max((d for d in self.depths if d <= min(most, room)), default=0) if self.on else 0
+
+    def stopping(self, limit: int) -> Stopper:
+        """What ends a proposal of at most `limit` tokens."""
+        return Stopper(self.chances, self.costs, self._steps, rate=self.rate, depths=self.depths, limit=limit)
+
+    def learn(self, cycle: Cycle, proposal: Proposal) -> None:
+        """A cycle that it was asked to draft in, what was read for it apart; and its proposal."""
+        runs = proposal.runs or self._steps(cycle.drafted)
+        seconds, emitted = self._sane(cycle.seconds, cycle.width, runs), len(cycle.tokens)
+        if self.costs.held:  # `reconsider` has asked for the change of width already
+            seconds = max(seconds - self.costs.latest_extra, seconds / WILD)
+        if runs:
+            self.costs.learn_draft(runs, cycle.draft_seconds)
+        self.chances.learn(proposal.confidences[: cycle.drafted], cycle.accepted, emitted)
+        self._kept += cycle.accepted
+        self._tokens = self._tokens * (1 - 1 / MEMORY) + emitted
+        self._seconds = self._seconds * (1 - 1 / MEMORY) + seconds
+        self._pay(seconds / self.costs.verify(1) - emitted * (1 - MARGIN))
+
+    def learn_reading(self, tokens: int, seconds: float) -> None:
+        """The drafter has read so many tokens."""
+        self._reading_seconds = seconds / max(tokens, 1)
+        self._pay(seconds / self.costs.verify(1))
+
+    def save(self, tokens: int) -> None:
+        """Tokens were written without it."""
+        self._budget = min(self._budget + SAVED * tokens, MOST)
+
+    def reconsider(self, reading: Reading) -> None:
+        """Switch drafting on again when another try, and what has to be read for it, can be paid for."""
+        if self.on:
+            return
+        plain = self.costs.verify(1)
+        stake = max(STAKE_RUNS * self.costs.draft(self._steps(1)) / plain, LEAST_STAKE)
+        stake += min(reading.unread, LEAST_WINDOW) * self._token_seconds / plain / READING_SHARE
+        if self._budget >= self._patience * stake + self.costs.change_seconds / plain:
+            self.on, self._trying, self._won = True, True, 0.0
+            self._budget = stake
+            self._patience = min(self._patience * PATIENCE_GROWTH, MOST_PATIENCE)
+            self._tokens = self._seconds = 0.0
+            self.chances.begin()
+
+    def window(self, reading: Reading) -> int | None:
+        """How many of the newest tokens the drafter shall have read; None where it had better not draft yet."""
+        affordable = int(READING_SHARE * self._budget * self.costs.verify(1) / self._token_seconds)
+        here, whole = reading.window, reading.window + reading.older
+        if reading.older and affordable >= min(WIDER * here, whole):
+            return min(affordable, whole)
+        if reading.unread <= affordable:
+            return here
+        return affordable if affordable >= LEAST_WINDOW else None
+
+    @property
+    def chunk(self) -> int:
+        """How many tokens the drafter may read in one cycle."""
+        return max(int(CHUNK_SECONDS / self._token_seconds), LEAST_CHUNK)
+
+    @property
+    def why_off(self) -> str | None:
+        """While drafting is off: the sentence for the user, with measured numbers."""
+        if self.on:
+            return None
+        plain, why = self.costs.verify(1), "lately it cost more than it saved"
+        if self._seconds and self._tokens / self._seconds < 1 / plain:
+            drafting = self._tokens / self._seconds
+            why = f"lately about {drafting:.1f} tokens/s with it against {1 / plain:.1f} without"
+        share = self.costs.draft(self._steps(1)) / plain
+        return (
+            f"Drafting is off: {why}. The target keeps {self.chances.ahead(0):.0%} of the draft's tokens, "
+            f"and each costs {share:.0%} of a plain step."
+        )
+
+    def _sane(self, seconds: float, width: int, runs: int) -> float:
+        """What a cycle counts for, which may have met a hiccup of the machine."""
+        most = WILD * (self.costs.verify(width) + self.costs.draft(runs))
+        if seconds <= most or self._calm < WILD_GAP:
+            self._calm = min(self._calm + 1, MOST_CALM)
+            return seconds
+        self._calm -= WILD_GAP
+        return most
+
+    @property
+    def _token_seconds(self) -> float:
+        """What reading a token among many takes."""
+        guess = READING * self.costs.draft(1)
+        return max(guess if self._reading_seconds is None else self._reading_seconds, 1e-9)
+
+    def _pay(self, steps: float) -> None:
+        """Take plain steps out of the budget, or put gained ones in; without any, drafting is off."""
+        self._budget = min(self._budget - steps, MOST)
+        self._won -= steps
+        if self._trying and self._won >= CONVINCING:
+            self._trying, self._patience = False, 1.0
+        if self._budget < 0:
+            self.on, self._trying, self._budget = False, False, max(self._budget, -DEBT)

@@ -1,0 +1,1 @@
+"""Reads GGUF headers, and what they say of a model."""

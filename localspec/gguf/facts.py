@@ -1,0 +1,154 @@
+"""What a GGUF header says about a model, in the terms that pairs are judged by."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from localspec.gguf.header import Header, Vocabulary, header_of_file
+from localspec.gguf.parts import joined, require_parts
+from localspec.units import printable
+
+# llama-vocab.cpp: the kind for each tokenizer.ggml.model, and what holds where no key sets it
+_KINDS = {
+    "llama": "SPM",
+    "bert": "WPM",
+    "gpt2": "BPE",
+    "hybriddna": "BPE",
+    "whitespace": "BPE",
+    "gemma4": "BPE",
+    "t5": "UGM",
+    "rwkv": "RWKV",
+    "plamo2": "PLAMO2",
+}
+_BOS = {"llama": 1, "bert": 101, "gpt2": 11, "hybriddna": 11, "whitespace": 11, "plamo2": 1}
+_EOS = {"llama": 2, "gpt2": 11, "hybriddna": 11, "whitespace": 11, "t5": 1, "plamo2": 2}
+_ADDS_BOS = {"SPM", "WPM"}
+_ADDS_EOS = {"UGM"}
+_PRE_WITHOUT_BOS = {"chatglm-bpe", "glm4", "glm5"}
+_PRE_ADDS_BOS = {"llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"}
+_PRE_ADDS_BOS |= {"jina-v5-nano", "tekken", "chameleon"}
+
+
+@dataclass(frozen=True, slots=True)
+class VocabularyFacts:
+    """What llama.cpp's compatibility rule looks at."""
+
+    kind: str  # SPM, BPE, ...; "" when llama.cpp would not know the tokenizer
+    bos: int  # -1: none
+    eos: int
+    adds_bos: bool
+    adds_eos: bool
+    texts: Vocabulary
+
+    @property
+    def count(self) -> int:
+        return self.texts.count
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """One model, from its header alone."""
+
+    name: str
+    architecture: str
+    vocabulary: VocabularyFacts | None
+    context: int | None  # tokens it was trained for
+    layers: int | None
+    mtp_layers: int  # multi-token-prediction layers among them
+    has_chat_template: bool
+    parameters: int
+    weight_bytes: int
+
+    @classmethod
+    def from_header(cls, header: Header) -> "ModelFacts":
+        architecture = header.text("general.architecture")
+        return cls(
+            name=printable(header.text("general.name")),
+            architecture=printable(architecture),
+            vocabulary=_vocabulary(header),
+            context=trained_context(header),
+            layers=header.number(f"{architecture}.block_count"),
+            mtp_layers=header.number(f"{architecture}.nextn_predict_layers") or 0,
+            has_chat_template=bool(header.text("tokenizer.chat_template")),
+            parameters=sum(_product(tensor.shape) for tensor in header.tensors),
+            weight_bytes=header.weight_bytes,
+        )
+
+
+def trained_context(header: Header) -> int | None:
+    """Tokens that the model was trained for, or that its RoPE scaling reaches; llama.cpp applies that by itself."""
+    architecture = header.text("general.architecture")
+    trained = header.number(f"{architecture}.context_length")
+    before = header.number(f"{architecture}.rope.scaling.original_context_length")
+    factor = header.get(f"{architecture}.rope.scaling.factor")
+    if before is None or not isinstance(factor, int | float):
+        return trained
+    return max(trained or 0, int(before * factor))
+
+
+def facts_of_file(path: Path) -> ModelFacts:
+    """Facts about a file on this machine. Raises BadModelFile."""
+    return ModelFacts.from_header(header_at(path))
+
+
+def header_at(path: Path) -> Header:
+    """The header of a model on this machine, of all its parts together. Raises BadModelFile."""
+    header = _header_of(path)
+    count = header.number("split.count") or 1
+    return joined(path, [_header_of(part) for part in require_parts(path, count)]) if count > 1 else header
+
+
+def _header_of(path: Path) -> Header:
+    """The header of one file, read once while the file does not change."""
+    try:
+        now = path.stat()
+    except (OSError, ValueError):
+        return header_of_file(path)  # which says what is wrong
+    return _header(path, now.st_size, now.st_mtime_ns)
+
+
+@lru_cache(maxsize=32)
+def _header(path: Path, _size: int, _mtime_ns: int) -> Header:
+    return header_of_file(path)
+
+
+def _vocabulary(header: Header) -> VocabularyFacts | None:
+    if header.vocabulary is None:
+        return None
+    model, pre = header.text("tokenizer.ggml.model"), header.text("tokenizer.ggml.pre")
+    kind = _KINDS.get(model, "")
+    if model == "gemma4":
+        pre = "gemma4"
+    is_bpe = kind == "BPE"
+    bos = -1 if is_bpe and pre in _PRE_WITHOUT_BOS else _BOS.get(model, -1)
+    adds_bos = kind in _ADDS_BOS or (is_bpe and pre in _PRE_ADDS_BOS)
+    adds_bos = _flag(header, "tokenizer.ggml.add_bos_token", adds_bos) or (is_bpe and pre == "gemma4")
+    return VocabularyFacts(
+        kind=kind,
+        bos=_special(header, "tokenizer.ggml.bos_token_id", bos),
+        eos=_special(header, "tokenizer.ggml.eos_token_id", _EOS.get(model, -1)),
+        adds_bos=adds_bos,
+        adds_eos=_flag(header, "tokenizer.ggml.add_eos_token", kind in _ADDS_EOS),
+        texts=header.vocabulary,
+    )
+
+
+def _special(header: Header, key: str, default: int) -> int:
+    assert header.vocabulary is not None
+    count = header.vocabulary.count
+    value = header.number(key)
+    if value is not None and 0 <= value < count:
+        return value
+    return default if default < count else -1
+
+
+def _flag(header: Header, key: str, default: bool) -> bool:
+    value = header.get(key)
+    return value if isinstance(value, bool) else default
+
+
+def _product(shape: tuple[int, ...]) -> int:
+    total = 1
+    for extent in shape:
+        total *= extent
+    return total

@@ -1,0 +1,1 @@
+"""Fetches files from the Hugging Face Hub."""

@@ -1,0 +1,1 @@
+"""Pairs measured on prompts: plain decoding against drafting."""

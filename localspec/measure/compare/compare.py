@@ -1,0 +1,244 @@
+"""One prompt with and without drafting, side by side, and where the texts part."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any, Unpack
+
+from localspec import api
+from localspec.algorithm.noise import fresh_seed
+from localspec.algorithm.verification import Greedy
+from localspec.chat.messages import Message, as_messages
+from localspec.chat.options import ReplyOptions
+from localspec.chat.session import Session
+from localspec.errors import BadSetting, LocalspecError
+from localspec.events import Event, Finished, FinishReason, Reply, Started
+from localspec.measure.compare.segments import Segment, Segments
+from localspec.measure.compare.words import verdict_on
+from localspec.measure.divergence import (
+    Divergence,
+    diverged,
+    first_difference,
+    row_after,
+    top_two_gap,
+    width_difference_on,
+)
+
+Messages = str | Sequence[Mapping[str, Any] | Message]
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One way to decode: its first reply, and the times of all its runs."""
+
+    reply: Reply
+    prefill_seconds: tuple[float, ...]
+    decode_seconds: tuple[float, ...]
+    free_text: Segment  # of the first reply
+    structured_text: Segment  # of the first reply: code blocks, JSON, what a grammar forces
+
+    @property
+    def text(self) -> str:
+        """The text of the first reply."""
+        return self.reply.text
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """The tokens of the first reply."""
+        return self.reply.tokens
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Emitted tokens / median decode seconds, prefill left out; 0 before the first token."""
+        seconds = self.median_decode_seconds
+        return len(self.tokens) / seconds if seconds else 0.0
+
+    @property
+    def median_prefill_seconds(self) -> float:
+        """What reading the prompt took, over all runs."""
+        return median(self.prefill_seconds)
+
+    @property
+    def median_decode_seconds(self) -> float:
+        """What the reply took after that, over all runs."""
+        return median(self.decode_seconds)
+
+    @property
+    def total_seconds(self) -> float:
+        """Median prefill and median decode together."""
+        return self.median_prefill_seconds + self.median_decode_seconds
+
+    @property
+    def acceptance_rate(self) -> float:
+        """Accepted / drafted tokens of the first reply. 0 when nothing was drafted."""
+        return self.reply.stats.acceptance_rate
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Plain and speculative decoding of one prompt."""
+
+    plain: Side
+    speculative: Side
+    rule: str  # "greedy" at temperature 0
+    divergence: Divergence | None  # None: the same tokens
+    width_difference: float | None  # largest logit difference between batch widths here; None: not measured
+    cancelled: bool  # ended early: the times are of unequal texts
+
+    @property
+    def identical(self) -> bool:
+        """Whether both sides said the same tokens."""
+        return self.divergence is None
+
+    @property
+    def speedup(self) -> float:
+        """Tokens per second, speculative / plain: decoding alone. 0 while that is unknown."""
+        plain = self.plain.tokens_per_second
+        return self.speculative.tokens_per_second / plain if plain else 0.0
+
+    @property
+    def total_speedup(self) -> float:
+        """The speed-up with the reading of the prompt counted. 0 while that is unknown."""
+        sides = (self.speculative, self.plain)
+        rates = [len(side.tokens) / side.total_seconds if side.total_seconds else 0.0 for side in sides]
+        return rates[0] / rates[1] if rates[1] else 0.0
+
+    @property
+    def verdict(self) -> str:
+        """One sentence or two: the same text or not, and how much faster."""
+        return verdict_on(self)
+
+
+@dataclass(frozen=True, slots=True)
+class SideEvent:
+    """An event of one of the runs of a comparison."""
+
+    speculative: bool
+    run: int  # from 0
+    event: Event
+
+
+def compare(
+    prompt: Messages,
+    *,
+    pair: str | None = None,
+    target: str | Path | None = None,
+    draft: str | Path | None = None,
+    n: int = 1,
+    **options: Unpack[ReplyOptions],
+) -> Comparison:
+    """Answer a prompt with and without drafting, `n` times each in turns; loads the pair for this call alone.
+
+    Options as for `run`. Raises the errors of `localspec.errors`.
+    """
+    with api.load(pair, target=target, draft=draft, remember_replies=False) as session:
+        return compare_on(session, prompt, n=n, **options)
+
+
+def compare_on(
+    session: Session, messages: Messages, *, n: int = 1, **options: Unpack[ReplyOptions]
+) -> Comparison:
+    """The same on a loaded pair; the session's own conversation is forgotten."""
+    for event in compare_events(session, messages, n=n, **options):
+        if isinstance(event, Comparison):
+            return event
+    raise LocalspecError("the comparison was stopped before both sides had replied", hint="let it run longer")
+
+
+def compare_events(
+    session: Session, messages: Messages, *, n: int = 1, **options: Unpack[ReplyOptions]
+) -> Iterator[SideEvent | Comparison]:
+    """The same, event by event; the last one is the Comparison, missing if it was stopped on the first side.
+
+    Messages are the whole conversation. Who goes first takes turns, and every run reads its prompt anew.
+    `session.cancel()` ends the comparison and keeps what was said.
+    """
+    if n < 1:
+        raise BadSetting(f"{n} runs cannot be compared", hint="compare at least one run of each kind")
+    given = list(as_messages(messages))
+    seed = options.get("seed")
+    common = ReplyOptions(**options) | {"seed": fresh_seed() if seed is None else seed, "overflow": "error"}
+    outcome = _Outcome()
+    for run in range(n):
+        for speculative in (False, True) if run % 2 == 0 else (True, False):
+            if not outcome.cancelled:
+                forget(session)
+                for event in session.stream(given, **asked(common, speculative=speculative)):
+                    outcome.absorb(session, speculative, event)
+                    yield SideEvent(speculative, run, event)
+    session.reset()
+    if outcome.replies[False] and outcome.replies[True]:
+        yield outcome.comparison(session)
+
+
+def asked(options: ReplyOptions, *, speculative: bool) -> ReplyOptions:
+    """The options of one side; a depth of 0 would make both sides plain."""
+    if not speculative:
+        return options | {"speculate": False}
+    drafting = options | {"speculate": True}
+    return drafting if options.get("depth") != 0 else drafting | {"depth": "auto"}
+
+
+def forget(session: Session) -> None:
+    """Empty both caches, so that no run profits from what another one read."""
+    session.reset()
+    session.engine.target.rollback(0)
+    if session.engine.draft:
+        session.engine.draft.rollback(0)
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """What the runs of a comparison brought."""
+
+    replies: dict[bool, list[Reply]] = field(default_factory=lambda: {False: [], True: []})
+    segments: dict[bool, list[Segments]] = field(default_factory=lambda: {False: [], True: []})
+    rule: str = ""
+    prompt: list[int] = field(default_factory=list)
+    _prompt_tokens: int = 0
+
+    @property
+    def cancelled(self) -> bool:
+        return any(
+            r.finish_reason is FinishReason.CANCELLED for found in self.replies.values() for r in found
+        )
+
+    def absorb(self, session: Session, speculative: bool, event: Event) -> None:
+        if found := self.segments[speculative]:
+            found[-1].absorb(event)
+        match event:
+            case Started(rule=rule, prompt_tokens=count):
+                self.rule, self._prompt_tokens = rule, count
+                self.segments[speculative].append(Segments())
+            case Finished(reply=reply):
+                self.replies[speculative].append(reply)
+                self.prompt = list(session.engine.target.tokens[: self._prompt_tokens])
+
+    def comparison(self, session: Session) -> Comparison:
+        plain, speculative = (side_of(self.replies[kind], self.segments[kind][0]) for kind in (False, True))
+        index = first_difference(plain.tokens, speculative.tokens)
+        gap = width_difference = None
+        if index is not None and not self.cancelled and self.rule == Greedy.name:
+            text = [*self.prompt, *plain.tokens[:index]]
+            width_difference = width_difference_on(session.engine, text)
+            gap = top_two_gap(row_after(session.engine.target, text))
+        return Comparison(
+            plain=plain,
+            speculative=speculative,
+            rule=self.rule,
+            divergence=diverged(plain.tokens, speculative.tokens, gap),
+            width_difference=width_difference,
+            cancelled=self.cancelled,
+        )
+
+
+def side_of(replies: Sequence[Reply], segments: Segments) -> Side:
+    """One side from the replies of all its runs and the segments of the first."""
+    return Side(
+        reply=replies[0],
+        prefill_seconds=tuple(reply.stats.prefill_seconds for reply in replies),
+        decode_seconds=tuple(reply.stats.decode_seconds for reply in replies),
+        free_text=segments.free,
+        structured_text=segments.structured,
+    )

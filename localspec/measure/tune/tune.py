@@ -1,0 +1,138 @@
+"""The whole cost curve of a pair: the target by batch width, a draft step, what a change of width costs."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+from localspec.algorithm.protocols import Decoder
+from localspec.chat.loaded_pair import Engine
+from localspec.control.calibration import (
+    NARROW,
+    PASSES,
+    WIDE,
+    Sample,
+    draft_step_seconds,
+    equal_passes,
+    fit,
+    settles,
+    windows,
+)
+from localspec.control.costs import CostTable
+from localspec.drafting import PairDrafting
+from localspec.measure.statistics import Interval, median_interval
+
+ROUNDS = 4  # runs of equal passes of each width, where the time allows
+LEAST_ROUNDS = 2  # whatever the time says: fewer have no interval
+CONTEXT_TOKENS = 256  # in both caches while measuring: an ordinary prompt
+DRAFT_SHARE = 0.1  # of the time
+PASSES_TOKENS = PASSES * sum(NARROW + WIDE)  # in a round
+
+
+@dataclass(frozen=True, slots=True)
+class WidthCost:
+    """A pass of the target over `width` tokens."""
+
+    width: int
+    seconds: Interval
+    relative: float  # to a pass over one token
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """What passes cost here, with these files."""
+
+    widths: tuple[WidthCost, ...]
+    table: CostTable  # the same in the form that the depth control uses
+    context_tokens: int
+
+    @property
+    def plain_seconds(self) -> float:
+        return self.table.verify(1)
+
+    def break_even(self, depth: int) -> float:
+        """Mean accepted length from which drafting `depth` tokens beats plain decoding."""
+        return (self.table.verify(depth + 1) + depth * self.table.draft_step_seconds) / self.plain_seconds
+
+
+def tune(
+    target: Decoder,
+    draft: Decoder | None,
+    text: Sequence[int],
+    *,
+    seconds: float,
+    steps_back: bool = True,
+    on_round: Callable[[int, int], object] = lambda done, most: None,
+    stopped: Callable[[], bool] = lambda: False,
+    clock: Callable[[], float] = perf_counter,
+) -> Curve | None:
+    """Measure for about `seconds`; `text`: ordinary tokens, as a mixture's experts depend on them.
+
+    `steps_back`: whether the target can forget its newest tokens; a recurrent one cannot, and its context
+    grows from pass to pass. Both caches are filled first and empty afterwards. None when it was stopped before
+    anything was known.
+    """
+    widest = max(NARROW + WIDE)
+    length = min(CONTEXT_TOKENS, max(target.capacity - widest, 1))
+    deadline = clock() + seconds
+    for decoder in (target, draft):
+        if decoder is not None:
+            fill(decoder, text, min(length, decoder.capacity // 2))
+    step = draft_step_seconds(draft, text, deadline=clock() + seconds * DRAFT_SHARE, clock=clock)
+    samples = list[Sample]()
+    for done in range(ROUNDS):
+        on_round(done, ROUNDS)
+        if stopped() or (done >= LEAST_ROUNDS and clock() > deadline):
+            break
+        if target.length + PASSES_TOKENS > target.capacity:
+            fill(target, text, length)
+        samples += one_round(target, text, steps_back, stopped, clock)
+    for decoder in (target, draft):
+        if decoder is not None:
+            decoder.rollback(0)
+    table = fit(samples, step, length)
+    return curve(samples, table, length) if table else None
+
+
+def fill(decoder: Decoder, text: Sequence[int], length: int) -> None:
+    decoder.rollback(0)
+    for _ in decoder.prefill(next(windows(text, length))):
+        pass
+
+
+def one_round(
+    target: Decoder,
+    text: Sequence[int],
+    steps_back: bool,
+    stopped: Callable[[], bool],
+    clock: Callable[[], float],
+) -> Iterator[Sample]:
+    """A run of equal passes of every width."""
+    for width in NARROW + WIDE:
+        needed = width if steps_back else PASSES * width
+        if stopped() or needed > target.capacity - target.length:
+            return
+        keep = target.length
+        for sample in equal_passes(target, width, windows(text, width), clock):
+            if steps_back:
+                target.rollback(keep)
+            yield sample
+
+
+def store(engine: Engine, curve: Curve) -> None:
+    """Start from these costs from now on, in this run and in later ones."""
+    if isinstance(engine.drafting, PairDrafting):
+        engine.drafting.drafting.calibrated(curve.table)
+        engine.drafting.store(())
+
+
+def curve(samples: list[Sample], table: CostTable, context_tokens: int) -> Curve:
+    steady = {
+        width: [s.seconds for s in samples if s.width == width and settles(s)] for width in table.widths
+    }
+    plain = table.verify(1)
+    widths = tuple(
+        WidthCost(width, median_interval(found), table.verify(width) / plain, len(found))
+        for width, found in steady.items()
+    )
+    return Curve(widths, table, context_tokens)

@@ -1,0 +1,1 @@
+"""Shows on this machine that drafting does not change the text."""

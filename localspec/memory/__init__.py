@@ -1,0 +1,1 @@
+"""Plans what of two models goes where."""

@@ -1,0 +1,120 @@
+"""The memory plan: how to load a pair so that target and draft fit, decided before loading."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from localspec.errors import BadSetting
+from localspec.health.missing import missing_device
+from localspec.memory.devices import DeviceMemory
+from localspec.memory.needs import Load, Sizes
+from localspec.memory.room import Room
+from localspec.memory.ways import Way, Ways
+from localspec.memory.wishes import MemoryWishes
+from localspec.units import size_text
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceNeed:
+    """What the pair would take of one device, in bytes."""
+
+    device: str
+    weights: int
+    cache: int
+    compute: int
+    free: int
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.cache + self.compute
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How to load the pair."""
+
+    target: Load
+    draft: Load | None  # None: it is not loaded
+    needs: tuple[DeviceNeed, ...]
+    lines: tuple[str, ...]  # what the user might not expect, and why, a sentence each
+
+
+def plan(target: Sizes, draft: Sizes | None, devices: Sequence[DeviceMemory], wishes: MemoryWishes) -> Plan:
+    """The first of the `Ways` that fits.
+
+    Raises NotEnoughMemory when none does, BadSetting for wishes that cannot be, BadModelFile.
+    """
+    wishes = _with_known_names(wishes, devices)
+    if wishes.cpu_moe and not target.has_experts:
+        raise BadSetting(f"{target.name} has no experts to keep on the CPU", hint="leave --cpu-moe out")
+    draft = draft if wishes.draft else None
+    room = Room(devices)
+    ways = Ways(target, draft, devices, wishes, room)
+    for way in ways:
+        if room.holds(way.needs):
+            why = f"to fit into {_free(ways.gpus or ('CPU',), devices)}"
+            said = (
+                *_lines_of_target(way, target, wishes, ways.context, why),
+                *_lines_of_draft(way, draft, wishes, why),
+            )
+            return Plan(way.target, way.draft, tuple(_device_needs(way, devices)), said)
+    raise room.too_small_for(way.needs)
+
+
+def _with_known_names(wishes: MemoryWishes, devices: Sequence[DeviceMemory]) -> MemoryWishes:
+    """The wishes with devices called as llama.cpp calls them. Raises BadSetting for one that is not there."""
+    names = {device.name.lower(): device.name for device in devices}
+
+    def known(name: str) -> str:
+        if name.lower() not in names:
+            raise missing_device(name, names.values())
+        return names[name.lower()]
+
+    beside = wishes.draft_device and known(wishes.draft_device)
+    return replace(wishes, devices=tuple(map(known, wishes.devices)), draft_device=beside)
+
+
+def _lines_of_target(way: Way, sizes: Sizes, wishes: MemoryWishes, context: int, why: str) -> Iterator[str]:
+    load, trained = way.target, sizes.trained_context
+    gpus, total = " and ".join(load.devices or ()), sizes.layers + 1
+    if load.length != context:
+        yield f"The context is {load.length:,} tokens instead of {context:,}, {why}."
+    if trained and load.length > trained:
+        yield (
+            f"The context of {load.length:,} tokens is longer than the {trained:,} that {sizes.name} was trained "
+            "for: beyond them it may lose the thread."
+        )
+    if load.cpu_moe and wishes.cpu_moe is None:
+        yield f"The experts of {load.cpu_moe} of the target's {sizes.layers} layers are on the CPU, {why}."
+    if load.gpu_layers is not None and wishes.gpu_layers is None:
+        where = (
+            f"{load.gpu_layers} of the target's {total} layers are on {gpus}, the others"
+            if load.gpu_layers
+            else "The target is"
+        )
+        yield f"{where} on the CPU, {why}."
+    elif load.split and not wishes.split:
+        yield f"The target is spread over {gpus}: {' and '.join(map(str, load.split))} layers."
+
+
+def _lines_of_draft(way: Way, wished: Sizes | None, wishes: MemoryWishes, why: str) -> Iterator[str]:
+    if wished and way.draft is None:
+        yield f"The draft model is not loaded, {why}; drafts come from the text alone."
+    if way.draft and not wishes.draft_device and way.target.devices:
+        (device,) = way.draft.devices or ("",)
+        if device not in way.target.devices:
+            yield f"The draft is on {device}, because {' and '.join(way.target.devices)} has no room for it."
+
+
+def _free(names: Sequence[str], devices: Sequence[DeviceMemory]) -> str:
+    free = sum(device.free for device in devices if device.name in names)
+    return f"the {size_text(free)} that are free on {' and '.join(names)}"
+
+
+def _device_needs(way: Way, devices: Sequence[DeviceMemory]) -> Iterator[DeviceNeed]:
+    for device in devices:
+        weights, cache, compute = (
+            sum(getattr(need, part).get(device.name, 0) for need in way.needs)
+            for part in ("weights", "cache", "compute")
+        )
+        if weights or cache or compute:
+            yield DeviceNeed(device.name, weights, cache, compute, device.free)

@@ -1,0 +1,286 @@
+"""Asks llama.cpp, in a child process, what a model would need and which devices there are."""
+
+import hashlib
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from localspec import errors, settings
+from localspec.errors import BackendFailure, BadModelFile, LocalspecError
+from localspec.files import write_text_atomically
+from localspec.gguf.facts import trained_context
+from localspec.gguf.header import Header
+from localspec.gguf.weightless import write_twin
+from localspec.health.build import installed_build
+from localspec.health.check import health
+from localspec.health.child_environment import child_environment
+from localspec.health.servers import used_servers
+from localspec.memory.devices import DeviceMemory, remember_devices, with_host
+from localspec.memory.needs import CHECKPOINT_SHARE, Load, Needs
+from localspec.memory.scratch import scratch_folder
+from localspec.typed_json import loads_as, read_as
+from localspec.units import printable
+
+_ANSWER_SECONDS = 60.0
+_HOST = "CPU"
+_EXPERTS = re.compile(r"ffn_(up|down|gate|gate_up)_(ch)?exps")
+_AS_NAMED_IN_ERRORS = "this file"  # what llama.cpp reads is a stand-in for it
+
+
+@dataclass(frozen=True, slots=True)
+class _Buffers:
+    """Bytes by kind of buffer, and the device of each layer, as llama.cpp tells them."""
+
+    cache: dict[str, float]
+    compute: dict[str, float]
+    layers: tuple[str, ...]
+    flash: bool  # whether every layer's device can do flash attention
+    checkpoints: bool  # whether the cache needs some to step back
+
+
+class Probe:
+    """Answers `needs` and `devices`; starts its child when something is asked that it does not remember."""
+
+    def __init__(self, devices: Sequence[DeviceMemory] | None = None) -> None:
+        """devices: as llama.cpp lists them now, where they are known; None has them asked for."""
+        self._listed: tuple[DeviceMemory, ...] | None = None
+        if devices is not None:
+            self._learn(tuple(devices))
+        self._child: subprocess.Popen[str] | None = None
+        self._opened = ExitStack()
+        self._twins: dict[str, Path] = {}
+        self._remembered: dict[str, _Buffers] = {}
+
+    def needs(self, header: Header, load: Load, adapters: Sequence[Header] = ()) -> Needs:
+        """What a model of this header would need.
+
+        Raises BadModelFile where llama.cpp refuses the model, BackendFailure or BadSetting where it refuses the load.
+        """
+        fingerprint = _fingerprint(header)
+        places = [device.name for device in self._known_devices()]
+        asked = {"place": load.place, "context": load.context}
+        key = hashlib.sha256(json.dumps([fingerprint, places, asked]).encode()).hexdigest()[:32]
+        known = self._remembered.get(key) or _recall(key)
+        if known is None:
+            answer = self._ask({"path": str(self._twin(header, fingerprint)), **asked})
+            if "error" in answer:
+                name = printable(header.text("general.name")) or _AS_NAMED_IN_ERRORS
+                what = answer["error"].replace(_AS_NAMED_IN_ERRORS, name)
+                error: LocalspecError = getattr(errors, answer["kind"])(what, hint=answer["hint"])
+                raise error
+            known = read_as(_Buffers, answer)
+            _remember(key, known)
+        self._remembered[key] = known
+        return _needs((header, *adapters), known, load.cpu_moe)
+
+    def sizes(self, header: Header, adapters: Sequence[Header] = ()) -> "ProbedSizes":
+        """What a memory plan asks about a model, and its adapters."""
+        return ProbedSizes(header, self, adapters)
+
+    def devices(self) -> tuple[DeviceMemory, ...]:
+        """Every device with its memory."""
+        return with_host(self._known_devices())
+
+    def close(self) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            assert child.stdin is not None
+            with suppress(OSError):
+                child.stdin.close()
+            child.wait()
+            assert child.stdout is not None
+            child.stdout.close()
+        self._opened.close()
+        self._twins.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _known_devices(self) -> tuple[DeviceMemory, ...]:
+        if self._listed is not None:
+            return self._listed
+        answer = self._ask({"devices": True})
+        return self._learn(tuple(DeviceMemory(**device) for device in answer["devices"]))
+
+    def _learn(self, listed: tuple[DeviceMemory, ...]) -> tuple[DeviceMemory, ...]:
+        self._listed = listed
+        remember_devices(listed)
+        return listed
+
+    def _twin(self, header: Header, fingerprint: str) -> Path:
+        if fingerprint not in self._twins:
+            try:
+                self._twins[fingerprint] = write_twin(header, self._new_folder() / _AS_NAMED_IN_ERRORS)
+            except OSError as error:
+                raise BackendFailure(
+                    f"no temporary file can be written: {error.strerror or error}",
+                    hint=f"make room for {settings.cache_dir()}, or set LOCALSPEC_HOME to another folder",
+                ) from error
+        return self._twins[fingerprint]
+
+    def _new_folder(self) -> Path:
+        """A twin is as long as its model, on some file systems also in bytes: none may be left behind."""
+        try:
+            return self._opened.enter_context(scratch_folder(settings.cache_dir() / "twins"))
+        except OSError:  # a home that cannot be written need not be one that nothing runs in
+            return Path(self._opened.enter_context(tempfile.TemporaryDirectory(prefix="localspec-")))
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        if self._child is None:
+            found = json.dumps(asdict(health()))
+            self._child = subprocess.Popen(
+                [sys.executable, "-P", "-m", "localspec.llama.measure_memory", found, *used_servers()],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                encoding="utf-8",
+                env=child_environment(),
+            )
+        child = self._child
+        assert child.stdin is not None
+        assert child.stdout is not None
+        watchdog = threading.Timer(_ANSWER_SECONDS, child.kill)
+        watchdog.start()
+        try:
+            child.stdin.write(json.dumps(request) + "\n")
+            child.stdin.flush()
+            line = child.stdout.readline()
+        except OSError:
+            line = ""
+        finally:
+            watchdog.cancel()
+        if line:
+            answer: dict[str, Any] = json.loads(line)
+            if "lost" in answer:
+                raise BackendFailure(answer["lost"], hint=answer["hint"])
+            return answer
+        self.close()
+        if request.get("devices"):
+            raise BackendFailure("llama.cpp could not list its devices", hint="`localspec doctor` says more")
+        raise BadModelFile(
+            "llama.cpp gives up on this model file: something in its header is impossible",
+            hint="fetch it again, or choose another file",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ProbedSizes:
+    """A model's Sizes, as llama.cpp plans them for its header."""
+
+    header: Header
+    probe: Probe
+    adapters: Sequence[Header] = ()  # they lie where the matrices are that they change
+
+    @property
+    def name(self) -> str:
+        return printable(self.header.text("general.name")) or "the target"
+
+    @property
+    def layers(self) -> int:
+        return self._number("block_count") or 0
+
+    @property
+    def has_experts(self) -> bool:
+        return bool(self._number("expert_count"))
+
+    @property
+    def trained_context(self) -> int | None:
+        return trained_context(self.header)
+
+    def needs(self, load: Load) -> Needs:
+        return self.probe.needs(self.header, load, self.adapters)
+
+    def _number(self, key: str) -> int | None:
+        return self.header.number(f"{self.header.text('general.architecture')}.{key}")
+
+
+def _needs(headers: Sequence[Header], known: _Buffers, cpu_moe: int) -> Needs:
+    cache, compute = (_by_device(sizes, known.layers) for sizes in (known.cache, known.compute))
+    weights: Counter[str] = Counter()
+    for header in headers:
+        weights.update(_weights(header, known.layers, cpu_moe))
+    if known.checkpoints:
+        cache[_HOST] = cache.get(_HOST, 0) + int(CHECKPOINT_SHARE * sum(weights.values()))
+    return Needs(dict(weights), cache, compute, known.flash)
+
+
+def _by_device(sizes: dict[str, float], layers: Sequence[str]) -> dict[str, int]:
+    """Sizes by device, from sizes by kind of buffer: a device may call its buffers otherwise than itself."""
+    gpus = [name for name in dict.fromkeys(layers) if name != _HOST]
+    found: dict[str, int] = {}
+    for name, size in sizes.items():
+        on_host = not gpus or name.startswith(_HOST) or name.endswith("_Host")
+        named = max((gpu for gpu in gpus if name.startswith(gpu)), key=len, default=None)
+        device = _HOST if on_host else named or gpus[0]
+        found[device] = found.get(device, 0) + round(size)
+    return found
+
+
+def _weights(header: Header, layers: Sequence[str], cpu_moe: int = 0) -> dict[str, int]:
+    """Bytes of the tensors on each device, given the device of each layer and, last, of the output.
+
+    llama-model.cpp: the token embedding stays on the CPU; where it also serves as the output matrix and the
+    output lies elsewhere, there is a second copy of it.
+    """
+    weights: dict[str, int] = {}
+    output = layers[-1] if layers else _HOST
+    tied = not any(tensor.name == "output.weight" for tensor in header.tensors)
+    for tensor in header.tensors:
+        device = _device_of(tensor.name, layers, output, cpu_moe)
+        weights[device] = weights.get(device, 0) + tensor.bytes
+        if tied and tensor.name == "token_embd.weight" and output != device:
+            weights[output] = weights.get(output, 0) + tensor.bytes
+    return weights
+
+
+def _device_of(tensor: str, layers: Sequence[str], output: str, cpu_moe: int) -> str:
+    head, _, rest = tensor.partition(".")
+    if head != "blk":
+        return output if head.startswith("output") else _HOST
+    number, _, name = rest.partition(".")
+    layer = int(number) if number.isdecimal() else -1
+    if not 0 <= layer < len(layers) or (layer < cpu_moe and _EXPERTS.match(name)):
+        return _HOST
+    return layers[layer]
+
+
+def _fingerprint(header: Header) -> str:
+    """Equal for headers for which llama.cpp plans the same buffers."""
+    kept = [
+        (key, repr(entry.value)) for key, entry in header.entries.items() if not key.startswith("tokenizer.")
+    ]
+    tensors = [(tensor.name, tensor.shape, tensor.type) for tensor in header.tensors]
+    count = header.vocabulary.count if header.vocabulary else 0
+    return hashlib.sha256(repr((kept, tensors, count, installed_build())).encode()).hexdigest()
+
+
+def _recall(key: str) -> _Buffers | None:
+    try:
+        return loads_as(_Buffers, _memory_file(key).read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def _remember(key: str, known: _Buffers) -> None:
+    with suppress(OSError):  # a cache that cannot be written costs time only
+        write_text_atomically(_memory_file(key), json.dumps(asdict(known)))
+
+
+def _memory_file(key: str) -> Path:
+    return settings.cache_dir() / "memory" / f"{key}.json"

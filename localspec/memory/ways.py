@@ -1,0 +1,217 @@
+"""Every way to load a pair, the best first; the first that fits is taken.
+
+1. everything on the GPUs: both models on one, the draft on another, the target's layers over all of them;
+2. the same with shorter contexts, where nobody asked for a length;
+3. some of the target on the CPU, of a mixture its experts first; the draft stays on a GPU;
+4. the target alone, in the same order.
+
+Without a GPU the CPU is the only place. The target's cache is never quantised unasked: that changes its text.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+
+from localspec.errors import BackendFailure, BadSetting
+from localspec.memory.devices import DeviceMemory
+from localspec.memory.needs import Load, Needs, Sizes, layers_on
+from localspec.memory.room import Room
+from localspec.memory.wishes import MemoryWishes
+
+# Tokens. Of a text longer than the default a draft reads the newest part, see ModelDrafter.
+DEFAULT_CONTEXT = 8192  # where nobody asks for a length
+_SHORTEST_CONTEXT = 4096  # chosen unasked to have a draft as well; llama.cpp's own fit ends there, too
+_SHORTEST_ALONE = 2048
+_SMALL_KV = "q8_0"  # of the draft on a GPU: it spares half; on a CPU it reads text twice as slowly
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way to load the pair, and what the models take."""
+
+    target: Load
+    draft: Load | None
+    needs: tuple[Needs, ...]  # the target's first
+
+
+class Ways:
+    """The ways to load one pair on these devices."""
+
+    def __init__(
+        self,
+        target: Sizes,
+        draft: Sizes | None,
+        devices: Sequence[DeviceMemory],
+        wishes: MemoryWishes,
+        room: Room,
+    ) -> None:
+        """Raises BadSetting for a split that does not go with the GPUs."""
+        self._target, self._draft, self._wishes, self._room = target, draft, wishes, room
+        self.context = wishes.context or min(target.trained_context or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
+        self._all_gpus = _gpus(devices)
+        self.gpus = _target_gpus(devices, wishes)  # that the target may be on
+        if wishes.split and len(wishes.split) != len(self.gpus):
+            raise _bad_split(len(wishes.split), self.gpus)
+
+    def __iter__(self) -> Iterator[Way]:
+        for draft in (self._draft, None) if self._draft else (None,):
+            for lengths in self._lengths(draft):
+                yield from self._whole(draft, *lengths)
+            if self.gpus and self._wishes.gpu_layers is None:
+                for lengths in self._lengths(draft):
+                    yield from self._in_part(draft, *lengths)
+
+    def _lengths(self, draft: Sizes | None) -> Iterator[tuple[int, int]]:
+        """Contexts of target and draft: as wished, then halved together where nobody asked for one."""
+        context = self.context
+        longest = min(DEFAULT_CONTEXT, (draft and draft.trained_context) or DEFAULT_CONTEXT)
+        yield context, min(context, longest)
+        shortest = _SHORTEST_CONTEXT if draft else _SHORTEST_ALONE
+        while self._wishes.context is None and context // 2 >= shortest:
+            context //= 2
+            yield context, min(context, longest)
+
+    def _whole(self, draft: Sizes | None, context: int, window: int) -> Iterator[Way]:
+        """All of the target on the GPUs, or as many layers as were asked for."""
+        for gpus, beside in self._places(draft):
+            way = self._way(self._target_load(context, gpus), self._draft_load(draft, window, beside))
+            yield way
+            if len(gpus) > 1 and not self._wishes.split:  # by what each has left, now that it is known
+                counts = layers_on(way.target, self._target.layers + 1)
+                split = shares(sum(counts), self._capacities(way))
+                yield self._way(replace(way.target, split=split), way.draft)
+
+    def _places(self, draft: Sizes | None) -> Iterator[tuple[tuple[str, ...], str]]:
+        """GPUs of the target and the device of the draft."""
+        asked, others = self._wishes.draft_device, self._draft_devices(draft)
+        if not self.gpus:
+            yield (), asked or "CPU"
+            return
+        for gpu in () if self._wishes.split else self.gpus:
+            yield (gpu,), asked or gpu
+        for gpu in () if self._wishes.split or asked else self.gpus:
+            yield from (((gpu,), other) for other in others if draft and other != gpu)
+        if len(self.gpus) > 1:
+            yield from ((self.gpus, other) for other in others)
+
+    def _draft_devices(self, draft: Sizes | None) -> tuple[str, ...]:
+        """Where the draft may be beside a target on GPUs: on the CPU only where that is asked for."""
+        asked = self._wishes.draft_device
+        return (asked,) if asked else self._all_gpus if draft else self._all_gpus[:1]
+
+    def _in_part(self, draft: Sizes | None, context: int, window: int) -> Iterator[Way]:
+        """Ever more of the target on the CPU, from about as much as does not fit on the GPUs."""
+        for beside in self._draft_devices(draft):
+            way = self._way(self._target_load(context, self.gpus), self._draft_load(draft, window, beside))
+            if self._target.has_experts and self._wishes.cpu_moe is None and len(self.gpus) == 1:
+                without = self._way(replace(way.target, cpu_moe=self._target.layers), way.draft)
+                yield from self._experts_on_cpu(way, without)
+                way = without
+            yield from self._layers_on_cpu(way)
+
+    def _experts_on_cpu(self, whole: Way, without: Way) -> Iterator[Way]:
+        """Of ever more layers, in the end of all."""
+        (gpu,), layers = self.gpus, self._target.layers
+        lacking = -self._room.spare(gpu, whole.needs)
+        each = (lacking + self._room.spare(gpu, without.needs)) / layers
+        for count in range(ceil(lacking / max(each, 1)), layers):
+            yield self._way(replace(whole.target, cpu_moe=count), whole.draft)
+        yield without
+
+    def _layers_on_cpu(self, whole: Way) -> Iterator[Way]:
+        """Ever more layers, until the CPU has no room for them."""
+        capacities = self._capacities(whole)
+        split = self._wishes.split or capacities
+        limits = [sum(split) * most / share for most, share in zip(capacities, split, strict=True) if share]
+        for count in range(min(int(min(limits, default=0)), self._target.layers), -1, -1):
+            load = replace(whole.target, gpu_layers=count)
+            if len(self.gpus) > 1 and not self._wishes.split:
+                load = replace(load, split=shares(count, capacities))
+            way = self._way(load, whole.draft)
+            yield way
+            if not self._room.cpu_holds(way.needs):
+                return
+
+    def _capacities(self, way: Way) -> tuple[int, ...]:
+        """About how many of the target's layers each of its GPUs could hold beside what else is there."""
+        assert way.target.devices is not None
+        found = []
+        counts = layers_on(way.target, self._target.layers + 1)
+        for gpu, count in zip(way.target.devices, counts, strict=True):
+            held = way.needs[0].weights.get(gpu, 0) + way.needs[0].cache.get(gpu, 0)
+            each = max(held / max(count, 1), 1)
+            found.append(max(count + int(self._room.spare(gpu, way.needs) // each), 0))
+        return tuple(found)
+
+    def _target_load(self, context: int, gpus: tuple[str, ...]) -> Load:
+        wishes = self._wishes
+        layers = self._target.layers + 1 if wishes.gpu_layers is None else wishes.gpu_layers
+        split = wishes.split or shares(layers, [self._room.spare(gpu, ()) for gpu in gpus])
+        return Load(
+            length=context,
+            kv_type=wishes.kv_type,
+            devices=gpus,
+            gpu_layers=wishes.gpu_layers,
+            split=split if len(gpus) > 1 else (),
+            cpu_moe=min(wishes.cpu_moe or 0, self._target.layers),
+            flash_attn=wishes.flash_attn,
+            rows=wishes.target_rows,
+            snapshots=wishes.snapshots,
+        )
+
+    def _draft_load(self, draft: Sizes | None, window: int, device: str) -> Load | None:
+        if draft is None:
+            return None
+        wishes = self._wishes
+        load = Load(window, devices=(device,), flash_attn=wishes.flash_attn, rows=wishes.draft_rows)
+        small = replace(load, kv_type=_SMALL_KV)
+        return small if device in self._all_gpus and _can_be_small(draft, load, small) else load
+
+    def _way(self, target: Load, draft: Load | None) -> Way:
+        if draft is None or self._draft is None:
+            return Way(target, None, (self._target.needs(target),))
+        return Way(target, draft, (self._target.needs(target), self._draft.needs(draft)))
+
+
+def shares(count: int, of: Sequence[float]) -> tuple[int, ...]:
+    """`count` layers shared out in these proportions; what rounding leaves goes to the largest remainders."""
+    parts = [max(part, 0) for part in of]
+    parts = parts if any(parts) else [1] * len(parts)
+    exact = [count * part / sum(parts) for part in parts]
+    whole = [int(part) for part in exact]
+    by_remainder = sorted(range(len(parts)), key=lambda i: whole[i] - exact[i])
+    for i in by_remainder[: count - sum(whole)]:
+        whole[i] += 1
+    return tuple(whole)
+
+
+def _can_be_small(draft: Sizes, load: Load, small: Load) -> bool:
+    """Whether its GPU can quantise the draft's cache: that takes flash attention, and heads of whole blocks."""
+    try:
+        return draft.needs(load).flash_attention and draft.needs(small).flash_attention
+    except BackendFailure:
+        return False
+
+
+def _gpus(devices: Sequence[DeviceMemory]) -> tuple[str, ...]:
+    """GPUs with memory of their own; one without where there is no other."""
+    own = tuple(device.name for device in devices if device.kind == "gpu")
+    return own or tuple(device.name for device in devices if device.kind == "igpu")[:1]
+
+
+def _target_gpus(devices: Sequence[DeviceMemory], wishes: MemoryWishes) -> tuple[str, ...]:
+    if wishes.gpu_layers == 0:
+        return ()
+    if not wishes.devices:
+        return _gpus(devices)
+    gpus = {device.name for device in devices if device.is_gpu}
+    return tuple(name for name in dict.fromkeys(wishes.devices) if name in gpus)
+
+
+def _bad_split(count: int, gpus: Sequence[str]) -> BadSetting:
+    if len(gpus) < 2:
+        return BadSetting("there are not several GPUs to split the target over", hint="leave --split out")
+    return BadSetting(
+        f"the split has {count} shares, and the target can go to {len(gpus)} GPUs",
+        hint=f"give a share for each of {', '.join(gpus)}; 0 leaves one out",
+    )

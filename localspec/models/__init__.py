@@ -1,1 +1,0 @@
-"""Pairs by name: what they are, whether they fit, and how they get here."""

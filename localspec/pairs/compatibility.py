@@ -1,0 +1,84 @@
+"""Whether a draft can draft for a target: llama.cpp's own rule, on headers alone.
+
+common/speculative.cpp, common_speculative_are_compatible: same kind of vocabulary, same begin and end tokens
+where they are added, sizes that differ by at most 128, and the same text for every token from id 5 on.
+"""
+
+from pathlib import Path
+
+from localspec.errors import IncompatiblePair
+from localspec.gguf.facts import ModelFacts, VocabularyFacts, facts_of_file
+
+MAX_SIZE_DIFFERENCE = 128  # tokens
+FIRST_COMPARED = 5  # token id
+_SHOWN = 40  # characters of a token's text
+
+
+def check(target: Path, draft: Path) -> None:
+    """Raises IncompatiblePair when the draft file cannot draft for the target file, or BadModelFile."""
+    found = problems(facts_of_file(target), facts_of_file(draft))
+    if found:
+        raise IncompatiblePair(
+            f"{draft.name} cannot draft for {target.name}: {found[0]}",
+            hint="choose a draft of the target's own family; `localspec pairs` lists pairs that fit",
+        )
+
+
+def problems(target: ModelFacts, draft: ModelFacts) -> list[str]:
+    """What keeps the two from working together, the first difference of each kind; or nothing."""
+    ours, theirs = target.vocabulary, draft.vocabulary
+    for name, vocabulary in (("target", ours), ("draft", theirs)):
+        if vocabulary is None:
+            return [f"the {name} has no vocabulary"]
+        if not vocabulary.kind:
+            return [f"the {name} has a tokenizer that llama.cpp does not know"]
+    assert ours is not None
+    assert theirs is not None
+    if ours.kind != theirs.kind:
+        return [f"the target's vocabulary is {ours.kind}, the draft's is {theirs.kind}"]
+    found = _ends("begin", ours.adds_bos, theirs.adds_bos, ours.bos, theirs.bos)
+    found += _ends("end", ours.adds_eos, theirs.adds_eos, ours.eos, theirs.eos)
+    if abs(ours.count - theirs.count) > MAX_SIZE_DIFFERENCE:
+        found.append(
+            f"the target knows {ours.count:,} tokens, the draft {theirs.count:,}, "
+            f"and more than {MAX_SIZE_DIFFERENCE} apart is too far"
+        )
+    if difference := first_difference(ours, theirs):
+        token, text, other = difference
+        found.append(f"token {token} is {_quoted(text)} in the target and {_quoted(other)} in the draft")
+    return found
+
+
+def first_difference(ours: VocabularyFacts, theirs: VocabularyFacts) -> tuple[int, bytes, bytes] | None:
+    """The first token from id 5 on whose texts differ, with both texts; None when there is none."""
+    if ours.texts == theirs.texts:
+        return None
+    pairs = zip(ours.texts.texts(), theirs.texts.texts(), strict=False)
+    for token, (text, other) in enumerate(pairs):
+        if (
+            text != other
+            and token >= FIRST_COMPARED
+            and _as_compared(text, token) != _as_compared(other, token)
+        ):
+            return token, text, other
+    return None
+
+
+def _as_compared(text: bytes, token: int) -> bytes:
+    """A token's text as llama.cpp compares it: up to a zero byte, and an empty one has a name."""
+    return text.split(b"\0", 1)[0] if text else b"[EMPTY_%d]" % token
+
+
+def _ends(which: str, ours_added: bool, theirs_added: bool, ours: int, theirs: int) -> list[str]:
+    if ours_added != theirs_added:
+        article = "an" if which == "end" else "a"
+        one, other = ("target", "draft") if ours_added else ("draft", "target")
+        return [f"the {one} puts {article} {which} token, the {other} does not"]
+    if ours_added and ours != theirs:
+        return [f"the {which} token is {ours} in the target and {theirs} in the draft"]
+    return []
+
+
+def _quoted(text: bytes) -> str:
+    shown = text.decode("utf-8", "replace")
+    return repr(shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "...")

@@ -1,0 +1,102 @@
+"""About how much memory a known pair needs and where it would fit, from the registry alone: for lists.
+
+The plan of `localspec info` has llama.cpp's own numbers.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from localspec.errors import NotEnoughMemory
+from localspec.gguf.parts import parts_of
+from localspec.memory.devices import DeviceMemory
+from localspec.memory.needs import Load, Needs, layers_on
+from localspec.memory.plan import Plan, plan
+from localspec.memory.wishes import MemoryWishes
+from localspec.pairs.registry import HubFile, ModelFile, Pair
+from localspec.pairs.store import distinct
+
+_LAYERS = 32  # of a model whose number of layers is not known
+_SMALLER = {"q8_0": 34 / 64}  # caches than F16: 34 bytes for 32 values
+_BUFFERS = 80_000_000  # bytes of compute buffers on a GPU, and
+_BUFFER_SHARE = 200  # one part of so many of the weights on top
+_CPU = "CPU"
+
+
+class Fit(StrEnum):
+    """Where a pair would fit."""
+
+    GPU = "gpu"
+    PART = "part"  # some of the target's layers, or its draft, not on a GPU
+    CPU = "cpu"  # into main memory only
+    NO = "no"
+
+
+def file_bytes(pair: Pair) -> int:
+    return sum(_bytes(file) for file in distinct(pair.files))
+
+
+def memory_needed(pair: Pair) -> int:
+    """Weights, caches at the default context, and buffers, in bytes; unknown caches count nothing."""
+    boundless = [DeviceMemory(_CPU, "cpu", 1 << 50, 1 << 50)]
+    return sum(need.total for need in estimated_plan(pair, boundless).needs)
+
+
+def fit(pair: Pair, devices: Sequence[DeviceMemory]) -> Fit:
+    try:
+        found = estimated_plan(pair, devices)
+    except NotEnoughMemory:
+        return Fit.NO
+    if not found.target.devices:
+        return Fit.CPU
+    whole = found.target.gpu_layers is None and (found.draft is not None or pair.draft is None)
+    return Fit.GPU if whole else Fit.PART
+
+
+def estimated_plan(pair: Pair, devices: Sequence[DeviceMemory]) -> Plan:
+    """The memory plan of a pair. Raises NotEnoughMemory."""
+    draft = EstimatedSizes(pair.draft) if pair.draft else None
+    return plan(EstimatedSizes(pair.target, pair.context), draft, devices, MemoryWishes())
+
+
+@dataclass(frozen=True, slots=True)
+class EstimatedSizes:
+    """A model's Sizes, from what the registry says about its file."""
+
+    file: ModelFile
+    trained_context: int | None = None
+    has_experts: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.file.name
+
+    @property
+    def layers(self) -> int:
+        return self.file.facts.layers or _LAYERS
+
+    def needs(self, load: Load) -> Needs:
+        """Layers are taken to be alike; compute buffers are about what llama.cpp plans with flash attention."""
+        facts, size = self.file.facts, _bytes(self.file)
+        counts = layers_on(load, self.layers + 1)
+        on_gpus = [gpu for gpu, count in zip(load.devices or (), counts, strict=True) for _ in range(count)]
+        *blocks, output = [_CPU] * (self.layers + 1 - len(on_gpus)) + on_gpus
+        embedding = facts.embedding_bytes or 0
+        block = (size - embedding - (facts.output_bytes or 0)) // self.layers
+        token = (facts.kv_bytes_per_token or 0) * _SMALLER.get(load.kv_type, 1.0) / self.layers
+        weights, cache = Counter({_CPU: embedding}), Counter[str]()
+        for device in blocks:
+            weights[device] += block
+            cache[device] += int(token * load.length)
+        if output != _CPU or facts.output_bytes:
+            weights[output] += facts.output_bytes or embedding
+        buffers = min(size, _BUFFERS + size // _BUFFER_SHARE)
+        compute = {_CPU: buffers // 3} | {device: buffers for device in {*blocks, output} if device != _CPU}
+        return Needs(weights, cache, compute)
+
+
+def _bytes(file: ModelFile) -> int:
+    if isinstance(file, HubFile):
+        return file.bytes
+    return sum(part.stat().st_size for part in parts_of(file.path) if part.is_file())

@@ -1,0 +1,66 @@
+"""Everything that can be said about a pair before it costs gigabytes: facts, proof, memory plan."""
+
+from dataclasses import dataclass
+
+from localspec.errors import LocalspecError
+from localspec.gguf.facts import ModelFacts
+from localspec.memory.devices import DeviceMemory
+from localspec.memory.needs import Load
+from localspec.memory.plan import Plan, plan
+from localspec.memory.probe import Probe
+from localspec.memory.wishes import MemoryWishes
+from localspec.pairs.proof import prove
+from localspec.pairs.references import OpenedFile
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One model of a pair."""
+
+    opened: OpenedFile
+    facts: ModelFacts
+    kv_bytes_per_token: int | None  # F16, as llama.cpp plans it; None: it refuses the model
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """A pair, judged."""
+
+    target: Side
+    draft: Side | None
+    plan: Plan | None
+    devices: tuple[DeviceMemory, ...]
+    problem: LocalspecError | None  # why the pair cannot run here; None: it can
+
+
+def inspect(target: OpenedFile, draft: OpenedFile | None, wishes: MemoryWishes) -> Inspection:
+    """Judge a pair; only errors that leave nothing to show are raised."""
+    with Probe() as probe:
+        devices = probe.devices()
+        sides = [_side(opened, probe) for opened in (target, draft) if opened is not None]
+        found: Plan | None = None
+        problem: LocalspecError | None = None
+        try:
+            prove(target.header, draft.header if draft else None)
+            beside = probe.sizes(draft.header) if draft else None
+            found = plan(probe.sizes(target.header), beside, devices, wishes)
+        except LocalspecError as error:
+            problem = error
+    return Inspection(sides[0], sides[1] if draft else None, found, devices, problem)
+
+
+def _side(opened: OpenedFile, probe: Probe) -> Side:
+    try:
+        per_token = _kv_bytes_per_token(opened, probe)
+    except LocalspecError:  # the plan meets the same error and tells it
+        per_token = None
+    return Side(opened, ModelFacts.from_header(opened.header), per_token)
+
+
+def _kv_bytes_per_token(opened: OpenedFile, probe: Probe) -> int:
+    """What a longer context adds to the cache for each token."""
+    short, long = 1024, 1024 + 65_536  # far apart, because llama.cpp logs hundredths of a MiB
+    sizes = [
+        sum(probe.needs(opened.header, Load(length, gpu_layers=0)).cache.values()) for length in (short, long)
+    ]
+    return round((sizes[1] - sizes[0]) / (long - short))

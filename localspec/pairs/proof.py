@@ -1,0 +1,46 @@
+"""Whether two headers make a pair that can run, before the weights are here."""
+
+from dataclasses import dataclass
+
+from localspec.errors import BadModelFile, IncompatiblePair
+from localspec.gguf.facts import ModelFacts
+from localspec.gguf.header import Header
+from localspec.pairs.compatibility import problems
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """Two models that fit."""
+
+    target: ModelFacts
+    draft: ModelFacts | None
+
+
+def prove(target: Header, draft: Header | None) -> Proof:
+    """Raises BadModelFile for a file that is no whole model, IncompatiblePair naming the first difference."""
+    proof = Proof(_facts(target, "target"), None if draft is None else _facts(draft, "draft"))
+    if proof.draft is None:
+        return proof
+    if found := problems(proof.target, proof.draft):
+        raise IncompatiblePair(
+            f"the draft cannot draft for the target: {found[0]}",
+            hint="choose a draft of the target's own family; `localspec pairs` lists pairs that fit",
+        )
+    return proof
+
+
+def _facts(header: Header, role: str) -> ModelFacts:
+    facts = ModelFacts.from_header(header)
+    if (parts := header.number("split.count") or 0) > 1:
+        raise BadModelFile(
+            f"the {role} file is one of {parts} parts of a model",
+            hint="fetch all of them into one folder, and name the first by its path",
+        )
+    if not facts.architecture or not header.tensors:
+        raise BadModelFile(f"the {role} file holds no model", hint="choose another file")
+    if facts.vocabulary is None:
+        raise BadModelFile(
+            f"the {role} file has no vocabulary of its own, so it is no model that runs alone",
+            hint="files called mtp-, eagle3- or dflash- are parts for other ways of drafting",
+        )
+    return facts

@@ -1,0 +1,136 @@
+"""Taking files off the disk without taking any that another pair uses."""
+
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from localspec.errors import BadSetting
+from localspec.hub.errors import of_system
+from localspec.hub.partial import LOCK, PART, lock_of, part_of
+from localspec.pairs import stamps, store
+from localspec.pairs.registry import HubFile, ModelFile, Pair, all_pairs
+
+_OURS = re.compile(r".+--.+/[0-9a-f]{12}/.+")  # where files lie below models/, see store.place
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """What became of files."""
+
+    removed: tuple[Path, ...]
+    freed: int  # bytes
+    kept: tuple[tuple[str, str], ...]  # file and why
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """A file that localspec fetched, as a whole or in part, for no pair that is here as a whole."""
+
+    path: Path
+    bytes: int
+    pair: str | None  # that a pull would make whole; None: no known pair names the file
+
+
+def remove(pair: Pair) -> Removal:
+    """Remove what localspec fetched for this pair alone. Raises BadSetting, DownloadFailed."""
+    used = _used(other for other in all_pairs() if other.name != pair.name)
+    unwanted: list[Path] = []
+    kept: list[tuple[str, str]] = []
+    for file in store.distinct(pair.files):
+        final, user = store.path_of(file), used.get(store.path_of(file))
+        if not isinstance(file, HubFile):
+            kept.append((str(file.path), "it is a file of yours"))
+        elif user and final.exists():
+            kept.append((file.name, f"{user} uses it"))
+        else:
+            unwanted += [path for path in (final, part_of(final)) if path.exists()]
+            if not final.exists() and (cached := store.locate(file)):
+                kept.append((str(cached), "it belongs to the Hugging Face cache"))
+    return _removed(unwanted, kept)
+
+
+def prune() -> Removal:
+    """Remove all leftovers. Raises BadSetting, DownloadFailed."""
+    removal = _removed([leftover.path for leftover in leftovers()], [])
+    for path in store.models_dir().glob(f"*/*/*{LOCK}"):  # of processes that were killed
+        with suppress(OSError):
+            lock = lock_of(_final(path))
+            if lock.try_acquire():
+                lock.release()
+                _remove_empty_folders(path)
+    return removal
+
+
+def leftovers() -> tuple[Leftover, ...]:
+    """Half pulls, and whole files that no pair on this machine uses. Raises BadSetting."""
+    pairs = all_pairs()
+    used = _used(pairs)
+    named = {store.path_of(file): pair.name for pair in pairs for file in pair.files}
+    found = []
+    for path in sorted(store.models_dir().glob("*/*/*")):
+        final = _final(path).resolve()
+        ours = _OURS.fullmatch(path.relative_to(store.models_dir()).as_posix()) and path.suffix != LOCK
+        if ours and final not in used and path.is_file():
+            found.append(Leftover(path, path.stat().st_size, named.get(final)))
+    return tuple(found)
+
+
+def _used(pairs: Iterable[Pair]) -> dict[Path, str]:
+    """Files of pairs that are here as a whole or being fetched, and all of the user's own: each with a pair's name."""
+    return {
+        store.path_of(file): pair.name
+        for pair in pairs
+        for file in (
+            pair.files
+            if store.on_disk(pair) or any(map(_is_being_fetched, pair.files))
+            else [file for file in pair.files if not isinstance(file, HubFile)]
+        )
+    }
+
+
+def _is_being_fetched(file: ModelFile) -> bool:
+    if not isinstance(file, HubFile) or not part_of(store.place(file)).with_suffix(LOCK).exists():
+        return False
+    lock = lock_of(store.place(file))
+    free = lock.try_acquire_where_possible()
+    lock.release()
+    return not free
+
+
+def _removed(unwanted: Iterable[Path], kept: list[tuple[str, str]]) -> Removal:
+    removed: list[Path] = []
+    freed = 0
+    for path in unwanted:
+        try:
+            size = path.stat().st_size
+            _unlink(path)
+        except OSError as error:
+            raise of_system(error, path.name, "removed") from error
+        removed.append(path)
+        freed += size
+    return Removal(tuple(removed), freed, tuple(kept))
+
+
+def _unlink(path: Path) -> None:
+    lock = lock_of(_final(path))
+    if not lock.try_acquire_where_possible():
+        raise BadSetting(f"{path.name} is being fetched right now", hint="stop that pull first")
+    try:
+        path.unlink()
+        stamps.forget(path)
+    finally:
+        lock.release()
+    _remove_empty_folders(path)
+
+
+def _remove_empty_folders(path: Path) -> None:
+    for folder in (path.parent, path.parent.parent):
+        with suppress(OSError):  # there is something in it, or has just been put there
+            folder.rmdir()
+
+
+def _final(path: Path) -> Path:
+    """The name that a file will have once it is whole, of its part and of its lock."""
+    return path.with_suffix("") if path.suffix in (PART, LOCK) else path

@@ -1,0 +1,136 @@
+"""From what the user named, or did not name, to the files that will be loaded."""
+
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from localspec.errors import BadModelFile, BadSetting, IncompatiblePair, NotOnDisk
+from localspec.files import expanded
+from localspec.gguf.adapters import Adapter
+from localspec.gguf.parts import parts_of
+from localspec.pairs import store
+from localspec.pairs.registry import DEMO, HubFile, ModelFile, Pair, PairKind, all_pairs, find
+from localspec.units import size_text
+
+
+@dataclass(frozen=True, slots=True)
+class PairFiles:
+    """The files of a pair, all of them on disk."""
+
+    name: str
+    kind: PairKind
+    target: Path
+    draft: Path | None
+    starting_depth: int = 4
+    lora: tuple[Adapter, ...] = ()  # for the target
+
+
+class PairNotOnDisk(NotOnDisk):
+    """A known pair whose files have to be fetched first."""
+
+    def __init__(self, pair: Pair) -> None:
+        self.pair = pair
+        absent = [file for file in store.missing(pair) if isinstance(file, HubFile)]
+        to_fetch = sum(file.bytes for file in absent if not store.cached_copies(file))
+        what = (
+            f"{size_text(to_fetch)} to fetch"
+            if to_fetch
+            else "the Hugging Face cache has it, not checked yet"
+        )
+        super().__init__(
+            f"{pair.name} is not on this machine ({what})", hint=f"fetch it with: localspec pull {pair.name}"
+        )
+
+
+def resolve(
+    pair: str | None = None, target: str | Path | None = None, draft: str | Path | None = None
+) -> PairFiles:
+    """The files to load: those given, those of the named pair, or those of `default_pair()`.
+
+    Raises UnknownPair, PairNotOnDisk (a NotOnDisk), BadModelFile, IncompatiblePair, BadSetting.
+    """
+    if target is not None:
+        if pair is not None:
+            raise BadSetting("a pair and a target file were both given", hint="name one of them")
+        return _of_files(expanded(target), None if draft is None else expanded(draft))
+    if draft is not None:
+        raise BadSetting("a draft file was given without a target file", hint="add --target FILE")
+    chosen = find(pair) if pair is not None else default_pair()
+    refuse_unless_runnable(chosen)
+    paths = [parts_of(path)[0] for file in chosen.files if (path := store.locate(file))]
+    if len(paths) < len(chosen.files):
+        raise _why_missing(chosen, store.missing(chosen)[0])
+    return PairFiles(
+        name=chosen.name,
+        kind=chosen.kind,
+        target=paths[0],
+        draft=paths[1] if len(paths) > 1 else None,
+        starting_depth=chosen.starting_depth,
+    )
+
+
+def default_pair() -> Pair:
+    """With no pair named: the last used one, else the one whose target came last, else the demo."""
+    here = {
+        pair.name: pair for pair in all_pairs() if pair.name != DEMO and pair.runnable and store.on_disk(pair)
+    }
+    used = [name for name, _ in sorted(store.last_uses().items(), key=lambda use: use[1]) if name in here]
+    if used:
+        return here[used[-1]]
+    return max(here.values(), key=_came, default=None) or find(DEMO)
+
+
+def _came(pair: Pair) -> float:
+    """When the target was written here, in seconds since 1970."""
+    path = store.locate(pair.target)
+    return path.stat().st_mtime if path else 0.0
+
+
+def refuse_unless_runnable(pair: Pair) -> None:
+    """Raises IncompatiblePair for a pair whose way of drafting this release does not have."""
+    if pair.runnable:
+        return
+    where = "inside the target file" if pair.draft is None else "in a file of its own"
+    how = {
+        PairKind.SIMPLE: "is named as a whole draft model but has no draft file",
+        PairKind.MTP: f"drafts with a multi-token-prediction head {where}",
+    }[pair.kind]
+    raise IncompatiblePair(
+        f"{pair.name} {how}, which this localspec cannot run yet",
+        hint="`localspec pairs` marks the ones that run",
+    )
+
+
+def _of_files(target: Path, draft: Path | None) -> PairFiles:
+    for path in (target, draft):
+        if path is not None and (problem := _why_no_file(path)):
+            raise BadModelFile(f"{path} {problem}", hint="give the path of a GGUF file")
+    first = parts_of(target)[0]  # llama.cpp begins with it
+    return PairFiles(first.stem, PairKind.SIMPLE, first, draft and parts_of(draft)[0])
+
+
+def _why_no_file(path: Path) -> str:
+    """What a path is instead of a file; "" for a file."""
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return "does not exist"
+    except OSError as error:
+        return f"cannot be opened: {error.strerror}"
+    if stat.S_ISREG(mode):
+        return ""
+    return "is a folder" if stat.S_ISDIR(mode) else "is no regular file"
+
+
+def _why_missing(pair: Pair, file: ModelFile) -> Exception:
+    if isinstance(file, HubFile):
+        return PairNotOnDisk(pair)
+    if not file.path.exists():
+        return BadModelFile(
+            f"{pair.name} needs {file.path}, which does not exist",
+            hint="put it there, or write the pair anew: `localspec pairs add`",
+        )
+    return BadModelFile(
+        f"{file.path} is no longer the file that {pair.name} was made with: it has another size",
+        hint="`localspec pairs add` writes the pair anew",
+    )

@@ -1,0 +1,111 @@
+"""A model file that was never loaded here decodes its first tokens in a child process.
+
+llama.cpp aborts on some damaged or hostile files; then the child ends, and the user gets a sentence.
+"""
+
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from localspec.errors import BadModelFile
+from localspec.gguf.damage import first_hazard
+from localspec.gguf.facts import header_at
+from localspec.gguf.parts import parts_of
+from localspec.health.build import installed_build
+from localspec.health.check import fault_of_build, health, switch_off_extra_buffers
+from localspec.health.servers import used_servers
+from localspec.health.trial import Outcome, Trial, decode_in_child
+from localspec.pairs import stamps
+from localspec.units import printable, size_text
+
+_HINT = "fetch it again, or use another file"
+
+
+def refuse_hazards(path: Path) -> None:
+    """Raise BadModelFile for a header that llama.cpp would abort on; a file that decoded here has none."""
+    known = map(stamps.read, parts_of(path))
+    if all(stamp is not None and stamp.decoded_with for stamp in known):
+        return
+    if hazard := first_hazard(header_at(path)):
+        raise BadModelFile(f"{path.name} {printable(hazard)}", hint=_HINT)
+
+
+def ensure_loadable(
+    path: Path, place: Mapping[str, Any] = MappingProxyType({}), lora: Sequence[tuple[Path, float]] = ()
+) -> None:
+    """Return at once for a file that decoded here before and has not changed; else try it in a child process.
+
+    place: what Model takes of it, as it will be loaded; lora: adapters that are loaded with it.
+    Raises BadModelFile, or what loading the file raises.
+    """
+    build = _build(place)
+    files = (*parts_of(path), *(adapter for adapter, _ in lora))
+    known = {file: stamps.read(file) for file in files}
+    if all(stamp is not None and build in stamp.decoded_with for stamp in known.values()):
+        return
+    refuse_hazards(path)
+    over = threading.Event()
+
+    def stop_when_over(_: int) -> None:
+        if over.is_set():
+            raise CancelledError
+
+    with ThreadPoolExecutor(1) as beside:
+        try:
+            # The child reads the same bytes, so that hashing them meanwhile costs next to nothing.
+            hashes = {
+                file: beside.submit(stamps.sha256_of, file, stop_when_over)
+                for file, stamp in known.items()
+                if stamp is None
+            }
+            _decode(path, place, lora)
+            with suppress(OSError):  # without a place for the stamp the file is tried again the next time
+                for file, stamp in known.items():
+                    stamps.mark_decoded(stamp or stamps.write(file, hashes[file].result()), build)
+        finally:
+            over.set()  # leaving the pool waits for its thread, and nobody waits for a hash that has no use
+
+
+def _decode(path: Path, place: Mapping[str, Any], lora: Sequence[tuple[Path, float]]) -> None:
+    trial = Trial(
+        str(path),
+        dict(place),
+        tuple((str(adapter), scale) for adapter, scale in lora),
+        tuple(map(str, parts_of(path)[1:])),
+        used_servers(),
+        health().extra_buffers,
+    )
+    outcome = decode_in_child(trial)
+    if outcome.error:
+        raise outcome.error
+    if outcome.passed or _works_without_extra_buffers(trial, outcome):
+        return
+    if outcome.exit_code is None:
+        raise BadModelFile(
+            f"{path.name} ({size_text(path.stat().st_size)}) did not decode a token in {trial.seconds:.0f} s",
+            hint="try again where the machine was busy, else use another file",
+        )
+    if fault := fault_of_build(trial):
+        raise fault
+    raise BadModelFile(f"llama.cpp gives up on {path.name}: {outcome.cause}", hint=_HINT)
+
+
+def _works_without_extra_buffers(trial: Trial, outcome: Outcome) -> bool:
+    """Whether only these killed the child; then they stay off, for other files as well."""
+    if not (trial.extra_buffers and outcome.died_by_signal):
+        return False
+    works = decode_in_child(replace(trial, extra_buffers=False)).passed
+    if works:
+        switch_off_extra_buffers(outcome.cause)
+    return works
+
+
+def _build(place: Mapping[str, Any]) -> str:
+    """What a successful decode was successful with."""
+    devices = ["CPU"] if place.get("gpu_layers") == 0 else place.get("devices")
+    return installed_build() if devices is None else f"{installed_build()}, {', '.join(devices) or 'CPU'}"

@@ -1,0 +1,303 @@
+"""The law of the emitted text is the target's own, exactly: every rule, by enumerating every random decision.
+
+The rules under test are the production classes, driven through `draw` and `verify` cycle after cycle.
+The traps are the same code with one line changed, and each must be caught by the same comparison.
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from localspec.algorithm import judgement, sharpness, verification
+from localspec.algorithm.protocols import Draw
+from localspec.algorithm.verification import Sampled
+from localspec.sampler.chain import Chain
+from localspec.sampler.sampling import Sampling
+from tests.algorithm.enumeration import Forks, OneStream, PositionOnly, distance, law
+from tests.algorithm.mutants import mutant
+from tests.algorithm.random_pairs import (
+    OPEN,
+    PROMPT,
+    RULES,
+    World,
+    always,
+    block,
+    certain_drafter,
+    mixed_drafter,
+    model_drafter,
+    plain_law,
+    proposal_of,
+    rejection,
+    text_of,
+)
+
+EXACT = 1e-12
+CAUGHT = 1e-3  # what a trap must move the law by; the weakest of these moves it by twenty times as much
+
+
+def error(world, make_rule, propose, length, *, sampling=OPEN, forks=Forks):
+    chain = Chain(sampling)
+    emitted = law(lambda noise: text_of(world, make_rule(chain, noise), propose, length), forks)
+    assert sum(emitted.values()) == pytest.approx(1.0, abs=1e-9)
+    return distance(emitted, plain_law(world, sampling, length))
+
+
+def worst_error(make_rule, drafter=lambda world: model_drafter(world, always(2)), **options):
+    """The error on the one of a few worlds that shows most."""
+    return max(error(world, make_rule, drafter(world), 3, **options) for world in map(World, range(4)))
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(5))
+def test_one_long_cycle_and_what_follows(rule, depth, seed):
+    world = World(seed)
+    assert error(world, RULES[rule], model_drafter(world, always(depth)), depth + 1) < EXACT
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_four_symbols(rule):
+    world = World(11, symbols=4)
+    assert error(world, RULES[rule], model_drafter(world, always(2)), 3) < EXACT
+
+
+CHAINS = {
+    "top-k": Sampling(temperature=0.8, top_k=2, top_p=1.0, min_p=0.0),
+    "top-p": Sampling(temperature=0.8, top_k=0, top_p=0.7, min_p=0.0),
+    "min-p": Sampling(temperature=1.3, top_k=0, top_p=1.0, min_p=0.3),
+    "all": Sampling(temperature=0.8, top_k=2, top_p=0.8, min_p=0.1),
+    "low temperature": Sampling(temperature=0.25, top_k=0, top_p=1.0, min_p=0.0),
+    "penalties": replace(
+        OPEN, repeat_penalty=1.6, presence_penalty=0.4, frequency_penalty=0.3, repeat_last_n=2
+    ),
+    "whole text": replace(OPEN, frequency_penalty=0.5, repeat_last_n=-1),
+    "boost and bias": replace(OPEN, top_k=2, presence_penalty=-0.8, logit_bias=((1, 1.5), (2, -0.7))),
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("chain", CHAINS)
+def test_every_part_of_the_chain(rule, chain):
+    world = World(4)
+    assert error(world, RULES[rule], model_drafter(world, always(2)), 3, sampling=CHAINS[chain]) < EXACT
+
+
+STOPS = {
+    "when the draft is unsure": lambda confidences, tokens: not confidences or confidences[-1] > 0.6,
+    "after a symbol": lambda confidences, tokens: 0 not in tokens,
+    "after a repetition": lambda confidences, tokens: len(tokens) == len(set(tokens)),
+    "at once": lambda confidences, tokens: False,
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("stop", STOPS)
+def test_stopping_early_by_anything_that_the_drafted_prefix_tells(rule, stop):
+    world = World(5)
+    assert error(world, RULES[rule], model_drafter(world, STOPS[stop]), 3) < EXACT
+
+
+def dropping_drafter(world, is_doubtful):
+    """Draws two tokens, dropping the drawn one and stopping where it is doubtful."""
+
+    def propose(rule, text, room):
+        draws, now = [], list(text)
+        while len(draws) < min(2, room):
+            draw = rule.draw(world.draft(now), now, len(text))
+            if is_doubtful(draw):
+                break
+            draws.append(draw)
+            now.append(draw.token)
+        return proposal_of(draws)
+
+    return propose
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_dropping_a_drawn_token_by_the_largest_q(rule):
+    world = World(6)
+    assert error(world, RULES[rule], dropping_drafter(world, lambda d: d.confidence < 0.6), 3) < EXACT
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_depth_that_learns_from_rejected_tokens(rule):
+    def propose_by(world):
+        seen = []
+
+        def propose(rule, text, room):
+            depth = 2 if not seen or seen[-1] == 0 else 1
+            proposal = model_drafter(world, always(depth))(rule, text, room)
+            seen.extend(proposal.tokens)
+            return proposal
+
+        return propose
+
+    world = World(7, symbols=2)
+    chain = Chain(OPEN)
+    emitted = law(lambda noise: text_of(world, RULES[rule](chain, noise), propose_by(world), 4))
+    assert distance(emitted, plain_law(world, OPEN, 4)) < EXACT
+
+
+@pytest.mark.parametrize("make_rule", [block, rejection])
+def test_a_draft_temperature_that_learns_from_rejected_tokens(make_rule, monkeypatch):
+    monkeypatch.setattr(sharpness, "ENOUGH", 1)
+    factors = set()
+
+    def watched(world):
+        def propose(rule, text, room):
+            factors.add(rule.sharpness.factor)
+            return model_drafter(world, always(2))(rule, text, room)
+
+        return propose
+
+    for world in map(World, range(4)):
+        assert error(world, make_rule, watched(world), 4) < EXACT
+    assert len(factors) > 2
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("pattern", ["0", "12", "0q", "q1", "q0q", "1qq", "00q", "q22"])
+def test_proposals_that_mix_chosen_and_drawn_tokens(rule, pattern):
+    world = World(8)
+    assert error(world, RULES[rule], mixed_drafter(world, pattern), len(pattern) + 1) < EXACT
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("forced", [(0,), (0, 1), (1,)])
+def test_certain_tokens_are_kept_unseen(rule, forced):
+    world = World(9, forced=forced)
+    assert error(world, RULES[rule], certain_drafter(world, 2), 3) < EXACT
+
+
+def expected_kept(world, make_rule, depth):
+    """The mean number of draft tokens that one cycle keeps."""
+
+    def kept(noise):
+        rule = make_rule(Chain(OPEN), noise)
+        proposal = model_drafter(world, always(depth))(rule, PROMPT, depth)
+        rows = [world.target((*PROMPT, *proposal.tokens[:i])) for i in range(depth + 1)]
+        return rule.verify(rows, proposal, PROMPT).accepted
+
+    return sum(count * probability for count, probability in law(kept).items())
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_block_verification_keeps_at_least_as_much_as_rejection_and_often_more(depth):
+    gains = [
+        expected_kept(world, block, depth) - expected_kept(world, rejection, depth)
+        for world in map(World, range(10))
+    ]
+    assert min(gains) > -EXACT
+    assert max(gains) == pytest.approx(0.0, abs=EXACT) if depth == 1 else max(gains) > 0.02
+
+
+BLOCK_TRAPS = {
+    "break at the first failure": (
+        "            kept, kept_share = i, share\n",
+        "            kept, kept_share = i, share\n        else:\n            break\n",
+    ),
+    "token-level residual": (
+        "excess(here, q[kept], tokens[kept], kept_share)",
+        "excess(here, q[kept], tokens[kept])",
+    ),
+    "the last share in the residual": (
+        "excess(here, q[kept], tokens[kept], kept_share)",
+        "excess(here, q[kept], tokens[kept], share)",
+    ),
+    "a share that is not capped": ("min(1.0, share * p(i - 1)", "(share * p(i - 1)"),
+    "an acceptance by share alone": ("left / (left + 1.0 - share)", "share"),
+}
+
+
+@pytest.mark.parametrize("trap", BLOCK_TRAPS)
+def test_traps_of_block_verification_are_caught(trap):
+    trapped = mutant(judgement, BLOCK_TRAPS[trap])
+
+    def make_rule(chain, noise):
+        return Sampled("block", trapped.block, chain, noise)
+
+    assert worst_error(make_rule) > CAUGHT
+
+
+REJECTION_TRAPS = {
+    "the target's own law instead of the residual": (
+        "excess(here, q[i], token), otherwise=here",
+        "here.probabilities, otherwise=here",
+    ),
+    "p and q the wrong way round": (
+        "here.of(token) / drawn_with(q[i], token)",
+        "drawn_with(q[i], token) / max(here.of(token), 1e-300)",
+    ),
+}
+
+
+@pytest.mark.parametrize("trap", REJECTION_TRAPS)
+def test_traps_of_rejection_are_caught(trap):
+    trapped = mutant(judgement, REJECTION_TRAPS[trap])
+
+    def make_rule(chain, noise):
+        return Sampled("rejection", trapped.reject, chain, noise)
+
+    assert worst_error(make_rule) > CAUGHT
+
+
+@pytest.mark.parametrize("make_rule", [block, rejection])
+def test_dropping_a_token_because_q_doubts_it_is_caught(make_rule):
+    def drafter(world):
+        return dropping_drafter(world, lambda draw: draw.q.of(draw.token) < 0.4)
+
+    assert worst_error(make_rule, drafter) > CAUGHT
+
+
+@pytest.mark.parametrize("make_rule", [block, rejection])
+def test_a_shared_random_stream_is_caught(make_rule):
+    assert worst_error(make_rule, forks=OneStream) > CAUGHT
+
+
+def test_meeting_the_randomness_of_an_earlier_cycle_again_is_caught():
+    assert worst_error(block, forks=PositionOnly) > CAUGHT
+
+
+class OneSided(Sampled):
+    """Reports a q that is not the one drawn from: the draft is truncated, its report is not."""
+
+    def draw(self, row, history, start):
+        drawn = super().draw(row, history, start)
+        raw = Chain(replace(self.chain.sampling, top_k=0)).distribution(row, history)
+        return Draw(drawn.token, raw, drawn.confidence)
+
+
+class UntruncatedTarget(Sampled):
+    """Truncates the draft only."""
+
+    def verify(self, rows, proposal, history):
+        loose = Chain(replace(self.chain.sampling, top_k=0))
+        return Sampled(self.name, self.judge, loose, self.noise).verify(rows, proposal, history)
+
+
+@pytest.mark.parametrize("trapped", [OneSided, UntruncatedTarget])
+@pytest.mark.parametrize("judge", [judgement.block, judgement.reject])
+def test_truncation_on_one_side_only_is_caught(trapped, judge):
+    def make_rule(chain, noise):
+        return trapped("trapped", judge, chain, noise)
+
+    assert worst_error(make_rule, sampling=CHAINS["top-k"]) > CAUGHT
+
+
+HISTORY_TRAPS = {
+    "block": "[*past, *proposal.tokens[: certain + i]])\n\n        def coin",
+    "compare": "[*past, *proposal.tokens[: certain + i]]),\n    )",
+    "coupled": "[*past, *proposal.tokens[: certain + i]]),\n    )",
+}
+
+
+@pytest.mark.parametrize("rule", HISTORY_TRAPS)
+def test_a_history_that_does_not_move_is_caught(rule):
+    line = HISTORY_TRAPS[rule]
+    trapped = mutant(verification, (line, line.replace("[*past, *proposal.tokens[: certain + i]]", "past")))
+    makers = {
+        "block": lambda chain, noise: trapped.Sampled("block", judgement.block, chain, noise),
+        "compare": trapped.Compare,
+        "coupled": trapped.Coupled,
+    }
+    assert worst_error(makers[rule], sampling=CHAINS["penalties"]) > CAUGHT

@@ -1,0 +1,117 @@
+"""On real models speculation changes nothing but near-ties: D is what batch widths alone change."""
+
+import itertools
+import random
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from localspec.algorithm.loop import speculate
+from localspec.algorithm.verification import make_rule
+from localspec.drafters.fixed import Fixed, Plain
+from localspec.drafters.model import ModelDrafter
+from localspec.llama.widths import width_gap
+from localspec.passes import Pass
+from localspec.sampler.sampling import Sampling
+
+GREEDY = make_rule("greedy", Sampling(temperature=0), seed=0)
+NEW_TOKENS = 60
+
+
+@pytest.fixture(scope="session")
+def gap(pair, opened):
+    """D, the largest logit difference between batch widths 1, 2, 5 and 9 on the same prefixes."""
+    target, _ = opened
+    texts = [
+        target.model.vocab.tokenize(" ".join([prompt] * 5), parse_special=False)[:60]
+        for prompt in pair.prompts
+    ]
+    largest = max(width_gap(target, tokens) for tokens in texts)
+    print(f"\n{pair.name}: D = {largest:.4f}")
+    return largest
+
+
+@dataclass
+class Recording:
+    """A target that keeps the rows that verified each token."""
+
+    target: object
+    rows: list
+
+    def __getattr__(self, name):
+        return getattr(self.target, name)
+
+    def decode(self, tokens, rows):
+        found = self.target.decode(tokens, rows)
+        self.rows.append([np.array(row) for row in found.rows])
+        return found
+
+
+def generate(target, strategy, prompt, room=NEW_TOKENS):
+    """The emitted tokens, and for each the row that chose or verified it."""
+    target.rollback(0)
+    strategy.follow(Pass(0, ()), 0)
+    list(target.prefill(prompt[:-1]))
+    recording = Recording(target, [])
+    tokens = list(prompt)
+    rows = []
+    for cycle in speculate(
+        recording, strategy, tokens, rule=GREEDY, room=room, is_end=target.model.vocab.is_end
+    ):
+        rows += recording.rows.pop()[: len(cycle.tokens)]
+        assert not recording.rows
+    return tokens[len(prompt) :], rows
+
+
+def top_two_gap(row):
+    second, first = np.sort(row)[-2:]
+    return float(first - second)
+
+
+@pytest.mark.parametrize("depth", [1, 4, 8])
+def test_greedy_text_differs_from_plain_only_at_near_ties(pair, opened, gap, depth):
+    target, draft = opened
+    identical = 0
+    for text in pair.prompts:
+        prompt = target.model.vocab.tokenize(text, parse_special=False)
+        plain, plain_rows = generate(target, Plain(), prompt)
+        drafter = ModelDrafter(draft, target.model.vocab.is_end)
+        draft.rollback(0)
+        tokens, rows = generate(target, Fixed(drafter, depth, GREEDY), prompt)
+        assert drafter.failure is None
+        assert all(token == int(row.argmax()) for token, row in zip(tokens, rows, strict=True))
+        first = next((i for i, (a, b) in enumerate(zip(plain, tokens, strict=False)) if a != b), None)
+        if first is None:
+            identical += 1
+            assert len(plain) == len(tokens)
+        else:
+            assert top_two_gap(plain_rows[first]) <= 2 * gap
+    print(f"\n{pair.name}, depth {depth}: identical text on {identical} of {len(pair.prompts)} prompts")
+
+
+def test_after_a_cancel_the_cache_holds_the_kept_tokens_and_nothing_else(pair, opened, gap):
+    target, draft = opened
+    chance = random.Random(5)
+    vocab = target.model.vocab
+    prompt = vocab.tokenize(" ".join(pair.prompts), parse_special=False)
+    for _ in range(10):
+        target.rollback(0)
+        draft.rollback(0)
+        list(target.prefill(prompt[:-1]))
+        tokens = list(prompt)
+        drafter = ModelDrafter(draft, vocab.is_end)
+        strategy = Fixed(drafter, 4, GREEDY)
+        loop = speculate(target, strategy, tokens, rule=GREEDY, room=60, is_end=vocab.is_end)
+        for _ in itertools.islice(loop, chance.randint(1, 12)):
+            pass
+        loop.close()
+        assert target.tokens == tokens[:-1]
+        assert draft.tokens == tokens[: draft.length]
+        assert drafter.failure is None
+        row = np.array(target.decode(tokens[-1:], 1).rows[0])
+        target.rollback(0)
+        # The same batch for the prompt: D compares narrow widths, and the kernels of wide batches differ more.
+        list(target.prefill(prompt[:-1]))
+        fresh = [np.array(target.decode([token], 1).rows[0]) for token in tokens[len(prompt) - 1 :]][-1]
+        assert np.abs(row - fresh).max() <= max(gap, width_gap(target, tokens))

@@ -1,0 +1,191 @@
+"""The sizes that memory plans rest on are llama.cpp's own; what devices have free is what the system says."""
+
+import logging
+import re
+
+import pytest
+
+from localspec.errors import BackendFailure, BadModelFile
+from localspec.gguf.facts import header_at, trained_context
+from localspec.memory import devices, host_memory
+from localspec.memory.devices import DeviceMemory, last_devices, remember_devices
+from localspec.memory.needs import Load
+from localspec.memory.plan import plan
+from localspec.memory.planning import plan_for_files
+from localspec.memory.probe import Probe, _by_device, _weights
+from localspec.memory.wishes import MemoryWishes
+
+MIB = 1 << 20
+
+
+SHAPES = {
+    "dense": ({"heads": 8, "kv_heads": 8, "embedding": 512, "layers": 3}, 4096, "f16"),
+    "grouped-query": ({"heads": 8, "kv_heads": 2, "embedding": 512, "layers": 3}, 8192, "f16"),
+    "sliding window": ({"architecture": "gemma2", "heads": 8, "embedding": 256, "window": 64}, 8192, "f16"),
+    "tied embeddings": ({"tied": True, "heads": 8, "embedding": 256, "vocab_size": 8192}, 4096, "f16"),
+    "long context": ({"heads": 8, "embedding": 256}, 65_536, "f16"),
+    "recurrent": ({"architecture": "mamba", "embedding": 512}, 1024, "f16"),
+    "Q8_0 cache": ({"heads": 4, "embedding": 512, "weights": "Q8_0"}, 16_384, "q8_0"),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_sizes_are_those_of_a_real_load(name, tiny_gguf):
+    shape, length, kv_type = SHAPES[name]
+    path = tiny_gguf(name=name.replace(" ", "-"), **shape)
+    with Probe() as probe:
+        needs = probe.needs(header_at(path), Load(length, kv_type, rows=9))
+    real = really_loaded(path, length, kv_type)
+    for part in ("weights", "cache", "compute"):
+        assert sum(getattr(needs, part).values()) == pytest.approx(real[part], rel=0.01), part
+
+
+def really_loaded(path, length, kv_type) -> dict[str, float]:
+    """What llama.cpp allocates when it loads the model, from the lines that name its buffers."""
+    from localspec.llama.context import Context
+    from localspec.llama.log import logger
+    from localspec.llama.model import Model
+
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logger.addHandler(handler)
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    try:
+        with (
+            Model(path) as model,
+            Context(model, length=length, kv_type_k=kv_type, kv_type_v=kv_type, rows_max=9),
+        ):
+            pass
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+    def total(words: str) -> float:
+        found = (re.search(rf"{words} buffer size = +([\d.]+) MiB", line) for line in lines)
+        return sum(float(match[1]) for match in found if match) * MIB
+
+    return {"weights": total("model"), "cache": total("KV") + total("RS"), "compute": total("compute")}
+
+
+def test_an_answer_is_remembered_and_needs_no_child(tiny_gguf):
+    header, devices = header_at(tiny_gguf()), [DeviceMemory("CPU", "cpu", 1, 1)]
+    with Probe(devices) as probe:
+        first = probe.needs(header, Load(1024))
+    with Probe(devices) as probe:
+        assert probe.needs(header, Load(1024)) == first
+        assert probe._child is None
+
+
+def test_an_answer_for_other_devices_is_not_used(tiny_gguf):
+    header, cpu = header_at(tiny_gguf()), DeviceMemory("CPU", "cpu", 1, 1)
+    with Probe([cpu]) as probe:
+        probe.needs(header, Load(1024))
+    with Probe([DeviceMemory("GPU0", "gpu", 1, 1), cpu]) as probe:
+        probe.needs(header, Load(1024))
+        assert probe._child is not None
+
+
+def test_an_architecture_that_llama_cpp_does_not_know_is_its_own_verdict(tiny_gguf, tmp_path):
+    path = tmp_path / "strange.gguf"
+    path.write_bytes(tiny_gguf().read_bytes().replace(b"llama", b"lluma"))
+    with Probe() as probe, pytest.raises(BadModelFile, match="architecture 'lluma'"):
+        probe.needs(header_at(path), Load(1024))
+
+
+def test_weights_lie_with_their_layers(tiny_gguf):
+    header = header_at(tiny_gguf(layers=2, tied=True))
+    layers = [sum(t.bytes for t in header.tensors if t.name.startswith(f"blk.{i}.")) for i in range(2)]
+    embedding = next(t.bytes for t in header.tensors if t.name == "token_embd.weight")
+    norm = next(t.bytes for t in header.tensors if t.name == "output_norm.weight")
+    assert _weights(header, ["CPU", "GPU0", "CPU"]) == {
+        "CPU": embedding + norm + layers[0],
+        "GPU0": layers[1],
+    }
+    assert _weights(header, ["GPU0", "GPU0", "GPU0"]) == {
+        "CPU": embedding,
+        "GPU0": embedding + norm + sum(layers),
+    }
+
+
+def test_experts_that_stay_on_the_cpu_are_counted_there(tiny_gguf):
+    header = header_at(tiny_gguf(layers=2, experts=4))
+    experts = sum(t.bytes for t in header.tensors if t.name.startswith("blk.0.ffn_") and "_exps" in t.name)
+    here, there = (_weights(header, ["GPU0"] * 3, cpu_moe) for cpu_moe in (0, 1))
+    assert experts > 0
+    assert there == {"CPU": here["CPU"] + experts, "GPU0": here["GPU0"] - experts}
+
+
+def test_buffers_with_names_of_their_own_lie_on_a_known_device():
+    sizes = {"CPU_REPACK": 1.0, "GPU0_Host": 2.0, "GPU0_Private": 4.0, "GPU0": 8.0, "CPU": 16.0}
+    assert _by_device(sizes, ["CPU", "GPU0", "GPU0"]) == {"CPU": 19, "GPU0": 12}
+    assert _by_device({"BLAS": 1.0}, ["CPU", "CPU"]) == {"CPU": 1}
+    assert _by_device({"GPU1_Private": 1.0, "GPU10": 2.0}, ["GPU1", "GPU10"]) == {"GPU1": 1, "GPU10": 2}
+
+
+def test_a_cache_that_the_heads_do_not_allow_is_an_error_of_the_load_and_not_of_the_file(tiny_gguf):
+    """So that the plan can take another one."""
+    header = header_at(tiny_gguf(embedding=96, heads=4, kv_heads=4))  # of 24 values, no whole blocks
+    with Probe() as probe, pytest.raises(BackendFailure, match="block size"):
+        probe.needs(header, Load(1024, "q8_0"))
+
+
+def test_a_draft_whose_cache_cannot_be_quantised_is_planned_all_the_same(tiny_gguf):
+    draft = header_at(tiny_gguf(embedding=96, heads=4, kv_heads=4))
+    with Probe() as probe:
+        sizes = probe.sizes(header_at(tiny_gguf())), probe.sizes(draft)
+        found = plan(*sizes, probe.devices(), MemoryWishes())
+    assert found.draft.kv_type == "f16"
+
+
+def test_an_adapter_takes_room_where_its_matrices_are(tiny_gguf, tiny_adapter):
+    header, adapter = header_at(tiny_gguf()), header_at(tiny_adapter())
+    with Probe() as probe:
+        with_it, without = (
+            probe.sizes(header, adapters).needs(Load(1024, devices=())).weights
+            for adapters in ([adapter], [])
+        )
+    assert with_it["CPU"] == without["CPU"] + adapter.weight_bytes > without["CPU"]
+
+
+def test_what_rope_scaling_reaches_counts_as_trained(tiny_gguf):
+    assert trained_context(header_at(tiny_gguf(context_length=512))) == 512
+    assert trained_context(header_at(tiny_gguf(context_length=512, yarn=4.0))) == 2048
+
+
+def test_two_files_are_planned_as_they_lie(tiny_gguf):
+    found = plan_for_files(tiny_gguf(layers=3), tiny_gguf(layers=1), MemoryWishes())
+    assert found.target.length == found.draft.length == 2048
+    assert [need.device for need in found.needs] == ["CPU"]
+
+
+def test_devices_are_remembered_with_the_hosts_memory_as_it_is_now():
+    remember_devices((DeviceMemory("GPU0", "gpu", 5, 10), DeviceMemory("CPU", "cpu", 1, 1)))
+    gpu, cpu = last_devices()
+    assert gpu == DeviceMemory("GPU0", "gpu", 5, 10)
+    assert cpu.free > 1_000_000
+
+
+def test_memory_that_is_the_cpus_is_no_freer_than_the_cpus(monkeypatch):
+    monkeypatch.setattr(devices, "available_bytes", lambda: 3)
+    apple = DeviceMemory("MTL0", "gpu", 11, 11, shared=True)
+    card = DeviceMemory("CUDA0", "gpu", 11, 11)
+    cpu = DeviceMemory("CPU", "cpu", 16, 16)
+    found = devices.with_host((apple, card, cpu))
+    assert [device.free for device in found] == [3, 11, 3]
+
+
+def test_memory_that_the_system_does_not_tell_is_what_llama_cpp_says(monkeypatch):
+    monkeypatch.setattr(devices, "available_bytes", lambda: None)
+    cpu = DeviceMemory("CPU", "cpu", 7, 9)
+    remember_devices((cpu,))
+    assert last_devices() == (cpu,)
+
+
+def test_a_system_that_tells_nothing_is_no_system_without_memory(monkeypatch):
+    def missing(*_, **__):
+        raise FileNotFoundError("vm_stat")
+
+    monkeypatch.setattr(host_memory.subprocess, "run", missing)
+    assert host_memory._macos() is None

@@ -1,0 +1,270 @@
+"""Plans for pairs that people run, on machines that people have, from the registry's own sizes."""
+
+from dataclasses import replace
+
+import pytest
+
+from localspec.errors import BackendFailure, BadSetting, NotEnoughMemory
+from localspec.memory.devices import DeviceMemory
+from localspec.memory.needs import layers_on
+from localspec.memory.plan import Plan, plan
+from localspec.memory.ways import shares
+from localspec.memory.wishes import MemoryWishes
+from localspec.pairs.estimate import EstimatedSizes
+from localspec.pairs.registry import Facts, HubFile, find
+
+GIB = 1 << 30
+SEVENTY = HubFile(  # Llama 3.3 70B Instruct, Q4_K_M
+    "", "70b.gguf", "", 42_520_395_008, "", Facts("", "", 80, 327_680, 591_003_648, 861_880_320)
+)
+ONE = find("llama-3.1-8b+1b").draft
+
+
+def cards(*gib: float, cpu: float = 28.0) -> list[DeviceMemory]:
+    """Graphics cards of which 95 % are free, beside so much free main memory."""
+    gpus = [
+        DeviceMemory(f"CUDA{i}", "gpu", int(size * 0.95 * GIB), int(size * GIB)) for i, size in enumerate(gib)
+    ]
+    return [*gpus, DeviceMemory("CPU", "cpu", int(cpu * GIB), int(cpu * GIB))]
+
+
+def planned(pair: str, machine: list[DeviceMemory], **wishes) -> Plan:
+    known = find(pair)
+    target, draft = EstimatedSizes(known.target, known.context), EstimatedSizes(known.draft)
+    return plan(target, draft, machine, MemoryWishes(**wishes))
+
+
+def seventy(machine: list[DeviceMemory], **wishes) -> Plan:
+    return plan(EstimatedSizes(SEVENTY, 131_072), EstimatedSizes(ONE), machine, MemoryWishes(**wishes))
+
+
+def words(found: Plan) -> str:
+    return " ".join(found.lines)
+
+
+def test_where_everything_fits_nothing_is_said_and_the_draft_holds_as_much():
+    found = planned("llama-3.1-8b+1b", cards(24))
+    assert (found.target.length, found.target.devices, found.target.gpu_layers) == (8192, ("CUDA0",), None)
+    assert (found.draft.length, found.draft.kv_type, found.draft.devices) == (8192, "q8_0", ("CUDA0",))
+    assert found.target.kv_type == "f16"
+    assert found.lines == ()
+
+
+@pytest.mark.parametrize(
+    ("pair", "gib", "layers"), [("qwen2.5-32b+0.5b", 16, 44), ("qwen2.5-14b+0.5b", 8, 30)]
+)
+def test_layers_leave_the_gpu_before_the_draft_does(pair, gib, layers):
+    found = planned(pair, cards(gib))
+    assert found.draft.devices == ("CUDA0",)
+    assert found.target.length == 8192
+    assert found.target.gpu_layers >= layers
+    assert "of the target's" in words(found)
+
+
+def test_a_70b_keeps_its_draft_on_one_card():
+    found = seventy(cards(24, cpu=40))
+    assert found.draft.devices == ("CUDA0",)
+    assert 35 <= found.target.gpu_layers <= 45
+    assert found.target.length == 8192
+
+
+def test_a_70b_is_spread_over_two_cards_with_its_draft_beside_it():
+    found = seventy(cards(24, 24))
+    assert found.draft.devices[0] in ("CUDA0", "CUDA1")
+    assert found.target.devices == ("CUDA0", "CUDA1")
+    assert found.target.gpu_layers is None
+    assert sum(found.target.split) == 81
+    assert found.target.length == 8192
+
+
+def test_cards_of_different_sizes_get_layers_by_their_room():
+    found = seventy(cards(24, 12, cpu=40))
+    assert found.draft is not None
+    assert found.target.gpu_layers > 50
+    first, second = found.target.split
+    assert 1.6 < first / second < 3
+
+
+def test_every_plan_fits_and_is_the_first_that_does():
+    for gib in range(4, 26):
+        found = planned("qwen3-14b+0.6b", cards(gib))
+        assert all(need.total <= need.free for need in found.needs)
+        if found.target.gpu_layers is not None:
+            assert max(need.total / need.free for need in found.needs if need.device != "CPU") > 0.75
+
+
+def test_a_draft_goes_to_a_second_card_before_anything_is_given_up():
+    found = planned("llama-3.1-8b+1b", cards(6.9, 4))
+    assert (found.target.devices, found.draft.devices) == (("CUDA0",), ("CUDA1",))
+    assert found.target.length == 8192
+    assert "The draft is on CUDA1" in words(found)
+
+
+def test_the_larger_card_is_taken_where_the_first_is_too_small():
+    found = planned("qwen2.5-14b+0.5b", cards(6, 16))
+    assert (found.target.devices, found.draft.devices) == (("CUDA1",), ("CUDA1",))
+
+
+def test_contexts_are_halved_together_where_that_keeps_the_gpu_to_itself():
+    free = next(
+        gib / 10
+        for gib in range(40, 100)
+        if planned("llama-3.1-8b+1b", cards(gib / 10)).target.gpu_layers is None
+    )
+    found = planned("llama-3.1-8b+1b", cards(free))
+    assert (found.target.length, found.draft.length) == (4096, 4096)
+    assert "4,096 tokens instead of 8,192" in words(found)
+
+
+def test_a_context_that_was_asked_for_is_never_shortened():
+    for gib in (24, 8, 6, 4):
+        found = planned("llama-3.1-8b+1b", cards(gib), context=16_000)
+        assert (found.target.length, found.draft.length) == (16_000, 8192)
+
+
+def test_contexts_are_not_shortened_below_4096_for_a_draft():
+    for gib in range(2, 12):
+        found = (
+            planned("llama-3.1-8b+1b", cards(cpu=gib)) if gib > 5 else planned("llama-3.1-8b+1b", cards(gib))
+        )
+        assert found.target.length >= 4096
+
+
+def test_without_a_gpu_both_are_on_the_cpu_with_exact_caches():
+    found = planned("llama-3.1-8b+1b", cards())
+    assert (found.target.devices, found.draft.devices, found.draft.kv_type) == ((), ("CPU",), "f16")
+    assert found.lines == ()
+
+
+def test_the_draft_goes_where_main_memory_has_no_room_for_it():
+    found = planned("llama-3.1-8b+1b", cards(cpu=6.0))
+    assert (found.draft, found.target.length) == (None, 8192)
+    assert "not loaded" in words(found)
+
+
+def test_the_draft_is_never_on_the_cpu_beside_a_gpu_unless_that_is_asked_for():
+    for gib in range(1, 24):
+        found = planned("qwen2.5-14b+0.5b", cards(gib))
+        assert found.draft is None or found.draft.devices == ("CUDA0",)
+    asked = planned("qwen2.5-14b+0.5b", cards(24), draft_device="cpu")
+    assert (asked.draft.devices, asked.draft.kv_type) == (("CPU",), "f16")
+
+
+def test_what_was_asked_for_is_kept():
+    assert planned("llama-3.1-8b+1b", cards(24), gpu_layers=2).target.gpu_layers == 2
+    assert planned("llama-3.1-8b+1b", cards(24), gpu_layers=0).draft.devices == ("CPU",)
+    assert planned("llama-3.1-8b+1b", cards(24), draft=False).draft is None
+    assert planned("llama-3.1-8b+1b", cards(24), kv_type="q8_0").target.kv_type == "q8_0"
+    assert planned("llama-3.1-8b+1b", cards(24, 24), devices=("cuda1",)).target.devices == ("CUDA1",)
+    assert planned("llama-3.1-8b+1b", cards(24, 24), split=(3.0, 1.0)).target.split == (3.0, 1.0)
+
+
+def test_shares_go_with_the_devices_in_the_order_in_which_they_are_named():
+    found = planned("llama-3.1-8b+1b", cards(24, 24), devices=("CUDA1", "cuda0", "cuda1"), split=(3.0, 1.0))
+    assert (found.target.devices, found.target.split) == (("CUDA1", "CUDA0"), (3.0, 1.0))
+    assert layers_on(found.target, 33) == (25, 8)
+
+
+def test_a_split_that_was_asked_for_stays_where_layers_leave():
+    found = seventy(cards(16, 16, cpu=60), split=(1.0, 1.0))
+    assert found.target.split == (1.0, 1.0)
+    assert found.target.gpu_layers > 40
+
+
+def apple(gib: float, free: float) -> list[DeviceMemory]:
+    """Metal gives two thirds of the memory to one program and does not know what others have taken."""
+    metal = int(gib * GIB * 0.667)
+    return [
+        DeviceMemory("MTL0", "gpu", min(metal, int(free * GIB)), metal, shared=True),
+        DeviceMemory("CPU", "cpu", int(free * GIB), int(gib * GIB)),
+    ]
+
+
+def test_unified_memory_is_counted_once():
+    """10.7 GB on Metal fit by themselves, and 0.6 GB on the CPU do, but both are the same memory."""
+    found = planned("qwen2.5-14b+0.5b", apple(16, 12))
+    assert (found.target.length, found.target.devices) == (8192, ("MTL0",))
+    assert planned("qwen2.5-14b+0.5b", apple(16, 10.8)).target.length < 8192
+
+
+def test_layers_that_leave_metal_free_nothing():
+    with pytest.raises(NotEnoughMemory):
+        planned("qwen2.5-32b+0.5b", apple(16, 14))
+
+
+def test_what_fits_nowhere_is_refused_with_the_numbers():
+    with pytest.raises(NotEnoughMemory, match=r"the target alone needs .* on CPU, and 8\.6 GB are free"):
+        seventy(cards(24, cpu=8))
+
+
+def test_experts_leave_the_gpu_before_layers_do():
+    mixture = EstimatedMixture(EstimatedSizes(find("qwen2.5-32b+0.5b").target))
+    found = plan(mixture, EstimatedSizes(find("qwen2.5-32b+0.5b").draft), cards(12), MemoryWishes())
+    assert found.target.gpu_layers is None
+    assert 10 < found.target.cpu_moe < 64
+    assert found.draft.devices == ("CUDA0",)
+    assert f"The experts of {found.target.cpu_moe} of the target's 64 layers are on the CPU" in words(found)
+
+
+class EstimatedMixture:
+    """Nine tenths of the layers' weights are experts."""
+
+    has_experts = True
+
+    def __init__(self, sizes: EstimatedSizes) -> None:
+        self._sizes = sizes
+        self.name, self.layers, self.trained_context = sizes.name, sizes.layers, 32_768
+
+    def needs(self, load):
+        needs = self._sizes.needs(load)
+        experts = int(19e9 * 0.9 / 64) * load.cpu_moe
+        weights = {"CPU": needs.weights["CPU"] + experts, "CUDA0": needs.weights["CUDA0"] - experts}
+        return replace(needs, weights=weights)
+
+
+def test_a_device_without_flash_attention_keeps_the_drafts_cache_exact():
+    class WithoutFlash(EstimatedMixture):
+        has_experts = False
+
+        def needs(self, load):
+            return replace(self._sizes.needs(load), flash_attention=False)
+
+    class WithOddHeads(EstimatedMixture):
+        has_experts = False
+
+        def needs(self, load):
+            if load.kv_type == "q8_0":
+                raise BackendFailure("K cache type q8_0 with block size 32 does not divide n_embd_head_k=80")
+            return self._sizes.needs(load)
+
+    for draft in (WithoutFlash(EstimatedSizes(ONE)), WithOddHeads(EstimatedSizes(ONE))):
+        found = plan(EstimatedSizes(find("llama-3.1-8b+1b").target), draft, cards(24), MemoryWishes())
+        assert found.draft.kv_type == "f16"
+
+
+def test_a_context_longer_than_the_model_was_trained_for_gets_a_notice():
+    assert "longer than the 32,768" in words(planned("qwen2.5-7b+0.5b", cards(24), context=40_000))
+    assert words(planned("qwen2.5-7b+0.5b", cards(24), context=32_768)) == ""
+
+
+@pytest.mark.parametrize(
+    ("wishes", "says"),
+    [
+        ({"devices": ("CUDA7",)}, "no device called CUDA7"),
+        ({"draft_device": "CUDA7"}, "no device called CUDA7"),
+        ({"cpu_moe": 4}, "has no experts"),
+        ({"split": (1.0, 1.0, 1.0)}, "the split has 3 shares, and the target can go to 2 GPUs"),
+        ({"split": (1.0, 1.0), "devices": ("CUDA1",)}, "not several GPUs"),
+    ],
+)
+def test_wishes_that_cannot_be_are_refused(wishes, says):
+    with pytest.raises(BadSetting, match=says) as caught:
+        planned("llama-3.1-8b+1b", cards(24, 24), **wishes)
+    assert caught.value.hint
+
+
+def test_layers_are_shared_out_whole():
+    assert shares(81, (10, 10)) == (41, 40)
+    assert shares(81, (-5, 10)) == (0, 81)
+    assert shares(7, (-5, -1)) == (4, 3)
+    assert sum(shares(65, (3, 1, 1))) == 65

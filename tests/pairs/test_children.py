@@ -1,0 +1,63 @@
+"""The processes that read a model file first: they see no secrets and may not fill the machine."""
+
+import json
+import os
+import sys
+
+import pytest
+
+from localspec.memory.planning import plan_for_files
+from localspec.memory.wishes import MemoryWishes
+from localspec.pairs.trust import ensure_loadable
+
+# Python runs a module of this name at its start, in children too.
+TELLS = """
+import atexit, json, os, sys
+def tell():
+    limits = {}
+    if os.name == "posix":
+        import resource
+        names = [name for name in dir(resource) if name.startswith("RLIMIT_")]
+        limits = {name: resource.getrlimit(getattr(resource, name))[0] for name in names}
+    with open(os.path.join(os.path.dirname(__file__), sys.argv[0].rpartition(os.sep)[2] + ".json"), "w") as file:
+        json.dump({"environment": dict(os.environ), "limits": limits}, file)
+atexit.register(tell)
+"""
+SECRETS = {
+    "HF_TOKEN": "hf_x",
+    "AWS_SECRET_ACCESS_KEY": "x",
+    "SSH_AUTH_SOCK": "/tmp/agent",
+    "HTTPS_PROXY": "http://name:password@proxy",
+    "LLAMA_API_KEY": "x",
+    "MY_OWN_PLACE": "x",
+}
+
+
+@pytest.fixture(params=["first_decode", "measure_memory"])
+def told(request, tmp_path, monkeypatch, tiny_gguf):
+    """What a child was given, by the child itself."""
+    (tmp_path / "sitecustomize.py").write_text(TELLS)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    for name, value in SECRETS.items():
+        monkeypatch.setenv(name, value)
+    path = tiny_gguf(vocab_size=400, layers=1)
+    if request.param == "first_decode":
+        ensure_loadable(path)
+    else:
+        plan_for_files(path, None, MemoryWishes())
+    return json.loads((tmp_path / f"{request.param}.py.json").read_text())
+
+
+def test_a_child_sees_what_it_needs_and_no_secret(told):
+    assert told["environment"]["OMP_NUM_THREADS"] == "1"
+    assert told["environment"]["PATH"] == os.environ["PATH"]
+    assert not SECRETS.keys() & told["environment"].keys()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limits")
+def test_a_child_may_not_fill_disk_or_memory(told):
+    limits = told["limits"]
+    assert limits["RLIMIT_CORE"] == 0
+    assert 0 < limits["RLIMIT_FSIZE"] <= 1 << 26
+    assert 0 < limits["RLIMIT_DATA"] <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

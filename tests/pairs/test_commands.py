@@ -1,0 +1,422 @@
+"""The pair commands as a user types them."""
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from huggingface_hub import close_session
+
+from localspec.cli import main
+from localspec.cli.offer import fetch_if_wanted, offer_download, question
+from localspec.pairs import store
+from localspec.pairs.additions import add_pair
+from localspec.pairs.registry import find, user_file
+from localspec.pairs.resolve import PairNotOnDisk
+from tests.gguf.mutations import taken_apart
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+@pytest.fixture
+def known(served):
+    """The served pair, in the user's own models.toml."""
+    add_pair(served.pair)
+    return served
+
+
+def test_pull_fetches_and_says_how_to_run(known, capsys):
+    assert main(["pull", "tiny"]) == 0
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "sha256 verified" in told.err
+    assert "With 2,048 tokens of context it takes" in told.err
+    assert "localspec run --pair tiny" in told.err
+    assert store.on_disk(find("tiny"))
+
+
+def test_dry_run_fetches_nothing(known, hub, capsys):
+    assert main(["pull", "tiny", "--dry-run"]) == 0
+    assert "would be fetched" in capsys.readouterr().out
+    assert hub.requests == []
+
+
+def test_an_unknown_name_ends_with_a_sentence_and_code_1(capsys):
+    assert main(["pull", "llama-3-8b"]) == 1
+    told = capsys.readouterr().err
+    assert "error: there is no pair called llama-3-8b\n" in told
+    assert "llama-3-8b+1b" in told
+
+
+def test_pairs_lists_everything_without_the_network(known, hub, capsys):
+    assert main(["pairs"]) == 0
+    listed = capsys.readouterr().out
+    assert listed.count("cannot run yet") == 9
+    assert "llama-3.1-8b+1b" in listed
+    assert "tiny" in listed
+    assert hub.requests == []
+
+
+def test_pairs_as_json(known, capsys):
+    assert main(["pull", "tiny"]) == 0
+    capsys.readouterr()
+    assert main(["pairs", "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["tiny"]["on_disk"]
+    assert rows["tiny"]["bytes"] == known.target.size + known.draft.size
+    assert rows["llama-3.1-8b+1b"]["aliases"] == ["llama-3-8b+1b"]
+    assert not rows["llama-3.1-8b+1b"]["on_disk"]
+    assert rows["llama-3.1-8b+1b"]["memory_bytes"] > rows["llama-3.1-8b+1b"]["bytes"]
+
+
+def test_list_and_rm(known, capsys):
+    assert main(["pull", "tiny"]) == 0
+    store.mark_used("tiny")
+    capsys.readouterr()
+    assert main(["list", "--json"]) == 0
+    row = next(row for row in json.loads(capsys.readouterr().out)["pairs"] if row["name"] == "tiny")
+    assert row["last_used"] is not None
+    assert all(file["removable"] for file in row["files"])
+    assert main(["rm", "tiny", "--json"]) == 0
+    removed = json.loads(capsys.readouterr().out)
+    assert removed["freed_bytes"] == known.target.size + known.draft.size
+    assert removed["taken_out_of"] == str(user_file())
+    assert main(["list"]) == 0
+    assert main(["pairs"]) == 0
+    assert "tiny" not in capsys.readouterr().out
+    assert main(["rm", "llama-3-8b+1b"]) == 0
+    assert "nothing of llama-3.1-8b+1b" in capsys.readouterr().out
+
+
+def test_the_demo_too_was_used_when_it_was_run(capsys):
+    assert main(["run", "Hi", "--pair", "demo", "--max-tokens", "1"]) == 0
+    capsys.readouterr()
+    assert main(["list"]) == 0
+    assert re.search(r"^demo .* \d{4}-\d\d-\d\d \d\d:\d\d$", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_the_memory_that_pairs_estimates_is_near_what_info_has_from_llama_cpp(capsys):
+    assert main(["pairs", "--json"]) == 0
+    estimate = next(row for row in json.loads(capsys.readouterr().out) if row["name"] == "demo")[
+        "memory_bytes"
+    ]
+    assert main(["info", "demo", "--json"]) == 0
+    needs = json.loads(capsys.readouterr().out)["plan"]["needs"]
+    planned = sum(need[part] for need in needs for part in ("weights", "cache", "compute"))
+    assert planned / 2 < estimate < planned * 2
+    assert main(["pairs"]) == 0
+    listed = capsys.readouterr().out
+    assert re.search(r"^demo .* ~\d", listed, re.MULTILINE)
+    assert "MEMORY is an estimate" in listed
+
+
+def test_rm_takes_a_users_pair_out_and_keeps_the_users_files(tiny_gguf, capsys):
+    target, draft = tiny_gguf(), tiny_gguf(layers=1)
+    assert main(["pairs", "add", "mine", "--target", str(target), "--draft", str(draft)]) == 0
+    assert main(["rm", "mine"]) == 0
+    told = capsys.readouterr().out
+    assert "it is a file of yours" in told
+    assert "mine is no longer in" in told
+    assert target.exists()
+    assert main(["rm", "mine"]) == 1
+
+
+def test_the_embedded_pair_cannot_be_removed(capsys):
+    assert main(["rm", "demo"]) == 1
+    assert "the embedded pair cannot be removed" in capsys.readouterr().err
+
+
+def test_pairs_add_says_what_it_replaces_and_how_to_run_it(tiny_gguf, capsys):
+    files = ["--target", str(tiny_gguf()), "--draft", str(tiny_gguf(layers=1))]
+    assert main(["pairs", "add", "demo", *files]) == 0
+    told = capsys.readouterr().out
+    assert "It replaces the built-in pair demo." in told
+    assert "localspec run --pair demo" in told
+    assert main(["pairs", "add", "demo", *files]) == 0
+    assert "It replaces your earlier pair demo." in capsys.readouterr().out
+
+
+def test_pairs_add_into_a_home_that_cannot_be_written_is_one_sentence(
+    tiny_gguf, tmp_path, monkeypatch, capsys
+):
+    files = ["--target", str(tiny_gguf()), "--draft", str(tiny_gguf(layers=1))]
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path / "file" / "home"))
+    assert main(["pairs", "add", "mine", *files]) == 1
+    told = capsys.readouterr().err
+    assert "error: mine cannot be stored" in told
+    assert "LOCALSPEC_HOME" in told
+
+
+def test_info_without_a_network_does_not_speak_of_kept_bytes(known, monkeypatch, capsys):
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    assert main(["info", "tiny"]) == 1
+    told = capsys.readouterr().err
+    assert "cannot be reached" in told
+    assert "kept" not in told
+
+
+def test_pairs_add_pins_files_of_the_hub(served, capsys):
+    arguments = ["--target", "org/target:target.gguf", "--draft", "org/draft:draft.gguf", "--use", "tests"]
+    assert main(["pairs", "add", "mine", *arguments]) == 0
+    pair = find("mine")
+    assert (pair.target.sha256, pair.target.revision) == (served.target.sha256, served.pair.target.revision)
+    assert pair.context == 2048
+    assert main(["pull", "mine"]) == 0
+    assert store.on_disk(pair)
+
+
+def test_pairs_add_hashes_local_files(tiny_gguf, capsys):
+    assert (
+        main(["pairs", "add", "mine", "--target", str(tiny_gguf()), "--draft", str(tiny_gguf(layers=1))]) == 0
+    )
+    assert len(find("mine").target.sha256) == 64
+    assert store.on_disk(find("mine"))
+
+
+def test_pairs_add_refuses_what_does_not_fit(tiny_gguf, capsys):
+    arguments = ["--target", str(tiny_gguf()), "--draft", str(tiny_gguf(vocab="spm"))]
+    assert main(["pairs", "add", "mine", *arguments]) == 1
+    assert "cannot draft" in capsys.readouterr().err
+    assert main(["pairs"]) == 0
+    assert "mine" not in capsys.readouterr().out
+
+
+def test_info_judges_a_pair_on_the_hub_from_its_headers(known, hub, capsys):
+    assert main(["info", "tiny", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["target"]["vocabulary"] == told["draft"]["vocabulary"] == 1024
+    assert told["target"]["kv_bytes_per_token"] == 3 * 2 * 2 * 16 * 2
+    assert told["plan"]["target"]["length"] == 2048
+    assert store.missing(find("tiny"))
+
+
+def test_info_on_a_huge_file_reads_its_head_only(hub, tiny_gguf, tmp_path, capsys):
+    """5 GB, sparse: a header with a large vocabulary, one long tensor, and nothing else."""
+    raw = taken_apart(tiny_gguf(vocab_size=20_000, layers=1))
+    path = tmp_path / "huge.gguf"
+    path.write_bytes(raw.written())
+    with path.open("r+b") as file:
+        file.truncate(5_000_000_000)
+    hub.add("org/huge", "huge.gguf", path, sha256="0" * 64)
+    assert main(["info", "org/huge:huge.gguf"]) == 0
+    assert "5.0 GB" in capsys.readouterr().out
+    assert hub.sent["huge.gguf"] < 16_000_000
+
+
+def test_info_names_the_first_difference_and_ends_with_1(tiny_gguf, capsys):
+    other = tiny_gguf(vocab_size=600)
+    assert main(["info", str(tiny_gguf()), "--draft", str(other)]) == 1
+    assert "token 509 is" in capsys.readouterr().err or "the target knows" in capsys.readouterr().err
+
+
+def test_info_shows_what_cannot_run_yet(hub, tiny_gguf, capsys):
+    assert main(["info", "qwen3.5-4b+mtp"]) == 1
+    assert "error: " in capsys.readouterr().err
+
+
+@pytest.fixture
+def missing(known):
+    return PairNotOnDisk(find("tiny"))
+
+
+class Terminal:
+    """Enough of a stream to be asked on."""
+
+    def __init__(self, isatty: bool) -> None:
+        self.text = ""
+        self.isatty = lambda: isatty
+
+    def write(self, text: str) -> None:
+        self.text += text
+
+    def flush(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("answer", "wanted"), [("", True), ("Y", True), ("yes", True), ("n", False), ("what", False)]
+)
+def test_a_terminal_is_asked(missing, monkeypatch, answer, wanted):
+    monkeypatch.setattr("sys.stdin", Terminal(isatty=True))
+    terminal = Terminal(isatty=True)
+    assert offer_download(missing, terminal, lambda: answer) is wanted
+    assert "fits" in terminal.text
+    assert "fetch it? [Y/n]" in terminal.text
+
+
+def test_nobody_is_asked_where_there_is_no_terminal(missing):
+    assert offer_download(missing, Terminal(isatty=False), lambda: "y") is False
+    with pytest.raises(PairNotOnDisk):
+        fetch_if_wanted(missing, pull=False)
+
+
+def test_pull_is_not_asked_about(missing):
+    fetch_if_wanted(missing, pull=True)
+    assert store.on_disk(find("tiny"))
+
+
+def test_the_question_has_the_size_that_is_left(missing, known):
+    assert f"{(known.target.size + known.draft.size) / 1000:.0f} kB" in question(missing)
+
+
+def command(*arguments: str, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "localspec", *arguments],
+        env=os.environ | environment,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_kills_at_random_moments_cost_next_to_nothing(known, hub):
+    """benchmarks/pull_kills.py does this 100 times on 200 MB."""
+    hub.bytes_per_second = 400_000
+    chance = random.Random(5)
+    for _ in range(3):
+        process = command("pull", "tiny")
+        asked = len(hub.gets())
+        while len(hub.gets()) == asked and process.poll() is None:
+            time.sleep(0.01)
+        time.sleep(chance.uniform(0, 0.2))
+        process.kill()
+        process.communicate()
+        assert not store.place(find("tiny").draft).exists()
+    hub.bytes_per_second = None
+    process = command("pull", "tiny")
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 0, told
+    assert {path.name for path in store.models_dir().rglob("*") if path.is_file()} == {
+        "target.gguf",
+        "draft.gguf",
+    }
+    assert hub.sent.total() < 1.3 * (known.target.size + known.draft.size)
+
+
+def test_two_processes_at_once_share_the_work(known, hub):
+    hub.bytes_per_second = 400_000
+    processes = [command("pull", "tiny") for _ in range(2)]
+    told = [process.communicate(timeout=60)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], told
+    assert hub.sent.total() == known.target.size + known.draft.size
+    assert {path.name for path in store.models_dir().rglob("*") if path.is_file()} == {
+        "target.gguf",
+        "draft.gguf",
+    }
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a console's Ctrl-C cannot be sent to one process there")
+def test_ctrl_c_keeps_what_came_and_says_how_to_go_on(known, hub):
+    hub.bytes_per_second = 200_000
+    process = command("pull", "tiny")
+    while not hub.sent.total():
+        time.sleep(0.01)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Go on with: localspec pull tiny" in told
+    assert "Traceback" not in told
+    assert list(store.models_dir().rglob("*.part"))
+
+
+def test_offline_is_honoured(known, hub):
+    process = command("pull", "tiny", HF_HUB_OFFLINE="1")
+    _, told = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert "HF_HUB_OFFLINE" in told
+    assert hub.requests == []
+
+
+def test_a_proxy_is_used(known, hub):
+    """The hub itself serves as the proxy: it is asked with a whole address."""
+    process = command("pull", "tiny", HF_ENDPOINT="http://hub.example", HTTP_PROXY=hub.endpoint, NO_PROXY="")
+    process.communicate(timeout=60)
+    assert any(request.path.startswith("http://hub.example/") for request in hub.requests)
+
+
+@pytest.fixture
+def network(monkeypatch):
+    """Sets variables that are read when a session begins, so that one begins."""
+
+    def set_variables(**variables):
+        close_session()
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+
+    yield set_variables
+    close_session()
+
+
+@pytest.mark.parametrize(
+    ("variables", "says"),
+    [
+        ({"ALL_PROXY": "socks5://127.0.0.1:9"}, "(cannot be reached|socksio)"),
+        ({"ALL_PROXY": "socks4://127.0.0.1:9"}, "the proxy settings cannot be used"),
+        ({"HTTP_PROXY": "http://proxy:port"}, "the proxy settings cannot be used"),
+        ({"SSL_CERT_FILE": "/nowhere/cert.pem"}, "the certificates cannot be read"),
+        ({"HF_TOKEN": "hf_ünsafe"}, "holds characters that no token has"),
+        ({"HF_TOKEN": "hf_a b"}, "holds characters that no token has"),
+        ({"HF_ENDPOINT": "127.0.0.1:9"}, "HF_ENDPOINT=127.0.0.1:9 is not the address of a server"),
+    ],
+)
+def test_a_network_that_is_set_up_wrongly_is_one_sentence_about_that(known, network, capsys, variables, says):
+    network(**variables)
+    assert main(["info", "org/target:target.gguf"]) == 1
+    error, hint = capsys.readouterr().err.splitlines()
+    assert re.search(says, error)
+    assert hint.startswith("hint: ")
+    assert "hf_" not in error
+
+
+def test_a_token_file_that_is_none_is_not_taken_for_the_disk(known):
+    process = command("info", "org/target:target.gguf", HF_TOKEN_PATH="/")
+    _, told = process.communicate(timeout=60)
+    assert told.startswith("error: org/target:target.gguf cannot be fetched: Is a directory")
+
+
+@pytest.mark.parametrize("repo", ["a--b/c", "a..b/c", "a/b.git"])
+def test_a_name_that_no_repository_has_is_one_sentence(hub, capsys, repo):
+    assert main(["info", f"{repo}:x.gguf"]) == 1
+    assert f"error: {repo} is not the name of a repository\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("begins", ["https://huggingface.co/", "hf.co/"])
+def test_an_address_is_as_good_as_a_name(served, capsys, begins):
+    assert main(["info", f"{begins}org/target/resolve/main/target.gguf?download=true"]) == 0
+    assert "512 tokens" not in capsys.readouterr().err
+    assert main(["info", f"{begins}org/target"]) == 1
+    assert "hint: write ORG/REPO:FILE.gguf" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no file has a colon in its name there")
+def test_a_file_on_this_machine_goes_before_one_on_the_hub(tiny_gguf, tmp_path, monkeypatch, capsys):
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "llama:8b.gguf").write_bytes(tiny_gguf().read_bytes())
+    monkeypatch.chdir(tmp_path)
+    assert main(["info", "models/llama:8b.gguf"]) == 0
+
+
+def test_info_on_a_file_without_tensors_is_a_sentence(tiny_gguf, tmp_path, capsys):
+    """As llama.cpp's repository has them, for tests of its tokenizers."""
+    path = tmp_path / "ggml-vocab.gguf"
+    path.write_bytes(replace(taken_apart(tiny_gguf()), tensors=(), data=b"").written())
+    assert main(["info", str(path)]) == 1
+    assert "error: the target file holds no model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "line", ["info a\0b.gguf", "run x --target a\0b.gguf", "pairs add x --target a\0 --draft b"]
+)
+def test_a_name_that_no_file_can_have_is_a_sentence(line, capsys):
+    assert main(line.split(" ")) == 1
+    assert capsys.readouterr().err.startswith("error: ")

@@ -1,0 +1,66 @@
+"""Estimates from the registry: near llama.cpp's own plans, for models whose files are not here."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from localspec.memory.devices import DeviceMemory
+from localspec.memory.needs import Load
+from localspec.memory.probe import Probe
+from localspec.pairs.estimate import EstimatedSizes, Fit, file_bytes, fit, memory_needed
+from localspec.pairs.registry import all_pairs, find
+from tests.gguf.headers import SHAPES, header_of
+
+ROOT = Path(__file__).parents[2]
+FILES = {file.name: file for pair in all_pairs() for file in pair.files}
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_shapes_are_those_of_the_pinned_files(name):
+    """A file has its vocabulary on top, 6 to 20 MB."""
+    assert 0 < FILES[name].bytes - header_of(name).weight_bytes < 25_000_000
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_estimates_are_near_what_llama_cpp_plans(name, device):
+    gpus = (device,) if device not in (None, "CPU") else ()
+    loads = [Load(8192, devices=gpus, rows=33), Load(4096, "q8_0" if gpus else "f16", devices=gpus)]
+    if gpus:
+        loads.append(replace(loads[0], gpu_layers=FILES[name].facts.layers // 2))
+    with Probe() as probe:
+        for load in loads:
+            planned, estimated = probe.needs(header_of(name), load), EstimatedSizes(FILES[name]).needs(load)
+            for place, size in planned.by_device.items():
+                assert estimated.by_device[place] == pytest.approx(size, rel=0.02, abs=40_000_000), (
+                    load,
+                    place,
+                )
+
+
+def test_what_fits_where_is_what_a_plan_says():
+    cpu = DeviceMemory("CPU", "cpu", 28 * GIB, 32 * GIB)
+    pair = find("qwen2.5-14b+0.5b")
+    card = DeviceMemory("CUDA0", "gpu", 16 * GIB, 16 * GIB)
+    small = replace(card, free=6 * GIB, total=6 * GIB)
+    assert fit(pair, [card, cpu]) is Fit.GPU
+    assert fit(pair, [small, cpu]) is Fit.PART
+    assert fit(pair, [cpu]) is Fit.CPU
+    assert fit(pair, [replace(cpu, free=8 * GIB)]) is Fit.NO
+
+
+def test_the_memory_of_a_pair_is_more_than_its_files_and_less_than_twice():
+    for pair in all_pairs():
+        assert file_bytes(pair) < memory_needed(pair) < 2 * file_bytes(pair) + 1e9, pair.name
+
+
+def test_the_page_of_plans_is_what_the_registry_gives(tmp_path):
+    """`python tools/plans.py` writes it anew."""
+    code = "import plans; print(plans.page() == plans.PAGE.read_text('utf-8'))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT / "tools", capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "True\n", done.stderr or "docs/plans.md is not fresh"

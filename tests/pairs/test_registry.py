@@ -1,0 +1,311 @@
+"""Pairs by name, the user's own pairs, and which files are meant when little or nothing is named."""
+
+import os
+import tomllib
+
+import pytest
+
+from localspec.cli import main
+from localspec.errors import BadModelFile, BadSetting, IncompatiblePair, NotOnDisk, UnknownPair
+from localspec.pairs import store
+from localspec.pairs.additions import add_pair, take_out
+from localspec.pairs.download import pull
+from localspec.pairs.references import open_reference
+from localspec.pairs.registry import (
+    HubFile,
+    LocalFile,
+    Pair,
+    PairKind,
+    all_pairs,
+    find,
+    registry_file,
+    user_file,
+    users_pairs,
+)
+from localspec.pairs.removal import remove
+from localspec.pairs.resolve import PairNotOnDisk, default_pair, resolve
+
+
+def test_all_pairs_are_read_and_pinned():
+    pairs = all_pairs()
+    assert len(pairs) == 26
+    files = [file for pair in pairs for file in pair.files if isinstance(file, HubFile)]
+    assert all(len(file.revision) == 40 and len(file.sha256) == 64 and file.bytes for file in files)
+    assert {pair.kind for pair in pairs} == {PairKind.SIMPLE, PairKind.MTP}
+
+
+def test_names_and_aliases_are_unique():
+    names = [name for pair in all_pairs() for name in (pair.name, *pair.aliases)]
+    assert len(names) == len(set(names))
+
+
+def test_every_field_of_models_toml_is_explained_in_its_head():
+    text = registry_file().read_text("utf-8")
+    head = text.split("\n[[pair]]")[0]
+    tables = tomllib.loads(text)["pair"]
+    fields = {key for pair in tables for key in pair} | {key for pair in tables for key in pair["target"]}
+    assert [field for field in fields - {"target", "draft"} if field not in head] == []
+
+
+def test_an_alias_in_any_case_finds_the_pair():
+    assert find("Llama-3-8B+1B").name == "llama-3.1-8b+1b"
+
+
+def test_an_unknown_name_suggests_the_nearest():
+    with pytest.raises(UnknownPair) as caught:
+        find("qwen2.5-coder-7b")
+    assert "qwen2.5-coder-7b+0.5b" in caught.value.hint
+
+
+def user_pairs(text: str) -> None:
+    user_file().parent.mkdir(parents=True, exist_ok=True)
+    user_file().write_text(text, "utf-8")
+
+
+MINE = '[[pair]]\nname = "mine"\n[pair.target]\npath = "t.gguf"\n[pair.draft]\npath = "d.gguf"\n'
+
+
+def test_the_users_pairs_come_on_top_and_replace():
+    user_pairs(MINE + MINE.replace("mine", "qwen3-4b+0.6b"))
+    assert find("mine").target == LocalFile(user_file().parent / "t.gguf")
+    assert isinstance(find("qwen3-4b+0.6b").target, LocalFile)
+    assert len(all_pairs()) == 27
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (("name =", "nam ="), "name is missing"),
+        (('"mine"', '"Mine!"'), "lower-case"),
+        (('"mine"', "5"), "wrong type"),
+        (('"mine"', '"mine"\nkind = "magic"'), "magic"),
+        (('"mine"', '"mine"\ncontext = -5'), "negative"),
+        (('"mine"', '"mine"\ncolour = "red"'), "colour is not a field"),
+        (('path = "t.gguf"', 'repo = "a/b"\nfile = "c"\nrevision = "d"'), "bytes and sha256 are missing"),
+        (('path = "t.gguf"', 'path = "t.gguf"\nsha256 = "xyz"'), "hexadecimal"),
+        (('path = "t.gguf"', 'path = "~nobody-here/t.gguf"'), "~nobody-here/t.gguf"),
+        (("[pair.target]", "[pair.tarket]"), "target is missing"),
+        (("[[pair]]", "[[pear]]"), "nothing but"),
+        (('"mine"', '"mine'), "not valid TOML"),
+    ],
+)
+def test_a_mistake_in_the_users_file_is_named_with_its_place(change, says):
+    user_pairs(MINE.replace(*change))
+    with pytest.raises(BadSetting, match=says) as caught:
+        all_pairs()
+    assert str(user_file()) in str(caught.value)
+
+
+def test_a_file_that_may_not_be_looked_at_is_a_mistake_and_not_an_empty_file(monkeypatch):
+    monkeypatch.setenv("LOCALSPEC_HOME", "/" + "x" * 300)
+    with pytest.raises(BadSetting, match="cannot be read"):
+        users_pairs()
+
+
+@pytest.mark.parametrize(
+    "file",
+    ["../../x", "/x", "a/../x", r"..\..\x", "c:x", r"\\server\x", "NUL", "aux/x", "com1.gguf", "x /y", "x."],
+)
+def test_a_file_of_a_repository_cannot_lead_out_of_it(file):
+    entry = f"repo = 'a/b'\nfile = '{file}'\nrevision = 'r'\nbytes = 1\nsha256 = '{'0' * 64}'"
+    user_pairs(MINE.replace('path = "t.gguf"', entry))
+    with pytest.raises(BadSetting, match="not a file of a repository"):
+        all_pairs()
+    with pytest.raises(BadSetting, match="not name a file of a repository"):
+        open_reference(f"a/b:{file}/x.gguf")
+
+
+def test_a_known_pair_that_is_not_here_names_the_command():
+    with pytest.raises(NotOnDisk, match=r"5.7 GB") as caught:
+        resolve("llama-3-8b+1b")
+    assert "localspec pull llama-3.1-8b+1b" in caught.value.hint
+    assert isinstance(caught.value, PairNotOnDisk)
+
+
+def test_a_kind_that_cannot_run_is_refused_with_a_sentence():
+    with pytest.raises(IncompatiblePair, match="multi-token-prediction head inside the target file"):
+        resolve("qwen3.5-9b+mtp")
+    with pytest.raises(IncompatiblePair, match="cannot run yet"):
+        pull(find("gemma-4-e2b+mtp"))
+
+
+def test_files_are_taken_as_they_are_given(tiny_gguf):
+    files = resolve(target=tiny_gguf(), draft=tiny_gguf(layers=1))
+    assert (files.target, files.draft) == (tiny_gguf(), tiny_gguf(layers=1))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind"),
+    [
+        ({"target": "/nowhere/x.gguf"}, BadModelFile),
+        ({"target": "/"}, BadModelFile),
+        ({"target": "/dev/null"}, BadModelFile),
+        ({"target": "/" + "x" * 300 + ".gguf"}, BadModelFile),
+        ({"target": "a\0b.gguf"}, BadModelFile),
+        ({"target": "~nobody-here/x.gguf"}, BadSetting),
+        ({"draft": "/nowhere/x.gguf"}, BadSetting),
+        ({"pair": "demo", "target": "x"}, BadSetting),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(arguments, kind):
+    with pytest.raises(kind):
+        resolve(**arguments)
+
+
+@pytest.fixture
+def two_pairs(hub, tiny_gguf, impatient):
+    """Two fetched pairs that share their draft."""
+    targets = [
+        hub.add("org/target", f"{name}.gguf", tiny_gguf(layers=n)) for name, n in (("one", 2), ("two", 3))
+    ]
+    draft = hub.add("org/draft", "draft.gguf", tiny_gguf(layers=1))
+    pairs = []
+    for name, target in zip(("one", "two"), targets, strict=True):
+        files = [
+            HubFile(
+                f"org/{repo}", file, "0123456789abcdef0123456789abcdef01234567", served.size, served.sha256
+            )
+            for repo, file, served in (("target", f"{name}.gguf", target), ("draft", "draft.gguf", draft))
+        ]
+        pairs.append(Pair(name, PairKind.SIMPLE, *files))
+        add_pair(pairs[-1])
+        pull(find(name), patience=impatient)
+    return pairs
+
+
+def test_a_cache_that_cannot_be_looked_into_is_empty(monkeypatch):
+    monkeypatch.setenv("HF_HOME", "/" + "x" * 300)
+    assert not store.on_disk(find("llama-3-8b+1b"))
+
+
+def test_nothing_named_means_the_demo_where_there_is_nothing_else():
+    assert default_pair().name == "demo"
+
+
+def test_nothing_named_means_the_only_pair_on_disk(two_pairs):
+    remove(find("two"))
+    assert resolve().name == "one"
+
+
+def test_nothing_named_and_none_used_means_the_newest_on_disk(two_pairs):
+    """Never the demo beside real pairs."""
+    for seconds, name in enumerate(("two", "one"), 1_700_000_000):
+        os.utime(store.locate(find(name).target), (seconds, seconds))
+    assert default_pair().name == "one"
+    os.utime(store.locate(find("two").target))
+    assert resolve().name == "two"
+
+
+def test_nothing_named_means_the_pair_used_last(two_pairs):
+    store.mark_used("two")
+    store.mark_used("one")
+    store.mark_used("demo")
+    assert resolve().name == "one"
+
+
+def test_a_pair_that_is_gone_is_not_the_last_used_one(two_pairs):
+    store.mark_used("two")
+    store.mark_used("one")
+    remove(find("one"))
+    assert resolve().name == "two"
+
+
+def test_removing_keeps_what_another_pair_uses(two_pairs):
+    removal = remove(find("one"))
+    assert [path.name for path in removal.removed] == ["one.gguf"]
+    assert removal.kept == (("draft.gguf", "two uses it"),)
+    assert store.on_disk(find("two"))
+    remove(find("two"))
+    assert not store.models_dir().exists() or list(store.models_dir().rglob("*.gguf")) == []
+
+
+def test_removing_a_file_of_the_users_own_keeps_it(tiny_gguf):
+    pair = Pair("mine", PairKind.SIMPLE, LocalFile(tiny_gguf()), LocalFile(tiny_gguf(layers=1)))
+    add_pair(
+        Pair(
+            "mine", PairKind.SIMPLE, LocalFile(tiny_gguf(), 1, "0" * 64), LocalFile(tiny_gguf(), 1, "0" * 64)
+        )
+    )
+    assert remove(pair).removed == ()
+    assert tiny_gguf().exists()
+
+
+def test_an_added_pair_is_read_back_the_same_and_can_be_replaced(tiny_gguf):
+    odd = tiny_gguf().parent / 'a "quoted" \\ path ü.gguf'
+    first = Pair("mine", PairKind.SIMPLE, LocalFile(odd, 5, "1" * 64), LocalFile(odd, 6, "2" * 64), use="x")
+    add_pair(first)
+    assert find("mine") == first
+    add_pair(Pair("other", PairKind.SIMPLE, first.target, first.draft))
+    add_pair(Pair("mine", PairKind.SIMPLE, first.target, first.draft, use="y"))
+    assert find("mine").use == "y"
+    assert find("other").target == first.target
+    assert user_file().read_text("utf-8").count("[[pair]]") == 2
+
+
+def test_comments_in_the_users_file_survive_an_addition(tiny_gguf):
+    user_pairs("# my notes\n" + MINE)
+    add_pair(
+        Pair(
+            "other", PairKind.SIMPLE, LocalFile(tiny_gguf(), 1, "0" * 64), LocalFile(tiny_gguf(), 1, "0" * 64)
+        )
+    )
+    assert user_file().read_text("utf-8").startswith("# my notes\n[[pair]]")
+
+
+HEADS = ("[[pair]]", '[["pair"]]', "[['pair']]", "[[ pair ]]  # mine", '  [[ "pair" ]]')
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("name", ["name = 'mine'", '"name" = "mine" # short', r'name = "min\u0065"'])
+def test_a_pair_is_taken_out_however_its_table_is_written(head, name):
+    mine = MINE.replace("[[pair]]", head).replace('name = "mine"', name)
+    others = [MINE.replace('"mine"', f'"{other}"').replace("[[pair]]", head) for other in ("one", "two")]
+    user_pairs("# my notes\n" + others[0] + "\n# about mine\n" + mine + "\n# about two\n" + others[1])
+    take_out(find("mine").name)
+    assert [pair.name for pair in users_pairs()] == ["one", "two"]
+    left = user_file().read_text("utf-8")
+    assert left.startswith(f"# my notes\n{head}")
+    assert f"# about two\n{head}" in left
+
+
+def test_comments_that_a_blank_line_sets_apart_stay_when_the_pair_before_them_goes():
+    one = MINE.replace("mine", "one")
+    user_pairs(f"{MINE}# about mine\n\n# about all\n\n# about one\n{one}\n# the end\n")
+    take_out("mine")
+    assert user_file().read_text("utf-8") == f"\n# about all\n\n# about one\n{one}\n# the end\n"
+    take_out("one")
+    assert user_file().read_text("utf-8") == "\n# about all\n\n# about one\n\n# the end\n"
+    assert users_pairs() == ()
+
+
+def test_what_looks_like_a_table_in_a_text_is_none():
+    tricky = 'use = """\n[[pair]]\nname = "mine"\n"""\n'
+    user_pairs(MINE.replace("mine", "one").replace("[pair.target]", tricky + "[pair.target]") + MINE)
+    take_out("mine")
+    assert [pair.name for pair in users_pairs()] == ["one"]
+
+
+def test_pairs_in_one_line_are_left_to_their_writer(tiny_gguf):
+    in_one = ", ".join(f'{{name = "{name}", target = {{path = "t.gguf"}}}}' for name in ("mine", "one"))
+    user_pairs(f"pair = [{in_one}]\n")
+    before = user_file().read_text("utf-8")
+    with pytest.raises(BadSetting, match="mine cannot be taken out") as caught:
+        take_out("mine")
+    assert "by hand" in caught.value.hint
+    with pytest.raises(BadSetting, match="other cannot be added"):
+        add_pair(Pair("other", PairKind.SIMPLE, LocalFile(tiny_gguf(), 1, "0" * 64), None))
+    assert user_file().read_text("utf-8") == before
+
+
+def test_a_name_that_cannot_be_typed_is_refused():
+    with pytest.raises(BadSetting, match="cannot be called"):
+        add_pair(Pair("My Pair", PairKind.SIMPLE, find("demo").target, None))
+
+
+@pytest.mark.parametrize("damage", ["1e30", "-1", "[]", '"soon"'])
+def test_a_damaged_time_of_use_is_none(two_pairs, capsys, damage):
+    path = store._uses_file()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f'{{"one": {damage}}}')
+    assert store.last_uses() == {}
+    assert main(["list"]) == 0

@@ -1,0 +1,215 @@
+"""Files leave the disk by `rm` and `prune`: those that another pair uses never do."""
+
+import json
+import os
+import shutil
+import signal
+import sys
+from dataclasses import replace
+
+import pytest
+
+from localspec.cli import main
+from localspec.hub.partial import part_of
+from localspec.hub.progress import Proved
+from localspec.pairs import store
+from localspec.pairs.additions import add_pair
+from localspec.pairs.download import pull
+from localspec.pairs.registry import LocalFile, Pair, PairKind, find, user_file
+from localspec.pairs.removal import leftovers, prune, remove
+from tests.pairs.hub import Hub
+
+ADD = ["--target", "org/target:target.gguf", "--draft", "org/draft:draft.gguf"]
+
+
+def described(pair: Pair, name: str, revision: str) -> str:
+    """A pair as a release has it in models.toml: with a quant and a licence, which `pairs add` does not know."""
+    files = "".join(
+        f'[pair.{role}]\nrepo = "{file.repo}"\nfile = "{file.file}"\nrevision = "{revision}"\n'
+        f'bytes = {file.bytes}\nsha256 = "{file.sha256}"\nquant = "Q4_K_M"\nlicense = "MIT"\n'
+        for role, file in (("target", pair.target), ("draft", pair.draft))
+    )
+    return f'[[pair]]\nname = "{name}"\n{files}'
+
+
+@pytest.fixture
+def released(served):
+    user_file().parent.mkdir(parents=True)
+    user_file().write_text(described(served.pair, "tiny", served.pair.target.revision))
+    assert main(["pull", "tiny"]) == 0
+    return served
+
+
+@pytest.mark.parametrize(("goes", "stays"), [("mine", "tiny"), ("tiny", "mine")])
+def test_rm_keeps_the_files_of_a_pair_that_describes_them_otherwise(released, capsys, goes, stays):
+    assert main(["pairs", "add", "mine", *ADD]) == 0
+    assert main(["rm", goes]) == 0
+    assert store.on_disk(find(stays))
+    assert f"kept target.gguf: {stays} uses it" in capsys.readouterr().out
+
+
+def test_rm_keeps_the_files_of_a_pair_with_another_pin(released):
+    with user_file().open("a") as file:
+        file.write(described(released.pair, "older", "f" * 40))
+    assert main(["rm", "tiny"]) == 0
+    assert store.on_disk(find("older"))
+
+
+def test_rm_keeps_a_fetched_file_that_a_pair_names_by_its_path(released, tiny_gguf):
+    fetched = store.place(released.pair.target)
+    for draft in (tiny_gguf(layers=1), tiny_gguf(layers=1).with_name("gone.gguf")):
+        add_pair(Pair("mine", PairKind.SIMPLE, LocalFile(fetched), LocalFile(draft)))
+        remove(find("tiny"))
+        prune()
+        assert fetched.exists()
+
+
+@pytest.fixture
+def littered(released, own_home):
+    """Beside a whole pair: a half pull, a whole file of another one, a file of an old pin, a file of the user's."""
+    models = store.models_dir()
+    half = Pair(
+        "half", PairKind.SIMPLE, *(replace(file, file=f"other-{file.file}") for file in released.pair.files)
+    )
+    add_pair(half)
+    place = store.place(half.target)
+    part_of(place).write_bytes(bytes(1000))
+    shutil.copy(store.place(released.pair.draft), store.place(half.draft))
+    old = models / "org--gone" / "0123456789ab" / "old.gguf"
+    old.parent.mkdir(parents=True)
+    old.write_bytes(bytes(2000))
+    (old.parent / "killed.gguf.lock").touch()
+    (models / "mine.gguf").write_bytes(bytes(3000))
+    return released
+
+
+UNUSED = {"other-target.gguf.part": "half", "other-draft.gguf": "half", "old.gguf": None}
+
+
+def test_list_shows_what_no_pair_uses_and_a_total(littered, capsys):
+    capsys.readouterr()
+    assert main(["list", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert {row["path"].rpartition(os.sep)[2]: row["pair"] for row in listed["unused"]} == UNUSED
+    whole = littered.target.size + littered.draft.size
+    demo = sum(row["bytes"] for row in listed["pairs"] if row["name"] == "demo")
+    assert listed["bytes"] == whole + demo + 1000 + 2000 + littered.draft.size
+    assert main(["list"]) == 0
+    told = capsys.readouterr().out
+    assert "`localspec pull half` completes it" in told
+    assert "no pair names it any more" in told
+
+
+def test_prune_removes_just_that(littered, capsys):
+    assert main(["prune", "--json"]) == 0
+    removed = json.loads(capsys.readouterr().out)
+    assert {path.rpartition(os.sep)[2] for path in removed["removed"]} == UNUSED.keys()
+    assert removed["freed_bytes"] == 3000 + littered.draft.size
+    left = {path.name for path in store.models_dir().rglob("*") if path.is_file()}
+    assert left == {"target.gguf", "draft.gguf", "mine.gguf"}
+    assert not (store.models_dir() / "org--gone").exists()
+    assert main(["prune"]) == 0
+    assert "nothing to remove" in capsys.readouterr().out
+
+
+def test_prune_refuses_while_it_cannot_tell_what_is_used(littered, capsys):
+    with user_file().open("a") as file:
+        file.write("[[pear]]\n")
+    assert main(["prune"]) == 1
+    assert len(list(store.models_dir().rglob("*.gguf"))) == 5
+
+
+def test_what_is_being_fetched_is_left_alone(served, hub, impatient):
+    """A whole file of a pull that is still at work on the other one is used."""
+    add_pair(served.pair)
+    seen = []
+
+    def look(event):
+        if any(path.name == "target.gguf" for path in store.models_dir().rglob("*.gguf")):
+            seen.append((leftovers(), prune().removed))
+
+    pull(served.pair, progress=look, patience=impatient)
+    assert ((), ()) in seen
+    assert set(seen) <= {((), ())}
+
+
+def test_a_file_that_vanishes_during_a_pull_is_fetched_again(served, hub, impatient):
+    pull(served.pair, patience=impatient)
+    store.place(served.pair.draft).unlink()
+    gone = store.place(served.pair.target)
+
+    def remove_the_other(event):
+        if isinstance(event, Proved):
+            gone.unlink(missing_ok=True)
+
+    pull(served.pair, progress=remove_the_other, patience=impatient)
+    assert store.on_disk(served.pair)
+
+
+EFFECTS = frozenset({"open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate"})
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+
+
+def run_until(kill: int | None, arguments: list[str], home) -> bool:
+    """Run a command in a process of its own that is killed right before or right after one of its effects on the home.
+
+    kill: 2n for before the n-th, 2n + 1 for after it. False: it had fewer, and came to its end.
+    """
+    process = os.fork()
+    if process == 0:
+        seen = 0
+
+        def die(frame=None, *_: object) -> None:
+            if frame is None or frame.f_code is not on_event.__code__:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        def on_event(event: str, details: tuple) -> None:
+            nonlocal seen
+            concerns = event in EFFECTS and str(details[0]).startswith(str(home))
+            if kill is not None and concerns and (event != "open" or details[2] & WRITING):
+                if seen == kill // 2:
+                    sys.setprofile(die) if kill % 2 else die()
+                seen += 1
+
+        try:
+            sys.addaudithook(on_event)
+            main(arguments)
+        finally:
+            os._exit(0)
+    return os.WIFSIGNALED(os.waitpid(process, 0)[1])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="processes are forked")
+@pytest.mark.parametrize("line", ["pairs add mine", "pull tiny", "rm tiny", "prune"])
+def test_a_kill_before_or_after_any_effect_on_the_disk_touches_nothing_of_another_pair(
+    line, served, hub: Hub, tiny_gguf, own_home, tmp_path
+):
+    """ "other" shares its draft with "tiny"."""
+    hub.add("org/other", "target.gguf", tiny_gguf(vocab_size=1024, layers=2))
+    assert not run_until(
+        None, ["pairs", "add", "other", "--target", "org/other:target.gguf", *ADD[2:]], own_home
+    )
+    assert not run_until(None, ["pull", "other"], own_home)
+    other = find("other")
+    user_file().write_text("# my notes\n" + user_file().read_text() + "# about other\n")
+    add_pair(served.pair)
+    assert not run_until(None, ["pull", "tiny"], own_home)
+    if line in ("pull tiny", "prune"):
+        part = store.place(served.pair.target).replace(part_of(store.place(served.pair.target)))
+        os.truncate(part, 200_000)
+    files = {path: path.read_bytes() for path in map(store.locate, other.files)}
+    before = tmp_path / "before"
+    shutil.copytree(own_home, before)
+    arguments = [*line.split(), *(ADD if "add" in line else [])]
+    kill = 0
+    while run_until(kill, arguments, own_home):
+        assert find("other") == other, kill
+        assert user_file().read_text().startswith("# my notes\n"), kill
+        assert "# about other\n" in user_file().read_text(), kill
+        assert {path: path.read_bytes() for path in files} == files, kill
+        assert not run_until(None, arguments, own_home)  # the next one finds its way
+        assert store.on_disk(find("other")), kill
+        shutil.rmtree(own_home)
+        shutil.copytree(before, own_home)
+        kill += 1
+    assert kill >= 6
