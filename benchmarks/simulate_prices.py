@@ -23,7 +23,7 @@ from benchmarks.simulate_depth import calibrated, make_control, quantile
 from localspec.control.anchors import Anchors
 from localspec.control.costs import CostTable
 from localspec.drafters.lessons import guess_for
-from localspec.stats import Tally
+from localspec.tally import Tally
 from localspec.timing import PlainClock
 
 SAVED = (0.0, 0.1, 0.2, 0.3)  # of a direct pass, by replaying

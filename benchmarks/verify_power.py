@@ -17,10 +17,10 @@ import localspec
 from localspec import Session
 from localspec.algorithm import judgement, verification
 from localspec.algorithm.noise import Keyed
-from localspec.algorithm.protocols import Distribution
 from localspec.algorithm.verification import Sampled
 from localspec.measure.verify.report import problems, verdict
 from localspec.measure.verify.verify import SECONDS, verify
+from localspec.sampler.distributions import Distribution
 
 chance = random.SystemRandom()
 

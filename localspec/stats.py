@@ -1,13 +1,8 @@
 """Counts of a run, and the rates that follow from them; no clock and no I/O."""
 
-from collections import Counter
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
-from localspec.timing import Estimate, Histogram, Percentiles, PlainClock
-
-if TYPE_CHECKING:
-    from localspec.events import Cycle
+from localspec.timing import Estimate, Percentiles
 
 CONFIDENT = 1.96  # standard errors on each side of a 95 % interval
 
@@ -92,108 +87,4 @@ class Stats:
         return tuple(
             kept / tried
             for kept, tried in zip(self.accepted_by_position, self.drafted_by_position, strict=True)
-        )
-
-
-@dataclass(slots=True)
-class Tally:
-    """Absorbs cycles; `stats()` is the frozen view."""
-
-    prompt_tokens: int = 0
-    reused_tokens: int = 0
-    prefill_seconds: float = 0.0
-    first_token_seconds: float = 0.0
-    cycles: int = 0
-    emitted: int = 0
-    drafted: int = 0
-    accepted: int = 0
-    draft_seconds: float = 0.0
-    draft_reading_seconds: float = 0.0
-    verify_seconds: float = 0.0
-    other_seconds: float = 0.0
-    drafted_by_position: list[int] = field(default_factory=list)
-    accepted_by_position: list[int] = field(default_factory=list)
-    plain: PlainClock = field(default_factory=PlainClock)
-    by_source: Counter[str] = field(default_factory=Counter)
-    by_depth: Counter[int] = field(default_factory=Counter)
-    probes: int = 0
-    switch_offs: int = 0
-    cycle_seconds: Histogram = field(default_factory=Histogram)
-    token_gap_seconds: Histogram = field(default_factory=Histogram)
-    _mode: str | None = None
-
-    def add(self, cycle: "Cycle") -> None:
-        """Count one more cycle."""
-        self.cycles += 1
-        self.emitted += len(cycle.tokens)
-        self.drafted += cycle.drafted
-        self.accepted += cycle.accepted
-        self.draft_seconds += cycle.draft_seconds
-        self.draft_reading_seconds += cycle.reading_seconds
-        self.verify_seconds += cycle.verify_seconds
-        self.other_seconds += cycle.other_seconds
-        while len(self.drafted_by_position) < cycle.drafted:
-            self.drafted_by_position.append(0)
-            self.accepted_by_position.append(0)
-        for position in range(cycle.drafted):
-            self.drafted_by_position[position] += 1
-            self.accepted_by_position[position] += position < cycle.accepted
-        self._add_sources(cycle)
-        self._add_times(cycle)
-        self._add_mode(cycle)
-
-    def _add_sources(self, cycle: "Cycle") -> None:
-        self.by_depth[cycle.drafted] += 1
-        for origin in cycle.origins:
-            if origin == "accepted":
-                self.by_source[cycle.source] += 1
-            elif origin == "forced":
-                self.by_source["forced"] += 1
-
-    def _add_times(self, cycle: "Cycle") -> None:
-        self.cycle_seconds.add(cycle.seconds)
-        if cycle.tokens:
-            self.token_gap_seconds.add(cycle.seconds)
-            self.token_gap_seconds.add(0.0, times=len(cycle.tokens) - 1)
-        if cycle.mode == "anchor":
-            self.plain.add_anchor(cycle.seconds)
-        elif cycle.is_plain:
-            self.plain.add_plain(cycle.seconds)
-        else:
-            self.plain.add_drafted(len(cycle.tokens), cycle.width, cycle.verify_seconds)
-
-    def _add_mode(self, cycle: "Cycle") -> None:
-        if cycle.source == "lookup":
-            return  # says nothing of the draft model, which may be off all the while
-        before, self._mode = self._mode, cycle.mode
-        self.probes += cycle.mode == "probe" != before
-        self.switch_offs += cycle.mode == "off" and before in ("drafting", "anchor")
-
-    def stats(self) -> Stats:
-        """What was counted so far."""
-        return Stats(
-            cycles=self.cycles,
-            emitted=self.emitted,
-            drafted=self.drafted,
-            accepted=self.accepted,
-            drafted_by_position=tuple(self.drafted_by_position),
-            accepted_by_position=tuple(self.accepted_by_position),
-            prompt_tokens=self.prompt_tokens,
-            reused_tokens=self.reused_tokens,
-            prefill_seconds=self.prefill_seconds,
-            first_token_seconds=self.first_token_seconds,
-            draft_seconds=self.draft_seconds,
-            draft_reading_seconds=self.draft_reading_seconds,
-            verify_seconds=self.verify_seconds,
-            other_seconds=self.other_seconds,
-            plain_seconds=self.plain.seconds,
-            plain_error_seconds=self.plain.error,
-            from_model=self.by_source["model"],
-            from_lookup=self.by_source["lookup"],
-            from_grammar=self.by_source["forced"],
-            cycles_by_depth=tuple(self.by_depth[d] for d in range(max(self.by_depth, default=-1) + 1)),
-            probes=self.probes,
-            switch_offs=self.switch_offs,
-            cycle_seconds=self.cycle_seconds.percentiles(),
-            token_gap_seconds=self.token_gap_seconds.percentiles(),
         )

@@ -11,7 +11,7 @@ from localspec.cli.commands.run import show
 from localspec.errors import BadSetting
 from localspec.events import Finished, FinishReason, Kind, Notice, Origin, Piece, Reply, Source
 from localspec.measure.compare.compare import SideEvent
-from localspec.stats import Tally
+from localspec.tally import Tally
 from localspec.terminal_text import for_terminal
 from localspec.units import printable
 

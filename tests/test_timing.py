@@ -5,7 +5,7 @@ import random
 import pytest
 
 from localspec.events import Cycle, Mode, Origin, Source
-from localspec.stats import Tally
+from localspec.tally import Tally
 from localspec.timing import Histogram, PlainClock
 
 

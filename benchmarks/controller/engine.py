@@ -14,7 +14,7 @@ from localspec.drafters.model import AT_ONCE
 from localspec.events import Cycle, Origin, Source
 from localspec.passes import Pass
 from localspec.sampler.sampling import Sampling
-from localspec.stats import Tally
+from localspec.tally import Tally
 
 from .device import Device
 from .worlds import Curve, Text

@@ -7,8 +7,7 @@ follow the law of p: docs/lossless.md has the argument, tests/speculation/test_l
 
 from collections.abc import Callable, Sequence
 
-from localspec.algorithm.protocols import Distribution
-from localspec.sampler.distributions import excess, normalised
+from localspec.sampler.distributions import Distribution, excess, normalised
 
 Target = Callable[[int], Distribution]
 """p after so many draft tokens, 0 to all of them."""

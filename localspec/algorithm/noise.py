@@ -11,8 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from localspec.algorithm.protocols import Distribution
-from localspec.sampler.distributions import pick
+from localspec.sampler.distributions import Distribution, pick
 
 _WORD = (1 << 64) - 1
 _STEP = 0x9E3779B97F4A7C15

@@ -4,24 +4,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-
 from localspec.errors import LocalspecError
 from localspec.events import Cycle, Mode, Origin, Source
 from localspec.passes import HiddenRows, Pass, Row
-
-
-@dataclass(frozen=True, slots=True)
-class Distribution:
-    """A sparse probability distribution after the whole sampler chain."""
-
-    ids: np.ndarray  # int [n], ascending
-    probabilities: np.ndarray  # float64 [n], sums to 1
-
-    def of(self, token: int) -> float:
-        """The probability of a token; 0.0 when the chain removed it."""
-        i = int(np.searchsorted(self.ids, token))
-        return float(self.probabilities[i]) if i < len(self.ids) and self.ids[i] == token else 0.0
+from localspec.sampler.distributions import Distribution
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +42,6 @@ class Verdict:
     accepted: int
     next_token: int
     origin: Origin  # FIX if it replaced a draft token, BONUS if all were kept, PLAIN if there were none
-
-
-class Constraint(Protocol):
-    """What a grammar lets follow a text: the same for target and draft, before the rest of the chain."""
-
-    def permitted(self, row: Row, history: Sequence[int]) -> Row:
-        """A whole row without what may not follow `history`, the whole text.
-
-        The forbidden logits are -inf, or only the others are left, whole and ascending, as Candidates.
-        """
 
 
 class Decoder(Protocol):

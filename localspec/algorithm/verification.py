@@ -7,12 +7,13 @@ from typing import ClassVar
 
 from localspec.algorithm import judgement
 from localspec.algorithm.noise import Keyed, Noise
-from localspec.algorithm.protocols import Constraint, Distribution, Draw, Proposal, Rule, Verdict
+from localspec.algorithm.protocols import Draw, Proposal, Rule, Verdict
 from localspec.algorithm.sharpness import Sharpness
 from localspec.errors import BadSetting
 from localspec.events import Origin
 from localspec.passes import Row
-from localspec.sampler.chain import Chain
+from localspec.sampler.chain import Chain, Constraint
+from localspec.sampler.distributions import Distribution
 from localspec.sampler.sampling import Sampling
 
 

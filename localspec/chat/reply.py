@@ -29,9 +29,9 @@ from localspec.events import (
     Started,
 )
 from localspec.passes import Pass
-from localspec.stats import Tally
 from localspec.structure.constraint import Constrained
 from localspec.structure.forcing import Forcing
+from localspec.tally import Tally
 from localspec.timing import PlainClock
 
 

@@ -29,6 +29,7 @@ from localspec.events import Cycle, Notice
 from localspec.health.hello import answering_servers
 from localspec.health.servers import addresses_of
 from localspec.measure.compare.compare import Comparison, SideEvent, compare_events
+from localspec.measure.compare.words import verdict_on
 
 MANY_CORES = 4  # from here on one core is left to the terminal; with fewer, the models need them all
 
@@ -131,7 +132,7 @@ def report_comparison(session: api.Session, found: Comparison, send: Send) -> No
         difference = Difference(found.divergence.index, drafted, plain, found.divergence.top_two_gap)
     if found.speedup:
         pairs.remember_speedup(session.name, found.speedup)
-    send(Compared(found.speculative.reply, found.plain.reply, difference, found.verdict))
+    send(Compared(found.speculative.reply, found.plain.reply, difference, verdict_on(found)))
 
 
 def call_of(turns: tuple[Turn, ...], settings: ReplySettings) -> tuple[list[dict[str, str]], Any]:

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Protocol, Self
 
 from localspec.llama.adapters import LoadedAdapter, load_adapter
 from localspec.llama.devices import Device
@@ -17,8 +17,11 @@ from localspec.llama.placement import chosen_gpus, model_params
 from localspec.llama.vocab import Vocab
 from localspec.llama.watch import LOADING_SECONDS, made_progress, waiting_for
 
-if TYPE_CHECKING:
-    from localspec.llama.context import Context
+
+class Closable(Protocol):
+    """What a model closes before itself: its contexts."""
+
+    def close(self) -> None: ...
 
 
 class Model:
@@ -63,7 +66,7 @@ class Model:
         if not pointer:
             raise load_failure(path, last_log_errors())
         self._pointer: Any = pointer
-        self._contexts: weakref.WeakSet[Context] = weakref.WeakSet()
+        self._contexts: weakref.WeakSet[Closable] = weakref.WeakSet()
         self._finalizer = weakref.finalize(self, _free, pointer, self.remote)
         # Before any context: it is made with room for them.
         self.adapters: tuple[LoadedAdapter, ...] = tuple(
@@ -109,7 +112,7 @@ class Model:
         assert self._finalizer.alive, f"{self.name} is closed"
         return self._pointer
 
-    def adopt(self, context: "Context") -> None:
+    def adopt(self, context: Closable) -> None:
         """Close this context before the model."""
         self._contexts.add(context)
 

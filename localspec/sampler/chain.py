@@ -7,17 +7,28 @@ comes last, so top-p and min-p look at the distribution at temperature 1. Target
 import math
 from collections.abc import Sequence
 from functools import cache
+from typing import Protocol
 
 import numpy as np
 
-from localspec.algorithm.protocols import Constraint, Distribution
 from localspec.errors import BackendFailure
 from localspec.passes import Candidates, Row
 from localspec.sampler.candidates import largest, likeliest
+from localspec.sampler.distributions import Distribution
 from localspec.sampler.penalties import adjust
 from localspec.sampler.sampling import Sampling
 
 GREEDY_HEAD = 10  # tokens that the confidence of a greedy choice is measured against
+
+
+class Constraint(Protocol):
+    """What a grammar lets follow a text: the same for target and draft, before the rest of the chain."""
+
+    def permitted(self, row: Row, history: Sequence[int]) -> Row:
+        """A whole row without what may not follow `history`, the whole text.
+
+        The forbidden logits are -inf, or only the others are left, whole and ascending, as Candidates.
+        """
 
 
 class Chain:

@@ -1,8 +1,22 @@
 """Arithmetic on sparse distributions: draw from one, and subtract one from another."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from localspec.algorithm.protocols import Distribution
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """A sparse probability distribution after the whole sampler chain."""
+
+    ids: np.ndarray  # int [n], ascending
+    probabilities: np.ndarray  # float64 [n], sums to 1
+
+    def of(self, token: int) -> float:
+        """The probability of a token; 0.0 when the chain removed it."""
+        i = int(np.searchsorted(self.ids, token))
+        return float(self.probabilities[i]) if i < len(self.ids) and self.ids[i] == token else 0.0
+
 
 _BLOCK = 512
 _BELOW_ONE = 1.0 - 2.0**-53

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.algorithm.protocols import Distribution
 from localspec.algorithm.sharpness import FACTORS, Sharpness, overlaps, sharpened
 from localspec.algorithm.verification import make_rule
+from localspec.sampler.distributions import Distribution
 from localspec.sampler.sampling import Sampling
 from tests.algorithm.random_pairs import proposal_of
 

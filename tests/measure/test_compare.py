@@ -10,7 +10,7 @@ from localspec.errors import BadSetting, LocalspecError
 from localspec.events import Cycle, Finished, FinishReason, Kind, Origin, Piece, Source, Started
 from localspec.measure.compare.compare import Comparison, SideEvent, compare_events, compare_on
 from localspec.measure.compare.segments import Segment, Segments, is_structured
-from localspec.measure.compare.words import table
+from localspec.measure.compare.words import table, verdict_on
 from localspec.measure.divergence import Divergence, diverged, first_difference
 from tests.measure.faults import leaky_comparison
 
@@ -33,7 +33,7 @@ def test_greedy_sides_have_the_same_text_and_their_own_numbers(session):
     assert found.speculative.reply.stats.drafted > 0
     assert found.plain.tokens_per_second > 0
     assert found.speedup > 0
-    assert "same text" in found.verdict
+    assert "same text" in verdict_on(found)
     assert "plain" in table(found)
     assert "speculative" in table(found)
 
@@ -68,7 +68,7 @@ def test_where_sampled_texts_part_is_told_without_alarm(session):
     assert found.plain.tokens[: where.index] == found.speculative.tokens[: where.index]
     assert (where.plain, where.speculative) != (None, None)
     assert where.plain != where.speculative
-    assert "two draws" in found.verdict
+    assert "two draws" in verdict_on(found)
 
 
 def test_cancelling_the_second_side_keeps_both(session):
@@ -149,7 +149,7 @@ def test_a_real_divergence_is_measured_against_the_batch_widths(tiny_gguf):
         found = compare_on(pair, "abc", temperature=0.0, depth=3, max_tokens=20)
     assert not found.identical
     assert found.divergence.top_two_gap > 2 * found.width_difference
-    assert "no near-tie" in found.verdict
+    assert "no near-tie" in verdict_on(found)
 
 
 def cycle(tokens, accepted, drafted, *, forced=0):

@@ -10,11 +10,11 @@ from localspec.drafters.model import ModelDrafter
 from localspec.events import Cycle, Origin, Source
 from localspec.passes import Pass
 from localspec.sampler.sampling import Sampling
-from localspec.stats import Tally
 from localspec.structure.constraint import Constrained
 from localspec.structure.forcing import Forcing
 from localspec.structure.grammar import regex_grammar
 from localspec.structure.tokens import GrammarTokens
+from localspec.tally import Tally
 from tests.algorithm.toys import Blend, Toy
 from tests.structure.toys import Characters, text_of
 

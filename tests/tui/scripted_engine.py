@@ -52,7 +52,7 @@ from localspec.events import (
     Source,
     Started,
 )
-from localspec.stats import Tally
+from localspec.tally import Tally
 
 ESSAY = """## Why a draft helps
 

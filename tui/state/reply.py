@@ -8,7 +8,8 @@ from typing import Final
 from localspec.conversations import Message, Numbers
 from localspec.engine.messages import ProposalText
 from localspec.events import Cycle, Event, Finished, Kind, Mode, Notice, Piece, Prefill, Reply, Started
-from localspec.stats import Stats, Tally
+from localspec.stats import Stats
+from localspec.tally import Tally
 
 BARS: Final = 32  # cycles in the meter
 TIMELINE: Final = 256  # cycles in the inspector

@@ -93,14 +93,14 @@ class Progress:
 
 def told(comparison: "Comparison", texts: tuple[str, str] | None) -> str:
     """The table, the tokens at which the texts part, the verdict."""
-    from localspec.measure.compare.words import about_segments, table
+    from localspec.measure.compare.words import about_segments, table, verdict_on
 
     parts = [table(comparison), ""]
     if segments := about_segments(comparison):
         parts.append(segments)
     if comparison.divergence and texts:
         parts.append(f"Token {comparison.divergence.index + 1}: plain {texts[0]}, speculative {texts[1]}.")
-    return "\n".join([*parts, comparison.verdict])
+    return "\n".join([*parts, verdict_on(comparison)])
 
 
 def token_texts(comparison: "Comparison", text_of: Callable[[int], str]) -> tuple[str, str] | None:
@@ -116,6 +116,8 @@ def token_texts(comparison: "Comparison", text_of: Callable[[int], str]) -> tupl
 
 def record(comparison: "Comparison") -> dict[str, Any]:
     """The comparison as plain values."""
+    from localspec.measure.compare.words import verdict_on
+
     return {
         **{
             name: {
@@ -137,5 +139,5 @@ def record(comparison: "Comparison") -> dict[str, Any]:
         "speedup": comparison.speedup,
         "total_speedup": comparison.total_speedup,
         "cancelled": comparison.cancelled,
-        "verdict": comparison.verdict,
+        "verdict": verdict_on(comparison),
     }

@@ -15,7 +15,6 @@ from localspec.chat.session import Session
 from localspec.errors import BadSetting, LocalspecError
 from localspec.events import Event, Finished, FinishReason, Reply, Started
 from localspec.measure.compare.segments import Segment, Segments
-from localspec.measure.compare.words import verdict_on
 from localspec.measure.divergence import (
     Divergence,
     diverged,
@@ -103,11 +102,6 @@ class Comparison:
         sides = (self.speculative, self.plain)
         rates = [len(side.tokens) / side.total_seconds if side.total_seconds else 0.0 for side in sides]
         return rates[0] / rates[1] if rates[1] else 0.0
-
-    @property
-    def verdict(self) -> str:
-        """One sentence or two: the same text or not, and how much faster."""
-        return verdict_on(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,20 +1,17 @@
 """A comparison in words, and as a table of two rows."""
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from localspec.measure.compare.compare import Comparison, Side
+from localspec.measure.compare.compare import Comparison, Side
 
 NOTICEABLE = 1.03  # less than this either way is no difference
 COLUMNS = ("", "tokens", "prompt s", "decode s", "tokens/s", "accepted", "tokens/pass")
 
 
-def verdict_on(comparison: "Comparison") -> str:
+def verdict_on(comparison: Comparison) -> str:
     """One sentence about the text, one about the speed."""
     return f"{about_text(comparison)} {about_speed(comparison)}"
 
 
-def about_text(comparison: "Comparison") -> str:
+def about_text(comparison: Comparison) -> str:
     where = comparison.divergence
     if comparison.cancelled:
         return "Stopped early, so the texts are not compared."
@@ -43,7 +40,7 @@ def about_text(comparison: "Comparison") -> str:
     )
 
 
-def about_speed(comparison: "Comparison") -> str:
+def about_speed(comparison: Comparison) -> str:
     if not comparison.speedup:
         return "Too little was decoded to compare the speed."
     if not comparison.speculative.reply.stats.drafted:
@@ -59,7 +56,7 @@ def about_speed(comparison: "Comparison") -> str:
     return f"{said} ({measured}); {comparison.total_speedup:.2f}x with the reading of the prompt counted."
 
 
-def about_segments(comparison: "Comparison") -> str:
+def about_segments(comparison: Comparison) -> str:
     """Acceptance by kind of text, where a reply has both; else nothing."""
     free, structured = comparison.speculative.free_text, comparison.speculative.structured_text
     if not free.drafted or not structured.tokens:
@@ -71,7 +68,7 @@ def about_segments(comparison: "Comparison") -> str:
     )
 
 
-def table(comparison: "Comparison") -> str:
+def table(comparison: Comparison) -> str:
     """Both sides, a line each."""
     lines = [COLUMNS, cells("plain", comparison.plain), cells("speculative", comparison.speculative)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(COLUMNS))]
@@ -84,7 +81,7 @@ def table(comparison: "Comparison") -> str:
     )
 
 
-def cells(name: str, side: "Side") -> tuple[str, ...]:
+def cells(name: str, side: Side) -> tuple[str, ...]:
     stats = side.reply.stats
     return (
         name,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from localspec.algorithm.protocols import Distribution, Proposal, Rule
+from localspec.algorithm.protocols import Proposal, Rule
 from localspec.algorithm.verification import make_rule
 from localspec.measure.verify.law_worlds import (
     DRAFTED,
@@ -19,6 +19,7 @@ from localspec.measure.verify.law_worlds import (
     worlds_of,
 )
 from localspec.passes import Row
+from localspec.sampler.distributions import Distribution
 from localspec.sampler.sampling import Sampling
 
 WORLDS = 24  # for each trial, of the meetings in which a wrong verdict shows most

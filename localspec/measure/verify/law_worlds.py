@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from localspec.algorithm.loop import speculate
-from localspec.algorithm.protocols import Distribution
 from localspec.algorithm.verification import make_rule
 from localspec.chat.loaded_pair import Engine
 from localspec.drafters.fixed import Fixed
@@ -20,6 +19,7 @@ from localspec.drafters.model import ModelDrafter
 from localspec.measure.recording import Recording, begin
 from localspec.passes import Row
 from localspec.sampler.chain import Chain
+from localspec.sampler.distributions import Distribution
 from localspec.sampler.sampling import Sampling
 
 DRAFTED = 2  # draft tokens in a world
