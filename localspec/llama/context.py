@@ -76,8 +76,7 @@ class Context:
         """
         if not model.generates_text:
             raise BadModelFile(f"{model.name} does not generate text", hint="use a model with a decoder only")
-        window = lib.llama_model_n_swa(model.pointer)
-        params = _params(length, window, kv_type_k, kv_type_v, flash_attn)
+        params = _params(length, lib.llama_model_n_swa(model.pointer), kv_type_k, kv_type_v, flash_attn)
         chunk = batch_size or (_GPU_CHUNK if model.gpus else _CPU_CHUNK)
         params.n_batch = params.n_ubatch = min(max(chunk, rows_max), length)
         params.n_outputs_max = params.n_outputs_max_per_seq = rows_max
@@ -85,11 +84,7 @@ class Context:
         params.n_threads = params.n_threads_batch = thread_count(threads)
         self._vocabulary = vocabulary or model.vocab.size
         self._shared = min(self._vocabulary, model.vocab.size)
-        sampler = None
-        if top_k and model.output_on_gpu:
-            # As many more as may belong to tokens that no row holds. No bus is spared on the CPU, where llama.cpp
-            # takes 1.5 ms for a row of 128,256 logits and numpy 0.3.
-            sampler = TopK(min(TOP_K + model.vocab.size - self._shared, model.vocab.size), params)
+        sampler = _sampler(model, self._shared, params) if top_k else None
         pointer = _new_context(model, params, length)
         self.model = model
         self.tokens: list[int] = []  # what the cache was given, in order; for reading
@@ -103,7 +98,7 @@ class Context:
         self._batch = Batch(self._chunk)
         self._pace = Pace() if model.remote else None
         self._snapshots: int = 0 if model.can_roll_back else lib.llama_n_rs_seq(pointer)
-        self._window: int = 0 if params.swa_full else window
+        self._window: int = 0 if params.swa_full else lib.llama_model_n_swa(model.pointer)
         self._checkpoints = Checkpoints(checkpoint_bytes)
         self._last_width = 0  # tokens in the last batch, the only ones a recurrent state has snapshots of
         rows = TopRows if sampler and sampler.installed_on(pointer) else FullRows
@@ -298,6 +293,16 @@ class Context:
         lib.llama_memory_clear(self._memory, True)
         self._checkpoints.forget_after(0)
         self.tokens.clear()
+
+
+def _sampler(model: Model, shared: int, params: Any) -> TopK | None:  # noqa: ANN401  a C struct
+    """What chooses the largest logits of a row on the GPU; None without one.
+
+    No bus is spared on the CPU, where llama.cpp takes 1.5 ms for a row of 128,256 logits and numpy 0.3.
+    """
+    size = model.vocab.size
+    # As many more as may belong to tokens that no row holds.
+    return TopK(min(TOP_K + size - shared, size), params) if model.output_on_gpu else None
 
 
 def _new_context(model: Model, params: Any, length: int) -> Any:  # noqa: ANN401  C structs
