@@ -34,6 +34,8 @@ def load_adapter(model: Any, path: Path, scale: float) -> LoadedAdapter:  # noqa
 
 def use_adapters(context: Any, adapters: Sequence[LoadedAdapter]) -> None:  # noqa: ANN401  a C pointer
     """From now on a context decodes with these."""
+    if not adapters:
+        return
     count = len(adapters)
     pointers = (lib.llama_adapter_lora_p_ctypes * count)(*(adapter.pointer for adapter in adapters))
     scales = (ctypes.c_float * count)(*(adapter.scale for adapter in adapters))

@@ -77,9 +77,7 @@ class Context:
         if not model.generates_text:
             raise BadModelFile(f"{model.name} does not generate text", hint="use a model with a decoder only")
         params = _params(length, lib.llama_model_n_swa(model.pointer), kv_type_k, kv_type_v, flash_attn)
-        chunk = batch_size or (_GPU_CHUNK if model.gpus else _CPU_CHUNK)
-        params.n_batch = params.n_ubatch = min(max(chunk, rows_max), length)
-        params.n_outputs_max = params.n_outputs_max_per_seq = rows_max
+        _make_room(params, batch_size or (_GPU_CHUNK if model.gpus else _CPU_CHUNK), rows_max)
         params.n_rs_seq = snapshots  # llama.cpp makes it 0 for architectures that cannot
         params.n_threads = params.n_threads_batch = thread_count(threads)
         self._vocabulary = vocabulary or model.vocab.size
@@ -105,8 +103,7 @@ class Context:
         self._rows: FullRows | TopRows = rows(model.vocab.size, self._shared)
         # The finalizer holds the model, so that garbage collection cannot free it first.
         self._finalizer = weakref.finalize(self, _free, pointer, sampler, model)
-        if model.adapters:
-            use_adapters(pointer, model.adapters)
+        use_adapters(pointer, model.adapters)
         model.adopt(self)
 
     @property
@@ -293,6 +290,12 @@ class Context:
         lib.llama_memory_clear(self._memory, True)
         self._checkpoints.forget_after(0)
         self.tokens.clear()
+
+
+def _make_room(params: Any, chunk: int, rows: int) -> None:  # noqa: ANN401  a C struct
+    """For batches of so many tokens, and so many rows of one."""
+    params.n_batch = params.n_ubatch = min(max(chunk, rows), params.n_ctx)
+    params.n_outputs_max = params.n_outputs_max_per_seq = rows
 
 
 def _sampler(model: Model, shared: int, params: Any) -> TopK | None:  # noqa: ANN401  a C struct

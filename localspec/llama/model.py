@@ -60,12 +60,7 @@ class Model:
         self.remote = " or ".join(gpu.remote for gpu in gpus if gpu.remote)
         if self.remote:
             params.progress_callback = _on_progress
-        forget_log_errors()
-        with waiting_for(self.remote, LOADING_SECONDS):
-            pointer = lib.llama_model_load_from_file(os.fsencode(path), params)
-        if not pointer:
-            raise load_failure(path, last_log_errors())
-        self._pointer: Any = pointer
+        self._pointer: Any = (pointer := _loaded(path, params, self.remote))
         self._contexts: weakref.WeakSet[Closable] = weakref.WeakSet()
         self._finalizer = weakref.finalize(self, _free, pointer, self.remote)
         # Before any context: it is made with room for them.
@@ -129,6 +124,15 @@ class Model:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _loaded(path: Path, params: Any, remote: str) -> Any:  # noqa: ANN401  C structs
+    forget_log_errors()
+    with waiting_for(remote, LOADING_SECONDS):
+        pointer = lib.llama_model_load_from_file(os.fsencode(path), params)
+    if not pointer:
+        raise load_failure(path, last_log_errors())
+    return pointer
 
 
 @lib.llama_progress_callback  # type: ignore[untyped-decorator]
