@@ -22,7 +22,8 @@ from localspec.passes import Pass, Row
 
 _LONGEST = 2**25  # tokens: above every model; llama.cpp would fill the memory with its cell table first
 TOP_K = 128  # logits of a row: top-k 40 with penalties over 64 tokens needs 104
-_GPU_CHUNK, _CPU_CHUNK = 512, 128  # tokens
+# Tokens. On a CPU a chunk can take seconds and cannot be cancelled; smaller ones are 3 to 5 % slower.
+_GPU_CHUNK, _CPU_CHUNK = 512, 128
 _KV_TYPES = {
     "f32": lib.GGML_TYPE_F32,
     "f16": lib.GGML_TYPE_F16,
@@ -63,8 +64,7 @@ class Context:
         """Room for `length` tokens; raises BadModelFile, BadSetting, NotEnoughMemory or BackendFailure.
 
         threads: on the CPU; None is the physical cores.
-        batch_size: tokens in one call into llama.cpp, so the chunks of a prompt; None is 512 with a
-            GPU and 128 without, where a chunk can take seconds and cannot be cancelled (3 to 5 % slower).
+        batch_size: tokens in one call into llama.cpp, so the chunks of a prompt; see `_GPU_CHUNK`.
         flash_attn: on, off or auto, which is on where every layer's device can do it.
         rows_max: the most rows that one decode may ask for, so depth + 1.
         snapshots: for recurrent models, how many tokens can be taken back; each costs a whole state.
