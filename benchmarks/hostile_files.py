@@ -2,7 +2,7 @@
 
     python benchmarks/hostile_files.py [--files 500] [--seed 1] [--workers 2]
 
-Every mutation by meaning of a tiny model (see tests/models/mutations.py), sampled. A run may succeed or end
+Every mutation by meaning of a tiny model (see tests/gguf/mutations.py), sampled. A run may succeed or end
 with exit code 1 and sentences; a signal, a traceback or a hang is a failure and is printed with the mutation.
 """
 

@@ -2,7 +2,7 @@
 
 p is the target's distribution after the whole sampler chain, q the one that a draft token was actually drawn
 from; a chosen token (q None) has all its mass on itself. Whatever q is, kept tokens and the next one together
-follow the law of p: docs/lossless.md has the argument, tests/speculation/test_lossless.py enumerates it.
+follow the law of p: docs/lossless.md has the argument, tests/algorithm/test_lossless.py enumerates it.
 """
 
 from collections.abc import Callable, Sequence

@@ -102,7 +102,7 @@ def test_nobody_waits_for_the_hash_of_a_file_that_failed(tiny_gguf, monkeypatch)
 TRY = """
 import sys
 from pathlib import Path
-from localspec.models import trust
+from localspec.pairs import trust
 trust._decode(Path(sys.argv[1]), {"gpu_layers": 0}, ())
 """
 

@@ -196,7 +196,7 @@ def answer_to(prompt: str) -> tuple[str, str]:
 
 
 class PairNotOnDisk(NotOnDisk):
-    """As localspec.models raises it."""
+    """As localspec.pairs raises it."""
 
 
 class ScriptedWorkshop:

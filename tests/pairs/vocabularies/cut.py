@@ -1,6 +1,6 @@
 """Cuts the vocabularies of this folder out of those in llama-cpp-python's source distribution.
 
-    python tests/models/vocabularies/cut.py SDIST/vendor/llama.cpp/models
+    python tests/pairs/vocabularies/cut.py SDIST/vendor/llama.cpp/models
 
 Kept are the first 250 tokens and the last 50, the tokens that begin and end a text, and as many merges.
 """
