@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ui_terminal import Terminal
 
-from localspec.conversations import Journal, Message
+from localspec.conversations import Journal, StoredMessage
 
 CHAT = Path(__file__).parent.parent / "tests" / "tui" / "scripted_chat.py"
 KEYS = [chr(code) for code in range(0x410, 0x410 + 64)] + [chr(code) for code in range(0x3B1, 0x3B1 + 24)]
@@ -23,9 +23,9 @@ def turns(folder: Path, count: int) -> str:
     """A saved conversation of that many turns; its name."""
     journal = Journal.new(folder / "conversations", "demo", "")
     for n in range(count):
-        journal.add(Message("user", f"question {n}"))
+        journal.add(StoredMessage("user", f"question {n}"))
         journal.add(
-            Message(
+            StoredMessage(
                 "assistant",
                 f"An **answer** with `code` in it.\n\n- point {n}\n- another\n" * 6,
                 outcome="stop",

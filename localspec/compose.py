@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from localspec import demo
-from localspec.chat.loaded_pair import Engine
+from localspec.chat.loaded_pair import LoadedPair
 from localspec.chat.template import template_of
 from localspec.drafters.lookup_store import ReplyStore
 from localspec.drafters.model import ModelDrafter
@@ -57,7 +57,7 @@ def open_engine(
     speculate: bool,
     remember_replies: bool,
     on_stage: Callable[[str], object],
-) -> Engine:
+) -> LoadedPair:
     """Load a pair; what was opened is closed again when a later step fails. `rpc`: servers, "" for none."""
     threads_of = partial(threads_for, wanted=threads, spare_cores=spare_cores)
     plan = checked_plan(files, wishes, rpc, on_stage)
@@ -82,7 +82,7 @@ def open_engine(
         on_stage("warming up")
         warm_up(target, draft, drafting)
         on_stage("ready")
-        return Engine(
+        return LoadedPair(
             name=files.name,
             target_name=model.name,
             draft_name=draft.model.name if draft else "",

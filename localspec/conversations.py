@@ -49,7 +49,7 @@ class Numbers:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class StoredMessage:
     """One message; a reply also says how it ended and what it cost."""
 
     role: str  # user or assistant
@@ -59,16 +59,16 @@ class Message:
     outcome: str = ""  # of a reply: stop, length, cancelled, or died with the engine
     numbers: Numbers | None = None
     versions: tuple[
-        "Message", ...
+        "StoredMessage", ...
     ] = ()  # of a reply that was generated again: all of them, in the order they came
     version: int = 0  # which of them this is
 
-    def replaced_by(self, message: "Message") -> "Message":
+    def replaced_by(self, message: "StoredMessage") -> "StoredMessage":
         """A newer version of this reply, which keeps the older ones."""
         versions = (*(self.versions or (self,)), message)
         return replace(message, versions=versions, version=len(versions) - 1)
 
-    def in_version(self, version: int) -> "Message":
+    def in_version(self, version: int) -> "StoredMessage":
         """That version of this reply, which keeps the others. Raises IndexError."""
         return replace(self.versions[version], versions=self.versions, version=version)
 
@@ -81,7 +81,7 @@ class Conversation:
     talked: float  # seconds since 1970: when something was last said in it
     pair: str
     system: str
-    messages: tuple[Message, ...] = ()
+    messages: tuple[StoredMessage, ...] = ()
     lost_lines: int = 0  # lines that make no sense, and were left out
 
     @property
@@ -119,7 +119,7 @@ class Journal:
         stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
         return cls(folder / f"{stamp}-{secrets.token_hex(2)}.jsonl", pair, system)
 
-    def add(self, message: Message) -> None:
+    def add(self, message: StoredMessage) -> None:
         """Write a message with its versions. Returns when it is on the disk. Raises OSError."""
         first, *others = message.versions or (message,)
         records = [_record("message", first), *(_record("version", other, back=1) for other in others)]
@@ -127,7 +127,7 @@ class Journal:
             records.append(_choice(message.version, back=1))
         self._append(records)
 
-    def add_version(self, message: Message, back: int) -> None:
+    def add_version(self, message: StoredMessage, back: int) -> None:
         """Write another version of a reply, `back` messages from the end; from here on it counts. Raises OSError."""
         self._append([_record("version", message, back=back)])
 
@@ -157,7 +157,7 @@ class Journal:
         self._written = described
 
 
-def _record(kind: str, message: Message, **more: object) -> dict[str, object]:
+def _record(kind: str, message: StoredMessage, **more: object) -> dict[str, object]:
     values = asdict(replace(message, versions=(), version=0))
     compact = {name: value for name, value in values.items() if value not in ("", 0, None, ())}
     return {"type": kind, "at": time.time(), **more, **compact}
@@ -229,7 +229,7 @@ def read(path: Path) -> Conversation:
 
 
 def _replay(conversation: Conversation, records: Iterable[dict[str, Any]]) -> Conversation:
-    messages: list[Message] = []
+    messages: list[StoredMessage] = []
     for record in records:
         try:
             conversation = _take(record, messages, conversation)
@@ -238,7 +238,7 @@ def _replay(conversation: Conversation, records: Iterable[dict[str, Any]]) -> Co
     return replace(conversation, messages=tuple(messages))
 
 
-def _take(record: dict[str, Any], messages: list[Message], conversation: Conversation) -> Conversation:
+def _take(record: dict[str, Any], messages: list[StoredMessage], conversation: Conversation) -> Conversation:
     """Do to the messages what a record says; the conversation as it is then. Raises what _replay catches."""
     match record["type"]:
         case "message":
@@ -260,7 +260,7 @@ def _take(record: dict[str, Any], messages: list[Message], conversation: Convers
     return replace(conversation, talked=float(at)) if said else conversation
 
 
-def _reply_index(record: dict[str, Any], messages: list[Message]) -> int:
+def _reply_index(record: dict[str, Any], messages: list[StoredMessage]) -> int:
     index = len(messages) - _natural(record["back"])
     if messages[_natural(index)].role != "assistant":
         raise ValueError("only replies have versions")
@@ -273,12 +273,12 @@ def _natural(value: object) -> int:
     return value
 
 
-_FIELDS: Final = frozenset(field.name for field in fields(Message)) - {"numbers", "versions", "version"}
+_FIELDS: Final = frozenset(field.name for field in fields(StoredMessage)) - {"numbers", "versions", "version"}
 
 
-def _message(record: dict[str, Any]) -> Message:
+def _message(record: dict[str, Any]) -> StoredMessage:
     values = {name: record[name] for name in _FIELDS & record.keys()}
-    message = Message(role=values.pop("role"), content=values.pop("content", ""), **values)
+    message = StoredMessage(role=values.pop("role"), content=values.pop("content", ""), **values)
     texts = (message.content, message.reasoning, message.outcome)
     if message.role not in ("user", "assistant") or not all(isinstance(text, str) for text in texts):
         raise TypeError("a message with a text that is none")

@@ -10,7 +10,7 @@ import pytest
 import localspec
 from localspec import api
 from localspec.cli.options import add_pair_options, load_options
-from localspec.engine.messages import Load
+from localspec.engine.messages import LoadPair
 from localspec.settings import Settings
 
 
@@ -71,7 +71,7 @@ def test_a_pair_and_files_cannot_both_be_named():
 def test_every_option_of_loading_is_a_setting_and_a_flag_and_reaches_the_chats_engine():
     options = set(api.LoadOptions.__annotations__)
     assert options - {"context_length"} | {"context"} <= {field.name for field in fields(Settings)}
-    assert options <= {field.name for field in fields(Load)}
+    assert options <= {field.name for field in fields(LoadPair)}
     parser = argparse.ArgumentParser()
     add_pair_options(parser)
     flags = "--context 512 --gpu-layers 2 --threads 3 --kv-type q8_0 --device A,B --split 3,1 --cpu-moe 4"

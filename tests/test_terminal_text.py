@@ -6,7 +6,7 @@ import unicodedata
 import pytest
 
 from localspec.cli import tell
-from localspec.cli.commands.compare import Progress
+from localspec.cli.commands.compare import CompareProgress
 from localspec.cli.commands.run import show
 from localspec.errors import BadSetting
 from localspec.events import Finished, FinishReason, Kind, Notice, Origin, Piece, Reply, Source
@@ -76,7 +76,7 @@ def noted_late_by_run():
 
 
 def noted_by_compare():
-    Progress(runs=1).show(SideEvent(False, 0, Notice(STEERING)))
+    CompareProgress(runs=1).show(SideEvent(False, 0, Notice(STEERING)))
 
 
 def told_as_an_error():

@@ -1,6 +1,6 @@
 """An engine on exact toy models, for any vocabulary: what sessions are tested with."""
 
-from localspec.chat.loaded_pair import Engine
+from localspec.chat.loaded_pair import LoadedPair
 from localspec.chat.template import ChatTemplate
 from localspec.drafters.model import ModelDrafter
 from localspec.drafting import PairDrafting
@@ -41,7 +41,7 @@ def engine_of(
     notices=(),
     close=lambda: None,
 ):
-    return Engine(
+    return LoadedPair(
         name="toy",
         target_name="toy target",
         draft_name="toy draft" if draft else "",

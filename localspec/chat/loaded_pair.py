@@ -11,7 +11,7 @@ from localspec.chat.vocabulary import Vocabulary
 from localspec.sampler.sampling import Sampling
 
 
-class Drafting(Protocol):
+class StrategyMaker(Protocol):
     """Makes the strategy of each reply, and keeps what drafting learns between replies."""
 
     def strategy(self, rule: Rule, request: Request) -> Strategy:
@@ -25,7 +25,7 @@ class Drafting(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class LoadedPair:
     """A loaded pair, ready to run; `close` frees it."""
 
     name: str
@@ -39,5 +39,5 @@ class Engine:
     template: ChatTemplate
     sampling: Sampling  # the model's own defaults
     notices: tuple[str, ...]  # what the user should know about this pair, said with the first reply
-    drafting: Drafting
+    drafting: StrategyMaker
     close: Callable[[], None]

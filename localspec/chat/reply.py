@@ -8,7 +8,7 @@ from localspec.algorithm.loop import speculate
 from localspec.algorithm.noise import fresh_seed
 from localspec.algorithm.protocols import Decoder, Rule, Strategy
 from localspec.algorithm.verification import make_rule
-from localspec.chat.loaded_pair import Engine
+from localspec.chat.loaded_pair import LoadedPair
 from localspec.chat.options import Request, seed_fixes_depth
 from localspec.chat.text import TextPart, TextStream
 from localspec.chat.tools import CallFormat, calls_in
@@ -201,7 +201,7 @@ class Remarks:
 class Replier:
     """Writes the replies of a session, and says once what is worth saying once."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: LoadedPair) -> None:
         self._engine = engine
         self._notices = engine.notices
         self._told_of_depth = False

@@ -9,7 +9,7 @@ from typing import Any, Unpack
 
 from localspec.chat.constraints import Shaping
 from localspec.chat.fitting import Fitted, Fitter
-from localspec.chat.loaded_pair import Engine
+from localspec.chat.loaded_pair import LoadedPair
 from localspec.chat.messages import Message, as_history, as_messages
 from localspec.chat.options import ReplyOptions, Request, request_from
 from localspec.chat.prompt import Prompt, encode
@@ -29,7 +29,7 @@ class Session:
     A reply that was cancelled gives way to the next one at once, and its stream ends.
     """
 
-    def __init__(self, engine: Engine, defaults: ReplyOptions | None = None) -> None:
+    def __init__(self, engine: LoadedPair, defaults: ReplyOptions | None = None) -> None:
         """`defaults` are options that every reply takes where its caller says nothing."""
         self._engine = engine
         self._defaults = defaults or ReplyOptions()
@@ -75,7 +75,7 @@ class Session:
                 self._engine.drafting.calibrate(list(tokens[-MEASURED_TOKENS:]), budget_seconds, stop)
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> LoadedPair:
         """The loaded pair itself, for measuring it while no reply runs."""
         return self._engine
 

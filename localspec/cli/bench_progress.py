@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from localspec.cli.printing import DrawnLine, say
 
 if TYPE_CHECKING:
-    from localspec.measure.bench.bench import Limits, Step
+    from localspec.measure.bench.bench import BenchStep, Limits
 
 _BAR = 16  # characters
 
@@ -20,7 +20,7 @@ class BenchProgress:
         self._line = DrawnLine(sys.stderr)
         self._blocks_said = -1
 
-    def show(self, step: "Step") -> None:
+    def show(self, step: "BenchStep") -> None:
         line = progress_text(step, share(step, self._blocks, self._limits.seconds))
         if not self._line.draw(line) and step.blocks_done > self._blocks_said:
             self._blocks_said = step.blocks_done
@@ -30,14 +30,14 @@ class BenchProgress:
         self._line.clear()
 
 
-def share(step: "Step", blocks: int, seconds: float | None) -> float:
+def share(step: "BenchStep", blocks: int, seconds: float | None) -> float:
     """How much is done, by the limit that is nearer."""
     done = [step.blocks_done / blocks] if blocks else []
     done += [step.seconds / seconds] if seconds else []
     return min(max(done, default=0.0), 1.0)
 
 
-def progress_text(step: "Step", done: float) -> str:
+def progress_text(step: "BenchStep", done: float) -> str:
     """How far, what runs now, and the speed of the reply before it."""
     filled = int(done * _BAR)
     minutes, seconds = divmod(int(step.seconds), 60)

@@ -32,13 +32,13 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class Platform:
     system: str  # as platform.system() says: Linux, Darwin, Windows
     python: tuple[int, int]
 
 
-def this_machine() -> Machine:
-    return Machine(platform.system(), sys.version_info[:2])
+def this_machine() -> Platform:
+    return Platform(platform.system(), sys.version_info[:2])
 
 
 def find_gpu() -> Gpu | None:
@@ -85,7 +85,7 @@ def output_of(tool: str, *arguments: str) -> str:
     return done.stdout if done.returncode == 0 else ""
 
 
-def install_command(gpu: Gpu, machine: Machine) -> str:
+def install_command(gpu: Gpu, machine: Platform) -> str:
     """The exact command that replaces the installed llama-cpp-python by a build for this GPU."""
     index = wheel_index(gpu, machine)
     if index and machine.python in WHEEL_PYTHONS:
@@ -100,7 +100,7 @@ def install_command(gpu: Gpu, machine: Machine) -> str:
     return source_command(f"{flag[gpu.vendor]}=on", windows=machine.system == "Windows")
 
 
-def wheel_index(gpu: Gpu, machine: Machine) -> str | None:
+def wheel_index(gpu: Gpu, machine: Platform) -> str | None:
     """The folder of the published wheels that fit; None where the build must come from source."""
     if gpu.vendor is Vendor.NVIDIA:
         usable = [version for version in CUDA_WHEELS if gpu.cuda and version <= gpu.cuda]

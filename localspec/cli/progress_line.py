@@ -3,7 +3,7 @@
 import sys
 
 from localspec.cli.printing import DrawnLine, say
-from localspec.hub.progress import FileReady, Note, Progress, Proved, PullEvent, Stage
+from localspec.hub.progress import FileReady, Note, Progress, Proved, PullEvent, PullStage
 from localspec.memory.planning import outlook
 from localspec.units import duration_text, size_text
 
@@ -53,9 +53,9 @@ def progress_text(event: Progress) -> str:
     filled = int(share * _BAR)
     bar = "█" * filled + "░" * (_BAR - filled)
     line = f"{bar} {share:4.0%}  {size_text(event.done)} of {size_text(event.total)}"
-    if event.stage is Stage.WAITING:
+    if event.stage is PullStage.WAITING:
         return f"{line}  another localspec is fetching {event.file}"
-    if event.stage is Stage.HASHING:
+    if event.stage is PullStage.HASHING:
         return f"{line}  checking {event.file}"
     if event.bytes_per_second:
         line += f"  {size_text(event.bytes_per_second)}/s"

@@ -5,7 +5,7 @@ import signal
 import sys
 from typing import BinaryIO
 
-from localspec.engine.server import Server, Workshop
+from localspec.engine.server import RequestHandler, Server
 
 
 def take_pipes() -> tuple[BinaryIO, BinaryIO]:
@@ -17,16 +17,16 @@ def take_pipes() -> tuple[BinaryIO, BinaryIO]:
     return source, sink
 
 
-def open_workshop() -> Workshop:
-    from localspec.engine.workshop import PairWorkshop
+def open_handler() -> RequestHandler:
+    from localspec.engine.requests import PairRequests
 
-    return PairWorkshop()
+    return PairRequests()
 
 
 def main() -> None:
     # Ctrl+C in the terminal is the client's business: it cancels by message.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    Server(*take_pipes()).serve(open_workshop)
+    Server(*take_pipes()).serve(open_handler)
     # The listener may still hold its pipe, which a regular shutdown of the interpreter would trip over.
     os._exit(0)
 

@@ -41,7 +41,7 @@ class ReplySettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class LoadPair:
     """Bring a pair into memory."""
 
     pair: str | None = None  # None: the pair used last, the one that came last, or the demo
@@ -74,7 +74,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Compare:
+class CompareReplies:
     """Generate the same reply with and without drafting."""
 
     serial: int
@@ -107,7 +107,7 @@ class Quit:
     """Free everything and exit."""
 
 
-Request = Load | Ask | Compare | ListPairs | Pull | Cancel | Quit
+Request = LoadPair | Ask | CompareReplies | ListPairs | Pull | Cancel | Quit
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class Hello:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class LoadStage:
     """What loading is doing now."""
 
     text: str
@@ -229,7 +229,7 @@ class Died:
 Event = Started | Prefill | Cycle | Piece | Notice | Finished
 Report = (
     Hello
-    | Stage
+    | LoadStage
     | Ready
     | Event
     | ProposalText

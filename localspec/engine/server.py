@@ -13,7 +13,7 @@ from localspec.engine.messages import (
     PROTOCOL,
     Ask,
     Cancel,
-    Compare,
+    CompareReplies,
     Failure,
     Hello,
     Pull,
@@ -30,7 +30,7 @@ Send = Callable[[Report], None]
 Cancelled = Callable[[], bool]
 
 
-class Workshop(Protocol):
+class RequestHandler(Protocol):
     """Does what requests ask for. One thread calls everything but `cancel`, and `perform` of a Pull."""
 
     def perform(self, request: Request, send: Send, cancelled: Cancelled) -> None:
@@ -55,40 +55,40 @@ class Server:
         self._sink_lock = threading.Lock()  # download progress comes from several threads
         self._inbox: queue.SimpleQueue[Request] = queue.SimpleQueue()
         self._cancelled_serial = 0
-        self._workshop: Workshop | None = None
+        self._handler: RequestHandler | None = None
 
-    def serve(self, open_workshop: Callable[[], Workshop]) -> None:
+    def serve(self, open_handler: Callable[[], RequestHandler]) -> None:
         """Answer requests. Listening starts before the heavy imports, so a lost client ends those too."""
         threading.Thread(target=self._listen, name="engine-listener", daemon=True).start()
         self._send(Hello(PROTOCOL, os.getpid()))
         try:
-            self._workshop = open_workshop()
+            self._handler = open_handler()
         except Exception as error:  # noqa: BLE001 - a broken installation is reported, then the process ends
             self._send(_failure(error))
             return
         while not isinstance(request := self._inbox.get(), Quit):
             if isinstance(request, Pull):
                 # It takes minutes, and needs nothing that the other requests use.
-                threading.Thread(target=self._perform, args=(self._workshop, request), daemon=True).start()
+                threading.Thread(target=self._perform, args=(self._handler, request), daemon=True).start()
                 continue
-            self._perform(self._workshop, request)
-            self._rest(self._workshop)
-        self._workshop.close()
+            self._perform(self._handler, request)
+            self._rest(self._handler)
+        self._handler.close()
 
-    def _perform(self, workshop: Workshop, request: Request) -> None:
+    def _perform(self, handler: RequestHandler, request: Request) -> None:
         try:
-            workshop.perform(request, self._send, lambda: self._is_cancelled(request))
+            handler.perform(request, self._send, lambda: self._is_cancelled(request))
         except Exception as error:  # noqa: BLE001 - the edge of the process: every error becomes a report
             self._send(_failure(error, getattr(request, "serial", 0)))
 
-    def _rest(self, workshop: Workshop) -> None:
+    def _rest(self, handler: RequestHandler) -> None:
         try:
-            workshop.rest(lambda: not self._inbox.empty())
+            handler.rest(lambda: not self._inbox.empty())
         except Exception as error:  # noqa: BLE001 - nobody asked for anything, so nobody can be answered
             log.warning("between two requests: %s: %s", type(error).__name__, error)
 
     def _is_cancelled(self, request: Request) -> bool:
-        return isinstance(request, Ask | Compare | Pull) and request.serial <= self._cancelled_serial
+        return isinstance(request, Ask | CompareReplies | Pull) and request.serial <= self._cancelled_serial
 
     def _listen(self) -> None:
         """Runs beside native calls, which release the GIL, so it can end the process at any moment."""
@@ -111,8 +111,8 @@ class Server:
         self._inbox.put(request)
 
     def _cancel(self) -> None:
-        if self._workshop is not None:
-            self._workshop.cancel()
+        if self._handler is not None:
+            self._handler.cancel()
 
     def _send(self, report: Report) -> None:
         line = frames.encode(report)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from localspec.gguf.header import Header, Vocabulary, header_of_file
+from localspec.gguf.header import Header, HeaderVocabulary, header_of_file
 from localspec.gguf.parts import joined, require_parts
 from localspec.units import printable
 
@@ -38,7 +38,7 @@ class VocabularyFacts:
     eos: int
     adds_bos: bool
     adds_eos: bool
-    texts: Vocabulary
+    texts: HeaderVocabulary
 
     @property
     def count(self) -> int:

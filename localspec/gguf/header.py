@@ -52,7 +52,7 @@ class TensorInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Vocabulary:
+class HeaderVocabulary:
     """The token texts as they lie in the file: a 64-bit length before each."""
 
     count: int
@@ -72,7 +72,7 @@ class Header:
 
     version: int
     entries: Mapping[str, Entry]
-    vocabulary: Vocabulary | None
+    vocabulary: HeaderVocabulary | None
     tensors: tuple[TensorInfo, ...]
     alignment: int
     data_offset: int  # bytes: where the weights begin
@@ -214,7 +214,7 @@ def _preamble(cursor: _Cursor) -> tuple[int, int, int]:
     return version, tensors, entries
 
 
-def _entries(cursor: _Cursor, count: int) -> tuple[dict[str, Entry], Vocabulary | None]:
+def _entries(cursor: _Cursor, count: int) -> tuple[dict[str, Entry], HeaderVocabulary | None]:
     entries: dict[str, Entry] = {}
     vocabulary = None
     kept = elements = 0
@@ -269,7 +269,7 @@ def _array(cursor: _Cursor, key: str, element: int, length: int) -> Value | None
     return None
 
 
-def _vocabulary(cursor: _Cursor, length: int) -> Vocabulary:
+def _vocabulary(cursor: _Cursor, length: int) -> HeaderVocabulary:
     if length * 8 > cursor.left:
         raise cursor.bad(f"says that {_TOKENS} has {length:,} elements")
     blocks: list[bytes] = []
@@ -279,7 +279,7 @@ def _vocabulary(cursor: _Cursor, length: int) -> Vocabulary:
         if total > _MAX_VOCABULARY:
             raise cursor.bad("has more token text than any vocabulary needs")
         blocks.append(block)
-    return Vocabulary(length, b"".join(blocks))
+    return HeaderVocabulary(length, b"".join(blocks))
 
 
 def _string_blocks(cursor: _Cursor, key: str, length: int) -> Iterator[bytes]:

@@ -17,7 +17,7 @@ from localspec.errors import BackendFailure, NotEnoughMemory
 from localspec.files import write_text_atomically
 from localspec.health.build import installed_build, processor, rebuild_command
 from localspec.health.servers import used_servers
-from localspec.health.trial import Outcome, Trial, decode_in_child
+from localspec.health.trial import Trial, TrialOutcome, decode_in_child
 from localspec.typed_json import loads_as
 
 _ILLEGAL_INSTRUCTION = ("SIGILL", "exception 0xc000001d")  # on POSIX and on Windows
@@ -92,7 +92,7 @@ def try_device(name: str) -> None:
         raise device_fault(name, outcome)
 
 
-def device_fault(name: str, outcome: Outcome) -> BackendFailure:
+def device_fault(name: str, outcome: TrialOutcome) -> BackendFailure:
     """What a trial that gave no answer says of a GPU, where the CPU works."""
     return BackendFailure(
         f"llama.cpp does not work on {name}: its trial there ended with {outcome.cause}",
@@ -132,7 +132,7 @@ def fault_of_build(trial: Trial) -> BackendFailure | NotEnoughMemory | None:
     return device_fault(names, outcome) if here.answered else why_unusable(here)
 
 
-def why_unusable(outcome: Outcome) -> BackendFailure | NotEnoughMemory:
+def why_unusable(outcome: TrialOutcome) -> BackendFailure | NotEnoughMemory:
     """What a trial that gave no answer says of the build, where no file is at fault."""
     if "SIGKILL" in outcome.cause:
         return NotEnoughMemory("the system ended the first trial of llama.cpp", hint="free some memory")

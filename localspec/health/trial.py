@@ -37,7 +37,7 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TrialOutcome:
     """How a trial ended."""
 
     exit_code: int | None  # None: its time was over
@@ -65,7 +65,7 @@ class Outcome:
         )
 
 
-def decode_in_child(trial: Trial) -> Outcome:
+def decode_in_child(trial: Trial) -> TrialOutcome:
     """Load the file and decode a few tokens in a process of its own. Raises OSError for a file that is gone."""
     limit = trial.seconds
     # Nothing is ever written: the child ends when the pipe does, so also when this process is killed.
@@ -80,16 +80,16 @@ def decode_in_child(trial: Trial) -> Outcome:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return Outcome(None, None, False, "")
+        return TrialOutcome(None, None, False, "")
     finally:
         os.close(reader)
         os.close(writer)
     try:
         answer = json.loads(done.stdout.decode("utf-8", "replace").strip().rpartition("\n")[2])
     except ValueError:
-        return Outcome(done.returncode, None, False, _last_words(done.stderr))
+        return TrialOutcome(done.returncode, None, False, _last_words(done.stderr))
     error = getattr(errors, answer["kind"])(answer["error"], hint=answer["hint"]) if answer else None
-    return Outcome(done.returncode, error, True, "")
+    return TrialOutcome(done.returncode, error, True, "")
 
 
 def died_by_signal(exit_code: int | None) -> bool:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from localspec.errors import DownloadFailed
-from localspec.hub import api as hub
-from localspec.hub.api import Patience, RemoteFile
+from localspec.hub import repository as hub
 from localspec.hub.errors import is_passing, of_system, translated, wait_asked_for
-from localspec.hub.progress import Stage
+from localspec.hub.progress import PullStage
+from localspec.hub.repository import Patience, RemoteFile
 from localspec.locks import FileLock
 
 PART, LOCK = ".part", ".lock"  # after the name that the whole file will have
@@ -35,7 +35,7 @@ class PartialFile:
         final: Path,
         remote: RemoteFile,
         *,
-        on_bytes: Callable[[Stage, int], None],
+        on_bytes: Callable[[PullStage, int], None],
         cancelled: Callable[[], bool],
         patience: Patience,
     ) -> None:
@@ -130,7 +130,7 @@ class PartialFile:
         while chunk := self._file.read(_CHUNK):
             self._digest.update(chunk)
             self.size += len(chunk)
-            self._on_bytes(Stage.HASHING, len(chunk))
+            self._on_bytes(PullStage.HASHING, len(chunk))
             if self._cancelled():
                 break
         return self.size
@@ -166,7 +166,7 @@ class PartialFile:
         self.size += len(chunk)
         self.fetched += len(chunk)
         self._renewed = False
-        self._on_bytes(Stage.FETCHING, len(chunk))
+        self._on_bytes(PullStage.FETCHING, len(chunk))
 
     def _give_up_or_wait(self, error: Exception, failures: int) -> None:
         asked = wait_asked_for(error)

@@ -14,7 +14,7 @@ _WINDOW_SECONDS = 5.0  # over which the rate is taken
 _INTERVAL_SECONDS = 0.1  # between two reports
 
 
-class Stage(StrEnum):
+class PullStage(StrEnum):
     WAITING = "waiting"  # another process is fetching the same file
     HASHING = "hashing"  # bytes that are here already
     FETCHING = "fetching"
@@ -24,7 +24,7 @@ class Stage(StrEnum):
 class Progress:
     """How far a pull is."""
 
-    stage: Stage
+    stage: PullStage
     file: str
     done: int  # bytes of all files of the pair that have to be fetched
     total: int
@@ -62,7 +62,7 @@ PullEvent = Progress | Proved | FileReady | Note
 OnProgress = Callable[[PullEvent], None]
 
 
-class Meter:
+class TransferRate:
     """Counts bytes of one pull and reports them, a few times a second."""
 
     def __init__(self, report: OnProgress, total: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -72,11 +72,11 @@ class Meter:
         self._fetched = 0
         self._last = -1.0
 
-    def add(self, stage: Stage, file: str, count: int, file_total: int) -> None:
+    def add(self, stage: PullStage, file: str, count: int, file_total: int) -> None:
         """`count` more bytes of a file have been fetched or hashed; 0 only reports."""
         self._done[file] = self._done.get(file, 0) + count
         now = self._clock()
-        if stage is Stage.FETCHING:
+        if stage is PullStage.FETCHING:
             self._fetched += count
             self._recent.append((now, self._fetched))
             while now - self._recent[0][0] > _WINDOW_SECONDS:
@@ -90,7 +90,7 @@ class Meter:
         """What was there of a file is gone."""
         self._done[file] = 0
 
-    def _progress(self, stage: Stage, file: str) -> Progress:
+    def _progress(self, stage: PullStage, file: str) -> Progress:
         done, rate = sum(self._done.values()), self._rate()
         left = (self._total - done) / rate if rate else None
         return Progress(stage, file, done, self._total, rate, left)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from localspec.algorithm.protocols import Decoder
-from localspec.chat.loaded_pair import Engine
+from localspec.chat.loaded_pair import LoadedPair
 from localspec.llama.widths import width_gap
 from localspec.passes import Candidates, Row
 
@@ -66,7 +66,7 @@ def row_after(decoder: Decoder, tokens: Sequence[int]) -> Row:
     return copied(row)
 
 
-def width_difference_on(engine: Engine, tokens: Sequence[int]) -> float:
+def width_difference_on(engine: LoadedPair, tokens: Sequence[int]) -> float:
     """D: the largest logit difference between batch widths at the last 200 of these tokens."""
     return width_gap(engine.target, tokens[-AS_FAR_BACK:])
 

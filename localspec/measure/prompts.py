@@ -20,18 +20,18 @@ class Category(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class BenchPrompt:
     name: str
     category: Category
     text: str
 
 
-def built_in_prompts() -> tuple[Prompt, ...]:
+def built_in_prompts() -> tuple[BenchPrompt, ...]:
     """Every prompt that comes with localspec."""
     table = tomllib.loads(files("localspec.measure").joinpath("prompts.toml").read_text("utf-8"))
     documents = {name: text.strip() for name, text in table["documents"].items()}
     return tuple(
-        Prompt(
+        BenchPrompt(
             entry["name"],
             Category(entry["category"]),
             "\n\n".join(
@@ -42,7 +42,7 @@ def built_in_prompts() -> tuple[Prompt, ...]:
     )
 
 
-def in_turn(prompts: Sequence[Prompt]) -> tuple[Prompt, ...]:
+def in_turn(prompts: Sequence[BenchPrompt]) -> tuple[BenchPrompt, ...]:
     """The first prompt of every category, then the second of each: wherever one stops, all had their turn."""
     by_category = [[p for p in prompts if p.category is category] for category in Category]
     return tuple(p for p in chain.from_iterable(zip_longest(*by_category)) if p is not None)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from localspec.algorithm.protocols import Decoder
-from localspec.chat.loaded_pair import Engine
+from localspec.chat.loaded_pair import LoadedPair
 from localspec.measure.divergence import copied
 from localspec.passes import Candidates, Pass, Row
 from localspec.sampler.candidates import largest
@@ -68,7 +68,7 @@ def kept(row: Row, needed: int | None) -> Row:
     return Candidates(*largest(row, needed))
 
 
-def begin(engine: Engine, prompt: Sequence[int]) -> None:
+def begin(engine: LoadedPair, prompt: Sequence[int]) -> None:
     """Both caches hold the prompt but for its last token, the target's; the draft reads it when it drafts."""
     if engine.draft:
         engine.draft.rollback(0)

@@ -10,11 +10,11 @@ from typing import TypeVar
 
 from localspec.errors import BadModelFile, DownloadFailed, IncompatiblePair
 from localspec.gguf.header import Header, header_of_file, read_header
-from localspec.hub import api as hub
-from localspec.hub.api import Patience, RemoteFile
+from localspec.hub import repository as hub
 from localspec.hub.errors import RevisionGone, of_system
 from localspec.hub.partial import PartialFile, PullCancelled, lock_of, part_of
-from localspec.hub.progress import FileReady, Meter, Note, OnProgress, Proved, Stage
+from localspec.hub.progress import FileReady, Note, OnProgress, Proved, PullStage, TransferRate
+from localspec.hub.repository import Patience, RemoteFile
 from localspec.locks import FileLock
 from localspec.pairs import stamps, store
 from localspec.pairs.proof import prove
@@ -70,7 +70,7 @@ class _Pull:
     ) -> None:
         self._pair, self._progress, self._cancelled, self._patience = pair, progress, cancelled, patience
         self._wanted = _hub_files(pair)
-        self._meter = Meter(progress, sum(file.bytes for file in self._wanted))
+        self._meter = TransferRate(progress, sum(file.bytes for file in self._wanted))
 
     def run(self) -> tuple[Path, ...]:
         try:
@@ -92,7 +92,7 @@ class _Pull:
                 f"{missing[0].name} is not on this machine, and HF_HUB_OFFLINE is set",
                 hint="unset it to fetch files",
             )
-        self._meter = Meter(self._progress, sum(file.bytes for file in missing))
+        self._meter = TransferRate(self._progress, sum(file.bytes for file in missing))
         remotes = [self._look(file) for file in missing]
         check_space(
             store.models_dir(), sum(file.bytes - _size(part_of(store.place(file))) for file in missing)
@@ -130,7 +130,7 @@ class _Pull:
 
             def on_bytes(count: int) -> None:
                 self._stop_if_cancelled(file)
-                self._meter.add(Stage.HASHING, file.name, count, file.bytes)
+                self._meter.add(PullStage.HASHING, file.name, count, file.bytes)
 
             known = stamps.write(path, stamps.sha256_of(path, on_bytes))
             self._meter.forget(file.name)
@@ -235,7 +235,7 @@ class _Pull:
 
     def _progress_of_others(self, file: HubFile) -> None:
         self._meter.forget(file.name)
-        self._meter.add(Stage.WAITING, file.name, _size(part_of(store.place(file))), file.bytes)
+        self._meter.add(PullStage.WAITING, file.name, _size(part_of(store.place(file))), file.bytes)
         self._meter.forget(file.name)
 
     def _stop_if_cancelled(self, file: HubFile) -> None:

@@ -14,7 +14,7 @@ from localspec.pairs.references import OpenedFile
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class InspectedModel:
     """One model of a pair."""
 
     opened: OpenedFile
@@ -26,8 +26,8 @@ class Side:
 class Inspection:
     """A pair, judged."""
 
-    target: Side
-    draft: Side | None
+    target: InspectedModel
+    draft: InspectedModel | None
     plan: Plan | None
     devices: tuple[DeviceMemory, ...]
     problem: LocalspecError | None  # why the pair cannot run here; None: it can
@@ -49,12 +49,12 @@ def inspect(target: OpenedFile, draft: OpenedFile | None, wishes: MemoryWishes) 
     return Inspection(sides[0], sides[1] if draft else None, found, devices, problem)
 
 
-def _side(opened: OpenedFile, probe: Probe) -> Side:
+def _side(opened: OpenedFile, probe: Probe) -> InspectedModel:
     try:
         per_token = _kv_bytes_per_token(opened, probe)
     except LocalspecError:  # the plan meets the same error and tells it
         per_token = None
-    return Side(opened, ModelFacts.from_header(opened.header), per_token)
+    return InspectedModel(opened, ModelFacts.from_header(opened.header), per_token)
 
 
 def _kv_bytes_per_token(opened: OpenedFile, probe: Probe) -> int:

@@ -10,8 +10,8 @@ from localspec.errors import BadModelFile, BadSetting, DownloadFailed
 from localspec.files import expanded
 from localspec.gguf.facts import header_at
 from localspec.gguf.header import Header, read_header
-from localspec.hub import api as hub
-from localspec.hub.api import RemoteFile
+from localspec.hub import repository as hub
+from localspec.hub.repository import RemoteFile
 from localspec.pairs import stamps, store
 from localspec.pairs.registry import HubFile, LocalFile, ModelFile, stays_inside
 

@@ -19,7 +19,7 @@ from localspec.gguf.parts import parts_of
 from localspec.health.build import installed_build
 from localspec.health.check import fault_of_build, health, switch_off_extra_buffers
 from localspec.health.servers import used_servers
-from localspec.health.trial import Outcome, Trial, decode_in_child
+from localspec.health.trial import Trial, TrialOutcome, decode_in_child
 from localspec.pairs import stamps
 from localspec.units import printable, size_text
 
@@ -95,7 +95,7 @@ def _decode(path: Path, place: Mapping[str, Any], lora: Sequence[tuple[Path, flo
     raise BadModelFile(f"llama.cpp gives up on {path.name}: {outcome.cause}", hint=_HINT)
 
 
-def _works_without_extra_buffers(trial: Trial, outcome: Outcome) -> bool:
+def _works_without_extra_buffers(trial: Trial, outcome: TrialOutcome) -> bool:
     """Whether only these killed the child; then they stay off, for other files as well."""
     if not (trial.extra_buffers and outcome.died_by_signal):
         return False

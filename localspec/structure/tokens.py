@@ -16,7 +16,7 @@ _STACK_BYTES = 256 * 2**20  # llguidance compiles by recursion; the system hands
 _T = TypeVar("_T")
 
 
-class Vocabulary(Protocol):
+class TokenVocabulary(Protocol):
     """What a grammar needs of a vocabulary."""
 
     @property
@@ -40,7 +40,7 @@ class Vocabulary(Protocol):
 class GrammarTokens:
     """A model's vocabulary prepared for grammars: about a second for 150,000 tokens, so made once."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: TokenVocabulary) -> None:
         from llguidance import LLTokenizer, TokenizerWrapper
 
         self.size = vocabulary.size
@@ -80,7 +80,7 @@ class GrammarTokens:
 class _Tokenizer:
     """What llguidance asks of a tokeniser: all tokens' bytes, and the tokens of a text inside a reply."""
 
-    def __init__(self, vocabulary: Vocabulary, end: int) -> None:
+    def __init__(self, vocabulary: TokenVocabulary, end: int) -> None:
         self._vocabulary = vocabulary
         pieces = [vocabulary.piece(token) for token in range(vocabulary.size)]
         self.eos_token_id = vocabulary.eos if vocabulary.eos is not None else end
@@ -100,7 +100,7 @@ class _Tokenizer:
         return tokens[len(self._before) :]
 
 
-def prefixes_space(vocabulary: Vocabulary) -> bool:
+def prefixes_space(vocabulary: TokenVocabulary) -> bool:
     """Whether tokenising puts a space before the first word, as SentencePiece does."""
     tokens = vocabulary.tokenize("a", parse_special=False)
     return b"".join(map(vocabulary.piece, tokens)).startswith(b" ")

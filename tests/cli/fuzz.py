@@ -127,7 +127,7 @@ def run(given: Case, world: World) -> tuple[object, str]:
     from huggingface_hub import close_session
 
     from localspec.cli import main
-    from localspec.hub.api import Patience
+    from localspec.hub.repository import Patience
 
     Patience.pause = lambda *_: None  # type: ignore[method-assign]
     close_session()

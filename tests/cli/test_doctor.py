@@ -6,9 +6,9 @@ import sys
 import pytest
 
 from localspec.cli import main
-from localspec.cli.gpu_builds import Gpu, Machine, Vendor, find_gpu, install_command
+from localspec.cli.gpu_builds import Gpu, Platform, Vendor, find_gpu, install_command
 
-LINUX = Machine("Linux", (3, 11))
+LINUX = Platform("Linux", (3, 11))
 
 
 def test_doctor_names_the_backend_and_the_devices_with_their_memory(capsys):
@@ -30,14 +30,14 @@ def test_doctor_as_json(capsys):
     [
         (Gpu(Vendor.NVIDIA, "RTX 3060", (12, 4)), LINUX, "/whl/cu124"),
         (Gpu(Vendor.NVIDIA, "RTX 3060", (12, 9)), LINUX, "/whl/cu125"),
-        (Gpu(Vendor.NVIDIA, "RTX 5090", (13, 1)), Machine("Windows", (3, 12)), "/whl/cu130"),
+        (Gpu(Vendor.NVIDIA, "RTX 5090", (13, 1)), Platform("Windows", (3, 12)), "/whl/cu130"),
         (Gpu(Vendor.AMD, "Radeon RX 7900"), LINUX, "/whl/rocm72"),
-        (Gpu(Vendor.AMD, "Radeon RX 7900"), Machine("Windows", (3, 11)), "/whl/hip-radeon"),
-        (Gpu(Vendor.APPLE, "arm64"), Machine("Darwin", (3, 11)), "/whl/metal"),
+        (Gpu(Vendor.AMD, "Radeon RX 7900"), Platform("Windows", (3, 11)), "/whl/hip-radeon"),
+        (Gpu(Vendor.APPLE, "arm64"), Platform("Darwin", (3, 11)), "/whl/metal"),
         (Gpu(Vendor.VULKAN, "Arc B580"), LINUX, "/whl/vulkan"),
-        (Gpu(Vendor.NVIDIA, "RTX 3060", (12, 4)), Machine("Linux", (3, 13)), 'CMAKE_ARGS="-DGGML_CUDA=on"'),
+        (Gpu(Vendor.NVIDIA, "RTX 3060", (12, 4)), Platform("Linux", (3, 13)), 'CMAKE_ARGS="-DGGML_CUDA=on"'),
         (Gpu(Vendor.NVIDIA, "GTX 680", (10, 2)), LINUX, 'CMAKE_ARGS="-DGGML_CUDA=on"'),
-        (Gpu(Vendor.AMD, "Radeon"), Machine("Windows", (3, 14)), '$env:CMAKE_ARGS = "-DGGML_HIP=on"'),
+        (Gpu(Vendor.AMD, "Radeon"), Platform("Windows", (3, 14)), '$env:CMAKE_ARGS = "-DGGML_HIP=on"'),
     ],
 )
 def test_the_command_installs_a_build_for_this_gpu(gpu, machine, expected):

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from localspec.engine.client import EngineProcess
-from localspec.engine.messages import Ask, Died, Load, Ready, ReplySettings, Turn
+from localspec.engine.messages import Ask, Died, LoadPair, Ready, ReplySettings, Turn
 from localspec.errors import BackendFailure, BadSetting
 from localspec.events import Finished, Notice, Piece
 from localspec.health import hello, servers
@@ -100,7 +100,7 @@ def test_a_server_that_goes_away_in_a_reply_ends_it_with_a_sentence_and_its_text
 @needs_rpc
 @pytest.mark.parametrize("how", ["kill", "stop"])
 def test_the_chats_engine_says_which_device_is_gone_and_goes_on_without_it(two, tiny_gguf, how):
-    load = Load(
+    load = LoadPair(
         target=str(tiny_gguf(layers=3)),
         draft=str(tiny_gguf(layers=3, noise=0.1)),
         device="RPC0",

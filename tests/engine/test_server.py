@@ -9,7 +9,7 @@ from localspec.engine.client import EngineProcess
 from localspec.engine.messages import (
     Ask,
     Cancel,
-    Compare,
+    CompareReplies,
     Failure,
     ListPairs,
     PairList,
@@ -37,7 +37,7 @@ class Workshop:
                 send(Pulled(request.name, False))
             case ListPairs():
                 send(PairList(()))
-            case Compare():
+            case CompareReplies():
                 open("/nowhere/x.gguf")
 
     def rest(self, awaited):
@@ -107,7 +107,7 @@ def test_what_fails_in_a_rest_is_nobodys_failure(engine):
 
 def test_a_failure_names_its_request_and_a_file_its_path(engine):
     process = engine()
-    process.send(Compare(7, ()))
+    process.send(CompareReplies(7, ()))
     failure = until(process, Failure)[-1]
     assert failure.serial == 7
     assert failure.what == "/nowhere/x.gguf: No such file or directory"

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from localspec.gguf.ggml_types import BLOCKS
-from localspec.gguf.header import Entry, Header, TensorInfo, Vocabulary
+from localspec.gguf.header import Entry, Header, HeaderVocabulary, TensorInfo
 
 _TYPES = {block[0]: number for number, block in BLOCKS.items()}
 _STRING, _UINT32, _FLOAT32 = 8, 4, 6
@@ -42,7 +42,7 @@ def header_of(name: str) -> Header:
         size = shape[0] // elements * block_bytes * (shape[1] if len(shape) > 1 else 1)
         tensors.append(TensorInfo(tensor, shape, _TYPES[kind], offset, size))
         offset += (size + 31) // 32 * 32
-    return Header(3, entries, Vocabulary(vocabulary, b""), tuple(tensors), 32, 0, offset)
+    return Header(3, entries, HeaderVocabulary(vocabulary, b""), tuple(tensors), 32, 0, offset)
 
 
 def _tensors(name: str) -> Iterator[tuple[str, tuple[int, ...], str]]:

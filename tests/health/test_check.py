@@ -11,7 +11,7 @@ from localspec import demo
 from localspec.errors import BackendFailure, BadModelFile
 from localspec.health import check
 from localspec.health.check import Health, health
-from localspec.health.trial import Outcome, Trial, decode_in_child
+from localspec.health.trial import Trial, TrialOutcome, decode_in_child
 from localspec.pairs import trust
 from tests.health.broken import install
 
@@ -81,7 +81,7 @@ def test_a_build_that_cannot_be_used_ends_in_one_sentence(broken, signal, how, s
 
 
 def test_what_is_known_is_not_tried_again(monkeypatch):
-    monkeypatch.setattr(check, "decode_in_child", lambda _: Outcome(0, None, True, ""))
+    monkeypatch.setattr(check, "decode_in_child", lambda _: TrialOutcome(0, None, True, ""))
     assert health() == Health()
     monkeypatch.setattr(check, "_known", None)
     monkeypatch.setattr(check, "decode_in_child", lambda _: pytest.fail("tried again"))
@@ -94,15 +94,15 @@ def test_what_is_known_is_not_tried_again(monkeypatch):
 
 def test_a_build_that_cannot_be_used_is_tried_again_each_time(monkeypatch):
     """A driver may be repaired without a change to the libraries."""
-    monkeypatch.setattr(check, "decode_in_child", lambda _: Outcome(-SIGSEGV, None, False, ""))
+    monkeypatch.setattr(check, "decode_in_child", lambda _: TrialOutcome(-SIGSEGV, None, False, ""))
     with pytest.raises(BackendFailure):
         health()
-    monkeypatch.setattr(check, "decode_in_child", lambda _: Outcome(0, None, True, ""))
+    monkeypatch.setattr(check, "decode_in_child", lambda _: TrialOutcome(0, None, True, ""))
     assert health() == Health()
 
 
 def test_a_damaged_memory_of_the_check_is_none(monkeypatch):
-    monkeypatch.setattr(check, "decode_in_child", lambda _: Outcome(0, None, True, ""))
+    monkeypatch.setattr(check, "decode_in_child", lambda _: TrialOutcome(0, None, True, ""))
     health()
     check._file().write_text('{"extra')
     monkeypatch.setattr(check, "_known", None)

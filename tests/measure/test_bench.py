@@ -6,11 +6,13 @@ import pytest
 
 from localspec.measure.bench.bench import AUTO, PLAIN, Limits, bench, blocks, fixed, turned
 from localspec.measure.bench.summary import LEAST_TOKENS, summarise
-from localspec.measure.prompts import Category, Prompt, built_in_prompts, in_turn
+from localspec.measure.prompts import BenchPrompt, Category, built_in_prompts, in_turn
 from tests.measure.scripted import Clock, ScriptedSession
 
 ARMS = (PLAIN, AUTO, fixed(2))
-PROMPTS = tuple(Prompt(f"{c}{i}", c, f"{c} {i}") for c in (Category.CODE, Category.CHAT) for i in range(4))
+PROMPTS = tuple(
+    BenchPrompt(f"{c}{i}", c, f"{c} {i}") for c in (Category.CODE, Category.CHAT) for i in range(4)
+)
 
 
 def first_blocks(count, arms=ARMS, temperatures=(0.0, 0.8), prompts=PROMPTS):
@@ -134,7 +136,7 @@ def test_stopping_keeps_whole_blocks_only():
 
 def test_prompts_that_do_not_fit_are_named_and_left_out():
     clock = Clock()
-    long = Prompt("long one", Category.LONG, "x" * 500)
+    long = BenchPrompt("long one", Category.LONG, "x" * 500)
     session = ScriptedSession(clock, cost, room=400)
     outcome = bench(session, [*PROMPTS, long], ARMS, (0.0, 0.8), Limits(rounds=2), clock=clock)
     assert outcome.too_long == ("long one",)

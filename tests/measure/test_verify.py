@@ -8,7 +8,7 @@ import pytest
 from localspec import api, demo
 from localspec.errors import BadSetting
 from localspec.measure.divergence import Divergence
-from localspec.measure.prompts import Category, Prompt
+from localspec.measure.prompts import BenchPrompt, Category
 from localspec.measure.verify import law
 from localspec.measure.verify import quality as verify_quality
 from localspec.measure.verify.greedy import GreedyCase, GreedyResult, greedy_cases
@@ -115,7 +115,7 @@ def test_a_pair_without_a_draft_and_temperature_0_are_refused(home, session):
 
 def case(gap, index=3):
     where = None if gap is None else Divergence(index, 5, 6, gap)
-    return GreedyCase(Prompt("a", Category.CODE, "b"), 4, 20, 10, 5, 0, where)
+    return GreedyCase(BenchPrompt("a", Category.CODE, "b"), 4, 20, 10, 5, 0, where)
 
 
 def test_a_divergence_is_explained_by_twice_the_width_difference():

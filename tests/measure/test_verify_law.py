@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from localspec.measure.verify import law
-from localspec.measure.verify.law_replay import Replay, Trial, place
+from localspec.measure.verify.law_replay import LawTrial, Replay, place
 from localspec.measure.verify.law_worlds import DRAFTED, Meeting, RememberingChain, worlds_of
 from localspec.sampler.sampling import Sampling
 from tests.measure import faults
@@ -112,7 +112,9 @@ def test_weights_have_no_mean_under_the_law_and_groups_hold_all_of_it(drawn):
 
 
 def test_trials_draw_fresh_randomness():
-    one, other = (Replay(Trial("block", "block", drawn=True), meetings(), SAMPLING, seed) for seed in (1, 2))
+    one, other = (
+        Replay(LawTrial("block", "block", drawn=True), meetings(), SAMPLING, seed) for seed in (1, 2)
+    )
     one.turn()
     other.turn()
     assert one.places[0].counts != other.places[0].counts

@@ -9,7 +9,7 @@ import pytest
 
 from localspec.errors import IncompatiblePair
 from localspec.gguf.facts import ModelFacts, facts_of_file, header_at
-from localspec.gguf.header import Vocabulary
+from localspec.gguf.header import HeaderVocabulary
 from localspec.pairs.compatibility import check, problems
 
 CUT = sorted((Path(__file__).parent / "vocabularies").glob("*.gguf"))
@@ -85,7 +85,7 @@ def facts(tiny_gguf) -> ModelFacts:
 
 def with_texts(facts: ModelFacts, texts: list[bytes]) -> ModelFacts:
     raw = b"".join(len(text).to_bytes(8, "little") + text for text in texts)
-    return replace(facts, vocabulary=replace(facts.vocabulary, texts=Vocabulary(len(texts), raw)))
+    return replace(facts, vocabulary=replace(facts.vocabulary, texts=HeaderVocabulary(len(texts), raw)))
 
 
 def texts_of(facts: ModelFacts) -> list[bytes]:

@@ -10,7 +10,7 @@ import localspec
 from localspec.chat.messages import Message
 from localspec.chat.prompt import encode
 from localspec.engine.client import EngineProcess
-from localspec.engine.messages import Ask, Cancel, Died, Failure, Load, Ready, ReplySettings, Turn
+from localspec.engine.messages import Ask, Cancel, Died, Failure, LoadPair, Ready, ReplySettings, Turn
 from localspec.events import Finished, FinishReason, Piece, Started
 from localspec.measure.divergence import first_difference, row_after, top_two_gap, width_difference_on
 from localspec.measure.verify import greedy as verify_greedy
@@ -202,7 +202,7 @@ def engine(home, smollm2, smollm2_draft):
     process = EngineProcess()
     process.start()
     process.send(
-        Load(target=str(smollm2), draft=str(smollm2_draft), context_length=1024, threads=1, kv_type="f16")
+        LoadPair(target=str(smollm2), draft=str(smollm2_draft), context_length=1024, threads=1, kv_type="f16")
     )
     ready = until(process, Ready | Failure | Died, seconds=120)[-1]
     assert isinstance(ready, Ready), ready

@@ -36,10 +36,10 @@ class Chat:
     ) -> None:
         self.engine = ScriptedEngine(ScriptedWorkshop(pace, gate))
         self.downloader = ScriptedEngine(ScriptedWorkshop(pace, gate))
-        self.engine.workshop.pulled = self.downloader.workshop.pulled
+        self.engine.handler.pulled = self.downloader.handler.pulled
         self.engine.start()
         held = conversations.resume(resumed.path) if resumed else None
-        setup.setdefault("find_pair", lambda name: find(name, self.engine.workshop.pulled))
+        setup.setdefault("find_pair", lambda name: find(name, self.engine.handler.pulled))
         wanted = Setup(self.engine, lambda: self.downloader, folder, resumed=held, **setup)
         self.engine.send(wanted.load)
         self.app = ChatApp(wanted)
@@ -138,7 +138,7 @@ def messages(chat: Chat) -> list[str]:
 
 def asked(chat: Chat) -> list[Ask]:
     """Every question that reached the engine."""
-    return [request for request in chat.engine.workshop.asked if isinstance(request, Ask)]
+    return [request for request in chat.engine.handler.asked if isinstance(request, Ask)]
 
 
 def cannot_start() -> None:

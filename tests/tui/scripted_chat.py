@@ -7,7 +7,7 @@ from scripted_pairs import find
 
 from localspec import conversations
 from localspec.engine.client import EngineProcess
-from localspec.engine.messages import Load
+from localspec.engine.messages import LoadPair
 
 COMMAND = (sys.executable, str(Path(__file__).parent / "scripted_engine.py"))
 
@@ -16,7 +16,7 @@ def main() -> None:
     folder = Path(sys.argv[1])
     engine = EngineProcess(COMMAND)
     engine.start()
-    engine.send(Load())
+    engine.send(LoadPair())
     from localspec.tui.app import chat
     from localspec.tui.state.chat import Setup
 

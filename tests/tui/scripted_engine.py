@@ -18,13 +18,14 @@ from scripted_pairs import listing
 from localspec.engine.messages import (
     Ask,
     Cancel,
-    Compare,
     Compared,
+    CompareReplies,
     Difference,
     Failure,
     Hello,
     ListPairs,
-    Load,
+    LoadPair,
+    LoadStage,
     ProposalText,
     Pull,
     Pulled,
@@ -34,7 +35,6 @@ from localspec.engine.messages import (
     ReplySettings,
     Report,
     Request,
-    Stage,
     Stopped,
 )
 from localspec.errors import LocalspecError, NotEnoughMemory, NotOnDisk
@@ -222,18 +222,18 @@ class ScriptedWorkshop:
     ) -> None:
         self.asked.append(request)
         match request:
-            case Load():
+            case LoadPair():
                 self._load(request, send)
             case Ask():
                 self._ask(request, send, cancelled)
-            case Compare():
+            case CompareReplies():
                 self._compare(request, send, cancelled)
             case ListPairs():
                 send(listing(self.pulled))
             case Pull():
                 self._pull(request, send, cancelled)
 
-    def _load(self, request: Load, send: Callable[[Report], None]) -> None:
+    def _load(self, request: LoadPair, send: Callable[[Report], None]) -> None:
         if request.pair == "llama-3-70b+8b":
             raise NotEnoughMemory(
                 "llama-3-70b+8b needs 48 GB, this machine has 32.", hint="Try llama-3-8b+1b."
@@ -241,7 +241,7 @@ class ScriptedWorkshop:
         if request.pair == "llama-3-8b+1b" and request.pair not in self.pulled:
             raise PairNotOnDisk("llama-3-8b+1b is not on this machine (6.1 GB to fetch).", hint="Fetch it.")
         for stage in ("mapping target", "mapping draft", "warming up"):
-            send(Stage(stage))
+            send(LoadStage(stage))
             time.sleep(self.pace.load_seconds / 3)
         send(Ready(request.pair or "demo", "scripted-8b", "scripted-1b", 8192, 0.4))
 
@@ -271,7 +271,7 @@ class ScriptedWorkshop:
         return reply_events(answer, reasoning, seed, settings.speculate, cancelled, self.pace, self.gate)
 
     def _compare(
-        self, request: Compare, send: Callable[[Report], None], cancelled: Callable[[], bool]
+        self, request: CompareReplies, send: Callable[[Report], None], cancelled: Callable[[], bool]
     ) -> None:
         replies = []
         for speculate in (True, False):
@@ -308,8 +308,8 @@ class ScriptedWorkshop:
 class ScriptedEngine:
     """The client's side of a scripted engine in a thread of this process (see localspec.engine.client.Engine)."""
 
-    def __init__(self, workshop: ScriptedWorkshop | None = None) -> None:
-        self.workshop = workshop or ScriptedWorkshop()
+    def __init__(self, handler: ScriptedWorkshop | None = None) -> None:
+        self.handler = handler or ScriptedWorkshop()
         self.starts = 0
         self.alive = False
         self._reports: deque[Report] = deque()
@@ -354,7 +354,7 @@ class ScriptedEngine:
             serial = getattr(request, "serial", None)
             stop = lambda serial=serial: serial is not None and serial <= self._cancelled_serial  # noqa: E731
             try:
-                self.workshop.perform(request, reports.append, stop)
+                self.handler.perform(request, reports.append, stop)
             except LocalspecError as error:
                 reports.append(Failure(type(error).__name__, str(error), error.hint, serial or 0))
 

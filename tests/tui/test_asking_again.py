@@ -23,7 +23,7 @@ async def reading(chat, text):
 
 async def held(chat, ask):
     """Ask, and hold the reply before its first word."""
-    chat.engine.workshop.gate.hold_after = 0
+    chat.engine.handler.gate.hold_after = 0
     await ask()
     await chat.until(lambda: chat.state.engine.reply and chat.state.engine.reply.prefill)
 

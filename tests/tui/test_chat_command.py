@@ -6,8 +6,8 @@ from scripted_engine import ScriptedEngine
 
 from localspec.cli import parser
 from localspec.cli.commands import chat
-from localspec.conversations import Journal, Message
-from localspec.engine.messages import Load, ReplySettings, Turn
+from localspec.conversations import Journal, StoredMessage
+from localspec.engine.messages import LoadPair, ReplySettings, Turn
 from localspec.errors import BadSetting
 from localspec.settings import data_dir
 
@@ -25,7 +25,7 @@ def test_options_reach_the_engine():
     arguments = parse(
         "--pair", "demo", "--threads", "3", "--temperature", "0.5", "--depth", "auto", "--stop", "END"
     )
-    assert chat.load_request(arguments, "") == Load(pair="demo", threads=3)
+    assert chat.load_request(arguments, "") == LoadPair(pair="demo", threads=3)
     assert chat.reply_settings(arguments) == ReplySettings(temperature=0.5, depth="auto", stop=("END",))
 
 
@@ -62,7 +62,7 @@ def test_an_unknown_theme_is_refused_with_those_near_it(tmp_path):
 
 def test_no_draft_neither_loads_nor_uses_a_draft():
     arguments = parse("--no-draft")
-    assert chat.load_request(arguments, "") == Load(speculate=False)
+    assert chat.load_request(arguments, "") == LoadPair(speculate=False)
     assert chat.reply_settings(arguments) == ReplySettings(speculate=False)
 
 
@@ -105,7 +105,7 @@ def begun(tmp_path, monkeypatch):
 def conversation(name, pair="demo", system="be brief"):
     """A conversation on disk."""
     journal = Journal(data_dir() / "conversations" / f"{name}.jsonl", pair, system)
-    journal.add(Message("user", "hi"))
+    journal.add(StoredMessage("user", "hi"))
     journal.close()
 
 

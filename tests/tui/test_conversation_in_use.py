@@ -6,7 +6,7 @@ from localspec.tui.dialogs.base import ConfirmDialog
 from scripted_engine import ScriptedEngine
 
 from localspec import cli, conversations
-from localspec.conversations import ConversationInUse, Journal, Message
+from localspec.conversations import ConversationInUse, Journal, StoredMessage
 from localspec.errors import BadSetting
 
 
@@ -14,7 +14,7 @@ from localspec.errors import BadSetting
 def elsewhere(tmp_path):
     """A conversation, held as another process holds it."""
     journal = Journal(tmp_path / "conversations" / "20200101-000000-abcd.jsonl", "demo")
-    journal.add(Message("user", "mine"))
+    journal.add(StoredMessage("user", "mine"))
     yield journal
     journal.close()
 
@@ -27,7 +27,7 @@ async def test_it_is_not_opened_from_the_list_until_it_is_left(tmp_path, elsewhe
         assert chat.state.conversation.messages == []
         elsewhere.close()
         await chat.type(f"/load {elsewhere.path.stem}")
-        await chat.until(lambda: chat.state.conversation.messages == [Message("user", "mine")])
+        await chat.until(lambda: chat.state.conversation.messages == [StoredMessage("user", "mine")])
 
 
 async def test_it_is_not_deleted(tmp_path, elsewhere):
@@ -79,7 +79,7 @@ def test_a_chat_that_does_not_open_leaves_it_to_others(resume, elsewhere, wrong)
 async def test_what_was_written_since_the_list_was_made_is_shown(tmp_path, elsewhere):
     async with running(tmp_path) as chat:
         await open_conversations(chat, rows=1)
-        elsewhere.add(Message("assistant", "and more"))
+        elsewhere.add(StoredMessage("assistant", "and more"))
         elsewhere.close()
         await chat.pilot.press("enter")
         await chat.until(lambda: len(chat.state.conversation.messages) == 2)

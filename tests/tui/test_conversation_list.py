@@ -12,7 +12,7 @@ from localspec.tui.widgets.reply import ReplyView
 from scripted_engine import Gate
 from textual.widgets import DataTable
 
-from localspec.conversations import Conversation, Journal, Message
+from localspec.conversations import Conversation, Journal, StoredMessage
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
@@ -20,7 +20,7 @@ async def test_titles_give_way_to_pair_and_age_in_the_list_of_conversations(tmp_
     monkeypatch.setattr("localspec.tui.dialogs.conversations.describe_age", lambda _seconds: "59 min")
     for n in range(30):
         journal = Journal(tmp_path / "conversations" / f"202501{n:02}-x.jsonl", "r1-distill-qwen-32b+1.5b")
-        journal.add(Message("user", "How does drafting work, " + "and why " * 20))
+        journal.add(StoredMessage("user", "How does drafting work, " + "and why " * 20))
         journal.close()
     async with running(tmp_path, size=(100, 30)) as chat:
         await open_conversations(chat, rows=30)
@@ -134,7 +134,7 @@ def test_an_export_that_cannot_be_written_says_why(tmp_path, monkeypatch, name):
 def test_an_export_that_is_cut_short_leaves_no_file(tmp_path):
     import resource
 
-    long = Conversation(tmp_path, 0.0, "demo", "", (Message("user", "word " * 100_000),))
+    long = Conversation(tmp_path, 0.0, "demo", "", (StoredMessage("user", "word " * 100_000),))
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
     try:

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localspec import conversations
-from localspec.conversations import BrokenConversation, ConversationInUse, Journal, Message, Numbers
+from localspec.conversations import BrokenConversation, ConversationInUse, Journal, Numbers, StoredMessage
 
-QUESTION = Message("user", "why is\nthe sky blue?")
-ANSWER = Message("assistant", "scattering", "hm", 3, "stop", Numbers(9, 0.5, 0.7, 2.4, 12, 1.8))
+QUESTION = StoredMessage("user", "why is\nthe sky blue?")
+ANSWER = StoredMessage("assistant", "scattering", "hm", 3, "stop", Numbers(9, 0.5, 0.7, 2.4, 12, 1.8))
 HEAD = b'{"type":"conversation","version":1,"created":1.0,"pair":"demo","system":""}\n'
 NUMBERS = (
     b'{"type":"message","role":"assistant","numbers":{"tokens":9,"seconds":0.5,"acceptance_rate":0.7,'
@@ -23,7 +23,7 @@ NUMBERS = (
 )
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 MESSAGES = st.lists(
-    st.builds(Message, st.sampled_from(["user", "assistant"]), TEXT, TEXT, st.integers(0, 99)),
+    st.builds(StoredMessage, st.sampled_from(["user", "assistant"]), TEXT, TEXT, st.integers(0, 99)),
     max_size=5,
 )
 
@@ -84,8 +84,8 @@ def test_a_file_cut_anywhere_loses_at_most_its_last_line_and_can_be_continued(tm
     assert QUESTION in conversations.read(log.path).messages
     log.close()
     continued, _ = conversations.resume(log.path)
-    continued.add(Message("user", "and now?"))
-    assert conversations.read(log.path).messages[-1] == Message("user", "and now?")
+    continued.add(StoredMessage("user", "and now?"))
+    assert conversations.read(log.path).messages[-1] == StoredMessage("user", "and now?")
 
 
 def test_a_change_of_pair_or_system_prompt_is_kept(tmp_path):
@@ -163,9 +163,9 @@ def test_a_line_that_makes_no_sense_costs_itself_and_not_the_conversation(tmp_pa
     log.add(QUESTION)
     log.add(ANSWER)
     log.path.write_bytes(log.path.read_bytes() + line + b"\n")
-    log.add(Message("user", "and now?"))
+    log.add(StoredMessage("user", "and now?"))
     conversation = conversations.read(log.path)
-    assert conversation.messages == (QUESTION, ANSWER, Message("user", "and now?"))
+    assert conversation.messages == (QUESTION, ANSWER, StoredMessage("user", "and now?"))
     assert conversation.lost_lines == 1
 
 
@@ -211,7 +211,7 @@ def test_a_field_of_a_newer_version_costs_no_message(tmp_path, field):
         HEAD + NUMBERS.replace(b'"tokens"', b'"watts":3,"tokens"').replace(b'"role"', field + b'"role"')
     )
     conversation = conversations.read(path)
-    assert conversation.messages == (Message("assistant", "", numbers=Numbers(9, 0.5, 0.7, 2.4, 12)),)
+    assert conversation.messages == (StoredMessage("assistant", "", numbers=Numbers(9, 0.5, 0.7, 2.4, 12)),)
     assert conversation.talked == 1.0
 
 
@@ -219,7 +219,7 @@ def test_a_field_of_a_newer_version_costs_no_message(tmp_path, field):
 def test_numbers_that_are_none_cost_no_text(tmp_path, wrong):
     path = tmp_path / "odd.jsonl"
     path.write_bytes(HEAD + NUMBERS.replace(b"0.5", wrong).replace(b'"role"', b'"content":"so","role"'))
-    assert conversations.read(path).messages == (Message("assistant", "so"),)
+    assert conversations.read(path).messages == (StoredMessage("assistant", "so"),)
 
 
 def test_a_reply_keeps_its_versions_and_the_one_that_was_chosen(tmp_path):
@@ -241,8 +241,8 @@ def test_a_reply_keeps_its_versions_and_the_one_that_was_chosen(tmp_path):
 def test_a_reply_that_is_written_again_is_written_with_its_versions(tmp_path, version):
     log = journal(tmp_path)
     reply = (
-        ANSWER.replaced_by(Message("assistant", "b"))
-        .replaced_by(Message("assistant", "c"))
+        ANSWER.replaced_by(StoredMessage("assistant", "b"))
+        .replaced_by(StoredMessage("assistant", "c"))
         .in_version(version)
     )
     log.add(QUESTION)
@@ -263,10 +263,10 @@ def test_find_takes_the_beginning_of_a_name_and_without_one_what_was_last_talked
     older, newer = Journal(folder / "20250101-a.jsonl"), Journal(folder / "20250102-b.jsonl")
     for log in (older, newer):
         clock(60)
-        log.add(Message("user", log.path.stem))
+        log.add(StoredMessage("user", log.path.stem))
     assert conversations.find(folder, "").title == "20250102-b"
     clock(60)
-    older.add(Message("assistant", "so"))
+    older.add(StoredMessage("assistant", "so"))
     assert conversations.find(folder, "").title == "20250101-a"
     assert conversations.find(folder, "2025").title == "20250101-a"
     assert conversations.find(folder, "20250102").title == "20250102-b"
@@ -292,9 +292,9 @@ def test_find_passes_over_a_broken_file_unless_there_is_nothing_else(tmp_path):
 def test_a_deleted_conversation_has_all_its_questions_forgotten_first(tmp_path):
     log = journal(tmp_path)
     for text in ("first", "changed", "kept"):
-        log.add(Message("user", text))
+        log.add(StoredMessage("user", text))
     log.keep(1)
-    log.add(Message("assistant", "not typed"))
+    log.add(StoredMessage("assistant", "not typed"))
     log.close()
     forgotten = []
 
@@ -406,6 +406,6 @@ def test_a_full_disk_leaves_no_piece_of_a_line(tmp_path, monkeypatch, written):
 
 def test_text_that_is_no_unicode_is_repaired_and_loses_no_conversation(tmp_path):
     log = Journal.new(tmp_path / "conversations", "demo", "caf\udce9")
-    log.add(Message("user", "a \ud83d\ude42 and half \ud83d"))
+    log.add(StoredMessage("user", "a \ud83d\ude42 and half \ud83d"))
     conversation = conversations.read(log.path)
     assert (conversation.system, conversation.title) == ("caf\ufffd", "a 🙂 and half \ufffd")

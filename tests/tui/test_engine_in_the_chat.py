@@ -6,7 +6,7 @@ import pytest
 from driving import asked, cannot_start, running, source
 from scripted_engine import ESSAY, Gate
 
-from localspec.engine.messages import Cancel, Died, Failure, Load
+from localspec.engine.messages import Cancel, Died, Failure, LoadPair
 from localspec.pairs.resolve import resolve
 
 
@@ -22,7 +22,7 @@ async def test_a_dead_engine_costs_nothing_but_a_restart(tmp_path):
         assert message.outcome == "died"
         assert message.content
         assert ESSAY.startswith(message.content)
-        chat.engine.workshop.gate.opened.set()
+        chat.engine.handler.gate.opened.set()
         await chat.ask("exact back")
         assert chat.engine.starts == 2
         assert source(chat.replies[-1]) == "back"
@@ -127,11 +127,11 @@ async def test_a_pair_that_cannot_be_loaded_leaves_the_loaded_one_where_it_is(
 
 
 def loads(chat):
-    return [request for request in chat.engine.workshop.asked if isinstance(request, Load)]
+    return [request for request in chat.engine.handler.asked if isinstance(request, LoadPair)]
 
 
 async def test_a_pair_that_fails_while_it_loads_brings_back_the_one_before(tmp_path):
-    async with running(tmp_path, load=Load(pair="qwen3-8b+0.6b", threads=3)) as chat:
+    async with running(tmp_path, load=LoadPair(pair="qwen3-8b+0.6b", threads=3)) as chat:
         await chat.type("/pair llama-3-70b+8b")
         await chat.until(lambda: len(chat.remarks) == 2)
         assert "needs 48 GB" in chat.remarks[0]
@@ -139,17 +139,17 @@ async def test_a_pair_that_fails_while_it_loads_brings_back_the_one_before(tmp_p
         await chat.ready()
         assert chat.state.engine.pair_name == "qwen3-8b+0.6b"
         await chat.ask("exact hi")
-        assert loads(chat)[0] == loads(chat)[-1] == Load(pair="qwen3-8b+0.6b", threads=3)
+        assert loads(chat)[0] == loads(chat)[-1] == LoadPair(pair="qwen3-8b+0.6b", threads=3)
 
 
 @asynccontextmanager
 async def loading(chat, name):
     """A pair is being loaded, and so it stays for as long as that takes."""
-    chat.engine.workshop.pace.load_seconds = 60
+    chat.engine.handler.pace.load_seconds = 60
     await chat.type(f"/pair {name}")
     await chat.until(lambda: chat.state.engine.loading)
     yield
-    chat.engine.workshop.pace.load_seconds = 0
+    chat.engine.handler.pace.load_seconds = 0
 
 
 async def test_a_question_for_a_pair_that_fails_while_it_loads_is_back_in_the_prompt(tmp_path):
@@ -178,7 +178,7 @@ async def test_an_engine_that_dies_while_it_loads_a_pair_comes_back_with_the_one
 
 
 async def test_a_first_pair_that_does_not_load_leaves_the_chat_usable(tmp_path):
-    async with running(tmp_path, until_ready=False, load=Load(pair="llama-3-70b+8b")) as chat:
+    async with running(tmp_path, until_ready=False, load=LoadPair(pair="llama-3-70b+8b")) as chat:
         await chat.until(lambda: chat.app.screen_stack and chat.app.screen.query("#prompt"))
         await chat.until(lambda: chat.remarks)
         assert len(chat.remarks) == 1
@@ -196,16 +196,16 @@ async def test_a_question_asked_while_the_pair_loads_is_answered_when_it_is_read
 
 
 async def test_the_first_pair_is_loaded_with_what_was_asked_for(tmp_path):
-    async with running(tmp_path, load=Load(pair="qwen3-8b+0.6b", threads=3)) as chat:
-        assert chat.engine.workshop.asked[0] == Load(pair="qwen3-8b+0.6b", threads=3)
+    async with running(tmp_path, load=LoadPair(pair="qwen3-8b+0.6b", threads=3)) as chat:
+        assert chat.engine.handler.asked[0] == LoadPair(pair="qwen3-8b+0.6b", threads=3)
         await chat.type("/restart")
         await chat.until(lambda: chat.engine.starts == 2)
         await chat.ready()
-        assert chat.engine.workshop.asked[-1] == Load(pair="qwen3-8b+0.6b", threads=3)
+        assert chat.engine.handler.asked[-1] == LoadPair(pair="qwen3-8b+0.6b", threads=3)
 
 
 async def test_a_restart_goes_on_without_the_servers_that_are_gone(tmp_path):
-    async with running(tmp_path, load=Load(pair="qwen3-8b+0.6b", rpc="desk:50052")) as chat:
+    async with running(tmp_path, load=LoadPair(pair="qwen3-8b+0.6b", rpc="desk:50052")) as chat:
         await chat.ready()
         chat.engine.die(Died("RPC0 (desk:50052) is gone: the connection broke", "start its server again"))
         await chat.until(lambda: chat.remarks)

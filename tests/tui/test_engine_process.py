@@ -23,7 +23,7 @@ from localspec.engine.messages import (
     Died,
     Difference,
     Hello,
-    Load,
+    LoadPair,
     Pulled,
     Ready,
     ReplySettings,
@@ -90,7 +90,7 @@ def until(condition, seconds=10.0):
 @pytest.mark.parametrize(
     "message",
     [
-        Load("demo", threads=3),
+        LoadPair("demo", threads=3),
         Ask(
             4,
             (Turn("system", "be brief"), Turn("user", "a\nb")),
@@ -112,7 +112,7 @@ def test_a_message_comes_back_from_its_line_as_it_was(message):
 
 
 @pytest.mark.parametrize(
-    "line", [b"ggml_init: found 1 device\n", b'["Nonsense",{}]\n', b'["Load",{"colour":1}]\n', b"3\n"]
+    "line", [b"ggml_init: found 1 device\n", b'["Nonsense",{}]\n', b'["LoadPair",{"colour":1}]\n', b"3\n"]
 )
 def test_a_line_that_is_no_message_ends_the_connection_with_a_sentence(line):
     with pytest.raises(EngineDied, match="no message"):
@@ -120,7 +120,7 @@ def test_a_line_that_is_no_message_ends_the_connection_with_a_sentence(line):
 
 
 def test_a_reply_arrives_whole_and_in_order(engine):
-    engine.send(Load())
+    engine.send(LoadPair())
     engine.send(ask("essay"))
     reports = collect(engine, Finished)
     assert isinstance(reports[0], Hello)
@@ -220,7 +220,7 @@ def test_an_engine_that_will_not_end_keeps_nobody_waiting_and_nothing_is_loaded_
     starting.join(15)
     try:
         assert not starting.is_alive()
-        engine.send(Load())
+        engine.send(LoadPair())
         collect(engine, Hello)
         assert engine._connection.outbox.qsize() == 1
     finally:

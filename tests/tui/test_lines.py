@@ -7,7 +7,7 @@ from localspec.tui.text import status
 from localspec.tui.widgets.lines import KeyLine, TitleBar
 from scripted_engine import ScriptedEngine, ScriptedWorkshop
 
-from localspec.engine.messages import Died, Failure, Load, Ready, ReplySettings
+from localspec.engine.messages import Died, Failure, LoadPair, Ready, ReplySettings
 
 READY = Ready("demo", "target", "draft", 8192, 0.4)
 LOOKUP = Ready("demo", "target", "", 8192, 0.4)
@@ -16,7 +16,7 @@ DIED = Died("It is gone.", "")
 
 
 def engine(*reports, **settings):
-    made = EngineState(ScriptedEngine(ScriptedWorkshop()), Load(), ReplySettings(**settings))
+    made = EngineState(ScriptedEngine(ScriptedWorkshop()), LoadPair(), ReplySettings(**settings))
     for report in reports:
         made.took(report)
     return made
@@ -40,7 +40,7 @@ def test_the_title_names_who_drafts_only_where_somebody_does(state, title):
 
 
 async def test_the_title_follows_a_load_that_fails(tmp_path):
-    async with running(tmp_path, until_ready=False, load=Load(pair="llama-3-70b+8b")) as chat:
+    async with running(tmp_path, until_ready=False, load=LoadPair(pair="llama-3-70b+8b")) as chat:
         await chat.until(lambda: chat.app.screen_stack and chat.app.screen.query("#prompt"))
         await chat.until(lambda: chat.remarks)
         assert "draft" not in str(chat.screen.query_one(TitleBar).content)

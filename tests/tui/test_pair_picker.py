@@ -8,7 +8,7 @@ from localspec.tui.widgets.lines import TitleBar
 from scripted_engine import Gate
 from textual.widgets import DataTable
 
-from localspec.engine.messages import Load, Pull
+from localspec.engine.messages import LoadPair, Pull
 
 
 def row(table, name):
@@ -61,7 +61,7 @@ async def test_enter_fetches_a_pair_that_is_not_here_and_the_chat_goes_on(tmp_pa
         gate.opened.set()
         await chat.ask("exact hi")
         await chat.until(lambda: any("is on disk" in remark for remark in chat.remarks))
-        assert chat.downloader.workshop.asked[1] == Pull(1, "llama-3-8b+1b")
+        assert chat.downloader.handler.asked[1] == Pull(1, "llama-3-8b+1b")
 
 
 async def test_the_cursor_stays_on_the_pair_that_was_fetched(tmp_path):
@@ -95,7 +95,7 @@ async def test_a_pair_that_was_fetched_while_a_reply_runs_is_not_loaded_over_it(
 
 
 async def test_a_configured_pair_that_is_not_here_is_fetched_by_pull_without_a_name(tmp_path):
-    async with running(tmp_path, until_ready=False, load=Load(pair="llama-3-8b+1b")) as chat:
+    async with running(tmp_path, until_ready=False, load=LoadPair(pair="llama-3-8b+1b")) as chat:
         await chat.until(lambda: any("/pull" in remark for remark in chat.remarks))
         await chat.type("/pull")
         await chat.until(lambda: chat.state.engine.ready)
@@ -103,7 +103,7 @@ async def test_a_configured_pair_that_is_not_here_is_fetched_by_pull_without_a_n
 
 
 async def test_a_missing_pair_is_fetched_at_once_when_that_was_asked_for(tmp_path):
-    async with running(tmp_path, until_ready=False, load=Load(pair="llama-3-8b+1b"), pull=True) as chat:
+    async with running(tmp_path, until_ready=False, load=LoadPair(pair="llama-3-8b+1b"), pull=True) as chat:
         await chat.until(lambda: chat.state.engine.ready)
         assert chat.state.engine.ready.pair == "llama-3-8b+1b"
 

@@ -8,21 +8,21 @@ from localspec.engine.client import EngineProcess
 from localspec.engine.messages import (
     Ask,
     Cancel,
-    Compare,
     Compared,
+    CompareReplies,
     Failure,
     ListPairs,
-    Load,
+    LoadPair,
+    LoadStage,
     PairList,
     ProposalText,
     Pull,
     Ready,
     ReplySettings,
-    Stage,
     Stopped,
     Turn,
 )
-from localspec.engine.workshop import call_of
+from localspec.engine.requests import call_of
 from localspec.events import Cycle, Finished, FinishReason, Piece
 
 STORY = (Turn("user", "Tell me a story"),)
@@ -40,9 +40,9 @@ def engine(home):
         patch.setenv("LOCALSPEC_HOME", str(home))
         process = EngineProcess()
         process.start()
-    process.send(Load("demo", threads=1))
+    process.send(LoadPair("demo", threads=1))
     reports = until(process, Ready)
-    assert any(isinstance(report, Stage) for report in reports)
+    assert any(isinstance(report, LoadStage) for report in reports)
     yield process
     process.close()
 
@@ -76,7 +76,7 @@ def test_a_system_prompt_travels_as_an_option_so_that_it_replaces_the_configured
 
 
 def test_a_comparison_says_what_drafting_brought_and_the_picker_remembers_it(engine):
-    engine.send(Compare(2, STORY, GREEDY))
+    engine.send(CompareReplies(2, STORY, GREEDY))
     compared = until(engine, Compared)[-1]
     assert compared.drafted.stats.drafted > 0
     assert compared.plain.stats.drafted == 0
@@ -90,7 +90,7 @@ def test_a_comparison_says_what_drafting_brought_and_the_picker_remembers_it(eng
 
 
 def test_a_comparison_that_is_stopped_says_so(engine):
-    engine.send(Compare(3, STORY, GREEDY))
+    engine.send(CompareReplies(3, STORY, GREEDY))
     engine.send(Cancel(3))
     until(engine, Stopped)
 
@@ -117,7 +117,7 @@ def test_replies_are_remembered_as_set_unless_the_chat_is_not_stored(tmp_path, m
     monkeypatch.setenv("LOCALSPEC_REMEMBER_REPLIES", "true")
     engine = EngineProcess()
     engine.start()
-    engine.send(Load("demo", threads=1, remember_replies=None if stored else False))
+    engine.send(LoadPair("demo", threads=1, remember_replies=None if stored else False))
     engine.send(Ask(1, STORY, GREEDY))
     until(engine, Finished)
     engine.send(ListPairs())  # answered only after the reply was dealt with

@@ -103,7 +103,7 @@ async def test_the_live_tail_marks_fixes_without_colour_alone(tmp_path):
         assert any("underline" in style for style in styles)
         assert any("italic" in style for style in styles)
         await chat.type("/tokens off")
-        chat.engine.workshop.gate.opened.set()
+        chat.engine.handler.gate.opened.set()
         await chat.until(lambda: not chat.state.engine.busy)
 
 

@@ -8,7 +8,7 @@ from localspec.tui.dialogs.link import LinkDialog
 from localspec.tui.dialogs.pairs import PairsDialog
 from scripted_engine import Gate, Pace
 
-from localspec.conversations import Journal, Message, Numbers
+from localspec.conversations import Journal, Numbers, StoredMessage
 from localspec.engine.messages import Died, ReplySettings
 
 SIZES = pytest.mark.parametrize("size", [(100, 30), (80, 24)], ids=["100x30", "80x24"])
@@ -113,8 +113,8 @@ def test_the_list_of_conversations(draw, tmp_path):
         ("How does drafting work, and " + "why " * 20, "A poem about rollback", "[/Tea]")
     ):
         journal = Journal(tmp_path / "conversations" / f"2025010{n}-x.jsonl", "r1-distill-qwen-32b+1.5b")
-        journal.add(Message("user", title))
-        journal.add(Message("assistant", "So.", outcome="stop", numbers=Numbers(3, 0.1, 0.7, 2.0, 4)))
+        journal.add(StoredMessage("user", title))
+        journal.add(StoredMessage("assistant", "So.", outcome="stop", numbers=Numbers(3, 0.1, 0.7, 2.0, 4)))
     (tmp_path / "conversations" / "20240101-broken.jsonl").write_text("{}")
 
     async def steps(chat):

@@ -5,7 +5,7 @@ from localspec.tui.widgets import transcript
 from localspec.tui.widgets.transcript import Earlier, UserMessage
 
 from localspec import conversations
-from localspec.conversations import Journal, Message
+from localspec.conversations import Journal, StoredMessage
 
 
 async def test_a_conversation_is_resumed_with_its_last_messages(tmp_path):
@@ -22,8 +22,8 @@ async def test_a_conversation_is_resumed_with_its_last_messages(tmp_path):
 def conversation(folder, pair, *lines):
     """A conversation on disk, with lines that a test adds."""
     journal = Journal(folder / "conversations" / "20250101-a.jsonl", pair)
-    journal.add(Message("user", "hi"))
-    journal.add(Message("assistant", "ho"))
+    journal.add(StoredMessage("user", "hi"))
+    journal.add(StoredMessage("assistant", "ho"))
     journal.close()
     with journal.path.open("a", encoding="utf-8") as file:
         file.writelines(lines)

@@ -6,7 +6,7 @@ from typing import Final
 
 from textual.message import Message as TextualMessage
 
-from localspec.conversations import Message
+from localspec.conversations import StoredMessage
 from localspec.errors import EngineDied
 from localspec.events import Reply
 
@@ -30,12 +30,12 @@ class Replies:
         self._transcript = transcript
         self._prompt = prompt
         self.view: ReplyView | None = None  # of the reply that is written
-        self._replaced: tuple[Message, ...] = ()  # by a changed question: the old one and its reply
+        self._replaced: tuple[StoredMessage, ...] = ()  # by a changed question: the old one and its reply
 
     async def ask(self, text: str, instead_of: int | None = None) -> None:
         """Put a question, save it, and begin the reply; `instead_of` is the index of one that it replaces."""
         self._replaced = () if instead_of is None else await self._cut(instead_of)
-        await self._is_saved(self._chat.state.conversation.add(Message("user", text)))
+        await self._is_saved(self._chat.state.conversation.add(StoredMessage("user", text)))
         await self._transcript.add(UserMessage(text))
         await self._begin()
 
@@ -102,7 +102,7 @@ class Replies:
         self._transcript.anchor()
         chat.refresh_state()
 
-    async def _finish(self, view: ReplyView, message: Message) -> None:
+    async def _finish(self, view: ReplyView, message: StoredMessage) -> None:
         if _has_words(message):
             conversation = self._chat.state.conversation
             saved = await self._is_saved(conversation.add(message))
@@ -142,7 +142,7 @@ class Replies:
             self._chat.begin_editing(len(self._chat.state.conversation.messages) - replaced)
         self._prompt.replace_text(question.content)
 
-    async def _take_back_change(self) -> Message:
+    async def _take_back_change(self) -> StoredMessage:
         """Drop the last question, which is returned, and bring back what it had replaced."""
         conversation = self._chat.state.conversation
         (question,) = await self._cut(len(conversation.messages) - 1)
@@ -151,7 +151,7 @@ class Replies:
             await self._transcript.add(view_of(message))
         return question
 
-    async def _cut(self, count: int) -> tuple[Message, ...]:
+    async def _cut(self, count: int) -> tuple[StoredMessage, ...]:
         """Drop the messages after the first `count`, here and in the file; returns them."""
         conversation = self._chat.state.conversation
         dropped = tuple(conversation.messages[count:])
@@ -171,5 +171,5 @@ class Replies:
         return True
 
 
-def _has_words(message: Message) -> bool:
+def _has_words(message: StoredMessage) -> bool:
     return bool(message.content.strip() or message.reasoning.strip())

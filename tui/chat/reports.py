@@ -19,7 +19,7 @@ async def receive(chat: Chat, replies: Replies, report: messages.Report) -> None
                 await replies.end(report.reply.finish_reason, report.reply)
         case events.Started() | events.Prefill() | events.Cycle() | events.Piece() | messages.ProposalText():
             engine.absorb(report)
-        case messages.Stage():
+        case messages.LoadStage():
             engine.stage = report.text
         case messages.Ready():
             engine.took(report)

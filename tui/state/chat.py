@@ -7,7 +7,7 @@ from pathlib import Path
 
 from localspec.conversations import Conversation, Journal
 from localspec.engine.client import Engine
-from localspec.engine.messages import Load, ReplySettings
+from localspec.engine.messages import LoadPair, ReplySettings
 from localspec.pairs.resolve import resolve
 
 from . import preferences
@@ -26,7 +26,7 @@ class Setup:
     engine: Engine
     make_engine: Callable[[], Engine]  # for the process that lists and fetches pairs
     folder: Path  # of conversations, prompt history and preferences
-    load: Load = field(default_factory=Load)
+    load: LoadPair = field(default_factory=LoadPair)
     settings: ReplySettings = field(default_factory=ReplySettings)
     system: str = ""
     resumed: tuple[Journal, Conversation] | None = None  # held

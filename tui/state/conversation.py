@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from localspec.conversations import Conversation, Journal, Message
+from localspec.conversations import Conversation, Journal, StoredMessage
 from localspec.engine.messages import Turn
 
 
@@ -14,7 +14,7 @@ class OpenConversation:
     """Changes reach the disk first and memory after, so what is shown as finished is saved."""
 
     journal: Journal
-    messages: list[Message] = field(default_factory=list)
+    messages: list[StoredMessage] = field(default_factory=list)
     lost_lines: int = 0  # of the file, when it was read
     stored: bool = True  # False: nothing more reaches the file
     # Two writers in two threads could swap lines.
@@ -29,7 +29,7 @@ class OpenConversation:
         """Let others open the conversation."""
         self.journal.close()
 
-    async def add(self, message: Message) -> None:
+    async def add(self, message: StoredMessage) -> None:
         """Save a message, then hold it; a reply to what has one already becomes its newest version.
 
         Raises OSError, and holds it all the same.
@@ -68,7 +68,7 @@ class OpenConversation:
                 await asyncio.to_thread(write)
 
     @property
-    def reply(self) -> Message | None:
+    def reply(self) -> StoredMessage | None:
         """The reply to the last question, if it has one."""
         return self.messages[-1] if self.messages and self.messages[-1].role == "assistant" else None
 
@@ -96,6 +96,6 @@ def merged(turns: Iterable[Turn]) -> tuple[Turn, ...]:
     return tuple(Turn(role, "\n\n".join(turn.content for turn in group)) for role, group in groups)
 
 
-def version_before(reply: Message) -> int:
+def version_before(reply: StoredMessage) -> int:
     """The version before that of a reply; before the first comes the last."""
     return (reply.version - 1) % len(reply.versions)

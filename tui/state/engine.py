@@ -18,7 +18,7 @@ class EngineState:
 
     client: Engine
     load_request: (
-        messages.Load
+        messages.LoadPair
     )  # of the pair that is loaded or was last, and until there is one, of the first
     settings: messages.ReplySettings = field(default_factory=messages.ReplySettings)
     ready: messages.Ready | None = None
@@ -31,7 +31,7 @@ class EngineState:
     wanted: str = ""  # a pair that was asked for and is not here
     best_speed: float = 0.0
     plain_speed: float | None = None
-    _loading_request: messages.Load | None = None
+    _loading_request: messages.LoadPair | None = None
     _loaded_name: str = ""
     _serial: int = 0
 
@@ -39,7 +39,7 @@ class EngineState:
     def busy(self) -> bool:
         return self.reply is not None
 
-    def load(self, request: messages.Load, *, started: bool = False) -> None:
+    def load(self, request: messages.LoadPair, *, started: bool = False) -> None:
         """Bring a pair into memory in a fresh process, so that the old one's memory is free for certain.
 
         `started` means that the process runs and has the request already. Raises EngineDied; what was loaded stays.
@@ -65,7 +65,7 @@ class EngineState:
         """Begin the same reply twice. Raises EngineDied."""
         serial = self._begin()
         self.comparing = True
-        self.client.send(messages.Compare(serial, turns, self.settings))
+        self.client.send(messages.CompareReplies(serial, turns, self.settings))
 
     def stop(self) -> None:
         """Ask the engine to end what runs; the reply ends with its Finished."""
@@ -112,7 +112,7 @@ class EngineState:
         self.end_reply()
         self.plain_speed = compared.plain.stats.tokens_per_second or self.plain_speed
 
-    def _start(self, request: messages.Load) -> None:
+    def _start(self, request: messages.LoadPair) -> None:
         try:
             self.client.start()
         finally:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from statistics import median_low
 from typing import Final
 
-from localspec.conversations import Message, Numbers
+from localspec.conversations import Numbers, StoredMessage
 from localspec.engine.messages import ProposalText
 from localspec.events import Cycle, Event, Finished, Kind, Mode, Notice, Piece, Prefill, Reply, Started
 from localspec.stats import Stats
@@ -100,7 +100,7 @@ class ReplyState:
         """Tokens of the context that are in use."""
         return (self.started.prompt_tokens if self.started else 0) + self.tally.emitted
 
-    def message(self, outcome: str, reply: Reply | None = None) -> Message:
+    def message(self, outcome: str, reply: Reply | None = None) -> StoredMessage:
         """The reply as the conversation keeps it; without a Reply (the engine died) as far as it got."""
         stats = reply.stats if reply else self.stats
         numbers = Numbers(
@@ -111,7 +111,7 @@ class ReplyState:
             drafted=stats.drafted,
             speedup=stats.speedup.value if stats.speedup and stats.drafted else None,
         )
-        return Message(
+        return StoredMessage(
             role="assistant",
             content=reply.text if reply else "".join(self.answer),
             reasoning=reply.reasoning if reply else "".join(self.reasoning),

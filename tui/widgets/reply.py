@@ -11,7 +11,7 @@ from textual.message import Message as TextualMessage
 from textual.widget import MountError, Widget
 from textual.widgets import Markdown, Static
 
-from localspec.conversations import Message
+from localspec.conversations import StoredMessage
 from localspec.events import Kind, Piece
 from localspec.terminal_text import for_terminal
 
@@ -49,7 +49,7 @@ class Segment(Markdown):
 class ReplyView(Vertical):
     """Grows while tokens come, or shows a finished reply at once; few widgets, as each costs at every layout."""
 
-    def __init__(self, message: Message | None = None, *, unfolded: bool = False) -> None:
+    def __init__(self, message: StoredMessage | None = None, *, unfolded: bool = False) -> None:
         super().__init__(classes="reply")
         self._message = message
         self._markdown = GrowingMarkdown()
@@ -87,7 +87,7 @@ class ReplyView(Vertical):
             await self._add(block)
         self._tail.show(style, rejected)
 
-    async def finish(self, message: Message) -> None:
+    async def finish(self, message: StoredMessage) -> None:
         """Show the rest as Markdown, and the numbers."""
         for block in self._markdown.finish():
             await self._add(block)
@@ -128,7 +128,7 @@ class ReplyView(Vertical):
             # Only `append`: after a source given to Markdown itself, it would overwrite the last block.
             await document.append(for_terminal(block.source))
 
-    def _close(self, message: Message) -> None:
+    def _close(self, message: StoredMessage) -> None:
         self._message = message
         if self._thinking is not None:
             self._thinking.finish(message.reasoning, message.reasoning_tokens)
@@ -138,7 +138,7 @@ class ReplyView(Vertical):
 class Footer(Static):
     """Which version of a reply it is, how it ended and what it cost; a click shows the version before."""
 
-    def __init__(self, message: Message) -> None:
+    def __init__(self, message: StoredMessage) -> None:
         super().__init__(footer(message), markup=False, classes="footer")
         self._message = message
 
@@ -200,7 +200,7 @@ class Thinking(Vertical):
             self._body.update(for_terminal("".join(self._text).strip()))
 
 
-def footer(message: Message) -> Content:
+def footer(message: StoredMessage) -> Content:
     """What the dim line under a reply says."""
     parts = [f"‹{message.version + 1}/{len(message.versions)}›"] if message.versions else []
     parts += [OUTCOMES[message.outcome]] if message.outcome in OUTCOMES else []

@@ -8,7 +8,7 @@ from textual.message import Message as TextualMessage
 from textual.widget import Widget
 from textual.widgets import Static
 
-from localspec.conversations import Message
+from localspec.conversations import StoredMessage
 from localspec.terminal_text import for_terminal
 
 from .reply import ReplyView, Segment
@@ -76,7 +76,7 @@ class Transcript(VerticalScroll):
         # Following the end moves the view without telling anyone.
         self.set_interval(LOOK_SECONDS, self.hide_far_blocks)
 
-    async def open(self, messages: Sequence[Message]) -> None:
+    async def open(self, messages: Sequence[StoredMessage]) -> None:
         """Show a conversation from its end."""
         self._first = max(0, len(messages) - FEWEST)
         await self.remove_children()
@@ -134,7 +134,7 @@ class Transcript(VerticalScroll):
         await self.mount(widget, before=old)
         await old.remove()
 
-    async def show_earlier(self, messages: Sequence[Message]) -> None:
+    async def show_earlier(self, messages: Sequence[StoredMessage]) -> None:
         """Bring back as many earlier messages as opening shows."""
         above = range(max(0, self._first - FEWEST), self._first)
         if not above:
@@ -173,6 +173,6 @@ class Transcript(VerticalScroll):
             await self.mount(Earlier(self._first), before=0)
 
 
-def view_of(message: Message) -> Widget:
+def view_of(message: StoredMessage) -> Widget:
     """The widget that shows a message."""
     return UserMessage(message.content) if message.role == "user" else ReplyView(message)

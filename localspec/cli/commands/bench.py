@@ -20,11 +20,11 @@ from localspec.errors import BadSetting, ContextFull
 
 if TYPE_CHECKING:
     from localspec.api import Session
-    from localspec.measure.bench.bench import Arm, Limits, Outcome
+    from localspec.measure.bench.bench import Arm, BenchOutcome, Limits
     from localspec.measure.bench.record import Subject
     from localspec.measure.bench.summary import Summary
     from localspec.measure.plot import Chart
-    from localspec.measure.prompts import Prompt
+    from localspec.measure.prompts import BenchPrompt
 
 SECONDS = 300.0  # where neither a time nor a number of runs is given
 
@@ -99,7 +99,9 @@ def run(arguments: argparse.Namespace) -> int:
     return CANCELLED if outcome.stopped else 0
 
 
-def tell(arguments: argparse.Namespace, subject: "Subject", outcome: "Outcome", summary: "Summary") -> None:
+def tell(
+    arguments: argparse.Namespace, subject: "Subject", outcome: "BenchOutcome", summary: "Summary"
+) -> None:
     """Print the report or the JSON, draw the files, keep the record."""
     from localspec.measure.bench.record import keep, record
     from localspec.measure.bench.report import report
@@ -128,7 +130,7 @@ def tell(arguments: argparse.Namespace, subject: "Subject", outcome: "Outcome", 
         say("Stopped early: the intervals are as wide as that makes them.")
 
 
-def say_why_nothing(outcome: "Outcome", summary: "Summary") -> None:
+def say_why_nothing(outcome: "BenchOutcome", summary: "Summary") -> None:
     """Without a single pair of replies there is no report; unless the user stopped, that is an error."""
     if summary.too_short:
         raise BadSetting("every reply was too short to time", hint="allow longer ones: --max-tokens 128")
@@ -192,7 +194,7 @@ def stop_on_interrupt(session: "Session") -> Iterator[threading.Event]:
         signal.signal(signal.SIGINT, before)
 
 
-def chosen_prompts(arguments: argparse.Namespace) -> "tuple[Prompt, ...]":
+def chosen_prompts(arguments: argparse.Namespace) -> "tuple[BenchPrompt, ...]":
     from localspec.measure.prompts import Category, built_in_prompts
 
     wanted = arguments.only or tuple(Category)

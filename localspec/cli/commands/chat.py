@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from localspec.cli.options import add_pair_options, add_reply_options, load_options, reply_options
 from localspec.cli.usage import Subparsers
-from localspec.engine.messages import Load, ReplySettings
+from localspec.engine.messages import LoadPair, ReplySettings
 from localspec.errors import BadSetting
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _chat(arguments: argparse.Namespace, folder: Path, resumed: "tuple[Journal, 
         engine.close()
 
 
-def load_request(arguments: argparse.Namespace, resumed_pair: str) -> Load:
+def load_request(arguments: argparse.Namespace, resumed_pair: str) -> LoadPair:
     """What to load: what the arguments name, the pair of the resumed conversation if it is a known one, or the
     configured one, by name, so that the chat can say and fetch it. Raises BadSetting.
     """
@@ -102,7 +102,7 @@ def load_request(arguments: argparse.Namespace, resumed_pair: str) -> Load:
     options["rpc"] = Settings.load(rpc=arguments.rpc).rpc
     if not {"pair", "target"} & options.keys():
         options["pair"] = resumed_pair if resumed_pair and is_known(resumed_pair) else Settings.load().pair
-    return Load(**options)
+    return LoadPair(**options)
 
 
 def is_known(pair: str) -> bool:

@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     options, prompt = reply_options(arguments), prompt_of(arguments)
     comparison: Comparison | None = None
     with open_session(arguments, measures=True) as session, cancel_on_interrupt(session):
-        progress = Progress(arguments.runs)
+        progress = CompareProgress(arguments.runs)
         for event in compare_events(session, prompt, n=arguments.runs, **options):
             if isinstance(event, Comparison):
                 comparison = event
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     return CANCELLED if comparison.cancelled else 0
 
 
-class Progress:
+class CompareProgress:
     """Which run is on, and how far it is: one line that is drawn over; nothing without a terminal."""
 
     def __init__(self, runs: int) -> None:

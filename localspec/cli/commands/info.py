@@ -11,7 +11,7 @@ from localspec.cli.usage import Subparsers, WrongUsage
 
 if TYPE_CHECKING:
     from localspec.memory.plan import Plan
-    from localspec.pairs.inspection import Inspection, Side
+    from localspec.pairs.inspection import InspectedModel, Inspection
     from localspec.pairs.references import OpenedFile
     from localspec.pairs.registry import Pair
 
@@ -89,7 +89,7 @@ def _as_text(known: "Pair | None", found: "Inspection") -> list[str]:
     return lines
 
 
-def _side_lines(side: "Side") -> list[str]:
+def _side_lines(side: "InspectedModel") -> list[str]:
     from localspec.units import size_text
 
     facts, file = side.facts, side.opened.file
@@ -146,7 +146,7 @@ def _as_json(known: "Pair | None", found: "Inspection") -> dict[str, object]:
     }
 
 
-def _side_json(side: "Side") -> dict[str, object]:
+def _side_json(side: "InspectedModel") -> dict[str, object]:
     facts = side.facts
     return {
         "file": side.opened.file.name,
@@ -163,7 +163,7 @@ def _side_json(side: "Side") -> dict[str, object]:
     }
 
 
-def _weights(side: "Side") -> str:
+def _weights(side: "InspectedModel") -> str:
     """The tensor types that make up most of the file, by bytes."""
     from collections import Counter
 

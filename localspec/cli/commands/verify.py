@@ -13,7 +13,7 @@ from localspec.cli.usage import Subparsers
 from localspec.errors import BadSetting
 
 if TYPE_CHECKING:
-    from localspec.measure.verify.verify import Step
+    from localspec.measure.verify.verify import VerifyStep
 
 SECONDS = 180.0
 DIFFERENT = 1
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     if not arguments.seconds >= LEAST_SECONDS:
         raise BadSetting(f"{arguments.seconds:g} seconds are too few", hint="give 30 or more")
-    progress = Progress()
+    progress = VerifyProgress()
     with open_session(arguments, measures=True) as session, stop_on_interrupt(session) as stopped:
         try:
             found = verify(
@@ -75,14 +75,14 @@ def run(arguments: argparse.Namespace) -> int:
     return CANCELLED if found.stopped else 0
 
 
-class Progress:
+class VerifyProgress:
     """Where a verification stands, on stderr: a line that is drawn over, or one for each phase."""
 
     def __init__(self) -> None:
         self._said = ""
         self._line = DrawnLine(sys.stderr)
 
-    def show(self, step: "Step") -> None:
+    def show(self, step: "VerifyStep") -> None:
         line = f"{step.seconds:4.0f} s  {step.phase} {step.done:4.0%}  {step.detail}"
         if not self._line.draw(line) and step.phase != self._said:
             self._said = step.phase

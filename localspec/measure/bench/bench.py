@@ -8,12 +8,12 @@ from typing import Protocol, Unpack
 from localspec.chat.options import ReplyOptions
 from localspec.errors import ContextFull
 from localspec.events import Cycle, Event, Finished, FinishReason, Piece, Prefill, Reply, Started
-from localspec.measure.prompts import Category, Prompt, in_turn
+from localspec.measure.prompts import BenchPrompt, Category, in_turn
 
 WARM_UP_TOKENS = 12
 
 
-class Session(Protocol):
+class BenchSession(Protocol):
     """The part of a session that is needed here."""
 
     def reset(self) -> None: ...
@@ -46,7 +46,7 @@ def fixed(depth: int) -> Arm:
 class Block:
     """One prompt, once with every arm: what is compared stands next to each other in time."""
 
-    prompt: Prompt
+    prompt: BenchPrompt
     temperature: float
     round: int
     arms: tuple[Arm, ...]  # in the order in which they run
@@ -79,7 +79,7 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class BenchStep:
     """Where a bench stands: what runs next, and the reply before it."""
 
     block: Block
@@ -99,7 +99,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class BenchOutcome:
     """What was measured; only blocks that every arm finished."""
 
     measurements: tuple[Measurement, ...]
@@ -107,7 +107,9 @@ class Outcome:
     stopped: bool  # by the user, before the limits
 
 
-def blocks(prompts: Sequence[Prompt], temperatures: Sequence[float], arms: Sequence[Arm]) -> Iterator[Block]:
+def blocks(
+    prompts: Sequence[BenchPrompt], temperatures: Sequence[float], arms: Sequence[Arm]
+) -> Iterator[Block]:
     """Without end: round after round, one category after the other; who goes first changes all the time.
 
     Within a category, a temperature and a prompt the order of the arms turns around from one block to the
@@ -131,16 +133,16 @@ def turned(arms: Sequence[Arm], number: int) -> tuple[Arm, ...]:
 
 
 def bench(
-    session: Session,
-    prompts: Sequence[Prompt],
+    session: BenchSession,
+    prompts: Sequence[BenchPrompt],
     arms: Sequence[Arm],
     temperatures: Sequence[float],
     limits: Limits,
     *,
-    on_step: Callable[[Step], None] = lambda step: None,
+    on_step: Callable[[BenchStep], None] = lambda step: None,
     stopped: Callable[[], bool] = lambda: False,
     clock: Callable[[], float] = perf_counter,
-) -> Outcome:
+) -> BenchOutcome:
     """Run blocks until a limit is reached or `stopped` says so; at least one block is tried."""
     began, measured, too_long = clock(), list[Measurement](), list[str]()
     warm_up(session, arms, temperatures, stopped)
@@ -157,20 +159,20 @@ def bench(
             found = list[Measurement]()
             for arm in block.arms:
                 last = found[-1] if found else None
-                on_step(Step(block, arm, blocks_done, clock() - began, last))
+                on_step(BenchStep(block, arm, blocks_done, clock() - began, last))
                 found.append(measure(session, block, arm, limits.max_tokens, clock))
                 if stopped():
-                    return Outcome(tuple(measured), tuple(too_long), True)
+                    return BenchOutcome(tuple(measured), tuple(too_long), True)
         except ContextFull:
             too_long.append(block.prompt.name)
             continue
         measured += found
         blocks_done += 1
-    return Outcome(tuple(measured), tuple(too_long), stopped())
+    return BenchOutcome(tuple(measured), tuple(too_long), stopped())
 
 
 def warm_up(
-    session: Session, arms: Sequence[Arm], temperatures: Sequence[float], stopped: Callable[[], bool]
+    session: BenchSession, arms: Sequence[Arm], temperatures: Sequence[float], stopped: Callable[[], bool]
 ) -> None:
     """The first reply of each kind allocates; nobody times it."""
     for arm in arms:
@@ -186,7 +188,7 @@ def warm_up(
 
 
 def measure(
-    session: Session, block: Block, arm: Arm, max_tokens: int, clock: Callable[[], float]
+    session: BenchSession, block: Block, arm: Arm, max_tokens: int, clock: Callable[[], float]
 ) -> Measurement:
     """One reply to a conversation that holds nothing else.
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from localspec.files import write_text_atomically
-from localspec.measure.bench.bench import Outcome
+from localspec.measure.bench.bench import BenchOutcome
 from localspec.measure.bench.summary import Summary
 from localspec.measure.bench.verdict import finding, verdicts
 from localspec.measure.machine import Machine
@@ -25,7 +25,7 @@ class Subject:
     max_tokens: int
 
 
-def record(subject: Subject, machine: Machine, outcome: Outcome, summary: Summary) -> dict[str, Any]:
+def record(subject: Subject, machine: Machine, outcome: BenchOutcome, summary: Summary) -> dict[str, Any]:
     """Plain values for json.dumps; an interval that is not known has no bounds."""
     return {
         **asdict(subject),

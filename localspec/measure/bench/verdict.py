@@ -27,7 +27,7 @@ class Decision(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class SpeedVerdict:
     """Whether to use the pair at a temperature, and why."""
 
     temperature: float
@@ -64,7 +64,7 @@ def in_words(row: Row) -> str:
     return f"not sure: {speedup.middle:.2f}x ({range_}); measure for longer"
 
 
-def verdicts(summary: Summary, arm: str = AUTO.name) -> tuple[Verdict, ...]:
+def verdicts(summary: Summary, arm: str = AUTO.name) -> tuple[SpeedVerdict, ...]:
     """Go or no-go for every temperature, judged by one arm on the mix and by what it costs where it loses."""
     return tuple(
         verdict(
@@ -79,7 +79,7 @@ def verdicts(summary: Summary, arm: str = AUTO.name) -> tuple[Verdict, ...]:
     )
 
 
-def verdict(mix: Row, categories: list[Row]) -> Verdict:
+def verdict(mix: Row, categories: list[Row]) -> SpeedVerdict:
     found = finding(mix.speedup)
     over_all = f"{mix.speedup.middle:.2f}x over all prompts"
     if mix.speedup.known:
@@ -88,13 +88,15 @@ def verdict(mix: Row, categories: list[Row]) -> Verdict:
     lost = [row for row in categories if finding(row.speedup) is Finding.SLOWER]
     if found is Finding.UNSURE:
         advice = "measure for longer (--seconds)" if mix.speedup.known else "too few prompts to tell"
-        return Verdict(mix.temperature, Decision.UNDECIDED, f"{over_all}; {advice}.")
+        return SpeedVerdict(mix.temperature, Decision.UNDECIDED, f"{over_all}; {advice}.")
     if found in (Finding.FASTER, Finding.SLIGHTLY_FASTER):
         but = f" Slower on {listed(lost)}." if lost else ""
-        return Verdict(mix.temperature, Decision.GO, f"{over_all}. {because(mix)}{but}")
+        return SpeedVerdict(mix.temperature, Decision.GO, f"{over_all}. {because(mix)}{but}")
     if won:
-        return Verdict(mix.temperature, Decision.GO, f"on {listed(won)} only; {over_all}. {because(mix)}")
-    return Verdict(mix.temperature, Decision.NO_GO, f"{over_all}. {because(mix)}")
+        return SpeedVerdict(
+            mix.temperature, Decision.GO, f"on {listed(won)} only; {over_all}. {because(mix)}"
+        )
+    return SpeedVerdict(mix.temperature, Decision.NO_GO, f"{over_all}. {because(mix)}")
 
 
 def listed(rows: list[Row]) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from localspec.algorithm.protocols import Decoder
-from localspec.chat.loaded_pair import Engine
+from localspec.chat.loaded_pair import LoadedPair
 from localspec.control.calibration import (
     NARROW,
     PASSES,
@@ -119,7 +119,7 @@ def one_round(
             yield sample
 
 
-def store(engine: Engine, curve: Curve) -> None:
+def store(engine: LoadedPair, curve: Curve) -> None:
     """Start from these costs from now on, in this run and in later ones."""
     if isinstance(engine.drafting, PairDrafting):
         engine.drafting.drafting.calibrated(curve.table)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from localspec.algorithm.loop import speculate
 from localspec.algorithm.verification import make_rule
-from localspec.chat.loaded_pair import Engine
+from localspec.chat.loaded_pair import LoadedPair
 from localspec.chat.options import Request
 from localspec.measure.divergence import (
     Divergence,
@@ -14,7 +14,7 @@ from localspec.measure.divergence import (
     top_two_gap,
     width_difference_on,
 )
-from localspec.measure.prompts import Prompt
+from localspec.measure.prompts import BenchPrompt
 from localspec.measure.recording import Recording, begin
 from localspec.sampler.sampling import Sampling
 
@@ -39,7 +39,7 @@ class GreedyText:
 class GreedyCase:
     """One prompt at one depth against plain decoding."""
 
-    prompt: Prompt
+    prompt: BenchPrompt
     depth: int | None  # None: chosen while running
     tokens: int
     drafted: int
@@ -66,8 +66,8 @@ class GreedyResult:
 
 
 def greedy_cases(
-    engine: Engine,
-    prompt: Prompt,
+    engine: LoadedPair,
+    prompt: BenchPrompt,
     tokens: Sequence[int],
     ended: Callable[[], bool],
     *,
@@ -93,7 +93,7 @@ def greedy_cases(
     return cases, max((width_difference_on(engine, text) for text in compared), default=0.0)
 
 
-def case_of(prompt: Prompt, plain: GreedyText, text: GreedyText, depth: int | None) -> GreedyCase:
+def case_of(prompt: BenchPrompt, plain: GreedyText, text: GreedyText, depth: int | None) -> GreedyCase:
     where = diverged(plain.tokens, text.tokens, None)
     if where:
         # Where one text ends before the other, the last row of the longer one did not decide it.
@@ -111,7 +111,7 @@ def case_of(prompt: Prompt, plain: GreedyText, text: GreedyText, depth: int | No
 
 
 def greedy_text(
-    engine: Engine, prompt: Sequence[int], depth: int | None, room: int, ended: Callable[[], bool]
+    engine: LoadedPair, prompt: Sequence[int], depth: int | None, room: int, ended: Callable[[], bool]
 ) -> GreedyText:
     """At most `room` tokens of the reply to a prompt; depth 0 is plain decoding."""
     rule = make_rule("greedy", GREEDY, 0)

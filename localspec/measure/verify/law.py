@@ -6,17 +6,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from localspec.measure.verify.law_replay import Place, Replay, Trial
+from localspec.measure.verify.law_replay import LawTrial, Place, Replay
 from localspec.measure.verify.law_statistics import Pearson, bernstein, needed_distance
 from localspec.measure.verify.law_worlds import Meeting
 from localspec.sampler.sampling import Sampling
 
 TRIALS = (
-    Trial("block", "auto", drawn=True),
-    Trial("block, chosen drafts", "auto", drawn=False),
-    Trial("rejection", "rejection", drawn=True),
-    Trial("coupled", "coupled", drawn=True),
-    Trial("compare", "compare", drawn=False),
+    LawTrial("block", "auto", drawn=True),
+    LawTrial("block, chosen drafts", "auto", drawn=False),
+    LawTrial("rejection", "rejection", drawn=True),
+    LawTrial("coupled", "coupled", drawn=True),
+    LawTrial("compare", "compare", drawn=False),
 )
 ALPHA = 1e-4  # how often a correct verifier may raise an alarm, all tests of a run together
 EACH = ALPHA / (3 * len(TRIALS) + 1)  # three tests for each trial, and one on whole replies

@@ -28,7 +28,7 @@ GROUPS = 4  # of tokens at a position, where whole texts are counted
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class LawTrial:
     """A way of drafting and verifying."""
 
     name: str
@@ -63,7 +63,7 @@ class Place:
 class Replay:
     """One trial: draws texts, cycle by cycle, with fresh randomness for each."""
 
-    def __init__(self, trial: Trial, meetings: Sequence[Meeting], sampling: Sampling, seed: int) -> None:
+    def __init__(self, trial: LawTrial, meetings: Sequence[Meeting], sampling: Sampling, seed: int) -> None:
         """In worlds of the meetings that tell most; at least DRAFTED of them."""
         self.trial = trial
         self.verified = 0

@@ -13,7 +13,7 @@ import numpy as np
 
 from localspec.algorithm.loop import speculate
 from localspec.algorithm.verification import make_rule
-from localspec.chat.loaded_pair import Engine
+from localspec.chat.loaded_pair import LoadedPair
 from localspec.drafters.fixed import Fixed
 from localspec.drafters.model import ModelDrafter
 from localspec.measure.recording import Recording, begin
@@ -44,7 +44,7 @@ class World:
 
 
 def collect(
-    engine: Engine, prompt: Sequence[int], sampling: Sampling, room: int, seed: int
+    engine: LoadedPair, prompt: Sequence[int], sampling: Sampling, room: int, seed: int
 ) -> Iterator[Meeting]:
     """The meetings of a speculative reply to a prompt, up to `room` tokens long."""
     assert engine.draft is not None, "only models that draft meet"

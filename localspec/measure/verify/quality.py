@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from localspec.chat.loaded_pair import Engine
+from localspec.chat.loaded_pair import LoadedPair
 from localspec.chat.messages import Message
 from localspec.chat.session import Session
 from localspec.measure.recording import begin
@@ -89,7 +89,7 @@ def sampled(
 
 
 def scored(
-    engine: Engine, prompt: Sequence[int], tokens: Sequence[int], sampling: Sampling, slack: float
+    engine: LoadedPair, prompt: Sequence[int], tokens: Sequence[int], sampling: Sampling, slack: float
 ) -> Scores:
     """Read a text anew and judge its tokens; `slack` is how far logits may be off."""
     begin(engine, prompt)

@@ -6,13 +6,13 @@ from enum import StrEnum
 from time import perf_counter
 
 from localspec.algorithm.noise import fresh_seed
-from localspec.chat.loaded_pair import Engine
+from localspec.chat.loaded_pair import LoadedPair
 from localspec.chat.messages import Message
 from localspec.chat.prompt import encode
 from localspec.chat.session import Session
 from localspec.errors import BadSetting
 from localspec.measure.divergence import width_difference_on
-from localspec.measure.prompts import Prompt
+from localspec.measure.prompts import BenchPrompt
 from localspec.measure.verify.greedy import GreedyCase, GreedyResult, greedy_cases
 from localspec.measure.verify.law import LawResult, replays, result, run
 from localspec.measure.verify.law_replay import WORLDS, Replay
@@ -40,7 +40,7 @@ ENDS = {Phase.GREEDY: 0.35, Phase.SAMPLED: 0.55, Phase.COLLECTING: 0.65, Phase.R
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class VerifyStep:
     """Where a verification stands."""
 
     phase: Phase
@@ -73,7 +73,7 @@ class _Watch:
     """When a phase ends, and who is told."""
 
     seconds: float
-    on_step: Callable[[Step], None]
+    on_step: Callable[[VerifyStep], None]
     stopped: Callable[[], bool]
     began: float
     phase: Phase = Phase.GREEDY
@@ -96,7 +96,7 @@ class _Watch:
         return lambda: self.elapsed - began >= self.seconds * TEXT_SHARE
 
     def tell(self, done: float, detail: str) -> None:
-        self.on_step(Step(self.phase, done, detail, self.elapsed))
+        self.on_step(VerifyStep(self.phase, done, detail, self.elapsed))
 
 
 def verify(
@@ -105,8 +105,8 @@ def verify(
     seconds: float = SECONDS,
     temperature: float = TEMPERATURE,
     seed: int | None = None,
-    prompts: Sequence[Prompt] = VERIFY_PROMPTS,
-    on_step: Callable[[Step], None] = lambda step: None,
+    prompts: Sequence[BenchPrompt] = VERIFY_PROMPTS,
+    on_step: Callable[[VerifyStep], None] = lambda step: None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Verification:
     """Verify a loaded pair within about so many seconds; the session's conversation is forgotten.
@@ -152,11 +152,13 @@ def plain_chain(defaults: Sampling, temperature: float) -> Sampling:
     return Sampling(temperature=temperature, top_k=defaults.top_k, top_p=defaults.top_p, min_p=defaults.min_p)
 
 
-def encoded_prompt(engine: Engine, text: str) -> list[int]:
+def encoded_prompt(engine: LoadedPair, text: str) -> list[int]:
     return encode(engine.vocabulary, engine.template, (Message("user", text),)).tokens
 
 
-def run_greedy(engine: Engine, prompts: Sequence[tuple[Prompt, list[int]]], watch: _Watch) -> GreedyResult:
+def run_greedy(
+    engine: LoadedPair, prompts: Sequence[tuple[BenchPrompt, list[int]]], watch: _Watch
+) -> GreedyResult:
     """As many prompts as the time allows, at least one."""
     cases, width_difference = list[GreedyCase](), 0.0
     for number, (prompt, tokens) in enumerate(prompts):
@@ -173,7 +175,7 @@ def run_greedy(engine: Engine, prompts: Sequence[tuple[Prompt, list[int]]], watc
 
 def run_sampled(
     session: Session,
-    prompts: Sequence[Prompt],
+    prompts: Sequence[BenchPrompt],
     sampling: Sampling,
     seed: int,
     width_difference: float,
@@ -194,8 +196,8 @@ def run_sampled(
 
 
 def run_collecting(
-    engine: Engine,
-    prompts: Sequence[tuple[Prompt, list[int]]],
+    engine: LoadedPair,
+    prompts: Sequence[tuple[BenchPrompt, list[int]]],
     sampling: Sampling,
     seed: int,
     watch: _Watch,

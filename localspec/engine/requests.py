@@ -9,17 +9,17 @@ from localspec import api
 from localspec.engine import pairs
 from localspec.engine.messages import (
     Ask,
-    Compare,
     Compared,
+    CompareReplies,
     Difference,
     ListPairs,
-    Load,
+    LoadPair,
+    LoadStage,
     ProposalText,
     Pull,
     Ready,
     ReplySettings,
     Request,
-    Stage,
     Stopped,
     Turn,
 )
@@ -34,7 +34,7 @@ from localspec.measure.compare.words import verdict_on
 MANY_CORES = 4  # from here on one core is left to the terminal; with fewer, the models need them all
 
 
-class PairWorkshop:
+class PairRequests:
     """Holds one loaded pair."""
 
     def __init__(self) -> None:
@@ -42,11 +42,11 @@ class PairWorkshop:
 
     def perform(self, request: Request, send: Send, cancelled: Cancelled) -> None:
         match request:
-            case Load():
+            case LoadPair():
                 self._load(request, send)
             case Ask():
                 self._reply(request.turns, request.settings, send, cancelled)
-            case Compare():
+            case CompareReplies():
                 self._compare(request, send, cancelled)
             case ListPairs():
                 send(pairs.listing())
@@ -66,7 +66,7 @@ class PairWorkshop:
         if self._session is not None:
             self._session.close()
 
-    def _load(self, request: Load, send: Send) -> None:
+    def _load(self, request: LoadPair, send: Send) -> None:
         began = time.monotonic()
         if request.rpc and not request.rpc_required:
             request = without_lost_servers(request, send)
@@ -74,7 +74,7 @@ class PairWorkshop:
         del options["rpc_required"]
         spare = 1 if api.default_threads() >= MANY_CORES else 0
         self._session = session = api.load(
-            **options, spare_cores=spare, on_stage=lambda stage: send(Stage(stage))
+            **options, spare_cores=spare, on_stage=lambda stage: send(LoadStage(stage))
         )
         seconds = time.monotonic() - began
         send(Ready(session.name, session.target_name, session.draft_name, session.context_length, seconds))
@@ -92,7 +92,7 @@ class PairWorkshop:
                 # The session forgets a cancel that came before the reply began.
                 session.cancel()
 
-    def _compare(self, request: Compare, send: Send, cancelled: Cancelled) -> None:
+    def _compare(self, request: CompareReplies, send: Send, cancelled: Cancelled) -> None:
         session = self._loaded()
         messages, options = call_of(request.turns, request.settings)
         options.pop("speculate")
@@ -112,7 +112,7 @@ class PairWorkshop:
         return self._session
 
 
-def without_lost_servers(request: Load, send: Send) -> Load:
+def without_lost_servers(request: LoadPair, send: Send) -> LoadPair:
     """The request with the servers that answer; devices are numbered by them, so their names no longer count."""
     assert request.rpc is not None
     there = answering_servers(request.rpc)

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from localspec import api, compose
-from localspec.engine.messages import Load, Ready, ReplySettings, Turn
-from localspec.engine.workshop import MANY_CORES, PairWorkshop, call_of
+from localspec.engine.messages import LoadPair, Ready, ReplySettings, Turn
+from localspec.engine.requests import MANY_CORES, PairRequests, call_of
 from localspec.llama.library import lib
 
 CORES = 2 * MANY_CORES
@@ -21,31 +21,31 @@ def many_cores(tmp_path, monkeypatch):
 
 def threads_of(request):
     """Of target and draft, as llama.cpp has them."""
-    workshop, reports = PairWorkshop(), []
-    workshop.perform(request, reports.append, lambda: False)
+    handler, reports = PairRequests(), []
+    handler.perform(request, reports.append, lambda: False)
     assert isinstance(reports[-1], Ready)
-    engine = workshop._session.engine
+    engine = handler._session.engine
     try:
         return [lib.llama_n_threads(context._context) for context in (engine.target, engine.draft)]
     finally:
-        workshop.close()
+        handler.close()
 
 
 def test_a_tiny_pair_decodes_on_one_thread_however_many_cores_there_are():
-    assert threads_of(Load("demo")) == [1, 1]
+    assert threads_of(LoadPair("demo")) == [1, 1]
 
 
 def test_threads_that_are_set_are_used(monkeypatch, tmp_path):
-    assert threads_of(Load("demo", threads=2)) == [2, 2]
+    assert threads_of(LoadPair("demo", threads=2)) == [2, 2]
     (tmp_path / "config.toml").write_text("threads = 3")
-    assert threads_of(Load("demo")) == [3, 3]
+    assert threads_of(LoadPair("demo")) == [3, 3]
     monkeypatch.setenv("LOCALSPEC_THREADS", "4")
-    assert threads_of(Load("demo")) == [4, 4]
+    assert threads_of(LoadPair("demo")) == [4, 4]
 
 
 def test_a_large_model_leaves_the_terminal_a_core(monkeypatch):
     monkeypatch.setattr(compose, "SMALL_BYTES", 0)
-    assert threads_of(Load("demo")) == [CORES - 1] * 2
+    assert threads_of(LoadPair("demo")) == [CORES - 1] * 2
 
 
 def test_elsewhere_all_cores_decode():
@@ -70,12 +70,12 @@ def test_no_system_prompt_is_said_so_that_a_configured_one_is_not_used():
 
 def test_the_configured_system_prompt_is_not_in_a_conversation_without_one(monkeypatch):
     monkeypatch.setenv("LOCALSPEC_SYSTEM", "Answer in French.")
-    workshop = PairWorkshop()
-    workshop.perform(Load("demo"), lambda _: None, lambda: False)
-    session = workshop._session
+    handler = PairRequests()
+    handler.perform(LoadPair("demo"), lambda _: None, lambda: False)
+    session = handler._session
     try:
         messages, options = call_of((Turn("user", "Hello"),), ReplySettings(max_tokens=2))
         session.run(messages, **options)
         assert [message.role for message in session.messages] == ["user", "assistant"]
     finally:
-        workshop.close()
+        handler.close()
