@@ -88,7 +88,7 @@ def test_tune_shows_the_curve_and_later_runs_start_from_it(capsys):
     assert "tokens in a pass" in out
     assert "█" in out
     (lessons,) = (data_dir() / "lessons").glob("*.json")
-    assert json.loads(lessons.read_text())["value"]["costs"]["widths"][:8] == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert json.loads(lessons.read_text())["value"]["costs"][0]["widths"][:8] == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a console's Ctrl-C cannot be sent to one process there")

@@ -7,7 +7,6 @@ import pytest
 from localspec import api, compose
 from localspec.engine.messages import LoadPair, Ready, ReplySettings, Turn
 from localspec.engine.requests import MANY_CORES, PairRequests, call_of
-from localspec.llama.library import lib
 
 CORES = 2 * MANY_CORES
 
@@ -20,13 +19,13 @@ def many_cores(tmp_path, monkeypatch):
 
 
 def threads_of(request):
-    """Of target and draft, as llama.cpp has them."""
+    """Of target and draft, on idle cores."""
     handler, reports = PairRequests(), []
     handler.perform(request, reports.append, lambda: False)
     assert isinstance(reports[-1], Ready)
     engine = handler._session.engine
     try:
-        return [lib.llama_n_threads(context._context) for context in (engine.target, engine.draft)]
+        return [context.threads.usual for context in (engine.target, engine.draft)]
     finally:
         handler.close()
 
