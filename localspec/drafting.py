@@ -76,9 +76,12 @@ class PairDrafting:
             if context is not None:
                 context.threads.fixed = request.seed is not None and not rule.seed_decides
         depth = request.depth if request.speculate else 0
+        if seed_fixes_depth(request, rule):
+            known = self.drafting.seeded_depth
+            depth = self._starting_depth if known is None else known
         return self.drafting.strategy(
             rule,
-            depth=self._starting_depth if seed_fixes_depth(request, rule) else depth,
+            depth=depth,
             sampled=not request.sampling.greedy,
             seeded=request.seed is not None,
         )

@@ -19,6 +19,7 @@ DRIFT = 1e-5  # by which the variances grow per token: no text has the same weig
 EDGE = 7.0  # logits end here: a probability of 1 in 1,000 is as good as 0
 MOST = 1e3  # that a stored weight or variance may be
 LEAST_VARIANCE = 1e-9
+MANY = 200  # judged tokens: their share is known within 0.07, twice its standard error
 LEAST_SPREAD = 1e-3  # of an outcome: a surprise teaches no more than this allows
 
 
@@ -49,11 +50,17 @@ class Chances:
         self._covariance = [
             [v * (i == j) for j in range(len(WEIGHTS))] for i, v in enumerate(known.variances)
         ]
+        self._ever_kept = self._ever_judged = 0  # tokens
         self.begin()
 
     def begin(self) -> None:
         """Another reply: what was learned stays, how it went lately is forgotten."""
         self._kept, self._rejected = START_KEPT, START_REJECTED
+
+    @property
+    def usual(self) -> float | None:
+        """The share of judged tokens that was kept, in all replies; None until many were judged."""
+        return self._ever_kept / self._ever_judged if self._ever_judged >= MANY else None
 
     def weights(self) -> ChanceWeights:
         return ChanceWeights(tuple(self._weights), tuple(row[i] for i, row in enumerate(self._covariance)))
@@ -77,6 +84,8 @@ class Chances:
         fade = DECAY**emitted
         self._kept = START_KEPT + (self._kept - START_KEPT) * fade + accepted
         rejected = accepted < len(confidences)
+        self._ever_kept += accepted
+        self._ever_judged += accepted + rejected
         self._rejected = START_REJECTED + (self._rejected - START_REJECTED) * fade + rejected
 
     def _features(self, confidence: float, drafted: int) -> tuple[float, ...]:

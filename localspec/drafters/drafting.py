@@ -14,6 +14,7 @@ from localspec.drafters.lessons import LOOKUP_DEPTHS, Acceptance, Lessons
 from localspec.drafters.lookup import LookupDrafter
 from localspec.drafters.lookup_index import FixedIndex
 from localspec.drafters.lookup_trust import Trust
+from localspec.drafters.seeded_depth import best_depth
 
 
 class Drafting:
@@ -44,6 +45,7 @@ class Drafting:
         self._drafters = tuple(drafters)
         self._depths = tuple(depth for depth in depths if depth <= most)
         self._most = most
+        self.seeded_depth = known.seeded_depth
         self._earlier = earlier
         self._lookup = lookup
         self._contenders = {False: self._made(known.greedy), True: self._made(known.sampled)}
@@ -81,7 +83,17 @@ class Drafting:
     def lessons(self) -> Lessons:
         """What was learned so far."""
         greedy, sampled = (acceptance_of(self._contenders[kind]) for kind in (False, True))
-        return Lessons(self._places.tables(), greedy, sampled)
+        if self.seeded_depth is None:
+            self.seeded_depth = self._best_depth()
+        return Lessons(self._places.tables(), greedy, sampled, self.seeded_depth)
+
+    def _best_depth(self) -> int | None:
+        """By what passes cost and drafts are worth here; None while either is unknown."""
+        drafter = next((c for c in self._contenders[True] if not c.is_free), None)
+        chance = drafter.control.chances.usual if drafter else None
+        if drafter is None or chance is None or not self.costs.measured:
+            return None
+        return best_depth(self.costs, chance, drafter.drafter.steps, self._depths)
 
     def _made(self, known: Acceptance) -> tuple[Contender, ...]:
         """Lookup, which is free, and then the others."""

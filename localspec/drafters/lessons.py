@@ -25,6 +25,7 @@ class Lessons:
     costs: tuple[CostTable, ...] = ()  # one for each length of the context
     greedy: Acceptance = field(default_factory=Acceptance)
     sampled: Acceptance = field(default_factory=Acceptance)
+    seeded_depth: int | None = None  # of replies with a seed; once known it stays, so that a seed repeats
 
 
 def guess_for(device: str) -> CostTable:
