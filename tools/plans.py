@@ -25,7 +25,7 @@ HEAD = """# Plans
 
 How each pair would be loaded, by the rules of [the memory plan](pairs.md#the-memory-plan): written by
 `tools/plans.py` from the sizes in `models.toml`. `localspec info PAIR` does the same for your machine and with
-llama.cpp's own numbers; these are within 2 % of those on a GPU, where the shape of the model is known.
+llama.cpp's own numbers; these are near them (`tests/pairs/test_estimate.py`).
 
 `8k` is the context: 8,192 tokens are what is wished where nobody asks for a length. `45/65` is how many of the target's
 layers, the output among them, are on GPUs where not all fit; the draft stays on a GPU beside them. `split` is a

@@ -45,7 +45,7 @@ def check_adapter(path: Path, target: Header) -> None:
         raise _of_another_model(path, f"its architecture is {ours}, the target's is {theirs}")
     matrices = {tensor.name: tensor for tensor in target.tensors}
     parts = {tensor.name: tensor for tensor in adapter.tensors}
-    for name in {tensor.rpartition(".lora_")[0] for tensor in parts if ".lora_" in tensor}:
+    for name in dict.fromkeys(tensor.rpartition(".lora_")[0] for tensor in parts if ".lora_" in tensor):
         a, b = parts.get(f"{name}.lora_a"), parts.get(f"{name}.lora_b")
         if a is None or b is None:
             raise BadModelFile(f"{path.name} has only half of {printable(name)}", hint=_HINT)

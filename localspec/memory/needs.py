@@ -6,6 +6,7 @@ from itertools import accumulate, pairwise
 from math import ceil
 from typing import Any, Protocol
 
+HOST = "CPU"
 CHECKPOINT_SHARE = 0.1  # of the bytes of a model's weights: what its checkpoints may take of the CPU's memory
 
 
@@ -58,10 +59,11 @@ class Needs:
     cache: Mapping[str, int]
     compute: Mapping[str, int]
     flash_attention: bool = True  # whether every layer's device can do it
+    checkpoints: int = 0  # bytes of the CPU's memory, whatever the devices
 
     @property
     def by_device(self) -> dict[str, int]:
-        parts = (self.weights, self.cache, self.compute)
+        parts = (self.weights, self.cache, self.compute, {HOST: self.checkpoints} if self.checkpoints else {})
         names = dict.fromkeys(name for part in parts for name in part)
         return {name: sum(part.get(name, 0) for part in parts) for name in names}
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from localspec.errors import BadSetting
 from localspec.health.missing import missing_device
 from localspec.memory.devices import DeviceMemory
-from localspec.memory.needs import Load, Sizes
+from localspec.memory.needs import HOST, Load, Sizes
 from localspec.memory.room import Room
 from localspec.memory.ways import Way, Ways
 from localspec.memory.wishes import MemoryWishes
@@ -116,5 +116,7 @@ def _device_needs(way: Way, devices: Sequence[DeviceMemory]) -> Iterator[DeviceN
             sum(getattr(need, part).get(device.name, 0) for need in way.needs)
             for part in ("weights", "cache", "compute")
         )
+        if device.name == HOST:
+            cache += sum(need.checkpoints for need in way.needs)
         if weights or cache or compute:
             yield DeviceNeed(device.name, weights, cache, compute, device.free)

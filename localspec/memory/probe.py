@@ -26,13 +26,12 @@ from localspec.health.check import health
 from localspec.health.child_environment import child_environment
 from localspec.health.servers import used_servers
 from localspec.memory.devices import DeviceMemory, remember_devices, with_host
-from localspec.memory.needs import CHECKPOINT_SHARE, Load, Needs
+from localspec.memory.needs import CHECKPOINT_SHARE, HOST, Load, Needs
 from localspec.memory.scratch import scratch_folder
 from localspec.typed_json import loads_as, read_as
 from localspec.units import printable
 
 _ANSWER_SECONDS = 60.0
-_HOST = "CPU"
 _EXPERTS = re.compile(r"ffn_(up|down|gate|gate_up)_(ch)?exps")
 _AS_NAMED_IN_ERRORS = "this file"  # what llama.cpp reads is a stand-in for it
 
@@ -215,19 +214,18 @@ def _needs(headers: Sequence[Header], known: _Buffers, cpu_moe: int) -> Needs:
     weights: Counter[str] = Counter()
     for header in headers:
         weights.update(_weights(header, known.layers, cpu_moe))
-    if known.checkpoints:
-        cache[_HOST] = cache.get(_HOST, 0) + int(CHECKPOINT_SHARE * sum(weights.values()))
-    return Needs(dict(weights), cache, compute, known.flash)
+    checkpoints = int(CHECKPOINT_SHARE * sum(weights.values())) if known.checkpoints else 0
+    return Needs(dict(weights), cache, compute, known.flash, checkpoints)
 
 
 def _by_device(sizes: dict[str, float], layers: Sequence[str]) -> dict[str, int]:
     """Sizes by device, from sizes by kind of buffer: a device may call its buffers otherwise than itself."""
-    gpus = [name for name in dict.fromkeys(layers) if name != _HOST]
+    gpus = [name for name in dict.fromkeys(layers) if name != HOST]
     found: dict[str, int] = {}
     for name, size in sizes.items():
-        on_host = not gpus or name.startswith(_HOST) or name.endswith("_Host")
+        on_host = not gpus or name.startswith(HOST) or name.endswith("_Host")
         named = max((gpu for gpu in gpus if name.startswith(gpu)), key=len, default=None)
-        device = _HOST if on_host else named or gpus[0]
+        device = HOST if on_host else named or gpus[0]
         found[device] = found.get(device, 0) + round(size)
     return found
 
@@ -239,7 +237,7 @@ def _weights(header: Header, layers: Sequence[str], cpu_moe: int = 0) -> dict[st
     output lies elsewhere, there is a second copy of it.
     """
     weights: dict[str, int] = {}
-    output = layers[-1] if layers else _HOST
+    output = layers[-1] if layers else HOST
     tied = not any(tensor.name == "output.weight" for tensor in header.tensors)
     for tensor in header.tensors:
         device = _device_of(tensor.name, layers, output, cpu_moe)
@@ -252,11 +250,11 @@ def _weights(header: Header, layers: Sequence[str], cpu_moe: int = 0) -> dict[st
 def _device_of(tensor: str, layers: Sequence[str], output: str, cpu_moe: int) -> str:
     head, _, rest = tensor.partition(".")
     if head != "blk":
-        return output if head.startswith("output") else _HOST
+        return output if head.startswith("output") else HOST
     number, _, name = rest.partition(".")
     layer = int(number) if number.isdecimal() else -1
     if not 0 <= layer < len(layers) or (layer < cpu_moe and _EXPERTS.match(name)):
-        return _HOST
+        return HOST
     return layers[layer]
 
 

@@ -103,7 +103,7 @@ def _file_lines(file: ModelFile) -> list[str]:
         lines = [_line("path", str(file.path))]
     lines += [_line("bytes", file.bytes or 0), _line("sha256", file.sha256 or "")]
     facts = file.facts
-    numbers = ("layers", "kv_bytes_per_token", "embedding_bytes", "output_bytes")
+    numbers = ("layers", "kv_bytes_per_token", "window", "window_layers", "embedding_bytes", "output_bytes")
     known = {key: getattr(facts, key) for key in numbers if getattr(facts, key) is not None}
     return lines + [_line(key, value) for key, value in known.items()]
 

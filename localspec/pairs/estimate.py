@@ -7,11 +7,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from math import ceil
 
 from localspec.errors import NotEnoughMemory
 from localspec.gguf.parts import parts_of
 from localspec.memory.devices import DeviceMemory
-from localspec.memory.needs import Load, Needs, layers_on
+from localspec.memory.needs import CHECKPOINT_SHARE, HOST, Load, Needs, layers_on
 from localspec.memory.plan import Plan, plan
 from localspec.memory.wishes import MemoryWishes
 from localspec.pairs.registry import HubFile, ModelFile, Pair
@@ -21,7 +22,6 @@ _LAYERS = 32  # of a model whose number of layers is not known
 _SMALLER = {"q8_0": 34 / 64}  # caches than F16: 34 bytes for 32 values
 _BUFFERS = 80_000_000  # bytes of compute buffers on a GPU, and
 _BUFFER_SHARE = 200  # one part of so many of the weights on top
-_CPU = "CPU"
 
 
 class Fit(StrEnum):
@@ -39,7 +39,7 @@ def file_bytes(pair: Pair) -> int:
 
 def memory_needed(pair: Pair) -> int:
     """Weights, caches at the default context, and buffers, in bytes; unknown caches count nothing."""
-    boundless = [DeviceMemory(_CPU, "cpu", 1 << 50, 1 << 50)]
+    boundless = [DeviceMemory(HOST, "cpu", 1 << 50, 1 << 50)]
     return sum(need.total for need in estimated_plan(pair, boundless).needs)
 
 
@@ -81,19 +81,28 @@ class EstimatedSizes:
         facts, size = self.file.facts, _bytes(self.file)
         counts = layers_on(load, self.layers + 1)
         on_gpus = [gpu for gpu, count in zip(load.devices or (), counts, strict=True) for _ in range(count)]
-        *blocks, output = [_CPU] * (self.layers + 1 - len(on_gpus)) + on_gpus
+        *blocks, output = [HOST] * (self.layers + 1 - len(on_gpus)) + on_gpus
         embedding = facts.embedding_bytes or 0
         block = (size - embedding - (facts.output_bytes or 0)) // self.layers
         token = (facts.kv_bytes_per_token or 0) * _SMALLER.get(load.kv_type, 1.0) / self.layers
-        weights, cache = Counter({_CPU: embedding}), Counter[str]()
+        held = window_cells(facts.window or load.length, load.length, on_gpu=bool(on_gpus))
+        windowed = (facts.window_layers or 0) / self.layers
+        weights, cache = Counter({HOST: embedding}), Counter[str]()
         for device in blocks:
             weights[device] += block
-            cache[device] += int(token * load.length)
-        if output != _CPU or facts.output_bytes:
+            cache[device] += int(token * (windowed * held + (1 - windowed) * load.length))
+        if output != HOST or facts.output_bytes:
             weights[output] += facts.output_bytes or embedding
         buffers = min(size, _BUFFERS + size // _BUFFER_SHARE)
-        compute = {_CPU: buffers // 3} | {device: buffers for device in {*blocks, output} if device != _CPU}
-        return Needs(weights, cache, compute)
+        compute = {HOST: buffers // 3} | {device: buffers for device in {*blocks, output} if device != HOST}
+        checkpoints = int(CHECKPOINT_SHARE * size) if windowed and held < load.length else 0
+        return Needs(weights, cache, compute, checkpoints=checkpoints)
+
+
+def window_cells(window: int, length: int, *, on_gpu: bool) -> int:
+    """Tokens in the cache of a layer with a sliding window: a chunk of a prompt more than the window, or all."""
+    cells = ceil((window + (512 if on_gpu else 128)) / 256) * 256  # llama-kv-cache-iswa.cpp pads to 256
+    return length if 2 * window >= length else min(cells, length)
 
 
 def _bytes(file: ModelFile) -> int:

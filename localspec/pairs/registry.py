@@ -35,7 +35,9 @@ class Facts:
     quant: str = ""
     license: str = ""
     layers: int | None = None
-    kv_bytes_per_token: int | None = None  # F16, layers that keep the whole context
+    kv_bytes_per_token: int | None = None  # F16, in all layers
+    window: int | None = None  # tokens that some layers see
+    window_layers: int | None = None  # how many these are
     embedding_bytes: int | None = None  # of the token embedding, which stays in main memory
     output_bytes: int | None = None  # of an output matrix of its own; without, it is the embedding once more
 
@@ -251,6 +253,8 @@ def _file(table: _Table, relative_to: Path) -> ModelFile:
         license=table.text("license", ""),
         layers=table.count("layers"),
         kv_bytes_per_token=table.count("kv_bytes_per_token"),
+        window=table.count("window"),
+        window_layers=table.count("window_layers"),
         embedding_bytes=table.count("embedding_bytes"),
         output_bytes=table.count("output_bytes"),
     )
