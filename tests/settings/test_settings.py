@@ -5,7 +5,6 @@ import pytest
 from localspec import settings
 from localspec.errors import BadSetting
 from localspec.settings import Settings
-from tests.pairs.conftest import own_home  # noqa: F401  a home of its own for every test
 
 
 def config(text: str) -> None:
