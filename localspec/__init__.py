@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from localspec.api import Session, load, run, stream, unload
     from localspec.errors import LocalspecError
-    from localspec.events import Cycle, Finished, Notice, Piece, Prefill, Reply, Started, ToolCall
+    from localspec.events import Cycle, Finished, Notice, Piece, Prefill, Reply, Scores, Started, ToolCall
     from localspec.measure.compare.compare import Comparison, compare
     from localspec.stats import Stats
 
@@ -23,7 +23,7 @@ __version__ = "0.1.0"
 HOMES = {
     **dict.fromkeys(("Session", "load", "run", "stream", "unload"), "localspec.api"),
     **dict.fromkeys(
-        ("Cycle", "Finished", "Notice", "Piece", "Prefill", "Reply", "Started", "ToolCall"),
+        ("Cycle", "Finished", "Notice", "Piece", "Prefill", "Reply", "Scores", "Started", "ToolCall"),
         "localspec.events",
     ),
     "LocalspecError": "localspec.errors",
@@ -41,6 +41,7 @@ __all__ = [
     "Piece",
     "Prefill",
     "Reply",
+    "Scores",
     "Session",
     "Started",
     "Stats",

@@ -123,6 +123,29 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
+class Likelihood:
+    """How likely the target found a token, before the sampler chain."""
+
+    piece: tuple[int, ...]  # the token's bytes
+    logprob: float  # natural logarithm of its probability
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A token of the answer, and the likeliest ones in its place."""
+
+    chosen: Likelihood
+    alternatives: tuple[Likelihood, ...]  # the likeliest first
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """The tokens that the last cycle added to the answer; only where logprobs were asked for."""
+
+    tokens: tuple[Scored, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Notice:
     """One sentence that the user should see, for example why drafting is off."""
 
@@ -149,6 +172,8 @@ class Reply:
     finish_reason: FinishReason
     stats: Stats
     tool_calls: tuple[ToolCall, ...] = ()
+    reasoning_tokens: int = 0
+    stopped_by: str = ""  # the stop string that ended it
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,4 +183,4 @@ class Finished:
     reply: Reply
 
 
-Event = Started | Prefill | Cycle | Piece | Notice | Finished
+Event = Started | Prefill | Cycle | Scores | Piece | Notice | Finished

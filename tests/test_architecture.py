@@ -127,6 +127,7 @@ ROOMS = {
         ),
         "units",
     },
+    "serve": {"chat", "engine", "errors", "events", "pairs", "sampler", "stats"},
     "cli": {
         *(
             "api",
@@ -160,7 +161,7 @@ ROOMS = {
 }
 # The rooms of tui/, each of which may import those before it; the app is what stands in no folder.
 TUI_ROOMS = ("state", "text", "commands", "widgets", "dialogs", "chat", "app")
-HEAVY = ("llama_cpp", "llguidance", "textual", "huggingface_hub", "numpy", "jinja2")
+HEAVY = ("llama_cpp", "llguidance", "textual", "huggingface_hub", "numpy", "jinja2", "starlette", "uvicorn")
 
 
 def python_files():

@@ -1,5 +1,6 @@
 """What a request asks of the form of a reply, compiled for the model that writes it."""
 
+from dataclasses import replace
 from functools import cached_property
 
 from localspec.chat.options import Request
@@ -35,6 +36,7 @@ class Shaping:
         grammar, calls = request.grammar, self.call_format(request)
         if calls:
             required = request.tool_choice == "required"
+            calls = calls if request.parallel_tool_calls else replace(calls, between=None)
             grammar = tools_grammar(request.tools, calls, required=required, names=self._names)
         if grammar is None:
             return None

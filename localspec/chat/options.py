@@ -45,8 +45,11 @@ class ReplyOptions(TypedDict, total=False):
     grammar: str | None  # the answer belongs to this grammar, Lark's or GBNF
     tools: Sequence[Mapping[str, Any]] | None  # functions that the model may call, in OpenAI's form
     tool_choice: Literal["auto", "required"]  # may it, or must it
+    parallel_tool_calls: bool  # False: one call in a reply
+    logprobs: int | None  # tell how likely the target found each token, and so many others in its place
 
 
+MOST_LOGPROBS = 20  # other tokens told for each
 _BIASES = "give a dictionary of token ids and numbers: {1234: -5.0}"
 SAMPLING_NAMES = frozenset(f.name for f in fields(Sampling))
 GRAMMAR_NAMES = frozenset({"json_schema", "compact_json", "regex", "grammar", "tools"})
@@ -70,6 +73,8 @@ class Request:
     grammar: Grammar | None = None
     tools: tuple[Tool, ...] = ()
     tool_choice: str = "auto"
+    parallel_tool_calls: bool = True
+    logprobs: int | None = None
 
     @property
     def constrained(self) -> bool:
@@ -145,7 +150,8 @@ def grammar_from(options: Mapping[str, Any]) -> Grammar | None:
 
 def check(request: Request) -> None:
     """Raises BadSetting for the first option that cannot be meant."""
-    for name, value in (("speculate", request.speculate), ("think", request.think)):
+    switches = ("speculate", "think", "parallel_tool_calls")
+    for name, value in ((name, getattr(request, name)) for name in switches):
         if value is not None and not isinstance(value, bool):
             raise BadSetting(f"{name} is {value!r}", hint="give True or False")
     if request.system is not None and not isinstance(request.system, str):
@@ -172,6 +178,10 @@ def check(request: Request) -> None:
         )
     if request.tool_choice not in ("auto", "required"):
         raise BadSetting(f"tool_choice is {request.tool_choice!r}", hint="give 'auto' or 'required'")
+    if request.logprobs is not None and not is_count(request.logprobs, at_least=0, below=MOST_LOGPROBS + 1):
+        raise BadSetting(
+            f"logprobs is {request.logprobs!r}", hint=f"give a whole number from 0 to {MOST_LOGPROBS}"
+        )
     if request.overflow not in ("trim", "error"):
         raise BadSetting(f"overflow is {request.overflow!r}", hint="give 'trim' or 'error'")
 

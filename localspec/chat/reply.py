@@ -10,6 +10,7 @@ from localspec.algorithm.protocols import Decoder, Rule, Strategy
 from localspec.algorithm.verification import make_rule
 from localspec.chat.loaded_pair import LoadedPair
 from localspec.chat.options import Request, seed_fixes_depth
+from localspec.chat.scoring import ScoringRule
 from localspec.chat.text import TextPart, TextStream
 from localspec.chat.tools import CallFormat, calls_in
 from localspec.chat.vocabulary import Vocabulary
@@ -25,6 +26,8 @@ from localspec.events import (
     Piece,
     Prefill,
     Reply,
+    Scored,
+    Scores,
     Source,
     Started,
 )
@@ -58,11 +61,17 @@ class Writing:
         self._calls = calls
         self._asked = asked
         self._parts: dict[Kind, list[str]] = {kind: [] for kind in Kind}
+        self._kind = Kind.ANSWER  # of the newest text
+        self._reasoning_tokens = 0
 
-    def absorb(self, cycle: Cycle) -> Iterator[Event]:
-        """The cycle, cut where a stop string ended the reply, and the text that it completed."""
+    def absorb(self, cycle: Cycle, scores: Sequence[Scored] = ()) -> Iterator[Event]:
+        """The cycle, cut where a stop string ended the reply, and the text that it completed.
+
+        `scores` of its tokens are passed on for those of the answer.
+        """
         began = perf_counter()
         pieces: list[Piece] = []
+        of_answer: list[Scored] = []
         used = 0
         for token, origin in zip(cycle.tokens, cycle.origins, strict=True):
             used += 1
@@ -70,6 +79,9 @@ class Writing:
                 self.ended = True
                 break
             pieces += self._pieces(self._text.push(token), origin, cycle.source)
+            self._reasoning_tokens += self._kind is Kind.REASONING
+            if self._kind is Kind.ANSWER:
+                of_answer += scores[used - 1 : used]
             if self._text.stopped:
                 self.ended = True
                 break
@@ -85,6 +97,8 @@ class Writing:
         self.tokens += cycle.tokens
         self._tally.add(cycle)
         yield cycle
+        if of_answer:
+            yield Scores(tuple(of_answer))
         yield from pieces
 
     def finish(self) -> Iterator[Piece]:
@@ -108,10 +122,13 @@ class Writing:
             finish_reason=reason,
             stats=self._tally.stats(),
             tool_calls=calls_in("".join(self._parts[Kind.TOOL_CALL]), self._calls) if self._calls else (),
+            reasoning_tokens=self._reasoning_tokens,
+            stopped_by=self._text.stopped_by,
         )
 
     def _pieces(self, parts: Sequence[TextPart], origin: Origin, source: Source) -> list[Piece]:
         for part in parts:
+            self._kind = part.kind
             self._parts[part.kind].append(part.text)
         return [Piece(part.text, part.kind, origin, source) for part in parts]
 
@@ -211,6 +228,8 @@ class Replier:
         engine, request, prompt = self._engine, task.request, task.prompt
         seed = fresh_seed() if request.seed is None else request.seed
         rule = make_rule(request.rule, request.sampling, seed, task.constraint)
+        if request.logprobs is not None:
+            rule = ScoringRule(rule, engine.vocabulary, request.logprobs)
         strategy = self._strategy(rule, task)
         reused = rewind(engine.target, strategy, prompt)
         yield Started(
@@ -258,7 +277,7 @@ class Replier:
             )
             remarks = Remarks()
             for cycle in cycles:
-                yield from reply.absorb(cycle)
+                yield from reply.absorb(cycle, rule.scores if isinstance(rule, ScoringRule) else ())
                 yield from remarks.after_cycle(strategy.why_off, strategy.failure)
                 if reply.ended or task.cancelled():
                     break

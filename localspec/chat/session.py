@@ -11,12 +11,13 @@ from localspec.chat.constraints import Shaping
 from localspec.chat.fitting import Fitted, Fitter
 from localspec.chat.loaded_pair import LoadedPair
 from localspec.chat.messages import Message, as_history, as_messages
-from localspec.chat.options import ReplyOptions, Request, request_from
+from localspec.chat.options import ReplyOptions, Request, is_count, request_from
 from localspec.chat.prompt import Prompt, encode
 from localspec.chat.reply import Replier, Task
 from localspec.chat.template import tool_variables
 from localspec.chat.text import TextStream
 from localspec.chat.tools import spelled_out
+from localspec.chat.vocabulary import Vocabulary
 from localspec.errors import BadSetting, ContextFull
 from localspec.events import Event, Finished, Reply
 
@@ -120,31 +121,29 @@ class Session:
     ) -> Iterator[Event]:
         """The same as `run`, event by event; the last one is Finished."""
         cancelled, request = self._watch(), self._request(options)
-        given = as_messages(prompt_or_messages)
+        messages = as_messages(prompt_or_messages)
         if isinstance(prompt_or_messages, str):
-            messages = (*(replace(message, reasoning="") for message in self._messages), *given)
-        else:
-            messages = given
+            messages = (*(replace(message, reasoning="") for message in self._messages), *messages)
         # A configured system message is a default: it gives way to one that the caller's messages begin with.
         if request.system is not None and (options.get("system") is not None or messages[0].role != "system"):
             messages = with_system(messages, request.system)
         return self._converse(messages, request, cancelled)
 
-    def complete(self, text: str, **options: Unpack[ReplyOptions]) -> Reply:
-        """Continue a raw text: no template, no conversation; control tokens written in it count as such."""
+    def prompt_of(
+        self, messages: Sequence[Mapping[str, Any] | Message], **options: Unpack[ReplyOptions]
+    ) -> Prompt:
+        """What a reply to these messages would read; nothing is generated."""
+        return self._fitter(self._request(options)).encode(as_messages(messages))
+
+    def complete(self, text: str | Sequence[int], **options: Unpack[ReplyOptions]) -> Reply:
+        """Continue a raw text or tokens: no template, no conversation; control tokens written in it count as such."""
         return last_reply(self.stream_complete(text, **options))
 
-    def stream_complete(self, text: str, **options: Unpack[ReplyOptions]) -> Iterator[Event]:
+    def stream_complete(self, text: str | Sequence[int], **options: Unpack[ReplyOptions]) -> Iterator[Event]:
         """The same as `complete`, event by event."""
         cancelled, request = self._watch(), self._request(options)
-        if not isinstance(text, str):
-            raise BadSetting(f"the text is of type {type(text).__name__}", hint="give a str to continue")
         vocabulary = self._engine.vocabulary
-        tokens = vocabulary.tokenize(text, parse_special=True, add_special=True)
-        if vocabulary.bos is not None and tokens[:2] == [vocabulary.bos] * 2:
-            del tokens[0]  # the text brings its own
-        if not tokens:
-            raise BadSetting("the text is empty", hint="give at least one character to continue")
+        tokens = tokens_of(text, vocabulary)
         text_stream = TextStream(vocabulary, None, request.stop, continues_text=True)
         if request.tools:
             raise BadSetting("tools need a conversation", hint="leave out complete() or --raw")
@@ -258,6 +257,23 @@ class Session:
         """The next event; None after the last one, or when the session was closed meanwhile."""
         with self._working:
             return None if self._closed else next(steps, None)
+
+
+def tokens_of(text: str | Sequence[int], vocabulary: Vocabulary) -> list[int]:
+    """What a raw text begins the context with; BadSetting for what is no text and no tokens, or empty."""
+    if isinstance(text, str):
+        tokens = vocabulary.tokenize(text, parse_special=True, add_special=True)
+        if vocabulary.bos is not None and tokens[:2] == [vocabulary.bos] * 2:
+            del tokens[0]  # the text brings its own
+    elif not isinstance(text, list | tuple):
+        raise BadSetting(f"the text is of type {type(text).__name__}", hint="give a str to continue")
+    elif not all(is_count(token, at_least=0, below=vocabulary.size) for token in text):
+        raise BadSetting("a token is none of the model's", hint=f"tokens are numbers below {vocabulary.size}")
+    else:
+        tokens = list(text)
+    if not tokens:
+        raise BadSetting("the text is empty", hint="give at least one character to continue")
+    return tokens
 
 
 def with_system(messages: tuple[Message, ...], system: str) -> tuple[Message, ...]:

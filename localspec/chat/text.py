@@ -55,6 +55,11 @@ class TextStream:
         """Whether a stop string ended the reply; nothing comes out after that."""
         return self._stopped
 
+    @property
+    def stopped_by(self) -> str:
+        """The stop string that ended the reply."""
+        return self._scanner.found
+
     def push(self, token: int) -> list[TextPart]:
         """The text that became certain with this token."""
         text = self._detokenizer.push(token)
@@ -156,6 +161,7 @@ class StopScanner:
         self._stops = Patterns(stops)
         self._held = ""
         self._stopped = False
+        self.found = ""  # the stop string that ended the stream
 
     def push(self, text: str) -> tuple[str, bool]:
         """Text that may be shown now, and whether a stop string ended the stream; what follows is dropped.
@@ -167,7 +173,7 @@ class StopScanner:
         text = self._held + text
         match = self._stops.find(text)
         if match:
-            self._held, self._stopped = "", True
+            self._held, self._stopped, self.found = "", True, match.pattern
             return text[: match.start], True
         released = len(text) - self._stops.unfinished(text)
         self._held = text[released:]

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from typing import Any, BinaryIO, Final, Protocol
@@ -50,15 +50,17 @@ class EngineProcess:
     """An engine in a child process; one object survives any number of restarts."""
 
     def __init__(self, command: Sequence[str] = COMMAND) -> None:
+        """`on_report` may be set to what is to be called, in another thread, when `drain` has something."""
         self._command = tuple(command)
         self._connection: _Connection | None = None
+        self.on_report: Callable[[], object] = lambda: None
 
     def start(self) -> None:
         """Start a process, and end the one before: requests wait for that, so that its memory is free by then.
 
         Raises EngineDied when none can be started; the one before then goes on.
         """
-        self._connection = _Connection(self._command, self._connection)
+        self._connection = _Connection(self._command, self._connection, lambda: self.on_report())
 
     def send(self, request: Request) -> None:
         assert self._connection is not None, "start() comes first"
@@ -91,9 +93,12 @@ class EngineProcess:
 class _Connection:
     """One process with its pipes; three threads keep every pipe moving."""
 
-    def __init__(self, command: Sequence[str], before: "_Connection | None") -> None:
+    def __init__(
+        self, command: Sequence[str], before: "_Connection | None", on_report: Callable[[], object]
+    ) -> None:
         """`before` is told to quit; the new process is sent nothing until that one is gone."""
         self.inbox: deque[Report] = deque()
+        self._on_report = on_report
         self.outbox: queue.SimpleQueue[Request] = queue.SimpleQueue()
         self._last_words: deque[str] = deque(maxlen=40)
         self._closing = False
@@ -101,7 +106,8 @@ class _Connection:
         self._before = before
         if before is not None:
             before.quit()
-        threads = {"reader": self._read, "writer": self._write, "stderr": self._listen_to_stderr}
+        # The reader last: it waits for the end of stderr when the process dies, which may be at once.
+        threads = {"stderr": self._listen_to_stderr, "writer": self._write, "reader": self._read}
         self._threads = [
             threading.Thread(target=target, name=f"engine-{name}", daemon=True)
             for name, target in threads.items()
@@ -132,14 +138,18 @@ class _Connection:
         try:
             for report in frames.read(_pipe(self.process.stdout)):
                 _check_protocol(report)
-                self.inbox.append(report)
+                self._receive(report)
         except EngineDied as error:
             reason = error
             self.process.kill()
         exit_code = self.process.wait()
         if not self._closing:
-            self._threads[2].join(timeout=1)
-            self.inbox.append(self._obituary(exit_code, reason))
+            self._threads[0].join(timeout=1)
+            self._receive(self._obituary(exit_code, reason))
+
+    def _receive(self, report: Report) -> None:
+        self.inbox.append(report)
+        self._on_report()
 
     def _obituary(self, exit_code: int, reason: EngineDied | None) -> Died:
         if reason is not None:

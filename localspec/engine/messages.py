@@ -1,9 +1,10 @@
 """What the engine process and its client say to each other: requests one way, reports the other, all frozen values."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
-from localspec.events import Cycle, Finished, Notice, Piece, Prefill, Reply, Started
+from localspec.events import Cycle, Finished, Notice, Piece, Prefill, Reply, Scores, Started
 
 PROTOCOL: Final = 2  # raised when a message changes its meaning; both ends compare it in the hello
 
@@ -74,6 +75,51 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
+class Answer:
+    """Generate a reply for a program, which says itself what it wants of it."""
+
+    serial: int
+    messages: tuple[Mapping[str, Any], ...] = ()  # in OpenAI's form
+    text: str | None = None  # to be continued, instead of messages
+    tokens: tuple[int, ...] | None = None  # to be continued, instead of messages
+    options: Mapping[str, Any] = field(default_factory=dict)  # localspec.chat.options.ReplyOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Render:
+    """Report the prompt of these messages; nothing is generated."""
+
+    serial: int
+    messages: tuple[Mapping[str, Any], ...]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenize:
+    """Report the tokens of a text."""
+
+    serial: int
+    text: str
+    parse_special: bool = True  # whether control texts in it are control tokens
+    add_special: bool = False  # whether bos and eos are added as the model file asks
+
+
+@dataclass(frozen=True, slots=True)
+class Detokenize:
+    """Report the text of tokens."""
+
+    serial: int
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Describe:
+    """Report what is known of the loaded target."""
+
+    serial: int
+
+
+@dataclass(frozen=True, slots=True)
 class CompareReplies:
     """Generate the same reply with and without drafting."""
 
@@ -107,7 +153,20 @@ class Quit:
     """Free everything and exit."""
 
 
-Request = LoadPair | Ask | CompareReplies | ListPairs | Pull | Cancel | Quit
+Request = (
+    LoadPair
+    | Ask
+    | Answer
+    | Render
+    | Tokenize
+    | Detokenize
+    | Describe
+    | CompareReplies
+    | ListPairs
+    | Pull
+    | Cancel
+    | Quit
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +193,42 @@ class Ready:
     draft: str  # "" when there is none
     context_length: int  # tokens
     seconds: float  # since the request
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A prompt."""
+
+    text: str
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """A text's tokens, and the text of each."""
+
+    tokens: tuple[int, ...]
+    pieces: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """The text of tokens."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """The loaded target, as its file gives it."""
+
+    template: str  # Jinja
+    bos: str
+    eos: str
+    vocabulary_size: int
+    metadata: Mapping[str, str]
+    shows_tools: bool  # the template itself tells the model of tools
+    reasons: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,12 +321,16 @@ class Died:
     hint: str
 
 
-Event = Started | Prefill | Cycle | Piece | Notice | Finished
+Event = Started | Prefill | Cycle | Scores | Piece | Notice | Finished
 Report = (
     Hello
     | LoadStage
     | Ready
     | Event
+    | Rendered
+    | Tokens
+    | Text
+    | Description
     | ProposalText
     | Compared
     | Stopped

@@ -6,11 +6,14 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from localspec import api
-from localspec.engine import pairs
+from localspec.engine import answering, pairs
 from localspec.engine.messages import (
+    Answer,
     Ask,
     Compared,
     CompareReplies,
+    Describe,
+    Detokenize,
     Difference,
     ListPairs,
     LoadPair,
@@ -18,9 +21,11 @@ from localspec.engine.messages import (
     ProposalText,
     Pull,
     Ready,
+    Render,
     ReplySettings,
     Request,
     Stopped,
+    Tokenize,
     Turn,
 )
 from localspec.engine.server import Cancelled, Send
@@ -46,6 +51,10 @@ class PairRequests:
                 self._load(request, send)
             case Ask():
                 self._reply(request.turns, request.settings, send, cancelled)
+            case Answer():
+                answering.answer(self._loaded(), request, send, cancelled)
+            case Render() | Tokenize() | Detokenize() | Describe():
+                send(answering.told(self._loaded(), request))
             case CompareReplies():
                 self._compare(request, send, cancelled)
             case ListPairs():

@@ -11,6 +11,7 @@ from typing import BinaryIO, Final, Protocol
 from localspec.engine import frames
 from localspec.engine.messages import (
     PROTOCOL,
+    Answer,
     Ask,
     Cancel,
     CompareReplies,
@@ -88,7 +89,10 @@ class Server:
             log.warning("between two requests: %s: %s", type(error).__name__, error)
 
     def _is_cancelled(self, request: Request) -> bool:
-        return isinstance(request, Ask | CompareReplies | Pull) and request.serial <= self._cancelled_serial
+        return (
+            isinstance(request, Ask | Answer | CompareReplies | Pull)
+            and request.serial <= self._cancelled_serial
+        )
 
     def _listen(self) -> None:
         """Runs beside native calls, which release the GIL, so it can end the process at any moment."""

@@ -118,7 +118,7 @@ def _only_names(schema: Mapping[str, Any]) -> bool:
         isinstance(named, dict)
         and bool(named)
         and isinstance(required, list)
-        and all(name in named for name in required)
+        and all(isinstance(name, str) and name in named for name in required)
         and "additionalProperties" not in schema
         and not _COMBINING & schema.keys()
     )

@@ -12,9 +12,26 @@ from localspec.cli.commands import (
     pull,
     rm,
     run,
+    serve,
     tune,
     verify,
 )
 from localspec.cli.commands import list as list_command
 
-ALL = (run, chat, pull, pairs, info, list_command, rm, prune, forget, bench, compare, verify, tune, doctor)
+ALL = (
+    run,
+    chat,
+    serve,
+    pull,
+    pairs,
+    info,
+    list_command,
+    rm,
+    prune,
+    forget,
+    bench,
+    compare,
+    verify,
+    tune,
+    doctor,
+)

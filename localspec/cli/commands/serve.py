@@ -1,0 +1,100 @@
+"""`localspec serve`: an HTTP endpoint for editors, chats and agents, in front of one loaded pair."""
+
+import argparse
+import os
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from localspec.cli.options import add_pair_argument, load_options
+from localspec.cli.printing import DrawnLine
+from localspec.cli.usage import Subparsers, WrongUsage
+from localspec.errors import BadSetting
+
+if TYPE_CHECKING:
+    from localspec.engine.messages import LoadPair
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+KEY_VARIABLE = "LOCALSPEC_API_KEY"
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    parser = subparsers.add_parser(
+        "serve",
+        help="an HTTP endpoint for other programs",
+        description="Answer programs over HTTP, as OpenAI's, Anthropic's, Ollama's and llama.cpp's servers do.",
+    )
+    add_pair_argument(parser)
+    group = parser.add_argument_group("endpoint")
+    group.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="default: 127.0.0.1")
+    group.add_argument(
+        "--port", type=int, default=8080, metavar="N", help="default: 8080; 0 takes a free one"
+    )
+    group.add_argument(
+        "--api-key", metavar="KEY", help=f"who asks must have it; kept out of `ps` by {KEY_VARIABLE}"
+    )
+    group.add_argument(
+        "--any-model", action="store_true", help="a model name that is not known means the loaded pair"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    key = arguments.api_key if arguments.api_key is not None else os.environ.get(KEY_VARIABLE, "")
+    check_address(arguments.host, arguments.port, key)
+    load = load_request(arguments)
+    from localspec.engine.client import EngineProcess
+
+    engine = EngineProcess()
+    engine.start()
+    engine.send(load)
+    try:
+        # The engine process starts and loads while the HTTP side is imported.
+        from localspec.cli.serve_view import View
+        from localspec.serve.run import serve
+
+        with DrawnLine(sys.stderr) as line, suppress(KeyboardInterrupt):
+            serve(
+                engine,
+                load,
+                host=arguments.host,
+                port=arguments.port,
+                api_key=key,
+                any_model=arguments.any_model,
+                view=View(line),
+            )
+    finally:
+        engine.close()
+    return 0
+
+
+def check_address(host: str, port: int, key: str) -> None:
+    """Raises WrongUsage for a port that cannot be, and for other addresses than this machine's without a key."""
+    if not 0 <= port < 2**16:
+        raise WrongUsage(f"--port is {port}", hint="give a number from 1 to 65535, or 0 for a free one")
+    if host not in LOOPBACK and not key:
+        raise WrongUsage(
+            f"--host {host} lets other machines in", hint=f"add --api-key, or set {KEY_VARIABLE}"
+        )
+    if not key.isprintable() or not key.isascii():
+        raise BadSetting("the API key has characters that HTTP cannot carry", hint="use letters and digits")
+
+
+def load_request(arguments: argparse.Namespace) -> "LoadPair":
+    """What to load, fetched before with --pull: a server never fetches."""
+    from localspec.cli.offer import fetch_if_wanted
+    from localspec.engine.messages import LoadPair
+    from localspec.pairs.resolve import PairNotOnDisk, resolve
+    from localspec.settings import Settings
+
+    options = load_options(arguments)
+    options["rpc"] = Settings.load(rpc=arguments.rpc).rpc
+    if not {"pair", "target"} & options.keys():
+        options["pair"] = Settings.load().pair
+    if "target" not in options:
+        try:
+            options["pair"] = resolve(options["pair"]).name
+        except PairNotOnDisk as missing:
+            fetch_if_wanted(missing, pull=arguments.pull)
+            options["pair"] = missing.pair.name
+    return LoadPair(**options)

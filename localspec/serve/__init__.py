@@ -1,0 +1,1 @@
+"""The HTTP endpoint: what editors, chats and agents speak, in front of the engine process."""

@@ -1,0 +1,88 @@
+"""The body of a request, read field by field: what is not what it should be is refused in one sentence."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from localspec.errors import BadSetting
+
+_UNTELLABLE = re.compile(r"[^A-Za-z0-9_.-]")
+_NAMES = {
+    str: "a text",
+    bool: "true or false",
+    int: "a whole number",
+    dict: "an object",
+    list: "a list",
+}
+
+
+def parsed(body: bytes) -> dict[str, Any]:
+    """The object in a body. Raises BadSetting."""
+    try:
+        found = json.loads(body)
+    except RecursionError:
+        raise BadSetting("the body is nested too deeply", hint="send less") from None
+    except ValueError as error:
+        raise BadSetting(f"the body is not JSON: {error}", hint="send one JSON object") from None
+    if not isinstance(found, dict):
+        raise BadSetting("the body is not an object", hint="send one JSON object")
+    return found
+
+
+class Fields:
+    """An object whose fields are taken one by one; null is as good as left out."""
+
+    def __init__(self, values: Mapping[str, Any], where: str = "the request") -> None:
+        self.rest = {name: value for name, value in values.items() if value is not None}
+        self._where = where
+
+    def take(self, name: str, kind: type, default: Any = None) -> Any:  # noqa: ANN401  JSON
+        """A field of this kind. Raises BadSetting for another."""
+        if name not in self.rest:
+            return default
+        value = self.rest.pop(name)
+        if not is_kind(value, kind):
+            raise BadSetting(f"{name} is {cut(value)}", hint=f"give {_NAMES[kind]}")
+        return value
+
+    def need(self, name: str, kind: type) -> Any:  # noqa: ANN401  JSON
+        """A field that must be there."""
+        if name not in self.rest:
+            raise BadSetting(f"{name} is missing from {self._where}", hint=f"give {_NAMES[kind]}")
+        return self.take(name, kind)
+
+    def drop(self, *names: str) -> None:
+        """Fields that mean nothing here."""
+        for name in names:
+            self.rest.pop(name, None)
+
+    def refuse(self, reasons: Mapping[str, str]) -> None:
+        """Raises BadSetting for a field that cannot be heeded, with the reason, unless it asks for nothing."""
+        for name, reason in reasons.items():
+            if self.rest.pop(name, None) not in (None, False, 0, "", [], {}):
+                raise BadSetting(f"{name} is not supported: {reason}", hint="leave it out")
+
+    def unknown(self) -> tuple[str, ...]:
+        """The names of what was not taken, as a header can tell them."""
+        return tuple(_UNTELLABLE.sub("?", name[:60]) for name in list(self.rest)[:20])
+
+
+def is_kind(value: object, kind: type) -> bool:
+    """Whether a value of JSON is of a kind; true and false are no numbers."""
+    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+
+
+def cut(value: object) -> str:
+    """A value as a sentence quotes it."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def texts_of(fields: Fields, name: str) -> tuple[str, ...]:
+    """One text or a list of texts. Raises BadSetting."""
+    value = fields.rest.pop(name, ())
+    texts = (value,) if isinstance(value, str) else value
+    if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
+        raise BadSetting(f"{name} is {cut(value)}", hint="give a text or a list of texts")
+    return tuple(texts)

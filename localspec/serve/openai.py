@@ -1,0 +1,281 @@
+"""OpenAI's interface: chat completions, completions, models."""
+
+import json
+import secrets
+import time
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+import localspec
+from localspec.engine.messages import Render, Rendered
+from localspec.errors import BadSetting
+from localspec.events import FinishReason, Kind, Piece, Reply, Scored, Scores, ToolCall
+from localspec.serve import likelihoods, numbers
+from localspec.serve.calls import Began, CallReader, Grew
+from localspec.serve.conversation import prompt_of
+from localspec.serve.fields import Fields, cut
+from localspec.serve.http import Writer, answer, data_line, fields_of, is_background, respond, told
+from localspec.serve.jobs import Jobs
+from localspec.serve.pairs import Pairs
+from localspec.serve.replies import Asked, Done, Prompt
+from localspec.serve.wishes import take_wishes
+
+MOST_PROMPTS = 64  # in one request for completions
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What every chunk and answer of one request repeats."""
+
+    model: str
+    id: str
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def of(self, name: str, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:  # noqa: ANN401
+        """An object of this name."""
+        return {
+            "id": self.id,
+            "object": name,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": f"localspec-{localspec.__version__}",
+            "choices": choices,
+            **more,
+        }
+
+
+class Interface:
+    """The handlers, on one queue."""
+
+    def __init__(self, jobs: Jobs, pairs: Pairs) -> None:
+        self._jobs = jobs
+        self._pairs = pairs
+
+    async def chat(self, request: Request) -> Response:
+        fields = await fields_of(request)
+        prompt = prompt_of(fields.need("messages", list))
+        asked, with_usage = self._asked(request, fields, (prompt,), chat_scores(fields))
+        form = Form(asked.chosen.name, f"chatcmpl-{secrets.token_hex(12)}")
+        return await respond(request, self._jobs, asked, ChatWriter(form, asked, with_usage))
+
+    async def input_tokens(self, request: Request) -> Response:
+        """How long the prompt of a chat completion would be."""
+        fields = await fields_of(request)
+        prompt = prompt_of(fields.need("messages", list))
+        asked, _ = self._asked(request, fields, (prompt,), chat_scores(fields))
+        make = partial(Render, messages=prompt.messages, options=asked.wishes.options)
+        rendered = await told(request, self._jobs, asked.chosen.load, make)
+        assert isinstance(rendered, Rendered)
+        return answer({"object": "response.input_tokens", "input_tokens": len(rendered.tokens)})
+
+    async def completions(self, request: Request) -> Response:
+        fields = await fields_of(request)
+        prompts = prompts_of(fields.rest.pop("prompt", None))
+        fields.refuse({"suffix": "models continue a text", "echo": "the prompt is not repeated"})
+        if fields.take("best_of", int, 1) not in (1, fields.rest.get("n")):
+            raise BadSetting("best_of is not supported: every reply is sent", hint="leave it out")
+        scores = {"logprobs": fields.rest.pop("logprobs", None)}
+        asked, with_usage = self._asked(request, fields, prompts, scores)
+        form = Form(asked.chosen.name, f"cmpl-{secrets.token_hex(12)}")
+        return await respond(request, self._jobs, asked, TextWriter(form, asked, with_usage))
+
+    async def models(self, request: Request) -> Response:
+        listed = [self._model(name) for name in self._pairs.names()]
+        ends = {"first_id": listed[0]["id"], "last_id": listed[-1]["id"]} if listed else {}
+        return answer({"object": "list", "data": listed, "has_more": False, **ends})
+
+    async def model(self, request: Request) -> Response:
+        return answer(self._model(self._pairs.choose(request.path_params["name"]).name))
+
+    def _model(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = {"id": name, "object": "model", "created": 0, "owned_by": "localspec"}
+        found |= {"type": "model", "display_name": name, "created_at": "1970-01-01T00:00:00Z"}  # Anthropic's
+        loaded = self._jobs.loaded
+        if loaded is None or name.split(":")[0] != loaded.ready.pair:
+            return {**found, "status": {"value": "unloaded"}}
+        meta = {"n_ctx": loaded.ready.context_length, "n_vocab": loaded.description.vocabulary_size}
+        return {**found, "status": {"value": "loaded"}, "meta": meta}
+
+    def _asked(
+        self, request: Request, fields: Fields, prompts: tuple[Prompt, ...], more: dict[str, Any]
+    ) -> tuple[Asked, bool]:
+        """What is asked, and whether a stream ends with its usage. Raises BadSetting, RequestFailed."""
+        chosen = self._pairs.choose(fields.take("model", str, ""))
+        stream = fields.take("stream", bool, False)
+        stream_options = Fields(fields.take("stream_options", dict, {}), "stream_options")
+        with_usage = stream_options.take("include_usage", bool, False)
+        wishes = take_wishes(fields, more)
+        background = is_background(request, wishes.options)
+        return Asked(chosen, prompts, wishes, stream, background, fields.unknown()), with_usage
+
+
+def prompts_of(given: object) -> tuple[Prompt, ...]:
+    """A text, tokens, or a list of either. Raises BadSetting."""
+    if isinstance(given, str):
+        return (Prompt(text=given),)
+    if isinstance(given, list) and given and all(type(token) is int for token in given):
+        return (Prompt(tokens=tuple(given)),)
+    if not isinstance(given, list) or not given or any(isinstance(part, int) for part in given):
+        raise BadSetting(f"prompt is {cut(given)}", hint="give a text, tokens, or a list of either")
+    if len(given) > MOST_PROMPTS:
+        raise BadSetting(f"there are {len(given)} prompts", hint=f"send {MOST_PROMPTS} at most")
+    return tuple(prompt for part in given for prompt in prompts_of(part))
+
+
+def reason(reply: Reply) -> str:
+    """OpenAI's finish_reason."""
+    if reply.finish_reason is FinishReason.LENGTH:
+        return "length"
+    return "tool_calls" if reply.tool_calls else "stop"
+
+
+def chat_scores(fields: Fields) -> dict[str, Any]:
+    """logprobs and top_logprobs as localspec's option. Raises BadSetting."""
+    wanted, count = fields.take("logprobs", bool, False), fields.take("top_logprobs", int)
+    if count and not wanted:
+        raise BadSetting("top_logprobs is given without logprobs", hint="set logprobs to true")
+    return {"logprobs": count or 0} if wanted else {}
+
+
+def message_choice(index: int, done: Done) -> dict[str, Any]:
+    reply = done.reply
+    message: dict[str, Any] = {"role": "assistant", "content": reply.text}
+    if reply.reasoning:
+        message["reasoning_content"] = reply.reasoning
+    if reply.tool_calls:
+        message["content"] = reply.text.strip() or None
+        message["tool_calls"] = [call_form(call) for call in reply.tool_calls]
+    logprobs = likelihoods.of_chat(done.scores) if done.scores else None
+    return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": reason(reply)}
+
+
+def call_form(call: ToolCall) -> dict[str, Any]:
+    arguments = json.dumps(call.arguments, ensure_ascii=False)
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
+
+
+def text_choice(
+    index: int, text: str, finish_reason: str | None, scores: Sequence[Scored] = (), start: int = 0
+) -> dict[str, Any]:
+    logprobs = likelihoods.of_text(scores, start) if scores else None
+    return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason}
+
+
+class OpenAIWriter(Writer):
+    """What chat and text have in common."""
+
+    name = chunk_name = "text_completion"
+
+    def __init__(self, form: Form, asked: Asked, with_usage: bool) -> None:
+        self._form = form
+        self._asked = asked
+        self._with_usage = with_usage
+        self._scores: list[Scored] = []  # that no chunk has told yet
+        self._scored = False  # whether any came: then every chunk has a list of them
+
+    @abstractmethod
+    def choice(self, index: int, done: Done) -> dict[str, Any]:
+        """A whole one."""
+
+    def whole(self, done: list[Done]) -> dict[str, Any]:
+        choices = [self.choice(index, d) for index, d in enumerate(done)]
+        return self._form.of(self.name, choices, **self._counted(done))
+
+    def _counted(self, done: list[Done]) -> dict[str, Any]:
+        """The numbers of all replies, and the timings of the last one."""
+        usage = numbers.usage([d.reply for d in done], self._asked.wishes.replies)
+        return {"usage": usage, "timings": numbers.timings(done[-1].reply, done[-1].notices)}
+
+    def scores(self, index: int, scores: Scores) -> Iterable[bytes]:
+        self._scored = True
+        self._scores += scores.tokens
+        return ()
+
+    def _take_scores(self) -> list[Scored]:
+        taken, self._scores = self._scores, []
+        return taken
+
+    def end(self, done: list[Done]) -> Iterator[bytes]:
+        if self._with_usage:
+            yield data_line(self._form.of(self.chunk_name, [], **self._counted(done)))
+        yield b"data: [DONE]\n\n"
+
+    def _chunk(self, choice: dict[str, Any], done: Done | None = None) -> bytes:
+        """One choice; the last one has the numbers, unless a chunk of their own follows."""
+        if done is None or self._with_usage:
+            return data_line(self._form.of(self.chunk_name, [choice]))
+        return data_line(
+            self._form.of(self.chunk_name, [choice], timings=numbers.timings(done.reply, done.notices))
+        )
+
+
+class ChatWriter(OpenAIWriter):
+    """Chat completions and their chunks."""
+
+    name, chunk_name = "chat.completion", "chat.completion.chunk"
+
+    def __init__(self, form: Form, asked: Asked, with_usage: bool) -> None:
+        super().__init__(form, asked, with_usage)
+        self._reader = CallReader()
+
+    def choice(self, index: int, done: Done) -> dict[str, Any]:
+        return message_choice(index, done)
+
+    def begin(self) -> Iterator[bytes]:
+        for index in range(self._asked.count):
+            yield self._delta(index, {"role": "assistant", "content": None})
+
+    def piece(self, index: int, piece: Piece) -> Iterator[bytes]:
+        if piece.kind is Kind.TOOL_CALL:
+            yield from self._calls(index, piece.text)
+        elif piece.kind is Kind.REASONING:
+            yield self._delta(index, {"reasoning_content": piece.text})
+        else:
+            yield self._delta(index, {"content": piece.text}, self._take_scores())
+
+    def _calls(self, index: int, text: str) -> Iterator[bytes]:
+        for step in self._reader.push(text):
+            number = {"index": step.call.number}
+            if isinstance(step, Began):
+                function = {"name": step.call.name, "arguments": ""}
+                head = {**number, "id": step.call.id, "type": "function", "function": function}
+                yield self._delta(index, {"tool_calls": [head]})
+            elif isinstance(step, Grew):
+                grown = {**number, "function": {"arguments": step.text}}
+                yield self._delta(index, {"tool_calls": [grown]})
+
+    def finished(self, index: int, done: Done) -> Iterator[bytes]:
+        self._reader = CallReader()
+        yield self._chunk(self._choice(index, {}, self._take_scores(), reason(done.reply)), done)
+
+    def _delta(self, index: int, delta: dict[str, Any], scores: Sequence[Scored] = ()) -> bytes:
+        return self._chunk(self._choice(index, delta, scores, None))
+
+    def _choice(
+        self, index: int, delta: dict[str, Any], scores: Sequence[Scored], finish_reason: str | None
+    ) -> dict[str, Any]:
+        logprobs = {"logprobs": likelihoods.of_chat(scores)} if self._scored else {}
+        return {"index": index, "delta": delta, **logprobs, "finish_reason": finish_reason}
+
+
+class TextWriter(OpenAIWriter):
+    """Text completions."""
+
+    _written = 0  # characters of the current reply
+
+    def choice(self, index: int, done: Done) -> dict[str, Any]:
+        return text_choice(index, done.reply.text, reason(done.reply), done.scores)
+
+    def piece(self, index: int, piece: Piece) -> Iterable[bytes]:
+        start, self._written = self._written, self._written + len(piece.text)
+        return [self._chunk(text_choice(index, piece.text, None, self._take_scores(), start))]
+
+    def finished(self, index: int, done: Done) -> Iterator[bytes]:
+        scores, start, self._written = self._take_scores(), self._written, 0
+        yield self._chunk(text_choice(index, "", reason(done.reply), scores, start), done)

@@ -1,0 +1,196 @@
+"""What clients ask of a reply, in the names of their interfaces, as options of localspec's own."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from localspec.chat.options import request_from
+from localspec.errors import BadSetting
+from localspec.sampler.sampling import Sampling
+from localspec.serve.fields import Fields, cut, texts_of
+
+OWN: tuple[str, ...] = (  # options that have the same name here and there
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repeat_penalty",
+    "repeat_last_n",
+    "presence_penalty",
+    "frequency_penalty",
+    "logit_bias",
+    "rule",
+    "depth",
+    "speculate",
+    "think",
+    "regex",
+    "grammar",
+    "compact_json",
+    "overflow",
+    "parallel_tool_calls",
+)
+OTHER_NAMES: Final = {"repetition_penalty": "repeat_penalty", "chat_template_kwargs": "template_arguments"}
+WITHOUT_EFFECT: Final = (  # they say who asks, or how a service in the cloud works
+    "user",
+    "metadata",
+    "store",
+    "service_tier",
+    "safety_identifier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "prompt_cache_options",
+    "verbosity",
+    "cache_prompt",
+    "id_slot",
+    "timings_per_token",
+    "return_progress",
+    "reasoning_format",
+    "parse_tool_calls",
+    "sse_ping_interval",
+)
+_ANOTHER_SAMPLER = "localspec has penalties, top-k, top-p, min-p and temperature"
+REFUSED: Final = {
+    "mirostat": _ANOTHER_SAMPLER,
+    "xtc_probability": _ANOTHER_SAMPLER,
+    "dry_multiplier": _ANOTHER_SAMPLER,
+    "dynatemp_range": _ANOTHER_SAMPLER,
+    "typical_p": _ANOTHER_SAMPLER,
+    "tfs_z": _ANOTHER_SAMPLER,
+    "top_n_sigma": _ANOTHER_SAMPLER,
+    "samplers": _ANOTHER_SAMPLER,
+    "ignore_eos": "a reply ends where the model ends it",
+    "prediction": "drafts come from the draft model and from the text so far",
+    "audio": "models read and write text",
+    "web_search_options": "nothing is looked up",
+    "functions": "it was replaced by tools",
+    "function_call": "it was replaced by tool_choice",
+    "lora": "adapters are not loaded",
+}
+_NEUTRAL: Final = {"typical_p": 1, "tfs_z": 1, "top_n_sigma": -1}
+_ONLY_WITH_THOSE: Final = (
+    "mirostat_tau",
+    "mirostat_eta",
+    "xtc_threshold",
+    "dry_base",
+    "dry_allowed_length",
+    "dry_penalty_last_n",
+    "dry_sequence_breakers",
+    "dynatemp_exponent",
+)
+MOST_REPLIES: Final = 16  # to one request
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What a reply should be like."""
+
+    options: dict[str, Any]  # of ReplyOptions
+    replies: int = 1
+
+
+def take_wishes(fields: Fields, more: Mapping[str, Any] | None = None) -> Wishes:
+    """The options in a request of OpenAI's kind, and `more` that were read already. Raises BadSetting."""
+    options = {name: fields.rest.pop(name) for name in OWN if name in fields.rest}
+    for theirs, ours in OTHER_NAMES.items():
+        if theirs in fields.rest:
+            options[ours] = fields.rest.pop(theirs)
+    options |= length(fields) | seed(fields) | effort(fields) | shape(fields)
+    if stops := texts_of(fields, "stop"):
+        options["stop"] = stops
+    replies = fields.take("n", int, 1)
+    if not 1 <= replies <= MOST_REPLIES:
+        raise BadSetting(f"n is {cut(replies)}", hint=f"give a whole number from 1 to {MOST_REPLIES}")
+    if fields.take("modalities", list, ["text"]) != ["text"]:
+        raise BadSetting("modalities has more than text", hint="models read and write text")
+    tools = tool_options(fields)
+    refuse_others(fields)
+    return Wishes(checked({"overflow": "error", **options, **tools, **(more or {})}), replies)
+
+
+def refuse_others(fields: Fields) -> None:
+    """Drop what means nothing here, refuse what cannot be heeded. Raises BadSetting."""
+    fields.drop(
+        *WITHOUT_EFFECT, *(name for name, value in _NEUTRAL.items() if fields.rest.get(name) == value)
+    )
+    fields.refuse(REFUSED)
+    fields.drop(*_ONLY_WITH_THOSE)
+
+
+def checked(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options, if a reply can have them all. Raises BadSetting."""
+    kept = {name: value for name, value in options.items() if value is not None}
+    if not isinstance(kept.get("rule", ""), str):
+        raise BadSetting(f"rule is {cut(kept['rule'])}", hint="give a rule's name")
+    request_from(kept, Sampling())
+    return kept
+
+
+def length(fields: Fields) -> dict[str, Any]:
+    """max_tokens by the names that it has; -1 is without a limit."""
+    given = [fields.take(name, int) for name in ("max_completion_tokens", "max_tokens", "n_predict")]
+    found = next((value for value in given if value is not None), -1)
+    return {} if found == -1 else {"max_tokens": found}
+
+
+def seed(fields: Fields) -> dict[str, Any]:
+    """The seed; negative ones are counted down from 2**64, but for -1, which is fresh randomness."""
+    found = fields.take("seed", int, -1)
+    return {} if found == -1 else {"seed": found % 2**64}
+
+
+def effort(fields: Fields) -> dict[str, Any]:
+    """What reasoning_effort means."""
+    found = fields.take("reasoning_effort", str)
+    return {} if found is None else effort_options(found)
+
+
+def effort_options(found: str) -> dict[str, Any]:
+    """What an effort means: a thinking model that is to make none answers at once."""
+    if found in ("none", "minimal"):
+        return {"think": False}
+    return {"think": True, "template_arguments": {"reasoning_effort": found}}
+
+
+def shape(fields: Fields) -> dict[str, Any]:
+    """What the answer must match, from response_format or llama-server's json_schema."""
+    if (schema := fields.take("json_schema", dict)) is not None:
+        return {"json_schema": schema}
+    wanted = Fields(fields.take("response_format", dict, {}), "response_format")
+    kind = wanted.take("type", str, "text")
+    if kind == "text":
+        return {}
+    if kind == "json_object":
+        return {"json_schema": wanted.take("schema", dict, {"type": "object"})}
+    if kind == "json_schema":
+        inner = wanted.rest.get("json_schema")
+        holder = Fields(inner, "json_schema") if isinstance(inner, dict) else wanted
+        return {"json_schema": holder.need("schema", dict)}
+    if kind in ("regex", "grammar"):
+        return {kind: wanted.need(kind, str)}
+    raise BadSetting(
+        f"response_format is of type {cut(kind)}",
+        hint="types are text, json_object, json_schema, regex and grammar",
+    )
+
+
+def tool_options(fields: Fields) -> dict[str, Any]:
+    """tools and tool_choice; what may not be called is not shown to the model."""
+    tools = fields.take("tools", list, [])
+    choice = fields.rest.pop("tool_choice", "auto")
+    if isinstance(choice, dict):
+        inner = choice.get("function", choice)
+        name = inner.get("name") if isinstance(inner, dict) else None
+        tools = [tool for tool in tools if name_of(tool) == name]
+        if not tools:
+            raise BadSetting(f"tool_choice names {cut(name)}, which is no tool", hint="name one of the tools")
+        choice = "required"
+    if choice not in ("auto", "required", "none"):
+        raise BadSetting(f"tool_choice is {cut(choice)}", hint="give auto, required, none, or a function")
+    if choice == "required" and not tools:
+        raise BadSetting("tool_choice is required, and there are no tools", hint="give tools")
+    return {"tools": tools, "tool_choice": choice} if tools and choice != "none" else {}
+
+
+def name_of(tool: object) -> object:
+    function = tool.get("function", tool) if isinstance(tool, dict) else None
+    return function.get("name") if isinstance(function, dict) else None

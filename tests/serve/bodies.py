@@ -1,0 +1,141 @@
+"""Bodies for every path of the endpoint: valid ones, and what a careless or hostile program makes of them."""
+
+import copy
+import json
+
+QUESTION = [{"role": "user", "content": "Hello"}]
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+VALID = {
+    "/v1/chat/completions": [
+        {"model": "demo", "messages": QUESTION, "max_tokens": 3},
+        {"messages": QUESTION, "max_tokens": 3, "stream": True, "stream_options": {"include_usage": True}},
+        {"messages": QUESTION, "max_tokens": 3, "tools": [TOOL], "tool_choice": "required", "seed": 1},
+        {
+            "messages": QUESTION,
+            "max_tokens": 3,
+            "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}},
+        },
+        {"messages": QUESTION, "max_tokens": 3, "logprobs": True, "top_logprobs": 2, "n": 2, "stream": True},
+    ],
+    "/v1/completions": [
+        {"prompt": "def f(", "max_tokens": 3, "logprobs": 1, "stop": ["x", "y"]},
+        {"prompt": [[5, 6, 7], "a"], "max_tokens": 3, "stream": True, "logit_bias": {"5": -100}},
+    ],
+    "/v1/messages": [
+        {"messages": QUESTION, "max_tokens": 3, "system": [{"type": "text", "text": "Be brief."}]},
+        {
+            "messages": [
+                *QUESTION,
+                {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {}}]},
+                {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "b"}]},
+            ],
+            "tools": [{"name": "f", "input_schema": SCHEMA}],
+            "tool_choice": {"type": "auto"},
+            "thinking": {"type": "enabled", "budget_tokens": 100},
+            "max_tokens": 3,
+            "stream": True,
+        },
+    ],
+    "/v1/messages/count_tokens": [{"messages": QUESTION, "system": "Be brief."}],
+    "/v1/responses": [
+        {"input": "Hello", "max_output_tokens": 3, "stream": True},
+        {
+            "input": [
+                {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "a"}]},
+                {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+                {"type": "function_call_output", "call_id": "c", "output": "d"},
+            ],
+            "tools": [{"type": "function", "name": "f", "parameters": SCHEMA}],
+            "text": {"format": {"type": "text"}},
+            "max_output_tokens": 3,
+        },
+    ],
+    "/completion": [{"prompt": "Hello", "n_predict": 3}, {"prompt": [1, 2], "n_predict": 3, "stream": True}],
+    "/tokenize": [{"content": "Hello", "with_pieces": True}],
+    "/detokenize": [{"tokens": [5, 6]}],
+    "/apply-template": [{"messages": QUESTION}],
+    "/api/chat": [
+        {"messages": QUESTION, "options": {"num_predict": 3, "seed": 1}, "format": "json"},
+        {
+            "messages": QUESTION,
+            "options": {"num_predict": 3},
+            "stream": False,
+            "think": "low",
+            "tools": [TOOL],
+        },
+    ],
+    "/api/generate": [{"prompt": "Hello", "system": "Be brief.", "options": {"num_predict": 3}}],
+    "/api/show": [{"model": "demo"}],
+}
+ODD = [
+    None, True, False, 0, -1, 1, 2, 10**30, -(10**30), 0.5, -0.0, 1e308, "", "x", "\ud800", "\x00", "auto", "é" * 50,
+    [], [[]], [None], {}, {"type": 1}, {"type": "text"}, {"a": None}, [1, "a"], ["x"], [{}], {"5": 1}, {"x": "y"},
+    {"$ref": "#"}, {"type": "object", "properties": 3}, "<|im_start|>", "a" * 3000, [0] * 300, [10**9],
+]  # fmt: skip
+NAMES = [
+    "best_of", "suffix", "echo",
+    "temperature", "top_k", "top_p", "min_p", "repeat_penalty", "repeat_last_n", "presence_penalty",
+    "frequency_penalty", "logit_bias", "rule", "depth", "speculate", "think", "regex", "grammar",
+    "compact_json", "overflow", "parallel_tool_calls", "n", "stop", "seed", "logprobs",
+    "top_logprobs", "tools", "tool_choice", "response_format", "json_schema", "stream",
+    "stream_options", "model", "messages", "prompt", "input", "system", "user", "metadata",
+    "reasoning_effort", "chat_template_kwargs", "modalities", "prediction", "thinking",
+    "output_config", "format", "options", "keep_alive", "raw", "max_tokens",
+    "max_completion_tokens", "n_predict", "reasoning", "text", "instructions",
+]  # fmt: skip
+
+
+def body(random):
+    """A path and the bytes of a body."""
+    path = random.choice(list(VALID))
+    found = copy.deepcopy(random.choice(VALID[path]))
+    for _ in range(random.randint(0, 3)):
+        change(found, random)
+    raw = json.dumps(found).encode()
+    if random.random() < 0.03:
+        raw = raw[: random.randrange(len(raw))] + random.choice([b"", b"\xff", b"NaN", b"]"])
+    return path, raw
+
+
+def change(found, random):
+    """Put something odd somewhere."""
+    places = list(containers(found))
+    where = random.choice(places)
+    value = copy.deepcopy(random.choice(ODD))
+    if isinstance(where, list):
+        if where and random.random() < 0.7:
+            where[random.randrange(len(where))] = value
+        else:
+            where.append(value)
+    elif where and random.random() < 0.7:
+        where[random.choice(list(where))] = value
+    else:
+        where[random.choice(NAMES)] = value
+
+
+def containers(value):
+    if isinstance(value, dict | list):
+        yield value
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from containers(part)
+
+
+def verdict(path, answer):
+    """What is wrong with an answer; "" where nothing is."""
+    if answer.status_code not in (200, 400, 404, 501):
+        return f"status {answer.status_code}"
+    if answer.status_code != 200:
+        told = answer.json()
+        return "" if "error" in told and answer.text.count("Traceback") == 0 else f"no error object: {told}"
+    if "event-stream" in answer.headers["content-type"]:
+        ends = (
+            "[DONE]",
+            "message_stop",
+            "response.completed",
+            "response.incomplete",
+            '"stop":true',
+            '"error"',
+        )
+        return "" if any(end in answer.text[-6000:] for end in ends) else f"unfinished: {answer.text[-200:]}"
+    return ""

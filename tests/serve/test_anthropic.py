@@ -1,0 +1,119 @@
+"""Anthropic's own client against the endpoint."""
+
+import anthropic
+import pytest
+
+from localspec.serve.blocks import messages_of
+
+QUESTION = [{"role": "user", "content": "What is speculative decoding?"}]
+GREEDY = {"temperature": 0}  # which the client no longer has a parameter for
+WEATHER = {
+    "name": "weather",
+    "description": "The weather in a city.",
+    "input_schema": {
+        "type": "object",
+        "properties": {"city": {"type": "string", "maxLength": 12}},
+        "required": ["city"],
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def client(endpoint):
+    with anthropic.Anthropic(base_url=endpoint.url, api_key="none", max_retries=0) as found:
+        yield found
+
+
+def ask(client, **options):
+    asked = {"model": "demo", "messages": QUESTION, "max_tokens": 24, "extra_body": GREEDY, **options}
+    return client.messages.create(**asked)
+
+
+def test_a_message_has_text_and_usage(client):
+    message = ask(client)
+    assert message.content[0].text.startswith("A pair of models")
+    assert message.stop_reason == "max_tokens"
+    assert message.usage.output_tokens == 24
+
+
+def test_a_stream_builds_the_same_message(client):
+    with client.messages.stream(model="demo", messages=QUESTION, max_tokens=24, extra_body=GREEDY) as stream:
+        text = "".join(stream.text_stream)
+        final = stream.get_final_message()
+    assert text == final.content[0].text == ask(client).content[0].text
+    assert final.stop_reason == "max_tokens"
+    assert final.usage.output_tokens == 24
+    assert final.usage.cache_read_input_tokens > 0
+
+
+def test_the_stop_sequence_that_ended_it_is_named(client):
+    message = ask(client, stop_sequences=["never", "models"])
+    assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", "models")
+    assert message.content[0].text == "A pair of "
+
+
+def test_a_tool_is_used_and_its_result_read(client):
+    asked = {"tools": [WEATHER], "tool_choice": {"type": "any", "disable_parallel_tool_use": True}}
+    message = ask(client, max_tokens=200, **asked)
+    use = message.content[-1]
+    assert message.stop_reason == "tool_use"
+    assert set(use.input) == {"city"}
+    with client.messages.stream(
+        model="demo", messages=QUESTION, max_tokens=200, extra_body=GREEDY, **asked
+    ) as stream:
+        assert stream.get_final_message().content[-1].input == use.input
+    result = {"type": "tool_result", "tool_use_id": use.id, "content": [{"type": "text", "text": "sunny"}]}
+    going_on = [
+        *QUESTION,
+        {"role": "assistant", "content": [use.model_dump(include={"type", "id", "name", "input"})]},
+        {"role": "user", "content": [result, {"type": "text", "text": "So?"}]},
+    ]
+    assert ask(client, messages=going_on, tools=[WEATHER]).usage.output_tokens > 0
+
+
+def test_tokens_are_counted_as_a_message_reads_them(client):
+    counted = client.messages.count_tokens(model="demo", messages=QUESTION, system="Be brief.")
+    usage = ask(client, system="Be brief.").usage
+    assert counted.input_tokens == usage.input_tokens + usage.cache_read_input_tokens
+
+
+def test_a_system_text_in_blocks_with_a_changing_first_line_is_reused(client):
+    def asked(number):
+        line = f"x-anthropic-billing-header: cc_version=2.1; cch={number};"
+        return ask(
+            client, system=[{"type": "text", "text": line}, {"type": "text", "text": "Be brief. " * 20}]
+        )
+
+    asked("a1b2c")
+    usage = asked("d3e4f").usage
+    assert usage.input_tokens == 1
+
+
+def test_errors_have_anthropics_form(client, http):
+    with pytest.raises(anthropic.NotFoundError):
+        ask(client, model="claude")
+    with pytest.raises(anthropic.BadRequestError, match="prompt is too long"):
+        ask(client, messages=[{"role": "user", "content": "long " * 3000}])
+    body = http.post("/v1/messages", json={"messages": QUESTION}).json()
+    assert body["type"] == "error"
+    assert body["error"]["message"] == "max_tokens is missing from the request (give a whole number)"
+
+
+def test_blocks_become_messages():
+    use = {"type": "tool_use", "id": "t1", "name": "f", "input": {"a": 1}}
+    thought = {"type": "thinking", "thinking": "hm", "signature": ""}
+    result = {"type": "tool_result", "tool_use_id": "t1", "content": "fine"}
+    found = messages_of(
+        [{"type": "text", "text": "One."}, {"type": "text", "text": "Two.", "cache_control": {}}],
+        [
+            {"role": "user", "content": "a"},
+            {"role": "user", "content": [{"type": "text", "text": "b"}]},
+            {"role": "assistant", "content": [thought, {"type": "text", "text": "c"}, use]},
+            {"role": "user", "content": [result, {"type": "text", "text": "d"}]},
+        ],
+    )
+    assert [message["role"] for message in found] == ["system", "user", "assistant", "tool", "user"]
+    assert found[0]["content"] == "One.\n\nTwo."
+    assert found[1]["content"] == "a\n\nb"
+    assert found[2]["reasoning_content"] == "hm"
+    assert found[3] == {"role": "tool", "tool_call_id": "t1", "content": "fine"}

@@ -1,0 +1,151 @@
+"""The queue in front of the engine, with a process that says what the test wants."""
+
+import asyncio
+
+import pytest
+
+from localspec.engine.messages import Answer, Cancel, Describe, Description, Died, Failure, LoadPair, Ready
+from localspec.events import Finished, FinishReason, Reply
+from localspec.serve import jobs as jobs_module
+from localspec.serve.jobs import MOST_WAITING, Jobs
+from localspec.serve.problems import RequestFailed
+from localspec.stats import Stats
+
+DEMO, OTHER = LoadPair("demo"), LoadPair("other")
+READY = [Ready("demo", "target", "draft", 100, 0.1), Description("", "", "", 10, {}, True, False)]
+FINISHED = Finished(Reply("", "", (), 0, FinishReason.STOP, Stats()))
+
+
+class Process:
+    """Notes what it is sent; `say` makes it report."""
+
+    pid = 1
+
+    def __init__(self):
+        self.sent, self.starts, self._reports = [], 0, []
+        self.on_report = lambda: None
+
+    def start(self):
+        self.starts += 1
+
+    def send(self, request):
+        self.sent.append(request)
+
+    def drain(self):
+        reports, self._reports = self._reports, []
+        return reports
+
+    def close(self):
+        pass
+
+    async def say(self, *reports):
+        self._reports += reports
+        self.on_report()
+        await asyncio.sleep(0.01)
+
+    def answers(self):
+        return [request.serial for request in self.sent if isinstance(request, Answer)]
+
+
+@pytest.fixture
+async def process():
+    return Process()
+
+
+@pytest.fixture
+async def jobs(process):
+    found = Jobs(process, DEMO)
+    await process.say(*READY)
+    return found
+
+
+async def test_requests_wait_for_the_pair_and_for_each_other(process):
+    jobs = Jobs(process, DEMO)
+    first, second = jobs.submit(DEMO, Answer), jobs.submit(DEMO, Answer)
+    assert (first.position, second.position) == (0, 1)
+    assert process.answers() == []
+    await process.say(*READY)
+    assert process.sent == [Describe(0), Answer(1)]
+    await process.say(FINISHED)
+    assert process.answers() == [1, 2]
+    assert await first.next(1) == FINISHED
+
+
+async def test_fifty_requests_are_answered_in_the_order_in_which_they_came(jobs, process):
+    waiting = [jobs.submit(DEMO, Answer) for _ in range(50)]
+    for number, job in enumerate(waiting, start=1):
+        assert process.answers() == list(range(1, number + 1))
+        await process.say(FINISHED)
+        assert await job.next(1) == FINISHED
+
+
+async def test_chat_goes_first_until_background_work_has_waited_long(jobs, process, monkeypatch):
+    jobs.submit(DEMO, Answer)
+    title = jobs.submit(DEMO, Answer, background=True)
+    chat = jobs.submit(DEMO, Answer)
+    assert (chat.position, title.position) == (1, 2)
+    monkeypatch.setattr(jobs_module, "PATIENCE_SECONDS", 0.0)
+    assert (title.position, chat.position) == (1, 2)
+
+
+async def test_another_pair_is_loaded_in_a_fresh_process(jobs, process):
+    jobs.submit(OTHER, Answer)
+    assert process.starts == 1
+    assert process.sent[-1] == OTHER
+    await process.say(*READY)
+    assert process.answers() == [1]
+
+
+async def test_a_pair_that_cannot_be_loaded_fails_its_request_and_the_next_one_tries_again(jobs, process):
+    job = jobs.submit(OTHER, Answer)
+    await process.say(Failure("BadModelFile", "it is damaged", "fetch it again"))
+    with pytest.raises(RequestFailed, match="it is damaged"):
+        await job.next(1)
+    jobs.submit(DEMO, Answer)
+    assert (process.starts, process.sent[-1]) == (2, DEMO)
+
+
+async def test_whoever_leaves_the_queue_or_a_load_is_never_answered(jobs, process):
+    running, waiting = jobs.submit(DEMO, Answer), jobs.submit(DEMO, Answer)
+    waiting.give_up()
+    running.give_up()
+    assert process.sent[-1] == Cancel(1)
+    await process.say(FINISHED)
+    loading = jobs.submit(OTHER, Answer)
+    loading.give_up()
+    await process.say(*READY)
+    assert process.answers() == [1]
+    assert not jobs.busy
+
+
+async def test_an_engine_that_dies_fails_one_request_and_answers_the_next(jobs, process):
+    first, second = jobs.submit(DEMO, Answer), jobs.submit(DEMO, Answer)
+    await process.say(Died("it ended", "no idea"))
+    with pytest.raises(RequestFailed) as caught:
+        await first.next(1)
+    assert caught.value.problem.status == 503
+    assert process.starts == 1
+    await process.say(*READY)
+    assert process.answers() == [1, 2]
+    assert (second.position, jobs.restarts) == (0, 1)
+
+
+async def test_an_engine_that_heeds_no_cancel_is_ended(jobs, process, monkeypatch):
+    monkeypatch.setattr(jobs_module, "STUCK_SECONDS", 0.01)
+    jobs.submit(DEMO, Answer).give_up()
+    await asyncio.sleep(0.05)
+    assert process.starts == 1
+
+
+async def test_an_engine_that_dies_of_its_pair_is_not_started_over_and_over(jobs, process):
+    jobs.submit(OTHER, Answer)
+    await process.say(Died("it ended", ""))
+    await process.say(Died("it ended", ""))
+    assert process.starts == 1
+
+
+async def test_only_so_many_may_wait(jobs):
+    for _ in range(MOST_WAITING + 1):
+        jobs.submit(DEMO, Answer)
+    with pytest.raises(RequestFailed, match="256 requests wait already"):
+        jobs.submit(DEMO, Answer)

@@ -1,0 +1,97 @@
+"""Clients leave, engines die, requests queue: the port stays open and the next reply is right."""
+
+import asyncio
+import os
+import random
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import openai
+import pytest
+
+from tests.serve.conftest import start, stop
+
+LONG = {
+    "messages": [{"role": "user", "content": "Write a lot."}],
+    "temperature": 0,
+    "max_tokens": 1500,
+    "response_format": {"type": "regex", "regex": "[a-z ]{6000,}"},  # it does not end by itself
+}
+SHORT = {
+    "messages": [{"role": "user", "content": "What is speculative decoding?"}],
+    "temperature": 0,
+    "max_tokens": 8,
+}
+HEAVY = {"messages": [{"role": "user", "content": "word " * 900}], "temperature": 0, "max_tokens": 500}
+
+
+def text_of(http, body):
+    return http.post("/v1/chat/completions", json=body).json()["choices"][0]["message"]["content"]
+
+
+async def leave(url, body, after_seconds):
+    async with httpx.AsyncClient(base_url=url) as client:
+        asking = asyncio.create_task(client.post("/v1/chat/completions", json=body))
+        await asyncio.sleep(after_seconds)
+        asking.cancel()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_whoever_leaves_at_any_moment_stops_the_engine(endpoint, http, stream):
+    expected = text_of(http, SHORT)
+    for _ in range(20):
+        body = random.choice((LONG, HEAVY)) | {"stream": stream}
+        asyncio.run(leave(endpoint.url, body, random.uniform(0, 0.15)))
+    began = time.monotonic()
+    assert text_of(http, SHORT) == expected
+    assert time.monotonic() - began < 4  # the replies that were left would take minutes
+
+
+def test_fifty_requests_at_once_are_all_answered_alike(endpoint, http):
+    expected = text_of(http, SHORT)
+    with httpx.Client(base_url=endpoint.url, timeout=60) as client, ThreadPoolExecutor(50) as pool:
+        assert list(pool.map(lambda _: text_of(client, SHORT), range(50))) == [expected] * 50
+
+
+def test_chat_goes_before_background_work(endpoint):
+    ended = []
+
+    async def ask(client, name, body, **headers):
+        await client.post("/v1/chat/completions", json=body, headers=headers)
+        ended.append(name)
+
+    async def all_at_once():
+        async with httpx.AsyncClient(base_url=endpoint.url, timeout=60) as client:
+            asked = [ask(client, "running", LONG | {"max_tokens": 200})]
+            asked += [ask(client, "title", SHORT), ask(client, "chat", SHORT | {"max_tokens": 100})]
+            await asyncio.gather(*(start_later(n, call) for n, call in enumerate(asked)))
+
+    async def start_later(number, call):
+        await asyncio.sleep(number * 0.05)
+        await call
+
+    asyncio.run(all_at_once())
+    assert ended == ["running", "chat", "title"]
+
+
+def test_an_engine_that_is_killed_in_a_reply_is_an_error_there_and_nowhere_else(tmp_path):
+    endpoint = start(tmp_path, "demo")
+    try:
+        with (
+            openai.OpenAI(base_url=f"{endpoint.url}/v1", api_key="none", max_retries=0) as client,
+            httpx.Client(base_url=endpoint.url, timeout=60) as http,
+        ):
+            expected = text_of(http, SHORT)
+            stream = client.chat.completions.create(model="demo", stream=True, **LONG)
+            next(stream), next(stream)
+            os.kill(endpoint.engine_pid(), signal.SIGKILL)
+            with pytest.raises(openai.APIError, match="the engine process ended unexpectedly"):
+                for _ in stream:
+                    pass
+            began = time.monotonic()
+            assert text_of(http, SHORT) == expected
+            assert time.monotonic() - began < 10  # a second process starts and loads in about one
+    finally:
+        stop(endpoint)

@@ -1,0 +1,74 @@
+"""Ollama's own client against the endpoint."""
+
+import json
+
+import ollama
+import pytest
+
+QUESTION = [{"role": "user", "content": "What is speculative decoding?"}]
+GREEDY = {"temperature": 0, "num_predict": 24}
+
+
+@pytest.fixture(scope="module")
+def client(endpoint):
+    return ollama.Client(endpoint.url)
+
+
+def test_an_answer_whole_and_line_by_line(client):
+    whole = client.chat("demo", QUESTION, options=GREEDY)
+    assert whole.message.content.startswith("A pair of models")
+    assert (whole.done, whole.done_reason, whole.eval_count) == (True, "length", 24)
+    lines = list(client.chat("demo:latest", QUESTION, options=GREEDY, stream=True))
+    assert "".join(line.message.content for line in lines) == whole.message.content
+    assert [line.done for line in lines] == [False] * (len(lines) - 1) + [True]
+    assert lines[-1].eval_duration > 0
+
+
+def test_text_with_and_without_a_template(client):
+    asked = client.generate("demo", "What is speculative decoding?", options=GREEDY)
+    assert asked.response.startswith("A pair of models")
+    assert client.generate("demo", "def add(", raw=True, options=GREEDY).response != asked.response
+
+
+def test_a_format_is_kept_to(client):
+    schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+    reply = client.chat("demo", QUESTION, format=schema, options={"temperature": 0})
+    assert json.loads(reply.message.content).keys() == {"ok"}
+
+
+def test_tools_are_called_with_objects(client):
+    def weather(city: str) -> str:
+        """The weather.
+
+        Args:
+            city: where
+        """
+
+    tools = [ollama._utils.convert_function_to_tool(weather)]
+    reply = client.chat("demo", QUESTION, tools=tools, options={"temperature": 0, "num_predict": 60})
+    assert reply.done
+
+
+def test_what_editors_ask_before_they_talk(client, http):
+    version = tuple(map(int, http.get("/api/version").json()["version"].split(".")))
+    assert version >= (0, 6, 4)
+    assert "demo" in [model.model for model in client.list().models]
+    shown = client.show("demo")
+    architecture = shown.modelinfo["general.architecture"]
+    assert shown.modelinfo[f"{architecture}.context_length"] == 2048
+    assert "tools" in shown.capabilities
+    assert client.ps().models[0].model == "demo"
+    assert http.get("/").text == "localspec is running\n"
+
+
+def test_no_messages_only_load_the_pair(client):
+    assert client.chat("demo", []).done_reason == "load"
+
+
+def test_errors_are_one_sentence(client):
+    with pytest.raises(ollama.ResponseError, match="there is no model 'llama'"):
+        client.chat("llama", QUESTION)
+    with pytest.raises(ollama.ResponseError, match="/api/pull is not supported"):
+        client.pull("llama")
+    with pytest.raises(ollama.ResponseError, match="mirostat is not supported"):
+        client.chat("demo", QUESTION, options={"mirostat": 1})

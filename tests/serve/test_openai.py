@@ -1,0 +1,275 @@
+"""OpenAI's own client against the endpoint."""
+
+import json
+
+import httpx
+import openai
+import pytest
+from openai.types import Completion
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+
+QUESTION = [{"role": "user", "content": "What is speculative decoding?"}]
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "The weather in a city.",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string", "maxLength": 12}},
+            "required": ["city"],
+        },
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def client(endpoint):
+    with openai.OpenAI(base_url=f"{endpoint.url}/v1", api_key="none", max_retries=0) as found:
+        yield found
+
+
+def ask(client, **options):
+    return client.chat.completions.create(
+        **{"model": "demo", "messages": QUESTION, "temperature": 0, "max_tokens": 24, **options}
+    )
+
+
+def test_an_answer_has_text_usage_and_timings(client):
+    reply = ask(client)
+    assert reply.choices[0].message.content.startswith("A pair of models")
+    assert reply.choices[0].finish_reason == "length"
+    assert reply.usage.completion_tokens == 24
+    assert reply.usage.total_tokens == reply.usage.prompt_tokens + 24
+    assert reply.timings["predicted_n"] == 24
+    assert reply.timings["draft_n_accepted"] <= reply.timings["draft_n"]
+    sources = reply.timings["localspec"]["tokens_by_source"]
+    assert sum(sources.values()) == 24
+
+
+def test_a_stream_says_the_same_and_ends_with_usage(client):
+    whole = ask(client).choices[0].message.content
+    chunks = list(ask(client, stream=True, stream_options={"include_usage": True}))
+    assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == whole
+    assert [c.choices[0].finish_reason for c in chunks if c.choices][-1] == "length"
+    assert chunks[-1].usage.completion_tokens == 24
+    assert chunks[-1].usage.prompt_tokens_details.cached_tokens > 0
+    assert all(chunk.usage is None for chunk in chunks[:-1])
+
+
+def test_every_chunk_is_what_openai_says_a_chunk_is(http):
+    body = {"model": "demo", "messages": QUESTION, "stream": True, "max_tokens": 8, "n": 2}
+    with http.stream("POST", "/v1/chat/completions", json=body) as answer:
+        lines = [line for line in answer.iter_lines() if line]
+    assert lines[-1] == "data: [DONE]"
+    chunks = [ChatCompletionChunk.model_validate(json.loads(line[6:])) for line in lines[:-1]]
+    assert {choice.index for chunk in chunks for choice in chunk.choices} == {0, 1}
+
+
+def test_a_conversation_that_goes_on_is_not_read_again(client):
+    first = ask(client, max_tokens=40)
+    going_on = [
+        *QUESTION,
+        {"role": "assistant", "content": first.choices[0].message.content},
+        {"role": "user", "content": "And why?"},
+    ]
+    second = ask(client, messages=going_on)
+    read = first.usage.prompt_tokens
+    assert second.usage.prompt_tokens_details.cached_tokens >= read
+
+
+def test_a_seed_repeats_a_reply_and_another_one_does_not(client):
+    texts = [
+        ask(client, temperature=1.5, seed=seed, max_tokens=40).choices[0].message.content
+        for seed in (7, 7, 8)
+    ]
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_several_replies_to_one_request_are_numbered(client):
+    reply = ask(client, n=3, temperature=1.5, seed=1)
+    assert [choice.index for choice in reply.choices] == [0, 1, 2]
+    assert len({choice.message.content for choice in reply.choices}) > 1
+    assert reply.usage.completion_tokens == 72
+
+
+def test_the_tokens_of_a_prompt_are_counted(client, http):
+    counted = http.post("/v1/chat/completions/input_tokens", json={"messages": QUESTION}).json()
+    assert counted["input_tokens"] == ask(client).usage.prompt_tokens
+
+
+def test_a_stop_string_ends_the_reply_before_it(client):
+    reply = ask(client, stop=["models"])
+    assert reply.choices[0].message.content == "A pair of "
+    assert reply.choices[0].finish_reason == "stop"
+
+
+def test_json_that_a_schema_describes(client):
+    schema = {
+        "type": "object",
+        "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer"}},
+        "required": ["name", "age"],
+    }
+    wanted = {"type": "json_schema", "json_schema": {"name": "person", "schema": schema, "strict": True}}
+    reply = ask(client, response_format=wanted, max_tokens=100)
+    assert set(json.loads(reply.choices[0].message.content)) == {"name", "age"}
+    assert reply.timings["localspec"]["tokens_by_source"]["grammar"] > 0
+
+
+def test_a_pattern_of_our_own(client):
+    reply = ask(client, extra_body={"response_format": {"type": "regex", "regex": "(yes|no)"}})
+    assert reply.choices[0].message.content in ("yes", "no")
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
+def test_a_tool_is_called_whole_and_in_a_stream(client, choice):
+    asked = {"tools": [WEATHER], "tool_choice": choice, "max_tokens": 200}
+    reply = ask(client, parallel_tool_calls=False, **asked)
+    (call,) = reply.choices[0].message.tool_calls
+    assert reply.choices[0].finish_reason == "tool_calls"
+    assert set(json.loads(call.function.arguments)) == {"city"}
+    with client.chat.completions.stream(
+        model="demo", messages=QUESTION, temperature=0, parallel_tool_calls=False, **asked
+    ) as stream:
+        final = stream.get_final_completion()
+    (streamed,) = final.choices[0].message.tool_calls
+    assert streamed.function.arguments == call.function.arguments
+    assert streamed.function.name == call.function.name
+
+
+def test_the_result_of_a_tool_is_read(client):
+    call = {"id": "abc123def", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+    messages = [
+        *QUESTION,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "abc123def", "content": "sunny"},
+    ]
+    assert ask(client, messages=messages, tools=[WEATHER]).usage.completion_tokens > 0
+
+
+def test_speculation_is_the_callers(client):
+    plain = ask(client, extra_body={"speculate": False})
+    deep = ask(client, extra_body={"depth": 2, "rule": "greedy"})
+    assert "draft_n" not in plain.timings
+    assert len(deep.timings["localspec"]["acceptance_by_position"]) == 2
+    assert plain.choices[0].message.content == deep.choices[0].message.content
+
+
+def test_the_target_alone_and_the_draft_alone_are_models_too(client):
+    names = [model.id for model in client.models.list()]
+    assert {"demo", "demo:target", "demo:draft"} <= set(names)
+    target, draft = (ask(client, model=f"demo:{part}") for part in ("target", "draft"))
+    assert "draft_n" not in target.timings
+    assert target.choices[0].message.content == ask(client).choices[0].message.content
+    assert draft.usage.completion_tokens > 0
+
+
+def test_text_is_continued_from_text_and_from_tokens(client, http):
+    def complete(prompt):
+        return client.completions.create(model="demo", prompt=prompt, max_tokens=8, temperature=0)
+
+    tokens = http.post("/tokenize", json={"content": "def add(a, b):", "add_special": True}).json()["tokens"]
+    by_text, by_tokens = complete("def add(a, b):"), complete(tokens)
+    assert by_text.choices[0].text == by_tokens.choices[0].text
+    both = complete(["One", "Two"])
+    assert [c.index for c in both.choices] == [0, 1]
+    assert both.usage.prompt_tokens == sum(complete(text).usage.prompt_tokens for text in ("One", "Two"))
+    stream = client.completions.create(
+        model="demo", prompt="def add(a, b):", max_tokens=8, temperature=0, stream=True
+    )
+    chunks = list(stream)
+    assert all(isinstance(chunk, Completion) for chunk in chunks)
+    assert "".join(chunk.choices[0].text for chunk in chunks) == by_text.choices[0].text
+
+
+def test_unwanted_tokens_stay_away(client, http):
+    (token,) = http.post("/tokenize", json={"content": "A"}).json()["tokens"]
+    assert not ask(client, logit_bias={str(token): -100}).choices[0].message.content.startswith("A pair")
+
+
+def test_the_likelihood_of_every_token_is_the_targets(client):
+    def scores(**options):
+        return ask(client, logprobs=True, top_logprobs=3, **options).choices[0].logprobs.content
+
+    drafted, plain = scores(), scores(extra_body={"speculate": False})
+    assert len(drafted) == 24
+    assert [s.token for s in drafted] == [s.token for s in plain]
+    for one, other in zip(drafted, plain, strict=True):
+        assert one.logprob == pytest.approx(other.logprob, abs=0.05)
+        assert one.token == one.top_logprobs[0].token  # greedy
+        assert [a.logprob for a in one.top_logprobs] == sorted(
+            (a.logprob for a in one.top_logprobs), reverse=True
+        )
+    chunks = list(ask(client, logprobs=True, top_logprobs=3, stream=True))
+    streamed = [s for c in chunks if c.choices[0].logprobs for s in c.choices[0].logprobs.content]
+    assert [s.token for s in streamed] == [s.token for s in drafted]
+
+
+def test_likelihoods_of_a_continued_text(client):
+    choice = client.completions.create(
+        model="demo", prompt="def add(a, b):", max_tokens=6, logprobs=2
+    ).choices[0]
+    assert "".join(choice.logprobs.tokens).startswith(choice.text)
+    assert choice.logprobs.text_offset[0] == 0
+    assert len(choice.logprobs.top_logprobs[0]) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"temperature": -1}, "temperature cannot be -1"),
+        ({"max_tokens": 0}, "max_tokens is 0"),
+        ({"n": 99}, "n is 99"),
+        ({"messages": []}, "list of messages is empty"),
+        ({"messages": [{"role": "pope", "content": "x"}]}, "role 'pope'"),
+        ({"tool_choice": "required"}, "there are no tools"),
+        ({"extra_body": {"mirostat": 2}}, "mirostat is not supported"),
+        ({"top_logprobs": 2}, "top_logprobs is given without logprobs"),
+        ({"logprobs": True, "top_logprobs": 50}, "logprobs is 50"),
+        ({"extra_body": {"rule": "best"}}, "no verification rule called 'best'"),
+        ({"response_format": {"type": "xml"}}, "response_format is of type 'xml'"),
+        ({"messages": [{"role": "user", "content": "long " * 3000}]}, "context 2048"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_a_sentence(client, options, said):
+    with pytest.raises(openai.BadRequestError) as caught:
+        ask(client, **options)
+    assert said in caught.value.body["message"]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_field_that_nobody_knows_has_no_effect_and_is_named(http, stream):
+    body = {"messages": QUESTION, "max_tokens": 4, "wings": 2, "stream": stream}
+    answer = http.post("/v1/chat/completions", json=body)
+    assert answer.headers["x-localspec-unknown"] == "wings"
+    assert "the field wings is not known and has no effect" in answer.text
+
+
+def test_a_model_that_is_not_here_is_named_with_the_nearest(client):
+    with pytest.raises(openai.NotFoundError, match="the nearest is 'demo'"):
+        ask(client, model="demi")
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"a":' * 100_000, b"\xff\xfe", b"NaN"])
+def test_what_is_no_json_object_is_refused(http, body):
+    answer = http.post("/v1/chat/completions", content=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_paths_that_are_not_there_and_wrong_methods(http):
+    assert http.get("/v1/nothing").status_code == 404
+    assert http.get("/v1/chat/completions").status_code == 405
+    assert isinstance(http.get("/nothing").json()["error"]["message"], str)
+
+
+def test_numbers_stand_in_the_headers_too(http):
+    answer = http.post("/v1/chat/completions", json={"messages": QUESTION, "max_tokens": 8, "temperature": 0})
+    ChatCompletion.model_validate(answer.json())
+    assert float(answer.headers["x-localspec-mean-accepted-length"]) >= 1
+
+
+def test_a_body_that_is_too_large_is_refused_before_it_is_read_whole(endpoint):
+    with httpx.Client(base_url=endpoint.url) as client:
+        answer = client.post("/v1/chat/completions", content=b"x" * (33 * 2**20))
+    assert answer.status_code == 413

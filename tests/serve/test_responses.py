@@ -1,0 +1,87 @@
+"""OpenAI's own client against the Responses interface, as Codex uses it."""
+
+import json
+
+import openai
+import pytest
+
+WEATHER = {
+    "type": "function",
+    "name": "weather",
+    "description": "The weather in a city.",
+    "parameters": {
+        "type": "object",
+        "properties": {"city": {"type": "string", "maxLength": 12}},
+        "required": ["city"],
+    },
+    "strict": True,
+}
+
+
+@pytest.fixture(scope="module")
+def client(endpoint):
+    with openai.OpenAI(base_url=f"{endpoint.url}/v1", api_key="none", max_retries=0) as found:
+        yield found
+
+
+def ask(client, **options):
+    asked = {
+        "model": "demo",
+        "input": "What is speculative decoding?",
+        "max_output_tokens": 24,
+        "temperature": 0,
+    }
+    return client.responses.create(**{**asked, **options})
+
+
+def test_a_response_has_text_and_usage(client):
+    response = ask(client)
+    assert response.output_text.startswith("A pair of models")
+    assert response.status == "incomplete"
+    assert response.incomplete_details.reason == "max_output_tokens"
+    assert response.usage.output_tokens == 24
+
+
+def test_a_stream_builds_the_same_response(client):
+    asked = {
+        "model": "demo",
+        "input": "What is speculative decoding?",
+        "max_output_tokens": 24,
+        "temperature": 0,
+    }
+    with client.responses.stream(**asked) as stream:
+        events = list(stream)
+    kinds = [event.type for event in events]
+    assert kinds[:2] == ["response.created", "response.in_progress"]
+    assert kinds[-1] == "response.incomplete"
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+    assert text == events[-1].response.output_text == ask(client).output_text
+
+
+def test_a_function_is_called_and_its_output_read(client):
+    tools = [WEATHER, {"type": "web_search"}]
+    asked = {
+        "tools": tools,
+        "tool_choice": "required",
+        "parallel_tool_calls": False,
+        "max_output_tokens": 200,
+    }
+    response = ask(client, **asked)
+    call = response.output[-1]
+    assert call.type == "function_call"
+    assert set(json.loads(call.arguments)) == {"city"}
+    going_on = [
+        {"role": "user", "content": [{"type": "input_text", "text": "Is it sunny?"}]},
+        {"type": "reasoning", "id": "rs_1", "summary": []},
+        {"type": "function_call", "call_id": call.call_id, "name": call.name, "arguments": call.arguments},
+        {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"},
+    ]
+    assert ask(client, input=going_on, instructions="Be brief.", tools=tools).usage.output_tokens > 0
+
+
+def test_what_would_need_a_store_is_refused(client):
+    with pytest.raises(openai.BadRequestError, match="nothing is stored here"):
+        ask(client, previous_response_id="resp_1")
+    with pytest.raises(openai.BadRequestError, match="item 1 is of type 'image'"):
+        ask(client, input=[{"type": "image"}])

@@ -1,0 +1,20 @@
+"""The port that the endpoint opens."""
+
+import socket
+
+import pytest
+
+from localspec.errors import BadSetting
+from localspec.serve.run import address_of, listener
+
+
+def test_small_segments_are_not_held_back():
+    with listener("127.0.0.1", 0) as listening:
+        # asyncio looks at this before it switches Nagle's algorithm off.
+        assert listening.proto == socket.IPPROTO_TCP
+        assert address_of(listening) == f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+
+def test_a_port_that_is_taken_is_refused_in_a_sentence():
+    with listener("127.0.0.1", 0) as first, pytest.raises(BadSetting, match="cannot be listened on"):
+        listener("127.0.0.1", first.getsockname()[1])
