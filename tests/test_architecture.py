@@ -100,6 +100,7 @@ ROOMS = {
     "engine": {
         *(
             "api",
+            "chat",
             "errors",
             "events",
             "files",
@@ -148,6 +149,7 @@ ROOMS = {
             "memory",
             "pairs",
             "sampler",
+            "serve",
             "settings",
             "stats",
             "terminal_text",
