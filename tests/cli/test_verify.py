@@ -10,7 +10,7 @@ import pytest
 
 from localspec.cli import main
 from localspec.measure.verify import law
-from localspec.measure.verify.verify import verify as verify_module
+from localspec.measure.verify import verify as verify_module
 from tests.measure import faults
 
 

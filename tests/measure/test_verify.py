@@ -11,12 +11,12 @@ from localspec.measure.divergence import Divergence
 from localspec.measure.prompts import BenchPrompt, Category
 from localspec.measure.verify import law
 from localspec.measure.verify import quality as verify_quality
+from localspec.measure.verify import verify as verify_module
 from localspec.measure.verify.greedy import GreedyCase, GreedyResult, greedy_cases
 from localspec.measure.verify.prompts import VERIFY_PROMPTS
 from localspec.measure.verify.quality import QualityResult, quality, sampled_pair, scored
 from localspec.measure.verify.report import as_json, missing, problems, report, verdict
 from localspec.measure.verify.verify import Phase, Verification, encoded_prompt, plain_chain, verify
-from localspec.measure.verify.verify import verify as verify_module
 from localspec.sampler.sampling import Sampling
 from tests.measure import faults
 
