@@ -88,6 +88,7 @@ def _options() -> Options:
             if flag not in ("-h", "--help")
         }
         for name, command in commands.items()
+        if name != "serve"  # which runs until it is stopped
     }
 
 
