@@ -16,10 +16,10 @@ from localspec.measure.divergence import first_difference, row_after, top_two_ga
 from localspec.measure.verify import greedy as verify_greedy
 from localspec.measure.verify import law
 from localspec.measure.verify import quality as verify_quality
+from localspec.measure.verify import verify as verify_module
 from localspec.measure.verify.prompts import VERIFY_PROMPTS
 from localspec.measure.verify.report import problems
 from localspec.measure.verify.verify import verify
-from localspec.measure.verify import verify as verify_module
 from tests.engine.test_server import until
 
 GREEDY = {"temperature": 0}
