@@ -23,8 +23,10 @@ pytestmark = pytest.mark.skipif(not HAS_RPC, reason="this build of llama.cpp has
 
 
 @pytest.fixture(scope="module")
-def gpus():
+def gpus(device):
     """Two devices of this process, and two more servers for its children: each serves one process at a time."""
+    if device and device.startswith("RPC"):
+        pytest.skip("these servers are the only ones")
     with Server() as a, Server() as b, Server() as c, Server() as d:
         add_servers([a.address, b.address])
         servers.assume_servers([c.address, d.address])

@@ -6,7 +6,7 @@ import pytest
 import localspec
 from localspec.chat.messages import Message
 from localspec.events import Cycle, Started
-from tests.llama.rows import NEAR, row_after
+from tests.llama.rows import NEAR, logits_of, row_after
 
 THINKING = (  # the reply is opened with a mark that no past turn has
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -125,5 +125,5 @@ def test_a_hybrid_draft_holds_the_text_and_nothing_else_after_each_cycle(load):
             if isinstance(event, Cycle):
                 assert draft.tokens == target.tokens[: draft.length]
         held = list(draft.tokens)
-        again = np.array(draft.decode([9], 1).rows[0])
+        again = logits_of(draft.decode([9], 1).rows[0])
         assert np.abs(again - row_after(draft, [*held, 9])).max() < NEAR
