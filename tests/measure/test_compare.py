@@ -80,7 +80,7 @@ def test_cancelling_the_second_side_keeps_both(session):
     assert isinstance(last, Comparison)
     assert last.cancelled
     assert last.speculative.reply.finish_reason is FinishReason.CANCELLED
-    assert "Stopped early" in last.verdict
+    assert "Stopped early" in verdict_on(last)
 
 
 def test_cancelling_the_first_side_ends_it_all(session):
@@ -137,8 +137,8 @@ def parted(session, gap, width_difference):
 
 
 def test_a_near_tie_is_called_one_and_anything_else_is_not(session):
-    assert "a near-tie" in parted(session, 0.01, 0.02).verdict
-    assert "no near-tie explains it" in parted(session, 0.05, 0.02).verdict
+    assert "a near-tie" in verdict_on(parted(session, 0.01, 0.02))
+    assert "no near-tie explains it" in verdict_on(parted(session, 0.05, 0.02))
 
 
 def test_a_real_divergence_is_measured_against_the_batch_widths(tiny_gguf):

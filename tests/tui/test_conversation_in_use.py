@@ -6,6 +6,7 @@ from localspec.tui.dialogs.base import ConfirmDialog
 from scripted_engine import ScriptedEngine
 
 from localspec import cli, conversations
+from localspec.cli.commands import chat as chat_command
 from localspec.conversations import ConversationInUse, Journal, StoredMessage
 from localspec.errors import BadSetting
 
@@ -56,7 +57,7 @@ def resume(tmp_path, monkeypatch):
     monkeypatch.setattr("localspec.engine.client.EngineProcess", make)
 
     def run(*options):
-        cli.chat.run(cli.parser().parse_args(["chat", "--resume", *options]))
+        chat_command.run(cli.parser().parse_args(["chat", "--resume", *options]))
 
     run.started = started
     return run
