@@ -36,6 +36,9 @@ _EXPERTS = re.compile(r"ffn_(up|down|gate|gate_up)_(ch)?exps")
 _AS_NAMED_IN_ERRORS = "this file"  # what llama.cpp reads is a stand-in for it
 
 
+_PLAINEST = Load(64, devices=(HOST,))  # which every model that can be loaded at all allows
+
+
 @dataclass(frozen=True, slots=True)
 class _Buffers:
     """Bytes by kind of buffer, and the device of each layer, as llama.cpp tells them."""
@@ -71,7 +74,16 @@ class Probe:
         key = hashlib.sha256(json.dumps([fingerprint, places, asked]).encode()).hexdigest()[:32]
         known = self._remembered.get(key) or _recall(key)
         if known is None:
-            answer = self._ask({"path": str(self._twin(header, fingerprint)), **asked})
+            try:
+                answer = self._ask({"path": str(self._twin(header, fingerprint)), **asked})
+            except BadModelFile:
+                if load == _PLAINEST:
+                    raise
+                self.needs(header, _PLAINEST)  # raises as well where the file is at fault
+                raise BackendFailure(
+                    f"llama.cpp gives up on a context of {load.length:,} tokens on {', '.join(load.devices or [HOST])}",
+                    hint="use a shorter context (--context), or fewer layers on the GPU (--gpu-layers)",
+                ) from None
             if "error" in answer:
                 name = printable(header.text("general.name")) or _AS_NAMED_IN_ERRORS
                 what = answer["error"].replace(_AS_NAMED_IN_ERRORS, name)
