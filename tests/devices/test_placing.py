@@ -157,7 +157,8 @@ def test_a_context_that_the_device_cannot_hold_is_planned_smaller_or_refused(tin
     try:
         asked = plan_for_files(path, None, MemoryWishes(context=262_144, devices=(gpu,)), devices=there)
     except BackendFailure as refused:  # a driver that has no buffer for the cache of all layers
-        assert "--gpu-layers" in refused.hint
+        if "--gpu-layers" not in refused.hint:
+            raise
         return
     assert asked.target.gpu_layers is not None, "4.3 GB of cache do not fit: layers go to the CPU"
     with Model(path, devices=(gpu,), gpu_layers=asked.target.gpu_layers) as model:
