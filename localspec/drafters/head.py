@@ -14,10 +14,10 @@ from typing import Protocol
 import numpy as np
 
 from localspec.algorithm.protocols import Draw, Proposal, Reading, Rule, Stopping
+from localspec.drafters.head_text import HeadText
 from localspec.drafters.model import FAILURES
 from localspec.errors import LocalspecError
 from localspec.events import Source
-from localspec.drafters.head_text import HeadText
 from localspec.passes import HiddenRows, Pass
 
 

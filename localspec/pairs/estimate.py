@@ -10,12 +10,13 @@ from enum import StrEnum
 from math import ceil
 
 from localspec.errors import NotEnoughMemory
+from localspec.gguf.heads import DraftKind
 from localspec.gguf.parts import parts_of
 from localspec.memory.devices import DeviceMemory
 from localspec.memory.needs import CHECKPOINT_SHARE, HOST, Load, Needs, layers_on
 from localspec.memory.plan import Plan, plan
 from localspec.memory.wishes import MemoryWishes
-from localspec.pairs.registry import HubFile, ModelFile, Pair
+from localspec.pairs.registry import HubFile, ModelFile, Pair, PairKind
 from localspec.pairs.store import distinct
 
 _LAYERS = 32  # of a model whose number of layers is not known
@@ -56,7 +57,8 @@ def fit(pair: Pair, devices: Sequence[DeviceMemory]) -> Fit:
 
 def estimated_plan(pair: Pair, devices: Sequence[DeviceMemory]) -> Plan:
     """The memory plan of a pair. Raises NotEnoughMemory."""
-    draft = EstimatedSizes(pair.draft) if pair.draft else None
+    kind = DraftKind.MODEL if pair.kind is PairKind.SIMPLE else DraftKind.MTP
+    draft = EstimatedSizes(pair.draft, kind=kind) if pair.draft else None
     return plan(EstimatedSizes(pair.target, pair.context), draft, devices, MemoryWishes())
 
 
@@ -67,6 +69,8 @@ class EstimatedSizes:
     file: ModelFile
     trained_context: int | None = None
     has_experts: bool = False
+    kind: DraftKind = DraftKind.MODEL
+    inside: bool = False
 
     @property
     def name(self) -> str:
