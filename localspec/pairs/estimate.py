@@ -19,6 +19,11 @@ from localspec.memory.wishes import MemoryWishes
 from localspec.pairs.registry import HubFile, ModelFile, Pair, PairKind
 from localspec.pairs.store import distinct
 
+_KINDS = {
+    PairKind.SIMPLE: DraftKind.MODEL,
+    PairKind.MTP: DraftKind.MTP,
+    PairKind.EAGLE3: DraftKind.EAGLE3,
+}
 _LAYERS = 32  # of a model whose number of layers is not known
 _SMALLER = {"q8_0": 34 / 64}  # caches than F16: 34 bytes for 32 values
 _BUFFERS = 80_000_000  # bytes of compute buffers on a GPU, and
@@ -57,8 +62,7 @@ def fit(pair: Pair, devices: Sequence[DeviceMemory]) -> Fit:
 
 def estimated_plan(pair: Pair, devices: Sequence[DeviceMemory]) -> Plan:
     """The memory plan of a pair. Raises NotEnoughMemory."""
-    kind = DraftKind.MODEL if pair.kind is PairKind.SIMPLE else DraftKind.MTP
-    draft = EstimatedSizes(pair.draft, kind=kind) if pair.draft else None
+    draft = EstimatedSizes(pair.draft, kind=_KINDS[pair.kind]) if pair.draft else None
     return plan(EstimatedSizes(pair.target, pair.context), draft, devices, MemoryWishes())
 
 
