@@ -18,6 +18,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,14 @@ TYPES = {"eagle3": "draft-eagle3"}  # others are MTP
 PROMPTS, PROMPT_TOKENS, REPLY_TOKENS = 4, 40, 48
 NEAR = 0.02  # logits: what batches of other widths change in caches of 16 bits
 CANDIDATE = re.compile(rb"draft candidate +0, pos +(\d+): +(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A reply of llama-server, and what it drafted in each cycle."""
+
+    tokens: list[int]
+    cycles: list[list[int]]
 
 
 def main() -> None:
@@ -81,45 +90,51 @@ class Doubting:
         return GREEDY.draw(row, history, start)
 
 
-def judged(pair: Opened, prompt: list[int], depth: int, theirs: list[list[int]]) -> Iterator[str]:
-    """Of each cycle; after one that differs the texts may part."""
+def judged(pair: Opened, prompt: list[int], depth: int, theirs: Served) -> Iterator[str]:
+    """Of each cycle, as long as the texts are the same: the target has near-ties as well."""
     text, rule = list(prompt), Doubting()
     pair.begin(text)
     first = speculate(pair.target, Fixed(pair.drafter, 0, GREEDY), text, rule=GREEDY, room=1, is_end=never)
     list(first)
-    for cycle, drafted in zip(pair.cycles(text, depth, REPLY_TOKENS - 1, rule), theirs, strict=False):
-        ours, gaps = list(cycle.proposal), rule.gaps
+    for cycle, drafted in zip(pair.cycles(text, depth, REPLY_TOKENS - 1, rule), theirs.cycles, strict=False):
+        ours, gaps, before = list(cycle.proposal), rule.gaps, len(text) - len(cycle.tokens) - len(prompt)
         rule.gaps = []
-        if len(ours) < depth or len(drafted) < depth:
-            return  # near the end of the reply
+        same_text = text[len(prompt) :][:before] == theirs.tokens[:before]
+        if len(ours) < depth or len(drafted) < depth or not same_text:
+            return  # fewer are drafted near the end of a reply
         if ours == drafted:
             yield "equal"
             continue
         first = next(i for i in range(depth) if ours[i] != drafted[i])
         yield "near" if gaps[first] < NEAR else "different"
-        if cycle.accepted >= first:
-            return
+        return  # the cycles that follow begin elsewhere
 
 
 def served(
     server: Path, type_: str, files: tuple[Path, Path | None], depth: int, prompts: list[list[int]], log: Path
-) -> list[list[list[int]]]:
-    """What llama-server drafts in each cycle of each reply."""
+) -> list[Served]:
+    """Replies of llama-server."""
     found = []
     with running(server, type_, files, depth, log) as url:
         for prompt in prompts:
             begin = log.stat().st_size
-            fields = {"prompt": prompt, "n_predict": REPLY_TOKENS, "temperature": 0, "cache_prompt": False}
+            fields = {
+                "prompt": prompt,
+                "n_predict": REPLY_TOKENS,
+                "temperature": 0,
+                "cache_prompt": False,
+                "return_tokens": True,
+            }
             body = json.dumps(fields | {"ignore_eos": True}).encode()
             request = urllib.request.Request(f"{url}/completion", body, {"Content-Type": "application/json"})
             with urllib.request.urlopen(request, timeout=120) as answer:
-                answer.read()
+                tokens = json.loads(answer.read())["tokens"]
             cycles: list[list[int]] = []
             for place, token in CANDIDATE.findall(log.read_bytes()[begin:]):
                 if int(place) == 0:
                     cycles.append([])
                 cycles[-1].append(int(token))
-            found.append(cycles)
+            found.append(Served(tokens, cycles))
     return found
 
 
