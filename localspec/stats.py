@@ -28,6 +28,7 @@ class Stats:
     plain_seconds: float = 0.0  # what plain decoding would have taken, judged by the plain steps; 0: unknown
     plain_error_seconds: float = 0.0  # standard error of it
     from_model: int = 0  # emitted tokens that a draft model drafted
+    from_head: int = 0  # emitted tokens that a prediction head drafted
     from_lookup: int = 0  # emitted tokens that lookup drafted
     from_grammar: int = 0  # emitted tokens that a grammar forced
     cycles_by_depth: tuple[int, ...] = ()  # cycles that proposed 0, 1, 2, ... tokens
@@ -39,7 +40,8 @@ class Stats:
     @property
     def from_target(self) -> int:
         """Emitted tokens that the target chose itself: plain steps, fixes and bonus tokens."""
-        return self.emitted - self.from_model - self.from_lookup - self.from_grammar
+        drafted = self.from_model + self.from_head + self.from_lookup
+        return self.emitted - drafted - self.from_grammar
 
     @property
     def speedup(self) -> Estimate | None:

@@ -102,6 +102,7 @@ class Tally:
             plain_seconds=self.plain.seconds,
             plain_error_seconds=self.plain.error,
             from_model=self.by_source[Source.MODEL],
+            from_head=self.by_source[Source.HEAD],
             from_lookup=self.by_source[Source.LOOKUP],
             from_grammar=self.by_source[Source.FORCED],
             cycles_by_depth=tuple(self.by_depth[d] for d in range(max(self.by_depth, default=-1) + 1)),

@@ -42,7 +42,7 @@ def inspect(target: OpenedFile, draft: OpenedFile | None, wishes: MemoryWishes) 
         problem: LocalspecError | None = None
         try:
             prove(target.header, draft.header if draft else None)
-            beside = probe.sizes(draft.header) if draft else None
+            beside = probe.draft_sizes(target.header, draft.header if draft else None)
             found = plan(probe.sizes(target.header), beside, devices, wishes)
         except LocalspecError as error:
             problem = error

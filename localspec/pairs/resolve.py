@@ -87,18 +87,12 @@ def _came(pair: Pair) -> float:
 
 
 def refuse_unless_runnable(pair: Pair) -> None:
-    """Raises IncompatiblePair for a pair whose way of drafting this release does not have."""
-    if pair.runnable:
-        return
-    where = "inside the target file" if pair.draft is None else "in a file of its own"
-    how = {
-        PairKind.SIMPLE: "is named as a whole draft model but has no draft file",
-        PairKind.MTP: f"drafts with a multi-token-prediction head {where}",
-    }[pair.kind]
-    raise IncompatiblePair(
-        f"{pair.name} {how}, which this localspec cannot run yet",
-        hint="`localspec pairs` marks the ones that run",
-    )
+    """Raises IncompatiblePair for a pair that lacks the file it would draft with."""
+    if not pair.runnable:
+        raise IncompatiblePair(
+            f"{pair.name} is said to draft with a file of its own ({pair.kind}), and names none",
+            hint="write the pair anew: `localspec pairs add`",
+        )
 
 
 def _of_files(target: Path, draft: Path | None) -> PairFiles:

@@ -58,6 +58,7 @@ def speculation(stats: Stats) -> dict[str, Any]:
         "tokens_by_source": {
             "target": stats.from_target,
             "model": stats.from_model,
+            "head": stats.from_head,
             "lookup": stats.from_lookup,
             "grammar": stats.from_grammar,
         },
