@@ -13,6 +13,7 @@ from localspec.errors import RollbackUnsupported
 from localspec.gguf.adapters import check_adapter
 from localspec.gguf.facts import header_at
 from localspec.gguf.heads import DraftKind
+from localspec.gguf.parts import parts_of
 from localspec.health.check import ensure_device, untold_note
 from localspec.health.hello import use_servers
 from localspec.health.servers import used_servers
@@ -31,6 +32,7 @@ from localspec.pairs.compatibility import check
 from localspec.pairs.resolve import PairFiles
 from localspec.pairs.trust import ensure_loadable, refuse_hazards
 from localspec.sampler.sampling import Sampling
+from localspec.units import size_text
 from localspec.warm_up import warm_up
 
 WIDEST_BATCH = 33  # tokens in a verify batch: the newest token and at most 32 draft tokens
@@ -61,11 +63,11 @@ def open_engine(
     threads_of = partial(threads_for, wanted=threads, spare_cores=spare_cores)
     plan = checked_plan(files, wishes, rpc, on_stage)
     with ExitStack() as opened:
-        on_stage(f"loading the target, {files.target.name}")
+        on_stage(f"loading the target, {_sized(files.target)}")
         target = opened.enter_context(open_target(files, plan, mmap, threads_of, opened))
         found: list[OpenedDrafter] = []
         if plan.draft and files.draft:
-            on_stage(f"loading the draft, {files.draft.name}")
+            on_stage(f"loading the draft, {_sized(files.draft)}")
             opening = Opening(files.draft, plan.draft, mmap, target, threads_of, opened)
             found.append(open_drafter(DraftKind.MODEL, opening))
         model = target.model
@@ -106,6 +108,10 @@ def open_engine(
         )
 
 
+def _sized(path: Path) -> str:
+    return f"{path.name} ({size_text(sum(part.stat().st_size for part in parts_of(path)))})"
+
+
 def checked_plan(files: PairFiles, wishes: MemoryWishes, rpc: str, on_stage: Callable[[str], object]) -> Plan:
     """How to load the pair, once servers, devices and files have shown that they work."""
     if rpc:
@@ -123,7 +129,7 @@ def checked_plan(files: PairFiles, wishes: MemoryWishes, rpc: str, on_stage: Cal
     ]
     check_devices(there, [name for _, load in loads for name in load.devices or ()], on_stage)
     for path, load in [] if embedded else loads:
-        ensure_loadable(path, load.place, files.lora if path == files.target else ())
+        ensure_loadable(path, load.place, files.lora if path == files.target else (), on_stage)
     return plan
 
 
