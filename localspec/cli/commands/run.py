@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from localspec.cli.options import add_pair_options, add_reply_options, load_options, reply_options
+from localspec.cli.options import add_pair_options, add_reply_options, load_options, reply_options, text_of
 from localspec.cli.printing import DrawnLine, note, say, say_dimmed
 from localspec.cli.prompt import add_prompt_argument, prompt_of
 from localspec.cli.report import report, summary
@@ -31,6 +31,9 @@ def add_parser(subparsers: Subparsers) -> None:
     add_prompt_argument(parser)
     add_pair_options(parser)
     add_reply_options(parser)
+    parser.add_argument(
+        "--predict", metavar="FILE", help="what the reply probably is, such as a file to be edited: drafted from"
+    )
     group = parser.add_argument_group("output")
     group.add_argument("--raw", action="store_true", help="continue the text as it is: no chat template")
     group.add_argument(
@@ -44,6 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.raw:
         refuse_what_needs_a_template(arguments)
     options, prompt = reply_options(arguments), prompt_of(arguments)
+    if arguments.predict is not None:
+        options["prediction"] = text_of(arguments.predict)
     with open_session(arguments) as session, cancel_on_interrupt(session):
         stream = session.stream_complete if arguments.raw else session.stream
         reply = show(stream(prompt, **options), quiet=arguments.json)
