@@ -5,10 +5,11 @@
 The target's costs are those of a 1.5 B model in F16 on two CPU cores. Tokens are words, signs and runs of spaces.
 """
 
+import difflib
 import random
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from benchmarks.controller.engine import ANY_RULE
 from benchmarks.replay_traces import TABLES
@@ -95,14 +96,17 @@ def written(predicted: list[int], answer: list[int]) -> Result:
         done, passes, seconds = done + len(emitted), passes + 1, seconds + cost
     taken = [s is Source.PREDICTION for s in sources]
     return Result(
-        len(answer), sum(taken), proposed, passes, len(answer) / seconds, slowest_return(predicted, answer, taken)
+        len(answer),
+        sum(taken),
+        proposed,
+        passes,
+        len(answer) / seconds,
+        slowest_return(predicted, answer, taken),
     )
 
 
 def slowest_return(predicted: list[int], answer: list[int], taken: list[bool]) -> int:
     """Most tokens in a row behind a change that did not come from the prediction."""
-    import difflib
-
     blocks = difflib.SequenceMatcher(None, predicted, answer, autojunk=False).get_matching_blocks()
     worst = 0
     for block in blocks[1:-1]:
@@ -113,11 +117,16 @@ def slowest_return(predicted: list[int], answer: list[int], taken: list[bool]) -
 
 def source(chance: random.Random) -> list[str]:
     """A program of 300 lines, as repetitive as programs are."""
-    names = [f"{a}_{b}" for a in ("user", "file", "total", "index", "row", "size") for b in ("count", "name", "map")]
+    names = [
+        f"{a}_{b}"
+        for a in ("user", "file", "total", "index", "row", "size")
+        for b in ("count", "name", "map")
+    ]
     lines: list[str] = []
     while len(lines) < LINES:
         function = chance.choice(names)
-        lines.append(f"def {chance.choice(('get', 'set', 'make', 'drop'))}_{function}({chance.choice(names)}, {chance.choice(names)}):\n")
+        verb = chance.choice(("get", "set", "make", "drop"))
+        lines.append(f"def {verb}_{function}({chance.choice(names)}, {chance.choice(names)}):\n")
         for _ in range(chance.randint(3, 9)):
             a, b, c = (chance.choice(names) for _ in range(3))
             lines.append(

@@ -14,7 +14,7 @@ from localspec.sampler.sampling import Sampling
 class StrategyMaker(Protocol):
     """Makes the strategy of each reply, and keeps what drafting learns between replies."""
 
-    def strategy(self, rule: Rule, request: Request, predicted: Sequence[int]) -> Strategy:
+    def strategy(self, rule: Rule, request: Request, predicted: Sequence[int] = ()) -> Strategy:
         """Who drafts for this reply, and how much; `predicted`: tokens that the caller expects of it."""
 
     def store(self, reply: Sequence[int]) -> None:

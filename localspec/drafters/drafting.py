@@ -111,7 +111,9 @@ class Drafting:
 
     def _made(self, known: Acceptance) -> tuple[Contender, ...]:
         """Lookup, which is free, and then the others."""
-        free = [LookupDrafter(Trust(known.trust), self._earlier)] if self._lookup and self._free_depths else []
+        free = (
+            [LookupDrafter(Trust(known.trust), self._earlier)] if self._lookup and self._free_depths else []
+        )
         return (
             *(self._contender(drafter, Chances(), self._free_depths) for drafter in free),
             *(self._contender(drafter, Chances(known.chances), self._depths) for drafter in self._drafters),

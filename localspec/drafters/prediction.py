@@ -31,6 +31,7 @@ LEAST_SCORE: Final = 1 - log2(1 + NEAR)
 class PredictionDrafter:
     """Proposes what follows in the prediction; serves one reply."""
 
+    source = Source.PREDICTION
     wants = None
     failure = None
     busy_seconds = 0.0  # no model
@@ -48,6 +49,9 @@ class PredictionDrafter:
 
     def steps(self, depth: int) -> int:
         return 0
+
+    def rehearse(self, batches: Sequence[Sequence[int]]) -> None:
+        """There is no model."""
 
     def begin(self) -> None:
         """It is made for the reply that begins."""
@@ -91,7 +95,7 @@ class PredictionDrafter:
             tokens=self._proposed,
             q=(None,) * len(chances),
             confidences=tuple(chances),
-            source=Source.PREDICTION,
+            source=self.source,
             depth=len(chances),
         )
 
@@ -156,4 +160,6 @@ class PredictionDrafter:
 
 def agreeing(ours: Sequence[int], theirs: Sequence[int]) -> int:
     """How many tokens are the same from the first on."""
-    return next((n for n, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs)))
+    return next(
+        (n for n, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs))
+    )

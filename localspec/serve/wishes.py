@@ -141,12 +141,11 @@ def prediction(fields: Fields) -> dict[str, Any]:
     """What the reply probably is: a text, or OpenAI's object with a text or parts of one."""
     given = fields.rest.pop("prediction", None)
     if isinstance(given, dict):
-        content = Fields(given, "prediction").rest.get("content")
-        parts = content if isinstance(content, list) else [{"text": content}]
-        texts = [part.get("text") if isinstance(part, dict) else None for part in parts]
-        if not all(isinstance(text, str) for text in texts):
+        content: Any = given.get("content")
+        parts: list[Any] = content if isinstance(content, list) else [{"text": content}]
+        if not all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in parts):
             raise BadSetting(f"prediction is {cut(given)}", hint='give {"type": "content", "content": "..."}')
-        given = "".join(texts)
+        given = "".join(part["text"] for part in parts)
     return {} if given is None else {"prediction": given}
 
 

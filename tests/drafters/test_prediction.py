@@ -15,7 +15,7 @@ from localspec.drafters.arbiter import Arbiter, Contender
 from localspec.drafters.fixed import Fixed
 from localspec.drafters.lookup import LookupDrafter
 from localspec.drafters.prediction import PredictionDrafter
-from tests.algorithm.random_pairs import PROMPT, RULES, World
+from tests.algorithm.random_pairs import RULES, World
 from tests.chat.letters import GREEDY, session_of
 from tests.drafters.test_law import EXACT, error
 
@@ -88,14 +88,14 @@ def test_what_is_probably_kept_is_less_than_what_may_be_tried():
 @pytest.mark.parametrize("depth", [None, 3])
 @pytest.mark.parametrize("rule", RULES)
 def test_its_sampled_text_has_the_law_of_the_target(rule, depth):
-    table = CostTable((1, 2, 9), (1.0, 1.1, 1.5), 0.1)
+    table = CostTable((1, 2, 9), (1.0, 1.1, 1.5))
 
     def strategy_of(draft, rule, is_end):
         prediction = PredictionDrafter([1, 0, 1, 1])
         if depth:
             return Fixed(LookupDrafter(), depth, rule, prediction, 3)
         places = Places([table])
-        control = DepthControl(places, prediction.steps, Chances(), (1, 2, 3))
+        control = DepthControl(places, prediction, Chances(), (1, 2, 3))
         return Arbiter(places, Anchors(), [Contender(prediction, control)], rule)
 
     for world in map(World, range(4)):
@@ -112,5 +112,3 @@ def test_a_session_drafts_from_it_and_writes_the_same_text(depth):
     assert (plain.stats.predicted, predicted.stats.predicted) == (0, predicted.stats.from_prediction)
     assert depth == "auto" or predicted.stats.from_prediction > 60  # the clock decides whether a toy drafts
     assert useless.stats.predicted - useless.stats.from_prediction < 60
-
-

@@ -32,7 +32,9 @@ def add_parser(subparsers: Subparsers) -> None:
     add_pair_options(parser)
     add_reply_options(parser)
     parser.add_argument(
-        "--predict", metavar="FILE", help="what the reply probably is, such as a file to be edited: drafted from"
+        "--predict",
+        metavar="FILE",
+        help="what the reply probably is, such as a file to be edited: drafted from",
     )
     group = parser.add_argument_group("output")
     group.add_argument("--raw", action="store_true", help="continue the text as it is: no chat template")
