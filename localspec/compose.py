@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 
 from localspec import demo
 from localspec.chat.loaded_pair import LoadedPair

@@ -24,6 +24,7 @@ class Source(StrEnum):
     PLAIN = "plain"  # nobody: plain decoding
     MODEL = "model"
     LOOKUP = "lookup"
+    PREDICTION = "prediction"
     FORCED = "forced"
 
 

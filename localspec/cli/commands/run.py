@@ -18,6 +18,7 @@ from localspec.cli.options import (
     add_reply_options,
     pair_of,
     reply_options,
+    text_of,
 )
 from localspec.cli.printing import note, obeys_sequences, on_terminal, say, say_dimmed
 from localspec.cli.prompt import add_prompt_argument, prompt_of, something_is_piped, take_pair
@@ -42,6 +43,11 @@ def add_parser(subparsers: Subparsers) -> None:
     add_pair_options(parser)
     add_reply_options(parser)
     add_conversation_options(parser)
+    parser.add_argument(
+        "--predict",
+        metavar="FILE",
+        help="what the reply probably is, such as a file to be edited: drafted from",
+    )
     group = parser.add_argument_group("output")
     group.add_argument("--raw", action="store_true", help="continue the text as it is: no chat template")
     group.add_argument(
@@ -63,6 +69,8 @@ def run(arguments: argparse.Namespace) -> int:
         refuse_what_needs_a_template(arguments)
     refuse_together(("--json", arguments.json or None), ("--json-lines", arguments.json_lines or None))
     options, prompt = reply_options(arguments), prompt_of(arguments)
+    if arguments.predict is not None:
+        options["prediction"] = text_of(arguments.predict)
     with kept_conversation(arguments) as kept:
         if kept.before:
             options = {"system": kept.before.system or None} | options
