@@ -10,7 +10,7 @@ from localspec.pairs.registry import HubFile, stays_inside
 from localspec.units import size_text
 
 _QUANT = re.compile(
-    r"(?:^|[-._/])((?:UD-)?(?:I?Q\d\w*|TQ\d_\d|MXFP4\w*|NVFP4|BF16|F16|F32|FP16|FP32))(?=[-.]|$)",
+    r"(?:^|[-._/])((?:UD-)?(?:I?Q\d\w*|TQ\d_\d|MXFP4\w*|NVFP4|BF16|F16|F32|FP16|FP32))(?=[-./]|$)",
     re.IGNORECASE,
 )
 # Parts of models for other ways of drafting and seeing, and what quantising is steered by.
