@@ -18,6 +18,7 @@ from localspec.gguf.parts import parts_of
 from localspec.health.check import ensure_device, untold_note
 from localspec.health.hello import use_servers
 from localspec.health.servers import used_servers
+from localspec.health.trial import HeadTrial
 from localspec.llama.contention import give_way
 from localspec.llama.context import Context
 from localspec.llama.devices import Device, default_gpu, devices
@@ -28,8 +29,15 @@ from localspec.memory.devices import DeviceMemory
 from localspec.memory.plan import Plan
 from localspec.memory.planning import plan_for_files
 from localspec.memory.wishes import MemoryWishes
-from localspec.opening import OpenedDrafter, Opening, checkpoint_bytes, device_of, open_drafter
-from localspec.pairs.compatibility import check
+from localspec.opening import (
+    OpenedDrafter,
+    Opening,
+    checkpoint_bytes,
+    device_of,
+    open_drafter,
+    wanted_rows,
+)
+from localspec.pairs.compatibility import check, refuse_head_alone
 from localspec.pairs.resolve import PairFiles
 from localspec.pairs.trust import ensure_loadable, refuse_hazards
 from localspec.sampler.sampling import Sampling
@@ -67,10 +75,9 @@ def open_engine(
         on_stage(f"loading the target, {_sized(files.target)}")
         target = opened.enter_context(open_target(files, plan, mmap, threads_of, opened))
         found: list[OpenedDrafter] = []
-        if plan.draft and files.draft:
-            on_stage(f"loading the draft, {_sized(files.draft)}")
-            opening = Opening(files.draft, plan.draft, mmap, target, threads_of, opened)
-            found.append(open_drafter(DraftKind.MODEL, opening))
+        if plan.draft:
+            on_stage(f"loading the draft, {_sized(files.draft or files.target)}")
+            found.append(open_drafter(Opening(files.draft, plan.draft, mmap, target, threads_of, opened)))
         model = target.model
         sampling, unsupported = Sampling.from_metadata(model.metadata)
         health_note = untold_note()
@@ -124,14 +131,22 @@ def checked_plan(files: PairFiles, wishes: MemoryWishes, rpc: str, on_stage: Cal
     if not embedded:
         check_headers(files, wishes)
     plan = plan_for_files(files.target, files.draft, wishes, memory_of(there), files.lora)
-    loads = [
-        (files.target, plan.target),
-        *([(files.draft, plan.draft)] if files.draft and plan.draft else []),
-    ]
-    check_devices(there, [name for _, load in loads for name in load.devices or ()], on_stage)
-    for path, load in [] if embedded else loads:
-        ensure_loadable(path, load.place, files.lora if path == files.target else (), on_stage)
+    loads = [load for load in (plan.target, plan.draft) if load]
+    check_devices(there, [name for load in loads for name in load.devices or ()], on_stage)
+    if not embedded:
+        ensure_loadable(files.target, plan.target.place, files.lora, head_of(files, plan), on_stage)
+        if files.draft and plan.draft and not plan.draft.kind.is_head:
+            ensure_loadable(files.draft, plan.draft.place, on_stage=on_stage)
     return plan
+
+
+def head_of(files: PairFiles, plan: Plan) -> HeadTrial | None:
+    """The head that is tried together with its target."""
+    if plan.draft is None or not plan.draft.kind.is_head:
+        return None
+    wants = wanted_rows(plan.draft.kind, header_at(files.target), header_at(files.draft or files.target))
+    path = str(files.draft) if files.draft else ""
+    return HeadTrial(path, plan.draft.place, plan.draft.kind is DraftKind.EAGLE3, wants.layers, wants.output)
 
 
 def connect(rpc: str, on_stage: Callable[[str], object] = lambda stage: None) -> None:
@@ -160,6 +175,7 @@ def is_demo(files: PairFiles) -> bool:
 def check_headers(files: PairFiles, wishes: MemoryWishes) -> None:
     """Refuse what cannot work before anything is loaded: impossible files, pairs and adapters that do not match."""
     refuse_hazards(files.target)
+    refuse_head_alone(header_at(files.target), files.target.name)
     for path, _ in files.lora:
         check_adapter(path, header_at(files.target))
     if files.draft is not None and wishes.draft:

@@ -129,7 +129,7 @@ def lessons_key(files: PairFiles, plan: Plan, threads: int) -> dict[str, str]:
     summary = backend_summary()
     return {
         "target": identity(files.target),
-        "draft": identity(files.draft) if files.draft and plan.draft else "",
+        "draft": (identity(files.draft) if files.draft else plan.draft.kind) if plan.draft else "",
         "adapters": ", ".join(f"{identity(path)} x {scale}" for path, scale in files.lora),
         "threads": str(threads),
         "devices": ", ".join(device.description for device in devices()),

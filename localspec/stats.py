@@ -28,6 +28,7 @@ class Stats:
     plain_seconds: float = 0.0  # what plain decoding would have taken, judged by the plain steps; 0: unknown
     plain_error_seconds: float = 0.0  # standard error of it
     from_model: int = 0  # emitted tokens that a draft model drafted
+    from_head: int = 0  # emitted tokens that a prediction head drafted
     from_lookup: int = 0  # emitted tokens that lookup drafted
     from_prediction: int = 0  # emitted tokens that were drafted from what the caller predicted
     predicted: int = 0  # draft tokens proposed from there
@@ -41,7 +42,7 @@ class Stats:
     @property
     def from_target(self) -> int:
         """Emitted tokens that the target chose itself: plain steps, fixes and bonus tokens."""
-        drafted = self.from_model + self.from_lookup + self.from_prediction
+        drafted = self.from_model + self.from_head + self.from_lookup + self.from_prediction
         return self.emitted - drafted - self.from_grammar
 
     @property

@@ -104,6 +104,7 @@ class Tally:
             plain_seconds=self.plain.seconds,
             plain_error_seconds=self.plain.error,
             from_model=self.by_source[Source.MODEL],
+            from_head=self.by_source[Source.HEAD],
             from_lookup=self.by_source[Source.LOOKUP],
             from_prediction=self.by_source[Source.PREDICTION],
             predicted=self.predicted,

@@ -65,7 +65,7 @@ ROOMS = {
             "stored",
         ),
     },
-    "opening": {"algorithm", "drafters", "gguf", "llama", "memory"},
+    "opening": {"algorithm", "drafters", "gguf", "llama", "memory", "passes"},
     "warm_up": {"algorithm", "chat", "drafters", "drafting", "llama"},
     "compose": {
         *(

@@ -6,8 +6,10 @@ where they are added, sizes that differ by at most 128, and the same text for ev
 
 from pathlib import Path
 
-from localspec.errors import IncompatiblePair
-from localspec.gguf.facts import ModelFacts, VocabularyFacts, facts_of_file
+from localspec.errors import BadModelFile, IncompatiblePair
+from localspec.gguf.facts import ModelFacts, VocabularyFacts, header_at
+from localspec.gguf.header import Header
+from localspec.gguf.heads import draft_kind, misfit
 
 MAX_SIZE_DIFFERENCE = 128  # tokens
 FIRST_COMPARED = 5  # token id
@@ -16,17 +18,27 @@ _SHOWN = 40  # characters of a token's text
 
 def check(target: Path, draft: Path) -> None:
     """Raises IncompatiblePair when the draft file cannot draft for the target file, or BadModelFile."""
-    found = problems(facts_of_file(target), facts_of_file(draft))
-    if found:
+    if found := problems(header_at(target), header_at(draft)):
         raise IncompatiblePair(
             f"{draft.name} cannot draft for {target.name}: {found[0]}",
             hint="choose a draft of the target's own family; `localspec pairs` lists pairs that fit",
         )
 
 
-def problems(target: ModelFacts, draft: ModelFacts) -> list[str]:
+def refuse_head_alone(target: Header, name: str) -> None:
+    """Raises BadModelFile for a target that is a prediction head."""
+    if draft_kind(target).is_head:
+        raise BadModelFile(
+            f"{name} is a prediction head: it drafts for another model and runs with it alone",
+            hint="give it as the draft of its target: --target FILE --draft HEAD",
+        )
+
+
+def problems(target: Header, draft: Header) -> list[str]:
     """What keeps the two from working together, the first difference of each kind; or nothing."""
-    ours, theirs = target.vocabulary, draft.vocabulary
+    if fault := misfit(target, draft):
+        return [fault]
+    ours, theirs = (ModelFacts.from_header(header).vocabulary for header in (target, draft))
     for name, vocabulary in (("target", ours), ("draft", theirs)):
         if vocabulary is None:
             return [f"the {name} has no vocabulary"]

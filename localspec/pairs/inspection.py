@@ -46,7 +46,7 @@ def inspect(
         problem: LocalspecError | None = None
         try:
             prove(target.header, draft.header if draft else None)
-            beside = probe.sizes(draft.header) if draft else None
+            beside = probe.draft_sizes(target.header, draft.header if draft else None)
             for path, _ in lora:
                 check_adapter(path, target.header)
             changed = probe.sizes(target.header, [header_at(path) for path, _ in lora])

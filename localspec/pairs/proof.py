@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from localspec.errors import BadModelFile, IncompatiblePair
 from localspec.gguf.facts import ModelFacts
 from localspec.gguf.header import Header
-from localspec.pairs.compatibility import problems
+from localspec.pairs.compatibility import problems, refuse_head_alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +19,8 @@ class Proof:
 def prove(target: Header, draft: Header | None) -> Proof:
     """Raises BadModelFile for a file that is no whole model, IncompatiblePair naming the first difference."""
     proof = Proof(_facts(target, "target"), None if draft is None else _facts(draft, "draft"))
-    if proof.draft is None:
-        return proof
-    if found := problems(proof.target, proof.draft):
+    refuse_head_alone(target, "the target file")
+    if draft is not None and (found := problems(target, draft)):
         raise IncompatiblePair(
             f"the draft cannot draft for the target: {found[0]}",
             hint="choose a draft of the target's own family; `localspec pairs` lists pairs that fit",

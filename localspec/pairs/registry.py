@@ -11,6 +11,7 @@ from pathlib import Path
 from localspec import settings
 from localspec.errors import BadSetting, UnknownPair
 from localspec.files import expanded
+from localspec.gguf.heads import DraftKind
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _NAME = re.compile(r"[a-z0-9][a-z0-9._+-]*")
@@ -22,11 +23,14 @@ class PairKind(StrEnum):
     """How the draft tokens of a pair come about."""
 
     SIMPLE = "draft-simple"  # a whole small model
-    MTP = "draft-mtp"  # a multi-token-prediction head
+    MTP = "draft-mtp"  # a multi-token-prediction head, in a file of its own or inside the target
+    EAGLE3 = "draft-eagle3"  # a head that reads three layers of the target
     LOOKUP = "draft-lookup"  # no model: from the text alone
 
-
-RUNNABLE = frozenset({PairKind.SIMPLE, PairKind.LOOKUP})
+    @classmethod
+    def of(cls, kind: DraftKind) -> "PairKind":
+        """What a pair is called whose draft file is of this kind."""
+        return {DraftKind.MODEL: cls.SIMPLE, DraftKind.EAGLE3: cls.EAGLE3}.get(kind, cls.MTP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +104,8 @@ class Pair:
 
     @property
     def runnable(self) -> bool:
-        return self.kind in RUNNABLE and (self.draft is None) == (self.kind is PairKind.LOOKUP)
+        """Whether it has the file it would draft with: a prediction head may be inside the target."""
+        return self.kind is PairKind.MTP or (self.draft is None) == (self.kind is PairKind.LOOKUP)
 
     @property
     def files(self) -> tuple[ModelFile, ...]:

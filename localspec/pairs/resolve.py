@@ -98,19 +98,15 @@ def _came(pair: Pair) -> float:
 
 
 def refuse_unless_runnable(pair: Pair) -> None:
-    """Raises IncompatiblePair for a pair whose way of drafting this release does not have."""
+    """Raises IncompatiblePair for a pair that lacks the file it would draft with, or has one it does not need."""
     if pair.runnable:
         return
-    where = "inside the target file" if pair.draft is None else "in a file of its own"
-    how = {
-        PairKind.SIMPLE: "is named as a whole draft model but has no draft file",
-        PairKind.MTP: f"drafts with a multi-token-prediction head {where}",
-        PairKind.LOOKUP: "drafts from the text alone and has a draft file all the same",
-    }[pair.kind]
-    raise IncompatiblePair(
-        f"{pair.name} {how}, which this localspec cannot run yet",
-        hint="`localspec pairs` marks the ones that run",
+    how = (
+        "drafts from the text alone and has a draft file all the same"
+        if pair.kind is PairKind.LOOKUP
+        else f"is said to draft with a file of its own ({pair.kind}), and names none"
     )
+    raise IncompatiblePair(f"{pair.name} {how}", hint="write the pair anew: `localspec pairs add`")
 
 
 def _of_files(target: Path, draft: Path | None) -> PairFiles:

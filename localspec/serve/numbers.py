@@ -63,6 +63,7 @@ def speculation(stats: Stats) -> dict[str, Any]:
         "tokens_by_source": {
             "target": stats.from_target,
             "model": stats.from_model,
+            "head": stats.from_head,
             "lookup": stats.from_lookup,
             "prediction": stats.from_prediction,
             "grammar": stats.from_grammar,

@@ -63,6 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def run_add(arguments: argparse.Namespace) -> int:
     from localspec.gguf.facts import ModelFacts
+    from localspec.gguf.heads import draft_kind
     from localspec.hub.errors import of_system
     from localspec.pairs.additions import add_pair
     from localspec.pairs.proof import prove
@@ -79,7 +80,7 @@ def run_add(arguments: argparse.Namespace) -> int:
     try:
         pair = Pair(
             name=arguments.name,
-            kind=PairKind.SIMPLE,
+            kind=PairKind.of(draft_kind(draft.header)),
             target=pin(target),
             draft=pin(draft),
             use=arguments.use,
