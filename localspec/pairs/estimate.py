@@ -115,5 +115,5 @@ def window_cells(window: int, length: int, *, on_gpu: bool) -> int:
 
 def _bytes(file: ModelFile) -> int:
     if isinstance(file, HubFile):
-        return file.bytes
+        return file.all_bytes
     return sum(part.stat().st_size for part in parts_of(file.path) if part.is_file())

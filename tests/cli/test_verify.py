@@ -49,10 +49,10 @@ def test_json_is_one_object(capsys):
     assert found["greedy"]["cases"][0]["divergence"] is None
 
 
-def test_a_verifier_that_keeps_what_it_should_not_ends_with_code_1(capsys):
+def test_a_verifier_that_keeps_what_it_should_not_ends_with_code_3(capsys):
     with faults.leaky_coins(0.3):
         code, out, _ = verify(capsys, "demo", "--seed", 4)
-    assert code == 1
+    assert code == 3
     assert "DIFFERENT" in out
 
 

@@ -4,9 +4,12 @@ from localspec.cli.commands import (
     bench,
     chat,
     compare,
+    completion,
+    config,
     doctor,
     forget,
     info,
+    outdated,
     pairs,
     prune,
     pull,
@@ -16,6 +19,7 @@ from localspec.cli.commands import (
     tune,
     verify,
 )
+from localspec.cli.commands import help as help_command
 from localspec.cli.commands import list as list_command
 
 ALL = (
@@ -28,10 +32,14 @@ ALL = (
     list_command,
     rm,
     prune,
+    outdated,
     forget,
     bench,
     compare,
     verify,
     tune,
     doctor,
+    config,
+    completion,
+    help_command,
 )
