@@ -9,8 +9,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from localspec.engine.remote import PATH
 from localspec.serve import anthropic, ollama
 from localspec.serve.anthropic import Anthropic
+from localspec.serve.connected import Connected
 from localspec.serve.guard import Guard
 from localspec.serve.http import ErrorBody, answer, guarded, openai_error
 from localspec.serve.jobs import Jobs
@@ -45,6 +47,7 @@ def application(
         *both("/messages", messages.messages, error_body=anthropic.error_body),
         *both("/messages/count_tokens", messages.count_tokens, error_body=anthropic.error_body),
     ]
+    routes.append(Route(PATH, guarded(Connected(jobs, pairs).messages), methods=["POST"]))
     routes += llama_routes(LlamaServer(jobs, pairs)) + ollama_routes(Ollama(jobs, pairs))
     app = Starlette(routes=routes, exception_handlers={HTTPException: unknown, Exception: broken})
     return Guard(app, api_key=api_key, on_answer=on_answer)
