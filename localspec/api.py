@@ -1,11 +1,12 @@
 """The Python interface: load a pair by name or by files, run prompts on it, let go of it."""
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, cast
 
+from localspec.chat.asynchronous import in_a_thread
 from localspec.chat.messages import Message
 from localspec.chat.options import ReplyOptions
 from localspec.chat.session import Session as Session
@@ -167,6 +168,26 @@ def stream(
     session = _keep_loaded(pair, target, draft, pull)
     session.reset()
     return session.stream(prompt_or_messages, **options)
+
+
+async def arun(prompt_or_messages: Prompt, **options: Any) -> Reply:  # noqa: ANN401  those of `run`
+    """`run` for asyncio: loading and replying happen in a thread; a task that is cancelled stops the reply."""
+    return last_reply([event async for event in astream(prompt_or_messages, **options)])
+
+
+def astream(prompt_or_messages: Prompt, **options: Any) -> AsyncIterator[Event]:  # noqa: ANN401  those of `stream`
+    """`stream` for asyncio; leaving it early stops the reply."""
+
+    def begin() -> Iterator[Event]:
+        with _replying:
+            yield from stream(prompt_or_messages, **options)
+
+    return in_a_thread(begin, _cancel)
+
+
+def _cancel() -> None:
+    if _loaded:
+        _loaded.session.cancel()
 
 
 def unload() -> None:

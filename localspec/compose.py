@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 
 from localspec import demo
 from localspec.chat.loaded_pair import LoadedPair
@@ -13,6 +14,7 @@ from localspec.errors import RollbackUnsupported
 from localspec.gguf.adapters import check_adapter
 from localspec.gguf.facts import header_at
 from localspec.gguf.heads import DraftKind
+from localspec.gguf.parts import parts_of
 from localspec.health.check import ensure_device, untold_note
 from localspec.health.hello import use_servers
 from localspec.health.servers import used_servers
@@ -39,6 +41,7 @@ from localspec.pairs.compatibility import check, refuse_head_alone
 from localspec.pairs.resolve import PairFiles
 from localspec.pairs.trust import ensure_loadable, refuse_hazards
 from localspec.sampler.sampling import Sampling
+from localspec.units import size_text
 from localspec.warm_up import warm_up
 
 WIDEST_BATCH = 33  # tokens in a verify batch: the newest token and at most 32 draft tokens
@@ -69,11 +72,11 @@ def open_engine(
     threads_of = partial(threads_for, wanted=threads, spare_cores=spare_cores)
     plan = checked_plan(files, wishes, rpc, on_stage)
     with ExitStack() as opened:
-        on_stage(f"loading the target, {files.target.name}")
+        on_stage(f"loading the target, {_sized(files.target)}")
         target = opened.enter_context(open_target(files, plan, mmap, threads_of, opened))
         found: list[OpenedDrafter] = []
         if plan.draft:
-            on_stage(f"loading the draft, {(files.draft or files.target).name}")
+            on_stage(f"loading the draft, {_sized(files.draft or files.target)}")
             found.append(open_drafter(Opening(files.draft, plan.draft, mmap, target, threads_of, opened)))
         model = target.model
         sampling, unsupported = Sampling.from_metadata(model.metadata)
@@ -113,6 +116,10 @@ def open_engine(
         )
 
 
+def _sized(path: Path) -> str:
+    return f"{path.name} ({size_text(sum(part.stat().st_size for part in parts_of(path)))})"
+
+
 def checked_plan(files: PairFiles, wishes: MemoryWishes, rpc: str, on_stage: Callable[[str], object]) -> Plan:
     """How to load the pair, once servers, devices and files have shown that they work."""
     if rpc:
@@ -127,9 +134,9 @@ def checked_plan(files: PairFiles, wishes: MemoryWishes, rpc: str, on_stage: Cal
     loads = [load for load in (plan.target, plan.draft) if load]
     check_devices(there, [name for load in loads for name in load.devices or ()], on_stage)
     if not embedded:
-        ensure_loadable(files.target, plan.target.place, files.lora, head_of(files, plan))
+        ensure_loadable(files.target, plan.target.place, files.lora, head_of(files, plan), on_stage)
         if files.draft and plan.draft and not plan.draft.kind.is_head:
-            ensure_loadable(files.draft, plan.draft.place)
+            ensure_loadable(files.draft, plan.draft.place, on_stage=on_stage)
     return plan
 
 

@@ -73,8 +73,8 @@ class PairDrafting:
             threads=lambda: target.threads.now,
         )
 
-    def strategy(self, rule: Rule, request: Request) -> Strategy:
-        """The strategy of one reply: automatic, at a fixed depth, or none."""
+    def strategy(self, rule: Rule, request: Request, predicted: Sequence[int] = ()) -> Strategy:
+        """The strategy of one reply: automatic, at a fixed depth, or none; `predicted`: tokens expected of it."""
         for threads in self._threads:
             threads.fixed = request.seed is not None and not rule.seed_decides
         depth = request.depth if request.speculate else 0
@@ -86,6 +86,7 @@ class PairDrafting:
             depth=depth,
             sampled=not request.sampling.greedy,
             seeded=request.seed is not None,
+            predicted=predicted,
         )
 
     def store(self, reply: Sequence[int]) -> None:

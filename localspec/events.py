@@ -25,6 +25,7 @@ class Source(StrEnum):
     MODEL = "model"
     HEAD = "head"
     LOOKUP = "lookup"
+    PREDICTION = "prediction"
     FORCED = "forced"
 
 

@@ -255,7 +255,8 @@ class Replier:
 
     def _strategy(self, rule: Rule, task: Task) -> Strategy:
         """Who drafts for this reply; what a grammar forces goes first."""
-        strategy = self._engine.drafting.strategy(rule, task.request)
+        predicted = self._engine.vocabulary.tokenize(task.request.prediction, parse_special=False)
+        strategy = self._engine.drafting.strategy(rule, task.request, predicted)
         if task.constraint is None:
             return strategy
         forces = task.request.speculate and task.request.depth != 0

@@ -135,15 +135,28 @@ def users_pairs() -> tuple[Pair, ...]:
 
 def find(name: str) -> Pair:
     """The pair of that name or alias. Raises UnknownPair, which suggests the nearest names."""
-    wanted = name.strip().lower()
-    pairs = all_pairs()
-    by_name = {alias: pair for pair in pairs for alias in pair.aliases} | {pair.name: pair for pair in pairs}
+    wanted, by_name = name.strip().lower(), _by_name()
     if wanted in by_name:
         return by_name[wanted]
-    near = difflib.get_close_matches(wanted, by_name, n=3, cutoff=0.5)
-    near = near or [known for known in by_name if wanted and wanted in known][:3]
+    near = near_names(name) or [known for known in by_name if wanted and wanted in known][:3]
     hint = f"did you mean {' or '.join(near)}?" if near else "`localspec pairs` lists all of them"
     raise UnknownPair(f"there is no pair called {name}", hint=hint)
+
+
+def is_known(name: str) -> bool:
+    """Whether a pair has this name or alias."""
+    return name.strip().lower() in _by_name()
+
+
+def near_names(name: str, cutoff: float = 0.5) -> list[str]:
+    """Names and aliases that look like this one, the nearest first."""
+    return difflib.get_close_matches(name.strip().lower(), _by_name(), n=3, cutoff=cutoff)
+
+
+def _by_name() -> dict[str, Pair]:
+    pairs = all_pairs()
+    aliases = {alias.lower(): pair for pair in pairs for alias in pair.aliases}
+    return aliases | {pair.name: pair for pair in pairs}
 
 
 def valid_name(name: str) -> bool:

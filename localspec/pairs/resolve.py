@@ -71,13 +71,23 @@ def resolve(
 
 def default_pair() -> Pair:
     """With no pair named: the last used one, else the one whose target came last, else the demo."""
-    here = {
-        pair.name: pair for pair in all_pairs() if pair.name != DEMO and pair.runnable and store.on_disk(pair)
-    }
+    here = {pair.name: pair for pair in _here()}
     used = [name for name, _ in sorted(store.last_uses().items(), key=lambda use: use[1]) if name in here]
     if used:
         return here[used[-1]]
     return max(here.values(), key=_came, default=None) or find(DEMO)
+
+
+def undecided() -> tuple[Pair, ...]:
+    """The pairs of which `default_pair` takes the newest for want of anything better, that one first; or none."""
+    here = sorted(_here(), key=_came, reverse=True)
+    decided = len(here) < 2 or any(pair.name in store.last_uses() for pair in here)
+    return () if decided else tuple(here)
+
+
+def _here() -> list[Pair]:
+    """The pairs that can run, the embedded one left out."""
+    return [pair for pair in all_pairs() if pair.name != DEMO and pair.runnable and store.on_disk(pair)]
 
 
 def _came(pair: Pair) -> float:

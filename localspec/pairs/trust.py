@@ -4,7 +4,7 @@ llama.cpp aborts on some damaged or hostile files; then the child ends, and the 
 """
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -40,11 +40,12 @@ def ensure_loadable(
     place: Mapping[str, Any] = MappingProxyType({}),
     lora: Sequence[tuple[Path, float]] = (),
     head: HeadTrial | None = None,
+    on_stage: Callable[[str], object] = lambda stage: None,
 ) -> None:
     """Return at once for a file that decoded here before and has not changed; else try it in a child process.
 
-    place: what Model takes of it, as it will be loaded; lora: adapters that are loaded with it;
-    head: what guesses then.
+    place: what Model takes of it, as it will be loaded; lora: adapters that are loaded with it; head: what guesses
+    then; on_stage hears how much of a new file is read.
     Raises BadModelFile, or what loading the files raises.
     """
     build = _build(place) + (f", with {Path(head.path).name or 'its head'}" if head else "")
@@ -56,18 +57,23 @@ def ensure_loadable(
     refuse_hazards(path)
     over = threading.Event()
 
-    def stop_when_over(_: int) -> None:
+    new = [file for file, stamp in known.items() if stamp is None]
+    total, done = sum(file.stat().st_size for file in new), 0
+    trying = f"trying {path.name} for the first time"
+    on_stage(trying)
+
+    def stop_when_over(count: int) -> None:
+        nonlocal done
         if over.is_set():
             raise CancelledError
+        before, done = done, done + count
+        if before * 100 // total != done * 100 // total:
+            on_stage(f"{trying}: {done / total:.0%} of {size_text(total)} read")
 
     with ThreadPoolExecutor(1) as beside:
         try:
             # The child reads the same bytes, so that hashing them meanwhile costs next to nothing.
-            hashes = {
-                file: beside.submit(stamps.sha256_of, file, stop_when_over)
-                for file, stamp in known.items()
-                if stamp is None
-            }
+            hashes = {file: beside.submit(stamps.sha256_of, file, stop_when_over) for file in new}
             _decode(path, place, lora, head)
             with suppress(OSError):  # without a place for the stamp the file is tried again the next time
                 for file, stamp in known.items():

@@ -29,7 +29,6 @@ def shell(words, **options):
 @pytest.mark.parametrize(
     ("line", "names"),
     [
-        ("", "COMMAND"),
         ("rnu", "rnu"),
         ("run Hi --frob", "--frob"),
         ("run Hi --depth deep", "neither a number nor auto"),

@@ -4,6 +4,8 @@ from localspec.cli.commands import (
     bench,
     chat,
     compare,
+    completion,
+    config,
     doctor,
     forget,
     info,
@@ -16,6 +18,7 @@ from localspec.cli.commands import (
     tune,
     verify,
 )
+from localspec.cli.commands import help as help_command
 from localspec.cli.commands import list as list_command
 
 ALL = (
@@ -34,4 +37,7 @@ ALL = (
     verify,
     tune,
     doctor,
+    config,
+    completion,
+    help_command,
 )
