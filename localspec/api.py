@@ -20,6 +20,7 @@ from localspec.llama.devices import devices as list_devices
 from localspec.llama.threads import default_threads as default_threads
 from localspec.memory.devices import with_host
 from localspec.memory.wishes import check_at_least, wishes_of
+from localspec.pairs.any_model import added, is_on_hub, known_as
 from localspec.pairs.download import pull as fetch
 from localspec.pairs.resolve import PairFiles, PairNotOnDisk, resolve
 from localspec.pairs.store import mark_used
@@ -57,7 +58,7 @@ def load(
     on_stage: Callable[[str], object] = lambda stage: None,
     **options: Unpack[LoadOptions],
 ) -> Session:
-    """Load a pair by name, or two GGUF files; use the session as a context manager, or close() it.
+    """Load a pair by name, two GGUF files, or models of the Hub; use the session as a context manager, or close() it.
 
     With nothing named: the pair used last, else the one that came last, else the embedded demo.
     draft="lookup" drafts from the text alone; speculate=False is plain decoding; pull=True fetches a pair that is
@@ -101,6 +102,9 @@ def find_files(
     pair: str | None, target: str | Path | None, draft: str | Path | None, *, pull: bool
 ) -> PairFiles:
     """The files to load, fetched first where `pull` allows it."""
+    texts = str(target or ""), None if draft is None else str(draft)
+    if pull and target is not None and is_on_hub(*texts):
+        pair, target, draft = (known_as(*texts) or added(*texts)[0]).name, None, None
     try:
         return resolve(pair, target, draft)
     except PairNotOnDisk as missing:

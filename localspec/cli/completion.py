@@ -19,9 +19,9 @@ def answer(parser: argparse.ArgumentParser) -> None:
 
 def script(shell: str) -> str:
     """What the start file of bash, zsh or fish evaluates."""
-    import argcomplete
+    from argcomplete.shell_integration import shellcode
 
-    return str(argcomplete.shellcode(["localspec"], shell=shell))  # type: ignore[attr-defined]
+    return str(shellcode(["localspec"], shell=shell))
 
 
 def complete_with_pairs(action: argparse.Action) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from localspec.cli.completion import complete_with_pairs
+from localspec.cli.offer import take_from_hub
 from localspec.cli.usage import WrongUsage, refuse_together
 from localspec.errors import BadSetting
 
@@ -37,18 +38,22 @@ def add_pair_options(parser: argparse.ArgumentParser) -> None:
         "-m", "--pair", metavar="NAME", help="a pair by name; `localspec pairs` lists them"
     )
     complete_with_pairs(named)
-    group.add_argument("--target", metavar="FILE", help="a GGUF file to run instead of a named pair")
+    group.add_argument("--target", metavar="FILE", help="a GGUF file, or ORG/REPO:QUANT, instead of a pair")
     group.add_argument(
-        "--draft", metavar="FILE", help="a GGUF file to draft with, or lookup: from the text alone"
+        "--draft", metavar="FILE", help="what drafts for it, named likewise, or lookup: from the text alone"
     )
     group.add_argument("--no-draft", action="store_true", help="load no draft model: plain decoding")
     add_memory_options(group)
-    group.add_argument("--lora", action="append", metavar="FILE[:SCALE]", help="a LoRA adapter of the target")
+    add_lora_option(group)
     group.add_argument("--pull", action="store_true", help="fetch the pair if it is not here")
     group.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: fast physical cores)")
     group.add_argument(
         "--mmap", action=argparse.BooleanOptionalAction, help="map files into memory, or read them"
     )
+
+
+def add_lora_option(group: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:
+    group.add_argument("--lora", action="append", metavar="FILE[:SCALE]", help="a LoRA adapter of the target")
 
 
 def add_memory_options(group: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:
@@ -181,12 +186,17 @@ def text_of(path: str) -> str:
 
 
 def load_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What the user set, as keyword arguments of `localspec.load`. Raises WrongUsage."""
+    """What the user set, as keyword arguments of `localspec.load`; models of the Hub are fetched if that is wanted.
+
+    Raises WrongUsage, and what fetching raises.
+    """
     pair = pair_of(arguments)
     refuse_together(("--draft", arguments.draft), ("--no-draft", arguments.no_draft or None))
     refuse_together((f"the pair {pair}", pair), ("--target", arguments.target))
     names = ("target", "draft", *MEMORY_OPTIONS, "threads", "mmap")
     values = {"pair": pair, **{name: getattr(arguments, name) for name in names}}
+    if on_hub := arguments.target or (pair and "/" in pair and pair):
+        values |= take_from_hub(on_hub, arguments.draft, pull=arguments.pull)
     values["lora"] = ",".join(arguments.lora) if arguments.lora else None
     return {
         **{name: value for name, value in values.items() if value is not None},

@@ -3,6 +3,7 @@
 import argparse
 import io
 import os
+import re
 import stat
 import sys
 import threading
@@ -62,10 +63,10 @@ def prompt_of(arguments: argparse.Namespace) -> str:
 
 
 def is_pair(word: str) -> bool:
-    """Whether a word is the name of a known pair."""
+    """Whether a word is the name of a known pair, or names a model of the Hub."""
     from localspec.pairs.registry import is_known
 
-    return is_known(word)
+    return is_known(word) or re.fullmatch(r"(?:https?://\S+/)?[\w.-]+/[\w.-]+:\S+", word) is not None
 
 
 def nearest(word: str) -> str:

@@ -25,6 +25,7 @@ class PairKind(StrEnum):
     SIMPLE = "draft-simple"  # a whole small model
     MTP = "draft-mtp"  # a multi-token-prediction head, in a file of its own or inside the target
     EAGLE3 = "draft-eagle3"  # a head that reads three layers of the target
+    LOOKUP = "draft-lookup"  # no model: from the text alone
 
     @classmethod
     def of(cls, kind: DraftKind) -> "PairKind":
@@ -56,10 +57,16 @@ class HubFile:
     bytes: int
     sha256: str
     facts: Facts = Facts()
+    rest: tuple["HubFile", ...] = ()  # the other files of a model in several
+    first_sha256: str = ""  # of the file that this one is part of the rest of
 
     @property
     def name(self) -> str:
         return self.file.rsplit("/", 1)[-1]
+
+    @property
+    def all_bytes(self) -> int:
+        return self.bytes + sum(part.bytes for part in self.rest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +104,24 @@ class Pair:
 
     @property
     def runnable(self) -> bool:
-        """Whether there is something to draft with: only a prediction head can be inside the target."""
-        return self.kind is PairKind.MTP or self.draft is not None
+        """Whether its files are those of its kind: a head for prediction may be inside the target."""
+        return self.kind is PairKind.MTP or (self.draft is None) == (self.kind is PairKind.LOOKUP)
 
     @property
     def files(self) -> tuple[ModelFile, ...]:
         return (self.target,) if self.draft is None else (self.target, self.draft)
+
+    @property
+    def singles(self) -> tuple[ModelFile, ...]:
+        """Every single file, also those of a model in several."""
+        return tuple(
+            part for file in self.files for part in (file, *(file.rest if isinstance(file, HubFile) else ()))
+        )
+
+    @property
+    def hub_files(self) -> tuple[HubFile, ...]:
+        """Every single file on the Hub."""
+        return tuple(file for file in self.singles if isinstance(file, HubFile))
 
 
 def registry_file() -> Path:
@@ -220,6 +239,11 @@ class _Table:
         values = self._left.pop(key, None)
         return None if values is None else _Table(self.path, f"{self.where}, {key}", values)
 
+    def tables(self, key: str) -> "list[_Table]":
+        values = self._take(key, list, [])
+        assert isinstance(values, list)
+        return [_Table(self.path, f"{self.where}, {key} {n}", value) for n, value in enumerate(values, 1)]
+
     def done(self) -> None:
         if self._left:
             raise self.mistake(f"{next(iter(self._left))} is not a field of it")
@@ -283,12 +307,21 @@ def _file(table: _Table, relative_to: Path) -> ModelFile:
         table.done()
         return LocalFile(relative_to / _expanded(table, path), size, sha256 or None, facts)
     repo, file, revision = table.text("repo"), table.text("file"), table.text("revision")
+    rest = tuple(_part(part, repo, revision, sha256) for part in table.tables("parts"))
     table.done()
     if not (sha256 and size):
         raise table.mistake("bytes and sha256 are missing")
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo) or not stays_inside(file):
         raise table.mistake(f"{repo}:{file} is not a file of a repository")
-    return HubFile(repo, file, revision, size, sha256, facts)
+    return HubFile(repo, file, revision, size, sha256, facts, rest)
+
+
+def _part(table: _Table, repo: str, revision: str, first_sha256: str) -> HubFile:
+    file, size, sha256 = table.text("file"), table.count("bytes"), table.text("sha256").lower()
+    table.done()
+    if not (size and re.fullmatch(r"[0-9a-f]{64}", sha256) and stays_inside(file)):
+        raise table.mistake("file, bytes or sha256 cannot be meant")
+    return HubFile(repo, file, revision, size, sha256, first_sha256=first_sha256)
 
 
 def _expanded(table: _Table, path: str) -> Path:

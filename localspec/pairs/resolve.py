@@ -9,6 +9,7 @@ from localspec.files import expanded
 from localspec.gguf.adapters import Adapter
 from localspec.gguf.parts import parts_of
 from localspec.pairs import store
+from localspec.pairs.any_model import fetched_before, is_on_hub
 from localspec.pairs.registry import DEMO, HubFile, ModelFile, Pair, PairKind, all_pairs, find
 from localspec.units import size_text
 
@@ -30,13 +31,9 @@ class PairNotOnDisk(NotOnDisk):
 
     def __init__(self, pair: Pair) -> None:
         self.pair = pair
-        absent = [file for file in store.missing(pair) if isinstance(file, HubFile)]
+        absent = [file for file in pair.hub_files if store.locate(file) is None]
         to_fetch = sum(file.bytes for file in absent if not store.cached_copies(file))
-        what = (
-            f"{size_text(to_fetch)} to fetch"
-            if to_fetch
-            else "the Hugging Face cache has it, not checked yet"
-        )
+        what = f"{size_text(to_fetch)} to fetch" if to_fetch else "another program has it, not checked yet"
         super().__init__(
             f"{pair.name} is not on this machine ({what})", hint=f"fetch it with: localspec pull {pair.name}"
         )
@@ -47,11 +44,15 @@ def resolve(
 ) -> PairFiles:
     """The files to load: those given, those of the named pair, or those of `default_pair()`.
 
+    A target or draft on the Hub (ORG/REPO:Q4_K_M) is the pair that a pull made of it.
+
     Raises UnknownPair, PairNotOnDisk (a NotOnDisk), BadModelFile, IncompatiblePair, BadSetting.
     """
     if target is not None:
         if pair is not None:
             raise BadSetting("a pair and a target file were both given", hint="name one of them")
+        if is_on_hub(str(target), None if draft is None else str(draft)):
+            return resolve(fetched_before(str(target), None if draft is None else str(draft)).name)
         return _of_files(expanded(target), None if draft is None else expanded(draft))
     if draft is not None:
         raise BadSetting("a draft file was given without a target file", hint="add --target FILE")
@@ -97,10 +98,11 @@ def _came(pair: Pair) -> float:
 
 
 def refuse_unless_runnable(pair: Pair) -> None:
-    """Raises IncompatiblePair for a pair that lacks the file it would draft with."""
+    """Raises IncompatiblePair for a pair that lacks the file it would draft with, or has one that it would not."""
     if not pair.runnable:
+        how = "names no draft file" if pair.draft is None else "names a draft file all the same"
         raise IncompatiblePair(
-            f"{pair.name} is said to draft with a file of its own ({pair.kind}), and names none",
+            f"{pair.name} is of the kind {pair.kind} and {how}",
             hint="write the pair anew: `localspec pairs add`",
         )
 
