@@ -104,7 +104,7 @@ class Pair:
 
     @property
     def runnable(self) -> bool:
-        """Whether its files are those of its kind: a head for prediction may be inside the target."""
+        """Whether it has the file it would draft with: a prediction head may be inside the target."""
         return self.kind is PairKind.MTP or (self.draft is None) == (self.kind is PairKind.LOOKUP)
 
     @property

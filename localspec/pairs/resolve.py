@@ -98,13 +98,15 @@ def _came(pair: Pair) -> float:
 
 
 def refuse_unless_runnable(pair: Pair) -> None:
-    """Raises IncompatiblePair for a pair that lacks the file it would draft with, or has one that it would not."""
-    if not pair.runnable:
-        how = "names no draft file" if pair.draft is None else "names a draft file all the same"
-        raise IncompatiblePair(
-            f"{pair.name} is of the kind {pair.kind} and {how}",
-            hint="write the pair anew: `localspec pairs add`",
-        )
+    """Raises IncompatiblePair for a pair that lacks the file it would draft with, or has one it does not need."""
+    if pair.runnable:
+        return
+    how = (
+        "drafts from the text alone and has a draft file all the same"
+        if pair.kind is PairKind.LOOKUP
+        else f"is said to draft with a file of its own ({pair.kind}), and names none"
+    )
+    raise IncompatiblePair(f"{pair.name} {how}", hint="write the pair anew: `localspec pairs add`")
 
 
 def _of_files(target: Path, draft: Path | None) -> PairFiles:

@@ -44,8 +44,8 @@ def ensure_loadable(
 ) -> None:
     """Return at once for a file that decoded here before and has not changed; else try it in a child process.
 
-    place: what Model takes of it, as it will be loaded; lora: adapters that are loaded with it; head: what guesses
-    then; on_stage hears how much of a new file is read.
+    place: what Model takes of it, as it will be loaded; lora: adapters that are loaded with it;
+    head: what guesses then; on_stage hears how much of a new file is read.
     Raises BadModelFile, or what loading the files raises.
     """
     build = _build(place) + (f", with {Path(head.path).name or 'its head'}" if head else "")
