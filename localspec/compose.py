@@ -105,6 +105,7 @@ def open_engine(
             vocabulary=model.vocab,
             template=template,
             sampling=sampling,
+            expected_acceptance=files.acceptance,
             notices=(
                 *([DEMO_NOTICE] if is_demo(files) else []),
                 *([health_note] if health_note else []),
