@@ -58,7 +58,7 @@ def test_an_unknown_name_ends_with_a_sentence_and_code_1(capsys):
 def test_pairs_lists_everything_without_the_network(known, hub, capsys):
     assert main(["pairs"]) == 0
     listed = capsys.readouterr().out
-    assert listed.count("cannot run yet") == 9
+    assert "cannot run yet" not in listed
     assert "llama-3.1-8b+1b" in listed
     assert "tiny" in listed
     assert hub.requests == []
