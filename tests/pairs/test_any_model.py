@@ -138,6 +138,12 @@ def test_a_model_alone_is_fetched_and_drafts_from_its_text(several, capsys):
     assert not store.place(pair.target).exists()
 
 
+def test_a_dry_run_of_a_model_leaves_nothing(several, capsys):
+    assert main(["pull", "org/Some-7B-GGUF:Q4_K_M", "--dry-run"]) == 0
+    assert "would be fetched" in capsys.readouterr().out
+    assert not is_known("org/some-7b-gguf:q4_k_m")
+
+
 def test_two_models_are_a_pair_proved_before_they_come(several, hub, tiny_gguf, capsys):
     assert main(["pull", "org/Some-7B-GGUF:Q8_0", "--draft", "org/Some-7B-GGUF:Q4_K_M", "-q"]) == 0
     pair = find("org/some-7b-gguf:q8_0 org/some-7b-gguf:q4_k_m")

@@ -38,7 +38,7 @@ def test_pull_fetches_and_says_how_to_run(known, capsys):
     assert told.out == ""
     assert "sha256 verified" in told.err
     assert "With 2,048 tokens of context it takes" in told.err
-    assert "localspec run --pair tiny" in told.err
+    assert "localspec run tiny" in told.err
     assert store.on_disk(find("tiny"))
 
 
