@@ -99,7 +99,9 @@ def test_the_quantisation_is_read_from_the_name(name, quant):
 
 
 def test_the_model_is_chosen_by_quantisation_and_never_by_guess():
-    models = models_in(listing_of("a-Q4_K_M.gguf", "a-UD-Q4_K_XL.gguf", "a-Q8_0.gguf", "imatrix.gguf"))
+    models = models_in(
+        listing_of("a-Q4_K_M.gguf", "a-UD-Q4_K_XL.gguf", "a-Q8_0.gguf", "a.imatrix.gguf", "a-mmproj-F16.gguf")
+    )
     assert len(models) == 3
     assert chosen("o/r", "q8_0", models).name == "a-Q8_0.gguf"
     assert chosen("o/r", "Q4_K_XL", models).name == "a-UD-Q4_K_XL.gguf"
