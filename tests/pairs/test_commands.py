@@ -24,7 +24,7 @@ def test_pull_fetches_and_says_how_to_run(known, capsys):
     assert told.out == ""
     assert "sha256 verified" in told.err
     assert "With 2,048 tokens of context it takes" in told.err
-    assert "localspec run --pair tiny" in told.err
+    assert "localspec run tiny" in told.err
     assert store.on_disk(find("tiny"))
 
 
@@ -44,7 +44,7 @@ def test_an_unknown_name_ends_with_a_sentence_and_code_1(capsys):
 def test_pairs_lists_everything_without_the_network(known, hub, capsys):
     assert main(["pairs"]) == 0
     listed = capsys.readouterr().out
-    assert listed.count("cannot run yet") == 9
+    assert "cannot run yet" not in listed
     assert "llama-3.1-8b+1b" in listed
     assert "tiny" in listed
     assert hub.requests == []
