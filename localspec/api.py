@@ -18,7 +18,7 @@ from localspec.gguf.adapters import adapters_of
 from localspec.llama.devices import BackendSummary, Device, backend_summary
 from localspec.llama.devices import devices as list_devices
 from localspec.llama.threads import default_threads as default_threads
-from localspec.memory.devices import with_host
+from localspec.memory.known_devices import with_host
 from localspec.memory.wishes import check_at_least, wishes_of
 from localspec.pairs.any_model import added, is_on_hub, known_as
 from localspec.pairs.download import pull as fetch

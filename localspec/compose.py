@@ -10,7 +10,6 @@ from localspec import demo
 from localspec.chat.loaded_pair import LoadedPair
 from localspec.chat.template import template_of
 from localspec.drafters.lookup_store import ReplyStore
-from localspec.drafting import PairDrafting, lessons_key, reply_store
 from localspec.errors import RollbackUnsupported
 from localspec.gguf.adapters import check_adapter
 from localspec.gguf.facts import header_at
@@ -26,7 +25,7 @@ from localspec.llama.devices import Device, default_gpu, devices
 from localspec.llama.model import Model
 from localspec.llama.rpc import add_servers
 from localspec.llama.threads import MOST_THREADS, default_threads
-from localspec.memory.devices import DeviceMemory
+from localspec.memory.known_devices import DeviceMemory
 from localspec.memory.plan import Plan
 from localspec.memory.planning import plan_for_files
 from localspec.memory.wishes import MemoryWishes
@@ -38,6 +37,7 @@ from localspec.opening import (
     open_drafter,
     wanted_rows,
 )
+from localspec.pair_drafting import PairDrafting, lessons_key, reply_store
 from localspec.pairs.compatibility import check, refuse_head_alone
 from localspec.pairs.registry import PairKind
 from localspec.pairs.resolve import PairFiles

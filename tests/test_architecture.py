@@ -51,7 +51,7 @@ ROOMS = {
     "drafters": {"algorithm", "control", "errors", "events", "files", "passes", "sampler"},
     "structure": {"algorithm", "errors", "events", "passes", "sampler"},
     "chat": {"algorithm", "errors", "events", "passes", "sampler", "stats", "structure", "tally", "timing"},
-    "drafting": {
+    "pair_drafting": {
         *(
             "algorithm",
             "chat",
@@ -66,13 +66,13 @@ ROOMS = {
         ),
     },
     "opening": {"algorithm", "drafters", "gguf", "llama", "memory", "passes"},
-    "warm_up": {"algorithm", "chat", "drafters", "drafting", "llama"},
+    "warm_up": {"algorithm", "chat", "drafters", "pair_drafting", "llama"},
     "compose": {
         *(
             "chat",
             "demo",
             "drafters",
-            "drafting",
+            "pair_drafting",
             "errors",
             "gguf",
             "health",
@@ -93,7 +93,7 @@ ROOMS = {
             "chat",
             "control",
             "drafters",
-            "drafting",
+            "pair_drafting",
             "errors",
             "events",
             "files",
@@ -140,7 +140,7 @@ ROOMS = {
             "chat",
             "compose",
             "conversations",
-            "drafting",
+            "pair_drafting",
             "engine",
             "errors",
             "events",

@@ -1,4 +1,4 @@
-"""A reply while it grows: tokens become text, cycles become counts."""
+"""One reply: its prompt is read, its tokens are written as text, and its cycles are counted."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -37,6 +37,13 @@ from localspec.structure.constraint import Constrained
 from localspec.structure.forcing import Forcing
 from localspec.tally import Tally
 from localspec.timing import PlainClock
+
+DEPTH_FIXED = (
+    "a reply with a seed drafts at a fixed depth, as measured time must not decide what the seed reproduces; "
+    "the rule coupled keeps the depth automatic"
+)
+
+WORTH_A_WORD = 16  # cycles without drafting: it may be tried again and found good before
 
 
 class Writing:
@@ -174,14 +181,6 @@ def _passes(target: Decoder, prompt: Sequence[int], opening: int) -> Iterator[Pa
         yield from target.prefill(prompt[target.length : opening])
         target.checkpoint(lasting=True)
     yield from target.prefill(prompt[target.length : -1])
-
-
-DEPTH_FIXED = (
-    "a reply with a seed drafts at a fixed depth, as measured time must not decide what the seed reproduces; "
-    "the rule coupled keeps the depth automatic"
-)
-
-WORTH_A_WORD = 16  # cycles without drafting: it may be tried again and found good before
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ def offer_download(
 
 
 def question(missing: "PairNotOnDisk") -> str:
-    from localspec.memory.devices import last_devices
+    from localspec.memory.known_devices import last_devices
     from localspec.pairs.download import plan_pull
     from localspec.pairs.estimate import Fit, fit
     from localspec.units import size_text

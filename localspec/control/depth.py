@@ -27,8 +27,10 @@ MEMORY = 64  # drafting cycles that the rate looks back on
 CARRIED = 0.1  # what the rate of the reply before counts for
 CAUTIOUS_DEPTH, TRUSTED = 3, 2  # the depth of an unknown drafter until it has kept so many tokens
 READING = 0.1  # reading a token among many / a run of the draft model, until it was measured
-READING_SHARE = 0.5  # of the budget: the rest is for drafting
-READING_PRICE = 1.0
+READING_SHARE = 0.25  # of the budget: the rest is for drafting
+READING_PRICE = (
+    3.0  # times what reading takes: alone it brings nothing, and a short reply ends before it does
+)
 LEAST_WINDOW = 64  # tokens: a drafter that may read fewer does not begin
 WIDER = 4  # times more text: only then a drafter reads anew
 CHUNK_SECONDS, LEAST_CHUNK = 0.1, 16  # a drafter reads so long, or so many tokens, in one cycle

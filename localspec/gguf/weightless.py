@@ -15,7 +15,7 @@ _CODES = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q
 _NO_VOCABULARY = "no_vocab"  # llama-vocab.cpp: as many dummy tokens as ARCHITECTURE.vocab_size says
 
 
-def write_twin(header: Header, path: Path) -> Path:
+def write_weightless(header: Header, path: Path) -> Path:
     """Write it as a sparse file of the model's length. Raises OSError."""
     data = b"GGUF" + struct.pack("<IQ", 3, len(header.tensors))
     entries = _entries(header)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
 from localspec.errors import DownloadFailed, LocalspecError
-from localspec.hub.errors import is_passing, translated, wait_asked_for
+from localspec.hub.failures import is_passing, translated, wait_asked_for
 
 if TYPE_CHECKING:
     import httpx2

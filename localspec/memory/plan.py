@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from localspec.errors import BadSetting
 from localspec.health.missing import missing_device
-from localspec.memory.devices import DeviceMemory
+from localspec.memory.known_devices import DeviceMemory
 from localspec.memory.needs import HOST, Load, Sizes
 from localspec.memory.room import Room
 from localspec.memory.ways import Way, Ways

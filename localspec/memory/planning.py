@@ -7,7 +7,7 @@ from localspec.errors import LocalspecError
 from localspec.gguf.adapters import Adapter
 from localspec.gguf.facts import header_at
 from localspec.gguf.header import Header
-from localspec.memory.devices import DeviceMemory
+from localspec.memory.known_devices import DeviceMemory
 from localspec.memory.plan import Plan, plan
 from localspec.memory.probe import Probe
 from localspec.memory.wishes import MemoryWishes

@@ -21,12 +21,12 @@ from localspec.files import write_text_atomically
 from localspec.gguf.facts import trained_context
 from localspec.gguf.header import Header
 from localspec.gguf.heads import DraftKind, draft_kind, has_head, trunk_layers
-from localspec.gguf.weightless import write_twin
+from localspec.gguf.weightless import write_weightless
 from localspec.health.build import installed_build
 from localspec.health.check import health
 from localspec.health.child_environment import child_environment
 from localspec.health.servers import used_servers
-from localspec.memory.devices import DeviceMemory, remember_devices, with_host
+from localspec.memory.known_devices import DeviceMemory, remember_devices, with_host
 from localspec.memory.needs import CHECKPOINT_SHARE, HOST, Load, Needs
 from localspec.memory.scratch import scratch_folder
 from localspec.typed_json import loads_as, read_as
@@ -61,7 +61,7 @@ class Probe:
             self._learn(tuple(devices))
         self._child: subprocess.Popen[str] | None = None
         self._opened = ExitStack()
-        self._twins: dict[str, Path] = {}
+        self._written: dict[str, Path] = {}
         self._remembered: dict[str, _Buffers] = {}
 
     def needs(
@@ -81,9 +81,9 @@ class Probe:
         known = self._remembered.get(key) or _recall(key)
         if known is None:
             if target is not None:
-                asked["target"] = str(self._twin(target, of_target))
+                asked["target"] = str(self._weightless(target, of_target))
             try:
-                answer = self._ask({"path": str(self._twin(header, fingerprint)), **asked})
+                answer = self._ask({"path": str(self._weightless(header, fingerprint)), **asked})
             except BadModelFile:
                 if load == _PLAINEST or target is not None:
                     raise
@@ -128,7 +128,7 @@ class Probe:
             assert child.stdout is not None
             child.stdout.close()
         self._opened.close()
-        self._twins.clear()
+        self._written.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -149,21 +149,23 @@ class Probe:
         remember_devices(listed)
         return listed
 
-    def _twin(self, header: Header, fingerprint: str) -> Path:
-        if fingerprint not in self._twins:
+    def _weightless(self, header: Header, fingerprint: str) -> Path:
+        if fingerprint not in self._written:
             try:
-                self._twins[fingerprint] = write_twin(header, self._new_folder() / _AS_NAMED_IN_ERRORS)
+                self._written[fingerprint] = write_weightless(
+                    header, self._new_folder() / _AS_NAMED_IN_ERRORS
+                )
             except OSError as error:
                 raise BackendFailure(
                     f"no temporary file can be written: {error.strerror or error}",
                     hint=f"make room for {settings.cache_dir()}, or set LOCALSPEC_HOME to another folder",
                 ) from error
-        return self._twins[fingerprint]
+        return self._written[fingerprint]
 
     def _new_folder(self) -> Path:
-        """A twin is as long as its model, on some file systems also in bytes: none may be left behind."""
+        """A weightless file is as long as its model, on some file systems also in bytes: none may be left behind."""
         try:
-            return self._opened.enter_context(scratch_folder(settings.cache_dir() / "twins"))
+            return self._opened.enter_context(scratch_folder(settings.cache_dir() / "weightless"))
         except OSError:  # a home that cannot be written need not be one that nothing runs in
             return Path(self._opened.enter_context(tempfile.TemporaryDirectory(prefix="localspec-")))
 

@@ -14,7 +14,7 @@ from math import ceil
 
 from localspec.errors import BackendFailure, BadSetting
 from localspec.gguf.heads import DraftKind
-from localspec.memory.devices import DeviceMemory
+from localspec.memory.known_devices import DeviceMemory
 from localspec.memory.needs import Load, Needs, Sizes, layers_on
 from localspec.memory.room import Room
 from localspec.memory.wishes import MemoryWishes

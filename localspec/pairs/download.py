@@ -13,7 +13,7 @@ from localspec.errors import BadModelFile, DownloadFailed, IncompatiblePair
 from localspec.gguf.header import Header, header_of_file, read_header
 from localspec.gguf.parts import joined
 from localspec.hub import repository as hub
-from localspec.hub.errors import RevisionGone, of_system
+from localspec.hub.failures import RevisionGone, of_system
 from localspec.hub.partial import PartialFile, PullCancelled, lock_of, part_of
 from localspec.hub.progress import FileReady, Note, OnProgress, Proved, PullEvent, PullStage, TransferRate
 from localspec.hub.repository import Patience, RemoteFile

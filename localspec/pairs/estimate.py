@@ -12,7 +12,7 @@ from math import ceil
 from localspec.errors import NotEnoughMemory
 from localspec.gguf.heads import DraftKind
 from localspec.gguf.parts import parts_of
-from localspec.memory.devices import DeviceMemory
+from localspec.memory.known_devices import DeviceMemory
 from localspec.memory.needs import CHECKPOINT_SHARE, HOST, Load, Needs, layers_on
 from localspec.memory.plan import Plan, plan
 from localspec.memory.wishes import MemoryWishes

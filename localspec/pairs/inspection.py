@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from localspec.errors import LocalspecError
 from localspec.gguf.adapters import Adapter, check_adapter
 from localspec.gguf.facts import ModelFacts, header_at
-from localspec.memory.devices import DeviceMemory
+from localspec.memory.known_devices import DeviceMemory
 from localspec.memory.needs import Load
 from localspec.memory.plan import Plan, plan
 from localspec.memory.probe import Probe

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localspec.errors import BadSetting
-from localspec.hub.errors import of_system
+from localspec.hub.failures import of_system
 from localspec.hub.partial import LOCK, PART, lock_of, part_of
 from localspec.pairs import stamps, store
 from localspec.pairs.registry import HubFile, Pair, all_pairs

@@ -15,8 +15,7 @@ from tests.measure import faults
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path / "home"))
+def home(home_of_processes, monkeypatch):
     for name, value in (("FEWEST", 3600), ("MOST", 3600)):
         monkeypatch.setattr(law, name, value)
     monkeypatch.setitem(verify_module.verify.__kwdefaults__, "prompts", verify_module.VERIFY_PROMPTS[:2])

@@ -31,7 +31,7 @@ def add_parser(subparsers: Subparsers) -> None:
         help="add a pair of your own",
         description="Check that two files make a pair and write it, pinned, into your own models.toml.",
     )
-    add.add_argument("name", metavar="NAME")
+    add.add_argument("name", metavar="NAME", help="of the pair: lower-case letters, digits and . _ + -")
     add.add_argument("--target", required=True, metavar="FILE", help="org/repo:file.gguf, or a path")
     add.add_argument("--draft", required=True, metavar="FILE", help="org/repo:file.gguf, or a path")
     add.add_argument(
@@ -42,7 +42,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from localspec.memory.devices import last_devices
+    from localspec.memory.known_devices import last_devices
     from localspec.pairs.estimate import file_bytes, fit, memory_needed
     from localspec.pairs.registry import all_pairs
     from localspec.pairs.store import on_disk
@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
 def run_add(arguments: argparse.Namespace) -> int:
     from localspec.gguf.facts import ModelFacts
     from localspec.gguf.heads import draft_kind
-    from localspec.hub.errors import of_system
+    from localspec.hub.failures import of_system
     from localspec.pairs.additions import add_pair
     from localspec.pairs.proof import prove
     from localspec.pairs.references import open_reference, pin

@@ -70,8 +70,8 @@ def verdict(found: Verification) -> str:
     greedy = "Every greedy text is the same" if not near else f"{near} greedy texts part, at near-ties only"
     return (
         f"LOSSLESS, as far as {found.law.verifications:,} replays and {found.quality.texts} replies can tell. "
-        f"{greedy}; the sampled law is the target's (a rule that keeps {found.law.smallest_leak:.1%} of what it "
-        "should reject would have been found); sampled replies are as likely as they should be."
+        f"{greedy}; the sampled law is the target's (a rule that wrongly keeps {found.law.smallest_leak:.1%} "
+        "of what it should reject would have been found); sampled replies are as likely as they should be."
     )
 
 

@@ -20,7 +20,7 @@ from localspec.llama.context import Context
 from localspec.llama.devices import backend_summary, devices
 from localspec.memory.plan import Plan
 from localspec.pairs.resolve import PairFiles
-from localspec.stored import Priors
+from localspec.stored import Store
 
 log = logging.getLogger(__name__)
 
@@ -57,9 +57,9 @@ class PairDrafting:
         self._drafters = drafters
         self._threads = (target.threads, *threads)
         self._starting_depth = starting_depth
-        self._priors = Priors(settings.data_dir() / "lessons")
+        self._store = Store(settings.data_dir() / "lessons")
         self._key = key
-        known = self._priors.load(key, Lessons) if key else None
+        known = self._store.load(key, Lessons) if key else None
         self._replies = replies
         self.drafting = Drafting(
             drafters,
@@ -93,7 +93,7 @@ class PairDrafting:
         """Keep what was learned for the next run; a folder that cannot be written costs only that."""
         try:
             if self._key is not None:
-                self._priors.save(self._key, self.drafting.lessons)
+                self._store.save(self._key, self.drafting.lessons)
             if self._replies is not None and reply:
                 self._replies.add(reply)
         except OSError as error:
