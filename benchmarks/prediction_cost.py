@@ -9,7 +9,8 @@ import difflib
 import random
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 
 from benchmarks.controller.engine import ANY_RULE
 from benchmarks.replay_traces import TABLES
@@ -18,7 +19,7 @@ from localspec.events import Cycle, Origin, Source
 
 LINES = 300
 CHANGES = 3
-SEEDS = 20
+SEEDS = 6
 SIGNS = re.compile(r"\w+|[^\w\s]|\s+")
 Change = Callable[[random.Random, list[str], int], None]
 
@@ -32,7 +33,7 @@ class Result:
     proposed: int  # from the prediction
     passes: int
     speedup: float  # relative to plain decoding
-    slowest_return: int  # most tokens after a change until one came from the prediction again
+    slowest_return: int = 0  # most tokens after a change until one came from the prediction again
 
 
 def main() -> None:
@@ -55,15 +56,26 @@ def written_again(seed: int, change: Change) -> Result:
     for number in sorted(chance.sample(range(10, LINES - 10), CHANGES), reverse=True):
         change(chance, edited, number)
     numbers: dict[str, int] = {}
-    old, new = (
-        [numbers.setdefault(sign, len(numbers)) for sign in SIGNS.findall("".join(text))]
-        for text in (lines, edited)
-    )
-    return written(old, new)
+    old, new = ([tokens_of(line, numbers) for line in text] for text in (lines, edited))
+    result, taken = written(list(chain(*old)), list(chain(*new)))
+    blocks = difflib.SequenceMatcher(None, lines, edited, autojunk=False).get_matching_blocks()
+    returns = [returned(new, taken, block.b, block.size) for block in blocks[1:-1]]
+    return replace(result, slowest_return=max(returns))
 
 
-def written(predicted: list[int], answer: list[int]) -> Result:
-    """The answer as a target writes it that is certain of every token."""
+def tokens_of(line: str, numbers: dict[str, int]) -> list[int]:
+    return [numbers.setdefault(sign, len(numbers)) for sign in SIGNS.findall(line)]
+
+
+def returned(new: list[list[int]], taken: list[bool], line: int, lines: int) -> int:
+    """How many tokens after a change did not come from the prediction before the first one that did."""
+    begin = sum(map(len, new[:line]))
+    behind = taken[begin : begin + sum(map(len, new[line : line + lines]))]
+    return behind.index(True) if True in behind else len(behind)
+
+
+def written(predicted: list[int], answer: list[int]) -> tuple[Result, list[bool]]:
+    """The answer as a target writes it that is certain of every token, and which of these were predicted."""
     table = TABLES["F16"]
     drafting = Drafting([], table, (1,), most=32)
     strategy = drafting.strategy(ANY_RULE, depth=None, sampled=False, predicted=predicted)
@@ -95,24 +107,7 @@ def written(predicted: list[int], answer: list[int]) -> Result:
         proposed += len(proposal.tokens) if source is Source.PREDICTION else 0
         done, passes, seconds = done + len(emitted), passes + 1, seconds + cost
     taken = [s is Source.PREDICTION for s in sources]
-    return Result(
-        len(answer),
-        sum(taken),
-        proposed,
-        passes,
-        len(answer) / seconds,
-        slowest_return(predicted, answer, taken),
-    )
-
-
-def slowest_return(predicted: list[int], answer: list[int], taken: list[bool]) -> int:
-    """Most tokens in a row behind a change that did not come from the prediction."""
-    blocks = difflib.SequenceMatcher(None, predicted, answer, autojunk=False).get_matching_blocks()
-    worst = 0
-    for block in blocks[1:-1]:
-        own = next((n for n, yes in enumerate(taken[block.b : block.b + block.size]) if yes), block.size)
-        worst = max(worst, own)
-    return worst
+    return Result(len(answer), sum(taken), proposed, passes, len(answer) / seconds), taken
 
 
 def source(chance: random.Random) -> list[str]:
