@@ -1,7 +1,7 @@
 """An engine that follows a script: in the test's own process, or as a child (`python scripted_engine.py`).
 
 The prompt says what happens, so that a test, a benchmark and a person in a terminal can ask for any of it:
-`exact TEXT`, `tokens N` (a reply so long), `think`, `fail`, `crash`, `why off`, `hang` (a prefill that never looks up).
+`exact TEXT`, `tokens N` (a reply so long), `list N`, `table N`, `think`, `fail`, `crash`, `why off`, `hang` (a prefill that never looks up).
 """
 
 import itertools
@@ -192,6 +192,11 @@ def answer_to(prompt: str) -> tuple[str, str]:
         count = int(prompt.split()[1])
         unit = tokens_of(ESSAY + "\n")
         return "".join(itertools.islice(itertools.cycle(unit), count)), ""
+    if prompt.startswith("list "):
+        return "".join(f"- item {n} of **many**\n" for n in range(int(prompt.split()[1]))), ""
+    if prompt.startswith("table "):
+        rows = "".join(f"| item {n} | **many** |\n" for n in range(int(prompt.split()[1])))
+        return "| n | of |\n|---|---|\n" + rows, ""
     return ESSAY, THOUGHT if prompt.startswith("think") else ""
 
 

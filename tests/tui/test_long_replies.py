@@ -4,7 +4,7 @@ import pytest
 from driving import resumed_with, running, source
 
 ITEMS = "".join(f"- item {n} of **many**\n" for n in range(1500))
-MOST_WIDGETS = 700  # on the whole screen; each item of a list is four
+MOST_WIDGETS = 400  # on the whole screen
 
 
 def widgets(chat):

@@ -31,6 +31,7 @@ from . import reports
 from .replies import UNANSWERED, Replies
 
 TICK_SECONDS: Final = 0.1
+EDITING: Final = "changing a message · esc leaves it"
 
 
 class Tick(TextualMessage):
@@ -43,7 +44,6 @@ class Tick(TextualMessage):
 class ChatScreen(Screen[None]):
     """One conversation with one pair; satisfies `commands.protocol.Chat`."""
 
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012 - Textual declares it so
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(command.key, command.action, command.help, priority=command.key != "escape")
         for command in table.COMMANDS
@@ -97,7 +97,10 @@ class ChatScreen(Screen[None]):
             await reports.receive_news(self, news)
         self.query_one(Meter).show()
         stats = engine.last_reply.stats if engine.last_reply else Stats()
-        self.query_one(StatusLine).show(status.status(engine, downloads.progress), split(stats))
+        sentence = status.status(engine, downloads.progress)
+        if self.editing is not None and self.has_class("-short"):
+            sentence = EDITING  # the prompt has no border to say it
+        self.query_one(StatusLine).show(sentence, split(stats))
 
     async def save_reply(self) -> None:
         """Keep what the running reply has said so far; the program is about to end."""
@@ -118,7 +121,7 @@ class ChatScreen(Screen[None]):
         self.query_one(TitleBar).show(status.title(self.state.engine, stored=self.state.setup.stored))
         self.query_one(Inspector).show(self.state.engine.last_reply)
         self.prompt.set_class(editing, "-editing")
-        self.prompt.border_title = "changing the last message · esc leaves it" if editing else ""
+        self.prompt.border_title = EDITING if editing else ""
         self._show_context()
 
     def _show_context(self) -> None:
@@ -273,6 +276,14 @@ class ChatScreen(Screen[None]):
         from ..dialogs.comparison import ComparisonDialog
 
         self.app.push_screen(ComparisonDialog(compared))
+
+    @on(Prompt.Scrolling)
+    def _scroll(self, event: Prompt.Scrolling) -> None:
+        self.transcript.scroll_from_prompt(event.by, event.direction)
+
+    @on(Prompt.Leaving)
+    async def _leave(self) -> None:
+        await self.quit()
 
     # -- completion and clicks -----------------------------------------------------------------------
 

@@ -23,6 +23,10 @@ class Command:
     argument: str = ""  # how the help page names it
     footer: str = ""  # the word in the bottom line; "" keeps it out of there
     idle: bool = False  # only while no reply runs
+    aliases: tuple[str, ...] = ()  # what other programs call it
+
+    def begins_with(self, start: str) -> bool:
+        return any(name.startswith(start) for name in (self.name, *self.aliases))
 
     @property
     def usage(self) -> str:
@@ -48,7 +52,8 @@ def _sampling(
 # fmt: off
 COMMANDS: Final = (
     Command("stop", "chat", "Stop the reply and keep its text", conversation.stop, "escape", footer="stop"),
-    Command("new", "chat", "Start a new conversation", conversation.new, "ctrl+n", footer="new", idle=True),
+    Command("new", "chat", "Start a new conversation", conversation.new, "ctrl+n", footer="new", idle=True,
+            aliases=("clear", "reset")),
     Command("retry", "chat", "Generate another reply; this one is kept",
             conversation.retry, "ctrl+r", footer="retry", idle=True),
     Command("version", "chat", "Show another version of the last reply",
@@ -59,7 +64,7 @@ COMMANDS: Final = (
     Command("thinking", "chat", "Fold or unfold the reasoning of replies",
             lambda chat, _: chat.toggle_thinking(), "ctrl+t"),
     Command("pair", "models", "Choose, fetch or switch the pair",
-            pair.pair, "ctrl+o", "[name]", "models", idle=True),
+            pair.pair, "ctrl+o", "[name]", "models", idle=True, aliases=("model", "models")),
     Command("pull", "models", "Fetch the files of a pair", pair.pull, argument="[name]"),
     Command("restart", "models", "Restart the engine with the same pair", pair.restart),
     Command("draft", "speculation", "Turn drafting on or off", settings.draft, "f4", "[on|off]"),
@@ -79,13 +84,14 @@ COMMANDS: Final = (
     Command("load", "conversations", "Open an earlier conversation",
             conversation.load, "ctrl+s", "[name]", "sessions", idle=True),
     Command("export", "conversations", "Write the conversation as Markdown",
-            conversation.export, argument="[file]", idle=True),
+            conversation.export, argument="[file]", idle=True, aliases=("save",)),
     Command("copy", "conversations", "Copy the last reply, or its last code block",
             conversation.copy, argument="[code]"),
     Command("theme", "program", "Choose colours", view.theme, argument="[name]"),
     Command("help", "program", "Keys, commands, and where files live",
             lambda chat, _: chat.show_help(), "f1", footer="help"),
-    Command("quit", "program", "Leave; the conversation is saved", lambda chat, _: chat.quit(), "ctrl+q"),
+    Command("quit", "program", "Leave; the conversation is saved", lambda chat, _: chat.quit(), "ctrl+q",
+            aliases=("exit", "bye")),
 )
 # fmt: on
 
@@ -100,20 +106,20 @@ def parse(text: str) -> tuple[str, str] | None:
 
 def matching(start: str) -> tuple[Command, ...]:
     """Commands whose name begins so, then those that contain it."""
-    first = [command for command in COMMANDS if command.name.startswith(start)]
+    first = [command for command in COMMANDS if command.begins_with(start)]
     return (*first, *(command for command in COMMANDS if start in command.name and command not in first))
 
 
 def find(name: str) -> Command | None:
     """The command of that name, or the only one that begins so."""
-    exact = [command for command in COMMANDS if command.name == name]
-    found = exact or [command for command in COMMANDS if command.name.startswith(name)]
+    exact = [command for command in COMMANDS if name in (command.name, *command.aliases)]
+    found = exact or [command for command in COMMANDS if command.begins_with(name)]
     return found[0] if len(found) == 1 else None
 
 
 def unknown(name: str) -> str:
     """What to say when no command has that name, or several begin so."""
-    near = [command.name for command in COMMANDS if command.name.startswith(name)]
+    near = [command.name for command in COMMANDS if command.begins_with(name)]
     near = near or difflib.get_close_matches(name, [command.name for command in COMMANDS])
     names = ", ".join(f"/{other}" for other in near)
     known = f"Near it: {names}." if near else "F1 shows what there is."

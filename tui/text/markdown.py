@@ -14,7 +14,7 @@ MANY_ITEM_LINES: Final = (
 
 _FENCE = re.compile(r"^(?P<indent>\s*)(?P<marks>`{3,}|~{3,})(?P<info>.*)$")
 _CODE = re.compile(r"^(?P<marks>`{3,}|~{3,})[^\n]*\n(?P<code>.*?)^(?P=marks)\s*$", re.MULTILINE | re.DOTALL)
-_ITEM = re.compile(r"(?P<indent>\s*)([-*+]|\d{1,9}[.)])\s")
+_ITEM = re.compile(r"\s*([-*+]|\d{1,9}[.)])\s")
 _TABLE_RULE = re.compile(r"\|[\s:|-]+\|?\s*$")  # the line under the head of a table
 
 
@@ -80,7 +80,8 @@ class GrowingMarkdown:
         return len(self._block) > LONG_BLOCK or self._block.count("\n") > MANY_LINES
 
     def _is_next_part_of_list(self, line: str) -> bool:
-        return not self._fence and _begins_part_of_list(self._block, line)
+        item = not self._fence and _ITEM.match(line)
+        return bool(item) and self._block.count("\n") >= MANY_ITEM_LINES * (3 if line[0].isspace() else 1)
 
     def _head_of_table(self, line: str) -> str:
         if not line.startswith("|"):
@@ -116,16 +117,8 @@ def _closes(mark: re.Match[str], opening: str) -> bool:
 
 def begins_part(before: str, source: str) -> bool:
     """Whether a finished block begins a part of its own after the part `before`, so that no part grows long."""
-    if _begins_part_of_list(before, source):
-        return True
     patience = 2 if source[:1].isspace() else 1  # it belongs to the item before
     return len(before) > patience * LONG_PART or before.count("\n") > patience * MANY_LINES
-
-
-def _begins_part_of_list(before: str, source: str) -> bool:
-    """Whether it begins with an item, better one of the outer list, and enough lines come before it."""
-    item = _ITEM.match(source)
-    return bool(item and before.count("\n") >= MANY_ITEM_LINES * (3 if item["indent"] else 1))
 
 
 def parts_of(text: str) -> list[str]:

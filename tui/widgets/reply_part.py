@@ -4,11 +4,12 @@ from contextlib import suppress
 
 from textual.geometry import Size
 from textual.widget import MountError
-from textual.widgets import Markdown, Static
+from textual.widgets import Static
 
 from localspec.terminal_text import for_terminal
 
 from ..text.markdown import is_list_cut
+from .markdown import ReplyMarkdown
 
 
 class ReplyPart(Static):
@@ -17,7 +18,7 @@ class ReplyPart(Static):
     def __init__(self, source: str) -> None:
         self.source = for_terminal(source)
         super().__init__(self.source, markup=False, classes="part")
-        self._markdown: Markdown | None = None
+        self._markdown: ReplyMarkdown | None = None
         self._kept_height = 0  # lines, of what was Markdown before
 
     @property
@@ -37,7 +38,7 @@ class ReplyPart(Static):
         """Show it as Markdown."""
         if self.is_drawn or not self.is_attached:
             return
-        self._markdown = Markdown(open_links=False)  # the chat screen asks first
+        self._markdown = ReplyMarkdown()
         self._kept_height = 0
         self.update("")
         with suppress(MountError):

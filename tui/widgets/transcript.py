@@ -1,7 +1,7 @@
 """The conversation as it scrolls: follows its end until the person scrolls away; old messages leave the screen."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Literal
 
 from textual import on
 from textual.containers import VerticalScroll
@@ -74,7 +74,7 @@ class Transcript(VerticalScroll):
             return isinstance(message, Transcript.Moved)
 
     def __init__(self) -> None:
-        super().__init__(id="transcript", can_focus=True)
+        super().__init__(id="transcript", can_focus=False)  # keys go to the prompt
         self.thinking_unfolded = False
         self._first = 0  # index of the first message that is shown
         self._width = 0
@@ -143,6 +143,20 @@ class Transcript(VerticalScroll):
         if self._first and old > 0 >= new:
             self.post_message(Earlier.Asked())
         self.call_after_refresh(self._look)
+
+    def scroll_from_prompt(self, by: Literal["page", "message"], direction: Literal[-1, 1]) -> None:
+        """Up or down by what is seen, or to the message that begins before or after it."""
+        if by == "page":
+            self.scroll_relative(y=direction * max(1, self.size.height - 2), animate=False)
+            return
+        tops = [message.virtual_region.y for message in self._messages]
+        before, after = [y for y in tops if y < self.scroll_y], [y for y in tops if y > self.scroll_y]
+        if direction < 0:
+            self.scroll_to(y=before[-1] if before else 0, animate=False)
+        elif after and after[0] < self.max_scroll_y:
+            self.scroll_to(y=after[0], animate=False)
+        else:
+            self.anchor()
 
     def toggle_thinking(self) -> None:
         """Show or hide the reasoning of every reply, and of those to come."""
