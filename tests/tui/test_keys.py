@@ -13,6 +13,15 @@ from localspec.engine.messages import LoadPair
 LONG = "One line of text.\n\n" * 60
 
 
+async def press_until(chat, key, condition):
+    for _ in range(9):
+        await chat.pilot.press(key)
+        await chat.pilot.pause(0.1)
+        if condition():
+            return
+    raise AssertionError(f"{key} does not get there")
+
+
 async def test_the_conversation_scrolls_from_the_prompt(tmp_path):
     journal = Journal.new(tmp_path / "conversations", "demo", "")
     for n in range(4):
@@ -26,12 +35,9 @@ async def test_the_conversation_scrolls_from_the_prompt(tmp_path):
         await chat.pilot.press(*"half a")
         await chat.pilot.press("pageup")
         await chat.until(lambda: 10 < transcript.max_scroll_y - transcript.scroll_y < 30)
-        await chat.pilot.press("ctrl+up", "ctrl+up")
-        await chat.until(lambda: "question 3" in chat.drawn.splitlines()[1])
-        await chat.pilot.press("ctrl+up", "ctrl+up")
-        await chat.until(lambda: "question 2" in chat.drawn.splitlines()[1])
-        await chat.pilot.press("ctrl+down", "ctrl+down", "ctrl+down", "ctrl+down")
-        await chat.until(lambda: transcript.scroll_y == transcript.max_scroll_y)
+        for question in ("question 3", "question 2"):
+            await press_until(chat, "ctrl+up", lambda question=question: question in chat.drawn)
+        await press_until(chat, "ctrl+down", lambda: transcript.scroll_y == transcript.max_scroll_y)
         assert chat.screen.prompt.text == "half a"
         await chat.pilot.press("tab", "x")
         assert chat.screen.prompt.text == "half ax"
