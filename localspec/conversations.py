@@ -95,6 +95,7 @@ class Conversation:
     system: str
     messages: tuple[StoredMessage, ...] = ()
     lost_lines: int = 0  # lines that make no sense, and were left out
+    given_title: str = ""
 
     @property
     def name(self) -> str:
@@ -103,7 +104,9 @@ class Conversation:
 
     @property
     def title(self) -> str:
-        first = next((message.content for message in self.messages if message.role == "user"), "empty")
+        first = self.given_title or next(
+            (message.content for message in self.messages if message.role == "user"), "empty"
+        )
         line = " ".join(first.split())
         return line if len(line) <= TITLE_LENGTH else line[: TITLE_LENGTH - 1] + "…"
 
@@ -150,6 +153,10 @@ class Journal:
     def keep(self, count: int) -> None:
         """From here on only the first `count` messages belong to the conversation; the others stay in the file."""
         self._append([{"type": "keep", "count": count}])
+
+    def rename(self, title: str) -> None:
+        """Give the conversation a title; "" goes back to its first question. Raises OSError."""
+        self._append([{"type": "title", "title": title}])
 
     def close(self) -> None:
         """Let others open the conversation. Saying it twice is saying it once."""
@@ -265,6 +272,8 @@ def _take(record: dict[str, Any], messages: list[StoredMessage], conversation: C
             del messages[max(0, int(record["count"])) :]
         case "settings":
             return replace(conversation, pair=str(record["pair"]), system=str(record["system"]))
+        case "title":
+            return replace(conversation, given_title=str(record["title"]))
         case unknown:
             raise ValueError(f"type {unknown!r}")
     at = record.get("at", 0.0)
@@ -344,6 +353,15 @@ def find(folder: Path, name: str) -> Conversation:
         f"there is no conversation called {name}" if name else "there is no conversation to resume",
         hint="Ctrl+S in `localspec chat` lists them",
     )
+
+
+def rename(path: Path, title: str) -> None:
+    """Give a conversation that nobody has open a title. Raises ConversationInUse, BrokenConversation, OSError."""
+    journal, _conversation = resume(path)
+    try:
+        journal.rename(title)
+    finally:
+        journal.close()
 
 
 def delete(conversation: Conversation, forget: Callable[[Collection[str]], object]) -> None:

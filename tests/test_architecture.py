@@ -119,6 +119,7 @@ ROOMS = {
     },
     "tui": {
         *(
+            "attachments",
             "conversations",
             "engine",
             "errors",

@@ -60,7 +60,7 @@ class ChatApp(App[None]):
             self._resting.pause()
             gc.collect()
 
-    async def action_help_quit(self) -> None:
+    def action_help_quit(self) -> None:
         """Ctrl+C where no text is selected: stop what runs, and then tell how to leave."""
         if self.state.engine.busy:
             self.state.engine.stop()

@@ -103,6 +103,13 @@ class Chat:
         )
         await self.until(lambda: self.replies and self.replies[-1].has_class("-finished"))
 
+    async def ask_instead(self, text: str) -> None:
+        """Send what a message is changed into, and wait until its reply is over."""
+        before = len(asked(self))
+        await self.type(text)
+        await self.until(lambda: len(asked(self)) > before and not self.state.engine.busy)
+        await self.until(lambda: self.replies and self.replies[-1].has_class("-finished"))
+
 
 @asynccontextmanager
 async def running(

@@ -1,5 +1,7 @@
 """The chat screen: its widgets, what is typed into it, and a tick that draws what the engine reported."""
 
+import asyncio
+from collections.abc import Sequence
 from typing import ClassVar, Final
 
 from textual import on
@@ -11,12 +13,13 @@ from textual.screen import Screen
 from textual.widgets import Markdown, OptionList, TextArea
 
 from localspec.engine.messages import Compared
-from localspec.errors import LocalspecError
+from localspec.errors import BadSetting, LocalspecError
 from localspec.stats import Stats
 
 from ..commands import table
 from ..dialogs.base import Dialog
 from ..dialogs.link import LinkDialog
+from ..state import clipboard, mentions
 from ..state.chat import ChatState
 from ..state.conversation import OpenConversation
 from ..text import status
@@ -31,7 +34,6 @@ from . import reports
 from .replies import UNANSWERED, Replies
 
 TICK_SECONDS: Final = 0.1
-EDITING: Final = "changing a message · esc leaves it"
 
 
 class Tick(TextualMessage):
@@ -99,7 +101,7 @@ class ChatScreen(Screen[None]):
         stats = engine.last_reply.stats if engine.last_reply else Stats()
         sentence = status.status(engine, downloads.progress)
         if self.editing is not None and self.has_class("-short"):
-            sentence = EDITING  # the prompt has no border to say it
+            sentence = self._editing_title  # the prompt has no border to say it
         self.query_one(StatusLine).show(sentence, split(stats))
 
     async def save_reply(self) -> None:
@@ -121,8 +123,15 @@ class ChatScreen(Screen[None]):
         self.query_one(TitleBar).show(status.title(self.state.engine, stored=self.state.setup.stored))
         self.query_one(Inspector).show(self.state.engine.last_reply)
         self.prompt.set_class(editing, "-editing")
-        self.prompt.border_title = EDITING if editing else ""
+        self.prompt.border_title = self._editing_title
         self._show_context()
+
+    @property
+    def _editing_title(self) -> str:
+        if self.editing is None:
+            return ""
+        questions = self.state.conversation.questions
+        return f"changing message {questions.index(self.editing) + 1} of {len(questions)} · esc leaves it"
 
     def _show_context(self) -> None:
         ready, reply = self.state.engine.ready, self.state.engine.last_reply
@@ -147,12 +156,20 @@ class ChatScreen(Screen[None]):
             if table.find(command[0]):
                 self.prompt.clear()
             await self.run_command(*command)
-        elif not self._refused_while_busy():
+        elif not self._refused_while_busy() and (text := await self._with_files(event.text)):
             self.prompt.clear()
             self.state.remember_prompt(event.text)
             editing = self.editing
             self.end_editing()
-            await self._replies.ask(event.text, instead_of=editing)
+            await self._replies.ask(text, instead_of=editing)
+
+    async def _with_files(self, text: str) -> str:
+        """The message with the files that it mentions; "" where one cannot be read."""
+        try:
+            return await asyncio.to_thread(mentions.with_mentioned, text)
+        except BadSetting as error:
+            self.notify(f"{error}; {error.hint}.", severity="warning")
+            return ""
 
     async def run_command(self, name: str, argument: str = "") -> None:
         """Run a command of the table, whichever way it was asked for."""
@@ -204,8 +221,8 @@ class ChatScreen(Screen[None]):
         self.refresh_state()
         return True
 
-    async def ask_again(self) -> None:
-        await self._replies.ask_again()
+    async def ask_again(self, beginning: str = "") -> None:
+        await self._replies.ask_again(beginning)
 
     async def choose_version(self, index: int, version: int) -> None:
         await self._replies.choose_version(index, version)
@@ -226,8 +243,12 @@ class ChatScreen(Screen[None]):
         self.set_class(shown, "-inspecting")
         self.call_after_refresh(self.refresh_state)
 
-    def copy(self, text: str) -> None:
+    async def copy(self, text: str) -> None:
         self.app.copy_to_clipboard(text)
+        taken = await asyncio.to_thread(clipboard.copy, text)
+        self.notify(
+            f"{len(text):,} characters copied{'' if taken else ', if your terminal allows it (OSC 52)'}."
+        )
 
     async def quit(self) -> None:
         await self.app.action_quit()
@@ -243,13 +264,23 @@ class ChatScreen(Screen[None]):
     async def choose_conversation(self) -> None:
         from ..dialogs.conversations import ConversationsDialog
 
-        folder, path = self.state.setup.conversations, self.state.conversation.journal.path
-        await self._choose("load", ConversationsDialog(folder, path, self.state.prompt_history.forget))
+        state = self.state
+        forget = state.prompt_history.forget
+        await self._choose("load", ConversationsDialog(state.setup.conversations, state.conversation, forget))
 
     async def choose_theme(self) -> None:
         from ..dialogs.themes import ThemesDialog
 
         await self._choose("theme", ThemesDialog(), otherwise=self.app.theme)
+
+    async def choose_block(self, blocks: Sequence[str]) -> None:
+        from ..dialogs.blocks import BlocksDialog
+
+        async def copy(block: str | None) -> None:
+            if block:
+                await self.copy(block)
+
+        await self.app.push_screen(BlocksDialog(blocks), copy)
 
     async def _choose(self, command: str, dialog: Dialog[str], otherwise: str = "") -> None:
         """Open a dialog, and run a command with its answer."""
@@ -289,7 +320,9 @@ class ChatScreen(Screen[None]):
 
     @on(TextArea.Changed, "#prompt")
     def _typed(self) -> None:
-        self.prompt.completing = self.query_one(Completion).show_for(self.prompt.text)
+        self.prompt.completing = self.query_one(Completion).show_for(
+            self.prompt.text, self.prompt.before_cursor
+        )
 
     @on(Prompt.Completing)
     async def _completing(self, event: Prompt.Completing) -> None:
@@ -309,6 +342,12 @@ class ChatScreen(Screen[None]):
         await self._complete(event.option.id, run=True)
 
     async def _complete(self, name: str | None, run: bool) -> None:
+        if name and name.startswith("@"):
+            if run and self.prompt.before_cursor.endswith(name):  # it stands there whole
+                self.prompt.send()
+            else:
+                self.prompt.complete_mention(name)
+            return
         command = table.find(name or "")
         if command is None:
             return

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from . import conversation, pair, settings, view
+from . import conversation, conversations, pair, settings, view
 from .protocol import Run
 from .settings import Parse, depth, number, set_value, whole
 
@@ -58,9 +58,13 @@ COMMANDS: Final = (
             conversation.retry, "ctrl+r", footer="retry", idle=True),
     Command("version", "chat", "Show another version of the last reply",
             conversation.version, "f5", "[N]", idle=True),
-    Command("edit", "chat", "Change the last message and ask again", conversation.edit, "f8", idle=True),
+    Command("edit", "chat", "Change your last message, or the one before", conversation.edit, "f8", "[N]", idle=True),
+    Command("continue", "chat", "Go on with a reply that was cut", conversation.go_on, idle=True),
+    Command("prefill", "chat", "Say what the next reply begins with", conversation.prefill, argument="[text]"),
     Command("system", "chat", "Set the system prompt; without text, show it",
             conversation.system, argument="[text|off]"),
+    Command("preset", "chat", "Use a system prompt by name, or keep one",
+            settings.preset, argument="[name] [text|off]"),
     Command("thinking", "chat", "Fold or unfold the reasoning of replies",
             lambda chat, _: chat.toggle_thinking(), "ctrl+t"),
     Command("pair", "models", "Choose, fetch or switch the pair",
@@ -82,11 +86,14 @@ COMMANDS: Final = (
     _sampling("seed", "Fix the seed, or make it random again", "[N|random]", "seed", whole(0, 2**64 - 1), "random"),
     _sampling("max-tokens", "Limit the length of replies", "[N|off]", "max_tokens", whole(1, 10**6), "off"),
     Command("load", "conversations", "Open an earlier conversation",
-            conversation.load, "ctrl+s", "[name]", "sessions", idle=True),
+            conversations.load, "ctrl+s", "[name]", "sessions", idle=True),
+    Command("rename", "conversations", "Give the conversation a title", conversations.rename, argument="[title]"),
+    Command("branch", "conversations", "Go on in a copy of it, or of its first N messages",
+            conversations.branch, argument="[N]", idle=True),
     Command("export", "conversations", "Write the conversation as Markdown",
-            conversation.export, argument="[file]", idle=True, aliases=("save",)),
-    Command("copy", "conversations", "Copy the last reply, or its last code block",
-            conversation.copy, argument="[code]"),
+            conversations.export, argument="[file]", idle=True, aliases=("save",)),
+    Command("copy", "conversations", "Copy the last reply, its code, or a block of it",
+            conversations.copy, argument="[code [N]|block]"),
     Command("theme", "program", "Choose colours", view.theme, argument="[name]"),
     Command("help", "program", "Keys, commands, and where files live",
             lambda chat, _: chat.show_help(), "f1", footer="help"),

@@ -139,7 +139,13 @@ def is_list_cut(before: str, source: str) -> bool:
     return bool(_ITEM.match(source) and (last_line[:1].isspace() or _ITEM.match(last_line)))
 
 
-def last_code_block(markdown: str) -> str:
-    """The code of the last fenced block; "" when there is none."""
-    blocks = [match["code"] for match in _CODE.finditer(markdown)]
-    return blocks[-1] if blocks else ""
+def code_blocks(markdown: str) -> list[str]:
+    """The code of each fenced block."""
+    return [match["code"] for match in _CODE.finditer(markdown)]
+
+
+def blocks_of(markdown: str) -> list[str]:
+    """Paragraphs, lists, tables, and the code of fenced blocks, as one would copy them."""
+    growing = GrowingMarkdown()
+    sources = [block.source.strip("\n") for block in growing.feed(markdown) + growing.finish()]
+    return ["".join(code_blocks(source)) or source for source in sources if source.strip()]

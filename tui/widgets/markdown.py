@@ -1,14 +1,12 @@
 """Markdown whose lists are one widget each, where Textual's own take four for every item."""
 
 from collections.abc import Iterator, Sequence
-from typing import ClassVar
 
 from markdown_it.token import Token
 from textual.app import ComposeResult
 from textual.content import Content
 from textual.geometry import Size
 from textual.widgets import Markdown
-from textual.widgets.markdown import MarkdownBlock
 from textual.widgets._markdown import (
     MarkdownBulletList,
     MarkdownList,
@@ -16,6 +14,7 @@ from textual.widgets._markdown import (
     MarkdownOrderedList,
     MarkdownParagraph,
 )
+from textual.widgets.markdown import MarkdownBlock
 
 Item = tuple[Content, Content]  # what stands before a paragraph, and the paragraph
 
@@ -49,7 +48,7 @@ class OrderedList(MarkdownOrderedList):
 class ReplyMarkdown(Markdown):
     """A link is shown before it is opened, by the chat screen."""
 
-    BLOCKS: ClassVar[dict[str, type[MarkdownBlock]]] = {
+    BLOCKS: dict[str, type[MarkdownBlock]] = {  # noqa: RUF012 - Textual declares it so
         **Markdown.BLOCKS,
         "bullet_list_open": BulletList,
         "ordered_list_open": OrderedList,

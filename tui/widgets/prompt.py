@@ -94,6 +94,19 @@ class Prompt(TextArea):
         """Of the cursor, as the text is wrapped."""
         return self.wrapped_document.location_to_offset(self.cursor_location).y
 
+    @property
+    def before_cursor(self) -> str:
+        """What stands before the cursor in its line."""
+        row, column = self.cursor_location
+        return self.document.get_line(row)[:column]
+
+    def complete_mention(self, mention: str) -> None:
+        """Put a whole mention in place of the one that is being typed."""
+        row, column = self.cursor_location
+        start = self.before_cursor.rindex("@")
+        self.history.checkpoint()
+        self.replace(mention + ("" if mention.endswith("/") else " "), (row, start), (row, column))
+
     def action_cursor_up(self, select: bool = False) -> None:
         if select or self._row > 0:
             super().action_cursor_up(select)

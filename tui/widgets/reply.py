@@ -23,7 +23,7 @@ from .reply_part import ReplyPart
 
 OUTCOMES = {
     "cancelled": "stopped",
-    "length": "cut at the limit",
+    "length": "cut at the limit, /continue goes on",
     "died": "the engine died here",
     "failed": "ended by an error",
     "unsaved": "NOT SAVED",

@@ -105,7 +105,8 @@ class Transcript(VerticalScroll):
     async def _draw_near_parts(self) -> None:
         """Draw the parts of replies that come near the view, and undraw those that are far from it."""
         top, height = self.region.y, self.size.height
-        near, far = [], []
+        near: list[ReplyPart] = []
+        far: list[ReplyPart] = []
         for part in (part for reply in self.query_children(ReplyView) for part in reply.finished_parts):
             region = part.region
             is_near = -NEAR * height <= region.bottom - top and region.y - top <= (1 + NEAR) * height
