@@ -9,9 +9,9 @@ still count.
 import math
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import asdict, dataclass, field, fields, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -385,20 +385,3 @@ def _written_by_the_person(path: Path) -> frozenset[str]:
         return frozenset()
     questions = (value for value in values if isinstance(value, dict) and value.get("role") == "user")
     return frozenset(text for value in questions if isinstance(text := value.get("content"), str))
-
-
-def to_markdown(conversation: Conversation) -> str:
-    """A conversation as a Markdown document."""
-    return "\n\n".join(_sections(conversation)) + "\n"
-
-
-def _sections(conversation: Conversation) -> Iterator[str]:
-    yield f"# {conversation.title}"
-    yield f"*{conversation.pair} · exported {datetime.now(UTC):%Y-%m-%d}*"
-    if conversation.system:
-        yield f"## System\n\n{conversation.system}"
-    for message in conversation.messages:
-        yield f"## {'You' if message.role == 'user' else 'Reply'}"
-        if message.reasoning:
-            yield f"<details><summary>Reasoning</summary>\n\n{message.reasoning}\n\n</details>"
-        yield message.content
