@@ -14,9 +14,10 @@ from textual.widgets import Markdown, OptionList, TextArea
 
 from localspec.engine.messages import Compared
 from localspec.errors import BadSetting, LocalspecError
+from localspec.events import Reply
 from localspec.stats import Stats
 
-from ..commands import table
+from ..commands import reports, table
 from ..dialogs.base import Dialog
 from ..dialogs.link import LinkDialog
 from ..state import clipboard, mentions
@@ -30,7 +31,6 @@ from ..widgets.meter import Meter, split
 from ..widgets.prompt import Prompt
 from ..widgets.reply import Footer
 from ..widgets.transcript import Earlier, Remark, Transcript
-from . import reports
 from .replies import UNANSWERED, Replies
 
 TICK_SECONDS: Final = 0.1
@@ -111,7 +111,7 @@ class ChatScreen(Screen[None]):
 
     async def _take_reports(self) -> None:
         for report in self.state.engine.client.drain():
-            await reports.receive(self, self._replies, report)
+            await reports.receive(self, report)
 
     async def remark(self, what: str, hint: str = "", kind: str = "note") -> None:
         """Say something in the conversation that is not part of it; before the reply that runs, if one does."""
@@ -227,8 +227,8 @@ class ChatScreen(Screen[None]):
     async def choose_version(self, index: int, version: int) -> None:
         await self._replies.choose_version(index, version)
 
-    async def end_reply(self, outcome: str) -> None:
-        await self._replies.end(outcome)
+    async def end_reply(self, outcome: str, final: Reply | None = None) -> None:
+        await self._replies.end(outcome, final)
 
     def focus_prompt(self) -> None:
         self.prompt.focus()

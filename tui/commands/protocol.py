@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal, Protocol
 
 from localspec.engine.messages import Compared
+from localspec.events import Reply
 
 from ..state.chat import ChatState
 from ..state.conversation import OpenConversation
@@ -35,7 +36,8 @@ class Chat(Protocol):
 
     async def ask_again(self, beginning: str = "") -> None: ...  # for another reply, which goes on from there
     async def choose_version(self, index: int, version: int) -> None: ...  # of the reply at that index
-    async def end_reply(self, outcome: str) -> None: ...  # without waiting for the engine
+    # Without waiting for the engine; with a Reply unless it failed.
+    async def end_reply(self, outcome: str, final: Reply | None = None) -> None: ...
     async def open_conversation(self, conversation: OpenConversation) -> None: ...
 
     # Dialogs; an answer runs the command that asked, with it as the argument.

@@ -6,7 +6,6 @@ from itertools import pairwise
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
-from textual.content import Content
 from textual.message import Message as TextualMessage
 from textual.widget import Widget
 from textual.widgets import Static
@@ -16,18 +15,11 @@ from localspec.events import Kind, Piece
 
 from ..state.conversation import version_before
 from ..state.preferences import TokenStyle
+from ..text import status
 from ..text.markdown import Block, GrowingMarkdown, begins_part, parts_of
 from .live_tail import LiveTail
 from .reasoning import ReasoningView
 from .reply_part import ReplyPart
-
-OUTCOMES = {
-    "cancelled": "stopped",
-    "length": "cut at the limit, /continue goes on",
-    "died": "the engine died here",
-    "failed": "ended by an error",
-    "unsaved": "NOT SAVED",
-}
 
 
 class ReplyView(Vertical):
@@ -123,7 +115,7 @@ class Footer(Static):
     """Which version of a reply it is, how it ended and what it cost; a click shows the version before."""
 
     def __init__(self, message: StoredMessage) -> None:
-        super().__init__(footer(message), markup=False, classes="footer")
+        super().__init__(status.footer(message), markup=False, classes="footer")
         self._message = message
 
     @dataclass
@@ -136,23 +128,3 @@ class Footer(Static):
     def on_click(self) -> None:
         if self._message.versions and isinstance(self.parent, Widget):
             self.post_message(self.VersionAsked(self.parent, version_before(self._message)))
-
-
-def footer(message: StoredMessage) -> Content:
-    """What the dim line under a reply says."""
-    parts = [f"‹{message.version + 1}/{len(message.versions)}›"] if message.versions else []
-    parts += [OUTCOMES[message.outcome]] if message.outcome in OUTCOMES else []
-    if numbers := message.numbers:
-        parts += [
-            f"{numbers.tokens:,} tokens",
-            f"{numbers.seconds:.1f} s",
-            f"{numbers.tokens_per_second:.1f} tok/s",
-        ]
-        if numbers.drafted:
-            parts += [
-                f"{numbers.acceptance_rate:.0%} accepted",
-                f"{numbers.mean_accepted_length:.1f} per pass",
-            ]
-        if numbers.speedup is not None:
-            parts.append(f"{numbers.speedup:.2f}x plain")
-    return Content(" · ".join(parts))
