@@ -68,29 +68,11 @@ def test_commands_work_as_on_the_screen(talk):
 
 
 def test_every_command_runs_without_a_screen(talk):
-    _code, _out, err, _saved = talk(
-        "exact so",
-        "/help",
-        "/stats",
-        "/thinking",
-        "/pair",
-        "/load",
-        "/theme",
-        "/compare",
-        "/nonsense",
-        "/tokens",
-        "/copy block",
-    )
-    for told in (
-        "/quit: Leave",
-        "1 tokens",
-        "Reasoning is shown",
-        "qwen3-8b+0.6b: ",
-        ": exact so",
-        "2.00x",
-        "no command /nonsense",
-    ):
+    words = "help stats thinking pair load theme compare nonsense tokens copy".split()
+    _code, _out, err, _saved = talk("exact so", *(f"/{word}" for word in words))
+    for told in ("/quit: Leave", "1 tokens", "Reasoning is shown", "qwen3-8b+0.6b: ", ": exact so", "2.00x"):
         assert told in err
+    assert "no command /nonsense" in err
 
 
 def test_a_message_without_a_reply_is_taken_back_and_makes_the_exit_code(talk):
@@ -107,13 +89,8 @@ def test_a_pair_that_is_not_here_is_told(talk):
 
 def test_a_program_at_the_end_of_a_pipe(tmp_path):
     script = str(Path(__file__).parent / "scripted_chat.py")
-    done = subprocess.run(
-        [sys.executable, script, str(tmp_path), "--plain"],
-        input="exact one\n",
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command_line = [sys.executable, script, str(tmp_path), "--plain"]
+    done = subprocess.run(command_line, input="exact one\n", capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "one\n"), done.stderr
 
 

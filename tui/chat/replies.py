@@ -11,7 +11,7 @@ from localspec.errors import EngineDied
 from localspec.events import Reply
 
 from ..commands.protocol import Chat
-from ..widgets.prompt import Prompt
+from ..widgets.prompt import PromptInput
 from ..widgets.reply import ReplyView
 from ..widgets.transcript import Transcript, UserMessage, view_of
 
@@ -25,7 +25,7 @@ class Replies:
     class Ended(TextualMessage):
         """No reply runs any more."""
 
-    def __init__(self, chat: Chat, transcript: Transcript, prompt: Prompt) -> None:
+    def __init__(self, chat: Chat, transcript: Transcript, prompt: PromptInput) -> None:
         self._chat = chat
         self._transcript = transcript
         self._prompt = prompt

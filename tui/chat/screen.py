@@ -28,7 +28,7 @@ from ..widgets.completion import Completion
 from ..widgets.inspector import Inspector
 from ..widgets.lines import KeyLine, StatusLine, TitleBar
 from ..widgets.meter import Meter, split
-from ..widgets.prompt import Prompt
+from ..widgets.prompt import PromptInput
 from ..widgets.reply import Footer
 from ..widgets.transcript import Earlier, Remark, Transcript
 from .replies import UNANSWERED, Replies
@@ -55,7 +55,7 @@ class ChatScreen(Screen[None]):
     def __init__(self, state: ChatState) -> None:
         super().__init__()
         self.state = state
-        self.prompt = Prompt(state.prompt_history)
+        self.prompt = PromptInput(state.prompt_history)
         self.transcript = Transcript()
         self._replies = Replies(self, self.transcript, self.prompt)
         self.editing: int | None = None  # index of the message that is being changed
@@ -150,8 +150,8 @@ class ChatScreen(Screen[None]):
 
     # -- what the person types -----------------------------------------------------------------------
 
-    @on(Prompt.Sent)
-    async def _sent(self, event: Prompt.Sent) -> None:
+    @on(PromptInput.Sent)
+    async def _sent(self, event: PromptInput.Sent) -> None:
         if command := table.parse(event.text):
             if table.find(command[0]):
                 self.prompt.clear()
@@ -308,11 +308,11 @@ class ChatScreen(Screen[None]):
 
         self.app.push_screen(ComparisonDialog(compared))
 
-    @on(Prompt.Scrolling)
-    def _scroll(self, event: Prompt.Scrolling) -> None:
+    @on(PromptInput.Scrolling)
+    def _scroll(self, event: PromptInput.Scrolling) -> None:
         self.transcript.scroll_from_prompt(event.by, event.direction)
 
-    @on(Prompt.Leaving)
+    @on(PromptInput.Leaving)
     async def _leave(self) -> None:
         await self.quit()
 
@@ -324,8 +324,8 @@ class ChatScreen(Screen[None]):
             self.prompt.text, self.prompt.before_cursor
         )
 
-    @on(Prompt.Completing)
-    async def _completing(self, event: Prompt.Completing) -> None:
+    @on(PromptInput.Completing)
+    async def _completing(self, event: PromptInput.Completing) -> None:
         completion = self.query_one(Completion)
         match event.key:
             case "up":

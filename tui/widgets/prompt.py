@@ -17,7 +17,7 @@ from ..state.prompt_history import PromptHistory
 _BLANK_LINES: Final = re.compile(r"\A(?:[^\S\n]*\n)+")  # before the text; its indentation is part of it
 
 
-class Prompt(TextArea):
+class PromptInput(TextArea):
     """A text area that grows with its text, sends it, and remembers what was sent."""
 
     @dataclass
