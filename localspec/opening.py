@@ -39,10 +39,13 @@ class OpenedDrafter:
 
     drafter: Drafter
     context: Context | HeadContext | BlockContext
+    target: Model
 
     @property
     def name(self) -> str:
-        return self.context.model.name
+        """What drafts."""
+        model = self.context.model
+        return "its own prediction head" if model is self.target else model.name
 
 
 def open_drafter(opening: Opening) -> OpenedDrafter:
@@ -66,7 +69,7 @@ def open_model(opening: Opening) -> OpenedDrafter:
     )
     opening.opened.enter_context(context)
     drafter = ModelDrafter(context, target.vocab.is_end, one_by_one=device_of(model) == "cuda")
-    return OpenedDrafter(drafter, context)
+    return OpenedDrafter(drafter, context, target)
 
 
 def open_head(opening: Opening, layout: Layout) -> OpenedDrafter:
@@ -81,7 +84,9 @@ def open_head(opening: Opening, layout: Layout) -> OpenedDrafter:
         threads=opening.threads(target.model),
     )
     opening.opened.enter_context(context)
-    return OpenedDrafter(HeadDrafter(context, layout, wants, target.model.vocab.is_end), context)
+    return OpenedDrafter(
+        HeadDrafter(context, layout, wants, target.model.vocab.is_end), context, target.model
+    )
 
 
 def open_block(opening: Opening) -> OpenedDrafter:
@@ -98,7 +103,7 @@ def open_block(opening: Opening) -> OpenedDrafter:
         threads=opening.threads(target.model),
     )
     opening.opened.enter_context(context)
-    return OpenedDrafter(BlockDrafter(context, wants, target.model.vocab.is_end), context)
+    return OpenedDrafter(BlockDrafter(context, wants, target.model.vocab.is_end), context, target.model)
 
 
 OPENERS: Mapping[DraftKind, Callable[[Opening], OpenedDrafter]] = {

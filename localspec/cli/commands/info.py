@@ -102,8 +102,8 @@ def _as_text(known: "Pair | None", found: "Inspection") -> list[str]:
         and (draft := _suggested(found.target))
     ):
         lines += [f"draft        {draft} can draft for it, by llama.cpp's rule: add --draft"]
-    if found.draft and found.problem is None:
-        lines += ["fit          the draft can draft for the target: same vocabulary, by llama.cpp's rule"]
+    if found.plan and found.plan.draft and found.problem is None:
+        lines += [f"fit          {_fit(found)}"]
     if found.plan:
         lines += _plan_lines(found.plan)
     return lines
@@ -115,6 +115,14 @@ def _suggested(target: "InspectedModel") -> str:
 
     draft = suggested_draft(target.opened.file.name, target.opened.header)
     return f"{draft.repo}:{draft.file}" if draft else ""
+
+
+def _fit(found: "Inspection") -> str:
+    if found.draft is None:
+        return "the prediction head inside the target drafts for it"
+    if found.plan and found.plan.draft and found.plan.draft.kind.is_head:
+        return "the head belongs to the target: same width, layers and vocabulary"
+    return "the draft can draft for the target: same vocabulary, by llama.cpp's rule"
 
 
 def _side_lines(side: "InspectedModel") -> list[str]:
