@@ -5,6 +5,7 @@ The engine is a scripted process.
 """
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,7 @@ from pathlib import Path
 from ui_tmux import SCRIPTED, Tmux
 
 os.environ["SCRIPT_CYCLE_SECONDS"] = "0.02"
+RUNNING = re.compile(r"^ +\d+ tokens( |$)", re.MULTILINE)  # in the status line
 SIZES = ((80, 24), (40, 12))
 
 
@@ -56,7 +58,7 @@ def walk(columns: int, rows: int, kept: Path | None) -> None:
         step("to the end", *["C-Down"] * 5, seen="item 59 of many")
         step("another reply", "C-r", seen="‹2/2›")
         step("the version before", "F5", seen="‹1/2›")
-        step("stop", "Enter", text="tokens 3000", seen="▌")
+        step("stop", "Enter", text="tokens 3000", seen=RUNNING.search)
         step("stopped", "C-c", seen="stopped")
         step("how to leave", "C-c", seen="^q leaves")
         step("edit", "F8", seen="changing message 3 of 3")
