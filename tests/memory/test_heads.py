@@ -1,4 +1,4 @@
-"""A head is planned beside its target: as long a context, its own weights and cache, and nothing where it is not used."""
+"""A head is planned beside its target: as long a context, its own weights and cache, and nothing where it is unused."""
 
 from dataclasses import replace
 
