@@ -114,7 +114,7 @@ class Transcript(VerticalScroll):
                 (near if is_near else far).append(part)
         if near or far:
             kept = None if self._follows_end else self._first_in_view()
-            y = kept.region.y if kept is not None else 0
+            y = _place(kept) if kept is not None else 0
             with self.app.batch_update():
                 for part in near:
                     await part.draw()
@@ -129,12 +129,12 @@ class Transcript(VerticalScroll):
 
     def _first_in_view(self) -> Widget | None:
         parts = (part for reply in self.query_children(ReplyView) for part in reply.children)
-        return next((part for part in parts if part.region.bottom > self.region.y), None)
+        return next((part for part in parts if _place(part) + part.size.height > self.scroll_y), None)
 
     def _keep_in_place(self, widget: Widget, y: int) -> None:
         """What is at the top of the view stays there when what is above it has another height as Markdown."""
-        if widget.is_attached and widget.region.y != y and not self._follows_end:
-            self.scroll_relative(y=widget.region.y - y, animate=False)
+        if widget.is_attached and _place(widget) != y and not self._follows_end:
+            self.scroll_relative(y=_place(widget) - y, animate=False, immediate=True)
 
     def on_resize(self) -> None:
         if self.size.width != self._width:
@@ -227,3 +227,10 @@ class Transcript(VerticalScroll):
 def view_of(message: StoredMessage) -> Widget:
     """The widget that shows a message."""
     return UserMessage(message.content) if message.role == "user" else ReplyView(message)
+
+
+def _place(part: Widget) -> int:
+    """The line of the conversation in which a part of a reply begins, wherever it is scrolled to."""
+    reply = part.parent
+    assert isinstance(reply, Widget)
+    return reply.virtual_region.y + part.virtual_region.y
