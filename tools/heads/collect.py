@@ -113,27 +113,15 @@ def save(path: Path, replies: list[Reply]) -> None:
     path.with_suffix(".part").replace(path)
 
 
-class Tokens:
-    """The file's tokenizer as llama.cpp has it."""
-
-    def __init__(self, path: Path) -> None:
-        self._llama = llama_cpp.Llama(str(path), vocab_only=True, verbose=False)
-        vocab = llama_cpp.llama_model_get_vocab(self._llama.model)
-        self.ends = {t for t in range(self._llama.n_vocab()) if llama_cpp.llama_vocab_is_eog(vocab, t)}
-
-    def __call__(self, text: str) -> list[int]:
-        return self._llama.tokenize(text.encode(), add_bos=False, special=True)
-
-
-def asked(
-    file: File, tokens: Tokens, source: Iterator[str], seed: int, greedy_share: float
-) -> Iterator[Reply]:
-    """Prompts as the target reads them."""
+def asked(file: File, path: Path, source: Iterator[str], seed: int, greedy_share: float) -> Iterator[Reply]:
+    """Prompts as the target reads them, cut by llama.cpp."""
+    vocabulary = llama_cpp.Llama(str(path), vocab_only=True, verbose=False)
     template, rng = file.chat_template(), Random(f"temperature/{seed}")
     for prompt in source:
         messages = [{"role": "user", "content": prompt}]
         text = template.render(messages=messages, add_generation_prompt=True)
-        yield Reply(tokens(text), 0.0 if rng.random() < greedy_share else 0.7)
+        tokens = vocabulary.tokenize(text.encode(), add_bos=False, special=True)
+        yield Reply(tokens, 0.0 if rng.random() < greedy_share else 0.7)
 
 
 def parse() -> argparse.Namespace:
@@ -160,12 +148,13 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     first, began = len(list(options.out.glob("*.npz"))), time.process_time()
     (options.out / "layers.json").write_text(json.dumps(options.layers))
-    file, tokens = File(options.target), Tokens(options.target)
+    file = File(options.target)
+    ends = {file.fact(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot")}
     target = Target(file, tuple(options.layers), options.texts, 512)
     source = prompts.TRAINING[options.prompts](first)
-    questions = asked(file, tokens, source, first, options.greedy_share)
+    questions = asked(file, options.target, source, first, options.greedy_share)
     questions = islice(questions, options.replies - first * PART)
-    replies, made = iter(Answering(target, questions, options.longest, tokens.ends, first)), 0
+    replies, made = iter(Answering(target, questions, options.longest, ends, first)), 0
     for number in range(first, options.replies // PART):
         if not (part := list(islice(replies, PART))):
             break

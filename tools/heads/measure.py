@@ -1,17 +1,20 @@
-"""Let llama-server answer prompts that training has not seen, and print a line for each kind of text.
+"""Answer prompts that training has not seen, and print a line for each kind of text.
 
-    python tools/heads/measure.py --server llama-server --target target.gguf --head head.gguf [--depth 3]
+    python tools/heads/measure.py --target target.gguf --draft head.gguf [--depth 3] [--prompts demo]
 
-`--spec-type draft-simple` measures a draft model in the same way. Temperature 0 unless told otherwise.
+Any draft that localspec loads is measured in the same way. Temperature 0 unless told otherwise, nothing truncated.
 """
 
 import argparse
+import sys
 from collections import defaultdict
 from pathlib import Path
 
 import prompts
-from oracle import Counts, Server
-from target import File
+
+sys.path.append(str(Path(__file__).parents[2]))
+
+import localspec
 
 
 def parse() -> argparse.Namespace:
@@ -19,10 +22,8 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--server", type=Path, required=True, help="the program llama-server")
     parser.add_argument("--target", type=Path, required=True)
-    parser.add_argument("--head", type=Path, help="without one the head is inside the target")
-    parser.add_argument("--spec-type", default="draft-eagle3")
+    parser.add_argument("--draft", type=Path)
     parser.add_argument("--prompts", choices=prompts.MEASURED, default="mixed")
     parser.add_argument("--each", type=int, default=60, help="prompts of each kind at most")
     parser.add_argument("--depth", type=int, default=3)
@@ -33,41 +34,25 @@ def parse() -> argparse.Namespace:
 
 def main() -> None:
     """Print drafted, accepted and tokens a pass by kind."""
-    options, by_kind = parse(), defaultdict(Counts)
-    template, asked = File(options.target).chat_template(), defaultdict(int)
-    flags = [
-        "--spec-type",
-        options.spec_type,
-        "--spec-draft-n-max",
-        str(options.depth),
-        "--spec-draft-p-min",
-        "0",
-    ]
-    flags += ["-md", str(options.head), "-ngld", "0"] if options.head else []
-    with Server(options.server, options.target, *flags) as server:
-        for number, (kind, prompt) in enumerate(prompts.MEASURED[options.prompts]()):
-            asked[kind] += 1
-            if asked[kind] <= options.each:
-                messages = [{"role": "user", "content": prompt}]
-                text = template.render(messages=messages, add_generation_prompt=True)
-                settings = {
-                    "temperature": options.temperature,
-                    "seed": number,
-                    "top_k": 0,
-                    "top_p": 1.0,
-                    "min_p": 0.0,
-                }
-                by_kind[kind] += server.ask(text, options.tokens, **settings)
+    options, by_kind = parse(), defaultdict[str, list[localspec.Stats]](list)
+    with localspec.load(target=options.target, draft=options.draft, context_length=1024) as session:
+        settings = {"temperature": options.temperature, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+        settings |= {"depth": options.depth, "max_tokens": options.tokens}
+        for seed, (kind, prompt) in enumerate(prompts.MEASURED[options.prompts]()):
+            if len(by_kind[kind]) < options.each:
+                session.reset()
+                by_kind[kind].append(session.run(prompt, seed=seed, **settings).stats)
     print("| kind | replies | tokens | drafted | accepted | tokens a pass |\n|---|---|---|---|---|---|")
-    for kind, counts in [*by_kind.items(), ("all", sum(by_kind.values(), Counts()))]:
-        accepted = f"{counts.accepted / max(1, counts.drafted):.0%}"
+    for kind, replies in [*by_kind.items(), ("all", [s for stats in by_kind.values() for s in stats])]:
+        drafted, accepted = sum(s.drafted for s in replies), sum(s.accepted for s in replies)
+        emitted, cycles = sum(s.emitted for s in replies), sum(s.cycles for s in replies)
         columns = (
             kind,
-            counts.replies,
-            counts.emitted,
-            counts.drafted,
-            accepted,
-            f"{counts.tokens_a_pass:.2f}",
+            len(replies),
+            emitted,
+            drafted,
+            f"{accepted / max(1, drafted):.0%}",
+            f"{emitted / cycles:.2f}",
         )
         print(f"| {' | '.join(map(str, columns))} |")
 
