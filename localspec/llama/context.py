@@ -7,10 +7,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from localspec.errors import BadModelFile, BadSetting, ContextFull, RollbackUnsupported
+from localspec.gguf.trimmed import TokenTable
 from localspec.llama.adapters import use_adapters
 from localspec.llama.batch import Batch
 from localspec.llama.checkpoints import Checkpoints
 from localspec.llama.contention import NARROW, Threads
+from localspec.llama.embeddings import EmbeddingBatch, TrimmedRows
 from localspec.llama.failures import context_failure, decode_failure
 from localspec.llama.library import forget_log_errors, last_log_errors, lib
 from localspec.llama.model import Model
@@ -60,6 +62,7 @@ class Context:
         checkpoint_bytes: int = 0,
         vocabulary: int | None = None,
         top_k: bool = False,
+        table: TokenTable | None = None,
     ) -> None:
         """Room for `length` tokens; raises BadModelFile, BadSetting, NotEnoughMemory or BackendFailure.
 
@@ -73,6 +76,7 @@ class Context:
             end where the shorter of the two does, and tokens that it lacks are read as its last one.
         top_k: rows hold their `TOP_K` largest logits alone where a GPU can choose them: for drafts, which may be drawn
             from any distribution, and whose rows come one at a time.
+        table: of a trimmed model, which reads and speaks in the tokens of the whole vocabulary by it.
         """
         if not model.generates_text:
             raise BadModelFile(f"{model.name} does not generate text", hint="use a model with a decoder only")
@@ -80,9 +84,11 @@ class Context:
         _make_room(params, batch_size or (_GPU_CHUNK if model.gpus else _CPU_CHUNK), rows_max)
         params.n_rs_seq = snapshots  # llama.cpp makes it 0 for architectures that cannot
         params.n_threads = params.n_threads_batch = thread_count(threads)
-        self._vocabulary = vocabulary or model.vocab.size
-        self._shared = min(self._vocabulary, model.vocab.size)
-        sampler = _sampler(model, self._shared, params) if top_k else None
+        known = table.count if table else model.vocab.size
+        self._vocabulary = vocabulary or known
+        self._shared = min(self._vocabulary, known)
+        spoken = int(table.token_ids.searchsorted(self._shared)) if table else self._shared  # elements of a row
+        sampler = _sampler(model, spoken, params) if top_k else None
         pointer = _new_context(model, params, length)
         self.model = model
         self.tokens: list[int] = []  # what the cache was given, in order; for reading
@@ -93,14 +99,17 @@ class Context:
         self._context: Any = pointer
         self._memory: Any = lib.llama_get_memory(pointer)
         self._chunk: int = lib.llama_n_batch(pointer)
-        self._batch = Batch(self._chunk)
+        self._batch = EmbeddingBatch(self._chunk, table) if table else Batch(self._chunk)
         self._pace = Pace() if model.remote else None
         self._snapshots: int = 0 if model.can_roll_back else lib.llama_n_rs_seq(pointer)
         self._window: int = 0 if params.swa_full else lib.llama_model_n_swa(model.pointer)
         self._checkpoints = Checkpoints(checkpoint_bytes)
         self._last_width = 0  # tokens in the last batch, the only ones a recurrent state has snapshots of
         rows = TopRows if sampler and sampler.installed_on(pointer) else FullRows
-        self._rows: FullRows | TopRows = rows(model.vocab.size, self._shared)
+        found = rows(model.vocab.size, spoken)
+        self._rows: FullRows | TopRows | TrimmedRows = (
+            TrimmedRows(found, table.token_ids, TOP_K) if table else found
+        )
         # The finalizer holds the model, so that garbage collection cannot free it first.
         self._finalizer = weakref.finalize(self, _free, pointer, sampler, model)
         use_adapters(pointer, model.adapters)
