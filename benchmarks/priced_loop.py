@@ -34,13 +34,13 @@ from localspec.sampler.sampling import Sampling
 WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13)
 TABLES = {
     "F16, 1 thread": CostTable(
-        WIDTHS, (1.0, 1.58, 1.67, 1.76, 1.91, 2.02, 2.37, 2.55, 2.57, 2.82, 3.2), 0.092
+        WIDTHS, (1.0, 1.58, 1.67, 1.76, 1.91, 2.02, 2.37, 2.55, 2.57, 2.82, 3.2), {"model": 0.092}
     ),
     "F16, 2 threads": CostTable(
-        WIDTHS, (1.0, 1.21, 1.33, 1.35, 1.43, 1.46, 1.67, 1.81, 1.82, 1.93, 2.23), 0.11
+        WIDTHS, (1.0, 1.21, 1.33, 1.35, 1.43, 1.46, 1.67, 1.81, 1.82, 1.93, 2.23), {"model": 0.11}
     ),
     "Q8_0, 2 threads": CostTable(
-        WIDTHS, (1.0, 2.0, 2.12, 2.33, 3.5, 3.68, 4.14, 2.9, 4.33, 4.78, 4.94), 0.138
+        WIDTHS, (1.0, 2.0, 2.12, 2.33, 3.5, 3.68, 4.14, 2.9, 4.33, 4.78, 4.94), {"model": 0.138}
     ),
 }
 NOISE = 0.04
@@ -111,7 +111,9 @@ class Pair:
         self._vocabulary = engine.vocabulary
         self._target = Priced(engine.target, table.verify, noise)
         self._draft = Priced(
-            engine.draft, lambda tokens: table.draft_step_seconds * max(1, READING * tokens), noise
+            engine.drafters[0].decoder,
+            lambda tokens: table.run_seconds["model"] * max(1, READING * tokens),
+            noise,
         )
         ends = (token for token in range(engine.vocabulary.size) if engine.vocabulary.is_end(token))
         self._no_end = tuple((token, -math.inf) for token in ends)
@@ -170,7 +172,7 @@ def ways(pair: Pair, table: CostTable, *, sampled: bool) -> Iterator[tuple[str, 
     for depth, p_min in LLAMA_CPP:
 
         def llama_cpp(rule: Rule, depth: int = depth, p_min: float = p_min) -> Strategy:
-            return LlamaCpp(pair.drafter, depth, p_min, table.draft_step_seconds, rule)
+            return LlamaCpp(pair.drafter, depth, p_min, table.run_seconds["model"], rule)
 
         yield f"llama.cpp {depth}/{p_min:g}", "compare" if sampled else "auto", llama_cpp
 

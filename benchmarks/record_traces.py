@@ -66,7 +66,7 @@ def replies(session: localspec.Session, category: str) -> Iterator[dict]:
 
 
 def record(session: localspec.Session, category: str, reply: localspec.Reply) -> dict:
-    target, draft = session.engine.target, session.engine.draft
+    target, draft = session.engine.target, session.engine.drafters[0].decoder
     text = [*target.tokens, reply.tokens[-1]]
     start = len(text) - len(reply.tokens)
     rule = make_rule("greedy", Sampling(temperature=0), 0)

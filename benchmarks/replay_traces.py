@@ -14,7 +14,7 @@ from itertools import zip_longest
 from pathlib import Path
 from statistics import mean
 
-from benchmarks.controller.engine import run_auto, run_fixed
+from benchmarks.controller.engine import OneRunAToken, run_auto, run_fixed
 from benchmarks.controller.worlds import Curve, Text
 from localspec.control.chances import Chances
 from localspec.control.costs import CostTable
@@ -26,9 +26,9 @@ DEPTHS = tuple(range(1, 8))  # as wide as was measured
 WIDTHS = (1, 2, 3, 4, 5, 6, 8)
 # Cost of a verify batch relative to one token, measured on two CPU cores (docs/depth.md), draft step 0.07.
 TABLES = {
-    "F16": CostTable(WIDTHS, (1, 1.27, 1.33, 1.40, 1.50, 1.63, 2.03), 0.07),
-    "Q8_0": CostTable(WIDTHS, (1, 1.60, 1.80, 1.93, 3.07, 3.24, 2.86), 0.07),
-    "Q4_0": CostTable(WIDTHS, (1, 1.41, 1.95, 2.03, 2.63, 3.80, 5.31), 0.07),
+    "F16": CostTable(WIDTHS, (1, 1.27, 1.33, 1.40, 1.50, 1.63, 2.03), {"model": 0.07}),
+    "Q8_0": CostTable(WIDTHS, (1, 1.60, 1.80, 1.93, 3.07, 3.24, 2.86), {"model": 0.07}),
+    "Q4_0": CostTable(WIDTHS, (1, 1.41, 1.95, 2.03, 2.63, 3.80, 5.31), {"model": 0.07}),
 }
 
 
@@ -61,7 +61,7 @@ def read_traces() -> dict[str, list[Text]]:
 
 def report(name: str, table: CostTable, texts: list[Text], runs: int) -> dict[int, float]:
     """Print one line; the speed of every fixed depth relative to plain decoding."""
-    curve = Curve(name, table.verify, lambda depth: table.draft_step_seconds * depth, 0.0, DEPTHS)
+    curve = Curve(name, table.verify, lambda depth: table.run_seconds["model"] * depth, 0.0, DEPTHS)
     times = {depth: sum(run_fixed(curve, text, depth) for text in texts) for depth in (0, *DEPTHS)}
     auto = mean(conversation(curve, table, texts, seed) for seed in range(runs))
     best = min(times, key=lambda depth: times[depth])
@@ -74,7 +74,7 @@ def report(name: str, table: CostTable, texts: list[Text], runs: int) -> dict[in
 
 def conversation(curve: Curve, table: CostTable, texts: list[Text], seed: int) -> float:
     places, rng = Places([table]), random.Random(seed)
-    control = DepthControl(places, lambda depth: depth, Chances(), DEPTHS)
+    control = DepthControl(places, OneRunAToken(), Chances(), DEPTHS)
     return sum(run_auto(curve, text, places, control, rng) for text in texts)
 
 

@@ -13,7 +13,7 @@ import random
 from dataclasses import dataclass
 from statistics import mean
 
-from benchmarks.controller.engine import run_auto, run_fixed
+from benchmarks.controller.engine import OneRunAToken, run_auto, run_fixed
 from benchmarks.controller.worlds import CURVES, PROCESSES, Curve, make_text
 from localspec.control.chances import Chances
 from localspec.control.costs import CostTable
@@ -22,7 +22,7 @@ from localspec.control.places import Places
 
 READING = 0.1  # of a draft step: reading a token among many
 LENGTHS = (100, 300, 2000)
-GUESS = CostTable((1, 2, 16), (0.4, 0.44, 1.0), 0.04, measured=False)
+GUESS = CostTable((1, 2, 16), (0.4, 0.44, 1.0), {"model": 0.04}, measured=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def simulate(curve: Curve, process: str, length: int, seeds: int, options: argpa
 def make_control(curve: Curve, table: CostTable) -> tuple[Places, DepthControl]:
     """A controller that knows nothing but costs."""
     places = Places([table])
-    return places, DepthControl(places, lambda depth: depth, Chances(), curve.depths, pads=True)
+    return places, DepthControl(places, OneRunAToken(), Chances(), curve.depths, pads=True)
 
 
 def calibrated(curve: Curve) -> CostTable:
@@ -109,7 +109,7 @@ def calibrated(curve: Curve) -> CostTable:
     return CostTable(
         widths,
         seconds,
-        curve.draft(4) / 4,
+        {"model": curve.draft(4) / 4},
         direct_extra_seconds=launches.direct,
         capture_extra_seconds=launches.capture,
     )

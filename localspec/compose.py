@@ -1,19 +1,18 @@
 """From files to a running pair: checks, memory plan, models, contexts, drafting; closed again in order."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 
 from localspec import demo
 from localspec.chat.loaded_pair import LoadedPair
 from localspec.chat.template import template_of
 from localspec.drafters.lookup_store import ReplyStore
-from localspec.drafters.model import ModelDrafter
 from localspec.drafting import PairDrafting, lessons_key, reply_store
 from localspec.errors import RollbackUnsupported
 from localspec.gguf.adapters import check_adapter
 from localspec.gguf.facts import header_at
+from localspec.gguf.heads import DraftKind
 from localspec.health.check import ensure_device, untold_note
 from localspec.health.hello import use_servers
 from localspec.health.servers import used_servers
@@ -24,10 +23,10 @@ from localspec.llama.model import Model
 from localspec.llama.rpc import add_servers
 from localspec.llama.threads import MOST_THREADS, default_threads
 from localspec.memory.devices import DeviceMemory
-from localspec.memory.needs import CHECKPOINT_SHARE, Load
 from localspec.memory.plan import Plan
 from localspec.memory.planning import plan_for_files
 from localspec.memory.wishes import MemoryWishes
+from localspec.opening import OpenedDrafter, Opening, checkpoint_bytes, device_of, open_drafter
 from localspec.pairs.compatibility import check
 from localspec.pairs.resolve import PairFiles
 from localspec.pairs.trust import ensure_loadable, refuse_hazards
@@ -64,30 +63,31 @@ def open_engine(
     with ExitStack() as opened:
         on_stage(f"loading the target, {files.target.name}")
         target = opened.enter_context(open_target(files, plan, mmap, threads_of, opened))
-        draft = None
+        found: list[OpenedDrafter] = []
         if plan.draft and files.draft:
             on_stage(f"loading the draft, {files.draft.name}")
-            draft = opened.enter_context(
-                open_draft(files.draft, plan.draft, mmap, target, threads_of, opened)
-            )
+            opening = Opening(files.draft, plan.draft, mmap, target, threads_of, opened)
+            found.append(open_drafter(DraftKind.MODEL, opening))
         model = target.model
         sampling, unsupported = Sampling.from_metadata(model.metadata)
         health_note = untold_note()
         template, template_notices = template_of(model.chat_template, model.vocab)
         if threads is None:  # what was asked for is kept
-            give_way([context.threads for context in (target, draft) if context and not context.model.gpu])
+            contexts = [target, *(each.context for each in found)]
+            give_way([context.threads for context in contexts if not context.model.gpu])
         drafting = drafting_of(
-            files, plan, target, draft, reply_store(files.target) if remember_replies else None
+            files, plan, target, found, reply_store(files.target) if remember_replies else None
         )
         on_stage("warming up")
-        warm_up(target, draft, drafting)
+        drafters = tuple(each.drafter for each in found)
+        warm_up(target, drafters, drafting)
         on_stage("ready")
         return LoadedPair(
             name=files.name,
             target_name=model.name,
-            draft_name=draft.model.name if draft else "",
+            draft_name=found[0].name if found else "",
             target=target,
-            draft=draft,
+            drafters=drafters,
             rollback_limit=target.rollback_limit,
             widest_batch=WIDEST_BATCH,
             vocabulary=model.vocab,
@@ -173,29 +173,23 @@ def memory_of(listed: Iterable[Device]) -> tuple[DeviceMemory, ...]:
     )
 
 
-def device_of(model: Model) -> str:
-    """What decides the cost of a batch: the backend that computes the model, in lower case."""
-    return model.gpu.backend.lower() if model.gpu else "cpu"
-
-
 def drafting_of(
-    files: PairFiles, plan: Plan, target: Context, draft: Context | None, replies: ReplyStore | None
+    files: PairFiles,
+    plan: Plan,
+    target: Context,
+    found: Sequence[OpenedDrafter],
+    replies: ReplyStore | None,
 ) -> PairDrafting:
     return PairDrafting(
         target,
-        [drafter_of(draft, target.model)] if draft else [],
-        draft=draft,
+        [each.drafter for each in found],
+        threads=[each.context.threads for each in found],
         starting_depth=files.starting_depth,
         deepest=WIDEST_BATCH - 1,
         device=device_of(target.model),
         key=lessons_key(files, plan, target.threads.usual),
         replies=replies,
     )
-
-
-def drafter_of(draft: Context, target: Model) -> ModelDrafter:
-    """CUDA replays passes that are equal: two missing tokens take less time one after the other than at once."""
-    return ModelDrafter(draft, target.vocab.is_end, one_by_one=device_of(draft.model) == "cuda")
 
 
 def threads_for(model: Model, wanted: int | None, spare_cores: int) -> int:
@@ -206,11 +200,6 @@ def threads_for(model: Model, wanted: int | None, spare_cores: int) -> int:
     if wanted or model.size_bytes < SMALL_BYTES:
         return wanted or 1
     return min(max(1, default_threads() - spare_cores), MOST_BESIDE_GPU if model.all_on_gpu else MOST_THREADS)
-
-
-def checkpoint_bytes(model: Model) -> int:
-    """What the checkpoints of a model may take, the oldest being dropped first."""
-    return int(CHECKPOINT_SHARE * model.size_bytes)
 
 
 def open_target(
@@ -226,22 +215,3 @@ def open_target(
             hint="run it without a draft model: --no-draft",
         )
     return context
-
-
-def open_draft(
-    path: Path,
-    load: Load,
-    mmap: bool | None,
-    target: Context,
-    threads: Callable[[Model], int],
-    opened: ExitStack,
-) -> Context:
-    model = opened.enter_context(Model(path, **load.place, mmap=mmap))
-    return Context(
-        model,
-        **load.context,
-        threads=threads(model),
-        checkpoint_bytes=checkpoint_bytes(model),
-        vocabulary=target.model.vocab.size,
-        top_k=True,
-    )

@@ -14,6 +14,8 @@ from localspec.control.calibration import NARROW, WIDE, calibrate
 from localspec.drafters.drafting import Drafting
 from localspec.drafters.lessons import DEPTHS, Lessons, guess_for
 from localspec.drafters.lookup_store import ReplyStore
+from localspec.drafters.model import FAILURES
+from localspec.llama.contention import Threads
 from localspec.llama.context import Context
 from localspec.llama.devices import backend_summary, devices
 from localspec.memory.plan import Plan
@@ -35,14 +37,14 @@ class PairDrafting:
         target: Context,
         drafters: Sequence[Drafter],
         *,
-        draft: Context | None = None,
+        threads: Sequence[Threads] = (),
         starting_depth: int,
         deepest: int,
         device: str = "cpu",
         key: Mapping[str, str] | None = None,
         replies: ReplyStore | None = None,
     ) -> None:
-        """`drafters` run models, the one of `draft` among them; `starting_depth` is for seeded replies.
+        """`drafters` run models, with these `threads`; `starting_depth` is for seeded replies.
 
         `deepest`: what one verify batch can hold of a draft.
 
@@ -52,7 +54,8 @@ class PairDrafting:
         """
         limit = target.rollback_limit
         self._target = target
-        self._draft = draft
+        self._drafters = drafters
+        self._threads = (target.threads, *threads)
         self._starting_depth = starting_depth
         self._priors = Priors(settings.data_dir() / "lessons")
         self._key = key
@@ -72,9 +75,8 @@ class PairDrafting:
 
     def strategy(self, rule: Rule, request: Request) -> Strategy:
         """The strategy of one reply: automatic, at a fixed depth, or none."""
-        for context in (self._target, self._draft):
-            if context is not None:
-                context.threads.fixed = request.seed is not None and not rule.seed_decides
+        for threads in self._threads:
+            threads.fixed = request.seed is not None and not rule.seed_decides
         depth = request.depth if request.speculate else 0
         if seed_fixes_depth(request, rule):
             known = self.drafting.seeded_depth
@@ -98,15 +100,10 @@ class PairDrafting:
 
     def calibrate(self, text: Sequence[int], budget_seconds: float, stop: Callable[[], bool]) -> None:
         """Measure what batches of such tokens cost, unless that is known already; the caches end as they began."""
-        models = [model for model in (self._target, self._draft) if model is not None]
-        if (
-            self.drafting.costs.measured
-            or self.drafting.failed
-            or any(m.rollback_limit is not None for m in models)
-        ):
+        if self.drafting.costs.measured or self.drafting.failed or self._target.rollback_limit is not None:
             return  # a recurrent state cannot step back over the widest batches
         widths = [width for width in NARROW + WIDE if width <= self._target.rows_max]
-        before = [(model, model.length) for model in models]
+        length = self._target.length
 
         def clock() -> float:
             """Read between any two batches, so that whoever waits is noticed in time."""
@@ -116,11 +113,10 @@ class PairDrafting:
 
         try:
             table = calibrate(
-                self._target, self._draft, text, budget_seconds=budget_seconds, clock=clock, widths=widths
+                self._target, self._drafters, text, budget_seconds=budget_seconds, clock=clock, widths=widths
             )
-        except _GivenUp:
-            for model, length in before:
-                model.rollback(length)
+        except (_GivenUp, *FAILURES):  # a drafter without room cannot be timed, and is no free one
+            self._target.rollback(length)
             return
         if table is not None:
             self.drafting.calibrated(table)

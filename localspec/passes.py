@@ -38,6 +38,9 @@ class Pass:
     hidden: np.ndarray | None = None  # float32 [tokens, columns]; None where nobody wants them
 
 
+NO_TEXT = Pass(0, ())  # followed, it says that the text was forgotten
+
+
 def first_tokens(passed: Pass, count: int) -> Pass:
     """A pass with a row for every token, as if it had been over the first `count` alone."""
     hidden = None if passed.hidden is None else passed.hidden[:count]

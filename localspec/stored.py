@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from localspec.files import write_text_atomically
 from localspec.typed_json import read_as
 
-VERSION = 3
+VERSION = 4
 T = TypeVar("T")
 
 

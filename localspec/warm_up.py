@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from time import perf_counter
 
+from localspec.algorithm.protocols import Drafter
 from localspec.chat.vocabulary import Vocabulary
 from localspec.drafters.model import FAILURES
 from localspec.drafting import PairDrafting
@@ -35,18 +36,18 @@ def ordinary_tokens(vocabulary: Vocabulary) -> list[int]:
     return list(vocabulary.tokenize(PARAGRAPH, parse_special=False))
 
 
-def warm_up(target: Context, draft: Context | None, drafting: PairDrafting) -> None:
-    """Decode batches of the common widths on both contexts, which end empty as they began.
+def warm_up(target: Context, drafters: Sequence[Drafter], drafting: PairDrafting) -> None:
+    """Decode batches of the common widths on the target and let drafters run their models; all end empty.
 
     On a GPU costs that nobody knows yet are then measured. Raises what the target's `decode` raises.
     """
     text = ordinary_tokens(target.model.vocab)
     warm(target, WIDTHS, text)
-    if draft is not None:
+    for drafter in drafters:
         try:
-            warm(draft, DRAFT_WIDTHS, text)
+            drafter.rehearse([text[:width] for width in DRAFT_WIDTHS])
         except FAILURES:
-            return  # its drafter meets the failure again and tells the user
+            return  # it meets the failure again and tells the user
     if target.model.gpu:
         drafting.calibrate(text, CALIBRATION_SECONDS, stop=lambda: False)
 

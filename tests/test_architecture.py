@@ -64,7 +64,8 @@ ROOMS = {
             "stored",
         ),
     },
-    "warm_up": {"chat", "drafters", "drafting", "llama"},
+    "opening": {"algorithm", "drafters", "gguf", "llama", "memory"},
+    "warm_up": {"algorithm", "chat", "drafters", "drafting", "llama"},
     "compose": {
         *(
             "chat",
@@ -76,6 +77,7 @@ ROOMS = {
             "health",
             "llama",
             "memory",
+            "opening",
             "pairs",
             "sampler",
         ),

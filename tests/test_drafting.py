@@ -40,23 +40,26 @@ def test_lessons_are_stored_and_a_damaged_file_is_set_aside(home):
 def test_calibration_leaves_the_conversation_as_it_was():
     with localspec.load("demo") as session:
         session.run("Hello", temperature=0, max_tokens=20)
-        before = list(session.engine.target.tokens), list(session.engine.draft.tokens)
+        before = list(session.engine.target.tokens), list(session.engine.drafters[0].decoder.tokens)
         session.calibrate(budget_seconds=2.0)
         assert session.engine.drafting.drafting.costs.measured
-        assert before == (list(session.engine.target.tokens), list(session.engine.draft.tokens))
+        assert before == (list(session.engine.target.tokens), list(session.engine.drafters[0].decoder.tokens))
 
 
 def test_a_calibration_gives_way_to_whoever_waits_and_leaves_no_trace():
     with localspec.load("demo") as session:
         session.run("Hello", temperature=0, max_tokens=20)
-        before = list(session.engine.target.tokens), list(session.engine.draft.tokens)
+        before = list(session.engine.target.tokens), list(session.engine.drafters[0].decoder.tokens)
         for patience in range(
             40
         ):  # questions until somebody waits: in the draft's part, then in the target's
             answers = iter([False] * patience + [True])
             session.calibrate(budget_seconds=60, stop=lambda answers=answers: next(answers))
             assert next(answers, None) is None
-            assert before == (list(session.engine.target.tokens), list(session.engine.draft.tokens))
+            assert before == (
+                list(session.engine.target.tokens),
+                list(session.engine.drafters[0].decoder.tokens),
+            )
         assert not session.engine.drafting.drafting.costs.measured
 
 
@@ -148,7 +151,10 @@ def test_a_seed_keeps_the_threads_and_anything_else_may_change_them():
 
         def fixed(**options):
             session.run("Hello", max_tokens=4, **options)
-            return {context.threads.fixed for context in (session.engine.target, session.engine.draft)}
+            return {
+                context.threads.fixed
+                for context in (session.engine.target, session.engine.drafters[0].decoder)
+            }
 
         assert fixed(temperature=0.8, seed=1) == {True}
         assert fixed(temperature=0.8) == fixed(temperature=0) == {False}
@@ -168,8 +174,8 @@ def test_batches_of_the_common_widths_are_decoded_at_load(monkeypatch):
     with localspec.load("demo") as session:
         engine = session.engine
         assert tuple(widths[engine.target.model.name]) == warm_up.WIDTHS
-        assert tuple(widths[engine.draft.model.name]) == warm_up.DRAFT_WIDTHS
-        assert engine.target.length == engine.draft.length == 0
+        assert tuple(widths[engine.drafters[0].decoder.model.name]) == warm_up.DRAFT_WIDTHS
+        assert engine.target.length == engine.drafters[0].decoder.length == 0
 
 
 def test_what_the_draft_reads_is_told_apart_and_the_first_token_timed():

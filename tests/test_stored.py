@@ -21,7 +21,7 @@ from tests.algorithm.toys import Blend, Toy
 
 KEY = {"target": "a.gguf 123", "draft": "b.gguf 45", "device": "cpu", "threads": "8"}
 STATE = Lessons(
-    costs=(CostTable((1, 2, 8), (0.1, 0.12, 0.3), 0.01, True, 0.02, 0.05, 300),),
+    costs=(CostTable((1, 2, 8), (0.1, 0.12, 0.3), {"model": 0.01}, True, 0.02, 0.05, 300),),
     greedy=Acceptance(
         chances=ChanceWeights((-0.5, 0.9, 0.3), (0.2, 0.1, 0.1)),
         trust=TrustCounts((2.0,), (1.0,)),
@@ -70,7 +70,7 @@ def damage(text):
         (("value", "costs", 0, "verify_seconds"), []),
         (("value", "costs", 0, "widths"), [1, 2, 2]),
         (("value", "costs", 0, "widths"), [2, 3, 8]),
-        (("value", "costs", 0, "draft_step_seconds"), -1.0),
+        (("value", "costs", 0, "run_seconds"), {"model": -1.0}),
         (("value", "costs", 0, "direct_extra_seconds"), -1.0),
         (("value", "greedy", "chances", "variances"), [0.1, -0.1, 0.1]),
         (("value", "greedy", "trust", "kept"), [-1.0]),
@@ -135,7 +135,7 @@ def test_whatever_numbers_a_file_holds_it_is_set_aside_or_can_be_used(
     stored["value"]["costs"][0] |= {
         "widths": [1 + sum(step for step, _ in costs[:i]) for i in range(len(costs))],
         "verify_seconds": [seconds for _, seconds in costs],
-        "draft_step_seconds": draft_step,
+        "run_seconds": {"model": draft_step},
         "direct_extra_seconds": extras[0],
         "capture_extra_seconds": extras[1],
     }

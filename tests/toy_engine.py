@@ -41,12 +41,13 @@ def engine_of(
     notices=(),
     close=lambda: None,
 ):
+    drafters = [ModelDrafter(draft, vocabulary.is_end)] if draft else drafters
     return LoadedPair(
         name="toy",
         target_name="toy target",
         draft_name="toy draft" if draft else "",
         target=target,
-        draft=draft,
+        drafters=drafters,
         rollback_limit=None,
         widest_batch=deepest + 1,
         vocabulary=vocabulary,
@@ -55,8 +56,8 @@ def engine_of(
         notices=notices,
         drafting=PairDrafting(
             target,
-            [ModelDrafter(draft, vocabulary.is_end)] if draft else drafters,
-            draft=draft,
+            drafters,
+            threads=[draft.threads] if draft else [],
             starting_depth=3,
             deepest=deepest,
         ),

@@ -22,6 +22,15 @@ from .worlds import Curve, Text
 ANY_RULE = make_rule("greedy", Sampling(temperature=0.0), 0)
 
 
+class OneRunAToken:
+    """What a depth control asks of a draft model."""
+
+    source = Source.MODEL
+
+    def steps(self, depth: int) -> int:
+        return depth
+
+
 @dataclass(frozen=True, slots=True)
 class Noise:
     """What a clock adds to true costs."""
@@ -56,6 +65,7 @@ def accepted(text: Text, at: int, depth: int) -> int:
 class SimulatedDrafter:
     """A draft model whose guesses are a text's and whose time is a curve's; reading costs `reading` a token."""
 
+    source = Source.MODEL
     wants = failure = None
 
     def __init__(self, device: Device, text: Text, unread: int, reading: float) -> None:

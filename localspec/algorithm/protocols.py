@@ -147,6 +147,10 @@ class Drafter(Protocol):
     """
 
     @property
+    def source(self) -> Source:
+        """What its tokens are called, and what its price is stored under."""
+
+    @property
     def wants(self) -> HiddenRows | None:
         """What it reads of the target's layers: asked once, at load."""
 
@@ -160,6 +164,12 @@ class Drafter(Protocol):
 
     def steps(self, depth: int) -> int:
         """How many runs of its model `depth` tokens take: as many, one where they come at once, 0 without a model."""
+
+    def rehearse(self, batches: Sequence[Sequence[int]]) -> None:
+        """Run its model on batches of tokens, one after the other, and forget them: to time it or to warm it up.
+
+        Never asked of one without a model. Raises what decoding raises.
+        """
 
     def begin(self) -> None:
         """Another reply begins: an earlier failure is forgotten."""

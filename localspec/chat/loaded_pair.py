@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from localspec.algorithm.protocols import Decoder, Rule, Strategy
+from localspec.algorithm.protocols import Decoder, Drafter, Rule, Strategy
 from localspec.chat.options import Request
 from localspec.chat.template import ChatTemplate
 from localspec.chat.vocabulary import Vocabulary
@@ -30,9 +30,9 @@ class LoadedPair:
 
     name: str
     target_name: str
-    draft_name: str  # "" when there is no draft model
+    draft_name: str  # of the model that drafts; "" when none does
     target: Decoder
-    draft: Decoder | None
+    drafters: Sequence[Drafter]  # those that run models, and live as long as the target
     rollback_limit: int | None  # draft tokens that the target can take back; None: all
     widest_batch: int  # tokens that the target verifies at once
     vocabulary: Vocabulary

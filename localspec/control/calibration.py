@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import islice
 from statistics import median
 
-from localspec.algorithm.protocols import Decoder
+from localspec.algorithm.protocols import Decoder, Drafter
 from localspec.control.costs import SETTLING, CostTable
 
 NARROW = (1, 2, 3, 4, 5, 6, 7, 8)  # widths of model drafts
@@ -30,23 +30,21 @@ class Sample:
 
 def calibrate(
     target: Decoder,
-    draft: Decoder | None,
+    drafters: Sequence[Drafter],
     text: Sequence[int],
     *,
     budget_seconds: float,
     clock: Callable[[], float],
     widths: Sequence[int] = NARROW + WIDE,
 ) -> CostTable | None:
-    """Time both models at their present context length; both end as they began.
+    """Time the target and the drafters that run models at their present context length; all end as they began.
 
     `text`: ordinary tokens to decode, at least one: which experts a mixture asks for depends on them. None when
-    the budget did not allow even the two narrowest widths, or the draft's context is full.
+    the budget did not allow even the two narrowest widths. Raises what running a drafter's model raises.
     """
-    if draft is not None and draft.capacity - draft.length < DRAFT_STEPS:
-        return None  # a draft that cannot be timed is not a free one
     deadline = clock() + budget_seconds
     keep, room = target.length, target.capacity - target.length
-    step = draft_step_seconds(draft, text, deadline=clock() + budget_seconds / 4, clock=clock)
+    runs = run_seconds(drafters, text, deadline=clock() + budget_seconds / 4, clock=clock)
     samples, slowest = list[Sample](), 0.0
     for width in [width for width in widths if width <= room] * ROUNDS:
         expected = max((s.seconds for s in samples if s.width == width), default=1.5 * slowest)
@@ -56,7 +54,7 @@ def calibrate(
             target.rollback(keep)
             samples.append(sample)
             slowest = max(slowest, sample.seconds)
-    return fit(samples, step, keep)
+    return fit(samples, runs, keep)
 
 
 def windows(text: Sequence[int], width: int) -> Iterator[list[int]]:
@@ -82,22 +80,21 @@ def equal_passes(
         yield Sample(width, run, taken)
 
 
-def draft_step_seconds(
-    draft: Decoder | None, text: Sequence[int], *, deadline: float, clock: Callable[[], float]
-) -> float:
-    """Median seconds of one draft token among several in a row; 0 without a draft."""
-    if draft is None:
-        return 0.0
-    keep, found = draft.length, list[float]()
-    for _ in range(DRAFT_ROUNDS):
-        began = clock()
-        for token in next(windows(text, DRAFT_STEPS)):
-            draft.decode([token], rows=1)
-        found.append((clock() - began) / DRAFT_STEPS)
-        draft.rewind(keep)  # a recurrent one falls back further
-        if clock() + 2 * found[-1] * DRAFT_STEPS > deadline:
-            break
-    return median(found[1:] or found)
+def run_seconds(
+    drafters: Sequence[Drafter], text: Sequence[int], *, deadline: float, clock: Callable[[], float]
+) -> dict[str, float]:
+    """Median seconds of a run of each drafter's model among several in a row, by `Drafter.source`."""
+    timed = {}
+    for drafter in drafters:
+        found = list[float]()
+        for tokens in islice(windows(text, DRAFT_STEPS), DRAFT_ROUNDS):
+            began = clock()
+            drafter.rehearse([[token] for token in tokens])
+            found.append((clock() - began) / DRAFT_STEPS)
+            if clock() + 2 * found[-1] * DRAFT_STEPS > deadline:
+                break
+        timed[str(drafter.source)] = median(found[1:] or found)
+    return timed
 
 
 def settles(sample: Sample) -> bool:
@@ -105,7 +102,7 @@ def settles(sample: Sample) -> bool:
     return sample.run > (SLOW_PASSES - 1 if sample.seconds > SLOW_SECONDS else SETTLING)
 
 
-def fit(samples: Sequence[Sample], draft_step: float, context_tokens: int) -> CostTable | None:
+def fit(samples: Sequence[Sample], runs: dict[str, float], context_tokens: int) -> CostTable | None:
     """Medians by width of the passes that show what equal ones cost, and what the ones before them took longer."""
     settled: dict[int, list[float]] = {}
     for sample in samples:
@@ -123,7 +120,7 @@ def fit(samples: Sequence[Sample], draft_step: float, context_tokens: int) -> Co
     return CostTable(
         widths=tuple(seconds),
         verify_seconds=tuple(seconds.values()),
-        draft_step_seconds=draft_step,
+        run_seconds=runs,
         direct_extra_seconds=extra(1),
         capture_extra_seconds=extra(2),
         context_tokens=context_tokens,

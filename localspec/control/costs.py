@@ -1,8 +1,8 @@
-"""What a cycle costs: the target by batch width and the draft by depth, from a table and from running."""
+"""What a cycle costs: the target by batch width and each drafter by its runs, from a table and from running."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import isfinite
 
@@ -16,12 +16,13 @@ RELIABLE = 3  # measurements that make a width fit to be stored
 SLACK, MORE_SLACK = 1.05, 1.25  # before a wider pass says that a plain step was measured too dear
 STALE_CYCLES = 400  # older measurements tell about another clock speed
 LEAST_EXTRA = 0.03  # of a plain step: less is noise
+UNTIMED_RUN = 0.12  # of a plain step: a run of a draft model that was never timed
 SETTLING = 2  # passes after a change of width that a device which records its passes takes longer for
 
 
 @dataclass(frozen=True, slots=True)
 class CostTable:
-    """Seconds of a target pass by batch width, and of a draft step; widths in between are interpolated.
+    """Seconds of a target pass by batch width, and of a run of each drafter; widths in between are interpolated.
 
     The passes are of those that follow equal ones, as in plain decoding. A device that records its passes (CUDA
     graphs) takes longer after a change of width: it launches the first one kernel by kernel (direct), records the
@@ -30,7 +31,7 @@ class CostTable:
 
     widths: tuple[int, ...]  # ascending, from 1
     verify_seconds: tuple[float, ...]  # one for each width
-    draft_step_seconds: float  # one draft token; 0 when drafting runs no model
+    run_seconds: dict[str, float] = field(default_factory=dict)  # of a drafter's model, by `Drafter.source`
     measured: bool = True  # on this machine, with these files; otherwise the seconds are only in proportion
     direct_extra_seconds: float = 0.0  # of the first pass of a width, beyond a replayed one
     capture_extra_seconds: float = 0.0  # of the second
@@ -41,7 +42,7 @@ class CostTable:
         ascending = all(one < other for one, other in pairwise((0, *self.widths)))
         if self.widths[:1] != (1,) or not ascending or len(self.widths) != len(self.verify_seconds):
             raise ValueError(f"widths ascend from 1, each with its seconds: {self}")
-        others = (self.draft_step_seconds, self.direct_extra_seconds, self.capture_extra_seconds)
+        others = (*self.run_seconds.values(), self.direct_extra_seconds, self.capture_extra_seconds)
         if min(self.verify_seconds) <= 0 or min(*others, self.context_tokens) < 0:
             raise ValueError(f"a pass takes time: {self}")
         if not all(map(isfinite, (*self.verify_seconds, *others))):
@@ -108,7 +109,7 @@ class Costs:
     def __init__(self, table: CostTable) -> None:
         self._table = table
         self._ratios: dict[int, Recent] = {}
-        self._draft_ratio = Recent()
+        self._runs: dict[str, Recent] = {}  # ratios, by drafter
         self._unsettled = (Recent(), Recent())  # seconds of the first and the second plain step of a run
         self._cycle = 0
         self._width = self._run = 0  # of the latest pass, and how many in a row had that width
@@ -185,10 +186,10 @@ class Costs:
                 self._now[width] = self.replayed(1) * (1 + self._excess(width) * self._guessed_excess(width))
         return self._now[width]
 
-    def draft(self, depth: int) -> float:
-        """Seconds to draft `depth` tokens with the draft model."""
-        ratio = self._draft_ratio.value if self._draft_ratio else self._ratio(2)
-        return self._table.draft_step_seconds * ratio * depth
+    def draft(self, source: str, runs: float) -> float:
+        """Seconds of so many runs of a drafter's model; `source`: which drafter."""
+        ratio = self._runs[source].value if source in self._runs else self._ratio(2)
+        return self._run_at_start(source) * ratio * runs
 
     def learn_verify(self, width: int, seconds: float, *, drafted: bool = False) -> None:
         """A pass over `width` tokens, padding included: every pass in turn, as its price depends on the one before.
@@ -213,9 +214,9 @@ class Costs:
             self._ratios[width] = Recent(prior, middle if width == 1 else lower_middle)
         self._ratios[width].add(seconds / self._start(width), self._cycle)
 
-    def learn_draft(self, depth: int, seconds: float) -> None:
-        if self._table.draft_step_seconds > 0:
-            self._draft_ratio.add(seconds / (self._table.draft_step_seconds * depth), self._cycle)
+    def learn_draft(self, source: str, runs: float, seconds: float) -> None:
+        if at_start := self._run_at_start(source):
+            self._runs.setdefault(source, Recent()).add(seconds / (at_start * runs), self._cycle)
 
     def table(self) -> CostTable:
         """The table as learned so far, for the next run; a guess stays one until it was checked."""
@@ -228,7 +229,9 @@ class Costs:
             self._table,
             widths=widths,
             verify_seconds=seconds,
-            draft_step_seconds=self.draft(1),
+            run_seconds={
+                source: self.draft(source, 1) for source in {**self._table.run_seconds, **self._runs}
+            },
             measured=True,
             direct_extra_seconds=self.direct_extra,
             capture_extra_seconds=self.change_seconds - self.direct_extra,
@@ -240,6 +243,9 @@ class Costs:
         if self.plain_steps and found.measurements >= RELIABLE:
             return max(found.value - self._plain_alone(), 0.0)
         return at_start * self.replayed(1) / self._start(1) if at_start else 0.0
+
+    def _run_at_start(self, source: str) -> float:
+        return self._table.run_seconds.get(source, UNTIMED_RUN * self._start(1))
 
     def _plain_alone(self) -> float:
         return self._start(1) * (self._ratios[1].value if 1 in self._ratios else 1.0)

@@ -1,8 +1,8 @@
 """Whether a drafter drafts, and how much: as much as pays, on a budget of plain steps that losses come out of."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from localspec.algorithm.protocols import Proposal, Reading
+from localspec.algorithm.protocols import Drafter, Proposal, Reading
 from localspec.control.chances import Chances
 from localspec.control.costs import Costs
 from localspec.control.holding import held_width
@@ -43,13 +43,13 @@ class DepthControl:
     def __init__(
         self,
         places: Places,
-        steps: Callable[[int], int],
+        drafter: Drafter,
         chances: Chances,
         depths: Sequence[int],
         *,
         pads: bool = False,
     ) -> None:
-        """`steps`: runs of the draft model by depth; `depths`: those that may be verified; costs are shared.
+        """`depths`: numbers of tokens that may be verified; what passes cost is shared with other drafters.
 
         `pads`: whether verify batches may be filled up to one width.
         """
@@ -58,7 +58,7 @@ class DepthControl:
         self.chances = chances
         self.depths = tuple(sorted(depths))
         self.on = True
-        self._steps = steps
+        self._drafter = drafter
         self._budget = START if self.costs.measured else START / 2
         self._patience = 1.0
         self._trying = False  # drafting was switched on again and has not convinced yet
@@ -81,6 +81,10 @@ class DepthControl:
         """What passes cost at the present length of the context."""
         return self._places.costs
 
+    def seconds(self, depth: int) -> float:
+        """What its drafter takes for so many tokens: its own price."""
+        return self.costs.draft(self._drafter.source, self._drafter.steps(depth))
+
     @property
     def mode(self) -> Mode:
         if not self.on:
@@ -96,23 +100,27 @@ class DepthControl:
     def limit(self, room: int) -> int:
         """The most tokens that a proposal may have where there is room for `room`."""
         if self._pads:
-            self.costs.held = held_width(self.costs, self.chances, self._steps, self.depths) if self.on else 0
+            self.costs.held = (
+                held_width(self.costs, self.chances, self.seconds, self.depths) if self.on else 0
+            )
         most = self.costs.held - 1 if self.costs.held else self.depths[-1]
         most = most if self._kept >= TRUSTED else max(min(most, CAUTIOUS_DEPTH), self.depths[0])
         return max((d for d in self.depths if d <= min(most, room)), default=0) if self.on else 0
 
     def stopping(self, limit: int) -> Stopper:
         """What ends a proposal of at most `limit` tokens."""
-        return Stopper(self.chances, self.costs, self._steps, rate=self.rate, depths=self.depths, limit=limit)
+        return Stopper(
+            self.chances, self.costs, self.seconds, rate=self.rate, depths=self.depths, limit=limit
+        )
 
     def learn(self, cycle: Cycle, proposal: Proposal) -> None:
         """A cycle that it was asked to draft in, what was read for it apart; and its proposal."""
-        runs = proposal.runs or self._steps(cycle.drafted)
+        runs = proposal.runs or self._drafter.steps(cycle.drafted)
         seconds, emitted = self._sane(cycle.seconds, cycle.width, runs), len(cycle.tokens)
         if self.costs.held:  # `reconsider` has asked for the change of width already
             seconds = max(seconds - self.costs.latest_extra, seconds / WILD)
         if runs:
-            self.costs.learn_draft(runs, cycle.draft_seconds)
+            self.costs.learn_draft(self._drafter.source, runs, cycle.draft_seconds)
         self.chances.learn(proposal.confidences[: cycle.drafted], cycle.accepted, emitted)
         self._kept += cycle.accepted
         self._tokens = self._tokens * (1 - 1 / MEMORY) + emitted
@@ -133,7 +141,7 @@ class DepthControl:
         if self.on:
             return
         plain = self.costs.verify(1)
-        stake = max(STAKE_RUNS * self.costs.draft(self._steps(1)) / plain, LEAST_STAKE)
+        stake = max(STAKE_RUNS * self.seconds(1) / plain, LEAST_STAKE)
         stake += min(reading.unread, LEAST_WINDOW) * self._token_seconds / plain / READING_SHARE
         if self._budget >= self._patience * stake + self.costs.change_seconds / plain:
             self.on, self._trying, self._won = True, True, 0.0
@@ -166,7 +174,7 @@ class DepthControl:
         if self._seconds and self._tokens / self._seconds < 1 / plain:
             drafting = self._tokens / self._seconds
             why = f"lately about {drafting:.1f} tokens/s with it against {1 / plain:.1f} without"
-        share = self.costs.draft(self._steps(1)) / plain
+        share = self.seconds(1) / plain
         return (
             f"Drafting is off: {why}. The target keeps {self.chances.ahead(0):.0%} of the draft's tokens, "
             f"and each costs {share:.0%} of a plain step."
@@ -174,7 +182,7 @@ class DepthControl:
 
     def _sane(self, seconds: float, width: int, runs: int) -> float:
         """What a cycle counts for, which may have met a hiccup of the machine."""
-        most = WILD * (self.costs.verify(width) + self.costs.draft(runs))
+        most = WILD * (self.costs.verify(width) + self.costs.draft(self._drafter.source, runs))
         if seconds <= most or self._calm < WILD_GAP:
             self._calm = min(self._calm + 1, MOST_CALM)
             return seconds
@@ -184,7 +192,7 @@ class DepthControl:
     @property
     def _token_seconds(self) -> float:
         """What reading a token among many takes."""
-        guess = READING * self.costs.draft(1)
+        guess = READING * self.costs.draft(self._drafter.source, 1)
         return max(guess if self._reading_seconds is None else self._reading_seconds, 1e-9)
 
     def _pay(self, steps: float) -> None:

@@ -9,10 +9,10 @@ HOLDING_PAYS = 0.25  # plain steps that a change of width costs: from here on it
 HORIZON = 64  # tokens within which another width has to win back what changing to it costs
 
 
-def held_width(costs: Costs, chances: Chances, steps: Callable[[int], int], depths: Sequence[int]) -> int:
+def held_width(costs: Costs, chances: Chances, price: Callable[[int], float], depths: Sequence[int]) -> int:
     """The width of the depth with the most tokens per second if every proposal had it; 0: none is to be held.
 
-    `steps`: runs of the draft model by depth; `depths`: those that may be verified, ascending.
+    `price`: seconds of drafting by depth; `depths`: those that may be verified, ascending.
     """
     if costs.change_seconds < HOLDING_PAYS * costs.replayed(1):
         return 0
@@ -22,7 +22,7 @@ def held_width(costs: Costs, chances: Chances, steps: Callable[[int], int], dept
         survival *= chances.ahead(depth - 1)
         expected += survival
         if depth in depths:
-            values[depth + 1] = expected / (costs.replayed(depth + 1) + costs.draft(steps(depth)))
+            values[depth + 1] = expected / (costs.replayed(depth + 1) + price(depth))
     best = max(values, key=lambda width: values[width])
     held = costs.held if costs.held in values else depths[0] + 1
     won = HORIZON / values[held] - HORIZON / values[best]

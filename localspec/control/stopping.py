@@ -18,16 +18,16 @@ class Stopper:
         self,
         chances: Chances,
         costs: Costs,
-        steps: Callable[[int], int],
+        price: Callable[[int], float],
         *,
         rate: float,
         depths: tuple[int, ...],
         limit: int,
     ) -> None:
-        """`steps`: runs of the draft model by depth; `rate`: the run's tokens/s."""
+        """`price`: seconds of drafting by depth; `rate`: the run's tokens/s."""
         self._chances = chances
         self._costs = costs
-        self._steps = steps
+        self._price = price
         self._rate = rate
         self._depths = tuple(d for d in depths if d <= limit)
         self._survival = 1.0
@@ -49,13 +49,13 @@ class Stopper:
     def _gain(self, drafted: int, *, first: float, draw_first: bool) -> float:
         """Tokens won by going on to the best later depth, less the tokens its seconds are worth."""
         best, won, survival = -math.inf, 0.0, self._survival * first
-        width, run = drafted + 1, self._costs.draft(1)
+        width = drafted + 1
         here = self._costs.verify(width + self._costs.padding(width))
-        begun = self._steps(drafted if draw_first else drafted + 1)
+        spent = self._price(drafted if draw_first else drafted + 1)
         for depth in range(drafted + 1, self._depths[-1] + 1):
             won += survival
             survival *= self._chances.ahead(depth)
             if depth in self._depths:
-                seconds = self._costs.verify(depth + 1) - here + run * (self._steps(depth) - begun)
+                seconds = self._costs.verify(depth + 1) - here + self._price(depth) - spent
                 best = max(best, won - self._rate * seconds)
         return best

@@ -93,7 +93,7 @@ class Drafting:
         chance = drafter.control.chances.usual if drafter else None
         if drafter is None or chance is None or not self.costs.measured:
             return None
-        return best_depth(self.costs, chance, drafter.drafter.steps, self._depths)
+        return best_depth(self.costs, chance, drafter.control.seconds, self._depths)
 
     def _made(self, known: Acceptance) -> tuple[Contender, ...]:
         """Lookup, which is free, and then the others."""
@@ -105,7 +105,7 @@ class Drafting:
         )
 
     def _contender(self, drafter: Drafter, chances: Chances, depths: Sequence[int]) -> Contender:
-        return Contender(drafter, DepthControl(self._places, drafter.steps, chances, depths, pads=self._pads))
+        return Contender(drafter, DepthControl(self._places, drafter, chances, depths, pads=self._pads))
 
 
 def acceptance_of(contenders: Sequence[Contender]) -> Acceptance:

@@ -34,11 +34,10 @@ def guess_for(device: str) -> CostTable:
         return CostTable(
             (1, 2, 8, 9, 16, 32),
             (1, 1.05, 1.2, 2.0, 2.3, 3.0),
-            0.12,
             measured=False,
             direct_extra_seconds=0.1,
             capture_extra_seconds=0.5,
         )
     if device == "cpu":
-        return CostTable((1, 2, 3, 5, 8, 16, 32), (1, 1.3, 1.45, 1.9, 2.6, 4.6, 8.6), 0.12, measured=False)
-    return CostTable((1, 2, 8, 9, 16, 32), (1, 1.15, 1.8, 2.2, 3.0, 5.0), 0.12, measured=False)
+        return CostTable((1, 2, 3, 5, 8, 16, 32), (1, 1.3, 1.45, 1.9, 2.6, 4.6, 8.6), measured=False)
+    return CostTable((1, 2, 8, 9, 16, 32), (1, 1.15, 1.8, 2.2, 3.0, 5.0), measured=False)

@@ -41,6 +41,7 @@ class Guess:
 class LookupDrafter:
     """Proposes what followed the newest tokens before."""
 
+    source = Source.LOOKUP
     wants = None
     failure = None
     busy_seconds = 0.0  # no model
@@ -54,6 +55,9 @@ class LookupDrafter:
 
     def steps(self, depth: int) -> int:
         return 0
+
+    def rehearse(self, batches: Sequence[Sequence[int]]) -> None:
+        """There is no model."""
 
     def begin(self) -> None:
         self._guess = Guess()
@@ -79,7 +83,7 @@ class LookupDrafter:
             tokens=guess.tokens,
             q=(None,) * len(guess.tokens),
             confidences=guess.chances,
-            source=Source.LOOKUP,
+            source=self.source,
             depth=len(guess.tokens),
         )
 

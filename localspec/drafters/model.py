@@ -21,11 +21,12 @@ class ModelDrafter:
     the cache is read anew from the middle of a cache's length before its end.
     """
 
+    source = Source.MODEL
     wants = None
 
     def __init__(self, decoder: Decoder, is_end: Callable[[int], bool], *, one_by_one: bool = False) -> None:
         """`one_by_one`: whether two missing tokens are decoded one after the other, so that all passes are equal."""
-        self._decoder = decoder
+        self.decoder = decoder
         self._is_end = is_end
         self._one_by_one = one_by_one
         self._room = min(ROOM, decoder.capacity // 4)
@@ -34,16 +35,25 @@ class ModelDrafter:
 
     @property
     def busy_seconds(self) -> float:
-        return self._decoder.busy_seconds
+        return self.decoder.busy_seconds
 
     def steps(self, depth: int) -> int:
         return depth
+
+    def rehearse(self, batches: Sequence[Sequence[int]]) -> None:
+        held = self.decoder.length
+        self.decoder.checkpoint(lasting=False)
+        try:
+            for batch in batches:
+                self.decoder.decode(batch, rows=1)
+        finally:
+            self.decoder.rewind(held)
 
     def begin(self) -> None:
         self.failure = None
 
     def follow(self, passed: Pass, kept: int) -> None:
-        decoder, end = self._decoder, passed.start + kept
+        decoder, end = self.decoder, passed.start + kept
         before = max(self._first - passed.start, 0)
         start = max(passed.start - self._first, 0)
         if end < self._first:
@@ -54,17 +64,17 @@ class ModelDrafter:
             self._restart(end - decoder.capacity // 2)
 
     def reading(self, tokens: Sequence[int]) -> Reading:
-        held = self._decoder.length
+        held = self.decoder.length
         unread = 0 if self.failure else len(tokens) - 1 - self._first - held
-        spare = self._decoder.capacity // 2 - held - unread
+        spare = self.decoder.capacity // 2 - held - unread
         return Reading(unread if unread > AT_ONCE else 0, held, min(self._first, max(spare, 0)))
 
     def read(self, tokens: Sequence[int], most: int) -> int:
-        begin = self._first + self._decoder.length
+        begin = self._first + self.decoder.length
         end = min(begin + most, len(tokens) - 1)
         try:
-            self._decoder.decode(tokens[begin:end], rows=0)
-            self._decoder.checkpoint(lasting=True)
+            self.decoder.decode(tokens[begin:end], rows=0)
+            self.decoder.checkpoint(lasting=True)
         except FAILURES as error:
             self.failure = error
         return end - begin
@@ -75,7 +85,7 @@ class ModelDrafter:
     def propose(
         self, tokens: Sequence[int], limit: int, rule: Rule, stopping: Stopping | None = None
     ) -> Proposal:
-        decoder, text = self._decoder, list(tokens)
+        decoder, text = self.decoder, list(tokens)
         limit = 0 if self.failure else min(limit, decoder.capacity - len(text) + self._first + 1)
         draws: list[Draw] = []
         runs = 0
@@ -104,12 +114,12 @@ class ModelDrafter:
             tokens=tuple(draw.token for draw in draws),
             q=tuple(draw.q for draw in draws),
             confidences=tuple(draw.confidence for draw in draws),
-            source=Source.MODEL,
+            source=self.source,
             depth=max(limit, 0),
             runs=runs,
         )
 
     def _restart(self, first: int) -> None:
         """Begin with an empty cache at this position of the text."""
-        self._decoder.rollback(0)
+        self.decoder.rollback(0)
         self._first = first

@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from localspec.control.costs import Costs
 
 
-def best_depth(costs: Costs, chance: float, steps: Callable[[int], int], depths: Sequence[int]) -> int:
+def best_depth(costs: Costs, chance: float, price: Callable[[int], float], depths: Sequence[int]) -> int:
     """The depth with the most tokens per second where every draft token is kept with this chance; 0 is plain.
 
-    `steps`: runs of the draft model by depth. Leviathan et al., "Fast inference from transformers via speculative
+    `price`: seconds of drafting by depth. Leviathan et al., "Fast inference from transformers via speculative
     decoding", section 3: depth d brings 1 + chance + ... + chance ** d tokens.
     """
 
@@ -16,6 +16,6 @@ def best_depth(costs: Costs, chance: float, steps: Callable[[int], int], depths:
         if not depth:
             return 1 / costs.verify(1)
         tokens = sum(chance**kept for kept in range(depth + 1))
-        return tokens / (costs.verify(depth + 1) + costs.draft(steps(depth)))
+        return tokens / (costs.verify(depth + 1) + price(depth))
 
     return max((0, *depths), key=rate)

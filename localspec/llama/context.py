@@ -6,6 +6,8 @@ from time import perf_counter, process_time
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
+
 from localspec.errors import BadModelFile, BadSetting, ContextFull, RollbackUnsupported
 from localspec.gguf.trimmed import TokenTable
 from localspec.llama.adapters import use_adapters
@@ -14,13 +16,14 @@ from localspec.llama.checkpoints import Checkpoints
 from localspec.llama.contention import NARROW, Threads
 from localspec.llama.embeddings import EmbeddingBatch, TrimmedRows
 from localspec.llama.failures import context_failure, decode_failure
+from localspec.llama.hidden import HiddenReader
 from localspec.llama.library import forget_log_errors, last_log_errors, lib
 from localspec.llama.model import Model
 from localspec.llama.rows import FullRows, TopRows
 from localspec.llama.sampler import TopK
 from localspec.llama.threads import thread_count
 from localspec.llama.watch import LOADING_SECONDS, Pace, waiting_for
-from localspec.passes import Pass, Row
+from localspec.passes import HiddenRows, Pass, Row
 
 _LONGEST = 2**25  # tokens: above every model; llama.cpp would fill the memory with its cell table first
 TOP_K = 128  # logits of a row: top-k 40 with penalties over 64 tokens needs 104
@@ -46,6 +49,8 @@ _FLASH_ATTENTION = {
 
 class Context:
     """One sequence of tokens in a model's cache: a Decoder for the loop, and not for two threads at once."""
+
+    _hidden: HiddenReader | None = None  # until somebody wants hidden rows
 
     def __init__(
         self,
@@ -80,8 +85,8 @@ class Context:
         """
         if not model.generates_text:
             raise BadModelFile(f"{model.name} does not generate text", hint="use a model with a decoder only")
-        params = _params(length, lib.llama_model_n_swa(model.pointer), kv_type_k, kv_type_v, flash_attn)
-        _make_room(params, batch_size or (_GPU_CHUNK if model.gpus else _CPU_CHUNK), rows_max)
+        params = params_of(length, lib.llama_model_n_swa(model.pointer), kv_type_k, kv_type_v, flash_attn)
+        make_room(params, batch_size or (_GPU_CHUNK if model.gpus else _CPU_CHUNK), rows_max)
         params.n_rs_seq = snapshots  # llama.cpp makes it 0 for architectures that cannot
         params.n_threads = params.n_threads_batch = thread_count(threads)
         known = table.count if table else model.vocab.size
@@ -89,7 +94,7 @@ class Context:
         self._shared = min(self._vocabulary, known)
         spoken = int(table.token_ids.searchsorted(self._shared)) if table else self._shared  # elements of a row
         sampler = _sampler(model, spoken, params) if top_k else None
-        pointer = _new_context(model, params, length)
+        pointer = new_context(model, params, length)
         self.model = model
         self.tokens: list[int] = []  # what the cache was given, in order; for reading
         self.busy_seconds = 0.0  # inside llama.cpp, until its results were there
@@ -145,14 +150,23 @@ class Context:
         before, rest = self.length, tokens
         self._require_room(len(tokens))
         try:
+            hidden: list[np.ndarray] = []
             while len(rest) > max(most := self._most_tokens(), rows):
                 head = min(most, len(rest) - rows)
                 self._decode_chunk(rest[:head], 0)
+                if self._hidden:
+                    hidden.append(np.array(self._hidden.read(head)))
                 rest = rest[head:]
-            return Pass(before, tokens, self._decode_chunk(rest, rows) if rest else ())
+            found = self._decode_chunk(rest, rows) if rest else ()
+            return Pass(before, tokens, found, self._hidden_rows(hidden, len(rest)))
         except BaseException:  # Ctrl-C comes when llama.cpp has taken the tokens and nobody has counted them
             self._recover(before)
             raise
+
+    def extract(self, wants: HiddenRows) -> None:
+        """From now on passes have these hidden rows; said once, before the first decode."""
+        assert not self._hidden, "a pass has one set of hidden rows"
+        self._hidden = HiddenReader(self.handle, self.model.pointer, wants)
 
     def prefill(self, tokens: Sequence[int]) -> Iterator[Pass]:
         """Append tokens chunk by chunk without rows: stop iterating to cancel.
@@ -196,7 +210,7 @@ class Context:
         recurrent state cannot step back by itself.
         """
         if self.length and (self.needs_checkpoints if lasting else not self.model.can_roll_back):
-            self._checkpoints.take(self._pointer, self.length, lasting=lasting)
+            self._checkpoints.take(self.handle, self.length, lasting=lasting)
 
     def close(self) -> None:
         """Free the cache and the buffers that rows point into. Saying it twice is saying it once."""
@@ -211,14 +225,14 @@ class Context:
         self.close()
 
     @property
-    def _pointer(self) -> Any:  # noqa: ANN401  a C pointer
+    def handle(self) -> Any:  # noqa: ANN401  a C pointer, for this package only
         assert self._finalizer.alive, "the context is closed"
         return self._context
 
     def _decode_chunk(self, tokens: Sequence[int], rows: int) -> Sequence[Row]:
         """One call into llama.cpp, timed until its results are there."""
         batch = self._batch.fill(self._readable(tokens), self.length, rows)
-        pointer = self._pointer
+        pointer = self.handle
         self.threads.choose(pointer, len(tokens))
         forget_log_errors()
         began, given = perf_counter(), process_time()
@@ -235,6 +249,13 @@ class Context:
         self.tokens.extend(tokens)
         self._last_width = len(tokens)
         return self._rows.read(pointer, rows) if rows else ()
+
+    def _hidden_rows(self, before: list[np.ndarray], count: int) -> np.ndarray | None:
+        """Of a pass whose last call had `count` tokens, and calls before it these rows."""
+        if not self._hidden or not count:
+            return None
+        last = self._hidden.read(count)
+        return np.concatenate([*before, last]) if before else last
 
     def _most_tokens(self) -> int:
         """How many tokens the next call may have."""
@@ -275,7 +296,7 @@ class Context:
         """Back to the newest checkpoint, or to nothing."""
         try:
             checkpoint = self._checkpoints.newest
-            length = checkpoint.length if checkpoint and checkpoint.restore(self._pointer) else 0
+            length = checkpoint.length if checkpoint and checkpoint.restore(self.handle) else 0
             self._last_width = 0  # its snapshots are of a state that is no more
             if not (length and lib.llama_memory_seq_rm(self._memory, 0, length, -1)):
                 self._clear()
@@ -286,7 +307,7 @@ class Context:
 
     def _recover(self, length: int) -> None:
         """After a decode that did not end: back to what the cache was, or as near as it can step back."""
-        lib.llama_synchronize(self._pointer)
+        lib.llama_synchronize(self.handle)
         held = lib.llama_memory_seq_pos_max(self._memory, 0) + 1
         del self.tokens[length:]
         # Snapshots reach back to the first token of a batch, not to what was before it.
@@ -301,7 +322,7 @@ class Context:
         self.tokens.clear()
 
 
-def _make_room(params: Any, chunk: int, rows: int) -> None:  # noqa: ANN401  a C struct
+def make_room(params: Any, chunk: int, rows: int) -> None:  # noqa: ANN401  a C struct
     """For batches of so many tokens, and so many rows of one."""
     params.n_batch = params.n_ubatch = min(max(chunk, rows), params.n_ctx)
     params.n_outputs_max = params.n_outputs_max_per_seq = rows
@@ -317,7 +338,7 @@ def _sampler(model: Model, shared: int, params: Any) -> TopK | None:  # noqa: AN
     return TopK(min(TOP_K + size - shared, size), params) if model.output_on_gpu else None
 
 
-def _new_context(model: Model, params: Any, length: int) -> Any:  # noqa: ANN401  C structs
+def new_context(model: Model, params: Any, length: int) -> Any:  # noqa: ANN401  C structs
     forget_log_errors()
     with waiting_for(model.remote, LOADING_SECONDS):
         pointer = lib.llama_init_from_model(model.pointer, params)
@@ -333,7 +354,7 @@ def _free(pointer: Any, sampler: TopK | None, model: Model) -> None:  # noqa: AN
         sampler.free()
 
 
-def _params(length: int, window: int, kv_type_k: str, kv_type_v: str, flash_attn: str) -> Any:  # noqa: ANN401  a C struct
+def params_of(length: int, window: int, kv_type_k: str, kv_type_v: str, flash_attn: str) -> Any:  # noqa: ANN401  a C struct
     """Context parameters from checked settings."""
     if not 1 <= length <= _LONGEST:
         raise BadSetting(f"a context cannot have {length} tokens", hint=f"use 1 to {_LONGEST}")

@@ -3,6 +3,7 @@
 import atexit
 import contextlib
 import ctypes
+import itertools
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -42,19 +43,21 @@ def forget_log_errors() -> None:
     _router.forget()
 
 
-def symbol(name: str, result: Any, arguments: Sequence[Any]) -> Any:  # noqa: ANN401  ctypes has no better type
+def symbol(name: str | Sequence[str], result: Any, arguments: Sequence[Any]) -> Any:  # noqa: ANN401  ctypes has no better type
     """A C function of libllama, libggml or libggml-base that llama_cpp does not bind as it is needed here.
 
     Looked up through the library that is already loaded: the wheels carry every library several times under
     different names, and opening another copy by its path would give one with its own devices and callbacks.
+    Of several names the first that is exported.
     """
-    for module in _modules():
+    names = (name,) if isinstance(name, str) else name
+    for module, exported in itertools.product(_modules(), names):
         with contextlib.suppress(AttributeError):
-            function = module[name]
+            function = module[exported]
             function.restype, function.argtypes = result, list(arguments)
             return function
     raise BackendFailure(
-        f"this llama.cpp has no function called {name}",
+        f"this llama.cpp has no function called {names[-1]}",
         hint="localspec is tested with llama-cpp-python 0.3.36: pip install llama-cpp-python==0.3.36",
     )
 

@@ -37,6 +37,7 @@ class Model:
         cpu_moe: int = 0,
         mmap: bool | None = None,
         lora: Iterable[tuple[Path, float]] = (),
+        prediction: bool = False,
         no_alloc: bool = False,
     ) -> None:
         """Load a GGUF; raises BadModelFile, NotEnoughMemory or BadSetting.
@@ -47,6 +48,7 @@ class Model:
         cpu_moe: layers, from the first, whose experts stay on the CPU.
         mmap: map the file into memory instead of reading it; None leaves it to llama.cpp.
         lora: adapter files, and how much of each is added.
+        prediction: load its prediction layers as well, for a head (MTP).
         no_alloc: read no weights and reserve no memory: contexts only log what they would need.
         """
         check_model_file(path)
@@ -54,6 +56,7 @@ class Model:
         gpus = chosen_gpus(devices, gpu_layers)
         # The parameters point into what is kept beside them, which has to live until the model is loaded.
         params, _kept = model_params(gpus, gpu_layers, split, cpu_moe, mmap)
+        params.load_mtp = prediction
         if no_alloc:
             params.no_alloc, params.load_mode = True, lib.LLAMA_LOAD_MODE_NONE
         # What devices of other machines are called in sentences.

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
-from localspec.algorithm.protocols import Decoder
+from localspec.algorithm.protocols import Decoder, Draw, Proposal, Rule, Verdict
 from localspec.chat.loaded_pair import LoadedPair
 from localspec.measure.divergence import copied
-from localspec.passes import Candidates, Pass, Row
+from localspec.passes import NO_TEXT, Candidates, Pass, Row
 from localspec.sampler.candidates import largest
 
 
@@ -61,6 +61,36 @@ class Recording:
         return rows
 
 
+class RecordingRule:
+    """A rule that keeps copies of the rows that were drafted from."""
+
+    def __init__(self, rule: Rule, needed: int | None) -> None:
+        """`needed`: how many of the largest logits to keep; None keeps whole rows."""
+        self._rule = rule
+        self._needed = needed
+        self.rows: list[Row] = []
+
+    @property
+    def name(self) -> str:
+        return self._rule.name
+
+    @property
+    def seed_decides(self) -> bool:
+        return self._rule.seed_decides
+
+    def draw(self, row: Row, history: Sequence[int], start: int) -> Draw:
+        self.rows.append(kept(row, self._needed))
+        return self._rule.draw(row, history, start)
+
+    def verify(self, rows: Sequence[Row], proposal: Proposal, history: Sequence[int]) -> Verdict:
+        return self._rule.verify(rows, proposal, history)
+
+    def taken(self) -> list[Row]:
+        """The rows since the last call."""
+        rows, self.rows = self.rows, []
+        return rows
+
+
 def kept(row: Row, needed: int | None) -> Row:
     """A copy that outlives the next decode, of the largest logits alone where these suffice."""
     if needed is None or isinstance(row, Candidates):
@@ -69,9 +99,15 @@ def kept(row: Row, needed: int | None) -> Row:
 
 
 def begin(engine: LoadedPair, prompt: Sequence[int]) -> None:
-    """Both caches hold the prompt but for its last token, the target's; the draft reads it when it drafts."""
-    if engine.draft:
-        engine.draft.rollback(0)
+    """The target holds the prompt but for its last token, and the drafters have followed."""
+    forget(engine)
+    for passed in engine.target.prefill(prompt[:-1]):
+        for drafter in engine.drafters:
+            drafter.follow(passed, len(passed.tokens))
+
+
+def forget(engine: LoadedPair) -> None:
+    """Empty all caches."""
     engine.target.rollback(0)
-    for _ in engine.target.prefill(prompt[:-1]):
-        pass
+    for drafter in engine.drafters:
+        drafter.follow(NO_TEXT, 0)

@@ -9,7 +9,7 @@ from localspec.control.anchors import COUNTED, Anchors
 from localspec.control.costs import SETTLING, Costs, CostTable
 from tests.drafters.machine import cycle_of
 
-TABLE = CostTable((1, 2, 9), (1.0, 1.02, 1.16), 0.1)
+TABLE = CostTable((1, 2, 9), (1.0, 1.02, 1.16), {"model": 0.1})
 RECORDED = replace(TABLE, direct_extra_seconds=0.25, capture_extra_seconds=0.75)
 
 

@@ -5,9 +5,15 @@ import random
 import pytest
 
 from localspec.control.calibration import calibrate
+from localspec.drafters.model import ModelDrafter
+from localspec.errors import ContextFull
 from tests.algorithm.toys import Toy
 
 TEXT = tuple(range(1, 40))
+
+
+def never(token):
+    return False
 
 
 class Timed(Toy):
@@ -21,6 +27,8 @@ class Timed(Toy):
         self.run = 0
 
     def decode(self, tokens, rows):
+        if self.length + len(tokens) > self.capacity:
+            raise ContextFull("no room")
         self.run = self.run + 1 if self.widths and self.widths[-1] == len(tokens) else 1
         self.widths.append(len(tokens))
         self.clock.now += self.seconds(len(tokens), self.run)
@@ -39,7 +47,7 @@ def run(seconds, *, budget=3.0, step=0.002, capacity=4096):
     target = Timed(clock, seconds, capacity=capacity)
     draft = Timed(clock, lambda width, run: step)
     target.cache, draft.cache = [1, 2, 3], [1, 2, 3]
-    table = calibrate(target, draft, TEXT, budget_seconds=budget, clock=clock)
+    table = calibrate(target, [ModelDrafter(draft, never)], TEXT, budget_seconds=budget, clock=clock)
     assert target.cache == draft.cache == [1, 2, 3]
     return table, clock.now - 100.0
 
@@ -52,7 +60,7 @@ def test_every_width_is_measured():
     table, _ = run(curve)
     assert table.widths == (1, 2, 3, 4, 5, 6, 7, 8, 16, 32)
     assert table.verify_seconds == pytest.approx([curve(n) for n in table.widths])
-    assert table.draft_step_seconds == pytest.approx(0.002)
+    assert table.run_seconds == pytest.approx({"model": 0.002})
     assert table.measured
 
 
@@ -88,7 +96,8 @@ def test_passes_decode_the_text_and_not_one_token_over_and_over():
             asked.add(len(set(tokens)) == len(tokens))
             return super().decode(tokens, rows)
 
-    calibrate(Mixture(clock, curve), Mixture(clock, curve), TEXT, budget_seconds=3, clock=clock)
+    drafter = ModelDrafter(Mixture(clock, curve), never)
+    calibrate(Mixture(clock, curve), [drafter], TEXT, budget_seconds=3, clock=clock)
     assert asked == {True}
 
 
@@ -111,12 +120,14 @@ def test_widths_that_do_not_fit_the_context_are_left_out():
 
 def test_without_a_draft_a_draft_step_costs_nothing():
     clock = Clock()
-    table = calibrate(Timed(clock, curve), None, TEXT, budget_seconds=3, clock=clock)
-    assert table.draft_step_seconds == 0
+    table = calibrate(Timed(clock, curve), [], TEXT, budget_seconds=3, clock=clock)
+    assert table.run_seconds == {}
 
 
 def test_a_draft_without_room_is_not_taken_for_a_free_one():
     clock = Clock()
     target, draft = Timed(clock, curve), Timed(clock, lambda width, run: 0.002, capacity=6)
     target.cache, draft.cache = [1, 2, 3], [1, 2, 3]
-    assert calibrate(target, draft, TEXT, budget_seconds=3, clock=clock) is None
+    with pytest.raises(ContextFull):
+        calibrate(target, [ModelDrafter(draft, never)], TEXT, budget_seconds=3, clock=clock)
+    assert draft.cache == [1, 2, 3]

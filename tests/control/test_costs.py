@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from localspec.control.costs import STALE_CYCLES, Costs, CostTable
 
-TABLE = CostTable((1, 2, 4, 8), (1.0, 1.2, 1.6, 2.4), 0.1)
-GUESS = CostTable((1, 2, 4, 8), (1.0, 1.2, 1.6, 2.4), 0.1, measured=False)
+TABLE = CostTable((1, 2, 4, 8), (1.0, 1.2, 1.6, 2.4), {"model": 0.1})
+GUESS = CostTable((1, 2, 4, 8), (1.0, 1.2, 1.6, 2.4), {"model": 0.1}, measured=False)
 
 
 @pytest.mark.parametrize(("width", "seconds"), [(1, 1.0), (3, 1.4), (6, 2.0), (8, 2.4), (16, 4.0)])
@@ -19,16 +19,16 @@ def test_a_table_interpolates_and_goes_on_with_its_last_slope(width, seconds):
 
 def test_unmeasured_costs_are_the_table_s():
     costs = Costs(TABLE)
-    assert costs.verify(4) + costs.draft(3) == pytest.approx(1.6 + 3 * 0.1)
+    assert costs.verify(4) + costs.draft("model", 3) == pytest.approx(1.6 + 3 * 0.1)
 
 
 def test_measurements_replace_the_table():
     costs = Costs(TABLE)
     for _ in range(20):
         costs.learn_verify(4, 3.2)
-        costs.learn_draft(3, 0.6)
+        costs.learn_draft("model", 3, 0.6)
     assert costs.verify(4) == pytest.approx(3.2, rel=0.05)
-    assert costs.draft(1) == pytest.approx(0.2, rel=0.05)
+    assert costs.draft("model", 1) == pytest.approx(0.2, rel=0.05)
 
 
 def test_one_measurement_in_four_may_be_wild():
@@ -105,12 +105,12 @@ def test_the_learned_table_starts_another_run_where_this_one_ended():
     for _ in range(30):
         costs.learn_verify(1, 0.01)
         costs.learn_verify(4, 0.02)
-        costs.learn_draft(1, 0.003)
+        costs.learn_draft("model", 1, 0.003)
     again = Costs(costs.table())
     assert again.measured
     for depth in range(8):
         assert again.verify(depth + 1) == pytest.approx(costs.verify(depth + 1))
-        assert again.draft(depth) == pytest.approx(costs.draft(depth))
+        assert again.draft("model", depth) == pytest.approx(costs.draft("model", depth))
 
 
 def test_a_guess_is_not_stored_as_a_measurement():
@@ -122,10 +122,11 @@ def test_a_guess_is_not_stored_as_a_measurement():
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
 @pytest.mark.parametrize(
-    "name", ["verify_seconds", "draft_step_seconds", "direct_extra_seconds", "capture_extra_seconds"]
+    "name", ["verify_seconds", "run_seconds", "direct_extra_seconds", "capture_extra_seconds"]
 )
 def test_a_table_of_costs_is_finite(name, wrong):
-    values = {"verify_seconds": (0.1, 0.2), "draft_step_seconds": 0.01}
-    values[name] = (0.1, wrong) if name == "verify_seconds" else wrong
+    values = {"verify_seconds": (0.1, 0.2), "run_seconds": {"model": 0.01}}
+    of = {"verify_seconds": (0.1, wrong), "run_seconds": {"model": wrong}}
+    values[name] = of.get(name, wrong)
     with pytest.raises(ValueError, match="finite"):
         CostTable((1, 2), **values)

@@ -8,7 +8,7 @@ from localspec.control.chances import Chances
 from localspec.control.costs import Costs, CostTable
 from localspec.control.holding import held_width
 
-TABLE = CostTable((1, 2, 9), (1.0, 1.02, 1.16), 0.1)
+TABLE = CostTable((1, 2, 9), (1.0, 1.02, 1.16), {"model": 0.1})
 RECORDED = replace(TABLE, direct_extra_seconds=0.25, capture_extra_seconds=0.75)
 DEPTHS = (1, 2, 3, 4, 5, 6, 7, 8)
 
@@ -22,7 +22,7 @@ def after(accepted, drafted, cycles=40):
 
 
 def width(costs, chances):
-    return held_width(costs, chances, lambda depth: depth, DEPTHS)
+    return held_width(costs, chances, lambda depth: 0.1 * depth, DEPTHS)
 
 
 def test_no_width_is_held_where_a_change_costs_nothing():

@@ -6,7 +6,7 @@ from localspec.control.anchors import Anchors
 from localspec.control.costs import CostTable
 from localspec.control.places import Places, doublings
 
-TABLE = CostTable((1, 2, 9), (1.0, 1.1, 1.8), 0.1)
+TABLE = CostTable((1, 2, 9), (1.0, 1.1, 1.8), {"model": 0.1})
 
 
 def at(places, tokens):
@@ -67,6 +67,6 @@ def test_what_was_learned_in_every_length_comes_back():
 def test_a_measurement_replaces_what_was_known_where_it_was_made():
     places = Places([TABLE])
     at(places, 9000)
-    places.calibrated(CostTable((1, 2), (7.0, 8.0), 0.1, context_tokens=9000))
+    places.calibrated(CostTable((1, 2), (7.0, 8.0), {"model": 0.1}, context_tokens=9000))
     assert places.costs.plain_step_seconds == 7.0
     assert at(places, 10).plain_step_seconds == 1.0

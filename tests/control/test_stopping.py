@@ -11,7 +11,9 @@ from localspec.control.stopping import Stopper
 from localspec.sampler.sampling import Sampling
 from tests.drafters.machine import propose
 
-TABLE = CostTable((1, 2, 9), (1.0, 1.3, 3.4), 0.1)  # a token more costs 0.3 to verify and 0.1 to draft
+TABLE = CostTable(
+    (1, 2, 9), (1.0, 1.3, 3.4), {"model": 0.1}
+)  # a token more costs 0.3 to verify and 0.1 to draft
 
 
 class Believing:
@@ -28,7 +30,14 @@ class Believing:
 
 
 def stopper(rate=1.0, depths=tuple(range(1, 9)), ahead=0.7, table=TABLE):
-    return Stopper(Believing(ahead), Costs(table), lambda depth: depth, rate=rate, depths=depths, limit=8)
+    return Stopper(
+        Believing(ahead),
+        Costs(table),
+        lambda depth: table.run_seconds["model"] * depth,
+        rate=rate,
+        depths=depths,
+        limit=8,
+    )
 
 
 def proposed(stopping, confidences):
@@ -64,7 +73,7 @@ def test_where_few_depths_are_allowed_proposals_end_only_there(confidences, dept
 
 def test_a_stair_in_the_costs_is_looked_beyond():
     """Width 3 is dear and width 4 costs nothing more: stopping at the foot of the stair would be wrong."""
-    stairs = CostTable((1, 2, 3, 4, 9), (1.0, 1.02, 1.9, 1.92, 2.0), 0.01)
+    stairs = CostTable((1, 2, 3, 4, 9), (1.0, 1.02, 1.9, 1.92, 2.0), {"model": 0.01})
     assert proposed(stopper(rate=2.0, ahead=0.95, table=stairs), [0.95] * 8) == 8
 
 

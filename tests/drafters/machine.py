@@ -17,6 +17,7 @@ class Machine:
     `agrees(position)`: would the draft have guessed it. `reading`: seconds to read a token of the text.
     """
 
+    source = Source.MODEL
     wants = failure = None
 
     def __init__(
@@ -79,7 +80,7 @@ class Machine:
         )
 
     def arbiter(self, table, depths, control=None):
-        control = control or DepthControl(Places([table]), self.steps, Chances(), depths)
+        control = control or DepthControl(Places([table]), self, Chances(), depths)
         return Arbiter(control._places, Anchors(), [Contender(self, control)], rule=None)
 
     def step(self, arbiter, room=10**6):

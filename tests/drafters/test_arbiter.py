@@ -19,8 +19,8 @@ from localspec.passes import Pass
 from localspec.sampler.sampling import Sampling
 from tests.algorithm.toys import END, Blend, Toy
 
-CHEAP = CostTable((1, 2, 9, 33), (1.0, 1.02, 1.16, 1.6), 0.05)
-DEAR = CostTable((1, 2, 9, 33), (1.0, 1.3, 2.0, 4.0), 0.3)
+CHEAP = CostTable((1, 2, 9, 33), (1.0, 1.02, 1.16, 1.6), {"model": 0.05})
+DEAR = CostTable((1, 2, 9, 33), (1.0, 1.3, 2.0, 4.0), {"model": 0.3})
 GREEDY = Sampling(temperature=0)
 
 
@@ -36,7 +36,7 @@ class Ticking(Toy):
 
 class TickingDraft(Blend):
     def decode(self, tokens, rows):
-        self.busy_seconds += DEAR.draft_step_seconds
+        self.busy_seconds += DEAR.run_seconds["model"]
         return super().decode(tokens, rows)
 
 
@@ -132,7 +132,7 @@ def edit_task():
 def test_editing_a_text_is_mostly_lookup_and_three_times_as_fast():
     """2,000 tokens with ten changes, at the costs of a 1.5 B model in F16 on two CPU cores."""
     prompt, answer = edit_task()
-    table = CostTable((1, 2, 3, 4, 5, 6, 8), (1, 1.27, 1.33, 1.40, 1.50, 1.63, 2.03), 0.1)
+    table = CostTable((1, 2, 3, 4, 5, 6, 8), (1, 1.27, 1.33, 1.40, 1.50, 1.63, 2.03), {"model": 0.1})
     target = Reciting(answer, start=len(prompt))
     target.table = table
     rule = make_rule("greedy", GREEDY, 1)
@@ -160,7 +160,7 @@ def test_a_model_that_is_worth_more_than_a_doubtful_guess_drafts():
     prompt = recital[:40]
     target, rule = Reciting(recital[40:], start=40), make_rule("greedy", GREEDY, 1)
     draft = Reciting(recital[40:], start=40)
-    draft.table = CostTable((1, 2), (0.05, 0.05), 0.0)
+    draft.table = CostTable((1, 2), (0.05, 0.05), {"model": 0.0})
     _, cycles = run(
         target,
         draft,
@@ -244,7 +244,7 @@ def test_a_guess_that_would_not_be_used_takes_no_plain_steps():
         token for _ in range(600) for token in (1, 2, 3, chance.choice((7, chance.randrange(10, 3000))))
     ]
     target, draft = Reciting(recital[40:], start=40), Reciting(recital[40:], start=40)
-    draft.table = CostTable((1, 2), (0.05, 0.05), 0.0)
+    draft.table = CostTable((1, 2), (0.05, 0.05), {"model": 0.0})
     _, cycles = run(
         target,
         draft,
@@ -270,7 +270,7 @@ class Forgetting(Ticking):
 
 def test_a_draft_model_goes_on_drafting_when_the_text_outgrows_its_cache():
     target, draft = Forgetting(3), Forgetting(3, capacity=64)
-    draft.table = CostTable((1, 2), (0.05, 0.05), 0.0)
+    draft.table = CostTable((1, 2), (0.05, 0.05), {"model": 0.0})
     rule = make_rule("greedy", GREEDY, 1)
     drafting = drafting_of(draft, CHEAP, tuple(range(1, 9)), lookup=False)
     tokens, cycles = run(target, draft, [1, 2], drafting=drafting, room=400, rule=rule, end=never)

@@ -13,16 +13,16 @@ from localspec.control.depth import GIFT, MOST, SAVED, START
 from localspec.events import Mode
 from tests.drafters.machine import Machine
 
-FLAT = CostTable(tuple(range(1, 10)), tuple(1 + 0.02 * n for n in range(9)), 0.08)
-STEEP = CostTable((1, 2, 9), (1.0, 1.6, 5.8), 0.1)
+FLAT = CostTable(tuple(range(1, 10)), tuple(1 + 0.02 * n for n in range(9)), {"model": 0.08})
+STEEP = CostTable((1, 2, 9), (1.0, 1.6, 5.8), {"model": 0.1})
 SECONDS = CostTable(
-    FLAT.widths, tuple(0.05 * seconds for seconds in FLAT.verify_seconds), 0.004
+    FLAT.widths, tuple(0.05 * seconds for seconds in FLAT.verify_seconds), {"model": 0.004}
 )  # 20 tokens/s
 DEPTHS = tuple(range(1, 9))
 
 
 def machine_of(table, agrees, **options):
-    return Machine(table.verify, table.draft_step_seconds, agrees, **options)
+    return Machine(table.verify, table.run_seconds["model"], agrees, **options)
 
 
 def run(machine, arbiter, tokens):
@@ -38,7 +38,7 @@ def seconds_at(depth, table, agrees, tokens):
     machine = machine_of(table, agrees)
     while machine.position < tokens:
         proposal = machine.propose(range(9), depth, None)
-        machine.cycle(proposal, depth * table.draft_step_seconds)
+        machine.cycle(proposal, depth * table.run_seconds["model"])
     return machine.seconds
 
 
@@ -107,7 +107,7 @@ def test_a_useless_draft_is_switched_off_and_costs_little():
 
 
 def test_why_it_is_off_is_said_with_numbers():
-    table = CostTable((1, 2, 9), (0.1, 0.16, 0.58), 0.01)
+    table = CostTable((1, 2, 9), (0.1, 0.16, 0.58), {"model": 0.01})
     machine = Machine(lambda n: 0.04 + 0.06 * n, 0.01, iid(0.0))
     arbiter = machine.arbiter(table, DEPTHS)
     assert arbiter.why_off is None
@@ -136,7 +136,7 @@ def test_the_loss_against_plain_decoding_is_bounded_whatever_happens(seed, slope
     """Adversarial acceptance, costs that the table is wrong about: the budget holds."""
     chance = random.Random(seed)
     agrees = [chance.random() < rate for length, rate in blocks for _ in range(length)]
-    table = CostTable((1, 2, 9), (1.0, 1.05, 1.4), 0.05)
+    table = CostTable((1, 2, 9), (1.0, 1.05, 1.4), {"model": 0.05})
     machine = Machine(lambda n: 1 + slope * (n - 1), step, lambda p: agrees[p % len(agrees)])
     run(machine, machine.arbiter(table, DEPTHS), 1000)
     worst_cycle = 1 + slope * 8 + step * 8
@@ -163,7 +163,7 @@ def test_plain_steps_anchor_the_claim_of_being_faster():
     assert 1 <= modes.count(Mode.ANCHOR) <= 1000 / 48
 
 
-GUESS = CostTable((1, 2, 9), (1.0, 1.1, 1.8), 0.1, measured=False)
+GUESS = CostTable((1, 2, 9), (1.0, 1.1, 1.8), {"model": 0.1}, measured=False)
 
 
 def test_with_no_table_the_first_step_is_plain():

@@ -31,7 +31,7 @@ from tests.algorithm.mutants import mutant
 from tests.algorithm.random_pairs import OPEN, PROMPT, RULES, World, plain_law
 
 EXACT, CAUGHT = 1e-12, 1e-3
-TABLE = CostTable((1, 2, 9), (1.0, 1.3, 3.4), 0.1)
+TABLE = CostTable((1, 2, 9), (1.0, 1.3, 3.4), {"model": 0.1})
 
 
 class Side:
@@ -72,7 +72,7 @@ def never(token):
 def reply_of(world, rule, strategy_of, prompt, length, is_end):
     """The tokens and cycles of a reply; `strategy_of` gets the world's draft model as a decoder."""
     target = Side(world.target, TABLE.verify)
-    draft = Side(world.draft, lambda width: TABLE.draft_step_seconds)
+    draft = Side(world.draft, lambda width: TABLE.run_seconds["model"])
     target.tokens += prompt[:-1]
     tokens = list(prompt)
     cycles = speculate(
@@ -120,7 +120,7 @@ class Stopped:
 
     def propose(self, tokens, room):
         stopper = Stopper(
-            Chances(), Costs(TABLE), lambda depth: depth, rate=self.rate, depths=self.depths, limit=3
+            Chances(), Costs(TABLE), lambda depth: 0.1 * depth, rate=self.rate, depths=self.depths, limit=3
         )
         return self.drafter.propose(tokens, min(3, room), self.rule, stopper)
 
@@ -188,7 +188,7 @@ def automatic(decoder, rule, is_end, *, table=TABLE, pads=False):
     trust = TrustCounts((9.0,) * CELLS, (1.0,) * CELLS)
     drafters = LookupDrafter(Trust(trust)), ModelDrafter(decoder, is_end, one_by_one=pads)
     contenders = [
-        Contender(drafter, DepthControl(places, drafter.steps, Chances(doubted), (1, 2, 3), pads=pads))
+        Contender(drafter, DepthControl(places, drafter, Chances(doubted), (1, 2, 3), pads=pads))
         for drafter in drafters
     ]
     return Arbiter(places, Anchors(), contenders, rule)

@@ -25,6 +25,7 @@ from tests.drafters.test_law import EXACT, error
 class BlockHead:
     """Drafts a whole block in one run, from the hidden row of the text's last token but one."""
 
+    source = Source.MODEL
     wants = HiddenRows(output=True)
     failure = None
 
@@ -121,13 +122,13 @@ def test_cancelled_at_any_cycle_it_goes_on_to_the_same_text():
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("depth", [3, None])
 def test_its_sampled_text_has_the_law_of_the_target(rule, depth):
-    table = CostTable((1, 2, 9), (1.0, 1.1, 1.5), 0.1)
+    table = CostTable((1, 2, 9), (1.0, 1.1, 1.5), {"model": 0.1})
 
     def strategy_of(world):
         def made(draft, rule, is_end):
             head = BlockHead(lambda hidden, newer: world.draft((*prompt, *newer[1:])))
             places = Places([table])
-            control = DepthControl(places, head.steps, Chances(), (1, 2, 3))
+            control = DepthControl(places, head, Chances(), (1, 2, 3))
             return (
                 Fixed(head, 3, rule)
                 if depth

@@ -9,12 +9,13 @@ from localspec.drafters.lessons import DEPTHS
 from localspec.drafters.seeded_depth import best_depth
 from tests.drafters.machine import Machine
 
-TABLE = CostTable((1, 2, 9), (1.0, 1.02, 1.16), 0.1)
+TABLE = CostTable((1, 2, 9), (1.0, 1.02, 1.16), {"model": 0.1})
 
 
 def test_a_good_draft_is_given_more_and_a_useless_one_nothing():
     depths = [
-        best_depth(Costs(TABLE), chance, lambda depth: depth, DEPTHS) for chance in (0.0, 0.4, 0.8, 0.95)
+        best_depth(Costs(TABLE), chance, lambda depth: 0.1 * depth, DEPTHS)
+        for chance in (0.0, 0.4, 0.8, 0.95)
     ]
     assert depths == sorted(depths)
     assert depths[0] == 0 < depths[1] < depths[2] < depths[3]
@@ -23,13 +24,13 @@ def test_a_good_draft_is_given_more_and_a_useless_one_nothing():
 @pytest.mark.parametrize("chance", [0.0, 0.3, 0.6, 0.9])
 @pytest.mark.parametrize("step", [0.02, 0.3, 1.5])
 def test_no_depth_brings_more_tokens_a_second(chance, step):
-    table = CostTable((1, 2, 9), (1.0, 1.1, 2.5), step)
+    table = CostTable((1, 2, 9), (1.0, 1.1, 2.5), {"model": step})
 
     def rate(depth):
         tokens = sum(chance**i for i in range(depth + 1))
         return tokens / (table.verify(depth + 1) + step * depth)
 
-    best = best_depth(Costs(table), chance, lambda depth: depth, DEPTHS)
+    best = best_depth(Costs(table), chance, lambda depth: step * depth, DEPTHS)
     assert rate(best) == pytest.approx(max(map(rate, (0, *DEPTHS))))
 
 

@@ -25,7 +25,7 @@ def threads_of(request):
     assert isinstance(reports[-1], Ready)
     engine = handler._session.engine
     try:
-        return [context.threads.usual for context in (engine.target, engine.draft)]
+        return [context.threads.usual for context in (engine.target, engine.drafters[0].decoder)]
     finally:
         handler.close()
 

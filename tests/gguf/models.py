@@ -55,7 +55,7 @@ def write_gguf(path: Path, shape: Shape = Shape()) -> Path:
     if shape.chat_template is not None:
         writer.add_chat_template(shape.chat_template)
     {"bpe": add_bpe, "spm": add_spm}[shape.vocab](writer, shape.vocab_size, shape.add_bos)
-    add_header, tensors = _ARCHITECTURES[shape.architecture]
+    add_header, tensors = ARCHITECTURES[shape.architecture]
     add_header(writer, shape)
     random, noise = np.random.default_rng(shape.seed), np.random.default_rng(shape.seed + 1)
     for name, values in _common(shape, random):
@@ -79,8 +79,8 @@ def write_adapter(path: Path, shape: Shape = Shape(), rank: int = 4, scale: floa
     random = np.random.default_rng(shape.seed)
     for layer in range(shape.layers):
         name = f"blk.{layer}.attn_q.weight"
-        writer.add_tensor(f"{name}.lora_a", _matrix(random, rank, shape.embedding, scale=1.0))
-        writer.add_tensor(f"{name}.lora_b", _matrix(random, shape.embedding, rank, scale=scale))
+        writer.add_tensor(f"{name}.lora_a", matrix(random, rank, shape.embedding, scale=1.0))
+        writer.add_tensor(f"{name}.lora_b", matrix(random, shape.embedding, rank, scale=scale))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -100,17 +100,17 @@ def _add(
     writer.add_tensor(name, gguf.quants.quantize(values.astype(np.float32), kind), raw_dtype=kind)
 
 
-def _matrix(random: np.random.Generator, rows: int, columns: int, scale: float = 1.0) -> np.ndarray:
+def matrix(random: np.random.Generator, rows: int, columns: int, scale: float = 1.0) -> np.ndarray:
     return random.standard_normal((rows, columns), dtype=np.float32) * np.float32(scale / columns**0.5)
 
 
 def _common(shape: Shape, random: np.random.Generator) -> Tensors:
-    embedding = _matrix(random, shape.vocab_size, shape.embedding, scale=3.0)
+    embedding = matrix(random, shape.vocab_size, shape.embedding, scale=3.0)
     yield "token_embd.weight", embedding
     norm = "token_embd_norm.weight" if shape.architecture == "lfm2" else "output_norm.weight"
     yield norm, np.ones(shape.embedding)
     if not shape.tied and not shape.architecture.startswith("gemma"):
-        yield "output.weight", _matrix(random, shape.vocab_size, shape.embedding, scale=3.0)
+        yield "output.weight", matrix(random, shape.vocab_size, shape.embedding, scale=3.0)
 
 
 def _transformer_header(writer: gguf.GGUFWriter, shape: Shape) -> None:
@@ -127,34 +127,34 @@ def _attention_header(writer: gguf.GGUFWriter, shape: Shape) -> None:
     writer.add_rope_dimension_count(shape.embedding // shape.heads)
 
 
-def _attention(shape: Shape, random: np.random.Generator) -> Tensors:
+def attention(shape: Shape, random: np.random.Generator) -> Tensors:
     width, kv = shape.embedding, shape.embedding // shape.heads * shape.kv_heads
     yield "attn_norm.weight", np.ones(width)
-    yield "attn_q.weight", _matrix(random, width, width, scale=2.0)
-    yield "attn_k.weight", _matrix(random, kv, width, scale=2.0)
-    yield "attn_v.weight", _matrix(random, kv, width)
-    yield "attn_output.weight", _matrix(random, width, width)
+    yield "attn_q.weight", matrix(random, width, width, scale=2.0)
+    yield "attn_k.weight", matrix(random, kv, width, scale=2.0)
+    yield "attn_v.weight", matrix(random, kv, width)
+    yield "attn_output.weight", matrix(random, width, width)
 
 
-def _feed_forward(shape: Shape, random: np.random.Generator) -> Tensors:
+def feed_forward(shape: Shape, random: np.random.Generator) -> Tensors:
     yield "ffn_norm.weight", np.ones(shape.embedding)
-    yield "ffn_gate.weight", _matrix(random, shape.feed_forward, shape.embedding)
-    yield "ffn_up.weight", _matrix(random, shape.feed_forward, shape.embedding)
-    yield "ffn_down.weight", _matrix(random, shape.embedding, shape.feed_forward)
+    yield "ffn_gate.weight", matrix(random, shape.feed_forward, shape.embedding)
+    yield "ffn_up.weight", matrix(random, shape.feed_forward, shape.embedding)
+    yield "ffn_down.weight", matrix(random, shape.embedding, shape.feed_forward)
 
 
 def _llama(shape: Shape, _layer: int, random: np.random.Generator) -> Tensors:
-    yield from _attention(shape, random)
-    yield from _experts(shape, random) if shape.experts else _feed_forward(shape, random)
+    yield from attention(shape, random)
+    yield from _experts(shape, random) if shape.experts else feed_forward(shape, random)
 
 
 def _experts(shape: Shape, random: np.random.Generator) -> Tensors:
     yield "ffn_norm.weight", np.ones(shape.embedding)
-    yield "ffn_gate_inp.weight", _matrix(random, shape.experts, shape.embedding)
+    yield "ffn_gate_inp.weight", matrix(random, shape.experts, shape.embedding)
     rows = {"gate": shape.feed_forward, "up": shape.feed_forward, "down": shape.embedding}
     columns = {"gate": shape.embedding, "up": shape.embedding, "down": shape.feed_forward}
     for name in rows:
-        matrices = [_matrix(random, rows[name], columns[name]) for _ in range(shape.experts)]
+        matrices = [matrix(random, rows[name], columns[name]) for _ in range(shape.experts)]
         yield f"ffn_{name}_exps.weight", np.stack(matrices)
 
 
@@ -191,7 +191,7 @@ def _qwen2(shape: Shape, layer: int, random: np.random.Generator) -> Tensors:
     yield from _llama(shape, layer, random)
     kv = shape.embedding // shape.heads * shape.kv_heads
     for name, width in (("q", shape.embedding), ("k", kv), ("v", kv)):
-        yield f"attn_{name}.bias", _matrix(random, 1, width)[0]
+        yield f"attn_{name}.bias", matrix(random, 1, width)[0]
 
 
 _STATE, _KERNEL = 8, 4
@@ -209,15 +209,15 @@ def _mamba_header(writer: gguf.GGUFWriter, shape: Shape) -> None:
 def _mamba(shape: Shape, _layer: int, random: np.random.Generator) -> Tensors:
     inner = 2 * shape.embedding
     yield "attn_norm.weight", np.ones(shape.embedding)
-    yield "ssm_in.weight", _matrix(random, 2 * inner, shape.embedding)
-    yield "ssm_conv1d.weight", _matrix(random, inner, _KERNEL)
+    yield "ssm_in.weight", matrix(random, 2 * inner, shape.embedding)
+    yield "ssm_conv1d.weight", matrix(random, inner, _KERNEL)
     yield "ssm_conv1d.bias", np.zeros(inner)
-    yield "ssm_x.weight", _matrix(random, 3 * _STATE, inner)
-    yield "ssm_dt.weight", _matrix(random, inner, _STATE)
+    yield "ssm_x.weight", matrix(random, 3 * _STATE, inner)
+    yield "ssm_dt.weight", matrix(random, inner, _STATE)
     yield "ssm_dt.bias", np.zeros(inner)
     yield "ssm_a", -np.tile(np.arange(1, _STATE + 1, dtype=np.float32), (inner, 1))
     yield "ssm_d", np.ones(inner)
-    yield "ssm_out.weight", _matrix(random, shape.embedding, inner)
+    yield "ssm_out.weight", matrix(random, shape.embedding, inner)
 
 
 def _lfm2_header(writer: gguf.GGUFWriter, shape: Shape) -> None:
@@ -229,16 +229,16 @@ def _lfm2_header(writer: gguf.GGUFWriter, shape: Shape) -> None:
 def _lfm2(shape: Shape, layer: int, random: np.random.Generator) -> Tensors:
     """Short convolutions, whose state is recurrent, alternate with attention."""
     width = shape.embedding
-    yield from _feed_forward(shape, random)
+    yield from feed_forward(shape, random)
     if layer % 2:
-        yield from _attention(shape, random)
+        yield from attention(shape, random)
         yield "attn_q_norm.weight", np.ones(width // shape.heads)
         yield "attn_k_norm.weight", np.ones(width // shape.heads)
         return
     yield "attn_norm.weight", np.ones(width)
-    yield "shortconv.conv.weight", _matrix(random, width, _KERNEL)
-    yield "shortconv.in_proj.weight", _matrix(random, 3 * width, width)
-    yield "shortconv.out_proj.weight", _matrix(random, width, width)
+    yield "shortconv.conv.weight", matrix(random, width, _KERNEL)
+    yield "shortconv.in_proj.weight", matrix(random, 3 * width, width)
+    yield "shortconv.out_proj.weight", matrix(random, width, width)
 
 
 _LINEAR_HEADS, _LINEAR_WIDTH = 2, 32  # of the layers with linear attention: heads, and columns of each
@@ -261,9 +261,9 @@ def _qwen35(shape: Shape, layer: int, random: np.random.Generator) -> Tensors:
     """Linear attention, whose state is recurrent, alternates with attention."""
     width, inner = shape.embedding, _LINEAR_HEADS * _LINEAR_WIDTH
     yield "post_attention_norm.weight", np.ones(width)
-    yield from ((name, values) for name, values in _feed_forward(shape, random) if name != "ffn_norm.weight")
+    yield from ((name, values) for name, values in feed_forward(shape, random) if name != "ffn_norm.weight")
     if layer % 2:
-        for name, values in _attention(shape, random):
+        for name, values in attention(shape, random):
             # a gate of the same size stands beside every head's query
             gated = np.repeat(values, 2, axis=0) if name == "attn_q.weight" else values
             yield name, gated
@@ -271,18 +271,18 @@ def _qwen35(shape: Shape, layer: int, random: np.random.Generator) -> Tensors:
         yield "attn_k_norm.weight", np.ones(width // shape.heads)
         return
     yield "attn_norm.weight", np.ones(width)
-    yield "attn_qkv.weight", _matrix(random, 3 * inner, width)
-    yield "attn_gate.weight", _matrix(random, inner, width)
-    yield "ssm_conv1d.weight", _matrix(random, 3 * inner, _KERNEL)
+    yield "attn_qkv.weight", matrix(random, 3 * inner, width)
+    yield "attn_gate.weight", matrix(random, inner, width)
+    yield "ssm_conv1d.weight", matrix(random, 3 * inner, _KERNEL)
     yield "ssm_dt.bias", np.zeros(_LINEAR_HEADS)
     yield "ssm_a", -np.full(_LINEAR_HEADS, 0.05)
-    yield "ssm_beta.weight", _matrix(random, _LINEAR_HEADS, width)
-    yield "ssm_alpha.weight", _matrix(random, _LINEAR_HEADS, width)
+    yield "ssm_beta.weight", matrix(random, _LINEAR_HEADS, width)
+    yield "ssm_alpha.weight", matrix(random, _LINEAR_HEADS, width)
     yield "ssm_norm.weight", np.ones(_LINEAR_WIDTH)
-    yield "ssm_out.weight", _matrix(random, width, inner, scale=2.0)
+    yield "ssm_out.weight", matrix(random, width, inner, scale=2.0)
 
 
-_ARCHITECTURES: dict[
+ARCHITECTURES: dict[
     str,
     tuple[Callable[[gguf.GGUFWriter, Shape], None], Callable[[Shape, int, np.random.Generator], Tensors]],
 ] = {

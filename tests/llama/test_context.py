@@ -23,7 +23,7 @@ WINDOW = {"architecture": "gemma2", "window": 8, "layers": 4}
 def test_rows_are_views_of_llama_cpps_own_buffer(context, tokens):
     decoder = context(**BIG)
     rows = decoder.decode(tokens(5), 5).rows
-    address = lib.llama_get_logits(decoder._pointer)
+    address = lib.llama_get_logits(decoder.handle)
     base = np.ctypeslib.as_array(address, shape=(1,)).__array_interface__["data"][0]
     assert [row.__array_interface__["data"][0] for row in rows] == [base + 4 * 128_256 * i for i in range(5)]
     assert all(

@@ -101,7 +101,7 @@ from localspec.llama.batch import Batch
 from localspec.llama.library import lib
 context = Context(Model(Path(sys.argv[1])), length=256, batch_size=8)
 print("kept", end="")
-lib.llama_decode(context._pointer, Batch(64).fill(list(range(64)), 0, 0))
+lib.llama_decode(context.handle, Batch(64).fill(list(range(64)), 0, 0))
 print("not reached")
 """
     done = python(script, tiny_gguf())

@@ -2,8 +2,10 @@
 
 import pytest
 
+from localspec.events import Source
 from localspec.measure.tune.report import as_json, report
 from localspec.measure.tune.tune import LEAST_ROUNDS, ROUNDS, tune
+from localspec.passes import Pass
 from tests.measure.scripted import Clock
 
 TEXT = tuple(range(1, 50))
@@ -28,12 +30,32 @@ class PricedDecoder:
 
     def prefill(self, tokens):
         self.length += len(tokens)
-        yield len(tokens)
+        yield Pass(self.length - len(tokens), tokens)
 
     def rollback(self, keep):
         self.length = keep
 
-    rewind = rollback
+
+class PricedDrafter:
+    """A drafter whose runs take as long as is said."""
+
+    source = Source.MODEL
+
+    def __init__(self, clock, seconds):
+        self.clock, self.seconds, self.length = clock, seconds, 0
+
+    def steps(self, depth):
+        return depth
+
+    def follow(self, passed, kept):
+        self.length = passed.start + kept
+
+    def read(self, tokens, most):
+        assert self.length == len(tokens)
+        return most
+
+    def rehearse(self, batches):
+        self.clock.now += self.seconds * len(batches)
 
 
 def price(width):
@@ -43,7 +65,7 @@ def price(width):
 def measured(seconds=60.0, **settings):
     clock = Clock()
     target = PricedDecoder(clock, price, **settings)
-    draft = PricedDecoder(clock, lambda width: 0.003)
+    draft = PricedDrafter(clock, 0.003)
     return tune(target, draft, TEXT, seconds=seconds, clock=clock), target, draft
 
 
@@ -53,7 +75,7 @@ def test_every_width_costs_what_it_costs():
     for cost in curve.widths:
         assert cost.seconds.middle == pytest.approx(price(cost.width))
         assert cost.samples == REPLAYED * ROUNDS
-    assert curve.table.draft_step_seconds == pytest.approx(0.003)
+    assert curve.run_seconds == pytest.approx(0.003)
     assert (target.length, draft.length) == (0, 0)
 
 

@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
         try:
             curve = tune(
                 engine.target,
-                engine.draft,
+                next(iter(engine.drafters), None),
                 ordinary_tokens(engine.vocabulary),
                 seconds=arguments.seconds,
                 steps_back=engine.rollback_limit is None,

@@ -23,6 +23,7 @@ from localspec.measure.divergence import (
     top_two_gap,
     width_difference_on,
 )
+from localspec.measure.recording import forget as forget_texts
 
 Messages = str | Sequence[Mapping[str, Any] | Message]
 
@@ -175,11 +176,9 @@ def asked(options: ReplyOptions, *, speculative: bool) -> ReplyOptions:
 
 
 def forget(session: Session) -> None:
-    """Empty both caches, so that no run profits from what another one read."""
+    """Empty all caches, so that no run profits from what another one read."""
     session.reset()
-    session.engine.target.rollback(0)
-    if session.engine.draft:
-        session.engine.draft.rollback(0)
+    forget_texts(session.engine)
 
 
 @dataclass(slots=True)

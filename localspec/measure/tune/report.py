@@ -53,11 +53,10 @@ def words(curve: Curve) -> str:
     """What the curve means for drafting."""
     table = curve.table
     lines = []
-    if table.draft_step_seconds:
-        share = table.draft_step_seconds / curve.plain_seconds
-        lines.append(
-            f"A draft token costs {table.draft_step_seconds * 1000:.1f} ms, {share:.0%} of a plain token."
-        )
+    if curve.run_seconds:
+        share = curve.run_seconds / curve.plain_seconds
+        each = "A draft token" if curve.runs[2] == 2 else "A draft of any depth"
+        lines.append(f"{each} costs {curve.run_seconds * 1000:.1f} ms, {share:.0%} of a plain token.")
         needed = ", ".join(f"{curve.break_even(depth):.2f} at {depth}" for depth in DEPTHS)
         lines.append(f"Drafting pays from this many tokens per target pass, by depth: {needed}.")
     plain, direct, capture = curve.plain_seconds, table.direct_extra_seconds, table.capture_extra_seconds

@@ -4,22 +4,23 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
-from localspec.algorithm.protocols import Decoder
+from localspec.algorithm.protocols import Decoder, Drafter
 from localspec.chat.loaded_pair import LoadedPair
 from localspec.control.calibration import (
     NARROW,
     PASSES,
     WIDE,
     Sample,
-    draft_step_seconds,
     equal_passes,
     fit,
+    run_seconds,
     settles,
     windows,
 )
 from localspec.control.costs import CostTable
 from localspec.drafting import PairDrafting
 from localspec.measure.statistics import Interval, median_interval
+from localspec.passes import NO_TEXT
 
 ROUNDS = 4  # runs of equal passes of each width, where the time allows
 LEAST_ROUNDS = 2  # whatever the time says: fewer have no interval
@@ -45,6 +46,8 @@ class Curve:
     widths: tuple[WidthCost, ...]
     table: CostTable  # the same in the form that the depth control uses
     context_tokens: int
+    runs: tuple[int, ...]  # of the drafter's model, by depth from 0; none without one
+    run_seconds: float
 
     @property
     def plain_seconds(self) -> float:
@@ -52,12 +55,13 @@ class Curve:
 
     def break_even(self, depth: int) -> float:
         """Mean accepted length from which drafting `depth` tokens beats plain decoding."""
-        return (self.table.verify(depth + 1) + depth * self.table.draft_step_seconds) / self.plain_seconds
+        runs = self.runs[depth] if self.runs else 0
+        return (self.table.verify(depth + 1) + runs * self.run_seconds) / self.plain_seconds
 
 
 def tune(
     target: Decoder,
-    draft: Decoder | None,
+    drafter: Drafter | None,
     text: Sequence[int],
     *,
     seconds: float,
@@ -75,10 +79,9 @@ def tune(
     widest = max(NARROW + WIDE)
     length = min(CONTEXT_TOKENS, max(target.capacity - widest, 1))
     deadline = clock() + seconds
-    for decoder in (target, draft):
-        if decoder is not None:
-            fill(decoder, text, min(length, decoder.capacity // 2))
-    step = draft_step_seconds(draft, text, deadline=clock() + seconds * DRAFT_SHARE, clock=clock)
+    drafters = (drafter,) if drafter else ()
+    fill(target, text, min(length, target.capacity // 2), drafters)
+    runs = run_seconds(drafters, text, deadline=clock() + seconds * DRAFT_SHARE, clock=clock)
     samples = list[Sample]()
     for done in range(ROUNDS):
         on_round(done, ROUNDS)
@@ -87,17 +90,23 @@ def tune(
         if target.length + PASSES_TOKENS > target.capacity:
             fill(target, text, length)
         samples += one_round(target, text, steps_back, stopped, clock)
-    for decoder in (target, draft):
-        if decoder is not None:
-            decoder.rollback(0)
-    table = fit(samples, step, length)
-    return curve(samples, table, length) if table else None
+    target.rollback(0)
+    if drafter:
+        drafter.follow(NO_TEXT, 0)
+    table = fit(samples, runs, length)
+    return curve(samples, table, length, drafter) if table else None
 
 
-def fill(decoder: Decoder, text: Sequence[int], length: int) -> None:
-    decoder.rollback(0)
-    for _ in decoder.prefill(next(windows(text, length))):
-        pass
+def fill(target: Decoder, text: Sequence[int], length: int, drafters: Sequence[Drafter] = ()) -> None:
+    """The target and, so far as they have room, drafters hold so much of the text."""
+    tokens = next(windows(text, length))
+    target.rollback(0)
+    for drafter in drafters:
+        drafter.follow(NO_TEXT, 0)
+    for passed in target.prefill(tokens):
+        for drafter in drafters:
+            drafter.follow(passed, len(passed.tokens))
+            drafter.read(tokens[: target.length + 1], len(passed.tokens))
 
 
 def one_round(
@@ -126,7 +135,7 @@ def store(engine: LoadedPair, curve: Curve) -> None:
         engine.drafting.store(())
 
 
-def curve(samples: list[Sample], table: CostTable, context_tokens: int) -> Curve:
+def curve(samples: list[Sample], table: CostTable, context_tokens: int, drafter: Drafter | None) -> Curve:
     steady = {
         width: [s.seconds for s in samples if s.width == width and settles(s)] for width in table.widths
     }
@@ -135,4 +144,10 @@ def curve(samples: list[Sample], table: CostTable, context_tokens: int) -> Curve
         WidthCost(width, median_interval(found), table.verify(width) / plain, len(found))
         for width, found in steady.items()
     )
-    return Curve(widths, table, context_tokens)
+    return Curve(
+        widths,
+        table,
+        context_tokens,
+        runs=tuple(map(drafter.steps, range(max(NARROW)))) if drafter else (),
+        run_seconds=table.run_seconds[drafter.source] if drafter else 0.0,
+    )

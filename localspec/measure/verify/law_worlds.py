@@ -15,8 +15,7 @@ from localspec.algorithm.loop import speculate
 from localspec.algorithm.verification import make_rule
 from localspec.chat.loaded_pair import LoadedPair
 from localspec.drafters.fixed import Fixed
-from localspec.drafters.model import ModelDrafter
-from localspec.measure.recording import Recording, begin
+from localspec.measure.recording import Recording, RecordingRule, begin
 from localspec.passes import Row
 from localspec.sampler.chain import Chain
 from localspec.sampler.distributions import Distribution
@@ -47,16 +46,15 @@ def collect(
     engine: LoadedPair, prompt: Sequence[int], sampling: Sampling, room: int, seed: int
 ) -> Iterator[Meeting]:
     """The meetings of a speculative reply to a prompt, up to `room` tokens long."""
-    assert engine.draft is not None, "only models that draft meet"
     needed = Chain(sampling).candidates_needed()
-    rule = make_rule("auto", sampling, seed)
-    target, draft = Recording(engine.target, needed), Recording(engine.draft, needed)
-    drafter = ModelDrafter(draft, engine.vocabulary.is_end)
+    rule = RecordingRule(make_rule("auto", sampling, seed), needed)
+    target, drafter = Recording(engine.target, needed), engine.drafters[0]
+    drafter.begin()
     strategy = Fixed(drafter, COLLECTING_DEPTH, rule)
     begin(engine, prompt)
     cycles = speculate(target, strategy, list(prompt), rule=rule, room=room, is_end=engine.vocabulary.is_end)
     for cycle in cycles:
-        p, q = target.taken(), draft.taken()
+        p, q = target.taken(), rule.taken()
         assert len(p) == cycle.width, "one row for each token of the batch"
         yield from map(Meeting, p, q)
     if drafter.failure:

@@ -114,7 +114,7 @@ def verify(
     `stopped` ends it early and keeps what was found. BadSetting without a draft model or at temperature 0.
     """
     engine = session.engine
-    if engine.draft is None:
+    if not engine.drafters:
         raise BadSetting(
             f"{session.name} has no draft model, so there is nothing to verify",
             hint="name a pair, or add --draft FILE",
