@@ -7,10 +7,15 @@ from pathlib import Path
 
 from localspec.algorithm.protocols import Drafter
 from localspec.drafters.model import ModelDrafter
+from localspec.drafters.other_vocabulary import OtherVocabularyDrafter
+from localspec.gguf.facts import header_at
 from localspec.gguf.heads import DraftKind
+from localspec.gguf.shared_tokens import in_words
+from localspec.gguf.trimmed import token_table
 from localspec.llama.context import Context
 from localspec.llama.model import Model
 from localspec.memory.needs import CHECKPOINT_SHARE, Load
+from localspec.pairs.compatibility import check
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +36,7 @@ class OpenedDrafter:
 
     drafter: Drafter
     context: Context
+    notice: str = ""  # what the user should know about it
 
     @property
     def name(self) -> str:
@@ -42,18 +48,28 @@ def open_drafter(kind: DraftKind, opening: Opening) -> OpenedDrafter:
 
 
 def open_model(opening: Opening) -> OpenedDrafter:
-    """A whole model. CUDA replays passes that are equal: two missing tokens take less time one after the other."""
-    target = opening.target.model
-    model = opening.opened.enter_context(Model(opening.path, **opening.load.place, mmap=opening.mmap))
+    """A whole model, of the target's vocabulary or another, or one that is trimmed.
+
+    CUDA replays passes that are equal: two missing tokens take less time one after the other.
+    """
+    target, path = opening.target.model, opening.path
+    shared = check(target.path, path)
+    model = opening.opened.enter_context(Model(path, **opening.load.place, mmap=opening.mmap))
     context = Context(
         model,
         **opening.load.context,
         threads=opening.threads(model),
         checkpoint_bytes=checkpoint_bytes(model),
-        vocabulary=target.vocab.size,
+        vocabulary=None if shared else target.vocab.size,
         top_k=True,
+        table=token_table(path, header_at(path)),
     )
     opening.opened.enter_context(context)
+    if shared:
+        other = OtherVocabularyDrafter(context, model.vocab, target.vocab, shared, target.vocab.is_end)
+        return OpenedDrafter(
+            other, context, f"{model.name} has another vocabulary: it drafts {in_words(shared)}"
+        )
     drafter = ModelDrafter(context, target.vocab.is_end, one_by_one=device_of(model) == "cuda")
     return OpenedDrafter(drafter, context)
 

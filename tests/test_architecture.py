@@ -28,8 +28,8 @@ ROOMS = {
     "tally": {"events", "stats", "timing"},
     "conversations": {"errors", "files", "locks"},
     "health": {"demo", "errors", "files", "settings", "typed_json"},
-    "llama": {"errors", "health", "passes", "terminal_text"},
     "gguf": {"errors", "files", "units"},
+    "llama": {"errors", "gguf", "health", "passes", "terminal_text"},
     "hub": {"errors", "gguf", "locks"},
     "memory": {"errors", "files", "gguf", "health", "locks", "settings", "typed_json", "units"},
     "pairs": {
@@ -47,7 +47,7 @@ ROOMS = {
     "sampler": {"errors", "passes"},
     "algorithm": {"errors", "events", "passes", "sampler"},
     "control": {"algorithm", "events", "timing"},
-    "drafters": {"algorithm", "control", "errors", "events", "files", "passes", "sampler"},
+    "drafters": {"algorithm", "control", "errors", "events", "files", "gguf", "passes", "sampler"},
     "structure": {"algorithm", "errors", "events", "passes", "sampler"},
     "chat": {"algorithm", "errors", "events", "passes", "sampler", "stats", "structure", "tally", "timing"},
     "drafting": {
@@ -64,7 +64,7 @@ ROOMS = {
             "stored",
         ),
     },
-    "opening": {"algorithm", "drafters", "gguf", "llama", "memory"},
+    "opening": {"algorithm", "drafters", "gguf", "llama", "memory", "pairs"},
     "warm_up": {"algorithm", "chat", "drafters", "drafting", "llama"},
     "compose": {
         *(
@@ -98,6 +98,21 @@ ROOMS = {
             "llama",
         ),
         *("passes", "sampler", "settings", "warm_up"),
+    },
+    "fit": {
+        *(
+            "chat",
+            "errors",
+            "files",
+            "gguf",
+            "llama",
+            "locks",
+            "measure",
+            "pairs",
+            "sampler",
+            "settings",
+            "units",
+        ),
     },
     "engine": {
         *(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from localspec.algorithm.protocols import Decoder, Draw, Proposal, Reading, Rule, Stopping
-from localspec.drafters.model import AT_ONCE, FAILURES, ROOM
+from localspec.drafters.model import AT_ONCE, FAILURES, ROOM, rehearse
 from localspec.drafters.translation import Translation, Vocabulary
 from localspec.errors import LocalspecError
 from localspec.events import Source
@@ -23,6 +23,7 @@ KEPT = 128  # of the largest logits of a row
 class OtherVocabularyDrafter:
     """Keeps the text in the draft's own words; after a cycle only its end is put into words anew."""
 
+    source = Source.MODEL
     wants = None
 
     def __init__(
@@ -34,7 +35,7 @@ class OtherVocabularyDrafter:
         is_end: Callable[[int], bool],
     ) -> None:
         """`is_end`: of a token of the target."""
-        self._decoder = decoder
+        self.decoder = decoder
         self._is_end = is_end
         self._words = {
             int(token): int(word) for word, token in zip(shared.draft_ids, shared.target_ids, strict=True)
@@ -50,10 +51,14 @@ class OtherVocabularyDrafter:
 
     @property
     def busy_seconds(self) -> float:
-        return self._decoder.busy_seconds
+        return self.decoder.busy_seconds
 
     def steps(self, depth: int) -> int:
         return depth
+
+    def rehearse(self, batches: Sequence[Sequence[int]]) -> None:
+        words = len(self._tokens)
+        rehearse(self.decoder, [[int(self._draft_ids[i % words]) for i in batch] for batch in batches])
 
     def begin(self) -> None:
         self.failure = None
@@ -70,7 +75,7 @@ class OtherVocabularyDrafter:
         self._translate(tokens)
         held = self._held
         unread = 0 if self.failure else max(len(tokens) - 1 - self._first - held, 0)
-        spare = self._decoder.capacity // 4 - held - unread
+        spare = self.decoder.capacity // 4 - held - unread
         return Reading(unread if unread > AT_ONCE else 0, held, min(self._first, max(spare, 0)))
 
     def read(self, tokens: Sequence[int], most: int) -> int:
@@ -79,8 +84,8 @@ class OtherVocabularyDrafter:
         count = min(most, len(tokens) - 1 - self._first - held)
         try:
             words = self._translation.words[: self._translation.reach(held + count)]
-            self._decoder.decode(words[self._decoder.length :], rows=0)
-            self._decoder.checkpoint(lasting=True)
+            self.decoder.decode(words[self.decoder.length :], rows=0)
+            self.decoder.checkpoint(lasting=True)
         except FAILURES as error:
             self.failure = error
         return count
@@ -91,7 +96,7 @@ class OtherVocabularyDrafter:
     def propose(
         self, tokens: Sequence[int], limit: int, rule: Rule, stopping: Stopping | None = None
     ) -> Proposal:
-        decoder, text = self._decoder, list(tokens)
+        decoder, text = self.decoder, list(tokens)
         if self.failure or not self._translate(tokens):
             return Proposal()
         words = list(self._translation.words)
@@ -130,11 +135,11 @@ class OtherVocabularyDrafter:
     @property
     def _held(self) -> int:
         """Tokens of the text from `_first` on whose words are in the cache."""
-        return self._translation.said(self._decoder.length)
+        return self._translation.said(self.decoder.length)
 
     def _translate(self, tokens: Sequence[int]) -> bool:
         """Put the text into words, and keep of the cache what still stands; whether there is something to go on from."""
-        known, decoder = self._translation, self._decoder
+        known, decoder = self._translation, self.decoder
         new = tokens[self._first + len(known.tokens) :]
         if not new:
             return self._is_whole and bool(known.words)
@@ -150,7 +155,9 @@ class OtherVocabularyDrafter:
     def _spoken(self, row: Row) -> Candidates:
         """The largest logits of a row, as tokens of the target."""
         if isinstance(row, Candidates):
-            known = [(i, self._tokens[word]) for i, word in enumerate(row.ids.tolist()) if word in self._tokens]
+            known = [
+                (i, self._tokens[word]) for i, word in enumerate(row.ids.tolist()) if word in self._tokens
+            ]
             return Candidates(
                 np.array([token for _, token in known], np.int32), row.logits[[i for i, _ in known]]
             )
@@ -159,6 +166,6 @@ class OtherVocabularyDrafter:
 
     def _restart(self, first: int) -> None:
         """Begin with an empty cache at this position of the text."""
-        self._decoder.rollback(0)
+        self.decoder.rollback(0)
         self._translation.clear()
         self._first = first

@@ -112,7 +112,9 @@ class Translation:
         known = set(starts if is_whole else starts[:-1])
         before = len(self.words)
         self.words += words
-        self._take(tokens, [before + bisect_left(starts, end) for end in ends], [end in known for end in ends])
+        self._take(
+            tokens, [before + bisect_left(starts, end) for end in ends], [end in known for end in ends]
+        )
         return is_whole
 
     def _take(self, tokens: Sequence[int], reach: Sequence[int], whole: Sequence[bool]) -> None:

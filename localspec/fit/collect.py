@@ -28,23 +28,40 @@ Choose = Callable[[np.ndarray, Sequence[int]], int]
 """The next token of a text, from its row and the text so far."""
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A prompt, how its answer is chosen, and what sums up every row of it."""
+
+    prompt: Sequence[int]
+    choose: Choose
+    mass: np.ndarray | None = (
+        None  # float64 [vocabulary]: each row adds the square roots of its probabilities
+    )
+
+
 class _Writing:
     """One answer on its way."""
 
-    def __init__(self, prompt: Sequence[int], choose: Choose) -> None:
-        self.prompt, self._choose = tuple(prompt), choose
+    def __init__(self, asked: Asked) -> None:
+        self.prompt, self._choose, self._mass = tuple(asked.prompt), asked.choose, asked.mass
         self.tokens: list[int] = []
         self._kept: list[tuple[np.ndarray, np.ndarray, float]] = []
 
     def take(self, row: np.ndarray) -> int:
         self._kept.append(kept_of(row))
+        if self._mass is not None:
+            self._mass += np.exp((row - row.max()) / 2)
         self.tokens.append(self._choose(row, [*self.prompt, *self.tokens]))
         return self.tokens[-1]
 
     def answer(self) -> Answer:
         ids, logits, rest = zip(*self._kept, strict=True)
         return Answer(
-            self.prompt, np.array(self.tokens, np.int32), np.stack(ids), np.stack(logits), np.array(rest, np.float32)
+            self.prompt,
+            np.array(self.tokens, np.int32),
+            np.stack(ids),
+            np.stack(logits),
+            np.array(rest, np.float32),
         )
 
 
@@ -59,7 +76,7 @@ def kept_of(row: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
 
 def answers(
     model: Model,
-    prompts: Iterator[tuple[Sequence[int], Choose]],
+    prompts: Iterator[Asked],
     *,
     room: int,
     length: int,
@@ -68,14 +85,18 @@ def answers(
     """Answers of at most `room` tokens, as they come to their ends; prompts that leave no room are passed over."""
     with Several(model, AT_ONCE, length, threads) as cache:
         writing: dict[int, _Writing] = {}
-        fits = ((prompt, choose) for prompt, choose in prompts if len(prompt) + room <= length)
+        fits = (asked for asked in prompts if len(asked.prompt) + room <= length)
         following: dict[int, int] = {}
         while True:
             for text in set(range(AT_ONCE)) - writing.keys():
                 if (found := next(fits, None)) is not None:
-                    writing[text] = _Writing(*found)
-                    following[text] = writing[text].take(cache.begin(text, found[0]))
-            ended = [text for text, one in writing.items() if len(one.tokens) >= room or model.vocab.is_end(following[text])]
+                    writing[text] = _Writing(found)
+                    following[text] = writing[text].take(cache.begin(text, found.prompt))
+            ended = [
+                text
+                for text, one in writing.items()
+                if len(one.tokens) >= room or model.vocab.is_end(following[text])
+            ]
             for text in ended:
                 yield writing.pop(text).answer()
                 del following[text]

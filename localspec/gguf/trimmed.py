@@ -41,6 +41,10 @@ class TokenTable:
         """Tokens that it can read."""
         return len(self.embeddings)
 
+    def spoken(self, count: int) -> int:
+        """How many output rows stand for one of the first `count` tokens."""
+        return int(self.token_ids.searchsorted(count))
+
 
 def is_trimmed(header: Header) -> bool:
     return TOKENIZER in header.entries
@@ -51,8 +55,10 @@ def table_path(model: Path) -> Path:
     return model.with_name(f"{model.stem}.tokens.gguf")
 
 
-def token_table(model: Path, header: Header) -> TokenTable:
-    """The table of a trimmed model. Raises BadModelFile where it is missing, damaged or another model's."""
+def token_table(model: Path, header: Header) -> TokenTable | None:
+    """The table of a trimmed model; None for another. Raises BadModelFile where it is missing, damaged or another's."""
+    if not is_trimmed(header):
+        return None
     path = table_path(model)
     hint = f"make the draft anew: localspec fit; or put {path.name} of the same draft beside it"
     if not path.exists():

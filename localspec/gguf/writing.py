@@ -84,9 +84,7 @@ def tensor_at(path: Path, tensor: TensorInfo, data_offset: int) -> np.ndarray:
     """The bytes of a tensor in its file, uint8 [rows, bytes of a row], read when they are used. Raises OSError."""
     _, elements, block_bytes = BLOCKS[tensor.type]
     row_bytes = tensor.shape[0] // elements * block_bytes
-    return np.memmap(
-        path, np.uint8, "r", data_offset + tensor.offset, (tensor.bytes // row_bytes, row_bytes)
-    )
+    return np.memmap(path, np.uint8, "r", data_offset + tensor.offset, (tensor.bytes // row_bytes, row_bytes))
 
 
 def _entry(entry: Entry) -> bytes:

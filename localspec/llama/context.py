@@ -92,7 +92,7 @@ class Context:
         known = table.count if table else model.vocab.size
         self._vocabulary = vocabulary or known
         self._shared = min(self._vocabulary, known)
-        spoken = int(table.token_ids.searchsorted(self._shared)) if table else self._shared  # elements of a row
+        spoken = table.spoken(self._shared) if table else self._shared
         sampler = _sampler(model, spoken, params) if top_k else None
         pointer = new_context(model, params, length)
         self.model = model
@@ -110,11 +110,8 @@ class Context:
         self._window: int = 0 if params.swa_full else lib.llama_model_n_swa(model.pointer)
         self._checkpoints = Checkpoints(checkpoint_bytes)
         self._last_width = 0  # tokens in the last batch, the only ones a recurrent state has snapshots of
-        rows = TopRows if sampler and sampler.installed_on(pointer) else FullRows
-        found = rows(model.vocab.size, spoken)
-        self._rows: FullRows | TopRows | TrimmedRows = (
-            TrimmedRows(found, table.token_ids, TOP_K) if table else found
-        )
+        rows = (TopRows if sampler and sampler.installed_on(pointer) else FullRows)(model.vocab.size, spoken)
+        self._rows = TrimmedRows(rows, table.token_ids, TOP_K) if table else rows
         # The finalizer holds the model, so that garbage collection cannot free it first.
         self._finalizer = weakref.finalize(self, _free, pointer, sampler, model)
         use_adapters(pointer, model.adapters)

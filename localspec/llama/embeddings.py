@@ -40,7 +40,9 @@ def as_floats(rows: np.ndarray, type_: int, width: int) -> np.ndarray:
         return found
     to_float = _traits(type_).contents.to_float
     if not to_float:
-        raise BackendFailure(f"llama.cpp cannot read tensors of type {type_}", hint="use another quantisation")
+        raise BackendFailure(
+            f"llama.cpp cannot read tensors of type {type_}", hint="use another quantisation"
+        )
     rows = np.ascontiguousarray(rows)
     to_float(rows.ctypes.data, found.ctypes.data, found.size)
     return found

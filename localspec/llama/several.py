@@ -22,7 +22,8 @@ class Several(closing["Several"]):
         """Room for `texts` texts of `length` tokens. Raises BadModelFile, NotEnoughMemory, BackendFailure."""
         if not (model.generates_text and model.can_roll_back):
             raise BadModelFile(
-                f"{model.name} cannot write several texts at once", hint="use a model without recurrent layers"
+                f"{model.name} cannot write several texts at once",
+                hint="use a model without recurrent layers",
             )
         super().__init__(self)
         params = lib.llama_context_default_params()

@@ -1,5 +1,6 @@
-"""Whether a draft can draft for a target: llama.cpp's own rule, on headers alone.
+"""Whether a draft can draft for a target, on headers alone.
 
+A draft of the target's own vocabulary can, by llama.cpp's rule, and one of another vocabulary with what both share.
 common/speculative.cpp, common_speculative_are_compatible: same kind of vocabulary, same begin and end tokens
 where they are added, sizes that differ by at most 128, and the same text for every token from id 5 on.
 """
@@ -8,20 +9,41 @@ from pathlib import Path
 
 from localspec.errors import IncompatiblePair
 from localspec.gguf.facts import ModelFacts, VocabularyFacts, facts_of_file
+from localspec.gguf.shared_tokens import SharedTokens, comparable, shared_tokens
 
 MAX_SIZE_DIFFERENCE = 128  # tokens
+LEAST_COVERAGE = 0.5  # of what a draft of another vocabulary writes: with less it would mostly be wrong
 FIRST_COMPARED = 5  # token id
 _SHOWN = 40  # characters of a token's text
 
 
-def check(target: Path, draft: Path) -> None:
-    """Raises IncompatiblePair when the draft file cannot draft for the target file, or BadModelFile."""
-    found = problems(facts_of_file(target), facts_of_file(draft))
-    if found:
-        raise IncompatiblePair(
-            f"{draft.name} cannot draft for {target.name}: {found[0]}",
-            hint="choose a draft of the target's own family; `localspec pairs` lists pairs that fit",
+def check(target: Path, draft: Path) -> SharedTokens | None:
+    """What a draft of another vocabulary shares with its target; None where they have one.
+
+    Raises IncompatiblePair when the draft file cannot draft for the target file, or BadModelFile.
+    """
+    return common_tokens(facts_of_file(target), facts_of_file(draft), target.name, draft.name)
+
+
+def common_tokens(
+    target: ModelFacts, draft: ModelFacts, target_name: str = "the target", draft_name: str = "the draft"
+) -> SharedTokens | None:
+    """As `check`, of facts."""
+    if not (found := problems(target, draft)):
+        return None
+    why, ours, theirs = found[0], target.vocabulary, draft.vocabulary
+    if ours and theirs and comparable(ours) and comparable(theirs) and not theirs.is_trimmed:
+        shared = shared_tokens(ours, theirs)
+        if shared.coverage >= LEAST_COVERAGE:
+            return shared
+        why = (
+            f"their vocabularies differ, and only {shared.coverage:.0%} of the tokens that it writes are the "
+            f"target's too ({LEAST_COVERAGE:.0%} are needed)"
         )
+    raise IncompatiblePair(
+        f"{draft_name} cannot draft for {target_name}: {why}",
+        hint="choose a draft of the target's own family; `localspec pairs` lists pairs that fit",
+    )
 
 
 def problems(target: ModelFacts, draft: ModelFacts) -> list[str]:

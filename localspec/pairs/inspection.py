@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from localspec.errors import LocalspecError
 from localspec.gguf.facts import ModelFacts
+from localspec.gguf.shared_tokens import SharedTokens
 from localspec.memory.devices import DeviceMemory
 from localspec.memory.needs import Load
 from localspec.memory.plan import Plan, plan
@@ -31,6 +32,7 @@ class Inspection:
     plan: Plan | None
     devices: tuple[DeviceMemory, ...]
     problem: LocalspecError | None  # why the pair cannot run here; None: it can
+    shared: SharedTokens | None = None  # by a draft of another vocabulary
 
 
 def inspect(target: OpenedFile, draft: OpenedFile | None, wishes: MemoryWishes) -> Inspection:
@@ -40,13 +42,14 @@ def inspect(target: OpenedFile, draft: OpenedFile | None, wishes: MemoryWishes) 
         sides = [_side(opened, probe) for opened in (target, draft) if opened is not None]
         found: Plan | None = None
         problem: LocalspecError | None = None
+        shared: SharedTokens | None = None
         try:
-            prove(target.header, draft.header if draft else None)
+            shared = prove(target.header, draft.header if draft else None).shared
             beside = probe.sizes(draft.header) if draft else None
             found = plan(probe.sizes(target.header), beside, devices, wishes)
         except LocalspecError as error:
             problem = error
-    return Inspection(sides[0], sides[1] if draft else None, found, devices, problem)
+    return Inspection(sides[0], sides[1] if draft else None, found, devices, problem, shared)
 
 
 def _side(opened: OpenedFile, probe: Probe) -> InspectedModel:

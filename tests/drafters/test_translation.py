@@ -88,10 +88,16 @@ def test_only_the_end_is_tokenised_anew():
     translation = translated([5, 6, 7] * 40)
     calls = []
     DRAFT_tokenize = DRAFT.tokenize
-    translation._draft = type("Counting", (), {
-        "tokenize": lambda _, text, **kind: calls.append(text) or DRAFT_tokenize(text, **kind),
-        "piece": DRAFT.piece, "add_bos": False, "bos": None,
-    })()
+    translation._draft = type(
+        "Counting",
+        (),
+        {
+            "tokenize": lambda _, text, **kind: calls.append(text) or DRAFT_tokenize(text, **kind),
+            "piece": DRAFT.piece,
+            "add_bos": False,
+            "bos": None,
+        },
+    )()
     before = list(translation.words)
     translation.extend([2])
     assert [len(text) < 12 for text in calls] == [True]
@@ -99,7 +105,9 @@ def test_only_the_end_is_tokenised_anew():
     assert translation.stable >= len(before) - 4
 
 
-@pytest.mark.parametrize(("parts", "whole"), [([BYTES], True), ([BYTES[:2]], False), ([BYTES[:1], BYTES[1:]], True)])
+@pytest.mark.parametrize(
+    ("parts", "whole"), [([BYTES], True), ([BYTES[:2]], False), ([BYTES[:1], BYTES[1:]], True)]
+)
 def test_a_text_inside_a_character_says_nothing_of_it(parts, whole):
     translation = translated([1])
     for part in parts:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from localspec import demo
 from localspec.errors import IncompatiblePair
 from localspec.gguf.facts import ModelFacts, facts_of_file, header_at
 from localspec.gguf.header import HeaderVocabulary
@@ -153,9 +154,30 @@ def test_a_model_without_a_vocabulary_is_no_draft(facts):
 
 
 def test_files_are_checked_by_name(tiny_gguf):
-    with pytest.raises(IncompatiblePair, match=r"cannot draft for .*BPE.*SPM"):
-        check(tiny_gguf(), tiny_gguf(vocab="spm"))
-    check(tiny_gguf(), tiny_gguf(layers=1))
+    assert check(tiny_gguf(), tiny_gguf(layers=1)) is None
+    with pytest.raises(
+        IncompatiblePair, match=r"demo-draft.gguf cannot draft for tiny.*only \d+% of the tokens"
+    ):
+        check(tiny_gguf(vocab="spm", vocab_size=300), demo.draft_path())
+
+
+def test_a_draft_of_another_vocabulary_drafts_with_what_both_have(tiny_gguf):
+    large, small = tiny_gguf(vocab_size=1024), tiny_gguf(vocab="spm", vocab_size=300)
+    shared = check(large, small)
+    ours, theirs = (list(shared_tokens_of(path)) for path in (large, small))
+    assert shared.count == len(set(shared.target_ids.tolist())) > 200
+    for token, word in zip(shared.target_ids.tolist(), shared.draft_ids.tolist(), strict=True):
+        assert ours[token] == theirs[word] or (token, word) == (1023, 2)  # both end a turn
+    assert shared.coverage > 0.9
+
+
+def shared_tokens_of(path):
+    """The bytes of every token, as llama.cpp has them; the text of control tokens."""
+    from tests.gguf.loaded import vocabulary_of
+
+    with vocabulary_of(path) as vocabulary:
+        for token in range(vocabulary.size):
+            yield vocabulary.piece(token) or vocabulary.text(token).encode()
 
 
 def test_a_header_is_read_again_when_the_file_changed(tiny_gguf, tmp_path):

@@ -12,10 +12,17 @@ TOPICS = (
     "libraries,museums,castles,bridges,ships,aeroplanes,rockets,robots,computers,bees and flowers,forests,deserts,oceans"
 ).split(",")
 ASKS = (
-    "What is interesting about {}?", "Explain {} to a ten-year-old.", "Give me five facts about {}.",
-    "Why are people interested in {}?", "How would you begin to learn about {}?", "Tell me a short story about {}.",
-    "What are common mistakes people make with {}?", "Write three tips about {}.", "Describe {} in two paragraphs.",
-    "What are the advantages and disadvantages of {}?", "Who should care about {}, and why?",
+    "What is interesting about {}?",
+    "Explain {} to a ten-year-old.",
+    "Give me five facts about {}.",
+    "Why are people interested in {}?",
+    "How would you begin to learn about {}?",
+    "Tell me a short story about {}.",
+    "What are common mistakes people make with {}?",
+    "Write three tips about {}.",
+    "Describe {} in two paragraphs.",
+    "What are the advantages and disadvantages of {}?",
+    "Who should care about {}, and why?",
 )
 VERBS = (
     "sorts,reverses,counts the words in,removes duplicates from,finds the largest value in,sums,averages,filters,"
@@ -26,12 +33,20 @@ THINGS = (
     "a linked list,a binary tree,a date,a URL,an email address,a sentence,a list of dictionaries,a JSON file,a queue"
 ).split(",")
 CODE = (
-    "Write a Python function that {} {}.", "Write a Python function that {} {}, with a docstring and an example.",
-    "Show me Python code that {} {}.", "Implement a function in Python that {} {} and explain it briefly.",
+    "Write a Python function that {} {}.",
+    "Write a Python function that {} {}, with a docstring and an example.",
+    "Show me Python code that {} {}.",
+    "Implement a function in Python that {} {} and explain it briefly.",
 )
-NAMES = "Anna,Ben,Clara,David,Emma,Felix,Grace,Hugo,Iris,Jonas,Kira,Liam,Mona,Noah,Olga,Paul,Rosa,Sam,Tina,Victor".split(",")
-CITIES = "Berlin,Paris,Rome,Madrid,Oslo,Vienna,Prague,Lisbon,Dublin,Athens,Helsinki,Warsaw,Zurich,Ghent,Turin".split(",")
-JOBS = "teacher,nurse,baker,engineer,pilot,farmer,painter,lawyer,driver,chemist,tailor,writer,plumber,chef".split(",")
+NAMES = "Anna,Ben,Clara,David,Emma,Felix,Grace,Hugo,Iris,Jonas,Kira,Liam,Mona,Noah,Olga,Paul,Rosa,Sam,Tina,Victor".split(
+    ","
+)
+CITIES = "Berlin,Paris,Rome,Madrid,Oslo,Vienna,Prague,Lisbon,Dublin,Athens,Helsinki,Warsaw,Zurich,Ghent,Turin".split(
+    ","
+)
+JOBS = "teacher,nurse,baker,engineer,pilot,farmer,painter,lawyer,driver,chemist,tailor,writer,plumber,chef".split(
+    ","
+)
 RECORDS = (
     "Return a JSON object for a person named {name}, {age} years old, a {job} from {city}, with hobbies as a list.",
     "Convert to JSON: {name} is {age}, works as a {job} and lives in {city}.",
@@ -47,14 +62,20 @@ SENTENCES = (
     "i dont know why {name} always talk about {topic} when we are in {city}",
 )
 REWRITES = (
-    "Rewrite this in a formal tone: {}", "Correct the grammar and repeat the text: {}", "Make this shorter: {}",
-    "Rewrite this text in the past tense: {}", "Rewrite this text so that a child understands it: {}",
+    "Rewrite this in a formal tone: {}",
+    "Correct the grammar and repeat the text: {}",
+    "Make this shorter: {}",
+    "Rewrite this text in the past tense: {}",
+    "Rewrite this text so that a child understands it: {}",
     "Repeat this text, but change every name to Alex: {}",
 )
 OTHER = (
-    "Translate into French: {}", "What is {a} plus {b} times {c}? Think step by step.",
-    "Write a poem of eight lines about {topic}.", "Write a SQL query that lists all {job}s from {city} older than {age}.",
-    "List the letters of the word {topic} in order.", "Write a short dialogue between a {job} and a {other_job}.",
+    "Translate into French: {}",
+    "What is {a} plus {b} times {c}? Think step by step.",
+    "Write a poem of eight lines about {topic}.",
+    "Write a SQL query that lists all {job}s from {city} older than {age}.",
+    "List the letters of the word {topic} in order.",
+    "Write a short dialogue between a {job} and a {other_job}.",
 )
 FITTED = ("chat", "code", "json", "rewriting")
 
@@ -75,9 +96,16 @@ def prompt(kind: str, rng: Random) -> str:
 
 def words(rng: Random) -> dict[str, str]:
     return {
-        "name": rng.choice(NAMES), "other": rng.choice(NAMES), "city": rng.choice(CITIES), "job": rng.choice(JOBS),
-        "other_job": rng.choice(JOBS), "topic": rng.choice(TOPICS), "age": str(rng.randint(18, 80)),
-        "count": str(rng.randint(2, 30)), "a": str(rng.randint(2, 99)), "b": str(rng.randint(2, 99)),
+        "name": rng.choice(NAMES),
+        "other": rng.choice(NAMES),
+        "city": rng.choice(CITIES),
+        "job": rng.choice(JOBS),
+        "other_job": rng.choice(JOBS),
+        "topic": rng.choice(TOPICS),
+        "age": str(rng.randint(18, 80)),
+        "count": str(rng.randint(2, 30)),
+        "a": str(rng.randint(2, 99)),
+        "b": str(rng.randint(2, 99)),
         "c": str(rng.randint(2, 9)),
     }
 

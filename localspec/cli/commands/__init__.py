@@ -5,6 +5,7 @@ from localspec.cli.commands import (
     chat,
     compare,
     doctor,
+    fit,
     forget,
     info,
     pairs,
@@ -33,5 +34,6 @@ ALL = (
     compare,
     verify,
     tune,
+    fit,
     doctor,
 )

@@ -83,10 +83,16 @@ def _as_text(known: "Pair | None", found: "Inspection") -> list[str]:
     for role, side in sides:
         lines += [f"{role:<12} {side.opened.file.name}", *_side_lines(side), ""]
     if found.draft and found.problem is None:
-        lines += ["fit          the draft can draft for the target: same vocabulary, by llama.cpp's rule"]
+        lines += [f"fit          the draft can draft for the target{_fit(found)}"]
     if found.plan:
         lines += _plan_lines(found.plan)
     return lines
+
+
+def _fit(found: "Inspection") -> str:
+    from localspec.gguf.shared_tokens import in_words
+
+    return f" {in_words(found.shared)}" if found.shared else ": same vocabulary, by llama.cpp's rule"
 
 
 def _side_lines(side: "InspectedModel") -> list[str]:
@@ -141,6 +147,8 @@ def _as_json(known: "Pair | None", found: "Inspection") -> dict[str, object]:
         "runnable": known.runnable if known else True,
         "target": _side_json(found.target),
         "draft": _side_json(found.draft) if found.draft else None,
+        "shared_tokens": found.shared.count if found.shared else None,
+        "coverage": round(found.shared.coverage, 4) if found.shared else None,
         "problem": str(found.problem) if found.problem else None,
         "plan": asdict(found.plan) if found.plan else None,
     }
