@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from localspec.api import Session, load, run, stream, unload
+    from localspec.api import Session, arun, astream, load, run, stream, unload
     from localspec.errors import LocalspecError
     from localspec.events import Cycle, Finished, Notice, Piece, Prefill, Reply, Scores, Started, ToolCall
     from localspec.measure.compare.compare import Comparison, compare
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 HOMES = {
-    **dict.fromkeys(("Session", "load", "run", "stream", "unload"), "localspec.api"),
+    **dict.fromkeys(("Session", "arun", "astream", "load", "run", "stream", "unload"), "localspec.api"),
     **dict.fromkeys(
         ("Cycle", "Finished", "Notice", "Piece", "Prefill", "Reply", "Scores", "Started", "ToolCall"),
         "localspec.events",
@@ -46,6 +46,8 @@ __all__ = [
     "Started",
     "Stats",
     "ToolCall",
+    "arun",
+    "astream",
     "compare",
     "load",
     "run",

@@ -1,11 +1,12 @@
 """The Python interface: load a pair by name or by files, run prompts on it, let go of it."""
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, cast
 
+from localspec.chat.asynchronous import in_a_thread
 from localspec.chat.messages import Message
 from localspec.chat.options import ReplyOptions
 from localspec.chat.session import Session as Session
@@ -17,8 +18,9 @@ from localspec.gguf.adapters import adapters_of
 from localspec.llama.devices import BackendSummary, Device, backend_summary
 from localspec.llama.devices import devices as list_devices
 from localspec.llama.threads import default_threads as default_threads
-from localspec.memory.devices import with_host
+from localspec.memory.known_devices import with_host
 from localspec.memory.wishes import check_at_least, wishes_of
+from localspec.pairs.any_model import added, is_on_hub, known_as
 from localspec.pairs.download import pull as fetch
 from localspec.pairs.resolve import PairFiles, PairNotOnDisk, resolve
 from localspec.pairs.store import mark_used
@@ -56,7 +58,7 @@ def load(
     on_stage: Callable[[str], object] = lambda stage: None,
     **options: Unpack[LoadOptions],
 ) -> Session:
-    """Load a pair by name, or two GGUF files; use the session as a context manager, or close() it.
+    """Load a pair by name, two GGUF files, or models of the Hub; use the session as a context manager, or close() it.
 
     With nothing named: the pair used last, else the one that came last, else the embedded demo.
     draft="lookup" drafts from the text alone; speculate=False is plain decoding; pull=True fetches a pair that is
@@ -100,6 +102,9 @@ def find_files(
     pair: str | None, target: str | Path | None, draft: str | Path | None, *, pull: bool
 ) -> PairFiles:
     """The files to load, fetched first where `pull` allows it."""
+    texts = str(target or ""), None if draft is None else str(draft)
+    if pull and target is not None and is_on_hub(*texts):
+        pair, target, draft = (known_as(*texts) or added(*texts)[0]).name, None, None
     try:
         return resolve(pair, target, draft)
     except PairNotOnDisk as missing:
@@ -167,6 +172,26 @@ def stream(
     session = _keep_loaded(pair, target, draft, pull)
     session.reset()
     return session.stream(prompt_or_messages, **options)
+
+
+async def arun(prompt_or_messages: Prompt, **options: Any) -> Reply:  # noqa: ANN401  those of `run`
+    """`run` for asyncio: loading and replying happen in a thread; a task that is cancelled stops the reply."""
+    return last_reply([event async for event in astream(prompt_or_messages, **options)])
+
+
+def astream(prompt_or_messages: Prompt, **options: Any) -> AsyncIterator[Event]:  # noqa: ANN401  those of `stream`
+    """`stream` for asyncio; leaving it early stops the reply."""
+
+    def begin() -> Iterator[Event]:
+        with _replying:
+            yield from stream(prompt_or_messages, **options)
+
+    return in_a_thread(begin, _cancel)
+
+
+def _cancel() -> None:
+    if _loaded:
+        _loaded.session.cancel()
 
 
 def unload() -> None:

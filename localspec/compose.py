@@ -3,34 +3,45 @@
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 
 from localspec import demo
 from localspec.chat.loaded_pair import LoadedPair
 from localspec.chat.template import template_of
 from localspec.drafters.lookup_store import ReplyStore
-from localspec.drafting import PairDrafting, lessons_key, reply_store
 from localspec.errors import RollbackUnsupported
 from localspec.gguf.adapters import check_adapter
 from localspec.gguf.facts import header_at
 from localspec.gguf.heads import DraftKind
+from localspec.gguf.parts import parts_of
 from localspec.health.check import ensure_device, untold_note
 from localspec.health.hello import use_servers
 from localspec.health.servers import used_servers
+from localspec.health.trial import HeadTrial
 from localspec.llama.contention import give_way
 from localspec.llama.context import Context
 from localspec.llama.devices import Device, default_gpu, devices
 from localspec.llama.model import Model
 from localspec.llama.rpc import add_servers
 from localspec.llama.threads import MOST_THREADS, default_threads
-from localspec.memory.devices import DeviceMemory
+from localspec.memory.known_devices import DeviceMemory
 from localspec.memory.plan import Plan
 from localspec.memory.planning import plan_for_files
 from localspec.memory.wishes import MemoryWishes
-from localspec.opening import OpenedDrafter, Opening, checkpoint_bytes, device_of, open_drafter
-from localspec.pairs.compatibility import check
+from localspec.opening import (
+    OpenedDrafter,
+    Opening,
+    checkpoint_bytes,
+    device_of,
+    open_drafter,
+    wanted_rows,
+)
+from localspec.pair_drafting import PairDrafting, lessons_key, reply_store
+from localspec.pairs.compatibility import check, refuse_head_alone
 from localspec.pairs.resolve import PairFiles
 from localspec.pairs.trust import ensure_loadable, refuse_hazards
 from localspec.sampler.sampling import Sampling
+from localspec.units import size_text
 from localspec.warm_up import warm_up
 
 WIDEST_BATCH = 33  # tokens in a verify batch: the newest token and at most 32 draft tokens
@@ -61,13 +72,12 @@ def open_engine(
     threads_of = partial(threads_for, wanted=threads, spare_cores=spare_cores)
     plan = checked_plan(files, wishes, rpc, on_stage)
     with ExitStack() as opened:
-        on_stage(f"loading the target, {files.target.name}")
+        on_stage(f"loading the target, {_sized(files.target)}")
         target = opened.enter_context(open_target(files, plan, mmap, threads_of, opened))
         found: list[OpenedDrafter] = []
-        if plan.draft and files.draft:
-            on_stage(f"loading the draft, {files.draft.name}")
-            opening = Opening(files.draft, plan.draft, mmap, target, threads_of, opened)
-            found.append(open_drafter(DraftKind.MODEL, opening))
+        if plan.draft:
+            on_stage(f"loading the draft, {_sized(files.draft or files.target)}")
+            found.append(open_drafter(Opening(files.draft, plan.draft, mmap, target, threads_of, opened)))
         model = target.model
         sampling, unsupported = Sampling.from_metadata(model.metadata)
         health_note = untold_note()
@@ -107,6 +117,10 @@ def open_engine(
         )
 
 
+def _sized(path: Path) -> str:
+    return f"{path.name} ({size_text(sum(part.stat().st_size for part in parts_of(path)))})"
+
+
 def checked_plan(files: PairFiles, wishes: MemoryWishes, rpc: str, on_stage: Callable[[str], object]) -> Plan:
     """How to load the pair, once servers, devices and files have shown that they work."""
     if rpc:
@@ -118,14 +132,22 @@ def checked_plan(files: PairFiles, wishes: MemoryWishes, rpc: str, on_stage: Cal
     if not embedded:
         check_headers(files, wishes)
     plan = plan_for_files(files.target, files.draft, wishes, memory_of(there), files.lora)
-    loads = [
-        (files.target, plan.target),
-        *([(files.draft, plan.draft)] if files.draft and plan.draft else []),
-    ]
-    check_devices(there, [name for _, load in loads for name in load.devices or ()], on_stage)
-    for path, load in [] if embedded else loads:
-        ensure_loadable(path, load.place, files.lora if path == files.target else ())
+    loads = [load for load in (plan.target, plan.draft) if load]
+    check_devices(there, [name for load in loads for name in load.devices or ()], on_stage)
+    if not embedded:
+        ensure_loadable(files.target, plan.target.place, files.lora, head_of(files, plan), on_stage)
+        if files.draft and plan.draft and not plan.draft.kind.is_head:
+            ensure_loadable(files.draft, plan.draft.place, on_stage=on_stage)
     return plan
+
+
+def head_of(files: PairFiles, plan: Plan) -> HeadTrial | None:
+    """The head that is tried together with its target."""
+    if plan.draft is None or not plan.draft.kind.is_head:
+        return None
+    wants = wanted_rows(plan.draft.kind, header_at(files.target), header_at(files.draft or files.target))
+    path = str(files.draft) if files.draft else ""
+    return HeadTrial(path, plan.draft.place, plan.draft.kind is DraftKind.EAGLE3, wants.layers, wants.output)
 
 
 def connect(rpc: str, on_stage: Callable[[str], object] = lambda stage: None) -> None:
@@ -154,6 +176,7 @@ def is_demo(files: PairFiles) -> bool:
 def check_headers(files: PairFiles, wishes: MemoryWishes) -> None:
     """Refuse what cannot work before anything is loaded: impossible files, pairs and adapters that do not match."""
     refuse_hazards(files.target)
+    refuse_head_alone(header_at(files.target), files.target.name)
     for path, _ in files.lora:
         check_adapter(path, header_at(files.target))
     if files.draft is not None and wishes.draft:

@@ -18,6 +18,7 @@ from typing import Any, Final
 from localspec.errors import LocalspecError
 from localspec.files import append_json_lines, read_json_lines
 from localspec.locks import FileLock
+from localspec.stats import Stats
 
 VERSION: Final = 1
 TITLE_LENGTH: Final = 60
@@ -42,6 +43,17 @@ class Numbers:
     mean_accepted_length: float
     drafted: int
     speedup: float | None = None  # against plain decoding; None when it was not measured
+
+    @classmethod
+    def of(cls, stats: Stats) -> "Numbers":
+        return cls(
+            tokens=stats.emitted,
+            seconds=stats.decode_seconds,
+            acceptance_rate=stats.acceptance_rate,
+            mean_accepted_length=stats.mean_accepted_length,
+            drafted=stats.drafted,
+            speedup=stats.speedup.value if stats.speedup and stats.drafted else None,
+        )
 
     @property
     def tokens_per_second(self) -> float:

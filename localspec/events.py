@@ -23,7 +23,9 @@ class Source(StrEnum):
 
     PLAIN = "plain"  # nobody: plain decoding
     MODEL = "model"
+    HEAD = "head"
     LOOKUP = "lookup"
+    PREDICTION = "prediction"
     FORCED = "forced"
 
 

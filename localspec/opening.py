@@ -3,26 +3,31 @@
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from localspec.algorithm.protocols import Drafter
+from localspec.drafters.head import ASSISTANT, EAGLE3, MTP, HeadDrafter, Layout
 from localspec.drafters.model import ModelDrafter
 from localspec.drafters.other_vocabulary import OtherVocabularyDrafter
 from localspec.gguf.facts import header_at
-from localspec.gguf.heads import DraftKind
+from localspec.gguf.header import Header
+from localspec.gguf.heads import DraftKind, target_layers, trunk_layers
 from localspec.gguf.shared_tokens import in_words
 from localspec.gguf.trimmed import token_table
 from localspec.llama.context import Context
+from localspec.llama.head import HeadContext
 from localspec.llama.model import Model
 from localspec.memory.needs import CHECKPOINT_SHARE, Load
 from localspec.pairs.compatibility import check
+from localspec.passes import HiddenRows
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
     """What a drafter is opened with."""
 
-    path: Path
+    path: Path | None  # None: it is inside the target's file
     load: Load
     mmap: bool | None
     target: Context
@@ -35,7 +40,7 @@ class OpenedDrafter:
     """A drafter, and what its model computes with."""
 
     drafter: Drafter
-    context: Context
+    context: Context | HeadContext
     notice: str = ""  # what the user should know about it
 
     @property
@@ -43,8 +48,12 @@ class OpenedDrafter:
         return self.context.model.name
 
 
-def open_drafter(kind: DraftKind, opening: Opening) -> OpenedDrafter:
-    return OPENERS[kind](opening)
+def open_drafter(opening: Opening) -> OpenedDrafter:
+    """A drafter of the kind that the memory plan names; its target shows what it wants from the next pass on."""
+    found = OPENERS[opening.load.kind](opening)
+    if found.drafter.wants:
+        opening.target.extract(found.drafter.wants)
+    return found
 
 
 def open_model(opening: Opening) -> OpenedDrafter:
@@ -52,9 +61,8 @@ def open_model(opening: Opening) -> OpenedDrafter:
 
     CUDA replays passes that are equal: two missing tokens take less time one after the other.
     """
-    target, path = opening.target.model, opening.path
-    shared = check(target.path, path)
-    model = opening.opened.enter_context(Model(path, **opening.load.place, mmap=opening.mmap))
+    target, model = opening.target.model, model_of(opening)
+    shared = check(target.path, model.path)
     context = Context(
         model,
         **opening.load.context,
@@ -62,7 +70,7 @@ def open_model(opening: Opening) -> OpenedDrafter:
         checkpoint_bytes=checkpoint_bytes(model),
         vocabulary=None if shared else target.vocab.size,
         top_k=True,
-        table=token_table(path, header_at(path)),
+        table=token_table(model.path, header_at(model.path)),
     )
     opening.opened.enter_context(context)
     if shared:
@@ -74,9 +82,41 @@ def open_model(opening: Opening) -> OpenedDrafter:
     return OpenedDrafter(drafter, context)
 
 
+def open_head(opening: Opening, layout: Layout) -> OpenedDrafter:
+    """A prediction head."""
+    target, model, load = opening.target, model_of(opening), opening.load
+    wants = wanted_rows(load.kind, header_at(target.model.path), header_at(model.path))
+    context = HeadContext(
+        model,
+        target,
+        encodes=load.kind is DraftKind.EAGLE3,
+        **load.head_context,
+        threads=opening.threads(target.model),
+    )
+    opening.opened.enter_context(context)
+    return OpenedDrafter(HeadDrafter(context, layout, wants, target.model.vocab.is_end), context)
+
+
 OPENERS: Mapping[DraftKind, Callable[[Opening], OpenedDrafter]] = {
     DraftKind.MODEL: open_model,
+    DraftKind.EAGLE3: partial(open_head, layout=EAGLE3),
+    DraftKind.MTP: partial(open_head, layout=MTP),
+    DraftKind.ASSISTANT: partial(open_head, layout=ASSISTANT),
 }
+
+
+def model_of(opening: Opening) -> Model:
+    if opening.path is None:
+        return opening.target.model
+    return opening.opened.enter_context(Model(opening.path, **opening.load.place, mmap=opening.mmap))
+
+
+def wanted_rows(kind: DraftKind, target: Header, head: Header) -> HiddenRows:
+    """What a head reads of its target."""
+    if kind is not DraftKind.EAGLE3:
+        return HiddenRows(output=True)
+    layers, last = target_layers(head), trunk_layers(target)
+    return HiddenRows(tuple(layer for layer in layers if layer < last), output=last in layers)
 
 
 def checkpoint_bytes(model: Model) -> int:

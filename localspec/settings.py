@@ -77,9 +77,28 @@ class Settings:
 
         Raises BadSetting for a damaged file, a name that does not exist, or a value of the wrong type.
         """
-        values = _from_file(config_file()) | _from_environment(os.environ)
-        values |= {name: value for name, value in flags.items() if value is not None}
-        return cls(**{name: _checked(name, value) for name, value in values.items()})  # type: ignore[arg-type]
+        values = {name: given.value for name, given in given_settings().items()}
+        values |= {name: _checked(name, value) for name, value in flags.items() if value is not None}
+        return cls(**values)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A setting's value, and where it was given."""
+
+    value: object
+    source: str  # the file or the variable
+
+
+def given_settings() -> dict[str, Given]:
+    """What the file and the environment set, by name. Raises BadSetting as `Settings.load` does."""
+    path = config_file()
+    given = {name: Given(value, str(path)) for name, value in _from_file(path).items()}
+    for name, value in _from_environment(os.environ).items():
+        given[name] = Given(value, _PREFIX + name.upper())
+    return {
+        name: dataclasses.replace(found, value=_checked(name, found.value)) for name, found in given.items()
+    }
 
 
 _TYPES: dict[str, type] = {

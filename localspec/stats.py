@@ -28,7 +28,10 @@ class Stats:
     plain_seconds: float = 0.0  # what plain decoding would have taken, judged by the plain steps; 0: unknown
     plain_error_seconds: float = 0.0  # standard error of it
     from_model: int = 0  # emitted tokens that a draft model drafted
+    from_head: int = 0  # emitted tokens that a prediction head drafted
     from_lookup: int = 0  # emitted tokens that lookup drafted
+    from_prediction: int = 0  # emitted tokens that were drafted from what the caller predicted
+    predicted: int = 0  # draft tokens proposed from there
     from_grammar: int = 0  # emitted tokens that a grammar forced
     cycles_by_depth: tuple[int, ...] = ()  # cycles that proposed 0, 1, 2, ... tokens
     probes: int = 0  # times that drafting was tried again while it was off
@@ -39,7 +42,8 @@ class Stats:
     @property
     def from_target(self) -> int:
         """Emitted tokens that the target chose itself: plain steps, fixes and bonus tokens."""
-        return self.emitted - self.from_model - self.from_lookup - self.from_grammar
+        drafted = self.from_model + self.from_head + self.from_lookup + self.from_prediction
+        return self.emitted - drafted - self.from_grammar
 
     @property
     def speedup(self) -> Estimate | None:

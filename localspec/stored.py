@@ -16,7 +16,7 @@ VERSION = 4
 T = TypeVar("T")
 
 
-class Priors:
+class Store:
     """One file for each key: which files, device, driver and threads the numbers belong to."""
 
     def __init__(self, folder: Path) -> None:

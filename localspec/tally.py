@@ -29,6 +29,7 @@ class Tally:
     plain: PlainClock = field(default_factory=PlainClock)
     by_source: Counter[Source] = field(default_factory=Counter)
     by_depth: Counter[int] = field(default_factory=Counter)
+    predicted: int = 0
     probes: int = 0
     switch_offs: int = 0
     cycle_seconds: Histogram = field(default_factory=Histogram)
@@ -57,6 +58,7 @@ class Tally:
 
     def _add_sources(self, cycle: Cycle) -> None:
         self.by_depth[cycle.drafted] += 1
+        self.predicted += cycle.drafted if cycle.source is Source.PREDICTION else 0
         for origin in cycle.origins:
             if origin is Origin.ACCEPTED:
                 self.by_source[cycle.source] += 1
@@ -76,7 +78,7 @@ class Tally:
             self.plain.add_drafted(len(cycle.tokens), cycle.width, cycle.verify_seconds)
 
     def _add_mode(self, cycle: Cycle) -> None:
-        if cycle.source is Source.LOOKUP:
+        if cycle.source in (Source.LOOKUP, Source.PREDICTION):
             return  # says nothing of the draft model, which may be off all the while
         before, self._mode = self._mode, cycle.mode
         self.probes += cycle.mode is Mode.PROBE and before is not Mode.PROBE
@@ -102,7 +104,10 @@ class Tally:
             plain_seconds=self.plain.seconds,
             plain_error_seconds=self.plain.error,
             from_model=self.by_source[Source.MODEL],
+            from_head=self.by_source[Source.HEAD],
             from_lookup=self.by_source[Source.LOOKUP],
+            from_prediction=self.by_source[Source.PREDICTION],
+            predicted=self.predicted,
             from_grammar=self.by_source[Source.FORCED],
             cycles_by_depth=tuple(self.by_depth[d] for d in range(max(self.by_depth, default=-1) + 1)),
             probes=self.probes,

@@ -6,8 +6,8 @@ from time import perf_counter
 from localspec.algorithm.protocols import Drafter
 from localspec.chat.vocabulary import Vocabulary
 from localspec.drafters.model import FAILURES
-from localspec.drafting import PairDrafting
 from localspec.llama.context import Context
+from localspec.pair_drafting import PairDrafting
 
 WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 16, 32)  # that verify batches mostly have
 DRAFT_WIDTHS = (1, 2)

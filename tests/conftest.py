@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from localspec import settings as localspec_settings
 from tests.devices.placing import models_on
+
+CACHE_DIR = localspec_settings.cache_dir
 
 # How long an example takes says how busy the machine is, not whether the code is right.
 settings.register_profile("untimed", deadline=None)
@@ -50,6 +53,31 @@ def device(request):
         return
     with models_on(name):
         yield name
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache_of_all_homes(tmp_path_factory):
+    """What works on this machine and what models need is found out once, not again in every test's new home."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("localspec.settings.cache_dir", lambda: folder)
+        yield folder
+
+
+@pytest.fixture
+def home_of_processes(tmp_path, monkeypatch, cache_of_all_homes):
+    """A new home with that cache, for tests that start processes of their own."""
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "cache").symlink_to(cache_of_all_homes, target_is_directory=True)
+    monkeypatch.setenv("LOCALSPEC_HOME", str(home))
+    return home
+
+
+@pytest.fixture
+def cache_of_its_own(monkeypatch, cache_of_all_homes):
+    """For tests of the cache itself."""
+    monkeypatch.setattr("localspec.settings.cache_dir", CACHE_DIR)
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from localspec.drafters.lessons import DEPTHS, Acceptance, Lessons, guess_for
 from localspec.drafters.lookup_trust import TrustCounts
 from localspec.drafters.model import ModelDrafter
 from localspec.sampler.sampling import Sampling
-from localspec.stored import Priors
+from localspec.stored import Store
 from tests.algorithm.toys import Blend, Toy
 
 KEY = {"target": "a.gguf 123", "draft": "b.gguf 45", "device": "cpu", "threads": "8"}
@@ -30,8 +30,8 @@ STATE = Lessons(
 
 
 def test_a_state_comes_back_as_it_was(tmp_path):
-    Priors(tmp_path / "new" / "folder").save(KEY, STATE)
-    assert Priors(tmp_path / "new" / "folder").load(KEY, Lessons) == STATE
+    Store(tmp_path / "new" / "folder").save(KEY, STATE)
+    assert Store(tmp_path / "new" / "folder").load(KEY, Lessons) == STATE
 
 
 def drafting_of(drafters=(), lessons=None):
@@ -40,18 +40,18 @@ def drafting_of(drafters=(), lessons=None):
 
 def test_everything_that_is_learned_can_be_stored(tmp_path):
     state = drafting_of([ModelDrafter(Toy(1), never)]).lessons
-    Priors(tmp_path).save(KEY, state)
-    assert Priors(tmp_path).load(KEY, Lessons) == state
+    Store(tmp_path).save(KEY, state)
+    assert Store(tmp_path).load(KEY, Lessons) == state
 
 
 def test_nothing_stored_is_nothing_known(tmp_path):
-    assert Priors(tmp_path).load(KEY, Lessons) is None
+    assert Store(tmp_path).load(KEY, Lessons) is None
 
 
 @pytest.mark.parametrize("part", KEY)
 def test_another_file_device_or_thread_count_starts_afresh(tmp_path, part):
-    Priors(tmp_path).save(KEY, STATE)
-    assert Priors(tmp_path).load(KEY | {part: "other"}, Lessons) is None
+    Store(tmp_path).save(KEY, STATE)
+    assert Store(tmp_path).load(KEY | {part: "other"}, Lessons) is None
 
 
 def damage(text):
@@ -88,20 +88,20 @@ def damage(text):
 
 
 def test_a_damaged_file_is_set_aside_and_written_again(tmp_path):
-    priors = Priors(tmp_path)
-    priors.save(KEY, STATE)
-    for text in damage(priors.path(KEY).read_text()):
-        priors.path(KEY).write_text(text)
-        assert priors.load(KEY, Lessons) is None, text
-        assert not priors.path(KEY).exists()
-        assert priors.path(KEY).with_suffix(".damaged").exists()
-        priors.save(KEY, STATE)
-        assert priors.load(KEY, Lessons) == STATE
+    store = Store(tmp_path)
+    store.save(KEY, STATE)
+    for text in damage(store.path(KEY).read_text()):
+        store.path(KEY).write_text(text)
+        assert store.load(KEY, Lessons) is None, text
+        assert not store.path(KEY).exists()
+        assert store.path(KEY).with_suffix(".damaged").exists()
+        store.save(KEY, STATE)
+        assert store.load(KEY, Lessons) == STATE
 
 
 def test_a_save_that_fails_leaves_the_old_file_alone(tmp_path, monkeypatch):
-    priors = Priors(tmp_path)
-    priors.save(KEY, STATE)
+    store = Store(tmp_path)
+    store.save(KEY, STATE)
 
     def full(*_):
         raise OSError(28, "No space left on device")
@@ -109,9 +109,9 @@ def test_a_save_that_fails_leaves_the_old_file_alone(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", full)
         with pytest.raises(OSError, match="No space"):
-            priors.save(KEY, STATE)
-    assert list(tmp_path.iterdir()) == [priors.path(KEY)]
-    assert priors.load(KEY, Lessons) == STATE
+            store.save(KEY, STATE)
+    assert list(tmp_path.iterdir()) == [store.path(KEY)]
+    assert store.load(KEY, Lessons) == STATE
 
 
 SECONDS = st.just(0.0) | st.floats(1e-6, 1e6)
@@ -129,9 +129,9 @@ COUNTS = st.lists(st.tuples(st.floats(0, 1e9), st.floats(0, 1e9)), max_size=12)
 def test_whatever_numbers_a_file_holds_it_is_set_aside_or_can_be_used(
     tmp_path_factory, costs, draft_step, extras, counts, weights
 ):
-    priors = Priors(tmp_path_factory.mktemp("lessons"))
-    priors.save(KEY, STATE)
-    stored = json.loads(priors.path(KEY).read_text())
+    store = Store(tmp_path_factory.mktemp("lessons"))
+    store.save(KEY, STATE)
+    stored = json.loads(store.path(KEY).read_text())
     stored["value"]["costs"][0] |= {
         "widths": [1 + sum(step for step, _ in costs[:i]) for i in range(len(costs))],
         "verify_seconds": [seconds for _, seconds in costs],
@@ -143,8 +143,8 @@ def test_whatever_numbers_a_file_holds_it_is_set_aside_or_can_be_used(
         name: {"kept": [kept for kept, _ in pairs], "rejected": [rejected for _, rejected in pairs]}
         for name, pairs in counts.items()
     } | {"chances": {"weights": [w for w, _ in weights], "variances": [v for _, v in weights]}}
-    priors.path(KEY).write_text(json.dumps(stored))
-    state = priors.load(KEY, Lessons)
+    store.path(KEY).write_text(json.dumps(stored))
+    state = store.load(KEY, Lessons)
     if state is None:
         assert not all(seconds for _, seconds in costs)
         return
@@ -161,5 +161,5 @@ def never(token):
 
 
 def test_nothing_unfinished_stays_behind(tmp_path):
-    Priors(tmp_path).save(KEY, STATE)
+    Store(tmp_path).save(KEY, STATE)
     assert [path.suffix for path in tmp_path.iterdir()] == [".json"]

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,8 @@ SOURCES = sorted([*ROOT.glob("localspec/**/*.py"), *ROOT.glob("tui/**/*.py")])
 # Names keep their capital at the beginning of a sentence.
 NAMES = re.compile(r"[A-Z]{2,}|GGUF|Lark|Ctrl|HF_|LOCALSPEC_")
 OUTSIDE_THE_TREE = {"Failure", "Died"}  # errors on their way from the engine process
-INTERFACE = [*{ROOT / (home.replace(".", "/") + ".py") for home in localspec.HOMES.values()}]
-INTERFACE += [ROOT / "localspec" / name for name in ("errors.py", "chat/session.py", "chat/options.py")]
+INTERFACE = {ROOT / (home.replace(".", "/") + ".py") for home in localspec.HOMES.values()}
+INTERFACE |= {ROOT / "localspec" / name for name in ("errors.py", "chat/session.py", "chat/options.py")}
 
 
 def trees():
@@ -46,8 +47,13 @@ def texts(node):
     return []
 
 
+@cache
 def messages():
     """Every message and hint with the place where it is made."""
+    return list(found_messages())
+
+
+def found_messages():
     parsed = trees()
     known = error_names(parsed)
     for path, tree in parsed:
@@ -67,7 +73,7 @@ def messages():
 
 
 def test_there_are_many_messages_to_look_at():
-    assert len(list(messages())) > 300
+    assert len(messages()) > 300
 
 
 def test_no_message_ends_with_a_full_stop():
@@ -94,7 +100,7 @@ def test_every_error_says_what_to_do():
     assert missing == []
 
 
-@pytest.mark.parametrize("path", INTERFACE, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted(INTERFACE), ids=lambda path: path.name)
 def test_every_public_name_is_explained(path):
     named = public(ast.parse(path.read_text(encoding="utf-8")).body)
     for node in [node for node in named if isinstance(node, ast.ClassDef)]:

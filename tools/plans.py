@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from localspec.errors import NotEnoughMemory
-from localspec.memory.devices import DeviceMemory
+from localspec.memory.known_devices import DeviceMemory
 from localspec.pairs.estimate import estimated_plan
 from localspec.pairs.registry import DEMO, Pair, all_pairs
 

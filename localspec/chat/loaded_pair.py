@@ -14,8 +14,8 @@ from localspec.sampler.sampling import Sampling
 class StrategyMaker(Protocol):
     """Makes the strategy of each reply, and keeps what drafting learns between replies."""
 
-    def strategy(self, rule: Rule, request: Request) -> Strategy:
-        """Who drafts for this reply, and how much."""
+    def strategy(self, rule: Rule, request: Request, predicted: Sequence[int] = ()) -> Strategy:
+        """Who drafts for this reply, and how much; `predicted`: tokens that the caller expects of it."""
 
     def store(self, reply: Sequence[int]) -> None:
         """Keep what was learned for the next run, and the reply if the user wants it remembered."""

@@ -46,6 +46,7 @@ class ReplyOptions(TypedDict, total=False):
     tools: Sequence[Mapping[str, Any]] | None  # functions that the model may call, in OpenAI's form
     tool_choice: Literal["auto", "required"]  # may it, or must it
     parallel_tool_calls: bool  # False: one call in a reply
+    prediction: str | None  # what the reply probably is, as a file that is to be edited: drafted from
     logprobs: int | None  # tell how likely the target found each token, and so many others in its place
 
 
@@ -74,6 +75,7 @@ class Request:
     tools: tuple[Tool, ...] = ()
     tool_choice: str = "auto"
     parallel_tool_calls: bool = True
+    prediction: str = ""
     logprobs: int | None = None
 
     @property
@@ -178,6 +180,8 @@ def check(request: Request) -> None:
         )
     if request.tool_choice not in ("auto", "required"):
         raise BadSetting(f"tool_choice is {request.tool_choice!r}", hint="give 'auto' or 'required'")
+    if not isinstance(request.prediction, str):
+        raise BadSetting(f"prediction is of type {type(request.prediction).__name__}", hint="give a text")
     if request.logprobs is not None and not is_count(request.logprobs, at_least=0, below=MOST_LOGPROBS + 1):
         raise BadSetting(
             f"logprobs is {request.logprobs!r}", hint=f"give a whole number from 0 to {MOST_LOGPROBS}"

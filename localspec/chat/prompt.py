@@ -10,7 +10,7 @@ own control texts is tokenised without control tokens.
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -20,6 +20,7 @@ from localspec.chat.template import ChatTemplate
 from localspec.chat.vocabulary import Vocabulary
 
 _CONTROL_LIKE = re.compile(r"^<[|｜]|[|｜]>$")
+_CUT = "\U0010fffc"  # stands behind the beginning of a reply: a private character, and the last of them in its prompt
 _C_SPACE = " \t\n\v\f\r"  # what llama.cpp strips beside control tokens that ask for it
 
 Span = tuple[int, int]  # start and end of a control text
@@ -77,13 +78,22 @@ def encode(
 ) -> Prompt:
     """The prompt for a reply to these messages, with bos once where the model wants it; errors as in render.
 
-    `arguments` come from whoever runs the model and are trusted like the template itself.
+    Messages that `are_continued` end with the beginning of the reply, and so does the prompt. `arguments` come from
+    whoever runs the model and are trusted like the template itself.
     """
 
+    def rendered(given: Sequence[Message], opens_reply: bool) -> str:
+        return template.render(given, think=think, arguments=arguments, add_generation_prompt=opens_reply)
+
     def render(given: Sequence[Message]) -> str:
-        return template.render(
-            given, think=think, arguments=arguments, add_generation_prompt=add_generation_prompt
+        if not (add_generation_prompt and are_continued(given)):
+            return rendered(given, add_generation_prompt)
+        begun = given[-1].content
+        text, marked, _ = rendered((*given[:-1], replace(given[-1], content=begun + _CUT)), False).rpartition(
+            _CUT
         )
+        # A template that leaves out what the assistant said last is given the question alone.
+        return text if marked else rendered(given[:-1], True) + begun
 
     controls = guarded_texts(vocabulary)
     own, text = _told_apart(render, messages, template, controls)
@@ -94,6 +104,12 @@ def encode(
     if vocabulary.add_bos and vocabulary.bos is not None and tokens[:1] != [vocabulary.bos]:
         tokens.insert(0, vocabulary.bos)
     return Prompt(tokens, text)
+
+
+def are_continued(messages: Sequence[Message]) -> bool:
+    """Whether the last message is a beginning that the reply goes on from."""
+    last = messages[-1]
+    return last.role == "assistant" and bool(last.content.strip()) and not last.tool_calls
 
 
 def guarded_texts(vocabulary: Vocabulary) -> ControlTexts:
@@ -202,7 +218,7 @@ def _strips(vocabulary: Vocabulary, control: str, *, right: bool) -> bool:
 
 
 # Private use planes: no vocabulary and no template gives these characters a meaning.
-_FIRST, _LAST = 0xF0000, 0x10FFFD
+_FIRST, _LAST = 0xF0000, ord(_CUT)
 _PRIVATE = re.compile(f"[{chr(_FIRST)}-{chr(_LAST)}]")
 
 

@@ -1,4 +1,4 @@
-"""A reply while it grows: tokens become text, cycles become counts."""
+"""One reply: its prompt is read, its tokens are written as text, and its cycles are counted."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -36,6 +36,13 @@ from localspec.structure.constraint import Constrained
 from localspec.structure.forcing import Forcing
 from localspec.tally import Tally
 from localspec.timing import PlainClock
+
+DEPTH_FIXED = (
+    "a reply with a seed drafts at a fixed depth, as measured time must not decide what the seed reproduces; "
+    "the rule coupled keeps the depth automatic"
+)
+
+WORTH_A_WORD = 16  # cycles without drafting: it may be tried again and found good before
 
 
 class Writing:
@@ -175,14 +182,6 @@ def _passes(target: Decoder, prompt: Sequence[int], opening: int) -> Iterator[Pa
     yield from target.prefill(prompt[target.length : -1])
 
 
-DEPTH_FIXED = (
-    "a reply with a seed drafts at a fixed depth, as measured time must not decide what the seed reproduces; "
-    "the rule coupled keeps the depth automatic"
-)
-
-WORTH_A_WORD = 16  # cycles without drafting: it may be tried again and found good before
-
-
 @dataclass(frozen=True, slots=True)
 class Task:
     """A reply that is wanted."""
@@ -255,7 +254,8 @@ class Replier:
 
     def _strategy(self, rule: Rule, task: Task) -> Strategy:
         """Who drafts for this reply; what a grammar forces goes first."""
-        strategy = self._engine.drafting.strategy(rule, task.request)
+        predicted = self._engine.vocabulary.tokenize(task.request.prediction, parse_special=False)
+        strategy = self._engine.drafting.strategy(rule, task.request, predicted)
         if task.constraint is None:
             return strategy
         forces = task.request.speculate and task.request.depth != 0

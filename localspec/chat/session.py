@@ -1,18 +1,19 @@
 """A conversation with a loaded pair: messages in, events out, both caches reused from turn to turn."""
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
 from typing import Any, Unpack
 
+from localspec.chat.asynchronous import in_a_thread
 from localspec.chat.constraints import Shaping
 from localspec.chat.fitting import Fitted, Fitter
 from localspec.chat.loaded_pair import LoadedPair
 from localspec.chat.messages import Message, as_history, as_messages
 from localspec.chat.options import ReplyOptions, Request, is_count, request_from
-from localspec.chat.prompt import Prompt, encode
+from localspec.chat.prompt import Prompt, are_continued, encode
 from localspec.chat.reply import Replier, Task
 from localspec.chat.template import tool_variables
 from localspec.chat.text import TextStream
@@ -21,6 +22,7 @@ from localspec.chat.vocabulary import Vocabulary
 from localspec.errors import BadSetting, ContextFull
 from localspec.events import Event, Finished, Reply
 
+Asked = str | Sequence[Mapping[str, Any] | Message]
 MEASURED_TOKENS = 64  # the newest ones of the context: costs are measured on them
 
 
@@ -64,6 +66,11 @@ class Session:
         """Forget the conversation."""
         self._messages = ()
         self._dropped_turns = 0
+
+    def resume(self, messages: Sequence[Mapping[str, Any] | Message]) -> None:
+        """Go on with a conversation from elsewhere; nothing is read before the next reply."""
+        self._require_open()
+        self._messages, self._dropped_turns = as_messages(messages), 0
 
     def calibrate(self, budget_seconds: float = 3.0, stop: Callable[[], bool] = lambda: False) -> None:
         """Measure what batches cost here, if that is not known; for a moment when nobody waits for a reply.
@@ -110,24 +117,60 @@ class Session:
         """Tokens that prompt and reply may have together."""
         return self._engine.target.capacity
 
-    def run(
-        self, prompt_or_messages: str | Sequence[Mapping[str, Any] | Message], **options: Unpack[ReplyOptions]
-    ) -> Reply:
-        """Answer in the conversation: a text continues it, a list of messages replaces it."""
+    def run(self, prompt_or_messages: Asked, **options: Unpack[ReplyOptions]) -> Reply:
+        """Answer in the conversation: a text continues it, a list of messages replaces it.
+
+        Where the last message is the assistant's, the reply goes on from it and holds only what is new.
+        """
         return last_reply(self.stream(prompt_or_messages, **options))
 
-    def stream(
-        self, prompt_or_messages: str | Sequence[Mapping[str, Any] | Message], **options: Unpack[ReplyOptions]
-    ) -> Iterator[Event]:
+    def stream(self, prompt_or_messages: Asked, **options: Unpack[ReplyOptions]) -> Iterator[Event]:
         """The same as `run`, event by event; the last one is Finished."""
         cancelled, request = self._watch(), self._request(options)
+        return self._converse(self._asked(prompt_or_messages, request, options), request, cancelled)
+
+    async def arun(self, prompt_or_messages: Asked, **options: Unpack[ReplyOptions]) -> Reply:
+        """`run` for asyncio: the models work in a thread; a task that is cancelled stops the reply."""
+        return last_reply([event async for event in self.astream(prompt_or_messages, **options)])
+
+    def astream(self, prompt_or_messages: Asked, **options: Unpack[ReplyOptions]) -> AsyncIterator[Event]:
+        """`stream` for asyncio; leaving it early stops the reply."""
+        return in_a_thread(lambda: self.stream(prompt_or_messages, **options), self.cancel)
+
+    def regenerate(self, **options: Unpack[ReplyOptions]) -> Reply:
+        """Answer the last question once more, in place of the last reply. Raises BadSetting where nothing was asked."""
+        return self.run(self._messages[: self._last_question() + 1], **options)
+
+    def edit(self, text: str, *, message: int | None = None, **options: Unpack[ReplyOptions]) -> Reply:
+        """Change a message of the user, the last one where none is named by its index, and answer from there."""
+        index = self._last_question() if message is None else message
+        if not 0 <= index < len(self._messages) or self._messages[index].role != "user":
+            raise BadSetting(f"message {index} is none of the user's", hint="see session.messages")
+        return self.run((*self._messages[:index], Message("user", text)), **options)
+
+    def count_tokens(self, prompt_or_messages: Asked, **options: Unpack[ReplyOptions]) -> int:
+        """How many tokens a reply would read: the whole conversation with this prompt, or these messages alone."""
+        request = self._request(options)
+        return len(self._encode(self._asked(prompt_or_messages, request, options), request).tokens)
+
+    def _asked(
+        self, prompt_or_messages: Asked, request: Request, options: ReplyOptions
+    ) -> tuple[Message, ...]:
+        """The whole conversation that a reply answers."""
         messages = as_messages(prompt_or_messages)
         if isinstance(prompt_or_messages, str):
             messages = (*(replace(message, reasoning="") for message in self._messages), *messages)
         # A configured system message is a default: it gives way to one that the caller's messages begin with.
         if request.system is not None and (options.get("system") is not None or messages[0].role != "system"):
             messages = with_system(messages, request.system)
-        return self._converse(messages, request, cancelled)
+        return messages
+
+    def _last_question(self) -> int:
+        """The index of the user's last message."""
+        for index in reversed(range(len(self._messages))):
+            if self._messages[index].role == "user":
+                return index
+        raise BadSetting("nothing was asked in this conversation yet", hint="ask something first")
 
     def prompt_of(
         self, messages: Sequence[Mapping[str, Any] | Message], **options: Unpack[ReplyOptions]
@@ -183,9 +226,8 @@ class Session:
         constraint = self._shaping.constraint(request, style, len(prompt.tokens))
         # What a grammar asks for is shown as it is, a space at its beginning included.
         calls = self._shaping.call_format(request)
-        text = TextStream(
-            self._engine.vocabulary, style, stops, continues_text=constraint is not None, calls=calls
-        )
+        goes_on = constraint is not None or are_continued(messages)
+        text = TextStream(self._engine.vocabulary, style, stops, continues_text=goes_on, calls=calls)
         task = Task(
             prompt.tokens,
             self._opening(fitted, request),
@@ -199,7 +241,7 @@ class Session:
         )
         for event in self._reply(task):
             if isinstance(event, Finished) and event.reply.tokens:
-                self._messages = (*messages, as_history(event.reply))
+                self._messages = with_reply(messages, event.reply)
             yield event
 
     def _opening(self, fitted: Fitted, request: Request) -> int:
@@ -282,7 +324,15 @@ def with_system(messages: tuple[Message, ...], system: str) -> tuple[Message, ..
     return (Message("system", system), *rest) if system else rest
 
 
-def last_reply(events: Iterator[Event]) -> Reply:
+def with_reply(messages: tuple[Message, ...], reply: Reply) -> tuple[Message, ...]:
+    """The conversation with a reply to it, which goes on from the last message where that is its beginning."""
+    if not are_continued(messages):
+        return (*messages, as_history(reply))
+    said = replace(messages[-1], content=messages[-1].content + reply.text, tool_calls=reply.tool_calls)
+    return (*messages[:-1], said)
+
+
+def last_reply(events: Iterable[Event]) -> Reply:
     """The reply that a stream ends with; BadSetting where the session was closed before."""
     replies = [event.reply for event in events if isinstance(event, Finished)]
     if replies:

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Sequence
 
 import localspec
-from localspec.cli import commands
+from localspec.cli import commands, completion
 from localspec.cli.last_defence import refused_by_system, reported
-from localspec.cli.printing import NotesOfLibraries, OutputFailed, say
+from localspec.cli.printing import NotesOfLibraries, OutputFailed, obeys_sequences, quietly, say
 from localspec.cli.usage import Parser, WrongUsage
 from localspec.errors import LocalspecError
 
@@ -19,10 +19,13 @@ CANCELLED = 130  # what a shell expects after Ctrl-C
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code is 0, 1 after an error, 2 for wrong usage, 130 after Ctrl-C."""
+    """Run one command; the exit code is 0, 1 after an error, 2 for wrong usage, 130 after Ctrl-C.
+
+    `verify` also has one of its own for an alarm.
+    """
     _prepare_output()
     try:
-        code = _run(arguments)
+        code = _run(sys.argv[1:] if arguments is None else arguments)
         say("", end="")  # what argparse printed goes out too
         return code
     except KeyboardInterrupt:
@@ -45,13 +48,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _run(arguments: Sequence[str] | None) -> int:
+def _run(arguments: Sequence[str]) -> int:
+    known = parser()
+    if completion.is_asked_for():
+        completion.answer(known)
     try:
-        parsed = parser().parse_args(arguments)
+        parsed = known.parse_args(_spelled_out(arguments))
     except SystemExit:  # --help and --version end so; a mistake does not, see Parser
         return 0
-    code: int = parsed.run(parsed)
+    with quietly(vars(parsed).get("quiet", False)):
+        code: int = parsed.run(parsed)
     return code
+
+
+def _spelled_out(arguments: Sequence[str]) -> Sequence[str]:
+    """`help COMMAND`; nothing at all, which opens the chat where one can be; a prompt without a command."""
+    if not arguments:
+        return ["chat"] if sys.stdin and sys.stdin.isatty() and obeys_sequences(sys.stdout) else ["--help"]
+    if arguments[0] == "help":
+        return [*arguments[1:], "--help"]
+    return ["run", *arguments] if " " in arguments[0].strip() else arguments
 
 
 def _prepare_output() -> None:
@@ -73,7 +89,10 @@ def parser() -> Parser:
     root = Parser(
         prog="localspec", description=localspec.__doc__.splitlines()[0] if localspec.__doc__ else None
     )
-    root.add_argument("--version", action="version", version=f"localspec {localspec.__version__}")
+    root.epilog = (
+        'Without a command: the chat on a terminal. A prompt in quotes is answered: localspec "Hello there".'
+    )
+    root.add_argument("-V", "--version", action="version", version=f"localspec {localspec.__version__}")
     subparsers = root.add_subparsers(title="commands", required=True, dest="command", metavar="COMMAND")
     for command in commands.ALL:
         command.add_parser(subparsers)

@@ -12,28 +12,54 @@ if TYPE_CHECKING:
 
 def fetch_if_wanted(missing: "PairNotOnDisk", *, pull: bool) -> None:
     """Fetch the pair if `pull` is set or the user says yes; raises `missing` again otherwise."""
-    from localspec.cli.commands.pull import fetch
+    from localspec.cli.fetching import fetch
 
     if not (pull or offer_download(missing)):
         raise missing
     fetch(missing.pair)
 
 
-def offer_download(
-    missing: "PairNotOnDisk", stream: TextIO = sys.stderr, ask: Callable[[], str] = input
-) -> bool:
-    """Ask whether to fetch a pair. False where there is nobody to ask."""
+def take_from_hub(target: str, draft: str | None, *, pull: bool) -> dict[str, str | None]:
+    """The pair that stands for models of the Hub, fetched if `pull` is set or the user says yes; else nothing.
+
+    Raises NotOnDisk where nobody wants it fetched.
+    """
+    from localspec.errors import NotOnDisk
+    from localspec.pairs.any_model import fetched_before, is_on_hub
+
+    if not is_on_hub(target, draft):
+        return {}
+    try:
+        name = fetched_before(target, draft).name
+    except NotOnDisk as missing:
+        if not (pull or agreed(f"{target} is not on this machine, fetch it?")):
+            raise missing
+        from localspec.cli.fetching import fetch_reference
+
+        name = fetch_reference(target, draft)
+    return {"pair": name, "target": None, "draft": "lookup" if draft == "lookup" else None}
+
+
+def agreed(question: str, stream: TextIO = sys.stderr, ask: Callable[[], str] = input) -> bool:
+    """Ask a person; Enter is yes. False where there is nobody to ask."""
     if not (stream.isatty() and sys.stdin.isatty()):
         return False
-    say(question(missing), end=" ", to=stream)
+    say(f"{question} [Y/n]", end=" ", to=stream)
     try:
         return ask().strip().lower() in ("", "y", "yes")
     except EOFError:
         return False
 
 
+def offer_download(
+    missing: "PairNotOnDisk", stream: TextIO = sys.stderr, ask: Callable[[], str] = input
+) -> bool:
+    """Ask whether to fetch a pair. False where there is nobody to ask."""
+    return stream.isatty() and sys.stdin.isatty() and agreed(question(missing), stream, ask)
+
+
 def question(missing: "PairNotOnDisk") -> str:
-    from localspec.memory.devices import last_devices
+    from localspec.memory.known_devices import last_devices
     from localspec.pairs.download import plan_pull
     from localspec.pairs.estimate import Fit, fit
     from localspec.units import size_text
@@ -45,4 +71,4 @@ def question(missing: "PairNotOnDisk") -> str:
         Fit.CPU: "fits into RAM here, not on a GPU",
         Fit.NO: "does not fit here",
     }[fit(missing.pair, last_devices())]
-    return f"{missing.pair.name} is not on this machine: {size_text(size)}, {fits}, fetch it? [Y/n]"
+    return f"{missing.pair.name} is not on this machine: {size_text(size)}, {fits}, fetch it?"

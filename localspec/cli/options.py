@@ -4,6 +4,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from localspec.cli.completion import complete_with_pairs
+from localspec.cli.offer import take_from_hub
 from localspec.cli.usage import WrongUsage, refuse_together
 from localspec.errors import BadSetting
 
@@ -23,27 +25,35 @@ RULES = ("auto", "greedy", "block", "rejection", "coupled", "compare")
 
 def add_pair_argument(parser: argparse.ArgumentParser) -> None:
     """The pair by name as the first argument, or by the options that other commands have for it."""
-    parser.add_argument(
+    named = parser.add_argument(
         "name", nargs="?", metavar="PAIR", help="a pair by name; `localspec pairs` lists them"
     )
+    complete_with_pairs(named)
     add_pair_options(parser)
 
 
 def add_pair_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("models")
-    group.add_argument("--pair", metavar="NAME", help="a pair by name; `localspec pairs` lists them")
-    group.add_argument("--target", metavar="FILE", help="a GGUF file to run instead of a named pair")
+    named = group.add_argument(
+        "-m", "--pair", metavar="NAME", help="a pair by name; `localspec pairs` lists them"
+    )
+    complete_with_pairs(named)
+    group.add_argument("--target", metavar="FILE", help="a GGUF file, or ORG/REPO:QUANT, instead of a pair")
     group.add_argument(
-        "--draft", metavar="FILE", help="a GGUF file to draft with, or lookup: from the text alone"
+        "--draft", metavar="FILE", help="what drafts for it, named likewise, or lookup: from the text alone"
     )
     group.add_argument("--no-draft", action="store_true", help="load no draft model: plain decoding")
     add_memory_options(group)
-    group.add_argument("--lora", action="append", metavar="FILE[:SCALE]", help="a LoRA adapter of the target")
+    add_lora_option(group)
     group.add_argument("--pull", action="store_true", help="fetch the pair if it is not here")
     group.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: fast physical cores)")
     group.add_argument(
         "--mmap", action=argparse.BooleanOptionalAction, help="map files into memory, or read them"
     )
+
+
+def add_lora_option(group: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:
+    group.add_argument("--lora", action="append", metavar="FILE[:SCALE]", help="a LoRA adapter of the target")
 
 
 def add_memory_options(group: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:
@@ -78,18 +88,24 @@ def add_reply_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--top-p", type=float, metavar="P", help="keep the likeliest tokens that add up to P")
     group.add_argument("--min-p", type=float, metavar="P", help="drop tokens below P times the likeliest one")
     group.add_argument("--repeat-penalty", type=float, metavar="X", help="above 1 discourages repetition")
-    group.add_argument("--presence-penalty", type=float, metavar="X")
-    group.add_argument("--frequency-penalty", type=float, metavar="X")
+    group.add_argument(
+        "--presence-penalty", type=float, metavar="X", help="taken off every token that is in the text"
+    )
+    group.add_argument(
+        "--frequency-penalty", type=float, metavar="X", help="taken off for each time that it is"
+    )
     group.add_argument(
         "--seed", type=int, metavar="N", help="reproduces a run on the same machine and settings"
     )
     group.add_argument("--rule", choices=RULES, metavar="RULE", help=f"{', '.join(RULES)} (default: auto)")
-    group.add_argument("--max-tokens", type=int, metavar="N")
+    group.add_argument(
+        "-n", "--max-tokens", type=int, metavar="N", help="end the reply after N tokens (default: no limit)"
+    )
     group.add_argument(
         "--stop", action="append", metavar="TEXT", help="end the reply before TEXT; may be repeated"
     )
     group.add_argument("--depth", type=depth, metavar="N", help="draft tokens in a cycle, or auto (default)")
-    group.add_argument("--system", metavar="TEXT", help="the system message")
+    group.add_argument("-s", "--system", metavar="TEXT", help="the system message")
     group.add_argument(
         "--json-schema", metavar="FILE|TEXT", help="the answer is JSON that this schema describes"
     )
@@ -105,6 +121,12 @@ def add_reply_options(parser: argparse.ArgumentParser) -> None:
     think = group.add_mutually_exclusive_group()
     think.add_argument("--think", action="store_true", default=None, help="let a thinking model think")
     think.add_argument("--no-think", action="store_false", dest="think", help="ask it for the answer at once")
+
+
+def add_quiet_option(group: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:
+    group.add_argument(
+        "-q", "--quiet", action="store_true", help="results and errors only: no notes, no progress"
+    )
 
 
 def add_report_options(parser: argparse.ArgumentParser) -> None:
@@ -164,12 +186,17 @@ def text_of(path: str) -> str:
 
 
 def load_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What the user set, as keyword arguments of `localspec.load`. Raises WrongUsage."""
+    """What the user set, as keyword arguments of `localspec.load`; models of the Hub are fetched if that is wanted.
+
+    Raises WrongUsage, and what fetching raises.
+    """
     pair = pair_of(arguments)
     refuse_together(("--draft", arguments.draft), ("--no-draft", arguments.no_draft or None))
     refuse_together((f"the pair {pair}", pair), ("--target", arguments.target))
     names = ("target", "draft", *MEMORY_OPTIONS, "threads", "mmap")
     values = {"pair": pair, **{name: getattr(arguments, name) for name in names}}
+    if on_hub := arguments.target or (pair and "/" in pair and pair):
+        values |= take_from_hub(on_hub, arguments.draft, pull=arguments.pull)
     values["lora"] = ",".join(arguments.lora) if arguments.lora else None
     return {
         **{name: value for name, value in values.items() if value is not None},

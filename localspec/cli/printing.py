@@ -5,9 +5,11 @@ what lands in a log is read on a terminal later.
 """
 
 import logging
+import os
 import shutil
 import sys
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import TextIO
 
@@ -29,15 +31,32 @@ def say(text: str, *, end: str = "\n", to: TextIO | None = None) -> None:
     _write((text if whole else for_terminal(text)) + end, stream)
 
 
+_quiet = False
+
+
+@contextmanager
+def quietly(quiet: bool) -> Iterator[None]:
+    """No notes and no progress meanwhile, where `quiet` says so: results and errors only."""
+    global _quiet
+    before, _quiet = _quiet, quiet
+    try:
+        yield
+    finally:
+        _quiet = before
+
+
 def note(text: str) -> None:
     """One sentence on stderr that is neither the result nor an error."""
-    say(f"note: {text}", to=sys.stderr)
+    if not _quiet:
+        say(f"note: {text}", to=sys.stderr)
 
 
 def say_dimmed(text: str) -> None:
-    """Reasoning, on a terminal's stderr only."""
-    if on_terminal(sys.stderr):
-        _write(f"{_DIM}{for_terminal(text)}{_NORMAL}", sys.stderr)
+    """Reasoning, on a terminal's stderr only; without colours where NO_COLOR is set."""
+    if _quiet or not on_terminal(sys.stderr):
+        return
+    plain = bool(os.environ.get("NO_COLOR")) or not obeys_sequences(sys.stderr)
+    _write(for_terminal(text) if plain else f"{_DIM}{for_terminal(text)}{_NORMAL}", sys.stderr)
 
 
 class DrawnLine(AbstractContextManager["DrawnLine"]):
@@ -48,8 +67,10 @@ class DrawnLine(AbstractContextManager["DrawnLine"]):
         self._drawn = False
 
     def draw(self, text: str) -> bool:
-        """False where there is no terminal to draw on."""
-        if not on_terminal(self._stream):
+        """False where there is no terminal to draw on; True in silence, where nothing is to be said instead."""
+        if _quiet:
+            return True
+        if not obeys_sequences(self._stream):
             return False
         width = shutil.get_terminal_size().columns - 1
         _write(_TO_THE_START + line_for_terminal(text)[:width], self._stream)
@@ -77,6 +98,11 @@ class NotesOfLibraries(logging.Handler):
 
 def on_terminal(stream: TextIO | None) -> bool:
     return stream is not None and stream.isatty()
+
+
+def obeys_sequences(stream: TextIO | None) -> bool:
+    """Whether a terminal is there that a line can be drawn over on; one that says TERM=dumb cannot."""
+    return on_terminal(stream) and os.environ.get("TERM") != "dumb"
 
 
 def _write(text: str, stream: TextIO | None) -> None:

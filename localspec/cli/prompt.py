@@ -3,11 +3,15 @@
 import argparse
 import io
 import os
+import re
 import stat
 import sys
 import threading
 
+from localspec.attachments import with_files
+from localspec.cli.completion import complete_with_pairs
 from localspec.cli.printing import note
+from localspec.cli.usage import WrongUsage
 from localspec.errors import BadSetting
 
 PATIENCE_SECONDS = 2.0
@@ -15,27 +19,61 @@ _EXAMPLE = 'localspec run "What is speculative decoding?"'
 
 
 def add_prompt_argument(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "prompt",
-        nargs="?",
-        metavar="PROMPT",
-        help="the prompt, which piped text follows; - is the piped text alone",
+    words = parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="[PAIR] PROMPT",
+        help="a pair by name, where one is meant, and the prompt, which piped text follows; - is the piped text alone",
     )
+    complete_with_pairs(words)
+    parser.add_argument(
+        "-f",
+        "--file",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="put a text file behind the prompt; may be repeated",
+    )
+    parser.set_defaults(name=None)
+
+
+def take_pair(arguments: argparse.Namespace) -> None:
+    """Take the first word as the pair where it is the name of one. Raises WrongUsage for more words than a prompt."""
+    words: list[str] = arguments.words
+    if words and not (arguments.pair or arguments.target) and is_pair(words[0]):
+        arguments.name, arguments.words = words[0], words[1:]
+    if len(arguments.words) > 1:
+        near = "" if arguments.name else nearest(words[0])
+        meant = f"did you mean {near}? A prompt of several words" if near else "a prompt of several words"
+        raise WrongUsage(f"unexpected argument {arguments.words[1]}", hint=f"{meant} goes in quotes")
 
 
 def prompt_of(arguments: argparse.Namespace) -> str:
-    """The argument, and after an empty line the text that is piped in. Raises BadSetting for no prompt."""
-    argument: str | None = arguments.prompt
-    if argument is None or argument == "-":
-        if sys.stdin is None or (argument is None and sys.stdin.isatty()):
-            raise BadSetting("there is no prompt", hint=_EXAMPLE)
-        parts = [piped_text()]
+    """The prompt, after an empty line the text that is piped in, then the files. Raises BadSetting for no prompt."""
+    argument: str | None = next(iter(arguments.words), None)
+    if argument == "-":
+        parts = ["" if sys.stdin is None else piped_text()]
     else:
-        parts = [argument, piped_text() if something_is_piped() else ""]
-    prompt = "\n\n".join(part for part in parts if part.strip())
+        parts = [argument or "", piped_text() if something_is_piped() else ""]
+    prompt = with_files("\n\n".join(part for part in parts if part.strip()), arguments.file)
     if not prompt:
-        raise BadSetting("the prompt is empty", hint=_EXAMPLE)
+        given = argument not in (None, "-") or something_is_piped()
+        raise BadSetting("the prompt is empty" if given else "there is no prompt", hint=_EXAMPLE)
     return prompt
+
+
+def is_pair(word: str) -> bool:
+    """Whether a word is the name of a known pair, or names a model of the Hub."""
+    from localspec.pairs.registry import is_known
+
+    return is_known(word) or re.fullmatch(r"(?:https?://\S+/)?[\w.-]+/[\w.-]+:\S+", word) is not None
+
+
+def nearest(word: str) -> str:
+    """The pair whose name a word is near to; "" for none."""
+    from localspec.pairs.registry import near_names
+
+    return next(iter(near_names(word, cutoff=0.7)), "")
 
 
 def something_is_piped() -> bool:

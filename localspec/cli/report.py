@@ -18,6 +18,8 @@ def summary(reply: Reply) -> str:
     if stats.drafted:
         parts.append(f"{stats.acceptance_rate:.0%} of drafts accepted")
         parts.append(f"{stats.mean_accepted_length:.2f} tokens per target pass")
+    if stats.from_prediction:
+        parts.append(f"{stats.from_prediction} tokens from the prediction")
     line = "[" + " · ".join(parts) + ENDINGS[reply.finish_reason] + "]"
     return f"{line}\n{reading}" if (reading := about_reading(stats)) else line
 

@@ -1,7 +1,7 @@
 """What is wrong with a command line, told like every other mistake: a sentence, a hint, exit code 2."""
 
 import argparse
-from typing import NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from localspec.cli.printing import say
 from localspec.errors import BadSetting
@@ -13,6 +13,10 @@ class WrongUsage(BadSetting):
 
 class Parser(argparse.ArgumentParser):
     """Raises its mistakes, so that one place tells them."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:  # noqa: ANN401  argparse's own
+        super().__init__(*args, **options)
+        self.color = False  # of Python 3.14: the help goes through a filter that shows no sequences
 
     def error(self, message: str) -> NoReturn:
         raise WrongUsage(message, hint=f"`{self.prog} --help` shows what can be given")

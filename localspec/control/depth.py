@@ -27,7 +27,10 @@ MEMORY = 64  # drafting cycles that the rate looks back on
 CARRIED = 0.1  # what the rate of the reply before counts for
 CAUTIOUS_DEPTH, TRUSTED = 3, 2  # the depth of an unknown drafter until it has kept so many tokens
 READING = 0.1  # reading a token among many / a run of the draft model, until it was measured
-READING_SHARE = 0.5  # of the budget: the rest is for drafting
+READING_SHARE = 0.25  # of the budget: the rest is for drafting
+READING_PRICE = (
+    3.0  # times what reading takes: alone it brings nothing, and a short reply ends before it does
+)
 LEAST_WINDOW = 64  # tokens: a drafter that may read fewer does not begin
 WIDER = 4  # times more text: only then a drafter reads anew
 CHUNK_SECONDS, LEAST_CHUNK = 0.1, 16  # a drafter reads so long, or so many tokens, in one cycle
@@ -130,7 +133,7 @@ class DepthControl:
     def learn_reading(self, tokens: int, seconds: float) -> None:
         """The drafter has read so many tokens."""
         self._reading_seconds = seconds / max(tokens, 1)
-        self._pay(seconds / self.costs.verify(1))
+        self._pay(READING_PRICE * seconds / self.costs.verify(1))
 
     def save(self, tokens: int) -> None:
         """Tokens were written without it."""

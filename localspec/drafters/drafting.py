@@ -14,6 +14,7 @@ from localspec.drafters.lessons import LOOKUP_DEPTHS, Acceptance, Lessons
 from localspec.drafters.lookup import LookupDrafter
 from localspec.drafters.lookup_index import FixedIndex
 from localspec.drafters.lookup_trust import Trust
+from localspec.drafters.prediction import PredictionDrafter
 from localspec.drafters.seeded_depth import best_depth
 
 
@@ -44,26 +45,39 @@ class Drafting:
         self._pads = pads
         self._drafters = tuple(drafters)
         self._depths = tuple(depth for depth in depths if depth <= most)
+        self._free_depths = tuple(depth for depth in LOOKUP_DEPTHS if depth <= most)
         self._most = most
         self.seeded_depth = known.seeded_depth
         self._earlier = earlier
         self._lookup = lookup
         self._contenders = {False: self._made(known.greedy), True: self._made(known.sampled)}
 
-    def strategy(self, rule: Rule, *, depth: int | None, sampled: bool, seeded: bool = False) -> Strategy:
+    def strategy(
+        self,
+        rule: Rule,
+        *,
+        depth: int | None,
+        sampled: bool,
+        seeded: bool = False,
+        predicted: Sequence[int] = (),
+    ) -> Strategy:
         """The strategy of one reply: at a fixed depth, without drafting (0), or automatic (None).
 
         `seeded`: lookup at a fixed depth proposes what it proposed before, so it knows the text alone.
+        `predicted`: tokens that the caller expects of the reply.
         """
         if depth == 0 or not self._most:
             return Plain()
         contenders = self._contenders[sampled]
+        prediction = PredictionDrafter(predicted) if predicted else None
         if depth is None:
+            if prediction:
+                contenders = (self._contender(prediction, Chances(), self._free_depths), *contenders)
             return Arbiter(self._places, self._anchors, contenders, rule)
         fresh = seeded or not contenders
         drafter = next(iter(self._drafters), LookupDrafter() if fresh else contenders[0].drafter)
         drafter.begin()
-        return Fixed(drafter, min(depth, self._most), rule)
+        return Fixed(drafter, min(depth, self._most), rule, prediction, self._most)
 
     @property
     def costs(self) -> Costs:
@@ -97,10 +111,11 @@ class Drafting:
 
     def _made(self, known: Acceptance) -> tuple[Contender, ...]:
         """Lookup, which is free, and then the others."""
-        depths = tuple(depth for depth in LOOKUP_DEPTHS if depth <= self._most)
-        free = [LookupDrafter(Trust(known.trust), self._earlier)] if self._lookup and depths else []
+        free = (
+            [LookupDrafter(Trust(known.trust), self._earlier)] if self._lookup and self._free_depths else []
+        )
         return (
-            *(self._contender(drafter, Chances(), depths) for drafter in free),
+            *(self._contender(drafter, Chances(), self._free_depths) for drafter in free),
             *(self._contender(drafter, Chances(known.chances), self._depths) for drafter in self._drafters),
         )
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from localspec.algorithm.protocols import Drafter, Proposal, Rule
+from localspec.drafters.prediction import PredictionDrafter
 from localspec.errors import LocalspecError
 from localspec.events import Cycle, Mode
 from localspec.passes import Pass
@@ -27,12 +28,25 @@ class Plain:
 
 
 class Fixed:
-    """Always the same depth, where there is room; plain steps while the drafter catches up on the text."""
+    """Always the same depth, where there is room; plain steps while the drafter catches up on the text.
+
+    What a prediction makes likely goes first, at any depth: that depends on the text alone, too.
+    """
 
     why_off = plain_step_seconds = None
 
-    def __init__(self, drafter: Drafter, depth: int, rule: Rule) -> None:
+    def __init__(
+        self,
+        drafter: Drafter,
+        depth: int,
+        rule: Rule,
+        prediction: PredictionDrafter | None = None,
+        most: int = 0,
+    ) -> None:
+        """`most`: tokens that may be proposed from the prediction."""
         self._drafter = drafter
+        self._prediction = prediction
+        self._most = most
         self._depth = depth
         self._rule = rule
 
@@ -45,6 +59,10 @@ class Fixed:
         return self._drafter.failure
 
     def propose(self, tokens: Sequence[int], room: int) -> Proposal:
+        if self._prediction:
+            found = self._prediction.likely(tokens, min(self._most, room))
+            if found.tokens:
+                return found
         depth = min(self._depth, room)
         if depth and self._drafter.reading(tokens).unread:
             busy = self._drafter.busy_seconds

@@ -34,7 +34,9 @@ class TrustCounts:
 class Trust:
     """P(the target keeps a copied token | it is reached), by match length, depth and agreement."""
 
-    def __init__(self, prior: TrustCounts | None = None) -> None:
+    def __init__(self, prior: TrustCounts | None = None, beliefs: Sequence[float] = PRIOR) -> None:
+        """`beliefs`: the chance by match length before anything was seen."""
+        self._beliefs = beliefs
         fits = prior is not None and len(prior.kept) == len(prior.rejected) == CELLS
         self._kept = list(prior.kept) if prior and fits else [0.0] * CELLS
         self._rejected = list(prior.rejected) if prior and fits else [0.0] * CELLS
@@ -49,7 +51,7 @@ class Trust:
         """The chance of the token at `depth` (from 0), on which `share` of the places agree."""
         i = cell(match, depth, share)
         prior = PRIOR_COUNT * self._weight
-        believed = PRIOR[bisect_right(MATCHES, match)] * share
+        believed = self._beliefs[bisect_right(MATCHES, match)] * share
         return (self._kept[i] + prior * believed) / (self._kept[i] + self._rejected[i] + prior)
 
     def learn(self, match: int, shares: Sequence[float], agreed: int, emitted: int) -> None:

@@ -138,7 +138,7 @@ class OtherVocabularyDrafter:
         return self._translation.said(self.decoder.length)
 
     def _translate(self, tokens: Sequence[int]) -> bool:
-        """Put the text into words, and keep of the cache what still stands; whether there is something to go on from."""
+        """Put the text into words and keep of the cache what still stands; whether there is something to go on from."""
         known, decoder = self._translation, self.decoder
         new = tokens[self._first + len(known.tokens) :]
         if not new:

@@ -9,7 +9,7 @@ from localspec.engine.server import Cancelled, Send
 from localspec.files import write_text_atomically
 from localspec.hub.partial import PullCancelled
 from localspec.hub.progress import Progress, PullEvent
-from localspec.memory.devices import last_devices
+from localspec.memory.known_devices import last_devices
 from localspec.pairs.download import pull as fetch
 from localspec.pairs.estimate import file_bytes, fit, memory_needed
 from localspec.pairs.registry import all_pairs, find

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from localspec.gguf.header import Header, HeaderVocabulary, header_of_file
 from localspec.gguf.parts import joined, require_parts
-from localspec.gguf.trimmed import TOKENIZER, is_trimmed
+from localspec.gguf.trimmed import TOKENIZER
 from localspec.units import printable
 
 # llama-vocab.cpp: the kind for each tokenizer.ggml.model, and what holds where no key sets it
@@ -42,7 +42,6 @@ class VocabularyFacts:
     texts: HeaderVocabulary
     end: int = -1  # what ends a turn, -1: not said
     marks_spaces: bool = False  # a BPE whose texts are no stand-ins for bytes
-    is_trimmed: bool = False  # it reads all of these tokens and speaks some
 
     @property
     def count(self) -> int:
@@ -139,7 +138,6 @@ def _vocabulary(header: Header) -> VocabularyFacts | None:
             header, "tokenizer.ggml.eot_token_id", _special(header, "tokenizer.ggml.eos_token_id", -1)
         ),
         marks_spaces=model == "gemma4",
-        is_trimmed=is_trimmed(header),
     )
 
 

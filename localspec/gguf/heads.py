@@ -1,9 +1,166 @@
-"""What kind of drafter a file holds, by its header."""
+"""What kind of drafter a file holds, and whether a prediction head belongs to a target: by the headers alone.
 
+The rules are llama.cpp's (src/models/eagle3.cpp, gemma4-assistant.cpp, the files with a `graph_mtp`), which aborts or
+drafts nonsense where one is broken.
+"""
+
+from collections.abc import Iterator
 from enum import StrEnum
+
+from localspec.gguf.ggml_types import BLOCKS
+from localspec.gguf.header import Header, TensorInfo
+
+# Architectures whose graphs show what goes into their layers; others end the process.
+SHOW_LAYERS = {
+    *("bailingmoe3", "deepseek4", "gemma4", "gpt-oss", "hunyuan_vl", "lfm2", "lfm2moe", "llama", "mimo2"),
+    *("minimax-01", "minimax-m2", "muse-glimmer", "nanbeige", "nemotron_h", "nemotron_h_moe", "qwen3"),
+    *("qwen35", "qwen35moe", "qwen3moe", "qwen3next", "qwen4exp"),
+}
+# Architectures with a graph for their prediction layers, less qwen3next,
+# whose state cannot step back over drafts.
+PREDICT = {
+    *("bailingmoe3", "cohere2moe", "deepseek2", "deepseek32", "deepseek4", "glm-dsa", "glm4moe", "glm5-next"),
+    *("hy_v3", "mimo2", "nemotron_h_moe", "qwen35", "qwen35moe", "step35"),
+}
+TAPPED_LAYERS = 3  # of its target, that an EAGLE-3 head reads
+_EAGLE3_BLOCK = ("attn_norm", "attn_norm_2", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_norm")
+_EAGLE3 = (
+    *("fc", "output_norm", "blk.0.ffn_gate", "blk.0.ffn_up", "blk.0.ffn_down"),
+    *(f"blk.0.{name}" for name in _EAGLE3_BLOCK),
+)
+_MTP = ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm", "attn_norm")
+_ASSISTANT = ("token_embd", "output_norm", "nextn.pre_projection", "nextn.post_projection")
 
 
 class DraftKind(StrEnum):
     """How a file drafts."""
 
     MODEL = "model"  # a whole model, which decodes by itself
+    EAGLE3 = "eagle3"
+    MTP = "mtp"  # prediction layers of the target's architecture, inside the target or in a file of their own
+    ASSISTANT = "assistant"  # of Gemma 4: it looks into the target's cache
+    DFLASH = "dflash"
+
+    @property
+    def is_head(self) -> bool:
+        return self is not DraftKind.MODEL
+
+
+def draft_kind(header: Header) -> DraftKind:
+    """What a draft file is."""
+    architecture = header.text("general.architecture")
+    kinds = {"eagle3": DraftKind.EAGLE3, "dflash": DraftKind.DFLASH, "gemma4-assistant": DraftKind.ASSISTANT}
+    if architecture in kinds:
+        return kinds[architecture]
+    has_trunk = any(tensor.name.startswith("blk.0.") for tensor in header.tensors)
+    return DraftKind.MTP if prediction_layers(header) and not has_trunk else DraftKind.MODEL
+
+
+def prediction_layers(header: Header) -> int:
+    return _number(header, "nextn_predict_layers")
+
+
+def has_head(header: Header) -> bool:
+    """Whether a target has a head inside that can be run."""
+    return draft_kind(header) is DraftKind.MODEL and not next(_mtp_faults(header), "")
+
+
+def target_layers(header: Header) -> tuple[int, ...]:
+    """The layers whose inputs a head reads; the last one of all + 1 is the output of the last."""
+    found = header.get(f"{header.text('general.architecture')}.target_layers")
+    return tuple(map(int, found)) if isinstance(found, tuple) else ()
+
+
+def trunk_layers(header: Header) -> int:
+    """The layers of a model without its prediction layers."""
+    return _number(header, "block_count") - prediction_layers(header)
+
+
+def misfit(target: Header, draft: Header) -> str | None:
+    """Why a head cannot draft for a target, as a sentence without its end; None for one that can, or a model."""
+    faults = _FAULTS.get(draft_kind(draft))
+    return next(faults(target, draft), None) if faults else None
+
+
+def _eagle3_faults(target: Header, head: Header) -> Iterator[str]:
+    architecture, width = target.text("general.architecture"), _number(target, "embedding_length")
+    if architecture not in SHOW_LAYERS:
+        yield f"llama.cpp shows no layers of {architecture} models to an EAGLE-3 head"
+    yield from _missing(head, _EAGLE3)
+    if (count := _number(head, "block_count")) != 1:
+        yield f"it has {count} layers, and an EAGLE-3 head has one"
+    layers, last = target_layers(head), trunk_layers(target)
+    if len(layers) != TAPPED_LAYERS:
+        yield f"it reads {len(layers)} layers of its target, and an EAGLE-3 head reads {TAPPED_LAYERS}"
+    if list(layers) != sorted(set(layers)):
+        yield f"it reads its target's layers in the order {', '.join(map(str, layers))}"
+    if not all(0 <= layer <= last for layer in layers):
+        yield f"it reads layer {max(layers)} of its target, which has {last}"
+    if (asked := _number(head, "target_hidden_size")) != width:
+        yield f"it was made for a target of width {asked}, and this one has {width}"
+    fused, own = _tensor(head, "fc.weight"), _number(head, "embedding_length")
+    if fused and fused.shape != (TAPPED_LAYERS * width, own):
+        yield f"its fc.weight is {fused.shape[0]} wide, and three layers of the target {TAPPED_LAYERS * width}"
+    if not (_tensor(head, "token_embd.weight") and _tensor(head, "output.weight")) and own != width:
+        yield f"it shares its target's embeddings, which are {width} wide, and it is {own}"
+    if mapped := _tensor(head, "d2t"):
+        output = _tensor(head, "output.weight")
+        if BLOCKS[mapped.type][0] != "I64" or not output or mapped.shape != output.shape[1:]:
+            yield "its map of the vocabulary (d2t) does not go with its output"
+
+
+def _mtp_file_faults(target: Header, head: Header) -> Iterator[str]:
+    ours, theirs = (header.text("general.architecture") for header in (target, head))
+    if ours != theirs:
+        yield f"it predicts for {theirs} models, and the target is a {ours}"
+    yield from _mtp_faults(head)
+    for what, name in (("wide", "embedding_length"), ("layers deep", "block_count")):
+        here, there = _number(target, name), _number(head, name)
+        if name == "block_count":
+            here, there = trunk_layers(target), trunk_layers(head)
+        if here != there:
+            yield f"it was made for a target {there} {what}, and this one is {here}"
+
+
+def _mtp_faults(header: Header) -> Iterator[str]:
+    architecture, count = header.text("general.architecture"), prediction_layers(header)
+    if architecture not in PREDICT or not count:
+        yield f"llama.cpp knows no prediction layers of {architecture} models"
+    if count > 1:
+        yield f"it has {count} prediction layers in a chain, which this localspec cannot run yet"
+    yield from _missing(header, tuple(f"blk.{trunk_layers(header)}.{name}" for name in _MTP))
+
+
+def _assistant_faults(target: Header, head: Header) -> Iterator[str]:
+    architecture, width = target.text("general.architecture"), _number(target, "embedding_length")
+    if architecture != "gemma4":
+        yield f"it assists Gemma 4, and the target is a {architecture}"
+    yield from _missing(head, _ASSISTANT)
+    if (asked := _number(head, "embedding_length_out")) != width:
+        yield f"it was made for a target of width {asked}, and this one has {width}"
+
+
+def _dflash_faults(_target: Header, _head: Header) -> Iterator[str]:
+    yield "it is a DFlash head, which this localspec cannot run yet"
+
+
+_FAULTS = {
+    DraftKind.EAGLE3: _eagle3_faults,
+    DraftKind.MTP: _mtp_file_faults,
+    DraftKind.ASSISTANT: _assistant_faults,
+    DraftKind.DFLASH: _dflash_faults,
+}
+
+
+def _missing(header: Header, names: tuple[str, ...]) -> Iterator[str]:
+    for name in names:
+        if not _tensor(header, f"{name}.weight"):
+            yield f"it lacks the tensor {name}.weight"
+
+
+def _tensor(header: Header, name: str) -> TensorInfo | None:
+    return next((tensor for tensor in header.tensors if tensor.name == name), None)
+
+
+def _number(header: Header, name: str) -> int:
+    return header.number(f"{header.text('general.architecture')}.{name}") or 0

@@ -3,16 +3,18 @@
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
+from typing import TypeVar
 
 from localspec.errors import BadModelFile
 from localspec.gguf.header import Header, TensorInfo
 
 _PART = re.compile(r"(.+)-\d{5}-of-(\d{5})\.gguf")
+_AnyPath = TypeVar("_AnyPath", bound=PurePath)
 _HINT = "put all parts into one folder, under the names that they were given"
 
 
-def parts_of(path: Path) -> tuple[Path, ...]:
+def parts_of(path: _AnyPath) -> tuple[_AnyPath, ...]:
     """The files of the model that a file belongs to, going by its name; the file itself where it is the only one."""
     found = _PART.fullmatch(path.name)
     if found is None:

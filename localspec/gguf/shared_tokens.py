@@ -112,11 +112,10 @@ def _bytes_of_bpe(text: bytes) -> bytes:
 
 
 def _stand_ins() -> dict[int, int]:
-    """Character to byte, as GPT-2's tokenizer has it; bytes that stand for themselves as characters beyond latin-1."""
+    """Character to byte, as GPT-2's tokenizer has it; characters that it does not use go beyond latin-1."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
-    found = {256 + i: byte for i, byte in enumerate(others)}
-    return found | {byte: 0xFFFF for byte in others}
+    return {256 + i: byte for i, byte in enumerate(others)} | dict.fromkeys(others, 0xFFFF)
 
 
 _STAND_INS = _stand_ins()

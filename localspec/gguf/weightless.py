@@ -14,7 +14,7 @@ from localspec.gguf.writing import UINT32, header_bytes, padded, text_entry
 _NO_VOCABULARY = "no_vocab"  # llama-vocab.cpp: as many dummy tokens as ARCHITECTURE.vocab_size says
 
 
-def write_twin(header: Header, path: Path) -> Path:
+def write_weightless(header: Header, path: Path) -> Path:
     """Write it as a sparse file of the model's length. Raises OSError."""
     data = header_bytes(_entries(header), header.tensors)
     end = max((tensor.offset + tensor.bytes for tensor in header.tensors), default=0)

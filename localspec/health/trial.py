@@ -28,12 +28,29 @@ class Trial:
     more_parts: tuple[str, ...] = ()  # of a model in several files
     servers: tuple[str, ...] = ()  # of RPC, whose devices are there as well
     extra_buffers: bool = True  # ggml's buffer types for repacked weights
+    head: "HeadTrial | None" = None  # that guesses what follows
 
     @property
     def seconds(self) -> float:
         """That it may take."""
-        read = (self.path, *self.more_parts, *(path for path, _ in self.lora))
+        head = (self.head.path,) if self.head and self.head.path else ()
+        read = (self.path, *head, *self.more_parts, *(path for path, _ in self.lora))
         return _SECONDS + sum(os.stat(path).st_size for path in read) / _BYTES_PER_SECOND
+
+
+@dataclass(frozen=True, slots=True)
+class HeadTrial:
+    """A prediction head, and what it reads of the model."""
+
+    path: str  # "" where it is inside the model
+    place: dict[str, Any]
+    encodes: bool
+    layers: tuple[int, ...]
+    output: bool
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any] | None) -> "HeadTrial | None":
+        return cls(**{**fields, "layers": tuple(fields["layers"])}) if fields else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 from localspec.errors import DownloadFailed
 from localspec.hub import repository as hub
-from localspec.hub.errors import is_passing, of_system, translated, wait_asked_for
+from localspec.hub.failures import is_passing, of_system, translated, wait_asked_for
 from localspec.hub.progress import PullStage
 from localspec.hub.repository import Patience, RemoteFile
 from localspec.locks import FileLock

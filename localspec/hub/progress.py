@@ -1,5 +1,6 @@
 """What a pull tells while it works, and the arithmetic of rates behind it."""
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -71,9 +72,14 @@ class TransferRate:
         self._recent: deque[tuple[float, int]] = deque()  # when, bytes fetched since the start
         self._fetched = 0
         self._last = -1.0
+        self._counting = threading.Lock()  # files come side by side
 
     def add(self, stage: PullStage, file: str, count: int, file_total: int) -> None:
         """`count` more bytes of a file have been fetched or hashed; 0 only reports."""
+        with self._counting:
+            self._add(stage, file, count, file_total)
+
+    def _add(self, stage: PullStage, file: str, count: int, file_total: int) -> None:
         self._done[file] = self._done.get(file, 0) + count
         now = self._clock()
         if stage is PullStage.FETCHING:
@@ -88,7 +94,8 @@ class TransferRate:
 
     def forget(self, file: str) -> None:
         """What was there of a file is gone."""
-        self._done[file] = 0
+        with self._counting:
+            self._done[file] = 0
 
     def _progress(self, stage: PullStage, file: str) -> Progress:
         done, rate = sum(self._done.values()), self._rate()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
 from localspec.errors import DownloadFailed, LocalspecError
-from localspec.hub.errors import is_passing, translated, wait_asked_for
+from localspec.hub.failures import is_passing, translated, wait_asked_for
 
 if TYPE_CHECKING:
     import httpx2
@@ -88,6 +88,38 @@ def look(repo: str, file: str, revision: str = "main", patience: Patience | None
         )
 
     return _patiently(ask, f"{repo}:{file}", patience or Patience())
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A repository's files as they are there now."""
+
+    repo: str
+    commit: str
+    files: tuple[RemoteFile, ...]
+
+
+def listing(repo: str, revision: str = "main", patience: Patience | None = None) -> Listing:
+    """One request. Raises DownloadFailed, or UnknownPair when there is no such repository."""
+    from huggingface_hub import HfApi
+
+    def ask() -> Listing:
+        _check_token()
+        _session()
+        api = HfApi(endpoint=_endpoint(), library_name="localspec")
+        found = api.model_info(repo, revision=revision, files_metadata=True, timeout=_METADATA_SECONDS)
+        if not found.sha:
+            raise DownloadFailed(
+                f"the server does not say which version of {repo} it has", hint="check HF_ENDPOINT"
+            )
+        files = tuple(
+            RemoteFile(repo, file.rfilename, found.sha, "", file.size, file.lfs.sha256, with_token=True)
+            for file in found.siblings or ()
+            if file.size and file.lfs
+        )
+        return Listing(repo, found.sha, files)
+
+    return _patiently(ask, repo, patience or Patience())
 
 
 @contextlib.contextmanager

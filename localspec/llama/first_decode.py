@@ -9,12 +9,18 @@ import json
 import os
 import sys
 import threading
+from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from localspec.errors import BackendFailure, BadModelFile, LocalspecError
 from localspec.health.check import Health, assume
-from localspec.health.trial import Trial
+from localspec.health.trial import HeadTrial, Trial
 from localspec.llama.child_limits import limit_this_process
+
+if TYPE_CHECKING:
+    from localspec.llama.context import Context
+    from localspec.llama.head import HeadContext
 
 _LENGTH = 64  # tokens of context
 _SMALL_BYTES = 32_000_000  # threads of smaller models mostly wait for each other
@@ -36,15 +42,31 @@ def first_decode(trial: Trial) -> None:
     with (
         Model(path, **trial.place, lora=[(Path(name), scale) for name, scale in trial.lora]) as model,
         Context(model, length=_LENGTH, threads=1 if model.size_bytes < _SMALL_BYTES else None) as context,
+        ExitStack() as opened,
     ):
+        head = _open_head(trial.head, context, opened) if trial.head else None
         last = model.vocab.size - 1
         for width in _WIDTHS:
-            (row,) = context.decode([min(token, last) for token in range(width)], 1).rows
-            if not np.isfinite(np.asarray(row)).all():
+            passed = context.decode([min(token, last) for token in range(width)], 1)
+            if not np.isfinite(np.asarray(passed.rows[-1])).all():
                 raise BadModelFile(
                     f"{path.name} computes values that are not numbers",
                     hint="fetch it again, or use another file",
                 )
+            if head and passed.hidden is not None:
+                head.cut(0)
+                head.predict([last], head.features(passed.hidden[-1:]), context.length)
+
+
+def _open_head(trial: HeadTrial, target: "Context", opened: ExitStack) -> "HeadContext":
+    from localspec.llama.head import HeadContext
+    from localspec.llama.model import Model
+    from localspec.passes import HiddenRows
+
+    file = opened.enter_context(Model(Path(trial.path), **trial.place)) if trial.path else target.model
+    head = opened.enter_context(HeadContext(file, target, encodes=trial.encodes, length=_LENGTH))
+    target.extract(HiddenRows(trial.layers, trial.output))
+    return head
 
 
 def answer(error: LocalspecError | None) -> None:
@@ -62,7 +84,8 @@ def end_with_stdin() -> None:
 def main() -> None:
     limit_this_process()
     threading.Thread(target=end_with_stdin, daemon=True).start()
-    trial = Trial(**json.loads(sys.argv[1]))
+    fields = json.loads(sys.argv[1])
+    trial = Trial(**{**fields, "head": HeadTrial.from_json(fields["head"])})
     assume(Health(trial.extra_buffers))  # this process finds out whether it is so
     try:
         first_decode(trial)

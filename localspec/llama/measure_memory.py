@@ -12,6 +12,7 @@ import json
 import logging
 import re
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,10 +81,17 @@ class Measurer:
         self._model: Model | None = None
         self._names = buffer_names()
 
-    def measure(self, path: str, place: dict[str, Any], context: dict[str, Any]) -> dict[str, Any]:
+    def measure(
+        self,
+        path: str,
+        place: dict[str, Any],
+        context: dict[str, Any],
+        kind: str = "model",
+        target: str | None = None,
+    ) -> dict[str, Any]:
         """Bytes of cache and of compute buffers by device, and the device of each layer.
 
-        place, context: what Model and Context take by these names.
+        place, context: what Model and Context take by these names, or HeadContext for a head of this kind and target.
         """
         from localspec.llama.context import Context
         from localspec.llama.model import Model
@@ -93,10 +101,15 @@ class Measurer:
                 self._model.close()
             self._log.layers = {}
             self._model, self._key = Model(Path(path), no_alloc=True, **place), (path, place)
-        self._log.forget()
-        with Context(self._model, **context) as opened:
-            checkpoints = opened.needs_checkpoints
         log = self._log
+        if target is None:
+            log.forget()
+            with Context(self._model, **context) as opened:
+                checkpoints = opened.needs_checkpoints
+        else:
+            of_head, checkpoints = dict(log.layers), False
+            self._open_head(kind, target, place, context)
+            log.layers = of_head
         layers = [log.layers[layer] for layer in sorted(log.layers)]
         cache, compute = (
             {self._names.get(name, name): size for name, size in part.items()}
@@ -109,6 +122,21 @@ class Measurer:
             "flash": log.flash_attention,
             "checkpoints": checkpoints,
         }
+
+    def _open_head(self, kind: str, target: str, place: dict[str, Any], context: dict[str, Any]) -> None:
+        from localspec.llama.context import Context
+        from localspec.llama.head import HeadContext
+        from localspec.llama.model import Model
+
+        assert self._model is not None
+        with ExitStack() as opened:
+            inside = self._key is not None and self._key[0] == target
+            model = (
+                self._model if inside else opened.enter_context(Model(Path(target), no_alloc=True, **place))
+            )
+            beside = opened.enter_context(Context(model, length=context["length"]))
+            self._log.forget()
+            opened.enter_context(HeadContext(self._model, beside, encodes=kind == "eagle3", **context))
 
 
 def answer(measurer: Measurer, request: dict[str, Any]) -> dict[str, Any]:

@@ -95,3 +95,14 @@ def student_quantile(freedom: int) -> float:
     )
     quantile: float = z + sum(term / freedom**power for power, term in enumerate(terms, start=1))
     return quantile
+
+
+def bernstein(total: float, variance: float, bound: float) -> float:
+    """At most the probability that a sum of independent centred terms is this far from 0 on either side.
+
+    `variance` is that of the sum, `bound` the largest absolute term. Bernstein's inequality:
+    no approximation, whatever the terms look like.
+    """
+    if variance <= 0.0:
+        return 1.0 if abs(total) <= 1e-9 * bound else 0.0
+    return min(1.0, 2.0 * math.exp(-(total**2) / (2.0 * (variance + bound * abs(total) / 3.0))))

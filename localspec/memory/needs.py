@@ -6,6 +6,8 @@ from itertools import accumulate, pairwise
 from math import ceil
 from typing import Any, Protocol
 
+from localspec.gguf.heads import DraftKind
+
 HOST = "CPU"
 CHECKPOINT_SHARE = 0.1  # of the bytes of a model's weights: what its checkpoints may take of the CPU's memory
 
@@ -23,23 +25,28 @@ class Load:
     flash_attn: str = "auto"
     rows: int = 1  # of logits that one decode may ask for
     snapshots: int = 0  # of a recurrent state, so that tokens can be taken back
+    prediction: bool = False  # with its prediction layers
+    kind: DraftKind = DraftKind.MODEL
 
     @property
     def place(self) -> dict[str, Any]:
         """What a Model takes of it."""
-        names = ("devices", "gpu_layers", "split", "cpu_moe")
+        names = ("devices", "gpu_layers", "split", "cpu_moe", "prediction")
         return {name: getattr(self, name) for name in names}
 
     @property
     def context(self) -> dict[str, Any]:
         """What a Context takes of it."""
+        return {**self.head_context, "rows_max": self.rows, "snapshots": self.snapshots}
+
+    @property
+    def head_context(self) -> dict[str, Any]:
+        """What a HeadContext takes of it."""
         return {
             "length": self.length,
             "kv_type_k": self.kv_type,
             "kv_type_v": self.kv_type,
             "flash_attn": self.flash_attn,
-            "rows_max": self.rows,
-            "snapshots": self.snapshots,
         }
 
 
@@ -85,6 +92,16 @@ class Sizes(Protocol):
     @property
     def trained_context(self) -> int | None:
         """Tokens that the model was trained for; None where its file does not say."""
+        ...
+
+    @property
+    def kind(self) -> DraftKind:
+        """A head has as long a context as its target."""
+        ...
+
+    @property
+    def inside(self) -> bool:
+        """Whether it is a head inside its target's file."""
         ...
 
     def needs(self, load: Load) -> Needs:

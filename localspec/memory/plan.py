@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from localspec.errors import BadSetting
 from localspec.health.missing import missing_device
-from localspec.memory.devices import DeviceMemory
+from localspec.memory.known_devices import DeviceMemory
 from localspec.memory.needs import HOST, Load, Sizes
 from localspec.memory.room import Room
 from localspec.memory.ways import Way, Ways
@@ -98,7 +98,8 @@ def _lines_of_target(way: Way, sizes: Sizes, wishes: MemoryWishes, context: int,
 
 def _lines_of_draft(way: Way, wished: Sizes | None, wishes: MemoryWishes, why: str) -> Iterator[str]:
     if wished and way.draft is None:
-        yield f"The draft model is not loaded, {why}; drafts come from the text alone."
+        what = "prediction head is not used" if wished.kind.is_head else "draft model is not loaded"
+        yield f"The {what}, {why}; drafts come from the text alone."
     if way.draft and not wishes.draft_device and way.target.devices:
         (device,) = way.draft.devices or ("",)
         if device not in way.target.devices:

@@ -7,7 +7,7 @@ from localspec.errors import LocalspecError
 from localspec.gguf.adapters import Adapter
 from localspec.gguf.facts import header_at
 from localspec.gguf.header import Header
-from localspec.memory.devices import DeviceMemory
+from localspec.memory.known_devices import DeviceMemory
 from localspec.memory.plan import Plan, plan
 from localspec.memory.probe import Probe
 from localspec.memory.wishes import MemoryWishes
@@ -27,7 +27,7 @@ def plan_for_files(
     Raises NotEnoughMemory, BadSetting, BadModelFile.
     """
     with Probe(devices) as probe:
-        beside = probe.sizes(header_at(draft)) if draft else None
+        beside = probe.draft_sizes(header_at(target), header_at(draft) if draft else None)
         changed = probe.sizes(header_at(target), [header_at(path) for path, _ in lora])
         return plan(changed, beside, probe.devices(), wishes)
 
@@ -36,7 +36,7 @@ def outlook(target: Header, draft: Header | None) -> tuple[str, ...]:
     """How a pair would run on this machine, in sentences; also where it would not."""
     try:
         with Probe() as probe:
-            beside = probe.sizes(draft) if draft else None
+            beside = probe.draft_sizes(target, draft)
             found = plan(probe.sizes(target), beside, probe.devices(), MemoryWishes())
     except LocalspecError as error:
         return (f"It would not run here: {error}.",)

@@ -20,12 +20,13 @@ from localspec.errors import BackendFailure, BadModelFile, LocalspecError
 from localspec.files import write_text_atomically
 from localspec.gguf.facts import trained_context
 from localspec.gguf.header import Header
-from localspec.gguf.weightless import write_twin
+from localspec.gguf.heads import DraftKind, draft_kind, has_head, trunk_layers
+from localspec.gguf.weightless import write_weightless
 from localspec.health.build import installed_build
 from localspec.health.check import health
 from localspec.health.child_environment import child_environment
 from localspec.health.servers import used_servers
-from localspec.memory.devices import DeviceMemory, remember_devices, with_host
+from localspec.memory.known_devices import DeviceMemory, remember_devices, with_host
 from localspec.memory.needs import CHECKPOINT_SHARE, HOST, Load, Needs
 from localspec.memory.scratch import scratch_folder
 from localspec.typed_json import loads_as, read_as
@@ -60,24 +61,31 @@ class Probe:
             self._learn(tuple(devices))
         self._child: subprocess.Popen[str] | None = None
         self._opened = ExitStack()
-        self._twins: dict[str, Path] = {}
+        self._written: dict[str, Path] = {}
         self._remembered: dict[str, _Buffers] = {}
 
-    def needs(self, header: Header, load: Load, adapters: Sequence[Header] = ()) -> Needs:
-        """What a model of this header would need.
+    def needs(
+        self, header: Header, load: Load, adapters: Sequence[Header] = (), target: Header | None = None
+    ) -> Needs:
+        """What a model of this header would need; for a head, what it adds to its target.
 
         Raises BadModelFile where llama.cpp refuses the model, BackendFailure or BadSetting where it refuses the load.
         """
         fingerprint = _fingerprint(header)
         places = [device.name for device in self._known_devices()]
-        asked = {"place": load.place, "context": load.context}
+        asked: dict[str, Any] = {"place": load.place, "context": load.context}
+        if target is not None:
+            of_target = _fingerprint(target)
+            asked |= {"context": load.head_context, "kind": load.kind, "target": of_target}
         key = hashlib.sha256(json.dumps([fingerprint, places, asked]).encode()).hexdigest()[:32]
         known = self._remembered.get(key) or _recall(key)
         if known is None:
+            if target is not None:
+                asked["target"] = str(self._weightless(target, of_target))
             try:
-                answer = self._ask({"path": str(self._twin(header, fingerprint)), **asked})
+                answer = self._ask({"path": str(self._weightless(header, fingerprint)), **asked})
             except BadModelFile:
-                if load == _PLAINEST:
+                if load == _PLAINEST or target is not None:
                     raise
                 self.needs(header, _PLAINEST)  # raises as well where the file is at fault
                 raise BackendFailure(
@@ -92,11 +100,19 @@ class Probe:
             known = read_as(_Buffers, answer)
             _remember(key, known)
         self._remembered[key] = known
-        return _needs((header, *adapters), known, load.cpu_moe)
+        weights = () if target is header else (header, *adapters)
+        return _needs(weights, known, load)
 
     def sizes(self, header: Header, adapters: Sequence[Header] = ()) -> "ProbedSizes":
         """What a memory plan asks about a model, and its adapters."""
         return ProbedSizes(header, self, adapters)
+
+    def draft_sizes(self, target: Header, draft: Header | None) -> "ProbedSizes | None":
+        """Of the draft beside a target, or of the head inside it; None without either."""
+        if draft is None:
+            return ProbedSizes(target, self, (), target, DraftKind.MTP) if has_head(target) else None
+        kind = draft_kind(draft)
+        return ProbedSizes(draft, self, (), target if kind.is_head else None, kind)
 
     def devices(self) -> tuple[DeviceMemory, ...]:
         """Every device with its memory."""
@@ -112,7 +128,7 @@ class Probe:
             assert child.stdout is not None
             child.stdout.close()
         self._opened.close()
-        self._twins.clear()
+        self._written.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -133,21 +149,23 @@ class Probe:
         remember_devices(listed)
         return listed
 
-    def _twin(self, header: Header, fingerprint: str) -> Path:
-        if fingerprint not in self._twins:
+    def _weightless(self, header: Header, fingerprint: str) -> Path:
+        if fingerprint not in self._written:
             try:
-                self._twins[fingerprint] = write_twin(header, self._new_folder() / _AS_NAMED_IN_ERRORS)
+                self._written[fingerprint] = write_weightless(
+                    header, self._new_folder() / _AS_NAMED_IN_ERRORS
+                )
             except OSError as error:
                 raise BackendFailure(
                     f"no temporary file can be written: {error.strerror or error}",
                     hint=f"make room for {settings.cache_dir()}, or set LOCALSPEC_HOME to another folder",
                 ) from error
-        return self._twins[fingerprint]
+        return self._written[fingerprint]
 
     def _new_folder(self) -> Path:
-        """A twin is as long as its model, on some file systems also in bytes: none may be left behind."""
+        """A weightless file is as long as its model, on some file systems also in bytes: none may be left behind."""
         try:
-            return self._opened.enter_context(scratch_folder(settings.cache_dir() / "twins"))
+            return self._opened.enter_context(scratch_folder(settings.cache_dir() / "weightless"))
         except OSError:  # a home that cannot be written need not be one that nothing runs in
             return Path(self._opened.enter_context(tempfile.TemporaryDirectory(prefix="localspec-")))
 
@@ -197,6 +215,8 @@ class ProbedSizes:
     header: Header
     probe: Probe
     adapters: Sequence[Header] = ()  # they lie where the matrices are that they change
+    target: Header | None = None  # of a head
+    kind: DraftKind = DraftKind.MODEL
 
     @property
     def name(self) -> str:
@@ -215,17 +235,21 @@ class ProbedSizes:
         return trained_context(self.header)
 
     def needs(self, load: Load) -> Needs:
-        return self.probe.needs(self.header, load, self.adapters)
+        return self.probe.needs(self.header, load, self.adapters, self.target)
+
+    @property
+    def inside(self) -> bool:
+        return self.target is self.header
 
     def _number(self, key: str) -> int | None:
         return self.header.number(f"{self.header.text('general.architecture')}.{key}")
 
 
-def _needs(headers: Sequence[Header], known: _Buffers, cpu_moe: int) -> Needs:
+def _needs(headers: Sequence[Header], known: _Buffers, load: Load) -> Needs:
     cache, compute = (_by_device(sizes, known.layers) for sizes in (known.cache, known.compute))
     weights: Counter[str] = Counter()
     for header in headers:
-        weights.update(_weights(header, known.layers, cpu_moe))
+        weights.update(_weights(header, known.layers, load.cpu_moe, load.prediction))
     checkpoints = int(CHECKPOINT_SHARE * sum(weights.values())) if known.checkpoints else 0
     return Needs(dict(weights), cache, compute, known.flash, checkpoints)
 
@@ -242,16 +266,21 @@ def _by_device(sizes: dict[str, float], layers: Sequence[str]) -> dict[str, int]
     return found
 
 
-def _weights(header: Header, layers: Sequence[str], cpu_moe: int = 0) -> dict[str, int]:
+def _weights(
+    header: Header, layers: Sequence[str], cpu_moe: int = 0, prediction: bool = True
+) -> dict[str, int]:
     """Bytes of the tensors on each device, given the device of each layer and, last, of the output.
 
     llama-model.cpp: the token embedding stays on the CPU; where it also serves as the output matrix and the
-    output lies elsewhere, there is a second copy of it.
+    output lies elsewhere, there is a second copy of it. Prediction layers are loaded where they are asked for.
     """
+    unused = () if prediction else tuple(f"blk.{i}." for i in range(trunk_layers(header), len(layers)))
     weights: dict[str, int] = {}
     output = layers[-1] if layers else HOST
     tied = not any(tensor.name == "output.weight" for tensor in header.tensors)
     for tensor in header.tensors:
+        if tensor.name.startswith(unused):
+            continue
         device = _device_of(tensor.name, layers, output, cpu_moe)
         weights[device] = weights.get(device, 0) + tensor.bytes
         if tied and tensor.name == "token_embd.weight" and output != device:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from localspec.errors import NotEnoughMemory
-from localspec.memory.devices import DeviceMemory
+from localspec.memory.known_devices import DeviceMemory
 from localspec.memory.needs import Needs
 from localspec.units import size_text
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from localspec.errors import BackendFailure, BadSetting
-from localspec.memory.devices import DeviceMemory
+from localspec.gguf.heads import DraftKind
+from localspec.memory.known_devices import DeviceMemory
 from localspec.memory.needs import Load, Needs, Sizes, layers_on
 from localspec.memory.room import Room
 from localspec.memory.wishes import MemoryWishes
@@ -65,6 +66,7 @@ class Ways:
         """Contexts of target and draft: as wished, then halved together where nobody asked for one."""
         context = self.context
         longest = min(DEFAULT_CONTEXT, (draft and draft.trained_context) or DEFAULT_CONTEXT)
+        longest = context if draft and draft.kind.is_head else longest
         yield context, min(context, longest)
         shortest = _SHORTEST_CONTEXT if draft else _SHORTEST_ALONE
         while self._wishes.context is None and context // 2 >= shortest:
@@ -164,12 +166,16 @@ class Ways:
             return None
         wishes = self._wishes
         load = Load(window, devices=(device,), flash_attn=wishes.flash_attn, rows=wishes.draft_rows)
+        if draft.kind.is_head:
+            predicts = draft.kind in (DraftKind.MTP, DraftKind.ASSISTANT)
+            return replace(load, kind=draft.kind, prediction=predicts)
         small = replace(load, kv_type=_SMALL_KV)
         return small if device in self._all_gpus and _can_be_small(draft, load, small) else load
 
     def _way(self, target: Load, draft: Load | None) -> Way:
         if draft is None or self._draft is None:
             return Way(target, None, (self._target.needs(target),))
+        target = replace(target, prediction=self._draft.inside)
         return Way(target, draft, (self._target.needs(target), self._draft.needs(draft)))
 
 

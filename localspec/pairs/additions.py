@@ -85,6 +85,8 @@ def _tables(text: str) -> list[dict[str, Any]]:
 
 def _block(pair: Pair) -> str:
     lines = ["[[pair]]", _line("name", pair.name), _line("kind", pair.kind.value), _line("use", pair.use)]
+    if pair.aliases:
+        lines.append(_line("aliases", list(pair.aliases)))
     if pair.context:
         lines.append(_line("context", pair.context))
     lines += [
@@ -102,12 +104,19 @@ def _file_lines(file: ModelFile) -> list[str]:
     else:
         lines = [_line("path", str(file.path))]
     lines += [_line("bytes", file.bytes or 0), _line("sha256", file.sha256 or "")]
+    if isinstance(file, HubFile) and file.rest:
+        parts = ", ".join(f"{{ {', '.join(_file_of_part(part))} }}" for part in file.rest)
+        lines.append(f"parts = [{parts}]")
     facts = file.facts
     numbers = ("layers", "kv_bytes_per_token", "window", "window_layers", "embedding_bytes", "output_bytes")
     known = {key: getattr(facts, key) for key in numbers if getattr(facts, key) is not None}
     return lines + [_line(key, value) for key, value in known.items()]
 
 
-def _line(key: str, value: str | int) -> str:
+def _file_of_part(part: HubFile) -> list[str]:
+    return [_line("file", part.file), _line("bytes", part.bytes), _line("sha256", part.sha256)]
+
+
+def _line(key: str, value: str | int | list[str]) -> str:
     """A TOML line; JSON's strings are TOML's basic strings, but for DEL."""
     return f"{key} = {json.dumps(value, ensure_ascii=False).replace(chr(127), '?')}"

@@ -7,9 +7,12 @@ where they are added, sizes that differ by at most 128, and the same text for ev
 
 from pathlib import Path
 
-from localspec.errors import IncompatiblePair
-from localspec.gguf.facts import ModelFacts, VocabularyFacts, facts_of_file
+from localspec.errors import BadModelFile, IncompatiblePair
+from localspec.gguf.facts import ModelFacts, VocabularyFacts, header_at
+from localspec.gguf.header import Header
+from localspec.gguf.heads import draft_kind, misfit
 from localspec.gguf.shared_tokens import SharedTokens, comparable, shared_tokens
+from localspec.gguf.trimmed import is_trimmed
 
 MAX_SIZE_DIFFERENCE = 128  # tokens
 LEAST_COVERAGE = 0.5  # of what a draft of another vocabulary writes: with less it would mostly be wrong
@@ -22,17 +25,19 @@ def check(target: Path, draft: Path) -> SharedTokens | None:
 
     Raises IncompatiblePair when the draft file cannot draft for the target file, or BadModelFile.
     """
-    return common_tokens(facts_of_file(target), facts_of_file(draft), target.name, draft.name)
+    return common_tokens(header_at(target), header_at(draft), target.name, draft.name)
 
 
 def common_tokens(
-    target: ModelFacts, draft: ModelFacts, target_name: str = "the target", draft_name: str = "the draft"
+    target: Header, draft: Header, target_name: str = "the target", draft_name: str = "the draft"
 ) -> SharedTokens | None:
-    """As `check`, of facts."""
+    """As `check`, of headers."""
     if not (found := problems(target, draft)):
         return None
-    why, ours, theirs = found[0], target.vocabulary, draft.vocabulary
-    if ours and theirs and comparable(ours) and comparable(theirs) and not theirs.is_trimmed:
+    why = found[0]
+    ours, theirs = (ModelFacts.from_header(header).vocabulary for header in (target, draft))
+    is_model = not draft_kind(draft).is_head and not is_trimmed(draft)
+    if is_model and ours and theirs and comparable(ours) and comparable(theirs):
         shared = shared_tokens(ours, theirs)
         if shared.coverage >= LEAST_COVERAGE:
             return shared
@@ -46,9 +51,20 @@ def common_tokens(
     )
 
 
-def problems(target: ModelFacts, draft: ModelFacts) -> list[str]:
+def refuse_head_alone(target: Header, name: str) -> None:
+    """Raises BadModelFile for a target that is a prediction head."""
+    if draft_kind(target).is_head:
+        raise BadModelFile(
+            f"{name} is a prediction head: it drafts for another model and runs with it alone",
+            hint="give it as the draft of its target: --target FILE --draft HEAD",
+        )
+
+
+def problems(target: Header, draft: Header) -> list[str]:
     """What keeps the two from working together, the first difference of each kind; or nothing."""
-    ours, theirs = target.vocabulary, draft.vocabulary
+    if fault := misfit(target, draft):
+        return [fault]
+    ours, theirs = (ModelFacts.from_header(header).vocabulary for header in (target, draft))
     for name, vocabulary in (("target", ours), ("draft", theirs)):
         if vocabulary is None:
             return [f"the {name} has no vocabulary"]

@@ -1,20 +1,23 @@
 """Fetching a pair: pinned, proved from its headers first, resumed after interruptions, every byte hashed."""
 
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
 from localspec.errors import BadModelFile, DownloadFailed, IncompatiblePair
 from localspec.gguf.header import Header, header_of_file, read_header
+from localspec.gguf.parts import joined
 from localspec.hub import repository as hub
-from localspec.hub.errors import RevisionGone, of_system
+from localspec.hub.failures import RevisionGone, of_system
 from localspec.hub.partial import PartialFile, PullCancelled, lock_of, part_of
-from localspec.hub.progress import FileReady, Note, OnProgress, Proved, PullStage, TransferRate
+from localspec.hub.progress import FileReady, Note, OnProgress, Proved, PullEvent, PullStage, TransferRate
 from localspec.hub.repository import Patience, RemoteFile
+from localspec.hub.side_by_side import side_by_side
 from localspec.locks import FileLock
 from localspec.pairs import stamps, store
 from localspec.pairs.proof import prove
@@ -34,7 +37,7 @@ class PlannedFile:
     name: str
     bytes: int
     here: Path | None  # where it lies already, whole
-    cached: bool  # it is in the Hugging Face cache and only has to be hashed
+    cached: bool  # another program has it, and it only has to be hashed
     partial: int  # bytes that an earlier pull left
 
     @property
@@ -44,7 +47,7 @@ class PlannedFile:
 
 def plan_pull(pair: Pair) -> tuple[PlannedFile, ...]:
     """What is here and what would be fetched, without asking anybody."""
-    return tuple(_planned(file) for file in _hub_files(pair))
+    return tuple(_planned(file) for file in _single_files(pair))
 
 
 def pull(
@@ -68,9 +71,18 @@ class _Pull:
     def __init__(
         self, pair: Pair, progress: OnProgress, cancelled: Callable[[], bool], patience: Patience
     ) -> None:
-        self._pair, self._progress, self._cancelled, self._patience = pair, progress, cancelled, patience
-        self._wanted = _hub_files(pair)
-        self._meter = TransferRate(progress, sum(file.bytes for file in self._wanted))
+        self._pair, self._tell, self._is_cancelled, self._patience = pair, progress, cancelled, patience
+        self._telling = threading.Lock()
+        self._stopped = threading.Event()  # another file has failed
+        self._wanted = _single_files(pair)
+        self._meter = TransferRate(self._progress, sum(file.bytes for file in self._wanted))
+
+    def _progress(self, event: PullEvent) -> None:
+        with self._telling:
+            self._tell(event)
+
+    def _cancelled(self) -> bool:
+        return self._stopped.is_set() or self._is_cancelled()
 
     def run(self) -> tuple[Path, ...]:
         try:
@@ -103,10 +115,14 @@ class _Pull:
                 for file, remote in zip(missing, remotes, strict=True)
             }
             self._prove(parts)
-            for file, (place, part) in zip(missing, parts.items(), strict=True):
-                part.fetch_rest()
-                self._finish(file, part)
+
+            def fetch(file: HubFile) -> None:
+                place = store.place(file)
+                parts[place].fetch_rest()
+                self._finish(file, parts[place])
                 locks[place].release()
+
+            side_by_side(fetch, missing, self._stopped)
 
     def _verified(self, file: HubFile) -> Path | None:
         """The file if it is here, hashed unless it was hashed before; a damaged one of ours is removed."""
@@ -202,10 +218,13 @@ class _Pull:
             self._progress(Proved(proof.target, proof.draft, target, draft))
 
     def _header(self, file: ModelFile, parts: _ByPlace[PartialFile]) -> Header:
+        if isinstance(file, HubFile) and file.rest:
+            singles = [replace(file, rest=()), *file.rest]
+            return joined(Path(file.name), [self._header(single, parts) for single in singles])
         part = parts.get(store.place(file)) if isinstance(file, HubFile) else None
         if part is not None:
             return read_header(part.read, part.remote.bytes, label=part.remote.name)
-        return header_of_file(self._path(file))
+        return header_of_file(self._path(file))  # of a part too: what is joined are single headers
 
     def _finish(self, file: HubFile, part: PartialFile) -> None:
         if part.sha256() != file.sha256 and part.resumed_from:
@@ -255,8 +274,10 @@ def check_space(folder: Path, needed: int) -> None:
         )
 
 
-def _hub_files(pair: Pair) -> tuple[HubFile, ...]:
-    return tuple(file for file in store.distinct(pair.files) if isinstance(file, HubFile))
+def _single_files(pair: Pair) -> tuple[HubFile, ...]:
+    """Every file to have, each once, and none for the others of its model."""
+    singles = [file for file in store.distinct(pair.singles) if isinstance(file, HubFile)]
+    return tuple(replace(file, rest=()) for file in singles)
 
 
 def _planned(file: HubFile) -> PlannedFile:

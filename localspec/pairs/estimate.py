@@ -10,14 +10,20 @@ from enum import StrEnum
 from math import ceil
 
 from localspec.errors import NotEnoughMemory
+from localspec.gguf.heads import DraftKind
 from localspec.gguf.parts import parts_of
-from localspec.memory.devices import DeviceMemory
+from localspec.memory.known_devices import DeviceMemory
 from localspec.memory.needs import CHECKPOINT_SHARE, HOST, Load, Needs, layers_on
 from localspec.memory.plan import Plan, plan
 from localspec.memory.wishes import MemoryWishes
-from localspec.pairs.registry import HubFile, ModelFile, Pair
+from localspec.pairs.registry import HubFile, ModelFile, Pair, PairKind
 from localspec.pairs.store import distinct
 
+_KINDS = {
+    PairKind.SIMPLE: DraftKind.MODEL,
+    PairKind.MTP: DraftKind.MTP,
+    PairKind.EAGLE3: DraftKind.EAGLE3,
+}
 _LAYERS = 32  # of a model whose number of layers is not known
 _SMALLER = {"q8_0": 34 / 64}  # caches than F16: 34 bytes for 32 values
 _BUFFERS = 80_000_000  # bytes of compute buffers on a GPU, and
@@ -56,7 +62,7 @@ def fit(pair: Pair, devices: Sequence[DeviceMemory]) -> Fit:
 
 def estimated_plan(pair: Pair, devices: Sequence[DeviceMemory]) -> Plan:
     """The memory plan of a pair. Raises NotEnoughMemory."""
-    draft = EstimatedSizes(pair.draft) if pair.draft else None
+    draft = EstimatedSizes(pair.draft, kind=_KINDS[pair.kind]) if pair.draft else None
     return plan(EstimatedSizes(pair.target, pair.context), draft, devices, MemoryWishes())
 
 
@@ -67,6 +73,8 @@ class EstimatedSizes:
     file: ModelFile
     trained_context: int | None = None
     has_experts: bool = False
+    kind: DraftKind = DraftKind.MODEL
+    inside: bool = False
 
     @property
     def name(self) -> str:
@@ -107,5 +115,5 @@ def window_cells(window: int, length: int, *, on_gpu: bool) -> int:
 
 def _bytes(file: ModelFile) -> int:
     if isinstance(file, HubFile):
-        return file.bytes
+        return file.all_bytes
     return sum(part.stat().st_size for part in parts_of(file.path) if part.is_file())

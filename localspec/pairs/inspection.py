@@ -1,11 +1,13 @@
 """Everything that can be said about a pair before it costs gigabytes: facts, proof, memory plan."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from localspec.errors import LocalspecError
-from localspec.gguf.facts import ModelFacts
+from localspec.gguf.adapters import Adapter, check_adapter
+from localspec.gguf.facts import ModelFacts, header_at
 from localspec.gguf.shared_tokens import SharedTokens
-from localspec.memory.devices import DeviceMemory
+from localspec.memory.known_devices import DeviceMemory
 from localspec.memory.needs import Load
 from localspec.memory.plan import Plan, plan
 from localspec.memory.probe import Probe
@@ -35,8 +37,10 @@ class Inspection:
     shared: SharedTokens | None = None  # by a draft of another vocabulary
 
 
-def inspect(target: OpenedFile, draft: OpenedFile | None, wishes: MemoryWishes) -> Inspection:
-    """Judge a pair; only errors that leave nothing to show are raised."""
+def inspect(
+    target: OpenedFile, draft: OpenedFile | None, wishes: MemoryWishes, lora: Sequence[Adapter] = ()
+) -> Inspection:
+    """Judge a pair; only errors that leave nothing to show are raised. `lora`: adapters of the target."""
     with Probe() as probe:
         devices = probe.devices()
         sides = [_side(opened, probe) for opened in (target, draft) if opened is not None]
@@ -45,8 +49,11 @@ def inspect(target: OpenedFile, draft: OpenedFile | None, wishes: MemoryWishes) 
         shared: SharedTokens | None = None
         try:
             shared = prove(target.header, draft.header if draft else None).shared
-            beside = probe.sizes(draft.header) if draft else None
-            found = plan(probe.sizes(target.header), beside, devices, wishes)
+            beside = probe.draft_sizes(target.header, draft.header if draft else None)
+            for path, _ in lora:
+                check_adapter(path, target.header)
+            changed = probe.sizes(target.header, [header_at(path) for path, _ in lora])
+            found = plan(changed, beside, devices, wishes)
         except LocalspecError as error:
             problem = error
     return Inspection(sides[0], sides[1] if draft else None, found, devices, problem, shared)

@@ -6,7 +6,7 @@ from localspec.errors import BadModelFile
 from localspec.gguf.facts import ModelFacts
 from localspec.gguf.header import Header
 from localspec.gguf.shared_tokens import SharedTokens
-from localspec.pairs.compatibility import common_tokens
+from localspec.pairs.compatibility import common_tokens, refuse_head_alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,8 @@ class Proof:
 def prove(target: Header, draft: Header | None) -> Proof:
     """Raises BadModelFile for a file that is no whole model, IncompatiblePair naming the difference."""
     ours, theirs = _facts(target, "target"), None if draft is None else _facts(draft, "draft")
-    return Proof(ours, theirs, common_tokens(ours, theirs) if theirs else None)
+    refuse_head_alone(target, "the target file")
+    return Proof(ours, theirs, None if draft is None else common_tokens(target, draft))
 
 
 def _facts(header: Header, role: str) -> ModelFacts:

@@ -10,15 +10,34 @@ from localspec.errors import BadModelFile, BadSetting, DownloadFailed
 from localspec.files import expanded
 from localspec.gguf.facts import header_at
 from localspec.gguf.header import Header, read_header
+from localspec.gguf.parts import joined, parts_of
 from localspec.hub import repository as hub
 from localspec.hub.repository import RemoteFile
 from localspec.pairs import stamps, store
+from localspec.pairs.quants import chosen, models_in
 from localspec.pairs.registry import HubFile, LocalFile, ModelFile, stays_inside
 
-_ON_THE_HUB = re.compile(r"([\w.-]+/[\w.-]+):(.+\.gguf)", re.IGNORECASE)
+_ON_THE_HUB = re.compile(r"(?:hf://)?([\w.-]+/[\w.-]+)(?::([^\s\\]+))?")
 _ADDRESS = re.compile(
-    r"(?:https?://)?(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+)(?:/(?:resolve|blob)/main/(.+?))?/?(?:[?#].*)?"
+    r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+)"
+    r"(?:/(?:resolve|blob|raw)/([^/?#]+)/([^?#]+?)|/tree/[^?#]*|:([\w.-]+))?/?(?:[?#].*)?"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class HubReference:
+    """A model of a repository, as a user names it."""
+
+    repo: str
+    file: str = ""  # "": the model is named by its quantisation, or not at all
+    quant: str = ""
+    revision: str = "main"
+
+    @property
+    def text(self) -> str:
+        """The shortest way to write it."""
+        named = self.file or self.quant
+        return f"{self.repo}:{named}" if named else self.repo
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,25 +50,41 @@ class OpenedFile:
 
 
 def is_file_reference(text: str) -> bool:
-    """Whether a text names a file rather than a pair."""
+    """Whether a text names a file or a repository rather than a pair."""
     return text.lower().endswith(".gguf") or "/" in text or "\\" in text
 
 
+def hub_reference(text: str) -> HubReference | None:
+    """ORG/REPO, ORG/REPO:QUANT, ORG/REPO:FILE.gguf, or an address of the Hub; None for anything else.
+
+    What is a path on this machine is none. Raises BadSetting.
+    """
+    if os.path.exists(expanded(text)):
+        return None
+    if found := _ADDRESS.fullmatch(text):
+        named = HubReference(found[1], unquote(found[3] or ""), found[4] or "", unquote(found[2] or "main"))
+    elif (found := _ON_THE_HUB.fullmatch(text)) and (found[2] or not text.lower().endswith(".gguf")):
+        is_file = (found[2] or "").lower().endswith(".gguf")
+        named = HubReference(found[1], found[2] if is_file else "", "" if is_file else found[2] or "")
+    else:
+        return None
+    if named.file and not (named.file.lower().endswith(".gguf") and stays_inside(named.file)):
+        raise BadSetting(f"{text} does not name a GGUF file of a repository", hint="write ORG/REPO:FILE.gguf")
+    return named
+
+
 def open_reference(text: str) -> OpenedFile:
-    """Find a file and read its header, over the network where it is not here.
+    """Find a model and read its header, over the network where it is not here.
 
     Raises DownloadFailed, UnknownPair, BadModelFile, BadSetting.
     """
-    found = _ON_THE_HUB.fullmatch(text) or _ADDRESS.fullmatch(text)
-    path = expanded(text).absolute()
-    if found is None or os.path.exists(path):
+    found = hub_reference(text)
+    if found is None:
+        path = expanded(text).absolute()
         header = header_at(path)
         return OpenedFile(LocalFile(path, header.file_bytes), header, path)
-    repo, file = found[1], unquote(found[2] or "")
-    if not stays_inside(file):
-        raise BadSetting(f"{text} does not name a file of a repository", hint="write ORG/REPO:FILE.gguf")
-    remote = hub.look(repo, file)
-    return OpenedFile(_pinned(remote), remote_header(remote), None)
+    file = pinned(found)
+    return OpenedFile(file, hub_header(file), None)
 
 
 def open_file(file: ModelFile) -> OpenedFile:
@@ -61,11 +96,17 @@ def open_file(file: ModelFile) -> OpenedFile:
         raise BadModelFile(
             f"{file.path} does not exist", hint="put it there, or write the pair anew: `localspec pairs add`"
         )
-    return OpenedFile(file, remote_header(hub.look(file.repo, file.file, file.revision)), None)
+    return OpenedFile(file, hub_header(file), None)
 
 
-def remote_header(remote: RemoteFile) -> Header:
-    """The header of a file on the Hub, by range requests of a few megabytes at most."""
+def hub_header(file: HubFile) -> Header:
+    """The header of a model on the Hub, by range requests of a few megabytes for each of its files."""
+    singles = (file, *file.rest)
+    headers = [_remote_header(hub.look(part.repo, part.file, part.revision)) for part in singles]
+    return joined(Path(file.name), headers) if file.rest else headers[0]
+
+
+def _remote_header(remote: RemoteFile) -> Header:
 
     def read(offset: int, length: int) -> bytes:
         return hub.read_range(remote, offset, length)
@@ -87,5 +128,10 @@ def pin(opened: OpenedFile) -> ModelFile:
     return LocalFile(opened.path, stamp.bytes, stamp.sha256)
 
 
-def _pinned(remote: RemoteFile) -> HubFile:
-    return HubFile(remote.repo, remote.file, remote.commit, remote.bytes, remote.sha256 or "")
+def pinned(named: HubReference) -> HubFile:
+    """The model of a reference as it is on the Hub now. Raises SeveralModels, UnknownPair, DownloadFailed."""
+    if named.file and len(parts_of(Path(named.file))) == 1:
+        remote = hub.look(named.repo, named.file, named.revision)
+        return HubFile(remote.repo, remote.file, remote.commit, remote.bytes, remote.sha256 or "")
+    found = hub.listing(named.repo, named.revision)
+    return chosen(named.repo, named.file or named.quant, models_in(found))

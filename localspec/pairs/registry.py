@@ -11,6 +11,7 @@ from pathlib import Path
 from localspec import settings
 from localspec.errors import BadSetting, UnknownPair
 from localspec.files import expanded
+from localspec.gguf.heads import DraftKind
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _NAME = re.compile(r"[a-z0-9][a-z0-9._+-]*")
@@ -22,10 +23,14 @@ class PairKind(StrEnum):
     """How the draft tokens of a pair come about."""
 
     SIMPLE = "draft-simple"  # a whole small model
-    MTP = "draft-mtp"  # a multi-token-prediction head
+    MTP = "draft-mtp"  # a multi-token-prediction head, in a file of its own or inside the target
+    EAGLE3 = "draft-eagle3"  # a head that reads three layers of the target
+    LOOKUP = "draft-lookup"  # no model: from the text alone
 
-
-RUNNABLE = frozenset({PairKind.SIMPLE})
+    @classmethod
+    def of(cls, kind: DraftKind) -> "PairKind":
+        """What a pair is called whose draft file is of this kind."""
+        return {DraftKind.MODEL: cls.SIMPLE, DraftKind.EAGLE3: cls.EAGLE3}.get(kind, cls.MTP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +57,16 @@ class HubFile:
     bytes: int
     sha256: str
     facts: Facts = Facts()
+    rest: tuple["HubFile", ...] = ()  # the other files of a model in several
+    first_sha256: str = ""  # of the file that this one is part of the rest of
 
     @property
     def name(self) -> str:
         return self.file.rsplit("/", 1)[-1]
+
+    @property
+    def all_bytes(self) -> int:
+        return self.bytes + sum(part.bytes for part in self.rest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +104,24 @@ class Pair:
 
     @property
     def runnable(self) -> bool:
-        return self.kind in RUNNABLE and self.draft is not None
+        """Whether it has the file it would draft with: a prediction head may be inside the target."""
+        return self.kind is PairKind.MTP or (self.draft is None) == (self.kind is PairKind.LOOKUP)
 
     @property
     def files(self) -> tuple[ModelFile, ...]:
         return (self.target,) if self.draft is None else (self.target, self.draft)
+
+    @property
+    def singles(self) -> tuple[ModelFile, ...]:
+        """Every single file, also those of a model in several."""
+        return tuple(
+            part for file in self.files for part in (file, *(file.rest if isinstance(file, HubFile) else ()))
+        )
+
+    @property
+    def hub_files(self) -> tuple[HubFile, ...]:
+        """Every single file on the Hub."""
+        return tuple(file for file in self.singles if isinstance(file, HubFile))
 
 
 def registry_file() -> Path:
@@ -130,15 +154,28 @@ def users_pairs() -> tuple[Pair, ...]:
 
 def find(name: str) -> Pair:
     """The pair of that name or alias. Raises UnknownPair, which suggests the nearest names."""
-    wanted = name.strip().lower()
-    pairs = all_pairs()
-    by_name = {alias: pair for pair in pairs for alias in pair.aliases} | {pair.name: pair for pair in pairs}
+    wanted, by_name = name.strip().lower(), _by_name()
     if wanted in by_name:
         return by_name[wanted]
-    near = difflib.get_close_matches(wanted, by_name, n=3, cutoff=0.5)
-    near = near or [known for known in by_name if wanted and wanted in known][:3]
+    near = near_names(name) or [known for known in by_name if wanted and wanted in known][:3]
     hint = f"did you mean {' or '.join(near)}?" if near else "`localspec pairs` lists all of them"
     raise UnknownPair(f"there is no pair called {name}", hint=hint)
+
+
+def is_known(name: str) -> bool:
+    """Whether a pair has this name or alias."""
+    return name.strip().lower() in _by_name()
+
+
+def near_names(name: str, cutoff: float = 0.5) -> list[str]:
+    """Names and aliases that look like this one, the nearest first."""
+    return difflib.get_close_matches(name.strip().lower(), _by_name(), n=3, cutoff=cutoff)
+
+
+def _by_name() -> dict[str, Pair]:
+    pairs = all_pairs()
+    aliases = {alias.lower(): pair for pair in pairs for alias in pair.aliases}
+    return aliases | {pair.name: pair for pair in pairs}
 
 
 def valid_name(name: str) -> bool:
@@ -201,6 +238,11 @@ class _Table:
     def table(self, key: str) -> "_Table | None":
         values = self._left.pop(key, None)
         return None if values is None else _Table(self.path, f"{self.where}, {key}", values)
+
+    def tables(self, key: str) -> "list[_Table]":
+        values = self._take(key, list, [])
+        assert isinstance(values, list)
+        return [_Table(self.path, f"{self.where}, {key} {n}", value) for n, value in enumerate(values, 1)]
 
     def done(self) -> None:
         if self._left:
@@ -265,12 +307,21 @@ def _file(table: _Table, relative_to: Path) -> ModelFile:
         table.done()
         return LocalFile(relative_to / _expanded(table, path), size, sha256 or None, facts)
     repo, file, revision = table.text("repo"), table.text("file"), table.text("revision")
+    rest = tuple(_part(part, repo, revision, sha256) for part in table.tables("parts"))
     table.done()
     if not (sha256 and size):
         raise table.mistake("bytes and sha256 are missing")
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo) or not stays_inside(file):
         raise table.mistake(f"{repo}:{file} is not a file of a repository")
-    return HubFile(repo, file, revision, size, sha256, facts)
+    return HubFile(repo, file, revision, size, sha256, facts, rest)
+
+
+def _part(table: _Table, repo: str, revision: str, first_sha256: str) -> HubFile:
+    file, size, sha256 = table.text("file"), table.count("bytes"), table.text("sha256").lower()
+    table.done()
+    if not (size and re.fullmatch(r"[0-9a-f]{64}", sha256) and stays_inside(file)):
+        raise table.mistake("file, bytes or sha256 cannot be meant")
+    return HubFile(repo, file, revision, size, sha256, first_sha256=first_sha256)
 
 
 def _expanded(table: _Table, path: str) -> Path:

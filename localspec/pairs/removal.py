@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localspec.errors import BadSetting
-from localspec.hub.errors import of_system
+from localspec.hub.failures import of_system
 from localspec.hub.partial import LOCK, PART, lock_of, part_of
 from localspec.pairs import stamps, store
-from localspec.pairs.registry import HubFile, ModelFile, Pair, all_pairs
+from localspec.pairs.registry import HubFile, Pair, all_pairs
 
 _OURS = re.compile(r".+--.+/[0-9a-f]{12}/.+")  # where files lie below models/, see store.place
 
@@ -38,7 +38,7 @@ def remove(pair: Pair) -> Removal:
     used = _used(other for other in all_pairs() if other.name != pair.name)
     unwanted: list[Path] = []
     kept: list[tuple[str, str]] = []
-    for file in store.distinct(pair.files):
+    for file in store.distinct(pair.singles):
         final, user = store.path_of(file), used.get(store.path_of(file))
         if not isinstance(file, HubFile):
             kept.append((str(file.path), "it is a file of yours"))
@@ -47,7 +47,7 @@ def remove(pair: Pair) -> Removal:
         else:
             unwanted += [path for path in (final, part_of(final)) if path.exists()]
             if not final.exists() and (cached := store.locate(file)):
-                kept.append((str(cached), "it belongs to the Hugging Face cache"))
+                kept.append((str(cached), "it belongs to another program"))
     return _removed(unwanted, kept)
 
 
@@ -67,7 +67,7 @@ def leftovers() -> tuple[Leftover, ...]:
     """Half pulls, and whole files that no pair on this machine uses. Raises BadSetting."""
     pairs = all_pairs()
     used = _used(pairs)
-    named = {store.path_of(file): pair.name for pair in pairs for file in pair.files}
+    named = {store.path_of(file): pair.name for pair in pairs for file in pair.hub_files}
     found = []
     for path in sorted(store.models_dir().glob("*/*/*")):
         final = _final(path).resolve()
@@ -83,15 +83,15 @@ def _used(pairs: Iterable[Pair]) -> dict[Path, str]:
         store.path_of(file): pair.name
         for pair in pairs
         for file in (
-            pair.files
-            if store.on_disk(pair) or any(map(_is_being_fetched, pair.files))
+            pair.singles
+            if store.on_disk(pair) or any(map(_is_being_fetched, pair.hub_files))
             else [file for file in pair.files if not isinstance(file, HubFile)]
         )
     }
 
 
-def _is_being_fetched(file: ModelFile) -> bool:
-    if not isinstance(file, HubFile) or not part_of(store.place(file)).with_suffix(LOCK).exists():
+def _is_being_fetched(file: HubFile) -> bool:
+    if not part_of(store.place(file)).with_suffix(LOCK).exists():
         return False
     lock = lock_of(store.place(file))
     free = lock.try_acquire_where_possible()

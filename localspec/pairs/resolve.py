@@ -9,6 +9,7 @@ from localspec.files import expanded
 from localspec.gguf.adapters import Adapter
 from localspec.gguf.parts import parts_of
 from localspec.pairs import store
+from localspec.pairs.any_model import fetched_before, is_on_hub
 from localspec.pairs.registry import DEMO, HubFile, ModelFile, Pair, PairKind, all_pairs, find
 from localspec.units import size_text
 
@@ -30,13 +31,9 @@ class PairNotOnDisk(NotOnDisk):
 
     def __init__(self, pair: Pair) -> None:
         self.pair = pair
-        absent = [file for file in store.missing(pair) if isinstance(file, HubFile)]
+        absent = [file for file in pair.hub_files if store.locate(file) is None]
         to_fetch = sum(file.bytes for file in absent if not store.cached_copies(file))
-        what = (
-            f"{size_text(to_fetch)} to fetch"
-            if to_fetch
-            else "the Hugging Face cache has it, not checked yet"
-        )
+        what = f"{size_text(to_fetch)} to fetch" if to_fetch else "another program has it, not checked yet"
         super().__init__(
             f"{pair.name} is not on this machine ({what})", hint=f"fetch it with: localspec pull {pair.name}"
         )
@@ -47,11 +44,15 @@ def resolve(
 ) -> PairFiles:
     """The files to load: those given, those of the named pair, or those of `default_pair()`.
 
+    A target or draft on the Hub (ORG/REPO:Q4_K_M) is the pair that a pull made of it.
+
     Raises UnknownPair, PairNotOnDisk (a NotOnDisk), BadModelFile, IncompatiblePair, BadSetting.
     """
     if target is not None:
         if pair is not None:
             raise BadSetting("a pair and a target file were both given", hint="name one of them")
+        if is_on_hub(str(target), None if draft is None else str(draft)):
+            return resolve(fetched_before(str(target), None if draft is None else str(draft)).name)
         return _of_files(expanded(target), None if draft is None else expanded(draft))
     if draft is not None:
         raise BadSetting("a draft file was given without a target file", hint="add --target FILE")
@@ -71,13 +72,23 @@ def resolve(
 
 def default_pair() -> Pair:
     """With no pair named: the last used one, else the one whose target came last, else the demo."""
-    here = {
-        pair.name: pair for pair in all_pairs() if pair.name != DEMO and pair.runnable and store.on_disk(pair)
-    }
+    here = {pair.name: pair for pair in _here()}
     used = [name for name, _ in sorted(store.last_uses().items(), key=lambda use: use[1]) if name in here]
     if used:
         return here[used[-1]]
     return max(here.values(), key=_came, default=None) or find(DEMO)
+
+
+def undecided() -> tuple[Pair, ...]:
+    """The pairs of which `default_pair` takes the newest for want of anything better, that one first; or none."""
+    here = sorted(_here(), key=_came, reverse=True)
+    decided = len(here) < 2 or any(pair.name in store.last_uses() for pair in here)
+    return () if decided else tuple(here)
+
+
+def _here() -> list[Pair]:
+    """The pairs that can run, the embedded one left out."""
+    return [pair for pair in all_pairs() if pair.name != DEMO and pair.runnable and store.on_disk(pair)]
 
 
 def _came(pair: Pair) -> float:
@@ -87,18 +98,15 @@ def _came(pair: Pair) -> float:
 
 
 def refuse_unless_runnable(pair: Pair) -> None:
-    """Raises IncompatiblePair for a pair whose way of drafting this release does not have."""
+    """Raises IncompatiblePair for a pair that lacks the file it would draft with, or has one it does not need."""
     if pair.runnable:
         return
-    where = "inside the target file" if pair.draft is None else "in a file of its own"
-    how = {
-        PairKind.SIMPLE: "is named as a whole draft model but has no draft file",
-        PairKind.MTP: f"drafts with a multi-token-prediction head {where}",
-    }[pair.kind]
-    raise IncompatiblePair(
-        f"{pair.name} {how}, which this localspec cannot run yet",
-        hint="`localspec pairs` marks the ones that run",
+    how = (
+        "drafts from the text alone and has a draft file all the same"
+        if pair.kind is PairKind.LOOKUP
+        else f"is said to draft with a file of its own ({pair.kind}), and names none"
     )
+    raise IncompatiblePair(f"{pair.name} {how}", hint="write the pair anew: `localspec pairs add`")
 
 
 def _of_files(target: Path, draft: Path | None) -> PairFiles:

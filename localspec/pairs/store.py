@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+import platformdirs
+
 from localspec import settings
 from localspec.files import expanded, write_text_atomically
 from localspec.pairs import stamps
@@ -21,8 +23,8 @@ def models_dir() -> Path:
 
 
 def place(file: HubFile) -> Path:
-    """Where a fetched file lies under its final name; only verified files ever get there."""
-    return models_dir() / file.repo.replace("/", "--") / file.sha256[:12] / file.name
+    """Where a fetched file lies under its final name, parts of a model together; only verified files get there."""
+    return models_dir() / file.repo.replace("/", "--") / (file.first_sha256 or file.sha256)[:12] / file.name
 
 
 def path_of(file: ModelFile) -> Path:
@@ -48,28 +50,56 @@ def hub_cache() -> Path:
 
 
 def cached_copies(file: HubFile) -> tuple[Path, ...]:
-    """Files in the Hugging Face cache that have the right size, the pinned revision first; not yet hashed."""
+    """Files of the right size where other programs keep theirs, the pinned revision first; not yet hashed."""
+    return tuple(path for path in (*_in_hub_cache(file), *_elsewhere(file)) if _size(path) == file.bytes)
+
+
+def _in_hub_cache(file: HubFile) -> list[Path]:
     repository = hub_cache() / f"models--{file.repo.replace('/', '--')}"
     named: list[Path] = []
     with suppress(OSError):  # a cache that cannot be looked into has nothing for us
         named += repository.glob(f"snapshots/*/{_literal(file.file)}")
     named.sort(key=lambda path: (file.revision not in path.parts, path))
-    return tuple(path for path in (*named, repository / "blobs" / file.sha256) if _size(path) == file.bytes)
+    return [*named, repository / "blobs" / file.sha256]
+
+
+def _elsewhere(file: HubFile) -> list[Path]:
+    """Where LM Studio, llama.cpp and Ollama would have the file."""
+    home = Path.home()
+    llama_cpp = os.environ.get("LLAMA_CACHE") or platformdirs.user_cache_path("llama.cpp", appauthor=False)
+    ollama = os.environ.get("OLLAMA_MODELS") or home / ".ollama" / "models"
+    return [
+        *(
+            folder / "models" / file.repo / file.file
+            for folder in (home / ".lmstudio", home / ".cache" / "lm-studio")
+        ),
+        expanded(llama_cpp) / f"{file.repo}/{file.file}".replace("/", "_"),
+        expanded(ollama) / "blobs" / f"sha256-{file.sha256}",
+    ]
 
 
 def locate(file: ModelFile) -> Path | None:
-    """The file on this machine, if it is here whole; cached copies count once `pull` has hashed them."""
+    """The file on this machine, if it is here whole; copies of other programs count once `pull` has hashed them.
+
+    Of a model in several files the first, all of them being here in one folder.
+    """
     if not isinstance(file, HubFile):
         size = _size(file.path)
         return file.path if size is not None and file.bytes in (None, size) else None
-    fetched = place(file)
-    if _size(fetched) == file.bytes:
-        return fetched
+    for first in _copies(file):
+        if all(first.with_name(part.name) in _copies(part) for part in file.rest):
+            return first
+    return None
+
+
+def _copies(file: HubFile) -> list[Path]:
+    """Where a single file lies, and its hash is known to be right."""
+    found = [place(file)] if _size(place(file)) == file.bytes else []
     for path in cached_copies(file):
         stamp = stamps.read(path)
         if stamp and stamp.sha256 == file.sha256:
-            return path
-    return None
+            found.append(path)
+    return found
 
 
 def is_ours(path: Path) -> bool:

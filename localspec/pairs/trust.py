@@ -4,7 +4,7 @@ llama.cpp aborts on some damaged or hostile files; then the child ends, and the 
 """
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -19,7 +19,7 @@ from localspec.gguf.parts import parts_of
 from localspec.health.build import installed_build
 from localspec.health.check import fault_of_build, health, switch_off_extra_buffers
 from localspec.health.servers import used_servers
-from localspec.health.trial import Trial, TrialOutcome, decode_in_child
+from localspec.health.trial import HeadTrial, Trial, TrialOutcome, decode_in_child
 from localspec.pairs import stamps
 from localspec.units import printable, size_text
 
@@ -36,34 +36,45 @@ def refuse_hazards(path: Path) -> None:
 
 
 def ensure_loadable(
-    path: Path, place: Mapping[str, Any] = MappingProxyType({}), lora: Sequence[tuple[Path, float]] = ()
+    path: Path,
+    place: Mapping[str, Any] = MappingProxyType({}),
+    lora: Sequence[tuple[Path, float]] = (),
+    head: HeadTrial | None = None,
+    on_stage: Callable[[str], object] = lambda stage: None,
 ) -> None:
     """Return at once for a file that decoded here before and has not changed; else try it in a child process.
 
-    place: what Model takes of it, as it will be loaded; lora: adapters that are loaded with it.
-    Raises BadModelFile, or what loading the file raises.
+    place: what Model takes of it, as it will be loaded; lora: adapters that are loaded with it;
+    head: what guesses then; on_stage hears how much of a new file is read.
+    Raises BadModelFile, or what loading the files raises.
     """
-    build = _build(place)
-    files = (*parts_of(path), *(adapter for adapter, _ in lora))
+    build = _build(place) + (f", with {Path(head.path).name or 'its head'}" if head else "")
+    in_a_file = [Path(head.path)] if head and head.path else []
+    files = (*parts_of(path), *in_a_file, *(adapter for adapter, _ in lora))
     known = {file: stamps.read(file) for file in files}
     if all(stamp is not None and build in stamp.decoded_with for stamp in known.values()):
         return
     refuse_hazards(path)
     over = threading.Event()
 
-    def stop_when_over(_: int) -> None:
+    new = [file for file, stamp in known.items() if stamp is None]
+    total, done = sum(file.stat().st_size for file in new), 0
+    trying = f"trying {path.name} for the first time"
+    on_stage(trying)
+
+    def stop_when_over(count: int) -> None:
+        nonlocal done
         if over.is_set():
             raise CancelledError
+        before, done = done, done + count
+        if before * 100 // total != done * 100 // total:
+            on_stage(f"{trying}: {done / total:.0%} of {size_text(total)} read")
 
     with ThreadPoolExecutor(1) as beside:
         try:
             # The child reads the same bytes, so that hashing them meanwhile costs next to nothing.
-            hashes = {
-                file: beside.submit(stamps.sha256_of, file, stop_when_over)
-                for file, stamp in known.items()
-                if stamp is None
-            }
-            _decode(path, place, lora)
+            hashes = {file: beside.submit(stamps.sha256_of, file, stop_when_over) for file in new}
+            _decode(path, place, lora, head)
             with suppress(OSError):  # without a place for the stamp the file is tried again the next time
                 for file, stamp in known.items():
                     stamps.mark_decoded(stamp or stamps.write(file, hashes[file].result()), build)
@@ -71,7 +82,9 @@ def ensure_loadable(
             over.set()  # leaving the pool waits for its thread, and nobody waits for a hash that has no use
 
 
-def _decode(path: Path, place: Mapping[str, Any], lora: Sequence[tuple[Path, float]]) -> None:
+def _decode(
+    path: Path, place: Mapping[str, Any], lora: Sequence[tuple[Path, float]], head: HeadTrial | None
+) -> None:
     trial = Trial(
         str(path),
         dict(place),
@@ -79,6 +92,7 @@ def _decode(path: Path, place: Mapping[str, Any], lora: Sequence[tuple[Path, flo
         tuple(map(str, parts_of(path)[1:])),
         used_servers(),
         health().extra_buffers,
+        head,
     )
     outcome = decode_in_child(trial)
     if outcome.error:
@@ -92,7 +106,8 @@ def _decode(path: Path, place: Mapping[str, Any], lora: Sequence[tuple[Path, flo
         )
     if fault := fault_of_build(trial):
         raise fault
-    raise BadModelFile(f"llama.cpp gives up on {path.name}: {outcome.cause}", hint=_HINT)
+    tried = f"{path.name} with {Path(head.path).name or 'the head inside it'}" if head else path.name
+    raise BadModelFile(f"llama.cpp gives up on {tried}: {outcome.cause}", hint=_HINT)
 
 
 def _works_without_extra_buffers(trial: Trial, outcome: TrialOutcome) -> bool:

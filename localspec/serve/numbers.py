@@ -9,14 +9,19 @@ from localspec.stats import Stats
 
 def usage(replies: Sequence[Reply], to_each_prompt: int = 1) -> dict[str, Any]:
     """OpenAI's usage; of several replies to a prompt the first one counts what was read."""
-    firsts = [reply.stats for reply in replies[::to_each_prompt]]
+    stats = [reply.stats for reply in replies]
+    firsts = stats[::to_each_prompt]
     read, written = sum(s.prompt_tokens for s in firsts), sum(len(reply.tokens) for reply in replies)
     return {
         "prompt_tokens": read,
         "completion_tokens": written,
         "total_tokens": read + written,
         "prompt_tokens_details": {"cached_tokens": sum(s.reused_tokens for s in firsts)},
-        "completion_tokens_details": {"reasoning_tokens": sum(reply.reasoning_tokens for reply in replies)},
+        "completion_tokens_details": {
+            "reasoning_tokens": sum(reply.reasoning_tokens for reply in replies),
+            "accepted_prediction_tokens": sum(s.from_prediction for s in stats),
+            "rejected_prediction_tokens": sum(s.predicted - s.from_prediction for s in stats),
+        },
     }
 
 
@@ -58,7 +63,9 @@ def speculation(stats: Stats) -> dict[str, Any]:
         "tokens_by_source": {
             "target": stats.from_target,
             "model": stats.from_model,
+            "head": stats.from_head,
             "lookup": stats.from_lookup,
+            "prediction": stats.from_prediction,
             "grammar": stats.from_grammar,
         },
         "switched_off": stats.switch_offs,

@@ -59,7 +59,6 @@ REFUSED: Final = {
     "top_n_sigma": _ANOTHER_SAMPLER,
     "samplers": _ANOTHER_SAMPLER,
     "ignore_eos": "a reply ends where the model ends it",
-    "prediction": "drafts come from the draft model and from the text so far",
     "audio": "models read and write text",
     "web_search_options": "nothing is looked up",
     "functions": "it was replaced by tools",
@@ -94,7 +93,7 @@ def take_wishes(fields: Fields, more: Mapping[str, Any] | None = None) -> Wishes
     for theirs, ours in OTHER_NAMES.items():
         if theirs in fields.rest:
             options[ours] = fields.rest.pop(theirs)
-    options |= length(fields) | seed(fields) | effort(fields) | shape(fields)
+    options |= prediction(fields) | length(fields) | seed(fields) | effort(fields) | shape(fields)
     if stops := texts_of(fields, "stop"):
         options["stop"] = stops
     replies = fields.take("n", int, 1)
@@ -136,6 +135,18 @@ def seed(fields: Fields) -> dict[str, Any]:
     """The seed; negative ones are counted down from 2**64, but for -1, which is fresh randomness."""
     found = fields.take("seed", int, -1)
     return {} if found == -1 else {"seed": found % 2**64}
+
+
+def prediction(fields: Fields) -> dict[str, Any]:
+    """What the reply probably is: a text, or OpenAI's object with a text or parts of one."""
+    given = fields.rest.pop("prediction", None)
+    if isinstance(given, dict):
+        content: Any = given.get("content")
+        parts: list[Any] = content if isinstance(content, list) else [{"text": content}]
+        if not all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in parts):
+            raise BadSetting(f"prediction is {cut(given)}", hint='give {"type": "content", "content": "..."}')
+        given = "".join(part["text"] for part in parts)
+    return {} if given is None else {"prediction": given}
 
 
 def effort(fields: Fields) -> dict[str, Any]:

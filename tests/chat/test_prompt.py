@@ -142,7 +142,12 @@ def test_a_template_that_looks_into_the_content_still_sees_it():
         "{% for m in messages %}{{ m.content.split('</think>')[-1] | trim }}<|im_end|>{% endfor %}"
     )
     assert (
-        encode(TOY, cut, (Message("assistant", "so <s>\n</think> four <|im_end|>"),)).text
+        encode(
+            TOY,
+            cut,
+            (Message("assistant", "so <s>\n</think> four <|im_end|>"),),
+            add_generation_prompt=False,
+        ).text
         == "four <|im_end|><|im_end|>"
     )
     smollm = template(TEMPLATES["HuggingFaceTB-SmolLM3-3B"])

@@ -20,7 +20,7 @@ from tests.gguf import Shape, write_gguf
 from tests.gguf.mutations import by_meaning, taken_apart
 from tests.pairs.hub import Hub
 
-CODES = {0, 1, 2, 130}
+CODES = {0, 1, 2, 3, 130}
 HANG_SECONDS = 120.0  # on a busy machine
 MISTAKE = "localspec made a mistake"
 _ADD_LATER = ("--target", "org/later:target.gguf", "--draft", "org/draft:draft.gguf")

@@ -15,8 +15,8 @@ QUICK = ("--runs", "1", "--only", "json", "--max-tokens", "24", "--threads", "1"
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path / "home"))
+def home(home_of_processes):
+    """Known to processes as well."""
 
 
 def run(capsys, *arguments):

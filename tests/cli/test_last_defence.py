@@ -6,7 +6,7 @@ import pytest
 
 from localspec import settings
 from localspec.cli import main
-from localspec.drafting import replies_dir
+from localspec.pair_drafting import replies_dir
 from localspec.pairs import registry
 
 

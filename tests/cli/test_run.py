@@ -32,8 +32,8 @@ STATS = [
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path / "home"))
+def home(home_of_processes):
+    """Known to processes as well."""
 
 
 def run(capsys, *arguments):

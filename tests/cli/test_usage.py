@@ -16,8 +16,8 @@ from localspec.cli.prompt import piped_text, something_is_piped
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path / "home"))
+def home(home_of_processes):
+    """Known to processes as well."""
 
 
 def shell(words, **options):
@@ -29,7 +29,6 @@ def shell(words, **options):
 @pytest.mark.parametrize(
     ("line", "names"),
     [
-        ("", "COMMAND"),
         ("rnu", "rnu"),
         ("run Hi --frob", "--frob"),
         ("run Hi --depth deep", "neither a number nor auto"),

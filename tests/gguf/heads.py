@@ -1,9 +1,9 @@
 """Tiny targets with draft heads of every kind that llama.cpp runs, of which 30 to 80 % of the drafts are right.
 
 With random weights no draft is ever right, which proves the first token of a cycle only. Here embeddings are waves,
-so that the output matrix moves every token a fixed step through the vocabulary; the target's random layers
-disturb that, and a head knows the step and little of the disturbance. What a head reads of hidden rows and earlier tokens
-has a small say in what it drafts: a wrong row or position changes its logits.
+so that the output matrix moves every token a fixed step through the vocabulary; the random layers of the target
+disturb that, and a head knows the step and little of the disturbance. What it reads of hidden rows and earlier
+tokens has a small say in what it drafts: a wrong row or position changes its logits.
 
 llama-server of llama.cpp 0c1e57098 loads each and accepts these shares of its drafts (temperature 0,
 `--spec-draft-n-max 3 --spec-draft-p-min 0`, six prompts of 12 random tokens, 48 tokens each, seed 0):

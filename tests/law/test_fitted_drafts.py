@@ -78,5 +78,5 @@ def test_what_a_draft_of_another_vocabulary_shares_is_said(session):
 
 
 def test_too_little_in_common_is_refused(tiny_gguf):
-    with pytest.raises(IncompatiblePair, match="only .*% of the tokens that it writes are the target's too"):
+    with pytest.raises(IncompatiblePair, match=r"only .*% of the tokens that it writes are the target's too"):
         localspec.load(target=tiny_gguf(vocab="spm", vocab_size=300), draft=demo.draft_path())

@@ -26,9 +26,9 @@ def load(tiny_gguf, tmp_path, monkeypatch):
 def test_every_reply_comes_to_its_end(load, target, draft):
     kept, largest = 0, 0
     with load(target, draft) as session:
-        for seed in range(6):
+        for seed in range(3):
             for options in (FLAT, FLAT | {"top_k": 300}, {"temperature": 0.0}):
-                reply = session.run("hello there my friend", max_tokens=60, depth=4, seed=seed, **options)
+                reply = session.run("hello there my friend", max_tokens=40, depth=4, seed=seed, **options)
                 kept += reply.stats.accepted
                 largest = max(largest, *reply.tokens)
     assert kept > 0

@@ -4,9 +4,9 @@ import random
 from contextlib import contextmanager
 from unittest.mock import patch
 
-from localspec.algorithm import judgement
-from localspec.algorithm.noise import Keyed, Purpose, uniform
-from localspec.sampler.distributions import pick
+from localspec.algorithm import judgement, verification
+from localspec.algorithm.noise import Keyed
+from localspec.algorithm.verification import Sampled
 
 
 @contextmanager
@@ -38,15 +38,15 @@ def leaky_comparison(leak):
 
 
 @contextmanager
-def no_residual():
-    """A rejected token is replaced from p instead of from what p has above q."""
-    reject = judgement.reject
+def everything_kept():
+    """No draft token is ever rejected."""
 
     def wrong(tokens, q, p, coin):
-        kept, _ = reject(tokens, q, p, coin)
-        return kept, p(kept)
+        return len(tokens), p(len(tokens))
 
-    with patch.object(judgement, "reject", wrong):
+    with patch.dict(
+        verification._SAMPLING_RULES, auto=lambda chain, noise: Sampled("block", wrong, chain, noise)
+    ):
         yield
 
 
@@ -54,15 +54,4 @@ def no_residual():
 def uncorrected_coins():
     """Block verification whose coins have the share of the prefix (c) instead of what makes up for it (h)."""
     with patch.object(judgement, "_kept_at", lambda i, share, *rest: share):
-        yield
-
-
-@contextmanager
-def coin_of_the_draft():
-    """One uniform number for the draft token and for its coin."""
-
-    def wrong(self, q, position, start):
-        return pick(q, uniform(self.seed, position, Purpose.ACCEPT, start))
-
-    with patch.object(Keyed, "drafted", wrong):
         yield

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from localspec.measure.statistics import (
     Interval,
+    bernstein,
     mean_ratio,
     median_interval,
     student_quantile,
@@ -80,3 +81,34 @@ def test_the_median_of_repeated_measurements_ignores_a_wild_one():
 def test_students_quantiles_are_those_of_the_tables():
     for freedom, expected in ((2, 4.303), (3, 3.182), (5, 2.571), (10, 2.228), (30, 2.042), (1000, 1.962)):
         assert student_quantile(freedom) == pytest.approx(expected, rel=0.035)
+
+
+def binomial_tail(draws, chance, distance):
+    """P(|count - expected| >= distance), exactly."""
+    log_share = [
+        math.lgamma(draws + 1)
+        - math.lgamma(k + 1)
+        - math.lgamma(draws - k + 1)
+        + k * math.log(chance)
+        + (draws - k) * math.log1p(-chance)
+        for k in range(draws + 1)
+        if abs(k - draws * chance) >= distance - 1e-9
+    ]
+    return sum(map(math.exp, log_share))
+
+
+@pytest.mark.parametrize("chance", [0.5, 0.1, 0.002])
+def test_bernstein_is_never_below_the_exact_tail(chance):
+    draws = 2000
+    for distance in (3, 10, 30, 60, 120):
+        bound = bernstein(distance, draws * chance * (1 - chance), max(chance, 1 - chance))
+        assert bound >= binomial_tail(draws, chance, distance) * (1 - 1e-9)
+
+
+def test_bernstein_is_tight_enough_to_be_of_use():
+    assert bernstein(8.0 * math.sqrt(50_000), 50_000, 1.0) < 1e-12
+
+
+def test_without_variance_any_distance_is_impossible():
+    assert bernstein(0.0, 0.0, 1.0) == 1.0
+    assert bernstein(1.0, 0.0, 1.0) == 0.0

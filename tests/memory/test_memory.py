@@ -7,8 +7,8 @@ import pytest
 
 from localspec.errors import BackendFailure, BadModelFile
 from localspec.gguf.facts import header_at, trained_context
-from localspec.memory import devices, host_memory
-from localspec.memory.devices import DeviceMemory, last_devices, remember_devices
+from localspec.memory import host_memory, known_devices
+from localspec.memory.known_devices import DeviceMemory, last_devices, remember_devices
 from localspec.memory.needs import Load
 from localspec.memory.plan import plan
 from localspec.memory.planning import plan_for_files
@@ -168,16 +168,16 @@ def test_devices_are_remembered_with_the_hosts_memory_as_it_is_now():
 
 
 def test_memory_that_is_the_cpus_is_no_freer_than_the_cpus(monkeypatch):
-    monkeypatch.setattr(devices, "available_bytes", lambda: 3)
+    monkeypatch.setattr(known_devices, "available_bytes", lambda: 3)
     apple = DeviceMemory("MTL0", "gpu", 11, 11, shared=True)
     card = DeviceMemory("CUDA0", "gpu", 11, 11)
     cpu = DeviceMemory("CPU", "cpu", 16, 16)
-    found = devices.with_host((apple, card, cpu))
+    found = known_devices.with_host((apple, card, cpu))
     assert [device.free for device in found] == [3, 11, 3]
 
 
 def test_memory_that_the_system_does_not_tell_is_what_llama_cpp_says(monkeypatch):
-    monkeypatch.setattr(devices, "available_bytes", lambda: None)
+    monkeypatch.setattr(known_devices, "available_bytes", lambda: None)
     cpu = DeviceMemory("CPU", "cpu", 7, 9)
     remember_devices((cpu,))
     assert last_devices() == (cpu,)

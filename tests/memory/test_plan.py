@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from localspec.errors import BackendFailure, BadSetting, NotEnoughMemory
-from localspec.memory.devices import DeviceMemory
+from localspec.memory.known_devices import DeviceMemory
 from localspec.memory.needs import layers_on
 from localspec.memory.plan import Plan, plan
 from localspec.memory.ways import shares

@@ -21,8 +21,8 @@ with Probe() as probe:
 """
 
 
-def twins():
-    return [path for path in (settings.cache_dir() / "twins").rglob("*") if path.is_file()]
+def left():
+    return [path for path in (settings.cache_dir() / "weightless").rglob("*") if path.is_file()]
 
 
 def test_a_folder_is_there_while_it_is_used_and_nothing_is_left(tmp_path):
@@ -45,10 +45,10 @@ def test_what_a_killed_owner_left_is_removed_by_the_next(tmp_path):
 
 def test_the_next_probe_removes_what_a_killed_one_left(tiny_gguf):
     subprocess.run([sys.executable, "-c", PROBE, str(tiny_gguf())], check=False)
-    assert twins()
+    assert left()
     with Probe() as probe:
         probe.needs(header_at(tiny_gguf(layers=3)), Load(1024))
-    assert twins() == []
+    assert left() == []
 
 
 def test_a_home_that_cannot_be_written_is_probed_all_the_same(tiny_gguf, tmp_path, monkeypatch):

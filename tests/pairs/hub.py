@@ -1,6 +1,7 @@
 """A stand-in for the Hugging Face Hub on loopback: real HTTP for the real huggingface_hub."""
 
 import hashlib
+import json
 import re
 import threading
 import time
@@ -113,6 +114,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def do_GET(self) -> None:
+        if found := re.match(r"/api/models/([^/]+/[^/?]+)", self.path):
+            self._list(found[1])
+            return
         served = self._asked_for()
         if served is None:
             return
@@ -135,6 +139,31 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.hub.before_body()
         self._send(served, start, end)
+
+    def _list(self, repo: str) -> None:
+        """The files of a repository, as the Hub's interface tells them."""
+        prefix = f"/{repo}/resolve/main/"
+        held = {
+            path.removeprefix(prefix): file
+            for path, file in self.hub.files.items()
+            if path.startswith(prefix)
+        }
+        if not held:
+            self._fail(404, None, "RepoNotFound")
+            return
+        siblings = [
+            {
+                "rfilename": name,
+                "size": file.size,
+                "lfs": {"sha256": file.sha256, "size": file.size, "pointerSize": 100},
+            }
+            for name, file in held.items()
+        ]
+        body = json.dumps({"id": repo, "sha": COMMIT, "siblings": siblings}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
 
     def _send(self, served: Served, start: int, end: int) -> None:
         stop = min(end, start + served.drops.pop(0)) if served.drops else end

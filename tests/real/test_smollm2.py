@@ -133,7 +133,7 @@ def test_a_stop_string_that_ends_inside_a_token_cuts_the_text_there(session):
 def test_each_of_ten_turns_reads_only_what_is_new(session):
     held = 0
     for ask in ASKS:
-        events = list(session.stream(ask, max_tokens=12, **GREEDY))
+        events = list(session.stream(ask, max_tokens=6, **GREEDY))
         started, reply = events[0], events[-1].reply
         assert isinstance(started, Started)
         if held:
@@ -143,7 +143,7 @@ def test_each_of_ten_turns_reads_only_what_is_new(session):
     assert prompt == encoded(session, *session.messages[:-1]).tokens
     # What ten turns left in the cache is what reading it at once gives.
     session.engine.target.rollback(0)
-    fresh = session.run([vars_of(m) for m in session.messages[:-1]], max_tokens=12, speculate=False, **GREEDY)
+    fresh = session.run([vars_of(m) for m in session.messages[:-1]], max_tokens=6, speculate=False, **GREEDY)
     assert same_up_to_near_ties(session, prompt, fresh.tokens, reply.tokens)
 
 
@@ -184,15 +184,15 @@ def test_lookup_drafts_what_stands_in_the_text_already(smollm2):
 
 
 def test_verify_finds_nothing_wrong(pair, monkeypatch):
-    for name, value in (("REPLAYS", 3000), ("FEWEST", 600), ("MOST", 600)):
+    for name, value in (("FEWEST", 1200), ("MOST", 1200)):
         monkeypatch.setattr(law, name, value)
     for module in (verify_greedy, verify_quality):
-        monkeypatch.setattr(module, "NEW_TOKENS", 20)
+        monkeypatch.setattr(module, "NEW_TOKENS", 10)
     monkeypatch.setattr(verify_module, "ROUNDS", 1)
     found = verify(pair, prompts=VERIFY_PROMPTS[:1], seconds=600, seed=3)
     assert problems(found) == []
     assert all(case.accepted for case in found.greedy.cases if case.depth)
-    assert len(found.laws) == len(law.TRIALS)
+    assert found.law.texts >= 1200
     assert found.quality.texts == 1
 
 

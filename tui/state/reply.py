@@ -103,19 +103,11 @@ class ReplyState:
     def message(self, outcome: str, reply: Reply | None = None) -> StoredMessage:
         """The reply as the conversation keeps it; without a Reply (the engine died) as far as it got."""
         stats = reply.stats if reply else self.stats
-        numbers = Numbers(
-            tokens=stats.emitted,
-            seconds=stats.decode_seconds,
-            acceptance_rate=stats.acceptance_rate,
-            mean_accepted_length=stats.mean_accepted_length,
-            drafted=stats.drafted,
-            speedup=stats.speedup.value if stats.speedup and stats.drafted else None,
-        )
         return StoredMessage(
             role="assistant",
             content=reply.text if reply else "".join(self.answer),
             reasoning=reply.reasoning if reply else "".join(self.reasoning),
             reasoning_tokens=len(self.reasoning),
             outcome=outcome,
-            numbers=numbers if stats.emitted else None,
+            numbers=Numbers.of(stats) if stats.emitted else None,
         )

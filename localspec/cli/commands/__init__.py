@@ -4,10 +4,13 @@ from localspec.cli.commands import (
     bench,
     chat,
     compare,
+    completion,
+    config,
     doctor,
     fit,
     forget,
     info,
+    outdated,
     pairs,
     prune,
     pull,
@@ -17,6 +20,7 @@ from localspec.cli.commands import (
     tune,
     verify,
 )
+from localspec.cli.commands import help as help_command
 from localspec.cli.commands import list as list_command
 
 ALL = (
@@ -29,6 +33,7 @@ ALL = (
     list_command,
     rm,
     prune,
+    outdated,
     forget,
     bench,
     compare,
@@ -36,4 +41,7 @@ ALL = (
     tune,
     fit,
     doctor,
+    config,
+    completion,
+    help_command,
 )

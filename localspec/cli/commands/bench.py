@@ -12,7 +12,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from localspec.cli.bench_progress import BenchProgress
-from localspec.cli.commands.run import CANCELLED, open_session
+from localspec.cli.commands.run import CANCELLED
+from localspec.cli.loading import open_session
 from localspec.cli.options import add_pair_argument, add_report_options
 from localspec.cli.printing import note, say
 from localspec.cli.usage import Subparsers

@@ -5,8 +5,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from localspec.cli.options import add_pair_options, add_reply_options, load_options, reply_options
-from localspec.cli.usage import Subparsers
+from localspec.cli.options import add_pair_argument, add_reply_options, load_options, reply_options
+from localspec.cli.printing import obeys_sequences, on_terminal
+from localspec.cli.usage import Parser, Subparsers
 from localspec.engine.messages import LoadPair, ReplySettings
 from localspec.errors import BadSetting
 
@@ -22,7 +23,7 @@ def add_parser(subparsers: Subparsers) -> None:
         help="talk to a pair in the terminal",
         description="Open the terminal UI: chat with a pair and watch speculation at work. F1 in it shows all keys.",
     )
-    add_pair_options(parser)
+    add_pair_argument(parser)
     add_reply_options(parser)
     group = parser.add_argument_group("conversation")
     group.add_argument(
@@ -31,6 +32,9 @@ def add_parser(subparsers: Subparsers) -> None:
         const="",
         metavar="ID",
         help="go on with a conversation; without an ID, the one last talked in",
+    )
+    group.add_argument(
+        "-c", "--continue", dest="resume", action="store_const", const="", help="the same as --resume"
     )
     group.add_argument(
         "--no-store", action="store_true", help="leave no trace of what is said: no conversation, no prompts"
@@ -43,8 +47,11 @@ def run(arguments: argparse.Namespace) -> int:
     from localspec import conversations
     from localspec.settings import data_dir
 
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise BadSetting("chat needs a terminal", hint='for scripts there is `localspec run "PROMPT"`')
+    if not (on_terminal(sys.stdin) and obeys_sequences(sys.stdout)):
+        what = "one that obeys control sequences" if on_terminal(sys.stdout) else "a terminal"
+        raise BadSetting(
+            f"chat needs {what}", hint='`localspec run "PROMPT"` answers anywhere, `run -c` goes on'
+        )
     folder = data_dir()
     resumed = None
     if arguments.resume is not None:
@@ -55,6 +62,13 @@ def run(arguments: argparse.Namespace) -> int:
     finally:
         if resumed:
             resumed[0].close()
+
+
+def run_with(pair: str) -> int:
+    """Open the chat with a pair and nothing else asked for."""
+    parser = argparse.ArgumentParser()
+    add_parser(parser.add_subparsers(parser_class=Parser, dest="command"))
+    return run(parser.parse_args(["chat", pair]))
 
 
 def _chat(arguments: argparse.Namespace, folder: Path, resumed: "tuple[Journal, Conversation] | None") -> int:
@@ -94,6 +108,8 @@ def load_request(arguments: argparse.Namespace, resumed_pair: str) -> LoadPair:
     """What to load: what the arguments name, the pair of the resumed conversation if it is a known one, or the
     configured one, by name, so that the chat can say and fetch it. Raises BadSetting.
     """
+    from localspec.cli.loading import chosen_pair
+    from localspec.pairs.registry import is_known
     from localspec.settings import Settings
 
     options = load_options(arguments)
@@ -101,14 +117,9 @@ def load_request(arguments: argparse.Namespace, resumed_pair: str) -> LoadPair:
         options["remember_replies"] = False
     options["rpc"] = Settings.load(rpc=arguments.rpc).rpc
     if not {"pair", "target"} & options.keys():
-        options["pair"] = resumed_pair if resumed_pair and is_known(resumed_pair) else Settings.load().pair
+        known = resumed_pair and is_known(resumed_pair)
+        options["pair"] = resumed_pair if known else Settings.load().pair or chosen_pair()
     return LoadPair(**options)
-
-
-def is_known(pair: str) -> bool:
-    from localspec.pairs.registry import all_pairs
-
-    return any(pair == known.name for known in all_pairs())
 
 
 def reply_settings(arguments: argparse.Namespace) -> ReplySettings:

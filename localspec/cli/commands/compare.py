@@ -7,10 +7,11 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from localspec.cli.commands.run import CANCELLED, as_json, cancel_on_interrupt, open_session
+from localspec.cli.commands.run import CANCELLED, as_json, cancel_on_interrupt
+from localspec.cli.loading import open_session
 from localspec.cli.options import add_pair_options, add_reply_options, reply_options
 from localspec.cli.printing import DrawnLine, note, say
-from localspec.cli.prompt import add_prompt_argument, prompt_of
+from localspec.cli.prompt import add_prompt_argument, prompt_of, take_pair
 from localspec.cli.usage import Subparsers, WrongUsage
 from localspec.events import Cycle, Notice, Started
 
@@ -42,6 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise WrongUsage(
             "without drafting both sides would be plain decoding", hint="leave out --no-draft and --depth 0"
         )
+    take_pair(arguments)
     options, prompt = reply_options(arguments), prompt_of(arguments)
     comparison: Comparison | None = None
     with open_session(arguments, measures=True) as session, cancel_on_interrupt(session):

@@ -16,7 +16,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from localspec.drafting import replies_dir
+    from localspec.pair_drafting import replies_dir
 
     files = [path for path in replies_dir().glob("*") if path.is_file()]
     for path in files:

@@ -5,7 +5,9 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from localspec.cli.options import MEMORY_OPTIONS, add_memory_options
+from localspec.cli.completion import complete_with_pairs
+from localspec.cli.fetching import tell_models
+from localspec.cli.options import MEMORY_OPTIONS, add_lora_option, add_memory_options
 from localspec.cli.printing import say
 from localspec.cli.usage import Subparsers, WrongUsage
 
@@ -23,19 +25,24 @@ def add_parser(subparsers: Subparsers) -> None:
         description="Read the headers of a pair (a few megabytes over the network where the files are not "
         "here), say whether draft and target fit each other, and plan the memory of this machine.",
     )
-    parser.add_argument(
-        "pair", metavar="NAME|FILE", help="a pair, org/repo:file.gguf, or the path of a GGUF file"
+    named = parser.add_argument(
+        "pair",
+        metavar="NAME|FILE",
+        help="a pair, ORG/REPO:QUANT, ORG/REPO:FILE.gguf, or the path of a GGUF file",
     )
+    complete_with_pairs(named)
     parser.add_argument(
         "--draft", metavar="FILE", help="org/repo:file.gguf or a path, to judge with the file"
     )
     add_memory_options(parser)
+    add_lora_option(parser)
     parser.add_argument("--no-draft", action="store_true", help="plan without the draft")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from localspec.gguf.adapters import adapters_of
     from localspec.health.hello import use_servers
     from localspec.memory.wishes import wishes_of
     from localspec.pairs.inspection import inspect
@@ -46,7 +53,8 @@ def run(arguments: argparse.Namespace) -> int:
     if settings.rpc:
         use_servers(settings.rpc)
     known, target, draft = _open(arguments)
-    found = inspect(target, draft, wishes_of(settings, draft=not arguments.no_draft))
+    adapters = adapters_of(",".join(arguments.lora or ()) or settings.lora or "")
+    found = inspect(target, draft, wishes_of(settings, draft=not arguments.no_draft), adapters)
     if arguments.json:
         say(json.dumps(_as_json(known, found), indent=2))
     else:
@@ -57,12 +65,17 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _open(arguments: argparse.Namespace) -> "tuple[Pair | None, OpenedFile, OpenedFile | None]":
+    from localspec.pairs.quants import SeveralModels
     from localspec.pairs.references import is_file_reference, open_file, open_reference
-    from localspec.pairs.registry import find
+    from localspec.pairs.registry import find, is_known
 
-    if is_file_reference(arguments.pair):
+    if is_file_reference(arguments.pair) and not (is_known(arguments.pair) and arguments.draft is None):
         draft = open_reference(arguments.draft) if arguments.draft else None
-        return None, open_reference(arguments.pair), draft
+        try:
+            return None, open_reference(arguments.pair), draft
+        except SeveralModels as several:
+            tell_models(several)
+            raise
     if arguments.draft:
         raise WrongUsage("--draft goes with a target file, not with the name of a pair", hint="leave it out")
     pair = find(arguments.pair)
@@ -82,6 +95,13 @@ def _as_text(known: "Pair | None", found: "Inspection") -> list[str]:
     sides = [("target", found.target)] + ([("draft", found.draft)] if found.draft else [])
     for role, side in sides:
         lines += [f"{role:<12} {side.opened.file.name}", *_side_lines(side), ""]
+    if (
+        found.draft is None
+        and known is None
+        and found.problem is None
+        and (draft := _suggested(found.target))
+    ):
+        lines += [f"draft        {draft} can draft for it, by llama.cpp's rule: add --draft"]
     if found.draft and found.problem is None:
         lines += [f"fit          the draft can draft for the target{_fit(found)}"]
     if found.plan:
@@ -93,6 +113,14 @@ def _fit(found: "Inspection") -> str:
     from localspec.gguf.shared_tokens import in_words
 
     return f" {in_words(found.shared)}" if found.shared else ": same vocabulary, by llama.cpp's rule"
+
+
+def _suggested(target: "InspectedModel") -> str:
+    """Where a known draft for this target lies; "" for none."""
+    from localspec.pairs.suggestion import suggested_draft
+
+    draft = suggested_draft(target.opened.file.name, target.opened.header)
+    return f"{draft.repo}:{draft.file}" if draft else ""
 
 
 def _side_lines(side: "InspectedModel") -> list[str]:

@@ -42,7 +42,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from localspec.memory.devices import last_devices
+    from localspec.memory.known_devices import last_devices
     from localspec.pairs.estimate import file_bytes, fit, memory_needed
     from localspec.pairs.registry import all_pairs
     from localspec.pairs.store import on_disk
@@ -63,7 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def run_add(arguments: argparse.Namespace) -> int:
     from localspec.gguf.facts import ModelFacts
-    from localspec.hub.errors import of_system
+    from localspec.gguf.heads import draft_kind
+    from localspec.hub.failures import of_system
     from localspec.pairs.additions import add_pair
     from localspec.pairs.proof import prove
     from localspec.pairs.references import open_reference, pin
@@ -79,7 +80,7 @@ def run_add(arguments: argparse.Namespace) -> int:
     try:
         pair = Pair(
             name=arguments.name,
-            kind=PairKind.SIMPLE,
+            kind=PairKind.of(draft_kind(draft.header)),
             target=pin(target),
             draft=pin(draft),
             use=arguments.use,

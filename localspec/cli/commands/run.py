@@ -9,12 +9,22 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from localspec.cli.options import add_pair_options, add_reply_options, load_options, reply_options
-from localspec.cli.printing import DrawnLine, note, say, say_dimmed
-from localspec.cli.prompt import add_prompt_argument, prompt_of
+from localspec.cli.commands import chat
+from localspec.cli.kept import add_conversation_options, kept_conversation
+from localspec.cli.loading import open_session
+from localspec.cli.options import (
+    add_pair_options,
+    add_quiet_option,
+    add_reply_options,
+    pair_of,
+    reply_options,
+    text_of,
+)
+from localspec.cli.printing import note, obeys_sequences, on_terminal, say, say_dimmed
+from localspec.cli.prompt import add_prompt_argument, prompt_of, something_is_piped, take_pair
 from localspec.cli.report import report, summary
-from localspec.cli.usage import Subparsers, WrongUsage
-from localspec.events import Event, Finished, FinishReason, Kind, Notice, Piece, Reply
+from localspec.cli.usage import Subparsers, WrongUsage, refuse_together
+from localspec.events import Event, Finished, FinishReason, Kind, Notice, Piece, Reply, Started
 
 if TYPE_CHECKING:
     from localspec.api import Session
@@ -26,32 +36,72 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "run",
         help="answer one prompt",
-        description="Answer one prompt: the text streams to stdout, numbers and notices go to stderr.",
+        description="Answer one prompt: the text streams to stdout, numbers and notices go to stderr. With the name "
+        "of a pair and nothing to ask it, open the chat with that pair.",
     )
     add_prompt_argument(parser)
     add_pair_options(parser)
     add_reply_options(parser)
+    add_conversation_options(parser)
+    parser.add_argument(
+        "--predict",
+        metavar="FILE",
+        help="what the reply probably is, such as a file to be edited: drafted from",
+    )
     group = parser.add_argument_group("output")
     group.add_argument("--raw", action="store_true", help="continue the text as it is: no chat template")
     group.add_argument(
         "--json", action="store_true", help="print one JSON object with text and stats at the end"
     )
+    group.add_argument(
+        "--json-lines", action="store_true", help="print a JSON object for each piece of text as it comes"
+    )
+    add_quiet_option(group)
     group.add_argument("--stats", action="store_true", help="print all numbers of the run to stderr")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    take_pair(arguments)
+    if opens_chat(arguments):
+        return chat.run_with(arguments.name)
     if arguments.raw:
         refuse_what_needs_a_template(arguments)
+    refuse_together(("--json", arguments.json or None), ("--json-lines", arguments.json_lines or None))
     options, prompt = reply_options(arguments), prompt_of(arguments)
-    with open_session(arguments) as session, cancel_on_interrupt(session):
-        stream = session.stream_complete if arguments.raw else session.stream
-        reply = show(stream(prompt, **options), quiet=arguments.json)
-    if arguments.json:
-        say(json.dumps(as_json(reply), ensure_ascii=False))
-    if arguments.stats or not arguments.json:
+    if arguments.predict is not None:
+        options["prediction"] = text_of(arguments.predict)
+    with kept_conversation(arguments) as kept:
+        if kept.before:
+            options = {"system": kept.before.system or None} | options
+        if kept.before and not (arguments.target or pair_of(arguments)):
+            arguments.name = kept.pair
+            if kept.pair is None:
+                note(f"the conversation was with {kept.before.pair}, which is no known pair")
+        with open_session(arguments) as session, cancel_on_interrupt(session):
+            kept.resume(session)
+            stream = session.stream_complete if arguments.raw else session.stream
+            reply = answer(stream(prompt, **options), arguments)
+            kept.add(session.name, prompt, reply)
+    if arguments.stats or not (arguments.json or arguments.json_lines or arguments.quiet):
         say(report(reply) if arguments.stats else summary(reply), to=sys.stderr)
     return CANCELLED if reply.finish_reason is FinishReason.CANCELLED else 0
+
+
+def opens_chat(arguments: argparse.Namespace) -> bool:
+    """Whether a pair was named with nothing to ask it, where it can be talked to."""
+    asked = arguments.words or arguments.file or something_is_piped()
+    return bool(arguments.name) and not asked and on_terminal(sys.stdin) and obeys_sequences(sys.stdout)
+
+
+def answer(events: Iterator[Event], arguments: argparse.Namespace) -> Reply:
+    """Print the reply in the form that was asked for."""
+    if arguments.json_lines:
+        return show_lines(events)
+    reply = show(events, quiet=arguments.json)
+    if arguments.json:
+        say(json.dumps(as_json(reply), ensure_ascii=False))
+    return reply
 
 
 def refuse_what_needs_a_template(arguments: argparse.Namespace) -> None:
@@ -67,24 +117,6 @@ def refuse_what_needs_a_template(arguments: argparse.Namespace) -> None:
                 f"--raw continues the text without a chat template, which {flag} needs",
                 hint="leave one of them out",
             )
-
-
-def open_session(arguments: argparse.Namespace, *, measures: bool = False) -> "Session":
-    """Load the pair; one that is not here is fetched if the user wants it.
-
-    `measures`: earlier replies are left out, so that no prompt is answered from memory.
-    """
-    from localspec import api
-    from localspec.cli.offer import fetch_if_wanted
-    from localspec.pairs.resolve import PairNotOnDisk
-
-    options = load_options(arguments) | ({"remember_replies": False} if measures else {})
-    with DrawnLine(sys.stderr) as stage:
-        try:
-            return api.load(**options, on_stage=stage.draw)
-        except PairNotOnDisk as missing:
-            fetch_if_wanted(missing, pull=arguments.pull)
-            return api.load(**options, on_stage=stage.draw)
 
 
 def show(events: Iterator[Event], *, quiet: bool) -> Reply:
@@ -107,6 +139,25 @@ def show(events: Iterator[Event], *, quiet: bool) -> Reply:
                 for text in late:
                     note(text)
                 return reply
+    raise AssertionError("a run ends with Finished")
+
+
+def show_lines(events: Iterator[Event]) -> Reply:
+    """Print what comes as objects of JSON, one a line; the last one is the reply, as --json has it."""
+    for event in events:
+        match event:
+            case Started():
+                line = {"event": "started", "target": event.target, "draft": event.draft, "seed": event.seed}
+            case Piece():
+                line = {"event": "text", "kind": event.kind, "text": event.text}
+            case Notice():
+                line = {"event": "notice", "text": event.text}
+            case Finished(reply=reply):
+                say(json.dumps({"event": "reply", **as_json(reply)}, ensure_ascii=False))
+                return reply
+            case _:
+                continue
+        say(json.dumps(line, ensure_ascii=False))
     raise AssertionError("a run ends with Finished")
 
 

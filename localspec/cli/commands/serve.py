@@ -82,6 +82,7 @@ def check_address(host: str, port: int, key: str) -> None:
 
 def load_request(arguments: argparse.Namespace) -> "LoadPair":
     """What to load, fetched before with --pull: a server never fetches."""
+    from localspec.cli.loading import chosen_pair
     from localspec.cli.offer import fetch_if_wanted
     from localspec.engine.messages import LoadPair
     from localspec.pairs.resolve import PairNotOnDisk, resolve
@@ -90,7 +91,7 @@ def load_request(arguments: argparse.Namespace) -> "LoadPair":
     options = load_options(arguments)
     options["rpc"] = Settings.load(rpc=arguments.rpc).rpc
     if not {"pair", "target"} & options.keys():
-        options["pair"] = Settings.load().pair
+        options["pair"] = Settings.load().pair or chosen_pair()
     if "target" not in options:
         try:
             options["pair"] = resolve(options["pair"]).name

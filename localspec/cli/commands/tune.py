@@ -7,7 +7,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from localspec.cli.commands.bench import duration, files_of, stop_on_interrupt, write_drawing
-from localspec.cli.commands.run import CANCELLED, open_session
+from localspec.cli.commands.run import CANCELLED
+from localspec.cli.loading import open_session
 from localspec.cli.options import add_pair_argument, add_report_options
 from localspec.cli.printing import DrawnLine, say
 from localspec.cli.usage import Subparsers

@@ -6,7 +6,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from localspec.cli.commands.bench import stop_on_interrupt
-from localspec.cli.commands.run import CANCELLED, open_session
+from localspec.cli.commands.run import CANCELLED
+from localspec.cli.loading import open_session
 from localspec.cli.options import add_pair_argument
 from localspec.cli.printing import DrawnLine, say
 from localspec.cli.usage import Subparsers
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from localspec.measure.verify.verify import VerifyStep
 
 SECONDS = 180.0
-DIFFERENT = 1
+DIFFERENT = 3  # 1 is an error, 2 wrong usage
 LEAST_SECONDS = 1.0
 
 
@@ -26,7 +27,7 @@ def add_parser(subparsers: Subparsers) -> None:
         help="test that a pair's text is the target's",
         description="Test on this machine that speculation leaves the text alone: greedy texts against plain "
         "decoding, the verifier against the exact law of sampling, replies against their own likelihood. "
-        "Ends with code 1 where something differs beyond numerics. Ctrl-C ends it and keeps what was found.",
+        "Ends with code 3 where something differs beyond numerics. Ctrl-C ends it and keeps what was found.",
     )
     add_pair_argument(parser)
     group = parser.add_argument_group("verification")

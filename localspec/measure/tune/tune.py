@@ -18,8 +18,8 @@ from localspec.control.calibration import (
     windows,
 )
 from localspec.control.costs import CostTable
-from localspec.drafting import PairDrafting
 from localspec.measure.statistics import Interval, median_interval
+from localspec.pair_drafting import PairDrafting
 from localspec.passes import NO_TEXT
 
 ROUNDS = 4  # runs of equal passes of each width, where the time allows

@@ -10,7 +10,7 @@ from localspec.chat.loaded_pair import LoadedPair
 from localspec.chat.messages import Message
 from localspec.chat.session import Session
 from localspec.measure.recording import begin
-from localspec.measure.verify.law_statistics import bernstein
+from localspec.measure.statistics import bernstein
 from localspec.passes import Candidates, Row
 from localspec.sampler.chain import Chain
 from localspec.sampler.sampling import Sampling

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from localspec.measure.prompts import Category
 from localspec.measure.verify.greedy import FIXED_DEPTH, GreedyCase, GreedyResult
-from localspec.measure.verify.law import ALPHA, EACH, LEAK, REPLAYS, LawResult
+from localspec.measure.verify.law import ALPHA, EACH, LEAK, LawResult
 from localspec.measure.verify.quality import QualityResult
 from localspec.measure.verify.verify import Verification
 
@@ -24,16 +24,12 @@ def problems(found: Verification) -> list[str]:
         said.append(
             f"{len(apart)} of {len(found.greedy.cases)} greedy texts part where no near-tie explains it."
         )
-    for law in found.laws:
-        if law.impossible:
-            said.append(
-                f"The rule {law.trial!r} let {law.impossible} tokens through that the target's law excludes."
-            )
-        elif not law.exact:
-            said.append(
-                f"The rule {law.trial!r} departs from the target's law (p = {law.smallest_p:.1g}, "
-                f"alarm below {EACH:.1g})."
-            )
+    if found.law and found.law.impossible:
+        said.append(f"Replays let {found.law.impossible} tokens through that the target's law excludes.")
+    elif found.law and not found.law.exact:
+        said.append(
+            f"Replays depart from the target's law (p = {found.law.leak_p:.1g}, alarm below {EACH:.1g})."
+        )
     if found.quality.impossible:
         said.append(f"{found.quality.impossible} sampled tokens are ones that the target's law excludes.")
     if found.quality.excess_p < EACH:
@@ -51,17 +47,13 @@ def missing(found: Verification) -> list[str]:
         said.append("No greedy text was finished.")
     if not found.quality.texts:
         said.append("No sampled text was finished.")
-    weak = [law for law in found.laws if law.smallest_leak > LEAK]
-    if not found.laws:
+    if not found.law:
         said.append("The verifier was not replayed.")
-    elif weak:
-        worst = max(law.smallest_leak for law in weak)
+    elif found.law.smallest_leak > LEAK:
         said.append(
-            f"{found.verifications:,} replays are too few: a rule that wrongly keeps {LEAK:.0%} of what it "
-            f"should reject could go unnoticed, one that keeps {worst:.1%} could not."
+            f"{found.law.verifications:,} replays are too few: a rule that wrongly keeps {LEAK:.0%} of what it "
+            f"should reject could go unnoticed, one that keeps {found.law.smallest_leak:.1%} could not."
         )
-    elif found.verifications < REPLAYS:
-        said.append(f"{found.verifications:,} replays are too few: {REPLAYS:,} are asked for.")
     return said
 
 
@@ -70,17 +62,16 @@ def verdict(found: Verification) -> str:
     if wrong := problems(found):
         return "\n".join(["DIFFERENT: speculation changes what this pair says.", *wrong])
     lacking = missing(found)
-    if lacking:
+    if lacking or not found.law:
         return "\n".join(
             ["NOTHING DIFFERS so far, but not everything was tested.", *lacking, "Give it longer: --seconds."]
         )
     near = sum(case.divergence is not None for case in found.greedy.cases)
     greedy = "Every greedy text is the same" if not near else f"{near} greedy texts part, at near-ties only"
-    weakest = max(law.smallest_leak for law in found.laws)
     return (
-        f"LOSSLESS, as far as {found.verifications:,} replays and {found.quality.texts} replies can tell. "
-        f"{greedy}; the sampled law is the target's (a rule that wrongly keeps {weakest:.1%} of what it "
-        "should reject would have been found); sampled replies are as likely as they should be."
+        f"LOSSLESS, as far as {found.law.verifications:,} replays and {found.quality.texts} replies can tell. "
+        f"{greedy}; the sampled law is the target's (a rule that wrongly keeps {found.law.smallest_leak:.1%} "
+        "of what it should reject would have been found); sampled replies are as likely as they should be."
     )
 
 
@@ -89,8 +80,8 @@ def report(found: Verification) -> str:
     parts = []
     if found.greedy.cases:
         parts.append(greedy_report(found.greedy))
-    if found.laws:
-        parts.append(law_report(found))
+    if found.law:
+        parts.append(law_report(found.law, found))
     if found.quality.texts:
         parts.append(quality_report(found.quality, found.sampling.temperature))
     return "\n\n".join([*parts, verdict(found)])
@@ -130,29 +121,15 @@ def greedy_row(
     return (category.value, depth_text(depth), *map(str, counts), share)
 
 
-def law_report(found: Verification) -> str:
-    rows: list[tuple[str, ...]] = [
-        ("sampling", "verified", "kept", "excluded", "p leak", "p tokens", "p texts", "finds leaks from")
-    ]
-    rows += [law_row(law) for law in found.laws]
+def law_report(law: LawResult, found: Verification) -> str:
     return "\n".join(
         [
-            aligned(rows),
-            f"Rows from {found.meetings} places at temperature {found.sampling.temperature:g}; an alarm below "
-            f"p = {EACH:.1g}, so that a correct verifier alarms once in {1 / ALPHA:,.0f} runs.",
+            f"Sampling, the verifier replayed {law.verifications:,} times on rows from {found.meetings} places at "
+            f"temperature {found.sampling.temperature:g}:",
+            f"  {law.kept_share:.0%} of the draft's tokens kept; {law.impossible} tokens that the law excludes; "
+            f"p = {law.leak_p:.2g} of the rest, finds leaks from {law.smallest_leak:.1%}.",
+            f"  An alarm below p = {EACH:.1g}, so that a correct verifier alarms once in {1 / ALPHA:,.0f} runs.",
         ]
-    )
-
-
-def law_row(law: LawResult) -> tuple[str, ...]:
-    tests = (law.leak_p, law.tokens_p, law.texts_p)
-    return (
-        law.trial,
-        f"{law.verifications:,}",
-        f"{law.kept_share:.0%}",
-        str(law.impossible),
-        *(f"{p:.2g}" for p in tests),
-        f"{law.smallest_leak:.1%}",
     )
 
 
@@ -213,10 +190,9 @@ def as_json(found: Verification) -> dict[str, object]:
         "missing": missing(found),
         "greedy": {"width_difference": found.greedy.width_difference, "cases": cases},
         "sampling": {
-            "verifications": found.verifications,
             "meetings": found.meetings,
             "alarm_below": EACH,
-            "trials": [asdict(law) | {"exact": law.exact} for law in found.laws],
+            "replays": asdict(found.law) | {"exact": found.law.exact} if found.law else None,
             "chain": asdict(found.sampling),
         },
         "quality": quality | {"difference": found.quality.difference},

@@ -14,9 +14,7 @@ from localspec.errors import BadSetting
 from localspec.measure.divergence import width_difference_on
 from localspec.measure.prompts import BenchPrompt
 from localspec.measure.verify.greedy import GreedyCase, GreedyResult, greedy_cases
-from localspec.measure.verify.law import LawResult, replays, result, run
-from localspec.measure.verify.law_replay import WORLDS, Replay
-from localspec.measure.verify.law_worlds import DRAFTED, Meeting, collect
+from localspec.measure.verify.law import DRAFTED, WORLDS, LawResult, Meeting, Replay, collect
 from localspec.measure.verify.prompts import VERIFY_PROMPTS
 from localspec.measure.verify.quality import QualityResult, Scores, quality, sampled_pair
 from localspec.sampler.sampling import Sampling
@@ -55,17 +53,12 @@ class Verification:
 
     greedy: GreedyResult
     quality: QualityResult
-    laws: tuple[LawResult, ...]
+    law: LawResult | None
     meetings: int  # of target and draft, whose rows were collected
     sampling: Sampling
     seed: int  # of everything drawn
     seconds: float
     stopped: bool  # by the user
-
-    @property
-    def verifications(self) -> int:
-        """Replays of the verifier against the exact law."""
-        return sum(law.verifications for law in self.laws)
 
 
 @dataclass(slots=True)
@@ -133,12 +126,12 @@ def verify(
         greedy = replace(greedy, width_difference=width_difference_on(engine, encoded[0][1]))
     scores = run_sampled(session, prompts, sampling, seed, greedy.width_difference, watch)
     meetings = run_collecting(engine, encoded, sampling, seed, watch)
-    laws = run_replaying(meetings, sampling, seed, watch)
+    law = run_replaying(meetings, sampling, seed, watch)
     session.reset()
     return Verification(
         greedy=greedy,
         quality=quality(scores),
-        laws=tuple(result(replay) for replay in laws if replay.texts),
+        law=law,
         meetings=len(meetings),
         sampling=sampling,
         seed=seed,
@@ -214,14 +207,17 @@ def run_collecting(
     return meetings
 
 
-def run_replaying(meetings: Sequence[Meeting], sampling: Sampling, seed: int, watch: _Watch) -> list[Replay]:
-    """All trials, until each has its texts or the time is over."""
+def run_replaying(
+    meetings: Sequence[Meeting], sampling: Sampling, seed: int, watch: _Watch
+) -> LawResult | None:
+    """As many texts as tell enough, or until the time is over; None where there are too few rows."""
     watch.phase = Phase.REPLAYING
     if len(meetings) < DRAFTED or watch.stopped():
-        return []
-    trials = replays(meetings, sampling, seed)
-    for done in run(trials):
-        watch.tell(done, f"{sum(trial.verified for trial in trials):,} verifications")
+        return None
+    replay = Replay(meetings, sampling, seed + (1 << 32))
+    while replay.done < 1.0:
+        replay.turn()
+        watch.tell(replay.done, f"{replay.verified:,} verifications")
         if watch.over():
             break
-    return trials
+    return replay.result()

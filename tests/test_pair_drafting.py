@@ -138,7 +138,7 @@ def test_bench_draws_afresh_whatever_seed_is_configured(monkeypatch):
         monkeypatch.setattr(
             session.engine.drafting,
             "strategy",
-            lambda rule, request: asked.append(request) or strategy(rule, request),
+            lambda rule, request, predicted: asked.append(request) or strategy(rule, request),
         )
         bench(session, built_in_prompts()[:1], (PLAIN, AUTO), (0.8,), Limits(rounds=1, max_tokens=8))
     assert len(asked) == 4  # each once to warm up

@@ -20,7 +20,7 @@ from localspec.llama.context import Context
 from localspec.llama.devices import backend_summary, devices
 from localspec.memory.plan import Plan
 from localspec.pairs.resolve import PairFiles
-from localspec.stored import Priors
+from localspec.stored import Store
 
 log = logging.getLogger(__name__)
 
@@ -57,9 +57,9 @@ class PairDrafting:
         self._drafters = drafters
         self._threads = (target.threads, *threads)
         self._starting_depth = starting_depth
-        self._priors = Priors(settings.data_dir() / "lessons")
+        self._store = Store(settings.data_dir() / "lessons")
         self._key = key
-        known = self._priors.load(key, Lessons) if key else None
+        known = self._store.load(key, Lessons) if key else None
         self._replies = replies
         self.drafting = Drafting(
             drafters,
@@ -73,8 +73,8 @@ class PairDrafting:
             threads=lambda: target.threads.now,
         )
 
-    def strategy(self, rule: Rule, request: Request) -> Strategy:
-        """The strategy of one reply: automatic, at a fixed depth, or none."""
+    def strategy(self, rule: Rule, request: Request, predicted: Sequence[int] = ()) -> Strategy:
+        """The strategy of one reply: automatic, at a fixed depth, or none; `predicted`: tokens expected of it."""
         for threads in self._threads:
             threads.fixed = request.seed is not None and not rule.seed_decides
         depth = request.depth if request.speculate else 0
@@ -86,13 +86,14 @@ class PairDrafting:
             depth=depth,
             sampled=not request.sampling.greedy,
             seeded=request.seed is not None,
+            predicted=predicted,
         )
 
     def store(self, reply: Sequence[int]) -> None:
         """Keep what was learned for the next run; a folder that cannot be written costs only that."""
         try:
             if self._key is not None:
-                self._priors.save(self._key, self.drafting.lessons)
+                self._store.save(self._key, self.drafting.lessons)
             if self._replies is not None and reply:
                 self._replies.add(reply)
         except OSError as error:
@@ -128,7 +129,7 @@ def lessons_key(files: PairFiles, plan: Plan, threads: int) -> dict[str, str]:
     summary = backend_summary()
     return {
         "target": identity(files.target),
-        "draft": identity(files.draft) if files.draft and plan.draft else "",
+        "draft": (identity(files.draft) if files.draft else plan.draft.kind) if plan.draft else "",
         "adapters": ", ".join(f"{identity(path)} x {scale}" for path, scale in files.lora),
         "threads": str(threads),
         "devices": ", ".join(device.description for device in devices()),

@@ -1,0 +1,77 @@
+"""`localspec config`: every setting with its value and where that comes from, and where things are kept."""
+
+import argparse
+import dataclasses
+import json
+import os
+from pathlib import Path
+
+from localspec.cli.printing import say
+from localspec.cli.usage import Subparsers
+
+SECRET = ("HF_TOKEN", "LOCALSPEC_API_KEY")
+HEEDED = (
+    "LOCALSPEC_HOME",
+    *SECRET,
+    *("HF_ENDPOINT", "HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "LLAMA_CACHE", "OLLAMA_MODELS"),
+    *("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR"),
+    *("NO_COLOR", "TERM"),
+)
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    parser = subparsers.add_parser(
+        "config",
+        help="show settings and folders, and where each is set",
+        description="Show every setting of config.toml with its value and its source, the folders in use, and "
+        "the variables of the environment that localspec heeds. Values of keys and tokens are not shown.",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from localspec.settings import Settings, given_settings
+
+    given = given_settings()
+    rows = [(field.name, given.get(field.name)) for field in dataclasses.fields(Settings)]
+    if arguments.json:
+        settings = {name: dataclasses.asdict(found) if found else None for name, found in rows}
+        paths = {name: str(path) for name, path in _paths().items()}
+        say(json.dumps({"settings": settings, "paths": paths, "environment": _environment()}, indent=2))
+        return 0
+    for name, found in rows:
+        value, source = (json.dumps(found.value), f"  {found.source}") if found else ("-", "")
+        say(f"{name:<17} {value}{source}")
+    say("")
+    for name, path in _paths().items():
+        say(f"{name:<17} {path}{'' if path.exists() else '  (not there yet)'}")
+    say("")
+    for name, value in _environment().items():
+        say(f"{name:<17} {value}")
+    return 0
+
+
+def _paths() -> dict[str, Path]:
+    from localspec import settings
+    from localspec.pairs import registry, store
+
+    return {
+        "config.toml": settings.config_file(),
+        "models.toml": registry.user_file(),
+        "known pairs": registry.registry_file(),
+        "models": store.models_dir(),
+        "conversations": settings.data_dir() / "conversations",
+        "data": settings.data_dir(),
+        "cache": settings.cache_dir(),
+        "Hugging Face": store.hub_cache(),
+    }
+
+
+def _environment() -> dict[str, str]:
+    """The heeded variables that are set."""
+    return {
+        name: "(set)" if name in SECRET else value
+        for name in HEEDED
+        if (value := os.environ.get(name, os.environ.get(name.lower())))
+    }

@@ -1,0 +1,102 @@
+"""Loads a pair for a command: which one is meant, fetched if wanted, each stage shown while it lasts."""
+
+import argparse
+import sys
+import threading
+from contextlib import AbstractContextManager
+from time import monotonic
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from localspec.cli.options import load_options
+from localspec.cli.printing import DrawnLine, on_terminal, say
+
+if TYPE_CHECKING:
+    from localspec.api import Session
+
+_TOLD_FROM = 3  # seconds of a stage, from which its time is shown
+
+
+def open_session(arguments: argparse.Namespace, *, measures: bool = False) -> "Session":
+    """Load the pair; one that is not here is fetched if the user wants it.
+
+    `measures`: earlier replies are left out, so that no prompt is answered from memory.
+    """
+    from localspec import api
+    from localspec.cli.offer import fetch_if_wanted
+    from localspec.pairs.resolve import PairNotOnDisk
+
+    options = load_options(arguments) | ({"remember_replies": False} if measures else {})
+    if not {"pair", "target"} & options.keys():
+        options["pair"] = chosen_pair()
+    with StageLine() as stage:
+        try:
+            return api.load(**options, on_stage=stage.show)
+        except PairNotOnDisk as missing:
+            stage.clear()
+            fetch_if_wanted(missing, pull=arguments.pull)
+            return api.load(**options, on_stage=stage.show)
+
+
+def chosen_pair() -> str | None:
+    """The pair that the user picks, where several are here, none was used yet, and somebody can be asked."""
+    from localspec.pairs.resolve import undecided
+    from localspec.settings import Settings
+
+    if Settings.load().pair or not (on_terminal(sys.stdin) and on_terminal(sys.stderr)):
+        return None
+    pairs = undecided()
+    if not pairs:
+        return None
+    say("Several pairs are here, and none was used yet:", to=sys.stderr)
+    for number, pair in enumerate(pairs, 1):
+        say(f"  {number}  {pair.name:<26} {pair.use}", to=sys.stderr)
+    say(f"Which one? [1-{len(pairs)}, Enter: 1, the newest]", end=" ", to=sys.stderr)
+    try:
+        answer = input().strip().lower()
+    except EOFError:
+        answer = ""
+    by_answer = {str(number): pair.name for number, pair in enumerate(pairs, 1)}
+    return by_answer.get(answer or "1", answer)
+
+
+class StageLine(AbstractContextManager["StageLine"]):
+    """What loading does now and for how long, on one line of a terminal; nothing where there is none."""
+
+    def __init__(self) -> None:
+        self._line = DrawnLine(sys.stderr)
+        self._stage, self._began = "", 0.0
+        self._over = threading.Event()
+        self._drawing = threading.Lock()
+        self._thread = threading.Thread(target=self._tick, daemon=True)
+
+    def show(self, stage: str) -> None:
+        """A new stage, or the same one further on: what follows the first colon is how far."""
+        with self._drawing:
+            if stage.partition(":")[0] != self._stage.partition(":")[0]:
+                self._began = monotonic()
+            self._stage = stage
+            self._draw()
+        if not self._thread.is_alive() and not self._over.is_set():
+            self._thread.start()
+
+    def clear(self) -> None:
+        with self._drawing:
+            self._stage = ""
+            self._line.clear()
+
+    def _draw(self) -> None:
+        seconds = monotonic() - self._began
+        self._line.draw(f"{self._stage}  {seconds:.0f} s" if seconds >= _TOLD_FROM else self._stage)
+
+    def _tick(self) -> None:
+        while not self._over.wait(1.0):
+            with self._drawing:
+                if self._stage and not self._over.is_set():
+                    self._draw()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self.clear()

@@ -1,0 +1,52 @@
+"""Which known draft goes with a target: those of its family first, each proved from its header."""
+
+import re
+from collections.abc import Iterator
+
+from localspec.errors import LocalspecError
+from localspec.gguf.header import Header
+from localspec.pairs.proof import prove
+from localspec.pairs.references import open_file
+from localspec.pairs.registry import DEMO, HubFile, ModelFile, PairKind, all_pairs
+from localspec.pairs.store import distinct, locate
+
+_SIZE = re.compile(r"[-_ ]?(?:e|a)?\d+(?:\.\d+)?b\b", re.IGNORECASE)
+_MOST_ASKED = 3  # headers that are read over the network
+_SMALLER = 3  # times, at least, that a draft has to be
+
+
+def suggested_draft(name: str, target: Header) -> HubFile | None:
+    """A draft of the registry that is proved to fit this target; None for none.
+
+    name: of the target's file. Headers of drafts that are not here are read over the network.
+    """
+    asked = 0
+    for draft in _candidates(name):
+        if draft.all_bytes * _SMALLER > target.file_bytes:
+            continue
+        here = locate(draft) is not None
+        if not here and asked == _MOST_ASKED:
+            continue
+        asked += not here
+        try:
+            prove(target, open_file(draft).header)
+        except LocalspecError:
+            continue
+        return draft
+    return None
+
+
+def _candidates(name: str) -> Iterator[HubFile]:
+    """Drafts of pairs whose target is of this family, the largest first; then all that are here."""
+    pairs = [pair for pair in all_pairs() if pair.kind is PairKind.SIMPLE and pair.name != DEMO]
+    family = _family(name)
+    related = [pair.draft for pair in pairs if pair.draft and family and _family(pair.target.name) == family]
+    here = [pair.draft for pair in pairs if pair.draft and locate(pair.draft)]
+    found: list[ModelFile] = [*sorted(related, key=lambda file: -(file.bytes or 0)), *here]
+    yield from (file for file in distinct(found) if isinstance(file, HubFile))
+
+
+def _family(name: str) -> str:
+    """What stands before the size in the name of a file, "" where there is no size in it."""
+    found = _SIZE.search(name)
+    return name[: found.start()].lower().removeprefix("meta-") if found else ""

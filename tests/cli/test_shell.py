@@ -1,0 +1,245 @@
+"""What people who come from ollama, llm or git try first: names of pairs, short options, help, completion, going on."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from localspec import conversations
+from localspec.attachments import attached, with_files
+from localspec.cli import main, printing
+from localspec.cli.commands import chat
+from localspec.cli.commands import run as run_command
+from localspec.cli.loading import StageLine, chosen_pair
+from localspec.errors import BadSetting, LocalspecError
+from localspec.pairs import resolve
+from localspec.settings import data_dir
+
+QUICK = ("-n", "6", "--temperature", "0", "--threads", "1")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """terminal() makes the standard streams terminals, and TERM one that obeys sequences."""
+
+    def begin(typed=""):
+        monkeypatch.setenv("TERM", "xterm-256color")
+        monkeypatch.delenv("NO_COLOR", raising=False)
+        streams = {"stdin": Terminal(typed), "stdout": Terminal(), "stderr": Terminal()}
+        for name, stream in streams.items():
+            monkeypatch.setattr(sys, name, stream)
+        return streams
+
+    return begin  # called in the test: pytest sets the streams anew before it
+
+
+def test_without_a_command_the_chat_opens_on_a_terminal_and_the_help_elsewhere(terminal, monkeypatch):
+    opened, streams = [], terminal()
+    monkeypatch.setattr(chat, "_chat", lambda *_: opened.append(True) or 0)
+    assert main([]) == 0
+    assert opened == [True]
+    monkeypatch.setenv("TERM", "dumb")
+    assert main([]) == 0
+    assert opened == [True]
+    assert "usage: localspec" in streams["stdout"].getvalue()
+
+
+def test_a_name_with_nothing_to_ask_opens_the_chat_with_that_pair(terminal, monkeypatch):
+    opened, _ = [], terminal()
+    monkeypatch.setattr(chat, "_chat", lambda arguments, *_: opened.append(arguments.name) or 0)
+    assert main(["run", "demo"]) == 0
+    assert main(["chat", "demo"]) == 0
+    assert opened == ["demo", "demo"]
+
+
+def test_the_name_of_a_pair_is_no_prompt(capsys):
+    assert main(["run", "demo", "Hello", "--json", *QUICK]) == 0
+    by_word = json.loads(capsys.readouterr().out)
+    assert main(["run", "Hello", "-m", "demo", "--json", *QUICK]) == 0
+    assert json.loads(capsys.readouterr().out)["tokens"] == by_word["tokens"]
+
+
+def test_a_name_that_is_nearly_one_is_told_and_not_answered(capsys):
+    assert main(["run", "llama-3-8b+2b", "Hello"]) == 2
+    assert "did you mean llama-3-8b+1b" in capsys.readouterr().err
+
+
+def test_a_prompt_in_quotes_needs_no_command(capsys):
+    assert main(["Hello there", "-m", "demo", "-q", *QUICK]) == 0
+    told = capsys.readouterr()
+    assert told.out.strip()
+    assert told.err == ""
+
+
+def test_quiet_leaves_errors(capsys):
+    assert main(["run", "Hi", "-q", "--target", "missing.gguf"]) == 1
+    assert "does not exist" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["help", "run"], ["help", "pairs", "add"], ["help"], ["-V"]])
+def test_help_is_a_command_too(words, capsys):
+    assert main(words) == 0
+    assert "localspec" in capsys.readouterr().out
+
+
+def test_json_lines_come_piece_by_piece_and_end_with_the_reply(capsys):
+    assert main(["run", "demo", "Hello", "--json-lines", *QUICK]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert lines[0]["event"] == "started"
+    assert lines[-1]["event"] == "reply"
+    assert "".join(line["text"] for line in lines if line["event"] == "text") == lines[-1]["text"]
+
+
+def test_a_kept_conversation_goes_on(capsys):
+    assert main(["run", "demo", "Hello", "-q", "--store", "-s", "Be kind.", *QUICK]) == 0
+    assert main(["run", "-c", "And now?", "--json", *QUICK]) == 0
+    found = conversations.find(data_dir() / "conversations", "")
+    assert [message.content for message in found.messages[::2]] == ["Hello", "And now?"]
+    assert found.system == "Be kind."
+    assert found.pair == "demo"
+    assert found.messages[1].numbers.tokens == 6
+
+
+def test_a_script_keeps_no_conversation_and_no_store_adds_nothing(capsys):
+    assert main(["run", "demo", "Hello", "-q", *QUICK]) == 0
+    assert not (data_dir() / "conversations").exists()
+    assert main(["run", "-c", "Hello", "-q", *QUICK]) == 1
+    assert "no conversation to resume" in capsys.readouterr().err
+    assert main(["run", "demo", "Hello", "-q", "--store", *QUICK]) == 0
+    assert main(["run", "-c", "More", "-q", "--no-store", *QUICK]) == 0
+    assert len(conversations.find(data_dir() / "conversations", "").messages) == 2
+
+
+def test_files_follow_the_prompt_under_their_names(tmp_path, capsys, monkeypatch):
+    (tmp_path / "a.py").write_text("print('```')\n```\n")
+    text = with_files("Explain:", [tmp_path / "a.py"])
+    assert text == "Explain:\n\na.py:\n\n````py\nprint('```')\n```\n````"
+    asked = []
+    monkeypatch.setattr(run_command, "open_session", lambda _: pytest.fail("not loaded"))
+    monkeypatch.setattr(run_command, "kept_conversation", lambda arguments: asked.append(arguments.file))
+    with pytest.raises(TypeError):
+        main_raising(["run", "Explain:", "-f", str(tmp_path / "a.py")])
+    assert asked == [[str(tmp_path / "a.py")]]
+
+
+def main_raising(words):
+    from localspec.cli import parser
+
+    arguments = parser().parse_args(words)
+    return arguments.run(arguments)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [(b"\xff\xfe", "no"), (b"a\0b", "no text"), (None, "cannot be read"), ("folder", "cannot be read")],
+)
+def test_what_is_no_text_is_not_attached(tmp_path, content, says):
+    path = tmp_path / "file"
+    if content == "folder":
+        path.mkdir()
+    elif content is not None:
+        path.write_bytes(content)
+    with pytest.raises(BadSetting, match=says):
+        attached(path)
+
+
+def test_settings_are_shown_with_their_source(home, monkeypatch, capsys):
+    home.mkdir()
+    (home / "config.toml").write_text('temperature = 0.5\npair = "demo"\n')
+    monkeypatch.setenv("LOCALSPEC_PAIR", "demo")
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    assert main(["config"]) == 0
+    told = capsys.readouterr().out
+    assert f"0.5  {home / 'config.toml'}" in told
+    assert '"demo"  LOCALSPEC_PAIR' in told
+    assert "hf_secret" not in told
+    assert main(["config", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["settings"]["temperature"] == {"value": 0.5, "source": str(home / "config.toml")}
+    assert found["settings"]["top_k"] is None
+    assert found["paths"]["data"] == str(home / "data")
+
+
+def test_a_terminal_that_obeys_nothing_gets_no_sequence(terminal, monkeypatch):
+    streams = terminal()
+    monkeypatch.setenv("TERM", "dumb")
+    printing.say_dimmed("thought")
+    assert not printing.DrawnLine(sys.stderr).draw("stage")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
+    printing.say_dimmed("thought")
+    assert streams["stderr"].getvalue() == "thoughtthought"
+    monkeypatch.setenv("TERM", "dumb")
+    with pytest.raises(LocalspecError, match="control sequences"):
+        main_raising(["chat"])
+
+
+def test_stages_are_drawn_and_leave_nothing(terminal):
+    streams = terminal()
+    with StageLine() as stage:
+        stage.show("trying x")
+        stage.show("trying x: 50 %")
+    drawn = streams["stderr"].getvalue()
+    assert "trying x: 50 %" in drawn
+    assert drawn.endswith("\r\x1b[K")
+
+
+@pytest.fixture
+def two_unused(monkeypatch):
+    pairs = resolve.all_pairs()[1:3]
+    monkeypatch.setattr(resolve, "_here", lambda: list(pairs))
+    monkeypatch.setattr(resolve, "_came", lambda pair: -pairs.index(pair))
+    return pairs
+
+
+@pytest.mark.parametrize(("typed", "index"), [("2\n", 1), ("\n", 0), ("", 0)])
+def test_of_several_pairs_that_were_never_used_the_user_picks(two_unused, terminal, typed, index):
+    terminal(typed)
+    assert chosen_pair() == two_unused[index].name
+
+
+def test_nobody_is_asked_without_a_terminal_or_a_question(two_unused, monkeypatch):
+    assert chosen_pair() is None
+    assert resolve.default_pair() == two_unused[0]
+
+
+def completed(line):
+    environment = {**os.environ, "_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line))}
+    code = "import os, sys; os.dup2(1, 8); os.dup2(2, 9)\nfrom localspec.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60
+    )
+    return [word.strip() for word in done.stdout.split("\013")]
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [
+        ("localspec ver", "verify"),
+        ("localspec run --max", "--max-tokens"),
+        ("localspec chat qwen3-4b", "qwen3-4b+0.6b"),
+        ("localspec run -m dem", "demo"),
+    ],
+)
+def test_tab_completes_commands_options_and_pairs(line, word):
+    assert word in completed(line)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_of_a_shell_names_the_program(shell, capsys):
+    assert main(["completion", shell]) == 0
+    assert "localspec" in capsys.readouterr().out

@@ -1,0 +1,85 @@
+"""Targets with heads on tiny GGUFs, driven pass by pass."""
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from localspec.algorithm.loop import speculate
+from localspec.algorithm.protocols import Drafter
+from localspec.algorithm.verification import make_rule
+from localspec.drafters.fixed import Fixed, Plain
+from localspec.drafters.head import ASSISTANT, EAGLE3, MTP, HeadDrafter
+from localspec.llama.context import Context
+from localspec.llama.head import HeadContext
+from localspec.llama.model import Model
+from localspec.passes import HiddenRows, Pass
+from localspec.sampler.sampling import Sampling
+from tests.gguf.heads import Walk, write_assistant, write_eagle3, write_mtp, write_target
+
+GREEDY = make_rule("greedy", Sampling(temperature=0), 0)
+LENGTH = 512
+
+
+@dataclass(frozen=True)
+class Kind:
+    walk: Walk
+    write: object  # None: it is inside the target
+    layout: object
+
+    def files(self, folder):
+        target = write_target(folder / "target.gguf", self.walk)
+        return target, self.write(folder / "head.gguf", self.walk) if self.write else None
+
+
+KINDS = {
+    "eagle3": Kind(Walk(), write_eagle3, EAGLE3),
+    "mtp inside": Kind(Walk("qwen35", nextn=1), None, MTP),
+    "mtp in a file": Kind(Walk("mimo2", nextn=1), write_mtp, MTP),
+    "assistant": Kind(Walk("gemma4"), write_assistant, ASSISTANT),
+}
+
+
+@dataclass
+class Opened:
+    target: Context
+    drafter: Drafter
+
+    def begin(self, prompt):
+        """As a reply begins: what the cache has in common with the prompt stays."""
+        common = 0
+        while (
+            common < min(self.target.length, len(prompt) - 1) and self.target.tokens[common] == prompt[common]
+        ):
+            common += 1
+        keep = self.target.rewind(common)
+        self.drafter.begin()
+        self.drafter.follow(Pass(0, prompt[:keep]), keep)
+        for passed in self.target.prefill(prompt[keep:-1]):
+            self.drafter.follow(passed, len(passed.tokens))
+
+    def cycles(self, text, depth, room, rule=GREEDY):
+        strategy = Fixed(self.drafter, depth, rule) if depth else Plain()
+        yield from speculate(self.target, strategy, text, rule=rule, room=room, is_end=never)
+        assert self.drafter.failure is None
+
+
+def never(token):
+    return False
+
+
+@contextmanager
+def opened(kind, files):
+    target_file, head_file = files
+    with Model(target_file, prediction=head_file is None) as model:
+        target = Context(model, length=LENGTH, snapshots=5, threads=1)
+        predicts = kind.layout is not EAGLE3
+        file = Model(head_file, prediction=predicts) if head_file else model
+        head = HeadContext(file, target, encodes=kind.layout is EAGLE3, length=LENGTH, threads=1)
+        layers = (0, kind.walk.layers // 2, kind.walk.layers - 1)
+        wants = HiddenRows(output=True) if predicts else HiddenRows(layers)
+        target.extract(wants)
+        try:
+            yield Opened(target, HeadDrafter(head, kind.layout, wants, never))
+        finally:
+            head.close()
+            if file is not model:
+                file.close()

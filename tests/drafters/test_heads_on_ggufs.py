@@ -1,0 +1,121 @@
+"""Heads of every kind on tiny GGUFs: they change no text, and know what a head that read the text anew would know."""
+
+import random
+
+import numpy as np
+import pytest
+
+from localspec.algorithm.loop import speculate
+from localspec.drafters.fixed import Plain
+from localspec.passes import Pass
+from tests.drafters.heads import GREEDY, KINDS, never, opened
+
+CASES = 100
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def kind(request):
+    return KINDS[request.param]
+
+
+@pytest.fixture(scope="module")
+def files(kind, tmp_path_factory):
+    return kind.files(tmp_path_factory.mktemp("heads"))
+
+
+def prompts(chance, vocabulary):
+    """Texts that begin like one of those before, or like none."""
+    text = []
+    while True:
+        text = text[: chance.choice([0, len(text) // 2, len(text)])][:300]
+        text += [chance.randrange(vocabulary) for _ in range(chance.choice([1, 3, 20, 150]))]
+        yield list(text)
+
+
+def test_greedy_texts_are_plain_ones_through_cancels_and_new_beginnings(kind, files):
+    chance, drafted, accepted = random.Random(5), 0, 0
+    with opened(kind, files) as pair, opened(kind, files) as other:
+        vocabulary = pair.target.model.vocab.size
+        for _, prompt in zip(range(CASES), prompts(chance, vocabulary), strict=False):
+            room = chance.randint(1, 14)
+            plain, text = list(prompt), list(prompt)
+            other.begin(prompt)
+            for _ in speculate(other.target, Plain(), plain, rule=GREEDY, room=room, is_end=never):
+                pass
+            pair.begin(prompt)
+            while (left := room - len(text) + len(prompt)) > 0:
+                depth, patience = chance.choice([0, 1, 3, 5]), chance.randint(1, 6)
+                for cycle in pair.cycles(text, depth, left):
+                    drafted, accepted = drafted + cycle.drafted, accepted + cycle.accepted
+                    if not (patience := patience - 1):
+                        break  # cancelled
+            assert text == plain
+    assert 0.1 < accepted / drafted < 0.95
+
+
+class Watching:
+    """The greedy rule, which keeps the rows that were drafted from."""
+
+    def __init__(self):
+        self.rows = []
+
+    def draw(self, row, history, start):
+        self.rows.append(np.array(row))
+        return GREEDY.draw(row, history, start)
+
+
+def guesses(pair, text):
+    """The rows that the drafter draws from after this text, and forgets again."""
+    watching = Watching()
+    pair.drafter.propose(text, 4, watching)
+    return np.stack(watching.rows)
+
+
+def difference(one, other):
+    known = np.isfinite(one) & np.isfinite(other)
+    return float(np.abs(one[known] - other[known]).max())
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+def test_after_many_cycles_it_guesses_as_if_it_had_read_the_text_at_once(kind, files, shift):
+    """From the same hidden rows, which depend on the widths of passes a little; not from those of a token before."""
+    chance = random.Random(1)
+    with opened(kind, files) as pair, opened(kind, files) as fresh:
+        shown = show_hidden_rows(pair.drafter)
+        text = [chance.randrange(pair.target.model.vocab.size) for _ in range(40)]
+        pair.begin(text)
+        for depth in (4, 1, 5, 3, 2, 5, 4, 3, 1, 5, 4, 5):
+            next(pair.cycles(text, depth, 10))
+        for _ in fresh.target.prefill(text[:-1]):
+            pass
+        hidden = np.stack([shown[max(i - shift, 0)] for i in range(len(text) - 1)])
+        fresh.drafter.follow(Pass(0, text[:-1], hidden=hidden), len(text) - 1)
+        found = difference(guesses(pair, text), guesses(fresh, text))
+    assert found > 0.2 if shift else found < (1e-4 if kind.layout.keeps else 5e-3)
+
+
+def show_hidden_rows(drafter):
+    """Those of every position of the text, as the drafter is shown them."""
+    follow, shown = drafter.follow, {}
+
+    def followed(passed, kept):
+        if passed.hidden is not None:
+            shown.update(enumerate(np.array(passed.hidden[:kept]), start=passed.start))
+        follow(passed, kept)
+
+    drafter.follow = followed
+    return shown
+
+
+def test_a_cache_that_is_full_begins_anew_and_texts_stay(kind, files, monkeypatch):
+    with opened(kind, files) as pair, opened(kind, files) as other:
+        prompt = [7, 8, 9] * 20
+        monkeypatch.setattr(pair.drafter.head, "capacity", 100)
+        plain, text = list(prompt), list(prompt)
+        other.begin(prompt)
+        for _ in speculate(other.target, Plain(), plain, rule=GREEDY, room=120, is_end=never):
+            pass
+        pair.begin(prompt)
+        accepted = [cycle.accepted for cycle in pair.cycles(text, 3, 120)]
+        assert text == plain
+        assert sum(accepted[len(accepted) // 2 :]) > 0
