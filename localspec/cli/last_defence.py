@@ -1,14 +1,9 @@
 """What no command foresaw: a sentence for what the system refuses, a sentence and a report file for our mistakes."""
 
 import os
-import platform
-import shlex
 import sys
-import tempfile
 import time
-import traceback
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import localspec
@@ -36,6 +31,9 @@ def reported(error: Exception, arguments: Sequence[str]) -> LocalspecError:
 
 
 def _write_report(error: Exception, arguments: Sequence[str]) -> Path | None:
+    import tempfile
+    import traceback
+
     text = "\n".join([_about_this(arguments), *traceback.format_exception(error)])
     name = f"localspec-{time.strftime('%Y%m%d-%H%M%S')}-"
     for folder in (_reports, lambda: None):
@@ -58,6 +56,10 @@ def _reports() -> Path:
 
 
 def _about_this(arguments: Sequence[str]) -> str:
+    import platform
+    import shlex
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         binding = version("llama-cpp-python")
     except PackageNotFoundError:

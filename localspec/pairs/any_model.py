@@ -4,6 +4,7 @@ import re
 
 from localspec.errors import NotOnDisk
 from localspec.gguf.facts import ModelFacts
+from localspec.gguf.heads import draft_kind, has_head
 from localspec.pairs.additions import add_pair
 from localspec.pairs.proof import prove
 from localspec.pairs.references import HubReference, OpenedFile, hub_reference, open_reference, pin
@@ -36,8 +37,8 @@ def fetched_before(target: str, draft: str | None) -> Pair:
 def added(target: str, draft: str | None) -> tuple[Pair, OpenedFile]:
     """A pair of these two, proved from their headers and written into models.toml; and its target.
 
-    Without a draft, or with `lookup`, its proposals come from the text. Raises DownloadFailed, UnknownPair,
-    BadModelFile, IncompatiblePair, BadSetting, OSError.
+    Without a draft, or with `lookup`, its proposals come from a head inside the target, or from the text.
+    Raises DownloadFailed, UnknownPair, BadModelFile, IncompatiblePair, BadSetting, OSError.
     """
     opened = open_reference(target)
     beside = None if draft in (None, LOOKUP) else open_reference(draft or "")
@@ -45,7 +46,7 @@ def added(target: str, draft: str | None) -> tuple[Pair, OpenedFile]:
     files = (pin(opened), pin(beside) if beside else None)
     pair = Pair(
         name=_free_name(files, _key(target, draft)),
-        kind=PairKind.SIMPLE if beside else PairKind.LOOKUP,
+        kind=_kind(opened, beside),
         target=files[0],
         draft=files[1],
         aliases=(_key(target, draft),),
@@ -54,6 +55,13 @@ def added(target: str, draft: str | None) -> tuple[Pair, OpenedFile]:
     )
     add_pair(pair)
     return pair, opened
+
+
+def _kind(target: OpenedFile, draft: OpenedFile | None) -> PairKind:
+    """How it drafts: by the file that was named, by a head inside the target, or from the text."""
+    if draft:
+        return PairKind.of(draft_kind(draft.header))
+    return PairKind.MTP if has_head(target.header) else PairKind.LOOKUP
 
 
 def _key(target: str, draft: str | None) -> str:

@@ -17,7 +17,7 @@ from localspec.pairs import stamps, store
 from localspec.pairs.quants import chosen, models_in
 from localspec.pairs.registry import HubFile, LocalFile, ModelFile, stays_inside
 
-_ON_THE_HUB = re.compile(r"(?:hf://)?([\w.-]+/[\w.-]+)(?::([^\s\\]+))?")
+_ON_THE_HUB = re.compile(r"(?:hf://)?([\w.-]+/[\w.-]+)(?::(.+\.gguf|[\w.-]+))?", re.IGNORECASE)
 _ADDRESS = re.compile(
     r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+)"
     r"(?:/(?:resolve|blob|raw)/([^/?#]+)/([^?#]+?)|/tree/[^?#]*|:([\w.-]+))?/?(?:[?#].*)?"
@@ -69,7 +69,7 @@ def hub_reference(text: str) -> HubReference | None:
     else:
         return None
     if named.file and not (named.file.lower().endswith(".gguf") and stays_inside(named.file)):
-        raise BadSetting(f"{text} does not name a GGUF file of a repository", hint="write ORG/REPO:FILE.gguf")
+        raise BadSetting(f"{text} does not name a file of a repository", hint="write ORG/REPO:FILE.gguf")
     return named
 
 

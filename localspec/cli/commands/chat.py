@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from localspec.cli.options import add_pair_argument, add_reply_options, load_options, reply_options
 from localspec.cli.printing import obeys_sequences, on_terminal
 from localspec.cli.usage import Parser, Subparsers
-from localspec.engine.messages import LoadPair, ReplySettings
 from localspec.errors import BadSetting
 
 if TYPE_CHECKING:
     from localspec.conversations import Conversation, Journal
+    from localspec.engine.messages import LoadPair, ReplySettings
 
 CONVERSATIONS = "conversations"
 
@@ -104,11 +104,12 @@ def _chat(arguments: argparse.Namespace, folder: Path, resumed: "tuple[Journal, 
         engine.close()
 
 
-def load_request(arguments: argparse.Namespace, resumed_pair: str) -> LoadPair:
+def load_request(arguments: argparse.Namespace, resumed_pair: str) -> "LoadPair":
     """What to load: what the arguments name, the pair of the resumed conversation if it is a known one, or the
     configured one, by name, so that the chat can say and fetch it. Raises BadSetting.
     """
     from localspec.cli.loading import chosen_pair
+    from localspec.engine.messages import LoadPair
     from localspec.pairs.registry import is_known
     from localspec.settings import Settings
 
@@ -122,9 +123,10 @@ def load_request(arguments: argparse.Namespace, resumed_pair: str) -> LoadPair:
     return LoadPair(**options)
 
 
-def reply_settings(arguments: argparse.Namespace) -> ReplySettings:
+def reply_settings(arguments: argparse.Namespace) -> "ReplySettings":
     """How replies are made; the system prompt belongs to the conversation. Raises BadSetting."""
     from localspec.chat.options import request_from
+    from localspec.engine.messages import ReplySettings
     from localspec.sampler.sampling import Sampling
 
     options = reply_options(arguments)

@@ -5,4 +5,4 @@ from localspec.cli.usage import Subparsers
 
 def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser("help", help="explain a command")
-    parser.add_argument("about", nargs="*", metavar="COMMAND")
+    parser.add_argument("about", nargs="*", metavar="COMMAND", help="the command, and its action")

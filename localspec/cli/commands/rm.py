@@ -19,7 +19,7 @@ def add_parser(subparsers: Subparsers) -> None:
         description="Remove what was fetched for a pair, unless another pair on this machine uses it. A pair "
         "of your own is also taken out of your models.toml.",
     )
-    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("name", metavar="NAME", help="as `localspec list` names it")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=run)
 
