@@ -46,7 +46,7 @@ def trim(source: Path, path: Path, token_ids: Sequence[int] | np.ndarray) -> Pat
         TensorBytes(EMBEDDINGS, tensors[EMBEDDINGS].shape, tensors[EMBEDDINGS].type, embeddings),
         TensorBytes(TOKEN_IDS, (len(ids),), I32, ids),
     ]
-    digest = hashlib.sha256(embeddings)
+    digest = hashlib.sha256(memoryview(embeddings))
     digest.update(ids.tobytes())
     tie = {TABLE_HASH: text_entry(digest.hexdigest())}
     write_gguf(table_path(path), {"general.architecture": text_entry("token-table"), **tie}, table)

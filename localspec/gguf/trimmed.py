@@ -91,7 +91,7 @@ def _fits(table: TokenTable, header: Header) -> bool:
     return (
         rows.shape == (table.width, len(ids))
         and bool((np.diff(ids) > 0).all())
-        and 0 <= int(ids[0])
+        and int(ids[0]) >= 0
         and int(ids[-1]) < table.count
     )
 

@@ -64,7 +64,12 @@ def problems(target: Header, draft: Header) -> list[str]:
     """What keeps the two from working together, the first difference of each kind; or nothing."""
     if fault := misfit(target, draft):
         return [fault]
-    ours, theirs = (ModelFacts.from_header(header).vocabulary for header in (target, draft))
+    return differences(ModelFacts.from_header(target), ModelFacts.from_header(draft))
+
+
+def differences(target: ModelFacts, draft: ModelFacts) -> list[str]:
+    """What keeps a target and a whole model apart."""
+    ours, theirs = target.vocabulary, draft.vocabulary
     for name, vocabulary in (("target", ours), ("draft", theirs)):
         if vocabulary is None:
             return [f"the {name} has no vocabulary"]
