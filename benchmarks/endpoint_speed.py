@@ -1,16 +1,22 @@
-"""What the endpoint costs: the same prompts through the library and through `localspec serve`, in turns.
+"""What the endpoint costs: the same prompts through the library, `localspec serve` and llama-server, in turns.
 
-    python -m benchmarks.endpoint_speed --cache DIR [--rounds 5] [--tokens 96] [--demo]
+    python -m benchmarks.endpoint_speed --cache DIR [--rounds 5] [--tokens 96] [--demo] [--server DIR/bin/llama-server]
 
 Prints tokens per second by wall clock from the first text to the last, and the time to the first text of a prompt
-that is in the cache, as medians and as the median of the ratios prompt by prompt.
+that is in the cache, as medians and as the median of the ratios prompt by prompt; the endpoint once more while 64 idle
+connections are open; and how long the command takes to say its help, and to be ready, against the chat's engine.
+benchmarks/server/build.py builds llama-server.
 """
 
 import argparse
 import json
 import re
+import socket
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -19,7 +25,10 @@ import httpx
 
 import localspec
 from benchmarks.server.models import Files, enlarged
+from benchmarks.server.sides import Flags, ServerSide
 from localspec import demo
+from localspec.engine.client import EngineProcess
+from localspec.engine.messages import LoadPair, Ready
 from localspec.events import Piece
 
 PROMPTS = (
@@ -31,58 +40,121 @@ PROMPTS = (
 DEPTH = 4  # the same on both sides: an automatic one follows what each has measured
 
 
+IDLE = 64  # connections
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--demo", action="store_true", help="the embedded pair as it is")
-    arguments = parser.parse_args()
+    parser.add_argument("--server", type=Path, help="llama-server, to take turns with")
+    parser.add_argument("--threads", type=int, default=2, help="of llama-server")
+    options = parser.parse_args()
     files = (
         Files("demo", demo.target_path(), demo.draft_path())
-        if arguments.demo
-        else enlarged(arguments.cache, "f16")
+        if options.demo
+        else enlarged(options.cache, "f16")
     )
+    starts(files)
+    with ExitStack() as opened:
+        url = opened.enter_context(endpoint(files))
+        session = opened.enter_context(
+            localspec.load(target=files.target, draft=files.draft, context_length=2048)
+        )
+        sides = {"endpoint": opened.enter_context(httpx.Client(base_url=url, timeout=300))}
+        if options.server:
+            llama = opened.enter_context(llama_server(options.server, files, options.threads, options.cache))
+            sides["llama-server"] = opened.enter_context(httpx.Client(base_url=llama, timeout=300))
+        measure(session, sides, options.rounds, options.tokens)
+        idle(url, sides["endpoint"], options.rounds, options.tokens)
+
+
+def starts(files: Files) -> None:
+    """How long until help is said, the chat's engine has the pair, and the endpoint has it."""
+    began = perf_counter()
+    subprocess.run(
+        [sys.executable, "-m", "localspec", "serve", "--help"], check=True, stdout=subprocess.DEVNULL
+    )
+    print(f"serve --help: {perf_counter() - began:.2f} s")
+    began, engine, ready = perf_counter(), EngineProcess(), False
+    engine.start()
+    engine.send(LoadPair(target=str(files.target), draft=str(files.draft), context_length=2048))
+    while not ready:
+        ready = any(isinstance(report, Ready) for report in engine.drain())
+        time.sleep(0.002)
+    print(f"the chat's engine is ready after {perf_counter() - began:.2f} s")
+    engine.close()
+    began = perf_counter()
+    with endpoint(files):
+        print(f"the endpoint is ready after {perf_counter() - began:.2f} s")
+
+
+@contextmanager
+def endpoint(files: Files) -> Iterator[str]:
+    """The address of a server with these models."""
     command = [sys.executable, "-m", "localspec", "serve", "--port", "0", "--context", "2048"]
     command += ["--target", str(files.target), "--draft", str(files.draft)]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         assert server.stdout is not None
         url = re.search(r"http://\S+", server.stdout.readline())
         server.stdout.readline()
         assert url is not None
-        with (
-            localspec.load(target=files.target, draft=files.draft, context_length=2048) as session,
-            httpx.Client(base_url=url[0], timeout=300) as client,
-        ):
-            measure(session, client, arguments.rounds, arguments.tokens)
+        yield url[0]
     finally:
         server.terminate()
+        server.wait(10)
 
 
-def measure(session: "localspec.Session", client: httpx.Client, rounds: int, tokens: int) -> None:
-    rates: list[tuple[float, float]] = []
-    firsts: list[tuple[float, float]] = []
+@contextmanager
+def llama_server(binary: Path, files: Files, threads: int, folder: Path) -> Iterator[str]:
+    log = folder / "llama-server.log"
+    flags = Flags(DEPTH)
+    with ServerSide(
+        binary, files.target, files.draft, flags, threads=threads, context=2048, log=log, clock="wall"
+    ) as server:
+        yield server.url
+
+
+def measure(session: "localspec.Session", sides: dict[str, httpx.Client], rounds: int, tokens: int) -> None:
+    """Every prompt to each side, first for one token, so that it is in the cache."""
+    rates: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
+    firsts: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
     for number in range(rounds):
         for prompt in PROMPTS:
-            in_library = [by_library(session, prompt, 1), by_library(session, prompt, tokens)]
-            by_http = [by_endpoint(client, prompt, 1), by_endpoint(client, prompt, tokens)]
-            if number:  # the first round warms both up
-                rates.append((in_library[1][1], by_http[1][1]))
-                firsts.append((in_library[1][0], by_http[1][0]))
-                print(
-                    f"library {rates[-1][0]:.2f} tokens/s, endpoint {rates[-1][1]:.2f}",
-                    file=sys.stderr,
-                    flush=True,
-                )
-    print(
-        f"tokens/s: library {median(a for a, _ in rates):.1f}, endpoint {median(b for _, b in rates):.1f}, ",
-        end="",
-    )
-    print(f"ratio {median(b / a for a, b in rates):.3f} over {len(rates)} pairs")
-    print(f"first text of a cached prompt: library {median(a for a, _ in firsts) * 1000:.1f} ms, ", end="")
-    print(f"endpoint {median(b for _, b in firsts) * 1000:.1f} ms, ", end="")
-    print(f"difference {median(b - a for a, b in firsts) * 1000:.1f} ms")
+            by_library(session, prompt, 1)
+            own_first, own_rate = by_library(session, prompt, tokens)
+            for name, client in sides.items():
+                by_endpoint(client, prompt, 1)
+                first, rate = by_endpoint(client, prompt, tokens)
+                if number:  # the first round warms all up
+                    rates[name].append((own_rate, rate))
+                    firsts[name].append((own_first, first))
+    for name in sides:
+        ours, theirs = (median(pair[i] for pair in rates[name]) for i in (0, 1))
+        ratio = median(b / a for a, b in rates[name])
+        print(
+            f"tokens/s: library {ours:.1f}, {name} {theirs:.1f}, ratio {ratio:.3f} over {len(rates[name])} pairs"
+        )
+        later = median(b - a for a, b in firsts[name])
+        print(f"first text of a cached prompt: {name} {later * 1000:+.1f} ms beyond the library's")
+
+
+def idle(url: str, client: httpx.Client, rounds: int, tokens: int) -> None:
+    """The endpoint's rate with idle connections open and without, in turns."""
+    host, port = url.removeprefix("http://").split(":")
+    ratios = []
+    for prompt in PROMPTS * rounds:
+        alone = by_endpoint(client, prompt, tokens)[1]
+        held = [socket.create_connection((host, int(port))) for _ in range(IDLE)]
+        ratios.append(by_endpoint(client, prompt, tokens)[1] / alone)
+        for connection in held:
+            connection.close()
+    print(f"with {IDLE} idle connections: {median(ratios):.3f} of the rate without")
 
 
 def by_library(session: "localspec.Session", prompt: str, tokens: int) -> tuple[float, float]:

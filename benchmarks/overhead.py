@@ -3,18 +3,25 @@
     python -m benchmarks.overhead [--cycles 400]
 
 The models are tiny and random, so that llama.cpp's share is small; `other_seconds` is everything but calls into it.
+A last line has what a prediction head adds: the hidden rows of five tokens, 4,096 columns wide, read from llama.cpp's
+buffers, remembered, and given to the head.
 """
 
 import argparse
 import tempfile
 from pathlib import Path
+from time import perf_counter
 
 import numpy as np
 
 import localspec
+from localspec.drafters.head_text import HeadText
 from localspec.events import Cycle
+from localspec.llama.hidden import rows_at
+from localspec.passes import Pass
 from tests.gguf import Shape, write_gguf
 
+WIDTH, COLUMNS = 5, 4096
 SETTINGS = {
     "greedy": {"temperature": 0.0},
     "T=0.8, top-k 40, top-p 0.95, min-p 0.05": {
@@ -41,6 +48,9 @@ def main() -> None:
                 others = overheads(session, cycles, options)
                 median, p95 = np.quantile(others, [0.5, 0.95]) * 1000
                 print(f"| {name} | {len(others)} | {median:.2f} ms | {p95:.2f} ms |")
+    for layers in (1, 3):
+        median, p95 = np.quantile(hidden_rows(cycles, layers), [0.5, 0.95]) * 1000
+        print(f"| hidden rows of {layers} layers | {cycles} | {median:.3f} ms | {p95:.3f} ms |")
 
 
 def overheads(session: localspec.Session, cycles: int, options: dict) -> np.ndarray:
@@ -53,6 +63,25 @@ def overheads(session: localspec.Session, cycles: int, options: dict) -> np.ndar
         if len(found) >= cycles:
             break
     return np.array(found[:cycles])
+
+
+def hidden_rows(cycles: int, layers: int) -> np.ndarray:
+    """Seconds of a cycle that reads five rows of so many layers, four tokens of which were drafted and kept."""
+    buffers = [np.random.default_rng(0).random((WIDTH, COLUMNS), dtype=np.float32) for _ in range(layers)]
+    known, batch = HeadText(), np.zeros((WIDTH, layers * COLUMNS), np.float32)
+    found, text = [], [0]
+    for _ in range(cycles + 10):
+        tokens = [text[-1], 1, 2, 3, 4]
+        began = perf_counter()
+        parts = [rows_at(buffer.ctypes.data, WIDTH, COLUMNS) for buffer in buffers]
+        hidden = parts[0] if layers == 1 else np.concatenate(parts, axis=1)
+        known.follow(Pass(len(text) - 1, tokens, hidden=hidden), WIDTH)
+        known.ends_with([*text, *tokens[1:], 5])
+        batch[:] = known.hidden(known.end)
+        known.hold(known.end)
+        found.append(perf_counter() - began)
+        text = [*text, *tokens[1:], 5]
+    return np.array(found[10:])
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -38,6 +39,7 @@ from localspec.opening import (
 )
 from localspec.pair_drafting import PairDrafting, lessons_key, reply_store
 from localspec.pairs.compatibility import check, refuse_head_alone
+from localspec.pairs.registry import PairKind
 from localspec.pairs.resolve import PairFiles
 from localspec.pairs.trust import ensure_loadable, refuse_hazards
 from localspec.sampler.sampling import Sampling
@@ -103,6 +105,7 @@ def open_engine(
             vocabulary=model.vocab,
             template=template,
             sampling=sampling,
+            expected_acceptance=files.acceptance,
             notices=(
                 *([DEMO_NOTICE] if is_demo(files) else []),
                 *([health_note] if health_note else []),
@@ -131,6 +134,8 @@ def checked_plan(files: PairFiles, wishes: MemoryWishes, rpc: str, on_stage: Cal
     on_stage("checking the files")
     if not embedded:
         check_headers(files, wishes)
+    if files.kind is PairKind.LOOKUP:
+        wishes = replace(wishes, draft=False)
     plan = plan_for_files(files.target, files.draft, wishes, memory_of(there), files.lora)
     loads = [load for load in (plan.target, plan.draft) if load]
     check_devices(there, [name for load in loads for name in load.devices or ()], on_stage)

@@ -128,7 +128,8 @@ class Piece:
 class Likelihood:
     """How likely the target found a token, before the sampler chain."""
 
-    piece: tuple[int, ...]  # the token's bytes
+    token: int
+    piece: tuple[int, ...]  # its bytes
     logprob: float  # natural logarithm of its probability
 
 

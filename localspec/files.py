@@ -23,15 +23,16 @@ def expanded(path: str | Path) -> Path:
         ) from None
 
 
-def write_text_atomically(path: Path, text: str) -> None:
+def write_text_atomically(path: Path, text: str, *, lasting: bool = True) -> None:
     """`write_atomically` in UTF-8."""
-    write_atomically(path, text.encode())
+    write_atomically(path, text.encode(), lasting=lasting)
 
 
-def write_atomically(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, content: bytes, *, lasting: bool = True) -> None:
     """Write a small file so that a reader sees the old content or the new one, never a part of it.
 
-    A new file is its owner's only; an old one keeps its mode, and a link to one stays a link. Raises OSError.
+    A new file is its owner's only; an old one keeps its mode, and a link to one stays a link. What is `lasting` is on
+    the disk before this returns. Raises OSError.
     """
     path = Path(os.path.realpath(path))
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -40,7 +41,8 @@ def write_atomically(path: Path, content: bytes) -> None:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()
-            os.fsync(file.fileno())  # else a power cut may keep the new name and lose the content
+            if lasting:
+                os.fsync(file.fileno())  # else a power cut may keep the new name and lose the content
         with suppress(FileNotFoundError):
             os.chmod(temporary, stat.S_IMODE(path.stat().st_mode))
         os.replace(temporary, path)

@@ -43,9 +43,12 @@ class Store:
             return None
 
     def save(self, key: Mapping[str, str], value: object) -> None:
-        """Write a dataclass; a crash leaves the old file. OSError when the folder cannot be written."""
+        """Write a dataclass. OSError when the folder cannot be written.
+
+        Whoever asked for a reply waits for this, so nobody waits for the disk: a power cut may damage the file.
+        """
         stored = {"version": VERSION, "key": dict(key), "value": dataclasses.asdict(typing.cast(Any, value))}
-        write_text_atomically(self.path(key), json.dumps(stored))
+        write_text_atomically(self.path(key), json.dumps(stored), lasting=False)
 
 
 def _set_aside(path: Path) -> None:

@@ -53,6 +53,7 @@ def engine_of(
         vocabulary=vocabulary,
         template=ChatTemplate(template, bos_text="", eos_text=""),
         sampling=sampling,
+        expected_acceptance=None,
         notices=notices,
         drafting=PairDrafting(
             target,

@@ -6,7 +6,6 @@ From what models.toml says of the files, so that nothing has to be fetched; `loc
 llama.cpp's own sizes for the machine that it runs on.
 """
 
-from dataclasses import replace
 from pathlib import Path
 
 from localspec.errors import NotEnoughMemory
@@ -35,8 +34,8 @@ target that is spread over both cards. A dash does not fit.
 for Metal.
 """
 TAIL = """
-\\* The draft is a multi-token-prediction head, which cannot run yet: planned without it. The caches of Gemma 4 and
-the layers of its 12B are not known, so they count nothing, and 32.
+The caches of Gemma 4 and the layers of its 12B are not known, so they count nothing, and 32. A head inside its target
+(`qwen3.5-4b+mtp`, `qwen3.5-9b+mtp`) has a cache of one layer, which is not counted here.
 """
 
 
@@ -63,8 +62,7 @@ def page() -> str:
     pairs = [pair for pair in all_pairs() if pair.name != DEMO]
     rows = [["pair", *MACHINES], ["---"] * (len(MACHINES) + 1)]
     for pair in pairs:
-        name = pair.name if pair.runnable else f"{pair.name} \\*"
-        rows.append([name, *(cell(pair, devices) for devices in MACHINES.values())])
+        rows.append([pair.name, *(cell(pair, devices) for devices in MACHINES.values())])
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     return f"{HEAD}\n{table}\n{TAIL}"
 
@@ -72,7 +70,7 @@ def page() -> str:
 def cell(pair: Pair, devices: list[DeviceMemory]) -> str:
     """One pair on one machine, in a few characters."""
     try:
-        plan = estimated_plan(pair if pair.runnable else replace(pair, draft=None), devices)
+        plan = estimated_plan(pair, devices)
     except NotEnoughMemory:
         return "-"
     load = plan.target
@@ -81,7 +79,7 @@ def cell(pair: Pair, devices: list[DeviceMemory]) -> str:
         words.append(f"{load.gpu_layers}/{(pair.target.facts.layers or 32) + 1}")
     elif len(load.devices or ()) > 1:
         words.append("split")
-    if plan.draft is None and pair.runnable:
+    if plan.draft is None and pair.draft:
         words.append("no draft")
     return ", ".join(words)
 

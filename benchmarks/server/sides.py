@@ -124,6 +124,7 @@ class ServerSide:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self._port = probe.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self._port}"
         command = [binary, "-m", target, "-c", context, "-t", threads, "-tb", threads, "-np", 1]
         command += ["--host", "127.0.0.1", "--port", self._port, "--cache-ram", 0, "--no-ui"]
         if flags.depth:

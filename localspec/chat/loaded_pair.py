@@ -38,6 +38,7 @@ class LoadedPair:
     vocabulary: Vocabulary
     template: ChatTemplate
     sampling: Sampling  # the model's own defaults
+    expected_acceptance: float | None  # accepted / drafted tokens that were published for it
     notices: tuple[str, ...]  # what the user should know about this pair, said with the first reply
     drafting: StrategyMaker
     close: Callable[[], None]

@@ -8,6 +8,7 @@ from localspec.algorithm.loop import speculate
 from localspec.algorithm.noise import fresh_seed
 from localspec.algorithm.protocols import Decoder, Rule, Strategy
 from localspec.algorithm.verification import make_rule
+from localspec.chat.expectation import Expectation
 from localspec.chat.loaded_pair import LoadedPair
 from localspec.chat.options import Request, seed_fixes_depth
 from localspec.chat.scoring import ScoringRule
@@ -220,6 +221,7 @@ class Replier:
     def __init__(self, engine: LoadedPair) -> None:
         self._engine = engine
         self._notices = engine.notices
+        self._expectation = Expectation(engine.expected_acceptance)
         self._told_of_depth = False
 
     def reply(self, task: Task) -> Iterator[Event]:
@@ -279,6 +281,7 @@ class Replier:
             for cycle in cycles:
                 yield from reply.absorb(cycle, rule.scores if isinstance(rule, ScoringRule) else ())
                 yield from remarks.after_cycle(strategy.why_off, strategy.failure)
+                yield from self._expectation.after_cycle(cycle)
                 if reply.ended or task.cancelled():
                     break
         if constraint:

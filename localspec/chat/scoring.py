@@ -46,7 +46,7 @@ class ScoringRule:
 
     def _likelihood(self, token: int, logprobs: np.ndarray) -> Likelihood:
         piece = self._vocabulary.piece(token) or self._vocabulary.text(token).encode()
-        return Likelihood(tuple(piece), float(logprobs[token]))
+        return Likelihood(token, tuple(piece), float(logprobs[token]))
 
 
 def log_softmax(row: np.ndarray) -> np.ndarray:

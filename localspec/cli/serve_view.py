@@ -1,18 +1,34 @@
-"""What the terminal shows of a running endpoint: a line for each reply, and below them one that is always true."""
+"""What is told of a running endpoint: on a terminal a table that grows and a line below it that is always true."""
 
 import sys
+import time
 
-from localspec.cli.printing import DrawnLine, say
+from localspec.cli.printing import DrawnLine, on_terminal, say
 from localspec.events import Reply
 from localspec.serve.jobs import Jobs
 
+COLUMNS = (
+    "answered",
+    "prompt",
+    "of it read",
+    "tokens",
+    "tokens/s",
+    "a pass",
+    "accepted",
+    "times plain",
+    "ended",
+)
+WIDTHS = tuple(max(len(name), 8) for name in COLUMNS)
+HEAD_EVERY = 20  # rows
+
 
 class View:
-    """Addresses go to stdout, everything else to stderr; the last line is drawn on a terminal only."""
+    """Addresses go to stdout, everything else to stderr: a table on a terminal, elsewhere a sentence for each reply."""
 
     def __init__(self, line: DrawnLine) -> None:
         self._line = line
         self._drawn = ""
+        self._rows = 0 if on_terminal(sys.stderr) else None  # in the table
 
     def said(self, text: str) -> None:
         self._line.clear()
@@ -20,7 +36,13 @@ class View:
         self._line.draw(self._drawn)
 
     def replied(self, reply: Reply) -> None:
-        self._log(summary(reply))
+        if self._rows is None:
+            self._log(summary(reply))
+            return
+        if self._rows % HEAD_EVERY == 0:
+            self._log(row_of(COLUMNS))
+        self._rows += 1
+        self._log(row_of(cells(reply)))
 
     def refused(self, method: str, path: str, status: int) -> None:
         self._log(f"{method} {path[:80]}: {status}")
@@ -33,6 +55,26 @@ class View:
         self._line.clear()
         say(text, to=sys.stderr)
         self._line.draw(self._drawn)
+
+
+def cells(reply: Reply) -> tuple[str, ...]:
+    """One reply as a row of the table."""
+    stats = reply.stats
+    return (
+        time.strftime("%H:%M:%S"),
+        str(stats.prompt_tokens),
+        str(stats.prompt_tokens - stats.reused_tokens),
+        str(stats.emitted),
+        f"{stats.tokens_per_second:.1f}",
+        f"{stats.mean_accepted_length:.2f}",
+        f"{stats.acceptance_rate:.0%}" if stats.drafted else "-",
+        f"{stats.speedup.value:.2f}" if stats.speedup else "-",
+        reply.finish_reason,
+    )
+
+
+def row_of(cells: tuple[str, ...]) -> str:
+    return "  ".join(cell.rjust(width) for cell, width in zip(cells, WIDTHS, strict=True))
 
 
 def summary(reply: Reply) -> str:

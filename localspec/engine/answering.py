@@ -5,6 +5,7 @@ from typing import Any, assert_never
 
 from localspec.chat.session import Session
 from localspec.chat.tools import Tool
+from localspec.chat.vocabulary import Vocabulary
 from localspec.engine.messages import (
     Answer,
     Describe,
@@ -21,6 +22,13 @@ from localspec.errors import BadSetting
 from localspec.events import Cycle
 
 Asked = Render | Tokenize | Detokenize | Describe
+INFILL_NAMES = (  # of the tokens before a beginning, an end and a middle, in the vocabularies of several families
+    ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
+    ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
+    ("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),
+    ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
+    ("▁<PRE>", "▁<SUF>", "▁<MID>"),
+)
 _A_TOOL = (Tool("localspec_asks", "", {"type": "object"}),)
 
 
@@ -72,6 +80,13 @@ def text_of(session: Session, tokens: Sequence[int]) -> str:
     return b"".join(pieces).decode(errors="replace")
 
 
+def infill_marks(vocabulary: Vocabulary) -> tuple[int, ...]:
+    """The tokens with which models of code are asked for a middle; none where the vocabulary lacks them."""
+    known = vocabulary.control_texts()
+    found = (names for names in INFILL_NAMES if all(name in known for name in names))
+    return tuple(known[name] for name in next(found, ()))
+
+
 def description(session: Session) -> Description:
     engine = session.engine
     vocabulary, template = engine.vocabulary, engine.template
@@ -84,4 +99,5 @@ def description(session: Session) -> Description:
         metadata={k: v for k, v in (model.metadata if model else {}).items() if len(v) <= 500},
         shows_tools=template.shows(_A_TOOL),
         reasons=template.thinking_style("") is not None,
+        infill_marks=infill_marks(vocabulary),
     )

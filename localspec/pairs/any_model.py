@@ -4,6 +4,7 @@ import re
 
 from localspec.errors import NotOnDisk
 from localspec.gguf.facts import ModelFacts
+from localspec.gguf.header import Header
 from localspec.gguf.heads import draft_kind, has_head
 from localspec.pairs.additions import add_pair
 from localspec.pairs.proof import prove
@@ -37,8 +38,9 @@ def fetched_before(target: str, draft: str | None) -> Pair:
 def added(target: str, draft: str | None) -> tuple[Pair, OpenedFile]:
     """A pair of these two, proved from their headers and written into models.toml; and its target.
 
-    Without a draft, or with `lookup`, its proposals come from a head inside the target, or from the text.
-    Raises DownloadFailed, UnknownPair, BadModelFile, IncompatiblePair, BadSetting, OSError.
+    Without a draft the head inside the target proposes, where it has one; else, or with `lookup`, proposals come from
+    the text. Raises DownloadFailed, UnknownPair,
+    BadModelFile, IncompatiblePair, BadSetting, OSError.
     """
     opened = open_reference(target)
     beside = None if draft in (None, LOOKUP) else open_reference(draft or "")
@@ -46,7 +48,7 @@ def added(target: str, draft: str | None) -> tuple[Pair, OpenedFile]:
     files = (pin(opened), pin(beside) if beside else None)
     pair = Pair(
         name=_free_name(files, _key(target, draft)),
-        kind=_kind(opened, beside),
+        kind=_kind(opened.header, beside.header if beside else None, draft),
         target=files[0],
         draft=files[1],
         aliases=(_key(target, draft),),
@@ -57,11 +59,10 @@ def added(target: str, draft: str | None) -> tuple[Pair, OpenedFile]:
     return pair, opened
 
 
-def _kind(target: OpenedFile, draft: OpenedFile | None) -> PairKind:
-    """How it drafts: by the file that was named, by a head inside the target, or from the text."""
-    if draft:
-        return PairKind.of(draft_kind(draft.header))
-    return PairKind.MTP if has_head(target.header) else PairKind.LOOKUP
+def _kind(target: Header, beside: Header | None, draft: str | None) -> PairKind:
+    if beside:
+        return PairKind.of(draft_kind(beside))
+    return PairKind.MTP if draft is None and has_head(target) else PairKind.LOOKUP
 
 
 def _key(target: str, draft: str | None) -> str:

@@ -23,6 +23,7 @@ _KINDS = {
     PairKind.SIMPLE: DraftKind.MODEL,
     PairKind.MTP: DraftKind.MTP,
     PairKind.EAGLE3: DraftKind.EAGLE3,
+    PairKind.LOOKUP: DraftKind.MODEL,
 }
 _LAYERS = 32  # of a model whose number of layers is not known
 _SMALLER = {"q8_0": 34 / 64}  # caches than F16: 34 bytes for 32 values

@@ -99,6 +99,7 @@ class Pair:
     context: int | None = None  # tokens that the target was trained for
     starting_depth: int = 4
     starting_depth_from: str = "guess"
+    acceptance: float | None = None  # accepted / drafted tokens, as published
     pairing: str = ""
     published: tuple[str, ...] = ()
 
@@ -229,6 +230,14 @@ class _Table:
             raise self.mistake(f"{key} may not be negative")
         return value or None
 
+    def share(self, key: str) -> float | None:
+        value = self._take(key, float, -1.0)
+        if value == -1.0:
+            return None
+        if not isinstance(value, float) or not 0 < value <= 1:
+            raise self.mistake(f"{key} is no share between 0 and 1")
+        return value
+
     def texts(self, key: str) -> tuple[str, ...]:
         values = self._take(key, list, [])
         if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
@@ -282,6 +291,7 @@ def _pair(table: _Table, relative_to: Path) -> Pair:
         context=table.count("context"),
         starting_depth=table.count("starting_depth") or 4,
         starting_depth_from=table.text("starting_depth_from", "guess"),
+        acceptance=table.share("acceptance"),
         pairing=table.text("pairing", ""),
         published=table.texts("published"),
     )

@@ -23,6 +23,7 @@ class PairFiles:
     target: Path
     draft: Path | None
     starting_depth: int = 4
+    acceptance: float | None = None  # see models.toml
     lora: tuple[Adapter, ...] = ()  # for the target
 
 
@@ -67,6 +68,7 @@ def resolve(
         target=paths[0],
         draft=paths[1] if len(paths) > 1 else None,
         starting_depth=chosen.starting_depth,
+        acceptance=chosen.acceptance,
     )
 
 

@@ -2,13 +2,11 @@
 
 import secrets
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from localspec.engine.messages import Render, Rendered
 from localspec.errors import BadSetting
 from localspec.events import FinishReason, Kind, Piece, Reply, Started, ToolCall
 from localspec.serve import numbers
@@ -16,11 +14,10 @@ from localspec.serve.blocks import messages_of
 from localspec.serve.calls import Began, CallReader, Ended, Grew
 from localspec.serve.conversation import prompt_of
 from localspec.serve.fields import Fields, cut, texts_of
-from localspec.serve.http import Writer, answer, dumped, fields_of, is_background, respond, told
-from localspec.serve.jobs import Jobs
-from localspec.serve.pairs import Pairs
+from localspec.serve.http import Writer, answer, dumped, fields_of
+from localspec.serve.interface import Interface
 from localspec.serve.problems import Problem
-from localspec.serve.replies import Asked, Done, Prompt
+from localspec.serve.replies import Done, Prompt
 from localspec.serve.wishes import OWN, Wishes, checked, effort_options, tool_options
 
 WITHOUT_EFFECT: Final = (
@@ -56,33 +53,22 @@ def error_body(problem: Problem) -> object:
     }
 
 
-class Interface:
-    """The handlers, on one queue."""
-
-    def __init__(self, jobs: Jobs, pairs: Pairs) -> None:
-        self._jobs = jobs
-        self._pairs = pairs
+class Anthropic(Interface):
+    """The handlers."""
 
     async def messages(self, request: Request) -> Response:
         fields = await fields_of(request)
         max_tokens = fields.need("max_tokens", int)
-        stream = fields.take("stream", bool, False)
-        chosen = self._pairs.choose(fields.take("model", str, ""))
         prompt, wishes = conversation(fields, {"max_tokens": max_tokens})
-        background = is_background(request, wishes.options)
-        asked = Asked(chosen, (prompt,), wishes, stream, background, fields.unknown())
-        writer = MessageWriter(chosen.name, wishes.options.get("stop", ()))
-        return await respond(request, self._jobs, asked, writer)
+        asked = self._asked(request, fields, (prompt,), wishes)
+        writer = MessageWriter(asked.chosen.name, wishes.options.get("stop", ()))
+        return await self._respond(request, asked, writer)
 
     async def count_tokens(self, request: Request) -> Response:
         fields = await fields_of(request)
-        chosen = self._pairs.choose(fields.take("model", str, ""))
         fields.drop("max_tokens", "stream")
         prompt, wishes = conversation(fields, {})
-
-        make = partial(Render, messages=prompt.messages, options=wishes.options)
-        rendered = await told(request, self._jobs, chosen.load, make)
-        assert isinstance(rendered, Rendered)
+        rendered = await self._rendered(request, self._chosen(fields), prompt, wishes.options)
         return answer({"input_tokens": len(rendered.tokens)})
 
 

@@ -9,13 +9,19 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from localspec.serve import anthropic, llama_server, ollama, responses
+from localspec.engine.remote import PATH
+from localspec.serve import anthropic, ollama
+from localspec.serve.anthropic import Anthropic
+from localspec.serve.connected import Connected
 from localspec.serve.guard import Guard
 from localspec.serve.http import ErrorBody, answer, guarded, openai_error
 from localspec.serve.jobs import Jobs
-from localspec.serve.openai import Interface as OpenAI
+from localspec.serve.llama_server import LlamaServer
+from localspec.serve.ollama import Ollama
+from localspec.serve.openai import OpenAI
 from localspec.serve.pairs import Pairs
 from localspec.serve.problems import Problem
+from localspec.serve.responses import Responses
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -30,18 +36,19 @@ def application(
     """The whole endpoint, on one queue."""
     pairs = Pairs(jobs, any_model=any_model)
     openai = OpenAI(jobs, pairs)
-    messages = anthropic.Interface(jobs, pairs)
+    messages = Anthropic(jobs, pairs)
     routes = [
         *both("/chat/completions", openai.chat),
         *both("/chat/completions/input_tokens", openai.input_tokens),
         *both("/completions", openai.completions),
-        *both("/responses", responses.Interface(jobs, pairs).responses),
+        *both("/responses", Responses(jobs, pairs).responses),
         *both("/models", openai.models, "GET"),
         *both("/models/{name:path}", openai.model, "GET"),
         *both("/messages", messages.messages, error_body=anthropic.error_body),
         *both("/messages/count_tokens", messages.count_tokens, error_body=anthropic.error_body),
     ]
-    routes += llama_routes(llama_server.Interface(jobs, pairs)) + ollama_routes(ollama.Interface(jobs, pairs))
+    routes.append(Route(PATH, guarded(Connected(jobs, pairs).messages), methods=["POST"]))
+    routes += llama_routes(LlamaServer(jobs, pairs)) + ollama_routes(Ollama(jobs, pairs))
     app = Starlette(routes=routes, exception_handlers={HTTPException: unknown, Exception: broken})
     return Guard(app, api_key=api_key, on_answer=on_answer)
 
@@ -54,15 +61,18 @@ def both(
     return [Route(prefix + path, endpoint, methods=[method]) for prefix in ("/v1", "")]
 
 
-def llama_routes(llama: llama_server.Interface) -> list[Route]:
+def llama_routes(llama: LlamaServer) -> list[Route]:
     gets = {
         "/health": llama.health,
         "/v1/health": llama.health,
         "/props": llama.props,
+        "/slots": llama.slots,
         "/metrics": llama.metrics,
     }
     posts = {
         "/completion": llama.completion,
+        "/infill": llama.infill,
+        "/slots/{id}": llama.slot,
         "/tokenize": llama.tokenize,
         "/detokenize": llama.detokenize,
         "/apply-template": llama.apply_template,
@@ -73,7 +83,7 @@ def llama_routes(llama: llama_server.Interface) -> list[Route]:
     ]
 
 
-def ollama_routes(api: ollama.Interface) -> list[Route]:
+def ollama_routes(api: Ollama) -> list[Route]:
     gets = {"/api/version": api.version, "/api/tags": api.tags, "/api/ps": api.running}
     posts = {"/api/chat": api.chat, "/api/generate": api.generate, "/api/show": api.show}
     routes = [(path, handler, ["GET"]) for path, handler in gets.items()]

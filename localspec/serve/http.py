@@ -144,7 +144,7 @@ async def told(request: Request, jobs: Jobs, load: LoadPair, make: Callable[[int
 async def respond(request: Request, jobs: Jobs, asked: Asked, writer: Writer) -> Response:
     """The replies, as a stream where one is asked for. Raises RequestFailed."""
     if asked.stream:
-        return await streamed(jobs, asked, writer)
+        return await streamed(request, jobs, asked, writer)
     done = await unless_gone(request, all_replies(jobs, asked))
     return answer(writer.whole(done), headers=numbers.headers(done[-1].reply) | asked.headers)
 
@@ -160,11 +160,11 @@ async def all_replies(jobs: Jobs, asked: Asked) -> list[Done]:
     return replies.done
 
 
-async def streamed(jobs: Jobs, asked: Asked, writer: Writer) -> Response:
+async def streamed(request: Request, jobs: Jobs, asked: Asked, writer: Writer) -> Response:
     """The replies as they come. Raises RequestFailed for what goes wrong before anything was sent."""
     replies = Replies(jobs, asked)
     try:
-        first = await replies.next(FIRST_SECONDS)
+        first = await unless_gone(request, replies.next(FIRST_SECONDS))
     except BaseException:
         replies.give_up()
         raise

@@ -11,6 +11,7 @@ from typing import Final, Protocol
 
 from localspec.engine.messages import (
     Answer,
+    Ask,
     Cancel,
     Describe,
     Description,
@@ -38,7 +39,7 @@ PATIENCE_SECONDS: Final = 30.0  # that a background request lets others pass
 STUCK_SECONDS: Final = 60.0  # after which an engine that does not heed a cancel is ended
 _LAST: Final = (Finished, Failure, Rendered, Tokens, Text)
 
-Question = Answer | Render | Tokenize | Detokenize
+Question = Answer | Ask | Render | Tokenize | Detokenize
 
 
 class Process(Protocol):
@@ -103,7 +104,9 @@ class Job:
         return self._joined(report) if isinstance(report, Piece) else report
 
     def _joined(self, piece: Piece) -> Piece:
-        while self._reports and isinstance(more := self._reports[0], Piece) and more.kind is piece.kind:
+        while self._reports and isinstance(more := self._reports[0], Piece):
+            if replace(more, text=piece.text) != piece:
+                break
             self._reports.popleft()
             piece = replace(piece, text=piece.text + more.text)
         return piece

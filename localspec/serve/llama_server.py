@@ -9,30 +9,26 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import localspec
-from localspec.engine.messages import Detokenize, Render, Rendered, Text, Tokenize, Tokens
+from localspec.engine.messages import Detokenize, Text
 from localspec.errors import BadSetting
-from localspec.events import FinishReason, Kind, Piece
+from localspec.events import FinishReason, Kind, Piece, Scored, Scores
 from localspec.serve import numbers
 from localspec.serve.conversation import prompt_of
-from localspec.serve.fields import cut
-from localspec.serve.http import Writer, answer, data_line, fields_of, is_background, respond, told
-from localspec.serve.jobs import Jobs, Loaded
+from localspec.serve.fields import Fields, cut
+from localspec.serve.http import Writer, answer, data_line, fields_of
+from localspec.serve.interface import Interface
+from localspec.serve.likelihoods import entry
 from localspec.serve.metrics import exposition
 from localspec.serve.openai import prompts_of
-from localspec.serve.pairs import Pairs
 from localspec.serve.problems import failed
-from localspec.serve.replies import Asked, Done
+from localspec.serve.replies import Done, Prompt
 from localspec.serve.wishes import take_wishes
 
 _WITHOUT_EFFECT = ("n_keep", "t_max_predict_ms", "response_fields", "return_tokens", "min_keep")
 
 
-class Interface:
-    """The handlers, on one queue."""
-
-    def __init__(self, jobs: Jobs, pairs: Pairs) -> None:
-        self._jobs = jobs
-        self._pairs = pairs
+class LlamaServer(Interface):
+    """The handlers."""
 
     async def health(self, request: Request) -> Response:
         self._loaded()
@@ -63,6 +59,19 @@ class Interface:
         }
         return answer(found)
 
+    async def slots(self, request: Request) -> Response:
+        """The one place where replies are written."""
+        if self._jobs.busy and request.query_params.get("fail_on_no_slot"):
+            raise failed(503, "unavailable_error", "no_slot", "the only slot is busy")
+        loaded = self._loaded()
+        speculates = bool(loaded.ready.draft)
+        size = {"n_ctx": loaded.ready.context_length, "speculative": speculates}
+        return answer([{"id": 0, **size, "is_processing": self._jobs.busy}])
+
+    async def slot(self, request: Request) -> Response:
+        what = "caches are neither stored nor erased: a conversation that goes on is found by its beginning"
+        raise failed(501, "not_supported_error", "not_supported", what)
+
     async def completion(self, request: Request) -> Response:
         fields = await fields_of(request)
         prompts = prompts_of(fields.rest.pop("prompt", None))
@@ -70,28 +79,41 @@ class Interface:
             raise BadSetting(
                 "there is more than one prompt", hint="send them one by one, or to /v1/completions"
             )
-        chosen = self._pairs.choose(fields.take("model", str, ""))
-        stream = fields.take("stream", bool, False)
-        fields.refuse({"n_probs": "probabilities are not reported", "image_data": "models read text"})
+        return await self._completed(request, fields, prompts[0])
+
+    async def infill(self, request: Request) -> Response:
+        """What stands between a beginning and an end, in the form that the model's own tokens ask for."""
+        fields = await fields_of(request)
+        marks = self._loaded().description.infill_marks
+        if not marks:
+            what = f"{self._loaded().ready.target} has no tokens for text in the middle"
+            raise failed(501, "not_supported_error", "not_supported", f"{what} (ask a model of code)")
+        before, after = fields.take("input_prefix", str, ""), fields.take("input_suffix", str, "")
+        texts = (extra_text(fields) + before, after, fields.take("prompt", str, ""))
+        chosen = self._chosen(Fields({"model": fields.rest.get("model")}))
+        parts = [await self._tokens(request, chosen, text, parse_special=False) for text in texts]
+        bos = await self._tokens(request, chosen, "", parse_special=False, add_special=True)
+        marked = (t for mark, part in zip(marks, parts, strict=True) for t in (mark, *part.tokens))
+        return await self._completed(request, fields, Prompt(tokens=(*bos.tokens, *marked)))
+
+    async def _completed(self, request: Request, fields: Fields, prompt: Prompt) -> Response:
+        fields.refuse(
+            {"image_data": "models read text", "post_sampling_probs": "n_probs are the target's own"}
+        )
         fields.drop(*_WITHOUT_EFFECT)
         fields.rest |= biases(fields.rest.get("logit_bias"))
-        wishes = take_wishes(fields)
-        background = is_background(request, wishes.options)
-        asked = Asked(chosen, prompts, wishes, stream, background, fields.unknown())
+        count = fields.take("n_probs", int, 0)
+        asked = self._asked(request, fields, (prompt,), more={"logprobs": count} if count else {})
         if asked.count > 1:
             raise BadSetting("n is more than 1", hint="ask /v1/completions for several replies")
-        return await respond(request, self._jobs, asked, CompletionWriter(chosen.name))
+        return await self._respond(request, asked, CompletionWriter(asked.chosen.name))
 
     async def tokenize(self, request: Request) -> Response:
         fields = await fields_of(request)
         text = fields.take("content", str, "")
         add, parse = fields.take("add_special", bool, False), fields.take("parse_special", bool, True)
         with_pieces = fields.take("with_pieces", bool, False)
-        chosen = self._pairs.choose(fields.take("model", str, ""))
-
-        make = partial(Tokenize, text=text, parse_special=parse, add_special=add)
-        found = await told(request, self._jobs, chosen.load, make)
-        assert isinstance(found, Tokens)
+        found = await self._tokens(request, self._chosen(fields), text, parse_special=parse, add_special=add)
         pairs = zip(found.tokens, found.pieces, strict=True)
         return answer({"tokens": [{"id": t, "piece": p} for t, p in pairs] if with_pieces else found.tokens})
 
@@ -100,23 +122,16 @@ class Interface:
         tokens = fields.take("tokens", list, [])
         if not all(type(token) is int and 0 <= token < 2**31 for token in tokens):
             raise BadSetting(f"tokens is {cut(tokens)}", hint="give a list of whole numbers")
-        chosen = self._pairs.choose(fields.take("model", str, ""))
-
         make = partial(Detokenize, tokens=tuple(tokens))
-        found = await told(request, self._jobs, chosen.load, make)
-        assert isinstance(found, Text)
+        found = await self._told(request, self._chosen(fields), make, Text)
         return answer({"content": found.text})
 
     async def apply_template(self, request: Request) -> Response:
         fields = await fields_of(request)
         prompt = prompt_of(fields.need("messages", list))
-        chosen = self._pairs.choose(fields.take("model", str, ""))
+        chosen = self._chosen(fields)
         fields.drop("stream")
-        options = take_wishes(fields).options
-
-        make = partial(Render, messages=prompt.messages, options=options)
-        found = await told(request, self._jobs, chosen.load, make)
-        assert isinstance(found, Rendered)
+        found = await self._rendered(request, chosen, prompt, take_wishes(fields).options)
         return answer({"prompt": found.text})
 
     async def metrics(self, request: Request) -> Response:
@@ -124,10 +139,15 @@ class Interface:
         text = exposition(jobs.totals, running=int(jobs.busy), waiting=jobs.waiting, restarts=jobs.restarts)
         return Response(text, media_type="text/plain; version=0.0.4")
 
-    def _loaded(self) -> Loaded:
-        if self._jobs.loaded is None:
-            raise failed(503, "unavailable_error", "loading", self._jobs.stage or "loading the pair")
-        return self._jobs.loaded
+
+def extra_text(fields: Fields) -> str:
+    """Other files that belong to the text, each after its name. Raises BadSetting."""
+    extras = [
+        Fields(extra) if isinstance(extra, dict) else Fields({})
+        for extra in fields.take("input_extra", list, [])
+    ]
+    named = [(extra.take("filename", str, ""), extra.need("text", str)) for extra in extras]
+    return "".join(f"{name}\n{text}\n" for name, text in named)
 
 
 def biases(given: object) -> dict[str, Any]:
@@ -139,11 +159,24 @@ def biases(given: object) -> dict[str, Any]:
     return {"logit_bias": {str(token): -math.inf if bias is False else bias for token, bias in given}}
 
 
+def entries_of(scores: Iterable[Scored]) -> list[dict[str, Any]]:
+    """One entry a token, with those in its place."""
+    return [
+        {
+            "id": s.chosen.token,
+            **entry(s.chosen),
+            "top_logprobs": [{"id": a.token, **entry(a)} for a in s.alternatives],
+        }
+        for s in scores
+    ]
+
+
 class CompletionWriter(Writer):
     """llama-server's completion, whole or as a stream."""
 
     def __init__(self, model: str) -> None:
         self._model = model
+        self._scores: list[Scored] = []  # that no chunk has told yet
 
     def last(self, done: Done, content: str) -> dict[str, Any]:
         """The whole answer, or what ends a stream."""
@@ -154,6 +187,7 @@ class CompletionWriter(Writer):
             "index": 0,
             "content": content,
             "tokens": reply.tokens if content else (),
+            **({"completion_probabilities": entries_of(done.scores)} if done.scores and content else {}),
             "id_slot": 0,
             "stop": True,
             "model": self._model,
@@ -173,7 +207,13 @@ class CompletionWriter(Writer):
 
     def piece(self, index: int, piece: Piece) -> Iterable[bytes]:
         text = piece.text if piece.kind is Kind.ANSWER else ""
-        return [data_line({"index": 0, "content": text, "tokens": [], "stop": False, "id_slot": 0})]
+        scores, self._scores = self._scores, []
+        told = {"completion_probabilities": entries_of(scores)} if scores else {}
+        return [data_line({"index": 0, "content": text, "tokens": [], "stop": False, "id_slot": 0, **told})]
+
+    def scores(self, index: int, scores: Scores) -> Iterable[bytes]:
+        self._scores += scores.tokens
+        return ()
 
     def finished(self, index: int, done: Done) -> Iterator[bytes]:
         yield data_line(self.last(done, ""))

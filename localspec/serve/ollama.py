@@ -1,5 +1,6 @@
 """Ollama's interface: chat, generate, tags, show, ps, version."""
 
+from dataclasses import replace
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -8,12 +9,13 @@ from starlette.responses import Response
 from localspec.events import Kind
 from localspec.serve.conversation import prompt_of
 from localspec.serve.fields import Fields
-from localspec.serve.http import answer, fields_of, is_background, respond, unless_gone
-from localspec.serve.jobs import Jobs, Loaded
+from localspec.serve.http import answer, fields_of, unless_gone
+from localspec.serve.interface import Interface
+from localspec.serve.jobs import Loaded
 from localspec.serve.ollama_lines import Form, LineWriter, as_openai, chat_form, listed, options_of, text_form
-from localspec.serve.pairs import Chosen, Pairs
+from localspec.serve.pairs import Chosen
 from localspec.serve.problems import Problem, failed
-from localspec.serve.replies import Asked, Prompt
+from localspec.serve.replies import Prompt
 from localspec.serve.wishes import Wishes
 
 INTERFACE_VERSION: Final = "0.12.0"  # of Ollama's interface: clients refuse old ones
@@ -29,12 +31,8 @@ def error_body(problem: Problem) -> object:
     return {"error": problem.message}
 
 
-class Interface:
-    """The handlers, on one queue."""
-
-    def __init__(self, jobs: Jobs, pairs: Pairs) -> None:
-        self._jobs = jobs
-        self._pairs = pairs
+class Ollama(Interface):
+    """The handlers."""
 
     async def version(self, request: Request) -> Response:
         return answer({"version": INTERFACE_VERSION})
@@ -53,7 +51,7 @@ class Interface:
     async def show(self, request: Request) -> Response:
         fields = await fields_of(request)
         name = fields.take("model", str) or fields.take("name", str, "")
-        loaded = await self._loaded(request, self._pairs.choose(name))
+        loaded = await self._loading(request, self._pairs.choose(name))
         told = loaded.description
         architecture = told.metadata.get("general.architecture", "")
         info: dict[str, Any] = {"general.basename": loaded.ready.target, **told.metadata}
@@ -93,18 +91,17 @@ class Interface:
         raise failed(501, "not_supported_error", "not_supported", what)
 
     async def _reply(self, request: Request, fields: Fields, prompt: Prompt | None, form: Form) -> Response:
-        chosen = self._pairs.choose(fields.take("model", str, ""))
-        stream = fields.take("stream", bool, True)
+        fields.rest.setdefault("stream", True)
         options, unknown = options_of(fields)
-        wishes = Wishes(options)
-        writer = LineWriter(chosen.name, form)
+        asked = self._asked(request, fields, (prompt,) if prompt else (), Wishes(options))
+        asked = replace(asked, unknown=(*unknown, *asked.unknown))
+        writer = LineWriter(asked.chosen.name, form)
         if prompt is None:  # only to have the pair in memory
-            await self._loaded(request, chosen)
+            await self._loading(request, asked.chosen)
             return answer(writer.line("", Kind.ANSWER, done=True, done_reason="load"))
-        asked = Asked(chosen, (prompt,), wishes, stream, is_background(request, options), unknown)
-        return await respond(request, self._jobs, asked, writer)
+        return await self._respond(request, asked, writer)
 
-    async def _loaded(self, request: Request, chosen: Chosen) -> Loaded:
+    async def _loading(self, request: Request, chosen: Chosen) -> Loaded:
         """The chosen pair, once it is in memory. Raises RequestFailed."""
         job = self._jobs.submit(chosen.load, None)
         try:

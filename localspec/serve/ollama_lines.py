@@ -33,7 +33,7 @@ Form = Callable[[str, str, list[dict[str, Any]]], dict[str, Any]]  # content, th
 
 
 def options_of(fields: Fields) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """What is asked of the reply, inside `options` and beside it, and unknown names. Raises BadSetting."""
+    """What is asked of the reply, inside `options` and beside it; unknown names inside. Raises BadSetting."""
     inner = Fields(fields.take("options", dict, {}), "options")
     inner.drop(*_ABOUT_LOADING)
     if (count := inner.take("num_predict", int)) is not None:
@@ -46,8 +46,7 @@ def options_of(fields: Fields) -> tuple[dict[str, Any], tuple[str, ...]]:
     beside = {**thinking(fields), **shape(fields), **tool_options(fields)}
     fields.drop("keep_alive")
     refuse_others(fields)
-    unknown = (*inner.unknown(), *fields.unknown())
-    return checked({"overflow": "error", **options, **beside}), unknown
+    return checked({"overflow": "error", **options, **beside}), inner.unknown()
 
 
 def thinking(fields: Fields) -> dict[str, Any]:

@@ -6,25 +6,21 @@ import time
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 import localspec
-from localspec.engine.messages import Render, Rendered
 from localspec.errors import BadSetting
 from localspec.events import FinishReason, Kind, Piece, Reply, Scored, Scores, ToolCall
 from localspec.serve import likelihoods, numbers
 from localspec.serve.calls import Began, CallReader, Grew
 from localspec.serve.conversation import prompt_of
 from localspec.serve.fields import Fields, cut
-from localspec.serve.http import Writer, answer, data_line, fields_of, is_background, respond, told
-from localspec.serve.jobs import Jobs
-from localspec.serve.pairs import Pairs
+from localspec.serve.http import Writer, answer, data_line, fields_of
+from localspec.serve.interface import Interface
 from localspec.serve.replies import Asked, Done, Prompt
-from localspec.serve.wishes import take_wishes
 
 MOST_PROMPTS = 64  # in one request for completions
 
@@ -50,28 +46,23 @@ class Form:
         }
 
 
-class Interface:
-    """The handlers, on one queue."""
-
-    def __init__(self, jobs: Jobs, pairs: Pairs) -> None:
-        self._jobs = jobs
-        self._pairs = pairs
+class OpenAI(Interface):
+    """The handlers."""
 
     async def chat(self, request: Request) -> Response:
         fields = await fields_of(request)
         prompt = prompt_of(fields.need("messages", list))
-        asked, with_usage = self._asked(request, fields, (prompt,), chat_scores(fields))
+        with_usage = wants_usage(fields)
+        asked = self._asked(request, fields, (prompt,), more=chat_scores(fields))
         form = Form(asked.chosen.name, f"chatcmpl-{secrets.token_hex(12)}")
-        return await respond(request, self._jobs, asked, ChatWriter(form, asked, with_usage))
+        return await self._respond(request, asked, ChatWriter(form, asked, with_usage))
 
     async def input_tokens(self, request: Request) -> Response:
         """How long the prompt of a chat completion would be."""
         fields = await fields_of(request)
         prompt = prompt_of(fields.need("messages", list))
-        asked, _ = self._asked(request, fields, (prompt,), chat_scores(fields))
-        make = partial(Render, messages=prompt.messages, options=asked.wishes.options)
-        rendered = await told(request, self._jobs, asked.chosen.load, make)
-        assert isinstance(rendered, Rendered)
+        asked = self._asked(request, fields, (prompt,), more=chat_scores(fields))
+        rendered = await self._rendered(request, asked.chosen, prompt, asked.wishes.options)
         return answer({"object": "response.input_tokens", "input_tokens": len(rendered.tokens)})
 
     async def completions(self, request: Request) -> Response:
@@ -81,9 +72,10 @@ class Interface:
         if fields.take("best_of", int, 1) not in (1, fields.rest.get("n")):
             raise BadSetting("best_of is not supported: every reply is sent", hint="leave it out")
         scores = {"logprobs": fields.rest.pop("logprobs", None)}
-        asked, with_usage = self._asked(request, fields, prompts, scores)
+        with_usage = wants_usage(fields)
+        asked = self._asked(request, fields, prompts, more=scores)
         form = Form(asked.chosen.name, f"cmpl-{secrets.token_hex(12)}")
-        return await respond(request, self._jobs, asked, TextWriter(form, asked, with_usage))
+        return await self._respond(request, asked, TextWriter(form, asked, with_usage))
 
     async def models(self, request: Request) -> Response:
         listed = [self._model(name) for name in self._pairs.names()]
@@ -102,17 +94,11 @@ class Interface:
         meta = {"n_ctx": loaded.ready.context_length, "n_vocab": loaded.description.vocabulary_size}
         return {**found, "status": {"value": "loaded"}, "meta": meta}
 
-    def _asked(
-        self, request: Request, fields: Fields, prompts: tuple[Prompt, ...], more: dict[str, Any]
-    ) -> tuple[Asked, bool]:
-        """What is asked, and whether a stream ends with its usage. Raises BadSetting, RequestFailed."""
-        chosen = self._pairs.choose(fields.take("model", str, ""))
-        stream = fields.take("stream", bool, False)
-        stream_options = Fields(fields.take("stream_options", dict, {}), "stream_options")
-        with_usage = stream_options.take("include_usage", bool, False)
-        wishes = take_wishes(fields, more)
-        background = is_background(request, wishes.options)
-        return Asked(chosen, prompts, wishes, stream, background, fields.unknown()), with_usage
+
+def wants_usage(fields: Fields) -> bool:
+    """Whether a stream ends with its usage."""
+    stream_options = Fields(fields.take("stream_options", dict, {}), "stream_options")
+    return bool(stream_options.take("include_usage", bool, False))
 
 
 def prompts_of(given: object) -> tuple[Prompt, ...]:

@@ -16,13 +16,11 @@ from localspec.serve import numbers
 from localspec.serve.calls import Began, CallReader, Ended, Grew
 from localspec.serve.conversation import prompt_of
 from localspec.serve.fields import Fields
-from localspec.serve.http import Writer, dumped, fields_of, is_background, respond
+from localspec.serve.http import Writer, dumped, fields_of
+from localspec.serve.interface import Interface
 from localspec.serve.items import messages_of
-from localspec.serve.jobs import Jobs
-from localspec.serve.pairs import Pairs
 from localspec.serve.problems import Problem
-from localspec.serve.replies import Asked, Done
-from localspec.serve.wishes import take_wishes
+from localspec.serve.replies import Done
 
 _REFUSED: Final = {
     "previous_response_id": "nothing is stored here, send the whole conversation",
@@ -34,25 +32,17 @@ _REFUSED: Final = {
 _WITHOUT_EFFECT: Final = ("include", "truncation", "stream_options", "client_metadata", "max_tool_calls")
 
 
-class Interface:
-    """The handler, on one queue."""
-
-    def __init__(self, jobs: Jobs, pairs: Pairs) -> None:
-        self._jobs = jobs
-        self._pairs = pairs
+class Responses(Interface):
+    """The handler."""
 
     async def responses(self, request: Request) -> Response:
         fields = await fields_of(request)
         prompt = prompt_of(messages_of(fields.take("instructions", str), fields.rest.pop("input", None)))
-        chosen = self._pairs.choose(fields.take("model", str, ""))
-        stream = fields.take("stream", bool, False)
         fields.refuse(_REFUSED)
         fields.drop(*_WITHOUT_EFFECT)
         as_chat(fields)
-        wishes = take_wishes(fields)
-        background = is_background(request, wishes.options)
-        asked = Asked(chosen, (prompt,), wishes, stream, background, fields.unknown())
-        return await respond(request, self._jobs, asked, ResponseWriter(chosen.name))
+        asked = self._asked(request, fields, (prompt,))
+        return await self._respond(request, asked, ResponseWriter(asked.chosen.name))
 
 
 def as_chat(fields: Fields) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import tomllib
+from dataclasses import replace
 
 import pytest
 
@@ -23,7 +24,7 @@ from localspec.pairs.registry import (
     users_pairs,
 )
 from localspec.pairs.removal import remove
-from localspec.pairs.resolve import PairNotOnDisk, default_pair, resolve
+from localspec.pairs.resolve import PairNotOnDisk, default_pair, refuse_unless_runnable, resolve
 
 
 def test_all_pairs_are_read_and_pinned():
@@ -122,11 +123,18 @@ def test_a_known_pair_that_is_not_here_names_the_command():
     assert isinstance(caught.value, PairNotOnDisk)
 
 
-def test_a_kind_that_cannot_run_is_refused_with_a_sentence():
-    with pytest.raises(IncompatiblePair, match="multi-token-prediction head inside the target file"):
-        resolve("qwen3.5-9b+mtp")
-    with pytest.raises(IncompatiblePair, match="cannot run yet"):
-        pull(find("gemma-4-e2b+mtp"))
+def test_every_known_pair_can_be_run():
+    assert all(pair.runnable for pair in all_pairs())
+    for name in ("qwen3.5-9b+mtp", "gemma-4-e2b+mtp"):
+        with pytest.raises(PairNotOnDisk):
+            resolve(name)
+
+
+def test_a_pair_without_the_file_it_would_draft_with_is_refused_with_a_sentence():
+    lacking = replace(find("llama-3-8b+1b"), draft=None)
+    for refused in (refuse_unless_runnable, pull):
+        with pytest.raises(IncompatiblePair, match="and names none"):
+            refused(lacking)
 
 
 def test_files_are_taken_as_they_are_given(tiny_gguf):

@@ -3,12 +3,17 @@
 import asyncio
 
 import pytest
+from starlette.requests import Request
 
 from localspec.engine.messages import Answer, Cancel, Describe, Description, Died, Failure, LoadPair, Ready
 from localspec.events import Finished, FinishReason, Reply
+from localspec.serve import http
 from localspec.serve import jobs as jobs_module
 from localspec.serve.jobs import MOST_WAITING, Jobs
+from localspec.serve.pairs import Chosen
 from localspec.serve.problems import RequestFailed
+from localspec.serve.replies import Asked, Prompt
+from localspec.serve.wishes import Wishes
 from localspec.stats import Stats
 
 DEMO, OTHER = LoadPair("demo"), LoadPair("other")
@@ -149,3 +154,15 @@ async def test_only_so_many_may_wait(jobs):
         jobs.submit(DEMO, Answer)
     with pytest.raises(RequestFailed, match="256 requests wait already"):
         jobs.submit(DEMO, Answer)
+
+
+async def test_whoever_leaves_before_the_first_word_is_noticed_at_once(jobs, process, monkeypatch):
+    monkeypatch.setattr(http, "FIRST_SECONDS", 60)
+
+    async def gone():
+        return {"type": "http.disconnect"}
+
+    asked = Asked(Chosen("demo", DEMO), (Prompt(text="a"),), Wishes({}), stream=True)
+    with pytest.raises(RequestFailed, match="the client left"):
+        await http.streamed(Request({"type": "http"}, gone), jobs, asked, None)
+    assert process.sent[-1] == Cancel(1)

@@ -59,3 +59,28 @@ def test_tokens_are_banned_in_llama_servers_own_form(http):
     banned = http.post("/completion", json=PROMPT | {"logit_bias": [[first, False]]}).json()
     assert banned["tokens"][0] != first
     assert http.post("/completion", json=PROMPT | {"logit_bias": [["x", 1]]}).status_code == 400
+
+
+def test_the_only_slot_and_what_cannot_be_done_with_it(http):
+    (slot,) = http.get("/slots").json()
+    assert (slot["n_ctx"], slot["is_processing"], slot["speculative"]) == (2048, False, True)
+    assert http.post("/slots/0?action=save", json={}).status_code == 501
+
+
+def test_the_probabilities_of_tokens_whole_and_in_a_stream(http):
+    asked = PROMPT | {"n_probs": 3}
+    entries = http.post("/completion", json=asked).json()["completion_probabilities"]
+    told = [
+        e
+        for line in lines_of(http, "/completion", asked | {"stream": True})
+        for e in line.get("completion_probabilities", [])
+    ]
+    assert [e["id"] for e in told] == [e["id"] for e in entries]
+    assert all(e["id"] == e["top_logprobs"][0]["id"] and len(e["top_logprobs"]) == 3 for e in entries)
+    assert "completion_probabilities" not in http.post("/completion", json=PROMPT).json()
+
+
+def test_a_model_without_marks_for_a_middle_says_so(http):
+    answer = http.post("/infill", json={"input_prefix": "def f(", "input_suffix": "return a"})
+    assert answer.status_code == 501
+    assert "has no tokens for text in the middle" in answer.json()["error"]["message"]

@@ -273,3 +273,18 @@ def test_a_body_that_is_too_large_is_refused_before_it_is_read_whole(endpoint):
     with httpx.Client(base_url=endpoint.url) as client:
         answer = client.post("/v1/chat/completions", content=b"x" * (33 * 2**20))
     assert answer.status_code == 413
+
+
+def test_what_the_client_predicts_is_drafted_from_and_counted(client):
+    asked = {"model": "demo", "messages": [{"role": "user", "content": "What is speculative decoding?"}]}
+    asked |= {"temperature": 0, "max_tokens": 40}
+    first = client.chat.completions.create(**asked)
+    prediction = {"type": "content", "content": first.choices[0].message.content}
+    again = client.chat.completions.create(**asked, prediction=prediction)
+    details = again.usage.completion_tokens_details
+    assert again.choices[0].message.content == first.choices[0].message.content
+    assert details.accepted_prediction_tokens > 20
+    assert details.rejected_prediction_tokens < details.accepted_prediction_tokens
+    assert again.timings["localspec"]["tokens_by_source"]["prediction"] == details.accepted_prediction_tokens
+    with pytest.raises(openai.BadRequestError, match="prediction is"):
+        client.chat.completions.create(**asked, prediction={"type": "content", "content": 3})

@@ -1,17 +1,22 @@
 """`localspec chat`: the terminal UI. The engine process starts first and loads while the screen is being imported."""
 
 import argparse
+import os
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from localspec.cli.commands.serve import KEY_VARIABLE
 from localspec.cli.options import add_pair_argument, add_reply_options, load_options, reply_options
 from localspec.cli.printing import obeys_sequences, on_terminal
-from localspec.cli.usage import Parser, Subparsers
+from localspec.cli.usage import Parser, Subparsers, WrongUsage
 from localspec.errors import BadSetting
 
 if TYPE_CHECKING:
     from localspec.conversations import Conversation, Journal
+    from localspec.engine.client import Engine
     from localspec.engine.messages import LoadPair, ReplySettings
 
 CONVERSATIONS = "conversations"
@@ -38,6 +43,9 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     group.add_argument(
         "--no-store", action="store_true", help="leave no trace of what is said: no conversation, no prompts"
+    )
+    group.add_argument(
+        "--connect", metavar="URL", help="talk to the `localspec serve` at this address, with the same meter"
     )
     group.add_argument("--theme", metavar="NAME", help="colours of the terminal UI")
     parser.set_defaults(run=run)
@@ -72,24 +80,25 @@ def run_with(pair: str) -> int:
 
 
 def _chat(arguments: argparse.Namespace, folder: Path, resumed: "tuple[Journal, Conversation] | None") -> int:
-    from localspec.engine.client import EngineProcess
     from localspec.settings import Settings
 
+    make_engine = engine_maker(arguments.connect)
     load = load_request(arguments, resumed[1].pair if resumed else "")
     if resumed and arguments.system is not None:
         resumed[0].system = arguments.system
     settings = reply_settings(arguments)
-    engine = EngineProcess()
+    engine = make_engine()
     engine.start()
     engine.send(load)
     try:
         # Textual takes longer to import than the engine process to start: both happen at once.
+        from localspec.pairs.resolve import resolve
         from localspec.tui.app import chat
         from localspec.tui.state.chat import Setup
 
         setup = Setup(
             engine=engine,
-            make_engine=EngineProcess,
+            make_engine=make_engine,
             folder=folder,
             load=load,
             settings=settings,
@@ -98,10 +107,28 @@ def _chat(arguments: argparse.Namespace, folder: Path, resumed: "tuple[Journal, 
             stored=not arguments.no_store,
             theme=arguments.theme,
             pull=arguments.pull,
+            find_pair=resolve if arguments.connect is None else known_there,
         )
         return int(chat(setup))
     finally:
         engine.close()
+
+
+def engine_maker(url: str | None) -> "Callable[[], Engine]":
+    """What makes the engine: a process of this machine, or one behind a server. Raises BadSetting."""
+    from localspec.engine.client import EngineProcess
+
+    if url is None:
+        return EngineProcess
+    from localspec.engine.remote import RemoteEngine
+
+    make = partial(RemoteEngine, url, os.environ.get(KEY_VARIABLE, ""))
+    make()
+    return make
+
+
+def known_there(name: str) -> None:
+    """A server says itself which pairs it has."""
 
 
 def load_request(arguments: argparse.Namespace, resumed_pair: str) -> "LoadPair":
@@ -114,6 +141,10 @@ def load_request(arguments: argparse.Namespace, resumed_pair: str) -> "LoadPair"
     from localspec.settings import Settings
 
     options = load_options(arguments)
+    if arguments.connect is not None:
+        options.pop("speculate")
+        refuse_others_than_pair(options)
+        return LoadPair(**options)
     if arguments.no_store:
         options["remember_replies"] = False
     options["rpc"] = Settings.load(rpc=arguments.rpc).rpc
@@ -121,6 +152,13 @@ def load_request(arguments: argparse.Namespace, resumed_pair: str) -> "LoadPair"
         known = resumed_pair and is_known(resumed_pair)
         options["pair"] = resumed_pair if known else Settings.load().pair or chosen_pair()
     return LoadPair(**options)
+
+
+def refuse_others_than_pair(options: dict[str, Any]) -> None:
+    """Raises WrongUsage: how models are loaded is said where the server is started."""
+    for name in options.keys() - {"pair"}:
+        flag = "--context" if name == "context_length" else "--" + name.replace("_", "-")
+        raise WrongUsage(f"{flag} does not go with --connect", hint="give it to `localspec serve` there")
 
 
 def reply_settings(arguments: argparse.Namespace) -> "ReplySettings":

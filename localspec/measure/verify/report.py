@@ -80,6 +80,8 @@ def report(found: Verification) -> str:
     parts = []
     if found.greedy.cases:
         parts.append(greedy_report(found.greedy))
+        if found.expected_acceptance is not None:
+            parts.append(acceptance_line(found.greedy, found.expected_acceptance))
     if found.law:
         parts.append(law_report(found.law, found))
     if found.quality.texts:
@@ -108,6 +110,17 @@ def greedy_report(greedy: GreedyResult) -> str:
         if case.divergence
     ]
     return "\n".join(lines)
+
+
+def acceptance_line(greedy: GreedyResult, expected: float) -> str:
+    """How often the draft is right, against what was published: a head that is read wrongly is right less often."""
+    cases = [case for case in greedy.cases if case.depth == FIXED_DEPTH]
+    drafted, accepted = sum(case.drafted for case in cases), sum(case.accepted for case in cases)
+    share = f"{accepted / drafted:.0%}" if drafted else "none"
+    return (
+        f"Of the draft's tokens the target kept {share} at depth {FIXED_DEPTH}; "
+        f"{expected:.0%} were published for this pair."
+    )
 
 
 def greedy_row(

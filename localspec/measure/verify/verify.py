@@ -59,6 +59,7 @@ class Verification:
     seed: int  # of everything drawn
     seconds: float
     stopped: bool  # by the user
+    expected_acceptance: float | None = None  # accepted / drafted tokens that were published for the pair
 
 
 @dataclass(slots=True)
@@ -133,6 +134,7 @@ def verify(
         quality=quality(scores),
         law=law,
         meetings=len(meetings),
+        expected_acceptance=engine.expected_acceptance,
         sampling=sampling,
         seed=seed,
         seconds=watch.elapsed,

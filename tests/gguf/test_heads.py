@@ -1,0 +1,122 @@
+"""What a draft file is, and whether a head belongs to a target, by the headers alone; nothing here ends a process."""
+
+from dataclasses import replace
+
+import pytest
+
+import localspec
+from localspec.gguf.damage import first_hazard
+from localspec.gguf.facts import header_at
+from localspec.gguf.heads import DraftKind, draft_kind, has_head, misfit
+from tests.gguf.heads import Walk, write_assistant, write_dflash, write_eagle3, write_mtp, write_target
+
+WRITERS = {
+    "eagle3": (write_eagle3, Walk(), DraftKind.EAGLE3),
+    "mtp": (write_mtp, Walk("mimo2", nextn=1), DraftKind.MTP),
+    "assistant": (write_assistant, Walk("gemma4"), DraftKind.ASSISTANT),
+    "dflash": (write_dflash, Walk(), DraftKind.DFLASH),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("heads")
+
+
+@pytest.fixture(scope="module")
+def files(folder):
+    """Target and head of each kind."""
+    return {
+        name: (write_target(folder / f"{name}-target.gguf", walk), write(folder / f"{name}.gguf", walk))
+        for name, (write, walk, _) in WRITERS.items()
+    }
+
+
+def changed(header, **values):
+    """A header with other numbers for keys of its architecture."""
+    architecture = header.text("general.architecture")
+    entries = dict(header.entries)
+    for name, value in values.items():
+        entries[f"{architecture}.{name}"] = replace(entries[f"{architecture}.{name}"], value=value)
+    return replace(header, entries=entries)
+
+
+def without(header, tensor):
+    return replace(header, tensors=tuple(t for t in header.tensors if t.name != tensor))
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_head_is_recognised_and_fits_its_target(files, name):
+    target, head = map(header_at, files[name])
+    assert draft_kind(head) is WRITERS[name][2]
+    assert draft_kind(target) is DraftKind.MODEL
+    assert first_hazard(head) is None
+    assert (misfit(target, head) is None) is (name != "dflash")
+
+
+def test_a_head_inside_is_found_unless_its_count_lies_or_its_tensors_are_missing(folder):
+    header = header_at(write_target(folder / "inside.gguf", Walk("qwen35", nextn=1)))
+    assert has_head(header)
+    assert not has_head(changed(header, nextn_predict_layers=0))
+    assert not has_head(changed(header, nextn_predict_layers=2))
+    assert not has_head(without(header, "blk.4.nextn.eh_proj.weight"))
+    assert "prediction layers" in first_hazard(changed(header, nextn_predict_layers=6))
+    assert not has_head(header_at(write_target(folder / "chain.gguf", Walk("mimo2", nextn=3))))
+    assert not has_head(header_at(write_target(folder / "llama.gguf", Walk())))
+
+
+def test_heads_for_other_targets_are_told_apart_in_a_sentence(files):
+    llama, eagle3 = map(header_at, files["eagle3"])
+    mimo2, mtp = map(header_at, files["mtp"])
+    gemma4, assistant = map(header_at, files["assistant"])
+    other = changed(llama, embedding_length=128)
+    for target, head, why in [
+        (mimo2, mtp, None),
+        (llama, mtp, "it predicts for mimo2 models, and the target is a llama"),
+        (changed(mimo2, block_count=9), mtp, "made for a target 4 layers deep, and this one is 8"),
+        (llama, assistant, "it assists Gemma 4, and the target is a llama"),
+        (changed(gemma4, embedding_length=128), assistant, "a target of width 64, and this one has 128"),
+        (other, eagle3, "made for a target of width 64, and this one has 128"),
+        (llama, changed(eagle3, target_layers=(0, 2, 5)), "it reads layer 5 of its target, which has 4"),
+        (llama, changed(eagle3, target_layers=(0, 2)), "it reads 2 layers of its target"),
+        (llama, changed(eagle3, target_layers=(2, 0, 3)), "in the order 2, 0, 3"),
+        (llama, changed(eagle3, block_count=2), "it has 2 layers, and an EAGLE-3 head has one"),
+        (llama, without(eagle3, "blk.0.attn_k.weight"), "it lacks the tensor blk.0.attn_k.weight"),
+        (llama, without(eagle3, "output.weight"), "its map of the vocabulary"),
+        (header_at(files["dflash"][0]), header_at(files["dflash"][1]), "it is a DFlash head"),
+    ]:
+        found = misfit(target, head)
+        assert (found is None) if why is None else why in found
+
+
+def test_a_target_whose_layers_llama_cpp_hides_is_refused(files, tiny_gguf):
+    hidden = header_at(tiny_gguf(architecture="gemma2"))
+    assert "shows no layers of gemma2 models" in misfit(hidden, header_at(files["eagle3"][1]))
+
+
+@pytest.mark.parametrize("name", ["eagle3", "mtp", "assistant"])
+def test_each_kind_loads_drafts_and_answers(files, name):
+    target, head = files[name]
+    with localspec.load(target=target, draft=head, threads=1, context_length=512) as session:
+        reply = session.complete("tell me all of it", temperature=0, max_tokens=60, depth=3)
+        plain = session.complete("tell me all of it", temperature=0, max_tokens=60, speculate=False)
+    assert reply.tokens == plain.tokens
+    assert reply.stats.from_head > 5
+    assert reply.stats.from_model == 0
+
+
+def test_a_head_is_no_target_and_one_for_another_target_is_no_draft(files):
+    with pytest.raises(localspec.LocalspecError, match="is a prediction head"):
+        localspec.load(target=files["eagle3"][1])
+    with pytest.raises(localspec.LocalspecError, match="cannot draft for"):
+        localspec.load(target=files["mtp"][0], draft=files["assistant"][1])
+
+
+def test_the_head_inside_a_hybrid_drafts_no_deeper_than_its_state_steps_back(folder):
+    target = write_target(folder / "hybrid.gguf", Walk("qwen35", nextn=1))
+    with localspec.load(target=target, threads=1, context_length=512) as session:
+        stats = session.complete("tell me all of it", temperature=0, max_tokens=60, depth=8).stats
+        assert stats.from_head > 5
+        assert len(stats.cycles_by_depth) == 4
+    with localspec.load(target=target, draft="lookup", threads=1, context_length=512) as session:
+        assert not session.engine.drafters
