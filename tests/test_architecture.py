@@ -159,6 +159,7 @@ ROOMS = {
             "engine",
             "errors",
             "events",
+            "fit",
             "gguf",
             "health",
             "hub",

@@ -29,24 +29,20 @@ LEAST = 256  # tokens: with fewer nothing is spared, and hardly anything could b
 def trim(source: Path, path: Path, token_ids: Sequence[int] | np.ndarray) -> Path:
     """Write the draft `source` with output rows for these tokens alone, and its table beside it.
 
-    Raises BadModelFile for a model that cannot be trimmed, BadSetting for tokens that it does not have, OSError.
+    Raises BadModelFile for a model that cannot be trimmed, BadSetting for a number of tokens that makes no sense, OSError.
     """
-    header = trimmable(source)
+    ids = np.unique(np.asarray(token_ids, np.int32))
+    header = trimmable(source, len(ids))
     tensors = {tensor.name: tensor for tensor in header.tensors}
     embeddings = tensor_at(source, tensors[EMBEDDINGS], header.data_offset)
-    ids = np.unique(np.asarray(token_ids, np.int32))
-    if not LEAST <= len(ids) < len(embeddings) or ids[0] < 0 or ids[-1] >= len(embeddings):
-        raise BadSetting(
-            f"{source.name} cannot be trimmed to {len(ids):,} of its {len(embeddings):,} tokens",
-            hint=f"choose {LEAST} or more, and fewer than it has",
-        )
+    assert 0 <= ids[0] <= ids[-1] < len(embeddings), "a token that the draft does not have"
     output = output_tensor(header)
     rows = tensor_at(source, output, header.data_offset)[ids]
     table = [
         TensorBytes(EMBEDDINGS, tensors[EMBEDDINGS].shape, tensors[EMBEDDINGS].type, embeddings),
         TensorBytes(TOKEN_IDS, (len(ids),), I32, ids),
     ]
-    digest = hashlib.sha256(memoryview(embeddings))
+    digest = hashlib.sha256(embeddings.data)
     digest.update(ids.tobytes())
     tie = {TABLE_HASH: text_entry(digest.hexdigest())}
     write_gguf(table_path(path), {"general.architecture": text_entry("token-table"), **tie}, table)
@@ -59,8 +55,8 @@ def trim(source: Path, path: Path, token_ids: Sequence[int] | np.ndarray) -> Pat
     return write_gguf(path, {**_entries(header, len(ids)), **tie}, [spoken, *kept], header.vocabulary)
 
 
-def trimmable(source: Path) -> Header:
-    """The header of a model that can be trimmed. Raises BadModelFile."""
+def trimmable(source: Path, count: int) -> Header:
+    """The header of a model that can be trimmed to so many tokens. Raises BadModelFile, BadSetting."""
     header = header_at(source)
     architecture = header.text("general.architecture")
     why = ""
@@ -75,6 +71,12 @@ def trimmable(source: Path) -> Header:
     if why:
         raise BadModelFile(
             f"{source.name} {why}", hint=f"a draft of {', '.join(SCALES)} in one file can be trimmed"
+        )
+    whole = header.vocabulary.count if header.vocabulary else 0
+    if not LEAST <= count < whole:
+        raise BadSetting(
+            f"{source.name} cannot be trimmed to {count:,} of its {whole:,} tokens",
+            hint=f"choose {LEAST} or more, and fewer than it has",
         )
     return header
 

@@ -50,10 +50,9 @@ def trim_for(
     for answer in answers_of(engine, room, mass):
         seen.append(answer)
         on_answer(sum(len(one.tokens) for one in seen))
-    held_out = {tuple(prompt) for prompt in list(prompts(engine))[::HELD_OUT]}
-    learned = [one for one in seen if one.prompt not in held_out]
-    judged = np.concatenate([one.tokens for one in seen if one.prompt in held_out])
-    ids = needed_tokens(vocabulary, learned, mass, count)
+    judged = [token for one in seen if one.asked.mass is None for token in one.tokens]
+    written = [token for one in seen if one.asked.mass is not None for token in one.tokens]
+    ids = needed_tokens(vocabulary, written, mass, count)
     path.parent.mkdir(parents=True, exist_ok=True)
     trim(draft, path, ids)
     return Trimmed(path, len(ids), vocabulary.count, len(judged), float(np.isin(judged, ids).mean()))
@@ -63,14 +62,8 @@ def answers_of(engine: LoadedPair, room: int, mass: np.ndarray) -> Iterator[Answ
     """What the target writes to the built-in prompts at temperature 0; `mass` sums up those that are not held out."""
     assert isinstance(engine.target, Context), "only files are fitted to"
     target = engine.target
-    asked = (
-        Asked(prompt, greedy, mass if i % HELD_OUT else None) for i, prompt in enumerate(prompts(engine))
-    )
+    asked = (Asked(prompt, mass if i % HELD_OUT else None) for i, prompt in enumerate(prompts(engine)))
     return answers(target.model, asked, room=room, length=LENGTH, threads=target.threads.usual)
-
-
-def greedy(row: np.ndarray, _text: object) -> int:
-    return int(row.argmax())
 
 
 def fitted_name(files: PairFiles, suffix: str) -> str:

@@ -48,21 +48,18 @@ def as_floats(rows: np.ndarray, type_: int, width: int) -> np.ndarray:
     return found
 
 
-class EmbeddingBatch(Batch):
+class EmbeddingBatch:
     """A batch that holds the embeddings of its tokens."""
 
     def __init__(self, size: int, table: TokenTable) -> None:
-        super().__init__(size)
+        self._batch = Batch(size, columns=table.width, tokens=False)
         self._table = table
-        self._embeddings = np.zeros((size, table.width), np.float32)
-        self._struct.token = None
-        self._struct.embd = self._embeddings.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
 
     def fill(self, tokens: Sequence[int], position: int, rows: int) -> Any:  # noqa: ANN401  a C struct
+        """As `Batch.fill`."""
         table = self._table
         read = as_floats(table.embeddings[np.asarray(tokens)], table.type, table.width)
-        np.multiply(read, table.scale, out=self._embeddings[: len(tokens)])
-        return super().fill(tokens, position, rows)
+        return self._batch.fill((), position, rows, read * np.float32(table.scale))
 
 
 class TrimmedRows:

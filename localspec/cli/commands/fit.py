@@ -38,14 +38,15 @@ def run(arguments: argparse.Namespace) -> int:
     from localspec import api
     from localspec.fit.trim import trimmable
     from localspec.fit.trimming import fitted_name, fitted_path, keep, trim_for
-    from localspec.hub.errors import of_system
+    from localspec.hub.failures import of_system
     from localspec.pairs.registry import valid_name
+    from localspec.pairs.resolve import resolve
 
     options = load_options(arguments)
-    files = api.resolve(*(options.pop(name, None) for name in ("pair", "target", "draft")))
+    files = resolve(*(options.pop(name, None) for name in ("pair", "target", "draft")))
     if files.draft is None:
         raise BadSetting(f"{files.name} has no draft model to trim", hint="name one: --draft FILE")
-    trimmable(files.draft)
+    trimmable(files.draft, arguments.trim)
     name = arguments.new_name or fitted_name(files, f"trim-{arguments.trim}")
     if not valid_name(name):
         raise BadSetting(f"a pair cannot be called {name}", hint="choose another name: --as NAME")
