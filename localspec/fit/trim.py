@@ -29,7 +29,7 @@ LEAST = 256  # tokens: with fewer nothing is spared, and hardly anything could b
 def trim(source: Path, path: Path, token_ids: Sequence[int] | np.ndarray) -> Path:
     """Write the draft `source` with output rows for these tokens alone, and its table beside it.
 
-    Raises BadModelFile for a model that cannot be trimmed, BadSetting for a number of tokens that makes no sense, OSError.
+    Raises BadModelFile for a model that cannot be trimmed, BadSetting for so many or few tokens, OSError.
     """
     ids = np.unique(np.asarray(token_ids, np.int32))
     header = trimmable(source, len(ids))
