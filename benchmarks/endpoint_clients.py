@@ -18,7 +18,7 @@ from typing import Final
 
 import httpx
 
-PATIENCE_SECONDS: Final = 180
+PATIENCE_SECONDS: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +183,7 @@ if (!text) throw text;
             ("ANTHROPIC_BASE_URL", "@URL@"),
             ("ANTHROPIC_AUTH_TOKEN", "any"),
             ("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1"),
+            ("CLAUDE_CODE_MAX_OUTPUT_TOKENS", "32"),
         ),
     ),
     "codex": Client(

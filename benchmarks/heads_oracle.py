@@ -28,7 +28,8 @@ from localspec.algorithm.protocols import Draw
 from localspec.drafters.fixed import Fixed
 from tests.drafters.heads import GREEDY, KINDS, Opened, never, opened
 
-TYPES = {"eagle3": "draft-eagle3"}  # others are MTP
+TYPES = {"eagle3": "draft-eagle3", "dflash": "draft-dflash", "dspark": "draft-dspark"}  # others are MTP
+SILENT = {"dflash2"}  # its drafts are not logged
 PROMPTS, PROMPT_TOKENS, REPLY_TOKENS = 4, 40, 48
 NEAR = 0.02  # logits: what batches of other widths change in caches of 16 bits
 CANDIDATE = re.compile(rb"draft candidate +0, pos +(\d+): +(\d+)")
@@ -48,7 +49,8 @@ def main() -> None:
     )
     parser.add_argument("server", type=Path)
     parser.add_argument("--depths", type=int, nargs="+", default=[1, 2, 3, 4, 5])
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
+    told = [kind for kind in KINDS if kind not in SILENT]
+    parser.add_argument("--kinds", nargs="+", choices=told, default=told)
     options = parser.parse_args()
     print(f"{'kind':<16} depth  cycles  equal  near-ties  different")
     for name in options.kinds:

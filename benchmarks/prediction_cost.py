@@ -1,16 +1,21 @@
 """Predicted Outputs: a file is written again with three changed lines, by a scripted target at measured costs.
 
-    python -m benchmarks.prediction_cost
+    python -m benchmarks.prediction_cost [--target FILE]
 
 The target's costs are those of a 1.5 B model in F16 on two CPU cores. Tokens are words, signs and runs of spaces.
+With --target a model writes short files again instead, plain, drafted by lookup, and with the prediction, in turns.
 """
 
+import argparse
 import difflib
 import random
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
 
+import localspec
 from benchmarks.controller.engine import ANY_RULE
 from benchmarks.replay_traces import TABLES
 from localspec.drafters.drafting import Drafting
@@ -18,7 +23,7 @@ from localspec.events import Cycle, Origin, Source
 
 LINES = 300
 CHANGES = 3
-SEEDS = 20
+SEEDS = 6
 SIGNS = re.compile(r"\w+|[^\w\s]|\s+")
 Change = Callable[[random.Random, list[str], int], None]
 
@@ -32,10 +37,45 @@ class Result:
     proposed: int  # from the prediction
     passes: int
     speedup: float  # relative to plain decoding
-    slowest_return: int  # most tokens after a change until one came from the prediction again
+    slowest_return: int = 0  # most tokens after a change until one came from the prediction again
+
+
+SHORT = (
+    "def area(width, height):\n    return width * height\n\n\ndef volume(width, height, depth):\n"
+    "    return area(width, height) * depth\n",
+    "name = 'demo'\nversion = '1.0'\nauthor = 'nobody'\n\n[tool]\nline_length = 100\nstrict = true\n",
+    "# Shopping\n\n- six eggs\n- a loaf of bread\n- two onions\n- butter\n- a bag of rice\n- tea\n",
+)
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--target", help="a GGUF file")
+    options = parser.parse_args()
+    if options.target:
+        with localspec.load(target=options.target, draft="lookup") as session:
+            short_files(session)
+    else:
+        scripted()
+
+
+def short_files(session: localspec.Session) -> None:
+    """What a model makes of a file that it shall repeat: tokens, target passes and seconds for each way."""
+    ways: dict[str, dict[str, Any]] = {"plain": {"speculate": False}, "lookup": {}, "prediction": {}}
+    for number, text in enumerate(SHORT):
+        ask = [{"role": "user", "content": f"Write this text again, word for word:\n\n{text}"}]
+        for name, options in ways.items():
+            more = {"prediction": text} if name == "prediction" else {}
+            stats = session.run(ask, temperature=0, max_tokens=120, depth="auto", **options, **more).stats
+            print(
+                f"file {number}, {name:10} {stats.emitted:4} tokens, {stats.cycles:4} passes,"
+                f" {stats.tokens_per_second:6.1f} tokens/s, {stats.from_prediction:4} from the prediction"
+            )
+
+
+def scripted() -> None:
     print("change      from the prediction  rejected  tokens a pass  times plain  back within (most)")
     for name, change in CHANGES_BY_NAME.items():
         found = [written_again(seed, change) for seed in range(SEEDS)]
@@ -55,15 +95,26 @@ def written_again(seed: int, change: Change) -> Result:
     for number in sorted(chance.sample(range(10, LINES - 10), CHANGES), reverse=True):
         change(chance, edited, number)
     numbers: dict[str, int] = {}
-    old, new = (
-        [numbers.setdefault(sign, len(numbers)) for sign in SIGNS.findall("".join(text))]
-        for text in (lines, edited)
-    )
-    return written(old, new)
+    old, new = ([tokens_of(line, numbers) for line in text] for text in (lines, edited))
+    result, taken = written(list(chain(*old)), list(chain(*new)))
+    blocks = difflib.SequenceMatcher(None, lines, edited, autojunk=False).get_matching_blocks()
+    returns = [returned(new, taken, block.b, block.size) for block in blocks[1:-1]]
+    return replace(result, slowest_return=max(returns))
 
 
-def written(predicted: list[int], answer: list[int]) -> Result:
-    """The answer as a target writes it that is certain of every token."""
+def tokens_of(line: str, numbers: dict[str, int]) -> list[int]:
+    return [numbers.setdefault(sign, len(numbers)) for sign in SIGNS.findall(line)]
+
+
+def returned(new: list[list[int]], taken: list[bool], line: int, lines: int) -> int:
+    """How many tokens after a change did not come from the prediction before the first one that did."""
+    begin = sum(map(len, new[:line]))
+    behind = taken[begin : begin + sum(map(len, new[line : line + lines]))]
+    return behind.index(True) if True in behind else len(behind)
+
+
+def written(predicted: list[int], answer: list[int]) -> tuple[Result, list[bool]]:
+    """The answer as a target writes it that is certain of every token, and which of these were predicted."""
     table = TABLES["F16"]
     drafting = Drafting([], table, (1,), most=32)
     strategy = drafting.strategy(ANY_RULE, depth=None, sampled=False, predicted=predicted)
@@ -95,24 +146,7 @@ def written(predicted: list[int], answer: list[int]) -> Result:
         proposed += len(proposal.tokens) if source is Source.PREDICTION else 0
         done, passes, seconds = done + len(emitted), passes + 1, seconds + cost
     taken = [s is Source.PREDICTION for s in sources]
-    return Result(
-        len(answer),
-        sum(taken),
-        proposed,
-        passes,
-        len(answer) / seconds,
-        slowest_return(predicted, answer, taken),
-    )
-
-
-def slowest_return(predicted: list[int], answer: list[int], taken: list[bool]) -> int:
-    """Most tokens in a row behind a change that did not come from the prediction."""
-    blocks = difflib.SequenceMatcher(None, predicted, answer, autojunk=False).get_matching_blocks()
-    worst = 0
-    for block in blocks[1:-1]:
-        own = next((n for n, yes in enumerate(taken[block.b : block.b + block.size]) if yes), block.size)
-        worst = max(worst, own)
-    return worst
+    return Result(len(answer), sum(taken), proposed, passes, len(answer) / seconds), taken
 
 
 def source(chance: random.Random) -> list[str]:

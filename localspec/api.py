@@ -20,7 +20,8 @@ from localspec.llama.devices import devices as list_devices
 from localspec.llama.threads import default_threads as default_threads
 from localspec.memory.known_devices import with_host
 from localspec.memory.wishes import check_at_least, wishes_of
-from localspec.pairs.any_model import added, is_on_hub, known_as
+from localspec.pairs.additions import add_pair
+from localspec.pairs.any_model import described, is_on_hub, known_as
 from localspec.pairs.download import pull as fetch
 from localspec.pairs.resolve import PairFiles, PairNotOnDisk, resolve
 from localspec.pairs.store import mark_used
@@ -104,7 +105,10 @@ def find_files(
     """The files to load, fetched first where `pull` allows it."""
     texts = str(target or ""), None if draft is None else str(draft)
     if pull and target is not None and is_on_hub(*texts):
-        pair, target, draft = (known_as(*texts) or added(*texts)[0]).name, None, None
+        if (found := known_as(*texts)) is None:
+            found, _ = described(*texts)
+            add_pair(found)
+        pair, target, draft = found.name, None, None
     try:
         return resolve(pair, target, draft)
     except PairNotOnDisk as missing:

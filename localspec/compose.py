@@ -13,7 +13,7 @@ from localspec.drafters.lookup_store import ReplyStore
 from localspec.errors import RollbackUnsupported
 from localspec.gguf.adapters import check_adapter
 from localspec.gguf.facts import header_at
-from localspec.gguf.heads import DraftKind
+from localspec.gguf.heads import has_markov_chain
 from localspec.gguf.parts import parts_of
 from localspec.health.check import ensure_device, untold_note
 from localspec.health.hello import use_servers
@@ -150,9 +150,10 @@ def head_of(files: PairFiles, plan: Plan) -> HeadTrial | None:
     """The head that is tried together with its target."""
     if plan.draft is None or not plan.draft.kind.is_head:
         return None
-    wants = wanted_rows(plan.draft.kind, header_at(files.target), header_at(files.draft or files.target))
+    header, kind = header_at(files.draft or files.target), plan.draft.kind
+    wants, anchored = wanted_rows(kind, header_at(files.target), header), has_markov_chain(header)
     path = str(files.draft) if files.draft else ""
-    return HeadTrial(path, plan.draft.place, plan.draft.kind is DraftKind.EAGLE3, wants.layers, wants.output)
+    return HeadTrial(path, plan.draft.place, kind, anchored, wants.layers, wants.output)
 
 
 def connect(rpc: str, on_stage: Callable[[str], object] = lambda stage: None) -> None:

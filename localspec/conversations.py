@@ -9,9 +9,9 @@ still count.
 import math
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import asdict, dataclass, field, fields, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -95,6 +95,7 @@ class Conversation:
     system: str
     messages: tuple[StoredMessage, ...] = ()
     lost_lines: int = 0  # lines that make no sense, and were left out
+    given_title: str = ""
 
     @property
     def name(self) -> str:
@@ -103,7 +104,9 @@ class Conversation:
 
     @property
     def title(self) -> str:
-        first = next((message.content for message in self.messages if message.role == "user"), "empty")
+        first = self.given_title or next(
+            (message.content for message in self.messages if message.role == "user"), "empty"
+        )
         line = " ".join(first.split())
         return line if len(line) <= TITLE_LENGTH else line[: TITLE_LENGTH - 1] + "…"
 
@@ -150,6 +153,10 @@ class Journal:
     def keep(self, count: int) -> None:
         """From here on only the first `count` messages belong to the conversation; the others stay in the file."""
         self._append([{"type": "keep", "count": count}])
+
+    def rename(self, title: str) -> None:
+        """Give the conversation a title; "" goes back to its first question. Raises OSError."""
+        self._append([{"type": "title", "title": title}])
 
     def close(self) -> None:
         """Let others open the conversation. Saying it twice is saying it once."""
@@ -265,6 +272,8 @@ def _take(record: dict[str, Any], messages: list[StoredMessage], conversation: C
             del messages[max(0, int(record["count"])) :]
         case "settings":
             return replace(conversation, pair=str(record["pair"]), system=str(record["system"]))
+        case "title":
+            return replace(conversation, given_title=str(record["title"]))
         case unknown:
             raise ValueError(f"type {unknown!r}")
     at = record.get("at", 0.0)
@@ -346,6 +355,15 @@ def find(folder: Path, name: str) -> Conversation:
     )
 
 
+def rename(path: Path, title: str) -> None:
+    """Give a conversation that nobody has open a title. Raises ConversationInUse, BrokenConversation, OSError."""
+    journal, _conversation = resume(path)
+    try:
+        journal.rename(title)
+    finally:
+        journal.close()
+
+
 def delete(conversation: Conversation, forget: Callable[[Collection[str]], object]) -> None:
     """Have everything forgotten that the person ever wrote there, then remove the file.
 
@@ -367,20 +385,3 @@ def _written_by_the_person(path: Path) -> frozenset[str]:
         return frozenset()
     questions = (value for value in values if isinstance(value, dict) and value.get("role") == "user")
     return frozenset(text for value in questions if isinstance(text := value.get("content"), str))
-
-
-def to_markdown(conversation: Conversation) -> str:
-    """A conversation as a Markdown document."""
-    return "\n\n".join(_sections(conversation)) + "\n"
-
-
-def _sections(conversation: Conversation) -> Iterator[str]:
-    yield f"# {conversation.title}"
-    yield f"*{conversation.pair} · exported {datetime.now(UTC):%Y-%m-%d}*"
-    if conversation.system:
-        yield f"## System\n\n{conversation.system}"
-    for message in conversation.messages:
-        yield f"## {'You' if message.role == 'user' else 'Reply'}"
-        if message.reasoning:
-            yield f"<details><summary>Reasoning</summary>\n\n{message.reasoning}\n\n</details>"
-        yield message.content

@@ -7,14 +7,16 @@ from functools import partial
 from pathlib import Path
 
 from localspec.algorithm.protocols import Drafter
+from localspec.drafters.block import BlockDrafter
 from localspec.drafters.head import ASSISTANT, EAGLE3, MTP, HeadDrafter, Layout
 from localspec.drafters.model import ModelDrafter
 from localspec.drafters.other_vocabulary import OtherVocabularyDrafter
 from localspec.gguf.facts import header_at
 from localspec.gguf.header import Header
-from localspec.gguf.heads import DraftKind, target_layers, trunk_layers
+from localspec.gguf.heads import DraftKind, has_markov_chain, target_layers, trunk_layers
 from localspec.gguf.shared_tokens import in_words
 from localspec.gguf.trimmed import token_table
+from localspec.llama.block import BlockContext
 from localspec.llama.context import Context
 from localspec.llama.head import HeadContext
 from localspec.llama.model import Model
@@ -40,7 +42,7 @@ class OpenedDrafter:
     """A drafter, and what its model computes with."""
 
     drafter: Drafter
-    context: Context | HeadContext
+    context: Context | HeadContext | BlockContext
     notice: str = ""  # what the user should know about it
 
     @property
@@ -97,11 +99,29 @@ def open_head(opening: Opening, layout: Layout) -> OpenedDrafter:
     return OpenedDrafter(HeadDrafter(context, layout, wants, target.model.vocab.is_end), context)
 
 
+def open_block(opening: Opening) -> OpenedDrafter:
+    """A prediction head that guesses a whole block."""
+    target, model, load = opening.target, model_of(opening), opening.load
+    header = header_at(model.path)
+    wants = wanted_rows(load.kind, header_at(target.model.path), header)
+    context = BlockContext(
+        model,
+        target,
+        layers=len(wants.layers),
+        anchored=has_markov_chain(header),
+        **load.head_context,
+        threads=opening.threads(target.model),
+    )
+    opening.opened.enter_context(context)
+    return OpenedDrafter(BlockDrafter(context, wants, target.model.vocab.is_end), context)
+
+
 OPENERS: Mapping[DraftKind, Callable[[Opening], OpenedDrafter]] = {
     DraftKind.MODEL: open_model,
     DraftKind.EAGLE3: partial(open_head, layout=EAGLE3),
     DraftKind.MTP: partial(open_head, layout=MTP),
     DraftKind.ASSISTANT: partial(open_head, layout=ASSISTANT),
+    DraftKind.DFLASH: open_block,
 }
 
 
@@ -113,7 +133,7 @@ def model_of(opening: Opening) -> Model:
 
 def wanted_rows(kind: DraftKind, target: Header, head: Header) -> HiddenRows:
     """What a head reads of its target."""
-    if kind is not DraftKind.EAGLE3:
+    if kind not in (DraftKind.EAGLE3, DraftKind.DFLASH):
         return HiddenRows(output=True)
     layers, last = target_layers(head), trunk_layers(target)
     return HiddenRows(tuple(layer for layer in layers if layer < last), output=last in layers)

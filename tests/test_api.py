@@ -110,3 +110,15 @@ def test_devices_have_the_memory_that_the_plan_counts_on(monkeypatch):
     cpu = next(device for device in api.devices() if device.kind == "cpu")
     assert cpu.free_bytes == 5_000_000_000
     assert cpu.total_bytes >= cpu.free_bytes
+
+
+async def test_asyncio_loads_and_replies_in_a_thread():
+    options = {"pair": "demo", "max_tokens": 6, "temperature": 0}
+    reply = await localspec.arun("Hello", **options)
+    assert reply.tokens == localspec.run("Hello", **options).tokens
+    stream = localspec.astream("Hello", pair="demo", temperature=0)
+    async for event in stream:
+        if isinstance(event, localspec.Piece):
+            break
+    await stream.aclose()
+    assert (await localspec.arun("Hello", **options)).tokens == reply.tokens

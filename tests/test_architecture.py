@@ -134,6 +134,7 @@ ROOMS = {
     },
     "tui": {
         *(
+            "attachments",
             "conversations",
             "engine",
             "errors",
@@ -183,7 +184,7 @@ ROOMS = {
     "__main__": {"cli"},
 }
 # The rooms of tui/, each of which may import those before it; the app is what stands in no folder.
-TUI_ROOMS = ("state", "text", "commands", "widgets", "dialogs", "chat", "app")
+TUI_ROOMS = ("state", "text", "commands", "plain", "widgets", "dialogs", "chat", "app")
 HEAVY = ("llama_cpp", "llguidance", "textual", "huggingface_hub", "numpy", "jinja2", "starlette", "uvicorn")
 
 
@@ -267,7 +268,7 @@ def tui_room_of(module):
     return parts[2] if len(parts) > 2 and parts[2] in TUI_ROOMS else "app"
 
 
-@pytest.mark.parametrize("room", ["state", "text", "commands"])
+@pytest.mark.parametrize("room", ["state", "text", "commands", "plain"])
 def test_what_the_chat_knows_says_and_can_do_needs_no_screen(room):
     for path in ROOT.glob(f"tui/{room}/**/*.py"):
         assert not any(name.split(".")[0] in ("textual", "rich") for name in imported(path)), path

@@ -30,6 +30,8 @@ class ChatApp(App[None]):
     CSS_PATH: ClassVar[CSSPathType | None] = "app.tcss"
     COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {CommandProvider}
     ENABLE_COMMAND_PALETTE = True
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012 - Textual declares it so
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (16, "-tall")]  # noqa: RUF012
 
     def __init__(self, setup: Setup) -> None:
         super().__init__()
@@ -57,6 +59,13 @@ class ChatApp(App[None]):
         if not self.state.engine.busy:
             self._resting.pause()
             gc.collect()
+
+    def action_help_quit(self) -> None:
+        """Ctrl+C where no text is selected: stop what runs, and then tell how to leave."""
+        if self.state.engine.busy:
+            self.state.engine.stop()
+        else:
+            self.notify("^q leaves, and so does ^d in an empty prompt.")
 
     def _not_saved(self, error: OSError) -> None:
         self.notify(f"Could not be remembered: {error}.", severity="warning")

@@ -119,13 +119,17 @@ def _read_tool(given: object, which: str) -> Tool:
 def tools_grammar(
     tools: Sequence[Tool], how: CallFormat, *, required: bool, names: Mapping[str, int]
 ) -> Grammar:
-    """Text or calls, or only calls; arguments match their schemas.
+    """Text or calls, or only calls; arguments match their schemas, as far as these can be followed.
 
+    Programs come with schemas that say more than can be followed, and check the arguments themselves.
     `names`: the texts of control tokens, which are no text to a grammar.
     """
     rules = [f"body: {' | '.join(f'body_{n}' for n in range(len(tools)))}"]
     for n, tool in enumerate(tools):
-        schema = {"x-guidance": SPACED, **without_options(narrowed(dict(tool.parameters)))}
+        schema = {
+            "x-guidance": {**SPACED, "lenient": True},
+            **without_options(narrowed(dict(tool.parameters))),
+        }
         rules += [f"body_{n}: {body_rule(tool, how, n, names)}", f"arguments_{n}: %json {json.dumps(schema)}"]
     rules += [f"start: {calls(how, how.opening, names)}"] if required else either_rules(how, names)
     return Grammar("the tools' parameters", {"lark_grammar": "\n".join(rules)})

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import localspec
 from localspec.cli import commands, completion
 from localspec.cli.last_defence import refused_by_system, reported
-from localspec.cli.printing import NotesOfLibraries, OutputFailed, obeys_sequences, quietly, say
+from localspec.cli.printing import NotesOfLibraries, OutputFailed, on_terminal, quietly, say
 from localspec.cli.usage import Parser, WrongUsage
 from localspec.errors import LocalspecError
 
@@ -64,7 +64,7 @@ def _run(arguments: Sequence[str]) -> int:
 def _spelled_out(arguments: Sequence[str]) -> Sequence[str]:
     """`help COMMAND`; nothing at all, which opens the chat where one can be; a prompt without a command."""
     if not arguments:
-        return ["chat"] if sys.stdin and sys.stdin.isatty() and obeys_sequences(sys.stdout) else ["--help"]
+        return ["chat"] if sys.stdin and sys.stdin.isatty() and on_terminal(sys.stdout) else ["--help"]
     if arguments[0] == "help":
         return [*arguments[1:], "--help"]
     return ["run", *arguments] if " " in arguments[0].strip() else arguments

@@ -3,7 +3,7 @@
 import sys
 from typing import TYPE_CHECKING
 
-from localspec.cli.printing import note, say
+from localspec.cli.printing import aside, note, say
 
 if TYPE_CHECKING:
     from localspec.gguf.header import Header
@@ -14,19 +14,22 @@ if TYPE_CHECKING:
 def fetch_reference(target: str, draft: str | None, *, dry: bool = False) -> str:
     """Fetch models of the Hub as a pair of the user's, whose name is returned; or only say what that would fetch."""
     from localspec.hub.failures import of_system
-    from localspec.pairs.any_model import added, known_as
+    from localspec.pairs.additions import add_pair
+    from localspec.pairs.any_model import described, known_as
     from localspec.pairs.quants import SeveralModels
 
     pair = known_as(target, draft)
     if pair is None:
         try:
-            pair, opened = added(target, draft)
+            pair, opened = described(target, draft)
+            if not dry:
+                add_pair(pair)
+                note(f"{target} is the pair {pair.name} from now on")
         except SeveralModels as several:
             tell_models(several)
             raise
         except OSError as error:
             raise of_system(error, target) from error
-        note(f"{target} is the pair {pair.name} from now on")
         if draft is None:
             tell_draft(target, pair.target.name, opened.header)
     if dry:
@@ -68,7 +71,7 @@ def fetch(pair: "Pair") -> None:
         raise
     finally:
         display.clear()
-    say(f"{pair.name} is ready: localspec run --pair {pair.name} PROMPT", to=sys.stderr)
+    aside(f"{pair.name} is ready: localspec run {pair.name} PROMPT")
 
 
 def dry_run(pair: "Pair") -> None:

@@ -45,10 +45,15 @@ def quietly(quiet: bool) -> Iterator[None]:
         _quiet = before
 
 
-def note(text: str) -> None:
-    """One sentence on stderr that is neither the result nor an error."""
+def aside(text: str) -> None:
+    """A line on stderr that is neither the result nor an error."""
     if not _quiet:
-        say(f"note: {text}", to=sys.stderr)
+        say(text, to=sys.stderr)
+
+
+def note(text: str) -> None:
+    """One sentence that the user should know."""
+    aside(f"note: {text}")
 
 
 def say_dimmed(text: str) -> None:

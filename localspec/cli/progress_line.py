@@ -2,7 +2,7 @@
 
 import sys
 
-from localspec.cli.printing import DrawnLine, say
+from localspec.cli.printing import DrawnLine, aside
 from localspec.hub.progress import FileReady, Note, Progress, Proved, PullEvent, PullStage
 from localspec.memory.planning import outlook
 from localspec.units import duration_text, size_text
@@ -44,7 +44,7 @@ class ProgressLine:
 
     def _say(self, text: str) -> None:
         self.clear()
-        say(text, to=sys.stderr)
+        aside(text)
 
 
 def progress_text(event: Progress) -> str:

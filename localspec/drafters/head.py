@@ -24,7 +24,9 @@ from localspec.passes import HiddenRows, Pass
 class Head(Protocol):
     """A head with its cache, whose rows are a token and a feature each."""
 
-    busy_seconds: float
+    @property
+    def busy_seconds(self) -> float:
+        """Time spent inside it since it was made."""
 
     @property
     def capacity(self) -> int:

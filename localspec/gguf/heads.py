@@ -28,6 +28,7 @@ _EAGLE3 = (
     *("fc", "output_norm", "blk.0.ffn_gate", "blk.0.ffn_up", "blk.0.ffn_down"),
     *(f"blk.0.{name}" for name in _EAGLE3_BLOCK),
 )
+_DFLASH = ("fc", "enc.output_norm", "output_norm", "blk.0.attn_norm", "blk.0.attn_q", "blk.0.ffn_down")
 _MTP = ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm", "attn_norm")
 _ASSISTANT = ("token_embd", "output_norm", "nextn.pre_projection", "nextn.post_projection")
 
@@ -69,6 +70,11 @@ def target_layers(header: Header) -> tuple[int, ...]:
     """The layers whose inputs a head reads; the last one of all + 1 is the output of the last."""
     found = header.get(f"{header.text('general.architecture')}.target_layers")
     return tuple(map(int, found)) if isinstance(found, tuple) else ()
+
+
+def has_markov_chain(header: Header) -> bool:
+    """Whether a DFlash head is a DSpark: each guess of a block knows the likeliest one before it."""
+    return _tensor(header, "markov_w1.weight") is not None
 
 
 def trunk_layers(header: Header) -> int:
@@ -140,8 +146,20 @@ def _assistant_faults(target: Header, head: Header) -> Iterator[str]:
         yield f"it was made for a target of width {asked}, and this one has {width}"
 
 
-def _dflash_faults(_target: Header, _head: Header) -> Iterator[str]:
-    yield "it is a DFlash head, which this localspec cannot run yet"
+def _dflash_faults(target: Header, head: Header) -> Iterator[str]:
+    architecture, width = target.text("general.architecture"), _number(target, "embedding_length")
+    if architecture not in SHOW_LAYERS:
+        yield f"llama.cpp shows no layers of {architecture} models to a DFlash head"
+    if _number(head, "hyper_connection.count"):
+        yield "it is a DSpark head of DeepSeek 4's architecture, which this localspec cannot run yet"
+    yield from _missing(head, _DFLASH)
+    layers, last = target_layers(head), trunk_layers(target)
+    if not layers or not all(0 <= layer < last for layer in layers):
+        yield f"it reads the layers {', '.join(map(str, layers)) or 'of none'} of its target, which has {last}"
+    if (own := _number(head, "embedding_length")) != width:
+        yield f"it was made for a target of width {own}, and this one has {width}"
+    if has_markov_chain(head) and not _number(head, "block_size"):
+        yield "it does not say how long its blocks are"
 
 
 _FAULTS = {

@@ -44,7 +44,8 @@ class HeadTrial:
 
     path: str  # "" where it is inside the model
     place: dict[str, Any]
-    encodes: bool
+    kind: str
+    anchored: bool  # see BlockContext
     layers: tuple[int, ...]
     output: bool
 

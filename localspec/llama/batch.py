@@ -12,10 +12,14 @@ from localspec.llama.library import lib
 class Batch:
     """Reused for every decode of a context; all tokens belong to sequence 0."""
 
-    def __init__(self, size: int, *, columns: int = 0, tokens: bool = True) -> None:
-        """`columns`: of the embedding that comes with each token, or without `tokens` in its place; 0: none do."""
+    def __init__(self, size: int, *, columns: int = 0, tokens: bool = True, position_rows: int = 1) -> None:
+        """`columns`: of the embedding that comes with each token, or without `tokens` in its place; 0: none do.
+
+        position_rows: that an embedding has, 4 where images have several; the last of them stays 0.
+        """
+        self._position_rows = position_rows
         self._tokens: Any = (ctypes.c_int32 * size)()
-        self._positions: Any = (ctypes.c_int32 * size)()
+        self._positions: Any = (ctypes.c_int32 * (size * position_rows))()
         self._outputs: Any = (ctypes.c_int8 * size)()
         self._sequence_counts = (ctypes.c_int32 * size)(*[1] * size)
         self._sequence = ctypes.c_int32(0)
@@ -37,7 +41,10 @@ class Batch:
         """The C struct for these tokens from a position on, with rows for the last `rows` of them."""
         count = len(tokens) if embeddings is None else len(embeddings)
         self._tokens[: len(tokens)] = tokens
-        self._positions[:count] = range(position, position + count)
+        along = range(position, position + count)
+        for row in range(self._position_rows):
+            here = [0] * count if row == 3 else along
+            self._positions[row * count : (row + 1) * count] = here
         self._outputs[:count] = [0] * (count - rows) + [1] * rows
         if embeddings is not None:
             self._embeddings[:count] = embeddings

@@ -19,6 +19,9 @@ from localspec.health.trial import HeadTrial, Trial
 from localspec.llama.child_limits import limit_this_process
 
 if TYPE_CHECKING:
+    import numpy as np
+
+    from localspec.llama.block import BlockContext
     from localspec.llama.context import Context
     from localspec.llama.head import HeadContext
 
@@ -54,19 +57,35 @@ def first_decode(trial: Trial) -> None:
                     hint="fetch it again, or use another file",
                 )
             if head and passed.hidden is not None:
-                head.cut(0)
-                head.predict([last], head.features(passed.hidden[-1:]), context.length)
+                _guess(head, passed.hidden[-1:], last, context.length)
 
 
-def _open_head(trial: HeadTrial, target: "Context", opened: ExitStack) -> "HeadContext":
+def _open_head(trial: HeadTrial, target: "Context", opened: ExitStack) -> "HeadContext | BlockContext":
+    from localspec.llama.block import BlockContext
     from localspec.llama.head import HeadContext
     from localspec.llama.model import Model
     from localspec.passes import HiddenRows
 
     file = opened.enter_context(Model(Path(trial.path), **trial.place)) if trial.path else target.model
-    head = opened.enter_context(HeadContext(file, target, encodes=trial.encodes, length=_LENGTH))
+    head: HeadContext | BlockContext
+    if trial.kind == "dflash":
+        head = BlockContext(file, target, layers=len(trial.layers), anchored=trial.anchored, length=_LENGTH)
+    else:
+        head = HeadContext(file, target, encodes=trial.kind == "eagle3", length=_LENGTH)
+    opened.callback(head.close)
     target.extract(HiddenRows(trial.layers, trial.output))
     return head
+
+
+def _guess(head: "HeadContext | BlockContext", hidden: "np.ndarray", token: int, position: int) -> None:
+    from localspec.llama.head import HeadContext
+
+    head.cut(0)
+    if isinstance(head, HeadContext):
+        head.predict([token], head.features(hidden), position)
+    else:
+        head.read(hidden, position - 1)
+        head.guess(token, 1, position).row(0, None)
 
 
 def answer(error: LocalspecError | None) -> None:

@@ -124,6 +124,7 @@ class Measurer:
         }
 
     def _open_head(self, kind: str, target: str, place: dict[str, Any], context: dict[str, Any]) -> None:
+        from localspec.llama.block import BlockContext
         from localspec.llama.context import Context
         from localspec.llama.head import HeadContext
         from localspec.llama.model import Model
@@ -136,7 +137,10 @@ class Measurer:
             )
             beside = opened.enter_context(Context(model, length=context["length"]))
             self._log.forget()
-            opened.enter_context(HeadContext(self._model, beside, encodes=kind == "eagle3", **context))
+            if kind == "dflash":
+                opened.enter_context(BlockContext(self._model, beside, layers=1, anchored=False, **context))
+            else:
+                opened.enter_context(HeadContext(self._model, beside, encodes=kind == "eagle3", **context))
 
 
 def answer(measurer: Measurer, request: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,6 @@ from localspec.errors import NotOnDisk
 from localspec.gguf.facts import ModelFacts
 from localspec.gguf.header import Header
 from localspec.gguf.heads import draft_kind, has_head
-from localspec.pairs.additions import add_pair
 from localspec.pairs.proof import prove
 from localspec.pairs.references import HubReference, OpenedFile, hub_reference, open_reference, pin
 from localspec.pairs.registry import LocalFile, ModelFile, Pair, PairKind, all_pairs, is_known
@@ -21,7 +20,7 @@ def is_on_hub(target: str | None, draft: str | None) -> bool:
 
 
 def known_as(target: str, draft: str | None) -> Pair | None:
-    """The pair that was made of these two before; one with a draft for a target that is named alone."""
+    """The pair that was made of these two before."""
     key = _key(target, draft)
     pairs = [pair for pair in all_pairs() if key in pair.aliases]
     return pairs[-1] if pairs else None
@@ -35,8 +34,8 @@ def fetched_before(target: str, draft: str | None) -> Pair:
     raise NotOnDisk(f"{_key(target, draft)} was not fetched yet", hint=f"fetch it with: {command}")
 
 
-def added(target: str, draft: str | None) -> tuple[Pair, OpenedFile]:
-    """A pair of these two, proved from their headers and written into models.toml; and its target.
+def described(target: str, draft: str | None) -> tuple[Pair, OpenedFile]:
+    """A pair of these two, proved from their headers, for `add_pair`; and its target.
 
     Without a draft the head inside the target proposes, where it has one; else, or with `lookup`, proposals come from
     the text. Raises DownloadFailed, UnknownPair,
@@ -55,7 +54,6 @@ def added(target: str, draft: str | None) -> tuple[Pair, OpenedFile]:
         use="your own",
         context=ModelFacts.from_header(opened.header).context,
     )
-    add_pair(pair)
     return pair, opened
 
 

@@ -14,7 +14,7 @@ _QUANT = re.compile(
     re.IGNORECASE,
 )
 # Parts of models for other ways of drafting and seeing, and what quantising is steered by.
-_NO_MODEL = re.compile(r"(?:mmproj|mtp-|eagle3-|dflash-|dspark-|imatrix)|imatrix", re.IGNORECASE)
+_NO_MODEL = re.compile(r"^(?:mtp-|eagle3-|dflash-|dspark-)|mmproj|imatrix", re.IGNORECASE)
 
 
 class SeveralModels(UnknownPair):
@@ -72,7 +72,7 @@ def size_of(model: HubFile) -> str:
 
 def _is_model(file: RemoteFile) -> bool:
     name = PurePosixPath(file.file).name
-    return name.lower().endswith(".gguf") and not _NO_MODEL.match(name) and stays_inside(file.file)
+    return name.lower().endswith(".gguf") and not _NO_MODEL.search(name) and stays_inside(file.file)
 
 
 def _names(file: str) -> list[str]:

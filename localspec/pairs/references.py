@@ -107,7 +107,6 @@ def hub_header(file: HubFile) -> Header:
 
 
 def _remote_header(remote: RemoteFile) -> Header:
-
     def read(offset: int, length: int) -> bytes:
         return hub.read_range(remote, offset, length)
 

@@ -65,8 +65,10 @@ def _in_hub_cache(file: HubFile) -> list[Path]:
 
 def _elsewhere(file: HubFile) -> list[Path]:
     """Where LM Studio, llama.cpp and Ollama would have the file."""
-    home = Path.home()
-    llama_cpp = os.environ.get("LLAMA_CACHE") or platformdirs.user_cache_path("llama.cpp", appauthor=False)
+    home = Path(os.path.expanduser("~"))  # as it stands where there is no home
+    llama_cpp = os.environ.get("LLAMA_CACHE") or platformdirs.user_cache_path(
+        "llama.cpp", False, opinion=False
+    )
     ollama = os.environ.get("OLLAMA_MODELS") or home / ".ollama" / "models"
     return [
         *(

@@ -7,7 +7,7 @@ from localspec.errors import LocalspecError
 from localspec.gguf.header import Header
 from localspec.pairs.proof import prove
 from localspec.pairs.references import open_file
-from localspec.pairs.registry import DEMO, HubFile, ModelFile, PairKind, all_pairs
+from localspec.pairs.registry import DEMO, HubFile, ModelFile, all_pairs
 from localspec.pairs.store import distinct, locate
 
 _SIZE = re.compile(r"[-_ ]?(?:e|a)?\d+(?:\.\d+)?b\b", re.IGNORECASE)
@@ -38,7 +38,7 @@ def suggested_draft(name: str, target: Header) -> HubFile | None:
 
 def _candidates(name: str) -> Iterator[HubFile]:
     """Drafts of pairs whose target is of this family, the largest first; then all that are here."""
-    pairs = [pair for pair in all_pairs() if pair.kind is PairKind.SIMPLE and pair.name != DEMO]
+    pairs = [pair for pair in all_pairs() if pair.name != DEMO]
     family = _family(name)
     related = [pair.draft for pair in pairs if pair.draft and family and _family(pair.target.name) == family]
     here = [pair.draft for pair in pairs if pair.draft and locate(pair.draft)]

@@ -13,26 +13,17 @@ from localspec.serve import numbers
 from localspec.serve.blocks import messages_of
 from localspec.serve.calls import Began, CallReader, Ended, Grew
 from localspec.serve.conversation import prompt_of
-from localspec.serve.fields import Fields, cut, texts_of
+from localspec.serve.fields import Fields, cut
 from localspec.serve.http import Writer, answer, dumped, fields_of
 from localspec.serve.interface import Interface
 from localspec.serve.problems import Problem
 from localspec.serve.replies import Done, Prompt
-from localspec.serve.wishes import OWN, Wishes, checked, effort_options, tool_options
+from localspec.serve.wishes import Wishes, checked, effort_options, own, tool_options
 
 WITHOUT_EFFECT: Final = (
-    "metadata",
-    "service_tier",
-    "container",
-    "context_management",
-    "inference_geo",
-    "betas",
-    "cache_control",
-    "speed",
-    "diagnostics",
-    "user_profile_id",
-    "workspace_id",
-)
+    "metadata", "service_tier", "container", "context_management", "inference_geo", "betas",
+    "cache_control", "speed", "diagnostics", "user_profile_id", "workspace_id",
+)  # fmt: skip
 _ERROR_TYPES: Final = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -80,8 +71,7 @@ def conversation(fields: Fields, options: dict[str, Any]) -> tuple[Prompt, Wishe
             "the last message is the assistant's: a reply that continues it is not supported",
             hint="end with a message of the user",
         )
-    found = {name: fields.rest.pop(name) for name in OWN if name in fields.rest}
-    found |= {"stop": stops} if (stops := texts_of(fields, "stop_sequences")) else {}
+    found = own(fields, "stop_sequences")
     found |= thinking(Fields(fields.take("thinking", dict, {"type": "disabled"}), "thinking"))
     found |= output(fields)
     tools = called(fields)

@@ -84,12 +84,13 @@ class LlamaServer(Interface):
     async def infill(self, request: Request) -> Response:
         """What stands between a beginning and an end, in the form that the model's own tokens ask for."""
         fields = await fields_of(request)
+        extra = extra_text(fields)
         marks = self._loaded().description.infill_marks
         if not marks:
             what = f"{self._loaded().ready.target} has no tokens for text in the middle"
             raise failed(501, "not_supported_error", "not_supported", f"{what} (ask a model of code)")
         before, after = fields.take("input_prefix", str, ""), fields.take("input_suffix", str, "")
-        texts = (extra_text(fields) + before, after, fields.take("prompt", str, ""))
+        texts = (extra + before, after, fields.take("prompt", str, ""))
         chosen = self._chosen(Fields({"model": fields.rest.get("model")}))
         parts = [await self._tokens(request, chosen, text, parse_special=False) for text in texts]
         bos = await self._tokens(request, chosen, "", parse_special=False, add_special=True)

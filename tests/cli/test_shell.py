@@ -14,7 +14,7 @@ from localspec.cli import main, printing
 from localspec.cli.commands import chat
 from localspec.cli.commands import run as run_command
 from localspec.cli.loading import StageLine, chosen_pair
-from localspec.errors import BadSetting, LocalspecError
+from localspec.errors import BadSetting
 from localspec.pairs import resolve
 from localspec.settings import data_dir
 
@@ -48,14 +48,14 @@ def terminal(monkeypatch):
 
 
 def test_without_a_command_the_chat_opens_on_a_terminal_and_the_help_elsewhere(terminal, monkeypatch):
-    opened, streams = [], terminal()
+    opened, _ = [], terminal()
     monkeypatch.setattr(chat, "_chat", lambda *_: opened.append(True) or 0)
     assert main([]) == 0
     assert opened == [True]
-    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
     assert main([]) == 0
     assert opened == [True]
-    assert "usage: localspec" in streams["stdout"].getvalue()
+    assert "usage: localspec" in sys.stdout.getvalue()
 
 
 def test_a_name_with_nothing_to_ask_opens_the_chat_with_that_pair(terminal, monkeypatch):
@@ -183,9 +183,6 @@ def test_a_terminal_that_obeys_nothing_gets_no_sequence(terminal, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     printing.say_dimmed("thought")
     assert streams["stderr"].getvalue() == "thoughtthought"
-    monkeypatch.setenv("TERM", "dumb")
-    with pytest.raises(LocalspecError, match="control sequences"):
-        main_raising(["chat"])
 
 
 def test_stages_are_drawn_and_leave_nothing(terminal):

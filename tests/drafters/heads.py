@@ -2,18 +2,23 @@
 
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from localspec.algorithm.loop import speculate
 from localspec.algorithm.protocols import Drafter
 from localspec.algorithm.verification import make_rule
+from localspec.drafters.block import BlockDrafter
 from localspec.drafters.fixed import Fixed, Plain
 from localspec.drafters.head import ASSISTANT, EAGLE3, MTP, HeadDrafter
+from localspec.gguf.facts import header_at
+from localspec.gguf.heads import has_markov_chain
+from localspec.llama.block import BlockContext
 from localspec.llama.context import Context
 from localspec.llama.head import HeadContext
 from localspec.llama.model import Model
 from localspec.passes import HiddenRows, Pass
 from localspec.sampler.sampling import Sampling
-from tests.gguf.heads import Walk, write_assistant, write_eagle3, write_mtp, write_target
+from tests.gguf.heads import Walk, write_assistant, write_dflash, write_eagle3, write_mtp, write_target
 
 GREEDY = make_rule("greedy", Sampling(temperature=0), 0)
 LENGTH = 512
@@ -23,7 +28,11 @@ LENGTH = 512
 class Kind:
     walk: Walk
     write: object  # None: it is inside the target
-    layout: object
+    layout: object  # None: it guesses a whole block
+
+    @property
+    def keeps(self):
+        return self.layout is None or self.layout.keeps
 
     def files(self, folder):
         target = write_target(folder / "target.gguf", self.walk)
@@ -35,6 +44,9 @@ KINDS = {
     "mtp inside": Kind(Walk("qwen35", nextn=1), None, MTP),
     "mtp in a file": Kind(Walk("mimo2", nextn=1), write_mtp, MTP),
     "assistant": Kind(Walk("gemma4"), write_assistant, ASSISTANT),
+    "dflash": Kind(Walk(), write_dflash, None),
+    "dspark": Kind(Walk(), partial(write_dflash, variant="dspark"), None),
+    "dflash2": Kind(Walk(), partial(write_dflash, variant="dflash2"), None),
 }
 
 
@@ -71,14 +83,19 @@ def opened(kind, files):
     target_file, head_file = files
     with Model(target_file, prediction=head_file is None) as model:
         target = Context(model, length=LENGTH, snapshots=5, threads=1)
-        predicts = kind.layout is not EAGLE3
+        predicts = kind.layout in (MTP, ASSISTANT)
         file = Model(head_file, prediction=predicts) if head_file else model
-        head = HeadContext(file, target, encodes=kind.layout is EAGLE3, length=LENGTH, threads=1)
-        layers = (0, kind.walk.layers // 2, kind.walk.layers - 1)
-        wants = HiddenRows(output=True) if predicts else HiddenRows(layers)
+        wants = HiddenRows(output=True) if predicts else HiddenRows((0, 2, 3))
+        if kind.layout is None:
+            anchored = has_markov_chain(header_at(head_file))
+            head = BlockContext(file, target, layers=3, anchored=anchored, length=LENGTH, threads=1)
+            drafter = BlockDrafter(head, wants, never)
+        else:
+            head = HeadContext(file, target, encodes=kind.layout is EAGLE3, length=LENGTH, threads=1)
+            drafter = HeadDrafter(head, kind.layout, wants, never)
         target.extract(wants)
         try:
-            yield Opened(target, HeadDrafter(head, kind.layout, wants, never))
+            yield Opened(target, drafter)
         finally:
             head.close()
             if file is not model:

@@ -223,7 +223,7 @@ def test_reading_is_done_in_pieces_between_cycles():
     machine.before += 900
     run(machine, arbiter, 300)
     assert 0 < max(machine.stalls) <= 0.25
-    assert sum(machine.stalls) >= 0.2
+    assert sum(machine.stalls) >= 0.15
 
 
 def test_what_has_to_be_read_first_makes_tries_rarer():

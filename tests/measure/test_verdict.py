@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from localspec.measure.bench.report import report, table
+from localspec.measure.bench.report import COLUMNS, cells, report
 from localspec.measure.bench.summary import Row, Summary
 from localspec.measure.bench.verdict import Decision, Finding, finding, in_words, verdicts
 from localspec.measure.prompts import Category
 from localspec.measure.statistics import Interval
+from localspec.measure.table import aligned
 
 CODE, CHAT = Category.CODE, Category.CHAT
 
@@ -80,4 +81,4 @@ def test_the_report_has_a_line_for_each_category_and_the_depth_that_beat_auto():
     assert "GO at temperature 0" in text
     assert "3 pairs of replies too short" in text
     assert "1.5 s of reading 900 prompt tokens" in text
-    assert len({len(line) for line in table(rows).splitlines()}) == 1
+    assert len({len(line) for line in aligned([COLUMNS, *map(cells, rows)]).splitlines()}) == 1

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from localspec.hub.repository import Patience
+from localspec.pairs.additions import add_pair
 from localspec.pairs.registry import Facts, HubFile, Pair, PairKind
 from tests.pairs.hub import COMMIT, Hub, Served
 
@@ -64,3 +65,10 @@ def pair_of(target: Served, draft: Served, name: str = "tiny") -> Pair:
 def impatient():
     """Tries as often as the default, but does not wait in between."""
     return Patience(sleep=lambda _: None)
+
+
+@pytest.fixture
+def known(served):
+    """The served pair, in the user's own models.toml."""
+    add_pair(served.pair)
+    return served

@@ -99,7 +99,9 @@ def test_the_quantisation_is_read_from_the_name(name, quant):
 
 
 def test_the_model_is_chosen_by_quantisation_and_never_by_guess():
-    models = models_in(listing_of("a-Q4_K_M.gguf", "a-UD-Q4_K_XL.gguf", "a-Q8_0.gguf", "imatrix.gguf"))
+    models = models_in(
+        listing_of("a-Q4_K_M.gguf", "a-UD-Q4_K_XL.gguf", "a-Q8_0.gguf", "a.imatrix.gguf", "a-mmproj-F16.gguf")
+    )
     assert len(models) == 3
     assert chosen("o/r", "q8_0", models).name == "a-Q8_0.gguf"
     assert chosen("o/r", "Q4_K_XL", models).name == "a-UD-Q4_K_XL.gguf"
@@ -136,6 +138,12 @@ def test_a_model_alone_is_fetched_and_drafts_from_its_text(several, capsys):
     assert main(["rm", pair.name]) == 0
     assert not is_known(pair.name)
     assert not store.place(pair.target).exists()
+
+
+def test_a_dry_run_of_a_model_leaves_nothing(several, capsys):
+    assert main(["pull", "org/Some-7B-GGUF:Q4_K_M", "--dry-run"]) == 0
+    assert "would be fetched" in capsys.readouterr().out
+    assert not is_known("org/some-7b-gguf:q4_k_m")
 
 
 def test_two_models_are_a_pair_proved_before_they_come(several, hub, tiny_gguf, capsys):

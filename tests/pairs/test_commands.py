@@ -1,35 +1,21 @@
 """The pair commands as a user types them."""
 
 import json
-import os
-import random
 import re
-import signal
-import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from huggingface_hub import close_session
 
 from localspec.cli import main
 from localspec.cli.offer import fetch_if_wanted, offer_download, question
 from localspec.pairs import store
-from localspec.pairs.additions import add_pair
 from localspec.pairs.registry import find, user_file
 from localspec.pairs.resolve import PairNotOnDisk
 from tests.gguf.mutations import taken_apart
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-
-
-@pytest.fixture
-def known(served):
-    """The served pair, in the user's own models.toml."""
-    add_pair(served.pair)
-    return served
 
 
 def test_pull_fetches_and_says_how_to_run(known, capsys):
@@ -38,7 +24,7 @@ def test_pull_fetches_and_says_how_to_run(known, capsys):
     assert told.out == ""
     assert "sha256 verified" in told.err
     assert "With 2,048 tokens of context it takes" in told.err
-    assert "localspec run --pair tiny" in told.err
+    assert "localspec run tiny" in told.err
     assert store.on_disk(find("tiny"))
 
 
@@ -58,7 +44,7 @@ def test_an_unknown_name_ends_with_a_sentence_and_code_1(capsys):
 def test_pairs_lists_everything_without_the_network(known, hub, capsys):
     assert main(["pairs"]) == 0
     listed = capsys.readouterr().out
-    assert listed.count("cannot run yet") == 9
+    assert "cannot run yet" not in listed
     assert "llama-3.1-8b+1b" in listed
     assert "tiny" in listed
     assert hub.requests == []
@@ -265,123 +251,6 @@ def test_pull_is_not_asked_about(missing):
 
 def test_the_question_has_the_size_that_is_left(missing, known):
     assert f"{(known.target.size + known.draft.size) / 1000:.0f} kB" in question(missing)
-
-
-def command(*arguments: str, **environment: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "localspec", *arguments],
-        env=os.environ | environment,
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def test_kills_at_random_moments_cost_next_to_nothing(known, hub):
-    """benchmarks/pull_kills.py does this 100 times on 200 MB."""
-    hub.bytes_per_second = 400_000
-    chance = random.Random(5)
-    for _ in range(3):
-        process = command("pull", "tiny")
-        asked = len(hub.gets())
-        while len(hub.gets()) == asked and process.poll() is None:
-            time.sleep(0.01)
-        time.sleep(chance.uniform(0, 0.2))
-        process.kill()
-        process.communicate()
-        assert not store.place(find("tiny").draft).exists()
-    hub.bytes_per_second = None
-    process = command("pull", "tiny")
-    _, told = process.communicate(timeout=60)
-    assert process.returncode == 0, told
-    assert {path.name for path in store.models_dir().rglob("*") if path.is_file()} == {
-        "target.gguf",
-        "draft.gguf",
-    }
-    assert hub.sent.total() < 1.3 * (known.target.size + known.draft.size)
-
-
-def test_two_processes_at_once_share_the_work(known, hub):
-    hub.bytes_per_second = 400_000
-    processes = [command("pull", "tiny") for _ in range(2)]
-    told = [process.communicate(timeout=60)[1] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], told
-    assert hub.sent.total() == known.target.size + known.draft.size
-    assert {path.name for path in store.models_dir().rglob("*") if path.is_file()} == {
-        "target.gguf",
-        "draft.gguf",
-    }
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="a console's Ctrl-C cannot be sent to one process there")
-def test_ctrl_c_keeps_what_came_and_says_how_to_go_on(known, hub):
-    hub.bytes_per_second = 200_000
-    process = command("pull", "tiny")
-    while not hub.sent.total():
-        time.sleep(0.01)
-    time.sleep(0.3)
-    process.send_signal(signal.SIGINT)
-    _, told = process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert "Go on with: localspec pull tiny" in told
-    assert "Traceback" not in told
-    assert list(store.models_dir().rglob("*.part"))
-
-
-def test_offline_is_honoured(known, hub):
-    process = command("pull", "tiny", HF_HUB_OFFLINE="1")
-    _, told = process.communicate(timeout=30)
-    assert process.returncode == 1
-    assert "HF_HUB_OFFLINE" in told
-    assert hub.requests == []
-
-
-def test_a_proxy_is_used(known, hub):
-    """The hub itself serves as the proxy: it is asked with a whole address."""
-    process = command("pull", "tiny", HF_ENDPOINT="http://hub.example", HTTP_PROXY=hub.endpoint, NO_PROXY="")
-    process.communicate(timeout=60)
-    assert any(request.path.startswith("http://hub.example/") for request in hub.requests)
-
-
-@pytest.fixture
-def network(monkeypatch):
-    """Sets variables that are read when a session begins, so that one begins."""
-
-    def set_variables(**variables):
-        close_session()
-        for name, value in variables.items():
-            monkeypatch.setenv(name, value)
-
-    yield set_variables
-    close_session()
-
-
-@pytest.mark.parametrize(
-    ("variables", "says"),
-    [
-        ({"ALL_PROXY": "socks5://127.0.0.1:9"}, "(cannot be reached|socksio)"),
-        ({"ALL_PROXY": "socks4://127.0.0.1:9"}, "the proxy settings cannot be used"),
-        ({"HTTP_PROXY": "http://proxy:port"}, "the proxy settings cannot be used"),
-        ({"SSL_CERT_FILE": "/nowhere/cert.pem"}, "the certificates cannot be read"),
-        ({"HF_TOKEN": "hf_ünsafe"}, "holds characters that no token has"),
-        ({"HF_TOKEN": "hf_a b"}, "holds characters that no token has"),
-        ({"HF_ENDPOINT": "127.0.0.1:9"}, "HF_ENDPOINT=127.0.0.1:9 is not the address of a server"),
-    ],
-)
-def test_a_network_that_is_set_up_wrongly_is_one_sentence_about_that(known, network, capsys, variables, says):
-    network(**variables)
-    assert main(["info", "org/target:target.gguf"]) == 1
-    error, hint = capsys.readouterr().err.splitlines()
-    assert re.search(says, error)
-    assert hint.startswith("hint: ")
-    assert "hf_" not in error
-
-
-def test_a_token_file_that_is_none_is_not_taken_for_the_disk(known):
-    process = command("info", "org/target:target.gguf", HF_TOKEN_PATH="/")
-    _, told = process.communicate(timeout=60)
-    assert told.startswith("error: org/target:target.gguf cannot be fetched: Is a directory")
 
 
 @pytest.mark.parametrize("repo", ["a--b/c", "a..b/c", "a/b.git"])

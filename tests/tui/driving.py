@@ -10,7 +10,8 @@ from localspec.tui.app import ChatApp
 from localspec.tui.chat.screen import ChatScreen
 from localspec.tui.dialogs.conversations import ConversationsDialog
 from localspec.tui.state.chat import ChatState, Setup
-from localspec.tui.widgets.reply import Footer, ReplyView, Segment
+from localspec.tui.widgets.reply import Footer, ReplyView
+from localspec.tui.widgets.reply_part import ReplyPart
 from localspec.tui.widgets.transcript import Remark, UserMessage
 from scripted_engine import Gate, Pace, ScriptedEngine, ScriptedWorkshop
 from scripted_pairs import find
@@ -18,7 +19,7 @@ from textual.pilot import Pilot
 from textual.widgets import DataTable, Static
 
 from localspec import conversations
-from localspec.conversations import Conversation
+from localspec.conversations import Conversation, Journal, StoredMessage
 from localspec.engine.messages import Ask
 from localspec.errors import EngineDied
 
@@ -102,6 +103,13 @@ class Chat:
         )
         await self.until(lambda: self.replies and self.replies[-1].has_class("-finished"))
 
+    async def ask_instead(self, text: str) -> None:
+        """Send what a message is changed into, and wait until its reply is over."""
+        before = len(asked(self))
+        await self.type(text)
+        await self.until(lambda: len(asked(self)) > before and not self.state.engine.busy)
+        await self.until(lambda: self.replies and self.replies[-1].has_class("-finished"))
+
 
 @asynccontextmanager
 async def running(
@@ -123,7 +131,7 @@ async def running(
 
 def source(reply: ReplyView) -> str:
     """The Markdown of a reply as it is shown."""
-    return "".join(document.source for document in reply.query(Segment))
+    return "".join(document.source for document in reply.query(ReplyPart))
 
 
 def footer(reply: ReplyView) -> str:
@@ -139,6 +147,15 @@ def messages(chat: Chat) -> list[str]:
 def asked(chat: Chat) -> list[Ask]:
     """Every question that reached the engine."""
     return [request for request in chat.engine.handler.asked if isinstance(request, Ask)]
+
+
+def resumed_with(folder: Path, reply: str) -> Conversation:
+    """A conversation on disk with one reply."""
+    journal = Journal.new(folder / "conversations", "demo", "")
+    journal.add(StoredMessage("user", "hi"))
+    journal.add(StoredMessage("assistant", reply, outcome="stop"))
+    journal.close()
+    return conversations.read(journal.path)
 
 
 def cannot_start() -> None:

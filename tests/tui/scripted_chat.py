@@ -1,4 +1,4 @@
-"""The real chat on a scripted engine process, for real terminals: `python scripted_chat.py FOLDER [NAME]`."""
+"""The real chat on a scripted engine process, for real terminals: `python scripted_chat.py FOLDER [NAME|--plain]`."""
 
 import sys
 from pathlib import Path
@@ -17,21 +17,23 @@ def main() -> None:
     engine = EngineProcess(COMMAND)
     engine.start()
     engine.send(LoadPair())
-    from localspec.tui.app import chat
     from localspec.tui.state.chat import Setup
 
+    if "--plain" in sys.argv:
+        from localspec.tui.plain.chat import chat
+    else:
+        from localspec.tui.app import chat
     resumed = None
-    if len(sys.argv) > 2:
+    if len(sys.argv) > 2 and "--plain" not in sys.argv:
         resumed = conversations.resume(conversations.find(folder / "conversations", sys.argv[2]).path)
-    chat(
-        Setup(
-            engine,
-            lambda: EngineProcess(COMMAND),
-            folder,
-            resumed=resumed,
-            find_pair=lambda name: find(name, pulled=()),
-        )
+    setup = Setup(
+        engine,
+        lambda: EngineProcess(COMMAND),
+        folder,
+        resumed=resumed,
+        find_pair=lambda name: find(name, pulled=()),
     )
+    sys.exit(chat(setup))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """An engine that follows a script: in the test's own process, or as a child (`python scripted_engine.py`).
 
 The prompt says what happens, so that a test, a benchmark and a person in a terminal can ask for any of it:
-`exact TEXT`, `tokens N` (a reply so long), `think`, `fail`, `crash`, `why off`, `hang` (a prefill that never looks up).
+`exact TEXT`, `tokens N` (a reply so long), `list N`, `table N`, `think`, `fail`, `crash`, `why off`,
+`hang` (a prefill that never looks up). A reply that has begun goes on behind its beginning.
 """
 
 import itertools
@@ -192,7 +193,20 @@ def answer_to(prompt: str) -> tuple[str, str]:
         count = int(prompt.split()[1])
         unit = tokens_of(ESSAY + "\n")
         return "".join(itertools.islice(itertools.cycle(unit), count)), ""
+    if prompt.startswith("list "):
+        return "".join(f"- item {n} of **many**\n" for n in range(int(prompt.split()[1]))), ""
+    if prompt.startswith("table "):
+        rows = "".join(f"| item {n} | **many** |\n" for n in range(int(prompt.split()[1])))
+        return "| n | of |\n|---|---|\n" + rows, ""
     return ESSAY, THOUGHT if prompt.startswith("think") else ""
+
+
+def question_of(request: Ask) -> str:
+    """The last question; behind a reply that has begun, as an order to say what it lacks."""
+    if request.turns[-1].role == "assistant":
+        question, begun = (turn.content for turn in request.turns[-2:])
+        return "exact " + answer_to(question)[0].removeprefix(begun)
+    return request.turns[-1].content
 
 
 class PairNotOnDisk(NotOnDisk):
@@ -246,7 +260,7 @@ class ScriptedWorkshop:
         send(Ready(request.pair or "demo", "scripted-8b", "scripted-1b", 8192, 0.4))
 
     def _ask(self, request: Ask, send: Callable[[Report], None], cancelled: Callable[[], bool]) -> None:
-        prompt = request.turns[-1].content
+        prompt = question_of(request)
         if prompt.startswith("fail"):
             raise LocalspecError(
                 "The prompt does not fit into the context.", hint="Start a new chat with /new."
@@ -260,7 +274,7 @@ class ScriptedWorkshop:
             time.sleep(3600)
         if prompt.startswith("why off"):
             send(Notice("Drafting is off: plain decoding is faster here (62 against 48 tokens per second)."))
-        for event in self._events(request.turns[-1].content, request.settings, cancelled):
+        for event in self._events(prompt, request.settings, cancelled):
             send(event)
 
     def _events(

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from localspec.tui.state.export import to_markdown
 
 from localspec import conversations
 from localspec.conversations import BrokenConversation, ConversationInUse, Journal, Numbers, StoredMessage
@@ -195,7 +196,7 @@ def test_no_line_keeps_a_conversation_from_being_read_listed_and_exported(tmp_pa
     lines = [json.dumps(record).encode() + b"\n" for record in records]
     path.write_bytes(HEAD + NUMBERS + b"".join(lines))
     conversation = conversations.listing(path.parent).conversations[0]
-    conversations.to_markdown(conversation)
+    to_markdown(conversation)
     for message in conversation.messages:
         assert message.role in ("user", "assistant")
         assert not message.versions or message.versions[message.version].content == message.content
@@ -324,7 +325,7 @@ def test_a_conversation_becomes_markdown(tmp_path):
     log = journal(tmp_path)
     log.add(QUESTION)
     log.add(ANSWER)
-    text = conversations.to_markdown(conversations.read(log.path))
+    text = to_markdown(conversations.read(log.path))
     assert text.startswith("# why is the sky blue?\n")
     assert "## You\n\nwhy is\nthe sky blue?" in text
     assert "<summary>Reasoning</summary>" in text

@@ -7,7 +7,7 @@ from driving import open_conversations, running
 from localspec.tui.dialogs.base import ConfirmDialog
 from localspec.tui.state.preferences import TokenStyle
 from localspec.tui.widgets.live_tail import LiveTail
-from localspec.tui.widgets.reply import Segment
+from localspec.tui.widgets.reply_part import ReplyPart
 from scripted_engine import Gate
 
 from localspec.events import Kind, Origin, Piece, Source
@@ -43,9 +43,9 @@ async def test_a_finished_reply_is_shown_with_signs_and_kept_as_it_was(tmp_path)
         shown = for_terminal(f"{STEERING}\n\n{STEERING}")
         for _ in range(2):
             assert not controls(chat.drawn)
-            assert "".join(part.source for part in chat.screen.query(Segment)) == shown
+            assert "".join(part.source for part in chat.screen.query(ReplyPart)) == shown
             await chat.screen.transcript.open(chat.state.conversation.messages)
-            await chat.until(lambda: chat.screen.query(Segment))
+            await chat.until(lambda: chat.screen.query(ReplyPart))
             await chat.pilot.pause()
         assert [m.content.count(CLIPBOARD) for m in chat.saved[0].messages] == [2, 2]
 

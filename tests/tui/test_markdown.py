@@ -1,10 +1,12 @@
 """Cutting a growing text: nothing is lost, no fence is broken, and the tail stays short."""
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from localspec.tui.text import markdown
-from localspec.tui.text.markdown import LONG_BLOCK, GrowingMarkdown, segments
+from localspec.tui.text.markdown import LONG_BLOCK, GrowingMarkdown, parts_of
 from scripted_engine import ESSAY
 
 LINES = st.sampled_from(
@@ -50,11 +52,11 @@ def test_streaming_makes_the_same_sources_as_the_finished_text(lines, chunk):
     # Only whole lines: a single line that is longer than a block may be cut where the chunk happened to end.
     text = "\n".join(line for line in lines if len(line) < LONG_BLOCK // 2)
     blocks, growing = stream(text, iter(lambda: chunk, 0))
-    assert "".join(p.source for p in blocks + growing.finish()) == "".join(segments(text))
+    assert "".join(p.source for p in blocks + growing.finish()) == "".join(parts_of(text))
 
 
 def test_an_ordinary_reply_is_shown_from_exactly_its_own_text():
-    assert segments(ESSAY) == [ESSAY]
+    assert parts_of(ESSAY) == [ESSAY]
 
 
 @pytest.mark.parametrize("fence", ["```", "~~~~", "````"])
@@ -83,12 +85,48 @@ def test_the_tail_stays_short_whatever_comes():
             assert len(growing.tail) <= LONG_BLOCK + 50
 
 
-def test_a_table_is_never_cut():
+def test_a_long_table_is_cut_into_tables_with_the_same_head():
+    head, rows = "| a | b |\n|---|---|\n", "| 1 | 2 |\n" * 1000
     growing = GrowingMarkdown()
-    assert growing.feed("| a | b |\n|---|---|\n" + "| 1 | 2 |\n" * 1000) == []
+    blocks = growing.feed(head + rows + "\nafter\n\n")
+    assert len(blocks) > 20
+    assert all(block.source.startswith(head) for block in blocks[:-1])
+    assert blocks[-1].source == "after\n\n"
+    assert sum(block.source.count("| 1 | 2 |") for block in blocks) == 1000
 
 
-def test_segments_are_bounded_and_lists_stay_together():
+def test_no_head_is_repeated_after_a_table_that_ends_where_it_is_cut():
+    table = "| a |\n|---|\n" + "| 1 |\n" * (markdown.MANY_LINES - 1)
+    blocks = GrowingMarkdown().feed(table + "```\ncode\n```\n")
+    assert [block.source for block in blocks] == [table + "\n", "```\ncode\n```\n"]
+
+
+def test_parts_are_bounded():
     text = "A paragraph of some words.\n\n" * 2000
-    assert max(map(len, segments(text))) < markdown.LONG_SEGMENT + markdown.LONG_BLOCK
-    assert not any(part.startswith("2.") for part in segments("1. one\n\n2. two\n\n" * 3000))
+    assert max(map(len, parts_of(text))) < markdown.LONG_PART + markdown.LONG_BLOCK
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        "- item\n",
+        "1. item\n\n",
+        "- ",
+        "- a\n  - b\n",
+        "  - b\n",
+        "* \n",
+        "> q\n",
+        "# h\n",
+        "- a\n\n  text\n\n",
+    ],
+)
+def test_every_part_of_a_long_list_has_few_lines(item):
+    for text in (item * 1500, "head\n" + item * 1500):
+        assert max(part.count("\n") for part in parts_of(text)) <= 3 * markdown.MANY_LINES
+
+
+def test_a_list_is_cut_before_an_item_and_goes_on_in_the_next_part():
+    parts = parts_of("".join(f"{n}. one\n   more of it\n" for n in range(1, 100)))
+    assert all(part[0].isdigit() for part in parts)
+    assert len(parts) == 5
+    assert all(markdown.is_list_cut(*pair) for pair in itertools.pairwise(parts))

@@ -4,7 +4,7 @@ import pytest
 from driving import asked, running
 from localspec.tui.chat.screen import ChatScreen
 from localspec.tui.widgets.completion import Completion
-from localspec.tui.widgets.prompt import Prompt
+from localspec.tui.widgets.prompt import PromptInput
 
 
 async def test_an_unknown_command_is_named_with_those_near_it_and_stays_in_the_prompt(tmp_path):
@@ -22,7 +22,7 @@ async def test_a_list_that_typing_has_just_closed_completes_nothing(tmp_path):
         await chat.pilot.press("/", "f")
         chat.screen.prompt.replace_text("/foo")
         await chat.until(lambda: not chat.screen.prompt.completing)
-        chat.screen.prompt.post_message(Prompt.Completing("enter"))
+        chat.screen.prompt.post_message(PromptInput.Completing("enter"))
         await chat.until(lambda: chat.notices)
         assert "/foo" in chat.notices[0]
         assert chat.screen.prompt.text == "/foo"

@@ -11,7 +11,7 @@ from localspec.errors import EngineDied
 from localspec.events import Reply
 
 from ..commands.protocol import Chat
-from ..widgets.prompt import Prompt
+from ..widgets.prompt import PromptInput
 from ..widgets.reply import ReplyView
 from ..widgets.transcript import Transcript, UserMessage, view_of
 
@@ -25,7 +25,7 @@ class Replies:
     class Ended(TextualMessage):
         """No reply runs any more."""
 
-    def __init__(self, chat: Chat, transcript: Transcript, prompt: Prompt) -> None:
+    def __init__(self, chat: Chat, transcript: Transcript, prompt: PromptInput) -> None:
         self._chat = chat
         self._transcript = transcript
         self._prompt = prompt
@@ -39,12 +39,12 @@ class Replies:
         await self._transcript.add(UserMessage(text))
         await self._begin()
 
-    async def ask_again(self) -> None:
-        """Generate another reply to the last question; an earlier one stays as a version of it."""
+    async def ask_again(self, beginning: str = "") -> None:
+        """Generate another reply to the last question, or from `beginning` on; an earlier one stays as a version."""
         self._replaced = ()
         conversation = self._chat.state.conversation
         await self._transcript.keep(len(conversation.messages) - (conversation.reply is not None))
-        await self._begin()
+        await self._begin(beginning)
 
     async def choose_version(self, index: int, version: int) -> None:
         """Go back to another version of the reply at that index."""
@@ -74,7 +74,7 @@ class Replies:
         engine.end_reply()
         self._transcript.app.post_message(self.Ended())
         if view is not None and not comparing:
-            await self._finish(view, reply.message(outcome, final))
+            await self._finish(view, reply.message(outcome, final), reply.beginning)
         self._chat.refresh_state()
 
     async def save_running(self) -> None:
@@ -84,14 +84,15 @@ class Replies:
         if view is None or engine.reply is None or engine.comparing:
             return
         message = engine.reply.message("cancelled")
-        if _has_words(message):
+        if _has_words(message, engine.reply.beginning):
             await self._is_saved(self._chat.state.conversation.add(message))
 
-    async def _begin(self) -> None:
+    async def _begin(self, beginning: str = "") -> None:
         """Generate a reply to the conversation as it stands."""
         chat = self._chat
+        beginning, chat.state.prefill = beginning or chat.state.prefill, ""
         try:
-            chat.state.engine.ask(chat.state.conversation.turns())
+            chat.state.engine.ask(chat.state.conversation.turns(), beginning)
         except EngineDied as error:
             await self._step_back("died")
             await chat.remark(str(error), error.hint, "error")
@@ -102,8 +103,8 @@ class Replies:
         self._transcript.anchor()
         chat.refresh_state()
 
-    async def _finish(self, view: ReplyView, message: StoredMessage) -> None:
-        if _has_words(message):
+    async def _finish(self, view: ReplyView, message: StoredMessage, beginning: str) -> None:
+        if _has_words(message, beginning):
             conversation = self._chat.state.conversation
             saved = await self._is_saved(conversation.add(message))
             held = conversation.messages[-1]
@@ -171,5 +172,5 @@ class Replies:
         return True
 
 
-def _has_words(message: StoredMessage) -> bool:
-    return bool(message.content.strip() or message.reasoning.strip())
+def _has_words(message: StoredMessage, beginning: str) -> bool:
+    return bool(message.content.removeprefix(beginning).strip() or message.reasoning.strip())

@@ -1,5 +1,7 @@
 """The chat screen: its widgets, what is typed into it, and a tick that draws what the engine reported."""
 
+import asyncio
+from collections.abc import Sequence
 from typing import ClassVar, Final
 
 from textual import on
@@ -11,12 +13,14 @@ from textual.screen import Screen
 from textual.widgets import Markdown, OptionList, TextArea
 
 from localspec.engine.messages import Compared
-from localspec.errors import LocalspecError
+from localspec.errors import BadSetting, LocalspecError
+from localspec.events import Reply
 from localspec.stats import Stats
 
-from ..commands import table
+from ..commands import reports, table
 from ..dialogs.base import Dialog
 from ..dialogs.link import LinkDialog
+from ..state import clipboard, mentions
 from ..state.chat import ChatState
 from ..state.conversation import OpenConversation
 from ..text import status
@@ -24,10 +28,9 @@ from ..widgets.completion import Completion
 from ..widgets.inspector import Inspector
 from ..widgets.lines import KeyLine, StatusLine, TitleBar
 from ..widgets.meter import Meter, split
-from ..widgets.prompt import Prompt
+from ..widgets.prompt import PromptInput
 from ..widgets.reply import Footer
 from ..widgets.transcript import Earlier, Remark, Transcript
-from . import reports
 from .replies import UNANSWERED, Replies
 
 TICK_SECONDS: Final = 0.1
@@ -43,7 +46,6 @@ class Tick(TextualMessage):
 class ChatScreen(Screen[None]):
     """One conversation with one pair; satisfies `commands.protocol.Chat`."""
 
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012 - Textual declares it so
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(command.key, command.action, command.help, priority=command.key != "escape")
         for command in table.COMMANDS
@@ -53,7 +55,7 @@ class ChatScreen(Screen[None]):
     def __init__(self, state: ChatState) -> None:
         super().__init__()
         self.state = state
-        self.prompt = Prompt(state.prompt_history)
+        self.prompt = PromptInput(state.prompt_history)
         self.transcript = Transcript()
         self._replies = Replies(self, self.transcript, self.prompt)
         self.editing: int | None = None  # index of the message that is being changed
@@ -97,7 +99,10 @@ class ChatScreen(Screen[None]):
             await reports.receive_news(self, news)
         self.query_one(Meter).show()
         stats = engine.last_reply.stats if engine.last_reply else Stats()
-        self.query_one(StatusLine).show(status.status(engine, downloads.progress), split(stats))
+        sentence = status.status(engine, downloads.progress)
+        if self.editing is not None and self.has_class("-short"):
+            sentence = self._editing_title  # the prompt has no border to say it
+        self.query_one(StatusLine).show(sentence, split(stats))
 
     async def save_reply(self) -> None:
         """Keep what the running reply has said so far; the program is about to end."""
@@ -106,7 +111,7 @@ class ChatScreen(Screen[None]):
 
     async def _take_reports(self) -> None:
         for report in self.state.engine.client.drain():
-            await reports.receive(self, self._replies, report)
+            await reports.receive(self, report)
 
     async def remark(self, what: str, hint: str = "", kind: str = "note") -> None:
         """Say something in the conversation that is not part of it; before the reply that runs, if one does."""
@@ -118,8 +123,15 @@ class ChatScreen(Screen[None]):
         self.query_one(TitleBar).show(status.title(self.state.engine, stored=self.state.setup.stored))
         self.query_one(Inspector).show(self.state.engine.last_reply)
         self.prompt.set_class(editing, "-editing")
-        self.prompt.border_title = "changing the last message · esc leaves it" if editing else ""
+        self.prompt.border_title = self._editing_title
         self._show_context()
+
+    @property
+    def _editing_title(self) -> str:
+        if self.editing is None:
+            return ""
+        questions = self.state.conversation.questions
+        return f"changing message {questions.index(self.editing) + 1} of {len(questions)} · esc leaves it"
 
     def _show_context(self) -> None:
         ready, reply = self.state.engine.ready, self.state.engine.last_reply
@@ -138,18 +150,26 @@ class ChatScreen(Screen[None]):
 
     # -- what the person types -----------------------------------------------------------------------
 
-    @on(Prompt.Sent)
-    async def _sent(self, event: Prompt.Sent) -> None:
+    @on(PromptInput.Sent)
+    async def _sent(self, event: PromptInput.Sent) -> None:
         if command := table.parse(event.text):
             if table.find(command[0]):
                 self.prompt.clear()
             await self.run_command(*command)
-        elif not self._refused_while_busy():
+        elif not self._refused_while_busy() and (text := await self._with_files(event.text)):
             self.prompt.clear()
             self.state.remember_prompt(event.text)
             editing = self.editing
             self.end_editing()
-            await self._replies.ask(event.text, instead_of=editing)
+            await self._replies.ask(text, instead_of=editing)
+
+    async def _with_files(self, text: str) -> str:
+        """The message with the files that it mentions; "" where one cannot be read."""
+        try:
+            return await asyncio.to_thread(mentions.with_mentioned, text)
+        except BadSetting as error:
+            self.notify(f"{error}; {error.hint}.", severity="warning")
+            return ""
 
     async def run_command(self, name: str, argument: str = "") -> None:
         """Run a command of the table, whichever way it was asked for."""
@@ -201,14 +221,14 @@ class ChatScreen(Screen[None]):
         self.refresh_state()
         return True
 
-    async def ask_again(self) -> None:
-        await self._replies.ask_again()
+    async def ask_again(self, beginning: str = "") -> None:
+        await self._replies.ask_again(beginning)
 
     async def choose_version(self, index: int, version: int) -> None:
         await self._replies.choose_version(index, version)
 
-    async def end_reply(self, outcome: str) -> None:
-        await self._replies.end(outcome)
+    async def end_reply(self, outcome: str, final: Reply | None = None) -> None:
+        await self._replies.end(outcome, final)
 
     def focus_prompt(self) -> None:
         self.prompt.focus()
@@ -223,8 +243,12 @@ class ChatScreen(Screen[None]):
         self.set_class(shown, "-inspecting")
         self.call_after_refresh(self.refresh_state)
 
-    def copy(self, text: str) -> None:
+    async def copy(self, text: str) -> None:
         self.app.copy_to_clipboard(text)
+        taken = await asyncio.to_thread(clipboard.copy, text)
+        self.notify(
+            f"{len(text):,} characters copied{'' if taken else ', if your terminal allows it (OSC 52)'}."
+        )
 
     async def quit(self) -> None:
         await self.app.action_quit()
@@ -240,13 +264,23 @@ class ChatScreen(Screen[None]):
     async def choose_conversation(self) -> None:
         from ..dialogs.conversations import ConversationsDialog
 
-        folder, path = self.state.setup.conversations, self.state.conversation.journal.path
-        await self._choose("load", ConversationsDialog(folder, path, self.state.prompt_history.forget))
+        state = self.state
+        forget = state.prompt_history.forget
+        await self._choose("load", ConversationsDialog(state.setup.conversations, state.conversation, forget))
 
     async def choose_theme(self) -> None:
         from ..dialogs.themes import ThemesDialog
 
         await self._choose("theme", ThemesDialog(), otherwise=self.app.theme)
+
+    async def choose_block(self, blocks: Sequence[str]) -> None:
+        from ..dialogs.blocks import BlocksDialog
+
+        async def copy(block: str | None) -> None:
+            if block:
+                await self.copy(block)
+
+        await self.app.push_screen(BlocksDialog(blocks), copy)
 
     async def _choose(self, command: str, dialog: Dialog[str], otherwise: str = "") -> None:
         """Open a dialog, and run a command with its answer."""
@@ -274,14 +308,24 @@ class ChatScreen(Screen[None]):
 
         self.app.push_screen(ComparisonDialog(compared))
 
+    @on(PromptInput.Scrolling)
+    def _scroll(self, event: PromptInput.Scrolling) -> None:
+        self.transcript.scroll_from_prompt(event.by, event.direction)
+
+    @on(PromptInput.Leaving)
+    async def _leave(self) -> None:
+        await self.quit()
+
     # -- completion and clicks -----------------------------------------------------------------------
 
     @on(TextArea.Changed, "#prompt")
     def _typed(self) -> None:
-        self.prompt.completing = self.query_one(Completion).show_for(self.prompt.text)
+        self.prompt.completing = self.query_one(Completion).show_for(
+            self.prompt.text, self.prompt.before_cursor
+        )
 
-    @on(Prompt.Completing)
-    async def _completing(self, event: Prompt.Completing) -> None:
+    @on(PromptInput.Completing)
+    async def _completing(self, event: PromptInput.Completing) -> None:
         completion = self.query_one(Completion)
         match event.key:
             case "up":
@@ -298,6 +342,12 @@ class ChatScreen(Screen[None]):
         await self._complete(event.option.id, run=True)
 
     async def _complete(self, name: str | None, run: bool) -> None:
+        if name and name.startswith("@"):
+            if run and self.prompt.before_cursor.endswith(name):  # it stands there whole
+                self.prompt.send()
+            else:
+                self.prompt.complete_mention(name)
+            return
         command = table.find(name or "")
         if command is None:
             return

@@ -1,10 +1,6 @@
-"""Commands of the conversation: answer again, change, open another, take along."""
+"""Commands of the conversation: answer again, go on, change, compare."""
 
-from localspec import conversations
-
-from ..state import export as exporting
-from ..state.conversation import OpenConversation, version_before
-from ..text.markdown import last_code_block
+from ..state.conversation import version_before
 from .protocol import Chat
 from .settings import whole
 
@@ -46,13 +42,43 @@ async def version(chat: Chat, argument: str) -> None:
     await chat.choose_version(len(conversation.messages) - 1, wanted)
 
 
-async def edit(chat: Chat, _argument: str) -> None:
-    index = chat.state.conversation.last_question
-    if index is None:
+async def edit(chat: Chat, argument: str) -> None:
+    """The last message of the person, or the one before that which is being changed, or the N-th."""
+    questions = chat.state.conversation.questions
+    if not questions:
         chat.notify("There is no message to change yet.")
+        return
+    try:
+        index = (
+            questions[whole(1, len(questions))(argument) - 1]
+            if argument
+            else _before(chat.editing, questions)
+        )
+    except ValueError as error:
+        chat.notify(f"/edit takes {error}.", severity="warning")
         return
     chat.begin_editing(index)
     chat.focus_prompt()
+
+
+def _before(editing: int | None, questions: list[int]) -> int:
+    """The question before the one that is being changed; before the first comes the last."""
+    return questions[questions.index(editing) - 1] if editing in questions else questions[-1]
+
+
+async def go_on(chat: Chat, _argument: str) -> None:
+    reply = chat.state.conversation.reply
+    if reply is None or not reply.content.strip():
+        chat.notify("There is no reply to continue.")
+        return
+    chat.end_editing()
+    await chat.ask_again(beginning=reply.content)
+
+
+async def prefill(chat: Chat, argument: str) -> None:
+    chat.state.prefill = argument
+    told = f"The next reply begins with: {argument}" if argument else "The next reply begins as it likes."
+    await chat.remark(told)
 
 
 async def system(chat: Chat, argument: str) -> None:
@@ -69,42 +95,3 @@ async def compare(chat: Chat, _argument: str) -> None:
         return
     chat.state.engine.compare(conversation.turns())
     chat.refresh_state()
-
-
-async def load(chat: Chat, argument: str) -> None:
-    if not argument:
-        await chat.choose_conversation()
-        return
-    setup = chat.state.setup
-    path = conversations.find(setup.conversations, argument).path
-    if path != chat.state.conversation.journal.path:
-        await chat.open_conversation(
-            OpenConversation.going_on(*conversations.resume(path), stored=setup.stored)
-        )
-
-
-async def export(chat: Chat, argument: str) -> None:
-    conversation = chat.state.conversation.saved
-    if not conversation.messages:
-        chat.notify("There is nothing to export yet.")
-        return
-    try:
-        path = exporting.export(conversation, argument or f"{conversation.name}.md")
-    except exporting.NotExported as error:
-        chat.notify(f"{error}; {error.hint}.", severity="error")
-    else:
-        await chat.remark(f"Exported to {path}.")
-
-
-async def copy(chat: Chat, argument: str) -> None:
-    replies = [m.content for m in chat.state.conversation.messages if m.role == "assistant"]
-    text = replies[-1] if replies else ""
-    if argument == "code":
-        text = last_code_block(text)
-    if text:
-        chat.copy(text)
-        chat.notify(f"{len(text):,} characters copied, if your terminal allows it (OSC 52).")
-    elif argument == "code":
-        chat.notify("There is no code block in the last reply.")
-    else:
-        chat.notify("There is no reply yet.")

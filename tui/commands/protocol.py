@@ -1,9 +1,10 @@
 """What commands, and the reports of the engine, may ask of the chat."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal, Protocol
 
 from localspec.engine.messages import Compared
+from localspec.events import Reply
 
 from ..state.chat import ChatState
 from ..state.conversation import OpenConversation
@@ -27,24 +28,29 @@ class Chat(Protocol):
 
     def focus_prompt(self) -> None: ...
     def close_completion(self) -> bool: ...  # whether the list of commands was open
+
+    editing: int | None  # index of the message that is being changed
+
     def begin_editing(self, index: int) -> None: ...  # that message goes into the prompt
     def end_editing(self) -> bool: ...  # whether one was being changed; what was typed before comes back
 
-    async def ask_again(self) -> None: ...  # for another reply to the last question
+    async def ask_again(self, beginning: str = "") -> None: ...  # for another reply, which goes on from there
     async def choose_version(self, index: int, version: int) -> None: ...  # of the reply at that index
-    async def end_reply(self, outcome: str) -> None: ...  # without waiting for the engine
+    # Without waiting for the engine; with a Reply unless it failed.
+    async def end_reply(self, outcome: str, final: Reply | None = None) -> None: ...
     async def open_conversation(self, conversation: OpenConversation) -> None: ...
 
     # Dialogs; an answer runs the command that asked, with it as the argument.
     async def choose_pair(self) -> None: ...
     async def choose_conversation(self) -> None: ...
     async def choose_theme(self) -> None: ...
+    async def choose_block(self, blocks: Sequence[str]) -> None: ...  # to be copied
     async def show_help(self) -> None: ...
     def show_comparison(self, compared: Compared) -> None: ...
 
     async def run_command(self, name: str, argument: str = "") -> None: ...
     def set_theme(self, name: str) -> bool: ...  # and remembers it; False: there is none of that name
-    def copy(self, text: str) -> None: ...  # into the clipboard
+    async def copy(self, text: str) -> None: ...  # into the clipboard, and tells of it
     async def quit(self) -> None: ...
 
 

@@ -19,6 +19,22 @@ async def draft(chat: Chat, argument: str) -> None:
     await chat.remark(f"Drafting is {'on' if wanted else 'off'} from the next reply on.")
 
 
+async def preset(chat: Chat, argument: str) -> None:
+    """Use a system prompt by its name, give one a name, or say which there are."""
+    presets, (name, _, text) = chat.state.presets, argument.partition(" ")
+    known = presets.load()
+    if text.strip():
+        presets.save(name, "" if text.strip() == "off" else text.strip())
+        await chat.remark(
+            f"/preset {name} " + ("is forgotten." if text.strip() == "off" else "uses it from now on.")
+        )
+    elif name in known:
+        await chat.run_command("system", known[name])
+    else:
+        names = ", ".join(known) or "none yet"
+        await chat.remark(f"Presets: {names}.", "/preset NAME uses one, /preset NAME TEXT keeps one")
+
+
 async def set_value(chat: Chat, argument: str, *, field: str, parse: Parse, none: str = "default") -> None:
     """Set a field of ReplySettings, unset it with the word for that, or without an argument say what it is."""
     label = field.replace("_", "-")

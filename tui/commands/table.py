@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from . import conversation, pair, settings, view
+from . import conversation, conversations, pair, settings, view
 from .protocol import Run
 from .settings import Parse, depth, number, set_value, whole
 
@@ -23,6 +23,10 @@ class Command:
     argument: str = ""  # how the help page names it
     footer: str = ""  # the word in the bottom line; "" keeps it out of there
     idle: bool = False  # only while no reply runs
+    aliases: tuple[str, ...] = ()  # what other programs call it
+
+    def begins_with(self, start: str) -> bool:
+        return any(name.startswith(start) for name in (self.name, *self.aliases))
 
     @property
     def usage(self) -> str:
@@ -48,18 +52,23 @@ def _sampling(
 # fmt: off
 COMMANDS: Final = (
     Command("stop", "chat", "Stop the reply and keep its text", conversation.stop, "escape", footer="stop"),
-    Command("new", "chat", "Start a new conversation", conversation.new, "ctrl+n", footer="new", idle=True),
+    Command("new", "chat", "Start a new conversation", conversation.new, "ctrl+n", footer="new", idle=True,
+            aliases=("clear", "reset")),
     Command("retry", "chat", "Generate another reply; this one is kept",
             conversation.retry, "ctrl+r", footer="retry", idle=True),
     Command("version", "chat", "Show another version of the last reply",
             conversation.version, "f5", "[N]", idle=True),
-    Command("edit", "chat", "Change the last message and ask again", conversation.edit, "f8", idle=True),
+    Command("edit", "chat", "Change your last message, or the one before", conversation.edit, "f8", "[N]", idle=True),
+    Command("continue", "chat", "Go on with a reply that was cut", conversation.go_on, idle=True),
+    Command("prefill", "chat", "Say what the next reply begins with", conversation.prefill, argument="[text]"),
     Command("system", "chat", "Set the system prompt; without text, show it",
             conversation.system, argument="[text|off]"),
+    Command("preset", "chat", "Use a system prompt by name, or keep one",
+            settings.preset, argument="[name] [text|off]"),
     Command("thinking", "chat", "Fold or unfold the reasoning of replies",
             lambda chat, _: chat.toggle_thinking(), "ctrl+t"),
     Command("pair", "models", "Choose, fetch or switch the pair",
-            pair.pair, "ctrl+o", "[name]", "models", idle=True),
+            pair.pair, "ctrl+o", "[name]", "models", idle=True, aliases=("model", "models")),
     Command("pull", "models", "Fetch the files of a pair", pair.pull, argument="[name]"),
     Command("restart", "models", "Restart the engine with the same pair", pair.restart),
     Command("draft", "speculation", "Turn drafting on or off", settings.draft, "f4", "[on|off]"),
@@ -77,15 +86,19 @@ COMMANDS: Final = (
     _sampling("seed", "Fix the seed, or make it random again", "[N|random]", "seed", whole(0, 2**64 - 1), "random"),
     _sampling("max-tokens", "Limit the length of replies", "[N|off]", "max_tokens", whole(1, 10**6), "off"),
     Command("load", "conversations", "Open an earlier conversation",
-            conversation.load, "ctrl+s", "[name]", "sessions", idle=True),
+            conversations.load, "ctrl+s", "[name]", "sessions", idle=True),
+    Command("rename", "conversations", "Give the conversation a title", conversations.rename, argument="[title]"),
+    Command("branch", "conversations", "Go on in a copy of it, or of its first N messages",
+            conversations.branch, argument="[N]", idle=True),
     Command("export", "conversations", "Write the conversation as Markdown",
-            conversation.export, argument="[file]", idle=True),
-    Command("copy", "conversations", "Copy the last reply, or its last code block",
-            conversation.copy, argument="[code]"),
+            conversations.export, argument="[file]", idle=True, aliases=("save",)),
+    Command("copy", "conversations", "Copy the last reply, its code, or a block of it",
+            conversations.copy, argument="[code [N]|block]"),
     Command("theme", "program", "Choose colours", view.theme, argument="[name]"),
     Command("help", "program", "Keys, commands, and where files live",
             lambda chat, _: chat.show_help(), "f1", footer="help"),
-    Command("quit", "program", "Leave; the conversation is saved", lambda chat, _: chat.quit(), "ctrl+q"),
+    Command("quit", "program", "Leave; the conversation is saved", lambda chat, _: chat.quit(), "ctrl+q",
+            aliases=("exit", "bye")),
 )
 # fmt: on
 
@@ -100,20 +113,20 @@ def parse(text: str) -> tuple[str, str] | None:
 
 def matching(start: str) -> tuple[Command, ...]:
     """Commands whose name begins so, then those that contain it."""
-    first = [command for command in COMMANDS if command.name.startswith(start)]
+    first = [command for command in COMMANDS if command.begins_with(start)]
     return (*first, *(command for command in COMMANDS if start in command.name and command not in first))
 
 
 def find(name: str) -> Command | None:
     """The command of that name, or the only one that begins so."""
-    exact = [command for command in COMMANDS if command.name == name]
-    found = exact or [command for command in COMMANDS if command.name.startswith(name)]
+    exact = [command for command in COMMANDS if name in (command.name, *command.aliases)]
+    found = exact or [command for command in COMMANDS if command.begins_with(name)]
     return found[0] if len(found) == 1 else None
 
 
 def unknown(name: str) -> str:
     """What to say when no command has that name, or several begin so."""
-    near = [command.name for command in COMMANDS if command.name.startswith(name)]
+    near = [command.name for command in COMMANDS if command.begins_with(name)]
     near = near or difflib.get_close_matches(name, [command.name for command in COMMANDS])
     names = ", ".join(f"/{other}" for other in near)
     known = f"Near it: {names}." if near else "F1 shows what there is."

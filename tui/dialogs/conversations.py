@@ -1,4 +1,4 @@
-"""Earlier conversations: open one, export one, delete one."""
+"""Earlier conversations: find one, open, rename, export or delete it."""
 
 import asyncio
 import time
@@ -9,13 +9,14 @@ from typing import ClassVar
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.widgets import DataTable, Static
+from textual.widgets import DataTable, Input, Static
 
 from localspec import conversations
 from localspec.conversations import Conversation, ConversationInUse, Listing
 from localspec.terminal_text import for_terminal
 
 from ..state import export
+from ..state.conversation import OpenConversation
 from ..widgets.text_table import TextTable
 from .base import ConfirmDialog, Dialog
 
@@ -24,44 +25,88 @@ class ConversationsDialog(Dialog[str]):
     """Answers with the name of the conversation to open."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("slash", "find", "find"),
+        Binding("r", "rename", "rename"),
         Binding("d", "delete", "delete"),
         Binding("e", "export", "export"),
     ]
     BOX_TITLE = "Conversations"
-    KEYS = "↵ open · e export as Markdown · d delete · esc close"
+    KEYS = "↵ open · / find · r rename · e export as Markdown · d delete · esc close"
 
-    def __init__(self, folder: Path, current: Path, forget: Callable[[Collection[str]], object]) -> None:
-        """`current` is open here; `forget` is given what was typed into a conversation before it is deleted."""
+    def __init__(
+        self, folder: Path, current: OpenConversation, forget: Callable[[Collection[str]], object]
+    ) -> None:
+        """`forget` is given what was typed into a conversation before it is deleted."""
         super().__init__()
         self._forget = forget
         self._folder = folder
         self._current = current
         self._listing = Listing(())
+        self._texts: list[tuple[Conversation, str]] = []
+        self._found: list[Conversation] = []  # those that hold the words that are looked for
 
     def content(self) -> ComposeResult:
+        yield Input(placeholder="words that it holds", compact=True)
         yield TextTable("title", "pair", "messages", "age")
 
     def foot(self) -> ComposeResult:
         yield Static("looking…", markup=False, classes="detail")
 
     async def on_mount(self) -> None:
+        self.query_one(Input).display = False
+        self.query_one(TextTable).focus()
         await self._fill()
 
     async def _fill(self) -> None:
         self._listing = await asyncio.to_thread(conversations.listing, self._folder)
-        self.query_one(TextTable).show([self._columns(found) for found in self._listing.conversations])
+        self._texts = [(found, _text_of(found)) for found in self._listing.conversations]
+        self._show_found()
         detail, text = self.query_one(".detail", Static), describe(self._listing)
         detail.update(for_terminal(text))
         detail.display = bool(text)
 
+    @on(Input.Changed)
+    def _show_found(self) -> None:
+        words = self.query_one(Input).value.casefold().split()
+        self._found = [found for found, text in self._texts if all(word in text for word in words)]
+        self.query_one(TextTable).show([self._columns(found) for found in self._found])
+
+    def action_find(self) -> None:
+        field = self.query_one(Input)
+        field.display = True
+        field.focus()
+
+    @on(Input.Submitted)
+    def _leave_field(self) -> None:
+        self.query_one(TextTable).focus()
+
+    @work
+    async def action_rename(self) -> None:
+        conversation = self._chosen
+        if conversation is None:
+            return
+        title: str | None = await self.app.push_screen_wait(TitleDialog(conversation.title))
+        if title is None:
+            return
+        try:
+            if conversation.path == self._current.journal.path:
+                await self._current.rename(title)
+            else:
+                await asyncio.to_thread(conversations.rename, conversation.path, title)
+        except ConversationInUse as error:
+            self.notify(f"{error}; {error.hint}.", severity="warning")
+        except OSError as error:
+            self.notify(f"{conversation.name} cannot be renamed: {error.strerror}.", severity="error")
+        await self._fill()
+
     def _columns(self, conversation: Conversation) -> tuple[str, ...]:
-        title = ("(open) " if conversation.path == self._current else "") + conversation.title
+        title = ("(open) " if conversation.path == self._current.journal.path else "") + conversation.title
         age = describe_age(time.time() - conversation.talked)
         return title, conversation.pair, str(len(conversation.messages)), age
 
     @property
     def _chosen(self) -> Conversation | None:
-        found = self._listing.conversations
+        found = self._found
         return found[index] if 0 <= (index := self.query_one(TextTable).cursor_row) < len(found) else None
 
     @on(DataTable.RowSelected)
@@ -84,7 +129,7 @@ class ConversationsDialog(Dialog[str]):
         conversation = self._chosen
         if conversation is None:
             return
-        if conversation.path == self._current:
+        if conversation.path == self._current.journal.path:
             self.notify("This conversation is open; start a new one first.", severity="warning")
         elif await self.app.push_screen_wait(ConfirmDialog(f"Delete “{conversation.title}” for good?")):
             try:
@@ -94,6 +139,29 @@ class ConversationsDialog(Dialog[str]):
             except OSError as error:
                 self.notify(f"{conversation.name} cannot be deleted: {error.strerror}.", severity="error")
             await self._fill()
+
+
+class TitleDialog(Dialog[str]):
+    """Answers with a title."""
+
+    BOX_TITLE = "Title"
+    KEYS = "↵ keep · esc leave as it was"
+
+    def __init__(self, title: str) -> None:
+        super().__init__()
+        self._title = title
+
+    def content(self) -> ComposeResult:
+        yield Input(self._title, compact=True)
+
+    @on(Input.Submitted)
+    def _take(self, event: Input.Submitted) -> None:
+        self.dismiss(" ".join(event.value.split()))
+
+
+def _text_of(conversation: Conversation) -> str:
+    texts = (conversation.title, conversation.pair, *(message.content for message in conversation.messages))
+    return "\n".join(texts).casefold()
 
 
 def describe(listing: Listing) -> str:

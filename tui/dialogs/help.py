@@ -16,9 +16,13 @@ _TYPING = (
     ("enter", "Send"),
     ("shift+enter, ^j", "New line (not every terminal tells Shift+Enter)"),
     ("up, down", "Earlier prompts, from the first or last line"),
+    ("page up, page down", "Scroll the conversation"),
+    ("^up, ^down", "To the message before or after"),
     ("tab", "Complete a /command"),
     ("^p", "Command palette"),
     ("mouse, ^c", "Select text and copy it"),
+    ("^c", "Stop the reply"),
+    ("^d", "Leave, from an empty prompt"),
 )
 
 

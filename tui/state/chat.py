@@ -15,6 +15,7 @@ from .conversation import OpenConversation
 from .downloads import Downloads
 from .engine import EngineState
 from .preferences import Preferences
+from .presets import Presets
 from .prompt_history import PromptHistory
 from .saver import Saver
 
@@ -53,6 +54,8 @@ class ChatState:
         self.prompt_history = PromptHistory.load(setup.folder / "prompts.jsonl", stored=setup.stored)
         self.preferences: Preferences = preferences.load(setup.folder / "chat.json")
         self.saver = Saver(not_saved)
+        self.presets = Presets(setup.folder / "presets.json")
+        self.prefill = ""  # what the next reply is to begin with
         self.conversation = (
             OpenConversation.going_on(*setup.resumed, stored=setup.stored)
             if setup.resumed

@@ -16,6 +16,7 @@ class OpenConversation:
     journal: Journal
     messages: list[StoredMessage] = field(default_factory=list)
     lost_lines: int = 0  # of the file, when it was read
+    title: str = ""  # that the person gave it
     stored: bool = True  # False: nothing more reaches the file
     # Two writers in two threads could swap lines.
     _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -23,7 +24,8 @@ class OpenConversation:
     @classmethod
     def going_on(cls, journal: Journal, conversation: Conversation, *, stored: bool) -> "OpenConversation":
         """Go on with a conversation that is held."""
-        return cls(journal, list(conversation.messages), conversation.lost_lines, stored)
+        given = conversation.given_title
+        return cls(journal, list(conversation.messages), conversation.lost_lines, given, stored)
 
     def close(self) -> None:
         """Let others open the conversation."""
@@ -54,6 +56,11 @@ class OpenConversation:
         finally:
             self.messages[index] = self.messages[index].in_version(version)
 
+    async def rename(self, title: str) -> None:
+        """Give it a title. Raises OSError."""
+        self.title = title
+        await self._write(lambda: self.journal.rename(title))
+
     async def keep(self, count: int) -> None:
         """Drop everything after the first `count` messages. Raises OSError."""
         if count < len(self.messages):
@@ -73,15 +80,20 @@ class OpenConversation:
         return self.messages[-1] if self.messages and self.messages[-1].role == "assistant" else None
 
     @property
+    def questions(self) -> list[int]:
+        """The indices of the messages that the person wrote."""
+        return [index for index, message in enumerate(self.messages) if message.role == "user"]
+
+    @property
     def last_question(self) -> int | None:
-        """The index of the last message that the person wrote."""
-        return next((i for i in reversed(range(len(self.messages))) if self.messages[i].role == "user"), None)
+        return self.questions[-1] if self.questions else None
 
     @property
     def saved(self) -> Conversation:
         """It as others would find it."""
         journal = self.journal
-        return Conversation(journal.path, 0.0, journal.pair, journal.system, tuple(self.messages))
+        messages = tuple(self.messages)
+        return Conversation(journal.path, 0.0, journal.pair, journal.system, messages, 0, self.title)
 
     def turns(self) -> tuple[Turn, ...]:
         """What the engine is asked: the system prompt, and the messages up to the last question."""

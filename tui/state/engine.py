@@ -57,9 +57,11 @@ class EngineState:
             self.load_request = replace(self.load_request, rpc_required=False)
         self.load(self.load_request)
 
-    def ask(self, turns: tuple[messages.Turn, ...]) -> None:
-        """Begin a reply; while a pair loads it waits its turn. Raises EngineDied."""
-        self.client.send(messages.Ask(self._begin(), turns, self.settings))
+    def ask(self, turns: tuple[messages.Turn, ...], beginning: str = "") -> None:
+        """Begin a reply, or go on with its beginning; while a pair loads it waits its turn. Raises EngineDied."""
+        if beginning:
+            turns = (*turns, messages.Turn("assistant", beginning))
+        self.client.send(messages.Ask(self._begin(beginning), turns, self.settings))
 
     def compare(self, turns: tuple[messages.Turn, ...]) -> None:
         """Begin the same reply twice. Raises EngineDied."""
@@ -120,10 +122,10 @@ class EngineState:
                 self.ready = None
         self.client.send(request)
 
-    def _begin(self) -> int:
+    def _begin(self, beginning: str = "") -> int:
         """Expect a reply; its serial."""
         if not self.client.alive:
             self.reload()
         self._serial += 1
-        self.reply = self.last_reply = ReplyState(self._serial)
+        self.reply = self.last_reply = ReplyState(self._serial, beginning)
         return self._serial

@@ -1,9 +1,11 @@
 """Writes a conversation as Markdown into a file of its own."""
 
+from collections.abc import Iterator
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
-from localspec.conversations import Conversation, to_markdown
+from localspec.conversations import Conversation
 from localspec.errors import LocalspecError
 
 
@@ -36,3 +38,20 @@ def _write_new(path: Path, content: bytes) -> None:
         with suppress(OSError):
             path.unlink()
         raise
+
+
+def to_markdown(conversation: Conversation) -> str:
+    """A conversation as a Markdown document."""
+    return "\n\n".join(_sections(conversation)) + "\n"
+
+
+def _sections(conversation: Conversation) -> Iterator[str]:
+    yield f"# {conversation.title}"
+    yield f"*{conversation.pair} · exported {datetime.now(UTC):%Y-%m-%d}*"
+    if conversation.system:
+        yield f"## System\n\n{conversation.system}"
+    for message in conversation.messages:
+        yield f"## {'You' if message.role == 'user' else 'Reply'}"
+        if message.reasoning:
+            yield f"<details><summary>Reasoning</summary>\n\n{message.reasoning}\n\n</details>"
+        yield message.content

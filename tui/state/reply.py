@@ -7,7 +7,20 @@ from typing import Final
 
 from localspec.conversations import Numbers, StoredMessage
 from localspec.engine.messages import ProposalText
-from localspec.events import Cycle, Event, Finished, Kind, Mode, Notice, Piece, Prefill, Reply, Started
+from localspec.events import (
+    Cycle,
+    Event,
+    Finished,
+    Kind,
+    Mode,
+    Notice,
+    Origin,
+    Piece,
+    Prefill,
+    Reply,
+    Source,
+    Started,
+)
 from localspec.stats import Stats
 from localspec.tally import Tally
 
@@ -21,6 +34,7 @@ class ReplyState:
     """Everything that is known of the reply so far."""
 
     serial: int
+    beginning: str = ""  # what the reply was given to go on from
     started: Started | None = None
     prefill: Prefill | None = None
     answer: list[str] = field(default_factory=list)
@@ -31,6 +45,10 @@ class ReplyState:
     lengths: Counter[int] = field(default_factory=Counter)  # emitted tokens -> cycles
     proposal: tuple[str, ...] = ()  # the last cycle's drafted tokens as text
     final: Stats | None = None  # the engine's own numbers, once the reply is over
+
+    def __post_init__(self) -> None:
+        if self.beginning:
+            self.absorb(Piece(self.beginning, Kind.ANSWER, Origin.PLAIN, Source.PLAIN))
 
     def absorb(self, event: Event | ProposalText) -> None:
         match event:
@@ -105,7 +123,7 @@ class ReplyState:
         stats = reply.stats if reply else self.stats
         return StoredMessage(
             role="assistant",
-            content=reply.text if reply else "".join(self.answer),
+            content=self.beginning + reply.text if reply else "".join(self.answer),
             reasoning=reply.reasoning if reply else "".join(self.reasoning),
             reasoning_tokens=len(self.reasoning),
             outcome=outcome,

@@ -6,18 +6,23 @@ from dataclasses import dataclass
 from typing import Final
 
 LONG_BLOCK: Final = 3000  # characters; a block that grows longer is cut inside, for display only
-LONG_SEGMENT: Final = 1500  # characters; then the next block begins a Markdown widget of its own
+MANY_LINES: Final = 40  # of a block, for the same reason: each may be a row of cells or an item of a list
+LONG_PART: Final = 1500  # characters; then the next block begins a part of its own
+MANY_ITEM_LINES: Final = (
+    12  # of a part; then the next item begins one, as growing lists are drawn from their start
+)
 
 _FENCE = re.compile(r"^(?P<indent>\s*)(?P<marks>`{3,}|~{3,})(?P<info>.*)$")
 _CODE = re.compile(r"^(?P<marks>`{3,}|~{3,})[^\n]*\n(?P<code>.*?)^(?P=marks)\s*$", re.MULTILINE | re.DOTALL)
-_CONTINUES = re.compile(r"^(\s|[-*+>|]|\d+[.)])")
+_ITEM = re.compile(r"\s*([-*+]|\d{1,9}[.)])\s")
+_TABLE_RULE = re.compile(r"\|[\s:|-]+\|?\s*$")  # the line under the head of a table
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
     """A part of the text that will not change any more."""
 
-    source: str  # Markdown that shows it; closes and opens fences where a long one was cut
+    source: str  # Markdown that shows it; where a fence or a table was cut, it is closed and opened again
     characters: int  # of the text that it covers
 
 
@@ -28,7 +33,8 @@ class GrowingMarkdown:
     _block: str = ""  # whole lines of no finished block
     _line: str = ""  # the last line, still growing
     _fence: str = ""  # the line that opened the fence around the end of the text
-    _reopen: str = ""  # that line again, when the fence was cut
+    _table_head: str = ""  # the first two lines of the table around the end of the text
+    _reopen: str = ""  # either again, when it was cut
 
     @property
     def tail(self) -> str:
@@ -46,6 +52,9 @@ class GrowingMarkdown:
         self._line += text
         while (end := self._line.find("\n") + 1) > 0:
             line, self._line = self._line[:end], self._line[end:]
+            if self._is_next_part_of_list(line):
+                yield self._cut()
+            self._table_head = self._head_of_table(line)
             self._block += line
             if self._is_boundary(line):
                 yield self._cut(after=self._seam(line))
@@ -64,8 +73,25 @@ class GrowingMarkdown:
         if mark:
             self._fence = line
             return False
-        # A table cut in two would lose its head.
-        return not line.strip() or (len(self._block) > LONG_BLOCK and not line.lstrip().startswith("|"))
+        return not line.strip() or self._is_long
+
+    @property
+    def _is_long(self) -> bool:
+        return len(self._block) > LONG_BLOCK or self._block.count("\n") > MANY_LINES
+
+    def _is_next_part_of_list(self, line: str) -> bool:
+        item = not self._fence and _ITEM.match(line)
+        return bool(item) and self._block.count("\n") >= MANY_ITEM_LINES * (3 if line[0].isspace() else 1)
+
+    def _head_of_table(self, line: str) -> str:
+        if not line.startswith("|"):
+            if self._table_head and not self._block:
+                self._reopen = ""
+            return ""
+        before = self._block.rpartition("\n")[0].rpartition("\n")[2] + "\n"
+        if not self._table_head and before.startswith("|") and _TABLE_RULE.match(line):
+            return before + line
+        return self._table_head
 
     def _seam(self, line: str) -> str:
         """What ends the block cleanly where it was cut before its own end."""
@@ -74,12 +100,12 @@ class GrowingMarkdown:
             assert mark is not None
             newline = "" if line.endswith("\n") else "\n"
             return f"{newline}{mark['indent']}{mark['marks']}\n"
-        return "\n" if line.strip() and len(self._block) > LONG_BLOCK else ""
+        return "\n" if line.strip() and self._is_long else ""
 
     def _cut(self, after: str = "") -> Block:
         block = Block(self._reopen + self._block + after, len(self._block))
         self._block = ""
-        self._reopen = self._fence
+        self._reopen = self._fence or self._table_head
         return block
 
 
@@ -89,24 +115,37 @@ def _closes(mark: re.Match[str], opening: str) -> bool:
     return mark["marks"].startswith(opened["marks"]) and not mark["info"].strip()
 
 
-def begins_segment(length: int, source: str) -> bool:
-    """Whether a finished block goes into a new widget, given the length of what the last widget holds."""
-    return length > LONG_SEGMENT and not _CONTINUES.match(source)
+def begins_part(before: str, source: str) -> bool:
+    """Whether a finished block begins a part of its own after the part `before`, so that no part grows long."""
+    patience = 2 if source[:1].isspace() else 1  # it belongs to the item before
+    return len(before) > patience * LONG_PART or before.count("\n") > patience * MANY_LINES
 
 
-def segments(text: str) -> list[str]:
-    """A finished text as the sources of the widgets that show it: the same that streaming would have made."""
+def parts_of(text: str) -> list[str]:
+    """A finished text as the sources of the parts that show it: the same that streaming would have made."""
     growing = GrowingMarkdown()
     parts: list[str] = []
     for block in growing.feed(text) + growing.finish():
-        if parts and not begins_segment(len(parts[-1]), block.source):
+        if parts and not begins_part(parts[-1], block.source):
             parts[-1] += block.source
         else:
             parts.append(block.source)
     return parts
 
 
-def last_code_block(markdown: str) -> str:
-    """The code of the last fenced block; "" when there is none."""
-    blocks = [match["code"] for match in _CODE.finditer(markdown)]
-    return blocks[-1] if blocks else ""
+def is_list_cut(before: str, source: str) -> bool:
+    """Whether a list goes on from one part to the next."""
+    last_line = before.rstrip().rpartition("\n")[2]
+    return bool(_ITEM.match(source) and (last_line[:1].isspace() or _ITEM.match(last_line)))
+
+
+def code_blocks(markdown: str) -> list[str]:
+    """The code of each fenced block."""
+    return [match["code"] for match in _CODE.finditer(markdown)]
+
+
+def blocks_of(markdown: str) -> list[str]:
+    """Paragraphs, lists, tables, and the code of fenced blocks, as one would copy them."""
+    growing = GrowingMarkdown()
+    sources = [block.source.strip("\n") for block in growing.feed(markdown) + growing.finish()]
+    return ["".join(code_blocks(source)) or source for source in sources if source.strip()]

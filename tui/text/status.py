@@ -1,10 +1,21 @@
-"""What the lines around the conversation say, worked out from the state of the engine."""
+"""What the lines around the conversation and under replies say."""
 
+from typing import Final
+
+from localspec.conversations import StoredMessage
 from localspec.engine.messages import PullProgress
 from localspec.units import size_text
 
 from ..state.engine import EngineState
 from ..state.reply import ReplyState
+
+OUTCOMES: Final = {
+    "cancelled": "stopped",
+    "length": "cut at the limit, /continue goes on",
+    "died": "the engine died here",
+    "failed": "ended by an error",
+    "unsaved": "NOT SAVED",
+}
 
 
 def title(engine: EngineState, *, stored: bool = True) -> str:
@@ -76,3 +87,23 @@ def pull_status(pull: PullProgress) -> str:
     if not pull.total_bytes:
         return f"fetching {pull.name}"
     return f"fetching {pull.name} {pull.done_bytes / pull.total_bytes:.0%} of {size_text(pull.total_bytes)}"
+
+
+def footer(message: StoredMessage) -> str:
+    """Which version of a reply it is, how it ended, and what it cost."""
+    parts = [f"‹{message.version + 1}/{len(message.versions)}›"] if message.versions else []
+    parts += [OUTCOMES[message.outcome]] if message.outcome in OUTCOMES else []
+    if numbers := message.numbers:
+        parts += [
+            f"{numbers.tokens:,} tokens",
+            f"{numbers.seconds:.1f} s",
+            f"{numbers.tokens_per_second:.1f} tok/s",
+        ]
+        if numbers.drafted:
+            parts += [
+                f"{numbers.acceptance_rate:.0%} accepted",
+                f"{numbers.mean_accepted_length:.1f} per pass",
+            ]
+        if numbers.speedup is not None:
+            parts.append(f"{numbers.speedup:.2f}x plain")
+    return " · ".join(parts)

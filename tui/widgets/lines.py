@@ -9,7 +9,7 @@ from ..commands.table import COMMANDS, Command
 
 
 class TitleBar(Static):
-    """The program on the left; pair, drafting and temperature on the right."""
+    """Pair, drafting and temperature on the right; the program's name on the left where there is room."""
 
     def __init__(self) -> None:
         super().__init__(markup=False, id="title")
@@ -20,11 +20,11 @@ class TitleBar(Static):
         self.on_resize()
 
     def on_resize(self) -> None:
-        name, state, width = "localspec", self._state, self.content_size.width
-        if len(state) + len(name) + 3 > width:
-            state = state[: width - len(name) - 4] + "…"
-        gap = max(1, width - len(name) - Content(state).cell_length)
-        self.update(Content.assemble((name, "bold $primary"), " " * gap, state), layout=False)
+        state, width = Content(self._state), self.content_size.width
+        name = Content.styled("localspec", "bold $primary")
+        if name.cell_length + state.cell_length + 3 > width:
+            name, state = Content(""), state.truncate(width, ellipsis=True)
+        self.update(name + " " * (width - name.cell_length - state.cell_length) + state, layout=False)
 
 
 class StatusLine(Static):

@@ -1,11 +1,12 @@
-"""Where the person types: Enter sends, Shift+Enter or Ctrl+J makes a line, Up in the first line recalls."""
+"""Where the person types: Enter sends, Shift+Enter or Ctrl+J makes a line, Up in the first row recalls."""
 
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final, Literal
 
 from rich.text import Text
 from textual import events
+from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widgets import TextArea
 
@@ -16,7 +17,7 @@ from ..state.prompt_history import PromptHistory
 _BLANK_LINES: Final = re.compile(r"\A(?:[^\S\n]*\n)+")  # before the text; its indentation is part of it
 
 
-class Prompt(TextArea):
+class PromptInput(TextArea):
     """A text area that grows with its text, sends it, and remembers what was sent."""
 
     @dataclass
@@ -30,6 +31,23 @@ class Prompt(TextArea):
         """A key that the completion list may want."""
 
         key: str
+
+    @dataclass
+    class Scrolling(Message):
+        """The person wants to see another part of the conversation."""
+
+        by: Literal["page", "message"]
+        direction: Literal[-1, 1]
+
+    class Leaving(Message):
+        """Ctrl+D where there is nothing to delete."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("pageup", "scroll('page', -1)", show=False),
+        Binding("pagedown", "scroll('page', 1)", show=False),
+        Binding("ctrl+up", "scroll('message', -1)", show=False),
+        Binding("ctrl+down", "scroll('message', 1)", show=False),
+    ]
 
     def __init__(self, history: PromptHistory) -> None:
         super().__init__(
@@ -71,16 +89,41 @@ class Prompt(TextArea):
         self.replace(text, (0, 0), self.document.end, maintain_selection_offset=False)
         self.move_cursor(self.document.end)
 
+    @property
+    def _row(self) -> int:
+        """Of the cursor, as the text is wrapped."""
+        return self.wrapped_document.location_to_offset(self.cursor_location).y
+
+    @property
+    def before_cursor(self) -> str:
+        """What stands before the cursor in its line."""
+        row, column = self.cursor_location
+        return self.document.get_line(row)[:column]
+
+    def complete_mention(self, mention: str) -> None:
+        """Put a whole mention in place of the one that is being typed."""
+        row, column = self.cursor_location
+        start = self.before_cursor.rindex("@")
+        self.history.checkpoint()
+        self.replace(mention + ("" if mention.endswith("/") else " "), (row, start), (row, column))
+
     def action_cursor_up(self, select: bool = False) -> None:
-        if not select and self.cursor_location[0] == 0:
-            if (text := self.history_of_prompts.older(self.text)) is not None:
-                self.replace_text(text)
-            return
-        super().action_cursor_up(select)
+        if select or self._row > 0:
+            super().action_cursor_up(select)
+        elif (text := self.history_of_prompts.older(self.text)) is not None:
+            self.replace_text(text)
 
     def action_cursor_down(self, select: bool = False) -> None:
-        if not select and self.cursor_location[0] == self.document.line_count - 1:
-            if (text := self.history_of_prompts.newer()) is not None:
-                self.replace_text(text)
-            return
-        super().action_cursor_down(select)
+        if select or self._row < self.wrapped_document.height - 1:
+            super().action_cursor_down(select)
+        elif (text := self.history_of_prompts.newer()) is not None:
+            self.replace_text(text)
+
+    def action_delete_right(self) -> None:
+        if self.text:
+            super().action_delete_right()
+        else:
+            self.post_message(self.Leaving())
+
+    def action_scroll(self, by: Literal["page", "message"], direction: Literal[-1, 1]) -> None:
+        self.post_message(self.Scrolling(by, direction))

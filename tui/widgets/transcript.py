@@ -1,8 +1,9 @@
 """The conversation as it scrolls: follows its end until the person scrolls away; old messages leave the screen."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Literal
 
+from textual import on
 from textual.containers import VerticalScroll
 from textual.message import Message as TextualMessage
 from textual.widget import Widget
@@ -11,13 +12,14 @@ from textual.widgets import Static
 from localspec.conversations import StoredMessage
 from localspec.terminal_text import for_terminal
 
-from .reply import ReplyView, Segment
+from .reply import ReplyView
+from .reply_part import ReplyPart
 
 FOLD_LINES: Final = 20
 FOLD_CHARACTERS: Final = 4000
 MOST: Final = 20  # messages, and as many remarks; when there are more, the oldest leave the screen
 LOOK_SECONDS: Final = 0.5
-NEAR: Final = 0.5  # screens above and below the one that is seen, where every block is shown
+NEAR: Final = 0.25  # screens above and below the one that is seen, where replies are drawn as Markdown
 FEWEST: Final = 10  # of either that stay then; so many messages does opening a conversation show
 
 
@@ -65,8 +67,14 @@ class Earlier(Static):
 class Transcript(VerticalScroll):
     """Shows the last messages of a conversation; the caller owns them."""
 
+    class Moved(TextualMessage):
+        """Other parts may be near the view now."""
+
+        def can_replace(self, message: TextualMessage) -> bool:
+            return isinstance(message, Transcript.Moved)
+
     def __init__(self) -> None:
-        super().__init__(id="transcript", can_focus=True)
+        super().__init__(id="transcript", can_focus=False)  # keys go to the prompt
         self.thinking_unfolded = False
         self._first = 0  # index of the first message that is shown
         self._width = 0
@@ -74,7 +82,7 @@ class Transcript(VerticalScroll):
     def on_mount(self) -> None:
         self.anchor()
         # Following the end moves the view without telling anyone.
-        self.set_interval(LOOK_SECONDS, self.hide_far_blocks)
+        self.set_interval(LOOK_SECONDS, self._look)
 
     async def open(self, messages: Sequence[StoredMessage]) -> None:
         """Show a conversation from its end."""
@@ -90,27 +98,66 @@ class Transcript(VerticalScroll):
         if len(self.children) > MOST and not self._is_scrolled_away:
             await self._prune()
 
-    def hide_far_blocks(self) -> None:
-        """Hide the blocks of segments far from view, and show those that come near."""
+    def _look(self) -> None:
+        self.post_message(self.Moved())
+
+    @on(Moved)
+    async def _draw_near_parts(self) -> None:
+        """Draw the parts of replies that come near the view, and undraw those that are far from it."""
         top, height = self.region.y, self.size.height
-        for reply in self.query_children(ReplyView):
-            for segment in reply.finished_segments:
-                above, below = segment.region.bottom - top, segment.region.y - top
-                segment.show_blocks(-NEAR * height <= above and below <= (1 + NEAR) * height)
+        near: list[ReplyPart] = []
+        far: list[ReplyPart] = []
+        for part in (part for reply in self.query_children(ReplyView) for part in reply.finished_parts):
+            region = part.region
+            is_near = -NEAR * height <= region.bottom - top and region.y - top <= (1 + NEAR) * height
+            if region and is_near != part.is_drawn:  # one that has no place yet is met again when it has
+                (near if is_near else far).append(part)
+        if near or far:
+            kept = None if self.scroll_y >= self.max_scroll_y else self._first_in_view()
+            y = kept.region.y if kept is not None else 0
+            with self.app.batch_update():
+                for part in near:
+                    await part.draw()
+                for part in far:
+                    await part.undraw()
+            if kept is not None:
+                self.call_after_refresh(self._keep_in_place, kept, y)
+
+    def _first_in_view(self) -> Widget | None:
+        parts = (part for reply in self.query_children(ReplyView) for part in reply.children)
+        return next((part for part in parts if part.region.bottom > self.region.y), None)
+
+    def _keep_in_place(self, widget: Widget, y: int) -> None:
+        """What is at the top of the view stays there when what is above it has another height as Markdown."""
+        if widget.is_attached and widget.region.y != y:
+            self.scroll_relative(y=widget.region.y - y, animate=False)
 
     def on_resize(self) -> None:
-        """Another width makes other heights, which only blocks that are shown can tell."""
         if self.size.width != self._width:
             self._width = self.size.width
-            for segment in self.query(Segment):
-                segment.show_blocks(True)
-        self.call_after_refresh(self.hide_far_blocks)
+            for part in self.query(ReplyPart):
+                part.forget_height()
+        self.call_after_refresh(self._look)
 
     def watch_scroll_y(self, old: float, new: float) -> None:
         super().watch_scroll_y(old, new)
         if self._first and old > 0 >= new:
             self.post_message(Earlier.Asked())
-        self.call_after_refresh(self.hide_far_blocks)
+        self.call_after_refresh(self._look)
+
+    def scroll_from_prompt(self, by: Literal["page", "message"], direction: Literal[-1, 1]) -> None:
+        """Up or down by what is seen, or to the message that begins before or after it."""
+        if by == "page":
+            self.scroll_relative(y=direction * max(1, self.size.height - 2), animate=False)
+            return
+        tops = [message.virtual_region.y for message in self._messages]
+        before, after = [y for y in tops if y < self.scroll_y], [y for y in tops if y > self.scroll_y]
+        if direction < 0:
+            self.scroll_to(y=before[-1] if before else 0, animate=False)
+        elif after and after[0] < self.max_scroll_y:
+            self.scroll_to(y=after[0], animate=False)
+        else:
+            self.anchor()
 
     def toggle_thinking(self) -> None:
         """Show or hide the reasoning of every reply, and of those to come."""

@@ -47,6 +47,9 @@ def add_parser(subparsers: Subparsers) -> None:
     group.add_argument(
         "--connect", metavar="URL", help="talk to the `localspec serve` at this address, with the same meter"
     )
+    group.add_argument(
+        "--plain", action="store_true", help="line by line, for screen readers and pipes; TERM=dumb picks it"
+    )
     group.add_argument("--theme", metavar="NAME", help="colours of the terminal UI")
     parser.set_defaults(run=run)
 
@@ -55,11 +58,10 @@ def run(arguments: argparse.Namespace) -> int:
     from localspec import conversations
     from localspec.settings import data_dir
 
-    if not (on_terminal(sys.stdin) and obeys_sequences(sys.stdout)):
-        what = "one that obeys control sequences" if on_terminal(sys.stdout) else "a terminal"
-        raise BadSetting(
-            f"chat needs {what}", hint='`localspec run "PROMPT"` answers anywhere, `run -c` goes on'
-        )
+    on_terminals = on_terminal(sys.stdin) and on_terminal(sys.stdout)
+    if not (arguments.plain or on_terminals):
+        raise BadSetting("chat needs a terminal", hint="--plain reads and writes lines anywhere")
+    arguments.plain |= not obeys_sequences(sys.stdout)
     folder = data_dir()
     resumed = None
     if arguments.resume is not None:
@@ -93,8 +95,12 @@ def _chat(arguments: argparse.Namespace, folder: Path, resumed: "tuple[Journal, 
     try:
         # Textual takes longer to import than the engine process to start: both happen at once.
         from localspec.pairs.resolve import resolve
-        from localspec.tui.app import chat
         from localspec.tui.state.chat import Setup
+
+        if arguments.plain:
+            from localspec.tui.plain.chat import chat
+        else:
+            from localspec.tui.app import chat
 
         setup = Setup(
             engine=engine,

@@ -20,7 +20,7 @@ from localspec.cli.options import (
     reply_options,
     text_of,
 )
-from localspec.cli.printing import note, obeys_sequences, on_terminal, say, say_dimmed
+from localspec.cli.printing import note, on_terminal, say, say_dimmed
 from localspec.cli.prompt import add_prompt_argument, prompt_of, something_is_piped, take_pair
 from localspec.cli.report import report, summary
 from localspec.cli.usage import Subparsers, WrongUsage, refuse_together
@@ -91,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
 def opens_chat(arguments: argparse.Namespace) -> bool:
     """Whether a pair was named with nothing to ask it, where it can be talked to."""
     asked = arguments.words or arguments.file or something_is_piped()
-    return bool(arguments.name) and not asked and on_terminal(sys.stdin) and obeys_sequences(sys.stdout)
+    return bool(arguments.name) and not asked and on_terminal(sys.stdin) and on_terminal(sys.stdout)
 
 
 def answer(events: Iterator[Event], arguments: argparse.Namespace) -> Reply:

@@ -9,6 +9,7 @@ from localspec.measure.plot import Bar, Chart
 from localspec.measure.plot_terminal import drawn
 from localspec.measure.prompts import Category
 from localspec.measure.statistics import Interval
+from localspec.measure.table import aligned
 
 MIX = "all"
 COLUMNS = ("", "depth", "plain t/s", "t/s", "speed-up", "95 % interval", "accepted", "tokens/pass", "prompts")
@@ -19,7 +20,7 @@ def report(summary: Summary, columns: int) -> str:
     parts = [
         "\n\n".join(
             (
-                table(rows_at(summary, temperature)),
+                aligned([COLUMNS, *map(cells, rows_at(summary, temperature))], left=2),
                 drawn(chart(summary, temperature), columns),
                 words(summary, temperature),
             )
@@ -38,19 +39,6 @@ def rows_at(summary: Summary, temperature: float) -> tuple[Row, ...]:
         return order.index(row.category), row.arm != AUTO.name, len(row.arm), row.arm
 
     return tuple(sorted(found, key=place))
-
-
-def table(rows: Sequence[Row]) -> str:
-    """Aligned columns, one line for each category and arm."""
-    lines = [COLUMNS, *(cells(row) for row in rows)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(COLUMNS))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if i < 2 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    )
 
 
 def cells(row: Row) -> tuple[str, ...]:

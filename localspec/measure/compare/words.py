@@ -1,6 +1,7 @@
 """A comparison in words, and as a table of two rows."""
 
 from localspec.measure.compare.compare import Comparison, Side
+from localspec.measure.table import aligned
 
 NOTICEABLE = 1.03  # less than this either way is no difference
 COLUMNS = ("", "tokens", "prompt s", "decode s", "tokens/s", "accepted", "tokens/pass")
@@ -70,15 +71,7 @@ def about_segments(comparison: Comparison) -> str:
 
 def table(comparison: Comparison) -> str:
     """Both sides, a line each."""
-    lines = [COLUMNS, cells("plain", comparison.plain), cells("speculative", comparison.speculative)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(COLUMNS))]
-    return "\n".join(
-        "  ".join(
-            cell.rjust(width) if i else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        )
-        for line in lines
-    )
+    return aligned([COLUMNS, cells("plain", comparison.plain), cells("speculative", comparison.speculative)])
 
 
 def cells(name: str, side: Side) -> tuple[str, ...]:

@@ -5,12 +5,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from localspec.measure.prompts import Category
+from localspec.measure.table import aligned
 from localspec.measure.verify.greedy import FIXED_DEPTH, GreedyCase, GreedyResult
 from localspec.measure.verify.law import ALPHA, EACH, LEAK, LawResult
 from localspec.measure.verify.quality import QualityResult
 from localspec.measure.verify.verify import Verification
-
-Table = Sequence[Sequence[str]]
 
 
 def problems(found: Verification) -> list[str]:
@@ -165,18 +164,6 @@ def depth_text(depth: int | None) -> str:
 
 def gap_text(gap: float | None) -> str:
     return "?" if gap is None else f"{gap:.4f}"
-
-
-def aligned(rows: Table) -> str:
-    """Columns: the first to the left, the others to the right."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(
-            cell.rjust(width) if i else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    )
 
 
 def as_json(found: Verification) -> dict[str, object]:

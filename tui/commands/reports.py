@@ -3,12 +3,11 @@
 from localspec import events
 from localspec.engine import messages
 
-from ..commands.pair import offer_pull
-from ..commands.protocol import Chat
-from .replies import Replies
+from .pair import offer_pull
+from .protocol import Chat
 
 
-async def receive(chat: Chat, replies: Replies, report: messages.Report) -> None:
+async def receive(chat: Chat, report: messages.Report) -> None:
     """Take in a report of the engine that holds the pair."""
     engine = chat.state.engine
     match report:
@@ -16,7 +15,7 @@ async def receive(chat: Chat, replies: Replies, report: messages.Report) -> None
             await chat.remark(report.text)
         case events.Finished():
             if not engine.comparing:  # then it is one of two, and no message
-                await replies.end(report.reply.finish_reason, report.reply)
+                await chat.end_reply(report.reply.finish_reason, report.reply)
         case events.Started() | events.Prefill() | events.Cycle() | events.Piece() | messages.ProposalText():
             engine.absorb(report)
         case messages.LoadStage():
@@ -33,9 +32,9 @@ async def receive(chat: Chat, replies: Replies, report: messages.Report) -> None
             engine.end_reply()
             chat.notify("The comparison was stopped.")
         case messages.Failure():
-            await _take_failure(chat, replies, report)
+            await _take_failure(chat, report)
         case messages.Died():
-            await _take_death(chat, replies, report)
+            await _take_death(chat, report)
         case _:
             pass  # the hello; pairs and pulls come from a process of their own
 
@@ -65,7 +64,7 @@ async def go_on_with_pair(chat: Chat) -> None:
         await chat.remark(f"So far this conversation was with {before}; from here on {ready.pair} answers.")
 
 
-async def _take_failure(chat: Chat, replies: Replies, failure: messages.Failure) -> None:
+async def _take_failure(chat: Chat, failure: messages.Failure) -> None:
     engine = chat.state.engine
     if engine.loading and not failure.serial:  # one with a serial is of a question for the pair before
         failed = engine.pair_name
@@ -78,15 +77,15 @@ async def _take_failure(chat: Chat, replies: Replies, failure: messages.Failure)
             await chat.remark(f"Back to {engine.pair_name}.")
             await chat.run_command("restart")
     elif engine.busy:
-        await replies.end("failed")
+        await chat.end_reply("failed")
         await chat.remark(failure.what, failure.hint, "error")
     chat.refresh_state()
 
 
-async def _take_death(chat: Chat, replies: Replies, death: messages.Died) -> None:
+async def _take_death(chat: Chat, death: messages.Died) -> None:
     """What was written stays and is saved; the next message or /restart brings the engine back."""
     chat.state.engine.took(death)
     hint = f"{death.hint}\nnothing is lost: /restart starts it again, and so does the next message"
-    await replies.end("died")
+    await chat.end_reply("died")
     await chat.remark(death.what, hint.strip(), "error")
     chat.refresh_state()

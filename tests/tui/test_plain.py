@@ -1,0 +1,101 @@
+"""The chat line by line: what goes in and what comes out of pipes."""
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from localspec.tui.plain.chat import chat
+from localspec.tui.state.chat import Setup
+from scripted_engine import ESSAY, ScriptedEngine, ScriptedWorkshop
+from scripted_pairs import find
+
+from localspec import conversations
+from localspec.cli import parser
+from localspec.cli.commands import chat as command
+from localspec.engine.messages import LoadPair
+
+
+@pytest.fixture
+def talk(tmp_path, monkeypatch, capsys):
+    """The chat with these lines on stdin: exit code, stdout, stderr, and the conversations it saved."""
+
+    def talk(*lines, pair=None):
+        monkeypatch.setattr(sys, "stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
+        engine = ScriptedEngine(ScriptedWorkshop())
+        engine.start()
+        engine.send(load := LoadPair(pair=pair))
+        make = lambda: ScriptedEngine(ScriptedWorkshop())  # noqa: E731
+        code = chat(Setup(engine, make, tmp_path, load=load, find_pair=lambda name: find(name, pulled=())))
+        said = capsys.readouterr()
+        return code, said.out, said.err, list(conversations.listing(tmp_path / "conversations").conversations)
+
+    return talk
+
+
+def test_replies_come_on_stdout_and_the_rest_on_stderr(talk):
+    code, out, err, saved = talk("exact one", "", "exact two")
+    assert (code, out) == (0, "one\ntwo\n")
+    assert "demo is ready." in err
+    assert err.count(" tok/s") == 2
+    assert [message.content for message in saved[0].messages] == ["exact one", "one", "exact two", "two"]
+
+
+def test_a_message_of_several_lines_stands_between_quotes(talk):
+    _code, out, _err, saved = talk('"""exact one', "two", 'three"""', 'exact "quoted"')
+    assert out == 'one\ntwo\nthree\n"quoted"\n'
+    assert saved[0].messages[0].content == "exact one\ntwo\nthree"
+
+
+def test_commands_work_as_on_the_screen(talk):
+    lines = (
+        "why?",
+        "/edit",
+        "exact changed",
+        "/retry",
+        "/version 1",
+        "/rename A title",
+        "/exit",
+        "exact never",
+    )
+    code, out, err, saved = talk(*lines)
+    assert code == 0
+    assert out == f"{ESSAY}changed\nchanged\nchanged\n"
+    assert "What comes next replaces: why?" in err
+    assert saved[0].title == "A title"
+    assert len(saved[0].messages[1].versions) == 2
+
+
+def test_every_command_runs_without_a_screen(talk):
+    words = ["help", "stats", "thinking", "pair", "load", "theme", "compare", "nonsense", "tokens", "copy"]
+    _code, _out, err, _saved = talk("exact so", *(f"/{word}" for word in words))
+    for told in ("/quit: Leave", "1 tokens", "Reasoning is shown", "qwen3-8b+0.6b: ", ": exact so", "2.00x"):
+        assert told in err
+    assert "no command /nonsense" in err
+
+
+def test_a_message_without_a_reply_is_taken_back_and_makes_the_exit_code(talk):
+    code, out, err, saved = talk("exact one", "fail please")
+    assert (code, out) == (1, "one\n")
+    assert "error: The prompt does not fit into the context.\nhint: Start a new chat with /new." in err
+    assert [message.content for message in saved[0].messages] == ["exact one", "one"]
+
+
+def test_a_pair_that_is_not_here_is_told(talk):
+    _code, _out, err, _saved = talk("/quit", pair="llama-3-8b+1b")
+    assert "error: llama-3-8b+1b is not on this machine" in err
+
+
+def test_a_program_at_the_end_of_a_pipe(tmp_path):
+    script = str(Path(__file__).parent / "scripted_chat.py")
+    command_line = [sys.executable, script, str(tmp_path), "--plain"]
+    done = subprocess.run(command_line, input="exact one\n", capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "one\n"), done.stderr
+
+
+def test_without_a_terminal_only_lines_are_possible(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    with pytest.raises(command.BadSetting, match="chat needs a terminal") as refused:
+        command.run(parser().parse_args(["chat"]))
+    assert "--plain" in refused.value.hint

@@ -1,0 +1,105 @@
+"""What goes into a message from files, and out of a reply into the clipboard."""
+
+import sys
+
+import pytest
+from driving import asked, running
+from localspec.tui.dialogs.blocks import BlocksDialog
+from localspec.tui.state import clipboard, mentions
+from localspec.tui.text.markdown import blocks_of
+from localspec.tui.widgets.completion import Completion
+from scripted_engine import ESSAY
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    folder = tmp_path / "work"
+    (folder / "src").mkdir(parents=True)
+    (folder / "src" / "a.py").write_text("a = 1\n")
+    (folder / "two words.md").write_text("# two\n")
+    (folder / "picture.png").write_bytes(b"\x89PNG\0")
+    monkeypatch.chdir(folder)
+
+
+@pytest.mark.parametrize("text", ["see @src/a.py", "what is @src/a.py?", "(no) @src/a.py, or"])
+def test_a_mentioned_file_goes_along(files, text):
+    assert mentions.with_mentioned(text) == f"{text}\n\na.py:\n\n```py\na = 1\n```"
+
+
+@pytest.mark.parametrize(
+    "text", ["mail me@src/a.py", "@nobody", "@src", "@~nobody/x", "a @ b", '@"', "@" + "x" * 5000]
+)
+def test_what_is_no_file_is_only_text(files, text):
+    assert mentions.with_mentioned(text) == text
+
+
+def test_files_are_offered_by_the_beginning_of_their_path(files):
+    assert mentions.completions("") == ["@src/", "@picture.png", '@"two words.md"']
+    assert mentions.completions("src/") == mentions.completions("src/a") == ["@src/a.py"]
+    assert mentions.completions('"two w') == ['@"two words.md"']
+    assert mentions.completions("nowhere/") == mentions.completions("~nobody/") == []
+
+
+async def test_a_mention_is_completed_and_sent(files, tmp_path):
+    async with running(tmp_path) as chat:
+        await chat.pilot.press(*"exact @s")
+        await chat.until(lambda: chat.screen.query_one(Completion).has_class("-open"))
+        await chat.pilot.press("tab")
+        await chat.until(lambda: chat.screen.prompt.text == "exact @src/")
+        await chat.until(lambda: chat.screen.query_one(Completion).chosen == "@src/a.py")
+        await chat.pilot.press("enter")
+        await chat.until(lambda: chat.screen.prompt.text == "exact @src/a.py ")
+        await chat.pilot.press("enter")
+        await chat.until(lambda: asked(chat))
+        assert "a = 1" in asked(chat)[0].turns[0].content
+        assert chat.state.prompt_history.entries == ["exact @src/a.py"]
+
+
+async def test_a_file_that_cannot_go_along_is_told_and_the_message_stays(files, tmp_path):
+    async with running(tmp_path) as chat:
+        await chat.type("what is @picture.png")
+        await chat.until(lambda: chat.notices)
+        assert "is no text" in chat.notices[0]
+        assert chat.screen.prompt.text == "what is @picture.png"
+        assert not asked(chat)
+
+
+def test_the_blocks_of_a_reply_are_what_one_would_copy():
+    blocks = blocks_of(ESSAY)
+    assert blocks[0] == "## Why a draft helps"
+    assert next(block for block in blocks if block.startswith("def accept")).endswith(
+        "next(chosen), Origin.BONUS)\n"
+    )
+    assert not any("```" in block for block in blocks)
+
+
+async def test_a_block_is_chosen_and_copied(tmp_path, monkeypatch):
+    taken = []
+    monkeypatch.setattr(clipboard, "copy", lambda text: not taken.append(text))
+    async with running(tmp_path) as chat:
+        await chat.ask("why?")
+        await chat.type("/copy block")
+        await chat.until(lambda: isinstance(chat.app.screen, BlocksDialog))
+        await chat.pilot.press("up", "enter")
+        await chat.until(lambda: taken)
+        assert taken[0].startswith("| width | cost |")
+        await chat.type("/copy code 2")
+        await chat.until(lambda: len(chat.notices) == 2)
+        assert chat.notices[1] == "/copy code takes a whole number from 1 to 1."
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the program is a script")
+@pytest.mark.parametrize(("code", "taken"), [(0, True), (1, False)])
+def test_a_program_of_the_system_takes_the_text(tmp_path, monkeypatch, code, taken):
+    program = tmp_path / "wl-copy"
+    program.write_text(f"#!/bin/sh\ncat > {tmp_path}/taken\nexit {code}\n")
+    program.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    found = clipboard.command("linux", {"WAYLAND_DISPLAY": "w"})
+    monkeypatch.setattr(clipboard, "command", lambda: found)
+    assert clipboard.copy("größer") is taken
+    assert (tmp_path / "taken").read_text() == "größer"
+
+
+def test_without_a_desktop_there_is_no_program():
+    assert clipboard.command("linux", {}) is None

@@ -1,0 +1,46 @@
+"""The system's clipboard, for terminals that refuse the sequence for it (OSC 52)."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Final
+
+PATIENCE_SECONDS: Final = 2.0
+
+
+def command(platform: str = sys.platform, environ: Mapping[str, str] = os.environ) -> tuple[str, ...] | None:
+    """The program that takes a text for the clipboard on its stdin; None where there is none."""
+    programs: dict[str, list[tuple[str, ...]]] = {
+        "darwin": [("pbcopy",)],
+        "win32": [("clip.exe",)],
+    }
+    candidates = programs.get(platform, [])
+    if environ.get("WAYLAND_DISPLAY"):
+        candidates.append(("wl-copy",))
+    if environ.get("DISPLAY"):
+        candidates += [("xclip", "-selection", "clipboard"), ("xsel", "--clipboard", "--input")]
+    if environ.get("WSL_DISTRO_NAME"):
+        candidates.append(("clip.exe",))
+    return next((found for found in candidates if shutil.which(found[0])), None)
+
+
+def copy(text: str) -> bool:
+    """Whether a program of the system took it. Waits for that program: call it in a thread."""
+    program = command()
+    if program is None:
+        return False
+    encoding = "utf-16" if program[0] == "clip.exe" else "utf-8"
+    try:
+        done = subprocess.run(
+            program,
+            input=text.encode(encoding, "replace"),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=PATIENCE_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0

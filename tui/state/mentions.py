@@ -1,0 +1,66 @@
+"""Files that a message mentions as @path go along with it; what is no file is only text."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from localspec.attachments import with_files
+from localspec.errors import BadSetting
+from localspec.files import expanded
+
+MOST_OFFERED: Final = 50
+_MENTION: Final = re.compile(r'(?<!\S)@(?:"(?P<quoted>[^"\n]+)"|(?P<plain>\S+))')
+_TYPING: Final = re.compile(r'(?:^|\s)@(?P<start>"[^"\n]*|[^\s"]*)$')
+_AFTER_A_WORD: Final = ".,;:!?)]}'"
+
+
+def with_mentioned(text: str) -> str:
+    """The message and the files that it mentions. Raises BadSetting for a file that is no text."""
+    return with_files(text, dict.fromkeys(_files(text)))
+
+
+def typed_mention(before_cursor: str) -> str | None:
+    """What has been typed of a mention up to the cursor; None when none is being typed."""
+    found = _TYPING.search(before_cursor)
+    return found["start"] if found else None
+
+
+def completions(start: str) -> list[str]:
+    """Mentions of the files and folders whose path begins so, folders first."""
+    folder, _, name = start.lstrip('"').rpartition("/")
+    try:
+        entries = sorted(_entries(expanded(folder or ("/" if "/" in start else "."))))
+    except (OSError, ValueError, BadSetting):
+        return []
+    prefix = start.lstrip('"')[: -len(name) or None]
+    found = [entry for _, entry in entries if entry.startswith(name) and (name or not entry.startswith("."))]
+    return [_mention(prefix + entry) for entry in found[:MOST_OFFERED]]
+
+
+def _entries(folder: Path) -> Iterator[tuple[bool, str]]:
+    for entry in folder.iterdir():
+        is_file = not entry.is_dir()
+        yield is_file, entry.name + ("" if is_file else "/")
+
+
+def _mention(path: str) -> str:
+    """An open quote stays open behind a folder, as its files are named next."""
+    if " " not in path:
+        return f"@{path}"
+    return f'@"{path}' + ("" if path.endswith("/") else '"')
+
+
+def _files(text: str) -> Iterator[Path]:
+    for match in _MENTION.finditer(text):
+        words = (
+            [match["quoted"]] if match["quoted"] else [match["plain"], match["plain"].rstrip(_AFTER_A_WORD)]
+        )
+        for word in words:
+            try:
+                path = expanded(word)
+                if path.is_file():
+                    yield path
+                    break
+            except (OSError, ValueError, BadSetting):
+                continue
