@@ -27,12 +27,9 @@ MEMORY = 64  # drafting cycles that the rate looks back on
 CARRIED = 0.1  # what the rate of the reply before counts for
 CAUTIOUS_DEPTH, TRUSTED = 3, 2  # the depth of an unknown drafter until it has kept so many tokens
 READING = 0.1  # reading a token among many / a run of the draft model, until it was measured
-READING_SHARE, EARNED_SHARE = 0.25, 0.5  # of the budget that was given, and of what was earned beyond it
-READING_PRICE = (
-    3.0  # times what reading takes, until more was earned: a short reply ends before it brings anything
-)
+READING_SHARE = 0.5  # of the budget: the rest is for drafting
 LEAST_WINDOW = 64  # tokens: a drafter that may read fewer does not begin
-WIDER = 7  # times more text: only then a drafter reads anew
+WIDER = 4  # times more text: only then a drafter reads anew
 CHUNK_SECONDS, LEAST_CHUNK = 0.1, 16  # a drafter reads so long, or so many tokens, in one cycle
 
 
@@ -133,8 +130,7 @@ class DepthControl:
     def learn_reading(self, tokens: int, seconds: float) -> None:
         """The drafter has read so many tokens."""
         self._reading_seconds = seconds / max(tokens, 1)
-        price = READING_PRICE if self._budget <= START + GIFT else 1.0
-        self._pay(price * seconds / self.costs.verify(1))
+        self._pay(seconds / self.costs.verify(1))
 
     def save(self, tokens: int) -> None:
         """Tokens were written without it."""
@@ -156,9 +152,7 @@ class DepthControl:
 
     def window(self, reading: Reading) -> int | None:
         """How many of the newest tokens the drafter shall have read; None where it had better not draft yet."""
-        given = min(self._budget, START + GIFT)
-        steps = READING_SHARE * given + EARNED_SHARE * (self._budget - given)
-        affordable = int(steps * self.costs.verify(1) / self._token_seconds)
+        affordable = int(READING_SHARE * self._budget * self.costs.verify(1) / self._token_seconds)
         here, whole = reading.window, reading.window + reading.older
         if reading.older and affordable >= min(WIDER * here, whole):
             return min(affordable, whole)

@@ -197,11 +197,11 @@ def test_a_plain_step_that_was_dearer_than_wider_ones_is_measured_again_soon():
 UNREAD = 8000
 
 
-def test_a_useless_draft_that_has_a_long_prompt_to_read_costs_two_percent_at_most():
+def test_a_long_prompt_that_the_draft_has_not_read_costs_a_useless_draft_no_more_than_any_other():
     for tokens in (100, 300, 2000):
         machine = machine_of(STEEP, iid(0.0), reading=0.012, text=UNREAD)
         run(machine, machine.arbiter(STEEP, DEPTHS), tokens)
-        assert machine.seconds <= 1.02 * machine.plain_seconds
+        assert machine.seconds - machine.plain_seconds <= START + GIFT + 1 + 0.012 * tokens
 
 
 def test_a_good_draft_reads_the_newest_tokens_first_and_more_when_it_has_earned_them():
@@ -223,7 +223,7 @@ def test_reading_is_done_in_pieces_between_cycles():
     machine.before += 900
     run(machine, arbiter, 300)
     assert 0 < max(machine.stalls) <= 0.25
-    assert sum(machine.stalls) >= 0.15
+    assert sum(machine.stalls) >= 0.2
 
 
 def test_what_has_to_be_read_first_makes_tries_rarer():
