@@ -110,6 +110,7 @@ def open_engine(
                 *([DEMO_NOTICE] if is_demo(files) else []),
                 *([health_note] if health_note else []),
                 *plan.lines,
+                *(each.notice for each in found if each.notice),
                 *([why_plain(model)] if speculate and target.rollback_limit == 0 else []),
                 *unsupported,
                 *template_notices,

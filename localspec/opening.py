@@ -10,14 +10,18 @@ from localspec.algorithm.protocols import Drafter
 from localspec.drafters.block import BlockDrafter
 from localspec.drafters.head import ASSISTANT, EAGLE3, MTP, HeadDrafter, Layout
 from localspec.drafters.model import ModelDrafter
+from localspec.drafters.other_vocabulary import OtherVocabularyDrafter
 from localspec.gguf.facts import header_at
 from localspec.gguf.header import Header
 from localspec.gguf.heads import DraftKind, has_markov_chain, target_layers, trunk_layers
+from localspec.gguf.shared_tokens import in_words
+from localspec.gguf.trimmed import token_table
 from localspec.llama.block import BlockContext
 from localspec.llama.context import Context
 from localspec.llama.head import HeadContext
 from localspec.llama.model import Model
 from localspec.memory.needs import CHECKPOINT_SHARE, Load
+from localspec.pairs.compatibility import check
 from localspec.passes import HiddenRows
 
 
@@ -40,6 +44,7 @@ class OpenedDrafter:
     drafter: Drafter
     context: Context | HeadContext | BlockContext
     target: Model
+    notice: str = ""  # what the user should know about it
 
     @property
     def name(self) -> str:
@@ -57,17 +62,27 @@ def open_drafter(opening: Opening) -> OpenedDrafter:
 
 
 def open_model(opening: Opening) -> OpenedDrafter:
-    """A whole model. CUDA replays passes that are equal: two missing tokens take less time one after the other."""
+    """A whole model, of the target's vocabulary or another, or one that is trimmed.
+
+    CUDA replays passes that are equal: two missing tokens take less time one after the other.
+    """
     target, model = opening.target.model, model_of(opening)
+    shared = check(target.path, model.path)
     context = Context(
         model,
         **opening.load.context,
         threads=opening.threads(model),
         checkpoint_bytes=checkpoint_bytes(model),
-        vocabulary=target.vocab.size,
+        vocabulary=None if shared else target.vocab.size,
         top_k=True,
+        table=token_table(model.path, header_at(model.path)),
     )
     opening.opened.enter_context(context)
+    if shared:
+        other = OtherVocabularyDrafter(context, model.vocab, target.vocab, shared, target.vocab.is_end)
+        return OpenedDrafter(
+            other, context, target, f"{model.name} has another vocabulary: it drafts {in_words(shared)}"
+        )
     drafter = ModelDrafter(context, target.vocab.is_end, one_by_one=device_of(model) == "cuda")
     return OpenedDrafter(drafter, context, target)
 

@@ -29,8 +29,8 @@ ROOMS = {
     "tally": {"events", "stats", "timing"},
     "conversations": {"errors", "files", "locks", "stats"},
     "health": {"demo", "errors", "files", "settings", "typed_json"},
-    "llama": {"errors", "health", "passes", "terminal_text"},
     "gguf": {"errors", "files", "units"},
+    "llama": {"errors", "gguf", "health", "passes", "terminal_text"},
     "hub": {"errors", "gguf", "locks"},
     "memory": {"errors", "files", "gguf", "health", "locks", "settings", "typed_json", "units"},
     "pairs": {
@@ -48,7 +48,7 @@ ROOMS = {
     "sampler": {"errors", "passes"},
     "algorithm": {"errors", "events", "passes", "sampler"},
     "control": {"algorithm", "events", "timing"},
-    "drafters": {"algorithm", "control", "errors", "events", "files", "passes", "sampler"},
+    "drafters": {"algorithm", "control", "errors", "events", "files", "gguf", "passes", "sampler"},
     "structure": {"algorithm", "errors", "events", "passes", "sampler"},
     "chat": {"algorithm", "errors", "events", "passes", "sampler", "stats", "structure", "tally", "timing"},
     "pair_drafting": {
@@ -65,7 +65,7 @@ ROOMS = {
             "stored",
         ),
     },
-    "opening": {"algorithm", "drafters", "gguf", "llama", "memory", "passes"},
+    "opening": {"algorithm", "drafters", "gguf", "llama", "memory", "pairs", "passes"},
     "warm_up": {"algorithm", "chat", "drafters", "pair_drafting", "llama"},
     "compose": {
         *(
@@ -100,6 +100,21 @@ ROOMS = {
             "llama",
         ),
         *("passes", "sampler", "settings", "warm_up"),
+    },
+    "fit": {
+        *(
+            "chat",
+            "errors",
+            "files",
+            "gguf",
+            "llama",
+            "locks",
+            "measure",
+            "pairs",
+            "sampler",
+            "settings",
+            "units",
+        ),
     },
     "engine": {
         *(
@@ -145,6 +160,7 @@ ROOMS = {
             "engine",
             "errors",
             "events",
+            "fit",
             "gguf",
             "health",
             "hub",

@@ -41,13 +41,7 @@ class ModelDrafter:
         return depth
 
     def rehearse(self, batches: Sequence[Sequence[int]]) -> None:
-        held = self.decoder.length
-        self.decoder.checkpoint(lasting=False)
-        try:
-            for batch in batches:
-                self.decoder.decode(batch, rows=1)
-        finally:
-            self.decoder.rewind(held)
+        rehearse(self.decoder, batches)
 
     def begin(self) -> None:
         self.failure = None
@@ -123,3 +117,14 @@ class ModelDrafter:
         """Begin with an empty cache at this position of the text."""
         self.decoder.rollback(0)
         self._first = first
+
+
+def rehearse(decoder: Decoder, batches: Sequence[Sequence[int]]) -> None:
+    """Decode these batches once; the cache ends as it began."""
+    held = decoder.length
+    decoder.checkpoint(lasting=False)
+    try:
+        for batch in batches:
+            decoder.decode(batch, rows=1)
+    finally:
+        decoder.rewind(held)

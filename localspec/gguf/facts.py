@@ -6,6 +6,7 @@ from pathlib import Path
 
 from localspec.gguf.header import Header, HeaderVocabulary, header_of_file
 from localspec.gguf.parts import joined, require_parts
+from localspec.gguf.trimmed import TOKENIZER
 from localspec.units import printable
 
 # llama-vocab.cpp: the kind for each tokenizer.ggml.model, and what holds where no key sets it
@@ -39,6 +40,8 @@ class VocabularyFacts:
     adds_bos: bool
     adds_eos: bool
     texts: HeaderVocabulary
+    end: int = -1  # what ends a turn, -1: not said
+    marks_spaces: bool = False  # a BPE whose texts are no stand-ins for bytes
 
     @property
     def count(self) -> int:
@@ -115,7 +118,8 @@ def _header(path: Path, _size: int, _mtime_ns: int) -> Header:
 def _vocabulary(header: Header) -> VocabularyFacts | None:
     if header.vocabulary is None:
         return None
-    model, pre = header.text("tokenizer.ggml.model"), header.text("tokenizer.ggml.pre")
+    model = header.text(TOKENIZER) or header.text("tokenizer.ggml.model")
+    pre = header.text("tokenizer.ggml.pre")
     kind = _KINDS.get(model, "")
     if model == "gemma4":
         pre = "gemma4"
@@ -130,6 +134,10 @@ def _vocabulary(header: Header) -> VocabularyFacts | None:
         adds_bos=adds_bos,
         adds_eos=_flag(header, "tokenizer.ggml.add_eos_token", kind in _ADDS_EOS),
         texts=header.vocabulary,
+        end=_special(
+            header, "tokenizer.ggml.eot_token_id", _special(header, "tokenizer.ggml.eos_token_id", -1)
+        ),
+        marks_spaces=model == "gemma4",
     )
 
 

@@ -28,7 +28,7 @@ _KEPT_ARRAY = 4096  # elements: per-layer facts are kept, longer arrays are walk
 _TOKENS = "tokenizer.ggml.tokens"
 
 _STRING, _ARRAY = 8, 9
-_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _SMALLEST_ENTRY, _SMALLEST_TENSOR = 8 + 1 + 4 + 1, 8 + 4 + 4 + 8  # bytes
 
 
@@ -244,22 +244,22 @@ def _entries(cursor: _Cursor, count: int) -> tuple[dict[str, Entry], HeaderVocab
 def _scalar(cursor: _Cursor, key: str, kind: int) -> int | float | bool | str:
     if kind == _STRING:
         return cursor.string(key)
-    code = _SCALARS.get(kind)
+    code = SCALARS.get(kind)
     if code is None:
         raise cursor.bad(f"gives {key} the type {kind}, which does not exist")
     return cursor.number(code)
 
 
 def _array(cursor: _Cursor, key: str, element: int, length: int) -> Value | None:
-    if element != _STRING and element not in _SCALARS:
+    if element != _STRING and element not in SCALARS:
         raise cursor.bad(f"gives the elements of {key} the type {element}, which cannot be in an array")
-    smallest = 8 if element == _STRING else struct.calcsize(_SCALARS[element])
+    smallest = 8 if element == _STRING else struct.calcsize(SCALARS[element])
     if length * smallest > cursor.left:
         raise cursor.bad(f"says that {key} has {length:,} elements")
     if length <= _KEPT_ARRAY:
         if element == _STRING:
             return tuple(cursor.string(key) for _ in range(length))
-        code = f"<{length}{_SCALARS[element]}"
+        code = f"<{length}{SCALARS[element]}"
         return struct.unpack(code, cursor.take(struct.calcsize(code)))
     if element != _STRING:
         cursor.skip(length * smallest)

@@ -9,10 +9,12 @@ from typing import Any, Self
 import numpy as np
 
 from localspec.errors import BadModelFile, BadSetting, ContextFull, RollbackUnsupported
+from localspec.gguf.trimmed import TokenTable
 from localspec.llama.adapters import use_adapters
 from localspec.llama.batch import Batch
 from localspec.llama.checkpoints import Checkpoints
 from localspec.llama.contention import NARROW, Threads
+from localspec.llama.embeddings import EmbeddingBatch, TrimmedRows
 from localspec.llama.failures import context_failure, decode_failure
 from localspec.llama.hidden import HiddenReader
 from localspec.llama.library import forget_log_errors, last_log_errors, lib
@@ -65,6 +67,7 @@ class Context:
         checkpoint_bytes: int = 0,
         vocabulary: int | None = None,
         top_k: bool = False,
+        table: TokenTable | None = None,
     ) -> None:
         """Room for `length` tokens; raises BadModelFile, BadSetting, NotEnoughMemory or BackendFailure.
 
@@ -74,10 +77,10 @@ class Context:
         rows_max: the most rows that one decode may ask for, so depth + 1.
         snapshots: for recurrent models, how many tokens can be taken back; each costs a whole state.
         checkpoint_bytes: of the computer's memory, for checkpoints; only caches that cannot step back take any.
-        vocabulary: for a draft, the target's tokens, which may be some more or fewer than its own. Its rows
-            end where the shorter of the two does, and tokens that it lacks are read as its last one.
-        top_k: rows hold their `TOP_K` largest logits alone where a GPU can choose them: for drafts, which may be drawn
-            from any distribution, and whose rows come one at a time.
+        vocabulary: for a draft, the target's tokens, some more or fewer than its own: rows have those of both, and
+            a token that it lacks is read as its last one.
+        top_k: rows hold their `TOP_K` largest logits alone where a GPU can choose them: for drafts, any will do.
+        table: of a trimmed model, which reads and speaks in the tokens of the whole vocabulary by it.
         """
         if not model.generates_text:
             raise BadModelFile(f"{model.name} does not generate text", hint="use a model with a decoder only")
@@ -85,9 +88,10 @@ class Context:
         make_room(params, batch_size or (_GPU_CHUNK if model.gpus else _CPU_CHUNK), rows_max)
         params.n_rs_seq = snapshots  # llama.cpp makes it 0 for architectures that cannot
         params.n_threads = params.n_threads_batch = thread_count(threads)
-        self._vocabulary = vocabulary or model.vocab.size
-        self._shared = min(self._vocabulary, model.vocab.size)
-        sampler = _sampler(model, self._shared, params) if top_k else None
+        known = table.count if table else model.vocab.size
+        self._vocabulary, self._shared = vocabulary or known, min(vocabulary or known, known)
+        spoken = table.spoken(self._shared) if table else self._shared
+        sampler = _sampler(model, spoken, params) if top_k else None
         pointer = new_context(model, params, length)
         self.model = model
         self.tokens: list[int] = []  # what the cache was given, in order; for reading
@@ -95,17 +99,15 @@ class Context:
         self.capacity: int = lib.llama_n_ctx(pointer)
         self.rows_max = rows_max
         self.threads = Threads(params.n_threads)
-        self._context: Any = pointer
-        self._memory: Any = lib.llama_get_memory(pointer)
+        self._context, self._memory = pointer, lib.llama_get_memory(pointer)
         self._chunk: int = lib.llama_n_batch(pointer)
-        self._batch = Batch(self._chunk)
+        self._batch = EmbeddingBatch(self._chunk, table) if table else Batch(self._chunk)
         self._pace = Pace() if model.remote else None
         self._snapshots: int = 0 if model.can_roll_back else lib.llama_n_rs_seq(pointer)
         self._window: int = 0 if params.swa_full else lib.llama_model_n_swa(model.pointer)
         self._checkpoints = Checkpoints(checkpoint_bytes)
         self._last_width = 0  # tokens in the last batch, the only ones a recurrent state has snapshots of
-        rows = TopRows if sampler and sampler.installed_on(pointer) else FullRows
-        self._rows: FullRows | TopRows = rows(model.vocab.size, self._shared)
+        self._rows = _reader(model, pointer, sampler, spoken, table)
         # The finalizer holds the model, so that garbage collection cannot free it first.
         self._finalizer = weakref.finalize(self, _free, pointer, sampler, model)
         use_adapters(pointer, model.adapters)
@@ -317,6 +319,19 @@ def make_room(params: Any, chunk: int, rows: int) -> None:  # noqa: ANN401  a C 
     """For batches of so many tokens, and so many rows of one."""
     params.n_batch = params.n_ubatch = min(max(chunk, rows), params.n_ctx)
     params.n_outputs_max = params.n_outputs_max_per_seq = rows
+
+
+def _reader(
+    model: Model,
+    context: Any,  # noqa: ANN401  a C pointer
+    sampler: TopK | None,
+    spoken: int,
+    table: TokenTable | None,
+) -> FullRows | TopRows | TrimmedRows:
+    """What reads its rows, of which the first `spoken` elements are tokens."""
+    rows = TopRows if sampler and sampler.installed_on(context) else FullRows
+    found = rows(model.vocab.size, spoken)
+    return TrimmedRows(found, table.token_ids, TOP_K) if table else found
 
 
 def _sampler(model: Model, shared: int, params: Any) -> TopK | None:  # noqa: ANN401  a C struct

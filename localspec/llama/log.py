@@ -1,6 +1,7 @@
 """Turns llama.cpp's stream of log fragments into whole lines for `logging`, and remembers the last errors."""
 
 import logging
+import re
 from collections import deque
 
 logger = logging.getLogger("localspec.llama")
@@ -9,6 +10,7 @@ logger.addHandler(logging.NullHandler())
 
 _CONTINUES = 5  # GGML_LOG_LEVEL_CONT: more of the line before
 _LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}  # GGML_LOG_LEVEL
+_EXPECTED = re.compile(r"adding \d+ dummy tokens")  # of every trimmed model, which has no tokenizer
 
 
 class LogRouter:
@@ -43,4 +45,4 @@ class LogRouter:
             return
         if self._level >= logging.ERROR:
             self._errors.append(line)
-        logger.log(self._level, "%s", line)
+        logger.log(logging.DEBUG if _EXPECTED.search(line) else self._level, "%s", line)

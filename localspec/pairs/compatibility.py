@@ -1,5 +1,6 @@
-"""Whether a draft can draft for a target: llama.cpp's own rule, on headers alone.
+"""Whether a draft can draft for a target, on headers alone.
 
+A draft of the target's own vocabulary can, by llama.cpp's rule, and one of another vocabulary with what both share.
 common/speculative.cpp, common_speculative_are_compatible: same kind of vocabulary, same begin and end tokens
 where they are added, sizes that differ by at most 128, and the same text for every token from id 5 on.
 """
@@ -10,19 +11,44 @@ from localspec.errors import BadModelFile, IncompatiblePair
 from localspec.gguf.facts import ModelFacts, VocabularyFacts, header_at
 from localspec.gguf.header import Header
 from localspec.gguf.heads import draft_kind, misfit
+from localspec.gguf.shared_tokens import SharedTokens, comparable, shared_tokens
+from localspec.gguf.trimmed import is_trimmed
 
 MAX_SIZE_DIFFERENCE = 128  # tokens
+LEAST_COVERAGE = 0.5  # of what a draft of another vocabulary writes: with less it would mostly be wrong
 FIRST_COMPARED = 5  # token id
 _SHOWN = 40  # characters of a token's text
 
 
-def check(target: Path, draft: Path) -> None:
-    """Raises IncompatiblePair when the draft file cannot draft for the target file, or BadModelFile."""
-    if found := problems(header_at(target), header_at(draft)):
-        raise IncompatiblePair(
-            f"{draft.name} cannot draft for {target.name}: {found[0]}",
-            hint="choose a draft of the target's own family; `localspec pairs` lists pairs that fit",
+def check(target: Path, draft: Path) -> SharedTokens | None:
+    """What a draft of another vocabulary shares with its target; None where they have one.
+
+    Raises IncompatiblePair when the draft file cannot draft for the target file, or BadModelFile.
+    """
+    return common_tokens(header_at(target), header_at(draft), target.name, draft.name)
+
+
+def common_tokens(
+    target: Header, draft: Header, target_name: str = "the target", draft_name: str = "the draft"
+) -> SharedTokens | None:
+    """As `check`, of headers."""
+    if not (found := problems(target, draft)):
+        return None
+    why = found[0]
+    ours, theirs = (ModelFacts.from_header(header).vocabulary for header in (target, draft))
+    is_model = not draft_kind(draft).is_head and not is_trimmed(draft)
+    if is_model and ours and theirs and comparable(ours) and comparable(theirs):
+        shared = shared_tokens(ours, theirs)
+        if shared.coverage >= LEAST_COVERAGE:
+            return shared
+        why = (
+            f"their vocabularies differ, and only {shared.coverage:.0%} of the tokens that it writes are the "
+            f"target's too ({LEAST_COVERAGE:.0%} are needed)"
         )
+    raise IncompatiblePair(
+        f"{draft_name} cannot draft for {target_name}: {why}",
+        hint="choose a draft of the target's own family; `localspec pairs` lists pairs that fit",
+    )
 
 
 def refuse_head_alone(target: Header, name: str) -> None:
@@ -38,7 +64,12 @@ def problems(target: Header, draft: Header) -> list[str]:
     """What keeps the two from working together, the first difference of each kind; or nothing."""
     if fault := misfit(target, draft):
         return [fault]
-    ours, theirs = (ModelFacts.from_header(header).vocabulary for header in (target, draft))
+    return differences(ModelFacts.from_header(target), ModelFacts.from_header(draft))
+
+
+def differences(target: ModelFacts, draft: ModelFacts) -> list[str]:
+    """What keeps a target and a whole model apart."""
+    ours, theirs = target.vocabulary, draft.vocabulary
     for name, vocabulary in (("target", ours), ("draft", theirs)):
         if vocabulary is None:
             return [f"the {name} has no vocabulary"]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from localspec.errors import LocalspecError
 from localspec.gguf.adapters import Adapter, check_adapter
 from localspec.gguf.facts import ModelFacts, header_at
+from localspec.gguf.shared_tokens import SharedTokens
 from localspec.memory.known_devices import DeviceMemory
 from localspec.memory.needs import Load
 from localspec.memory.plan import Plan, plan
@@ -33,6 +34,7 @@ class Inspection:
     plan: Plan | None
     devices: tuple[DeviceMemory, ...]
     problem: LocalspecError | None  # why the pair cannot run here; None: it can
+    shared: SharedTokens | None = None  # by a draft of another vocabulary
 
 
 def inspect(
@@ -44,8 +46,9 @@ def inspect(
         sides = [_side(opened, probe) for opened in (target, draft) if opened is not None]
         found: Plan | None = None
         problem: LocalspecError | None = None
+        shared: SharedTokens | None = None
         try:
-            prove(target.header, draft.header if draft else None)
+            shared = prove(target.header, draft.header if draft else None).shared
             beside = probe.draft_sizes(target.header, draft.header if draft else None)
             for path, _ in lora:
                 check_adapter(path, target.header)
@@ -53,7 +56,7 @@ def inspect(
             found = plan(changed, beside, devices, wishes)
         except LocalspecError as error:
             problem = error
-    return Inspection(sides[0], sides[1] if draft else None, found, devices, problem)
+    return Inspection(sides[0], sides[1] if draft else None, found, devices, problem, shared)
 
 
 def _side(opened: OpenedFile, probe: Probe) -> InspectedModel:

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 
-from localspec.errors import BadModelFile, IncompatiblePair
+from localspec.errors import BadModelFile
 from localspec.gguf.facts import ModelFacts
 from localspec.gguf.header import Header
-from localspec.pairs.compatibility import problems, refuse_head_alone
+from localspec.gguf.shared_tokens import SharedTokens
+from localspec.pairs.compatibility import common_tokens, refuse_head_alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,18 +15,14 @@ class Proof:
 
     target: ModelFacts
     draft: ModelFacts | None
+    shared: SharedTokens | None = None  # by a draft of another vocabulary
 
 
 def prove(target: Header, draft: Header | None) -> Proof:
-    """Raises BadModelFile for a file that is no whole model, IncompatiblePair naming the first difference."""
-    proof = Proof(_facts(target, "target"), None if draft is None else _facts(draft, "draft"))
+    """Raises BadModelFile for a file that is no whole model, IncompatiblePair naming the difference."""
+    ours, theirs = _facts(target, "target"), None if draft is None else _facts(draft, "draft")
     refuse_head_alone(target, "the target file")
-    if draft is not None and (found := problems(target, draft)):
-        raise IncompatiblePair(
-            f"the draft cannot draft for the target: {found[0]}",
-            hint="choose a draft of the target's own family; `localspec pairs` lists pairs that fit",
-        )
-    return proof
+    return Proof(ours, theirs, None if draft is None else common_tokens(target, draft))
 
 
 def _facts(header: Header, role: str) -> ModelFacts:

@@ -17,7 +17,7 @@ Tensors = Iterator[tuple[str, np.ndarray]]
 class Shape:
     """What a test model is; equal shapes give equal files."""
 
-    architecture: Literal["llama", "gemma2", "mamba", "lfm2", "qwen35"] = "llama"
+    architecture: Literal["llama", "gemma2", "gemma3", "qwen2", "qwen3", "mamba", "lfm2", "qwen35"] = "llama"
     vocab: Literal["bpe", "spm"] = "bpe"
     vocab_size: int = 512
     layers: int = 2
@@ -109,7 +109,7 @@ def _common(shape: Shape, random: np.random.Generator) -> Tensors:
     yield "token_embd.weight", embedding
     norm = "token_embd_norm.weight" if shape.architecture == "lfm2" else "output_norm.weight"
     yield norm, np.ones(shape.embedding)
-    if not shape.tied and shape.architecture != "gemma2":
+    if not shape.tied and not shape.architecture.startswith("gemma"):
         yield "output.weight", matrix(random, shape.vocab_size, shape.embedding, scale=3.0)
 
 
@@ -170,6 +170,28 @@ def _gemma2(shape: Shape, layer: int, random: np.random.Generator) -> Tensors:
     # gemma scales its embeddings by sqrt(width): what the layers add must be as large to have a say
     yield "post_attention_norm.weight", np.full(shape.embedding, 2 * shape.embedding**0.5)
     yield "post_ffw_norm.weight", np.full(shape.embedding, shape.embedding**0.5)
+
+
+def _gemma3(shape: Shape, layer: int, random: np.random.Generator) -> Tensors:
+    yield from _gemma2(shape, layer, random)
+    yield from _norms_of_heads(shape)
+
+
+def _qwen3(shape: Shape, layer: int, random: np.random.Generator) -> Tensors:
+    yield from _llama(shape, layer, random)
+    yield from _norms_of_heads(shape)
+
+
+def _norms_of_heads(shape: Shape) -> Tensors:
+    yield "attn_q_norm.weight", np.ones(shape.embedding // shape.heads)
+    yield "attn_k_norm.weight", np.ones(shape.embedding // shape.heads)
+
+
+def _qwen2(shape: Shape, layer: int, random: np.random.Generator) -> Tensors:
+    yield from _llama(shape, layer, random)
+    kv = shape.embedding // shape.heads * shape.kv_heads
+    for name, width in (("q", shape.embedding), ("k", kv), ("v", kv)):
+        yield f"attn_{name}.bias", matrix(random, 1, width)[0]
 
 
 _STATE, _KERNEL = 8, 4
@@ -266,6 +288,9 @@ ARCHITECTURES: dict[
 ] = {
     "llama": (_transformer_header, _llama),
     "gemma2": (_gemma2_header, _gemma2),
+    "gemma3": (_gemma2_header, _gemma3),
+    "qwen2": (_transformer_header, _qwen2),
+    "qwen3": (_transformer_header, _qwen3),
     "mamba": (_mamba_header, _mamba),
     "lfm2": (_lfm2_header, _lfm2),
     "qwen35": (_qwen35_header, _qwen35),

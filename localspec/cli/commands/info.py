@@ -118,10 +118,14 @@ def _suggested(target: "InspectedModel") -> str:
 
 
 def _fit(found: "Inspection") -> str:
+    from localspec.gguf.shared_tokens import in_words
+
     if found.draft is None:
         return "the prediction head inside the target drafts for it"
     if found.plan and found.plan.draft and found.plan.draft.kind.is_head:
         return "the head belongs to the target: same width, layers and vocabulary"
+    if found.shared:
+        return f"the draft can draft for the target {in_words(found.shared)}"
     return "the draft can draft for the target: same vocabulary, by llama.cpp's rule"
 
 
@@ -177,6 +181,8 @@ def _as_json(known: "Pair | None", found: "Inspection") -> dict[str, object]:
         "runnable": known.runnable if known else True,
         "target": _side_json(found.target),
         "draft": _side_json(found.draft) if found.draft else None,
+        "shared_tokens": found.shared.count if found.shared else None,
+        "coverage": round(found.shared.coverage, 4) if found.shared else None,
         "problem": str(found.problem) if found.problem else None,
         "plan": asdict(found.plan) if found.plan else None,
     }

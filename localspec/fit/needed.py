@@ -1,0 +1,26 @@
+"""Which tokens a draft has to be able to say: those that its target writes, and then those that it thinks of."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from localspec.gguf.facts import VocabularyFacts
+
+ALWAYS = 512  # of the lowest ids: bytes and control tokens stand there in most vocabularies
+
+
+def needed_tokens(
+    vocabulary: VocabularyFacts, written: Sequence[int], mass: np.ndarray, count: int
+) -> np.ndarray:
+    """`count` tokens, ascending: those that were written, and then the likeliest ones.
+
+    mass: how likely the target held each token, summed over its rows; float64 [its vocabulary].
+    """
+    score = np.zeros(vocabulary.count)
+    known = min(len(score), len(mass))
+    score[:known] = mass[:known]
+    ends = [token for token in (vocabulary.bos, vocabulary.eos, vocabulary.end) if token >= 0]
+    always = [*ends, *range(min(ALWAYS, count // 2)), *written]
+    score[[token for token in always if token < len(score)]] = np.inf
+    order = np.lexsort((np.arange(len(score)), -score))
+    return np.sort(order[:count])

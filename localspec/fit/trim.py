@@ -1,0 +1,91 @@
+"""A draft whose output vocabulary is cut to the tokens that are needed: no training, and cheaper steps."""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from localspec.errors import BadModelFile, BadSetting
+from localspec.gguf.facts import header_at
+from localspec.gguf.header import Entry, Header
+from localspec.gguf.parts import parts_of
+from localspec.gguf.trimmed import (
+    EMBEDDINGS,
+    SCALES,
+    TABLE_HASH,
+    TOKEN_IDS,
+    TOKENIZER,
+    is_trimmed,
+    output_tensor,
+    table_path,
+)
+from localspec.gguf.writing import TOKENS, UINT32, TensorBytes, tensor_at, text_entry, write_gguf
+
+I32 = 26
+LEAST = 256  # tokens: with fewer nothing is spared, and hardly anything could be said
+
+
+def trim(source: Path, path: Path, token_ids: Sequence[int] | np.ndarray) -> Path:
+    """Write the draft `source` with output rows for these tokens alone, and its table beside it.
+
+    Raises BadModelFile for a model that cannot be trimmed, BadSetting for so many or few tokens, OSError.
+    """
+    ids = np.unique(np.asarray(token_ids, np.int32))
+    header = trimmable(source, len(ids))
+    tensors = {tensor.name: tensor for tensor in header.tensors}
+    embeddings = tensor_at(source, tensors[EMBEDDINGS], header.data_offset)
+    assert 0 <= ids[0] <= ids[-1] < len(embeddings), "a token that the draft does not have"
+    output = output_tensor(header)
+    rows = tensor_at(source, output, header.data_offset)[ids]
+    table = [
+        TensorBytes(EMBEDDINGS, tensors[EMBEDDINGS].shape, tensors[EMBEDDINGS].type, embeddings),
+        TensorBytes(TOKEN_IDS, (len(ids),), I32, ids),
+    ]
+    digest = hashlib.sha256(embeddings.data)
+    digest.update(ids.tobytes())
+    tie = {TABLE_HASH: text_entry(digest.hexdigest())}
+    write_gguf(table_path(path), {"general.architecture": text_entry("token-table"), **tie}, table)
+    kept = [
+        TensorBytes(t.name, t.shape, t.type, tensor_at(source, t, header.data_offset))
+        for t in header.tensors
+        if t.name not in (EMBEDDINGS, "output.weight")
+    ]
+    spoken = TensorBytes(EMBEDDINGS, (output.shape[0], len(ids)), output.type, rows)
+    return write_gguf(path, {**_entries(header, len(ids)), **tie}, [spoken, *kept], header.vocabulary)
+
+
+def trimmable(source: Path, count: int) -> Header:
+    """The header of a model that can be trimmed to so many tokens. Raises BadModelFile, BadSetting."""
+    header = header_at(source)
+    architecture = header.text("general.architecture")
+    why = ""
+    if is_trimmed(header):
+        why = "is trimmed already"
+    elif architecture not in SCALES:
+        why = f"is of the architecture {architecture}, which localspec cannot trim"
+    elif len(parts_of(source)) > 1:
+        why = "is in several files"
+    elif header.vocabulary is None:
+        why = "has no vocabulary"
+    if why:
+        raise BadModelFile(
+            f"{source.name} {why}", hint=f"a draft of {', '.join(SCALES)} in one file can be trimmed"
+        )
+    whole = header.vocabulary.count if header.vocabulary else 0
+    if not LEAST <= count < whole:
+        raise BadSetting(
+            f"{source.name} cannot be trimmed to {count:,} of its {whole:,} tokens",
+            hint=f"choose {LEAST} or more, and fewer than it has",
+        )
+    return header
+
+
+def _entries(header: Header, spoken: int) -> dict[str, Entry]:
+    """What the file says about itself: all that the source says, but the tokenizer that llama.cpp would look for."""
+    kept = {key: entry for key, entry in header.entries.items() if key != TOKENS}
+    return kept | {
+        TOKENIZER: kept["tokenizer.ggml.model"],
+        "tokenizer.ggml.model": text_entry("none"),
+        f"{header.text('general.architecture')}.vocab_size": Entry(UINT32, spoken),
+    }

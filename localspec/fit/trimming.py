@@ -1,0 +1,90 @@
+"""The tokens of a trimmed draft chosen by what its target writes, and the pair that it becomes."""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from localspec import settings
+from localspec.chat.loaded_pair import LoadedPair
+from localspec.fit.collect import Answer, Asked, answers
+from localspec.fit.needed import needed_tokens
+from localspec.fit.prompts import prompts
+from localspec.fit.trim import trim
+from localspec.gguf.facts import facts_of_file
+from localspec.llama.context import Context
+from localspec.pairs.additions import add_pair
+from localspec.pairs.references import open_reference, pin
+from localspec.pairs.registry import Pair, PairKind
+from localspec.pairs.resolve import PairFiles
+
+HELD_OUT = 5  # every so many answers only judge the choice
+LENGTH = 1024  # tokens of a prompt and its answer; longer prompts are passed over
+
+
+@dataclass(frozen=True, slots=True)
+class Trimmed:
+    """A draft that was trimmed."""
+
+    path: Path
+    spoken: int  # tokens
+    whole: int  # tokens of the draft before
+    written: int  # tokens of the answers that were held out
+    said: float  # the share of these that the trimmed draft can say
+
+
+def trim_for(
+    engine: LoadedPair, draft: Path, path: Path, count: int, room: int, on_answer: Callable[[int], object]
+) -> Trimmed:
+    """Trim a draft to what the target of `engine` writes and thinks of when it answers the built-in prompts.
+
+    room: tokens of each answer; on_answer: told how many tokens the answers have by now.
+    Raises BadModelFile, BadSetting, OSError, and what decoding raises.
+    """
+    vocabulary = facts_of_file(draft).vocabulary
+    assert vocabulary is not None, "trimmable says so"
+    seen: list[Answer] = []
+    mass = np.zeros(engine.vocabulary.size)
+    for answer in answers_of(engine, room, mass):
+        seen.append(answer)
+        on_answer(sum(len(one.tokens) for one in seen))
+    judged = [token for one in seen if one.asked.mass is None for token in one.tokens]
+    written = [token for one in seen if one.asked.mass is not None for token in one.tokens]
+    ids = needed_tokens(vocabulary, written, mass, count)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    trim(draft, path, ids)
+    return Trimmed(path, len(ids), vocabulary.count, len(judged), float(np.isin(judged, ids).mean()))
+
+
+def answers_of(engine: LoadedPair, room: int, mass: np.ndarray) -> Iterator[Answer]:
+    """What the target writes to the built-in prompts at temperature 0; `mass` sums up those that are not held out."""
+    assert isinstance(engine.target, Context), "only files are fitted to"
+    target = engine.target
+    asked = (Asked(prompt, mass if i % HELD_OUT else None) for i, prompt in enumerate(prompts(engine)))
+    return answers(target.model, asked, room=room, length=LENGTH, threads=target.threads.usual)
+
+
+def fitted_name(files: PairFiles, suffix: str) -> str:
+    """A pair's name with what was made of it."""
+    return re.sub(r"[^a-z0-9._+-]+", "-", files.name.lower()).strip("-._+") + f"-{suffix}"
+
+
+def fitted_path(name: str) -> Path:
+    return settings.data_dir() / "fitted" / f"{name}.gguf"
+
+
+def keep(name: str, files: PairFiles, draft: Path, use: str) -> Path:
+    """Write the pair of a target and its new draft into the user's models.toml, which is returned. Raises OSError."""
+    target = open_reference(str(files.target))
+    return add_pair(
+        Pair(
+            name=name,
+            kind=PairKind.SIMPLE,
+            target=pin(target),
+            draft=pin(open_reference(str(draft))),
+            use=use,
+            starting_depth=files.starting_depth,
+        )
+    )

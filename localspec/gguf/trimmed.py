@@ -1,0 +1,105 @@
+"""Drafts that speak only some of their tokens: a model file with fewer output rows, and the table it reads with.
+
+llama.cpp wants as many output rows as tokens, but takes embeddings in place of tokens. So a trimmed model has no
+tokenizer, and a second file beside it has every token's embedding and says which token each output row stands for.
+Both are tied by a hash.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from localspec.errors import BadModelFile
+from localspec.gguf.header import Header, TensorInfo, header_of_file
+from localspec.gguf.writing import tensor_at
+
+TOKENIZER = "localspec.trimmed.tokenizer"  # what tokenizer.ggml.model was
+TABLE_HASH = "localspec.trimmed.table"  # sha256 of the table's tensors, in both files
+EMBEDDINGS, TOKEN_IDS = "token_embd.weight", "token_ids"
+# Those whose graphs were seen to take embeddings, and by what each multiplies those of tokens.
+SCALES = {
+    "llama": lambda width: 1.0,
+    "qwen2": lambda width: 1.0,
+    "qwen3": lambda width: 1.0,
+    "gemma3": lambda width: float(np.sqrt(width)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TokenTable:
+    """How a trimmed model reads and speaks."""
+
+    embeddings: np.ndarray  # uint8 [tokens, bytes of a row], quantised, in the file
+    type: int  # of its elements, see ggml_types.BLOCKS
+    width: int  # elements of a row
+    scale: float
+    token_ids: np.ndarray  # int32 [output rows], ascending: the token that each row stands for
+
+    @property
+    def count(self) -> int:
+        """Tokens that it can read."""
+        return len(self.embeddings)
+
+    def spoken(self, count: int) -> int:
+        """How many output rows stand for one of the first `count` tokens."""
+        return int(self.token_ids.searchsorted(count))
+
+
+def is_trimmed(header: Header) -> bool:
+    return TOKENIZER in header.entries
+
+
+def table_path(model: Path) -> Path:
+    """The second file of a trimmed model."""
+    return model.with_name(f"{model.stem}.tokens.gguf")
+
+
+def token_table(model: Path, header: Header) -> TokenTable | None:
+    """The table of a trimmed model; None for another. Raises BadModelFile where it is missing, damaged or another's."""
+    if not is_trimmed(header):
+        return None
+    path = table_path(model)
+    hint = f"make the draft anew: localspec fit; or put {path.name} of the same draft beside it"
+    if not path.exists():
+        raise BadModelFile(f"{model.name} is trimmed and needs {path.name}, which is not there", hint=hint)
+    table = header_of_file(path)
+    tensors = {tensor.name: tensor for tensor in table.tensors}
+    architecture = header.text("general.architecture")
+    if (
+        table.text(TABLE_HASH) != header.text(TABLE_HASH)
+        or tensors.keys() != {EMBEDDINGS, TOKEN_IDS}
+        or architecture not in SCALES
+    ):
+        raise BadModelFile(f"{path.name} does not belong to {model.name}", hint=hint)
+    embeddings, ids = tensors[EMBEDDINGS], tensors[TOKEN_IDS]
+    found = TokenTable(
+        tensor_at(path, embeddings, table.data_offset),
+        embeddings.type,
+        embeddings.shape[0],
+        SCALES[architecture](embeddings.shape[0]),
+        tensor_at(path, ids, table.data_offset).view(np.int32).ravel(),
+    )
+    if not _fits(found, header):
+        raise BadModelFile(f"{path.name} is damaged", hint=hint)
+    return found
+
+
+def _fits(table: TokenTable, header: Header) -> bool:
+    """Whether the numbers of both files agree, so that no row is read from beyond its end."""
+    ids, rows = table.token_ids, output_tensor(header)
+    return (
+        rows.shape == (table.width, len(ids))
+        and bool((np.diff(ids) > 0).all())
+        and int(ids[0]) >= 0
+        and int(ids[-1]) < table.count
+    )
+
+
+def output_tensor(header: Header) -> TensorInfo:
+    """The matrix that a model speaks with: its own, or that of the embeddings. Raises BadModelFile."""
+    tensors = {tensor.name: tensor for tensor in header.tensors}
+    found = tensors.get("output.weight") or tensors.get(EMBEDDINGS)
+    if found is None:
+        raise BadModelFile("the file has no output matrix", hint="use a whole model")
+    return found

@@ -1,0 +1,98 @@
+"""A trimmed model says of its tokens what the whole one says, and nothing of others."""
+
+import numpy as np
+import pytest
+
+from localspec import demo
+from localspec.errors import BadModelFile, BadSetting
+from localspec.fit.trim import trim
+from localspec.gguf.facts import facts_of_file, header_at
+from localspec.gguf.trimmed import table_path, token_table
+from localspec.llama.context import Context
+from localspec.llama.model import Model
+from localspec.pairs.compatibility import check
+
+SHAPES = {
+    "llama": {},
+    "llama, tied, Q8_0": {"tied": True, "weights": "Q8_0"},
+    "llama, SentencePiece": {"vocab": "spm"},
+    "qwen2": {"architecture": "qwen2"},
+    "qwen3": {"architecture": "qwen3", "weights": "F32"},
+    "gemma3": {"architecture": "gemma3"},
+}
+SOME = np.arange(0, 512, 2)[::-1]  # in no particular order
+
+
+def rows_of(path, tokens, table=None):
+    """The row after every token, token by token: {token: logit}."""
+    found = []
+    with Model(path) as model, Context(model, length=64, threads=1, table=table) as context:
+        for token in tokens:
+            (row,) = context.decode([token], 1).rows
+            ids, logits = (row.ids, row.logits) if table else (np.arange(len(row)), row)
+            found.append(dict(zip(ids.tolist(), logits.tolist(), strict=True)))
+    return found
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_logits_are_those_of_the_whole_model(shape, tiny_gguf, tmp_path):
+    whole = tiny_gguf(vocab_size=512, **SHAPES[shape])
+    path = trim(whole, tmp_path / "draft.gguf", SOME)
+    table = token_table(path, header_at(path))
+    text = [5, 300, 17, 511, 42]
+    for said, expected in zip(rows_of(path, text, table), rows_of(whole, text), strict=True):
+        assert said == {token: pytest.approx(expected[token], abs=1e-5) for token in said}
+        likeliest = sorted(SOME.tolist(), key=lambda token: -expected[token])[:128]
+        assert set(said) == set(likeliest)
+
+
+def test_it_fits_the_targets_that_the_whole_draft_fits(tmp_path):
+    path = trim(demo.draft_path(), tmp_path / "draft.gguf", np.arange(1000))
+    check(demo.target_path(), path)
+    assert facts_of_file(path).vocabulary.count == facts_of_file(demo.draft_path()).vocabulary.count
+
+
+def test_tokens_that_the_target_lacks_are_not_said(tmp_path):
+    path = trim(demo.draft_path(), tmp_path / "draft.gguf", np.arange(1000, 2400))
+    table = token_table(path, header_at(path))
+    with Model(path) as model, Context(model, length=64, vocabulary=1500, threads=1, table=table) as context:
+        (row,) = context.decode([2300, 7], 1).rows
+    assert 1000 <= row.ids.min() <= row.ids.max() < 1500
+
+
+@pytest.mark.parametrize("count", [100, 2560])
+def test_too_few_tokens_or_all_of_them_are_refused(count, tmp_path):
+    with pytest.raises(BadSetting, match=f"cannot be trimmed to {count:,} of its 2,560 tokens"):
+        trim(demo.draft_path(), tmp_path / "draft.gguf", np.arange(count))
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_cannot_be_trimmed_is_refused(tiny_gguf, tmp_path):
+    with pytest.raises(BadModelFile, match="is of the architecture mamba, which localspec cannot trim"):
+        trim(tiny_gguf(architecture="mamba"), tmp_path / "draft.gguf", SOME)
+    with pytest.raises(BadModelFile, match="is in several files"):
+        trim(tiny_gguf(layers=3, tensors_in_part=9), tmp_path / "draft.gguf", SOME)
+    once = trim(demo.draft_path(), tmp_path / "draft.gguf", SOME)
+    with pytest.raises(BadModelFile, match="is trimmed already"):
+        trim(once, tmp_path / "again.gguf", SOME)
+
+
+def test_a_table_of_another_draft_is_refused(tmp_path):
+    path = trim(demo.draft_path(), tmp_path / "draft.gguf", SOME)
+    other = trim(demo.draft_path(), tmp_path / "other.gguf", SOME + 1)
+    table_path(other).replace(table_path(path))
+    with pytest.raises(BadModelFile, match="does not belong to draft"):
+        token_table(path, header_at(path))
+    table_path(path).unlink()
+    with pytest.raises(BadModelFile, match=r"is trimmed and needs draft\.tokens\.gguf, which is not there"):
+        token_table(path, header_at(path))
+
+
+def test_a_full_disk_leaves_no_half_file(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("localspec.gguf.writing.header_bytes", full)
+    with pytest.raises(OSError, match="No space left"):
+        trim(demo.draft_path(), tmp_path / "draft.gguf", SOME)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,82 @@
+"""Trimmed drafts and drafts of another vocabulary through llama.cpp: the text is the target's own."""
+
+import numpy as np
+import pytest
+
+import localspec
+from localspec import demo
+from localspec.drafters.fixed import Fixed, Plain
+from localspec.drafters.other_vocabulary import OtherVocabularyDrafter
+from localspec.errors import IncompatiblePair
+from localspec.fit.trim import trim
+from localspec.llama.widths import width_gap
+from tests.law.conftest import WORDS
+from tests.law.test_lossless_on_ggufs import GREEDY, generate, top_two_gap
+
+DEPTHS = (1, 3, 8)
+
+
+@pytest.fixture(scope="module", params=["trimmed", "BPE for BPE", "SentencePiece for BPE"])
+def session(request, tiny_gguf, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fitted")
+    if request.param == "trimmed":
+        draft = trim(demo.draft_path(), folder / "draft.gguf", np.arange(1800))
+    else:
+        draft = tiny_gguf(
+            vocab="bpe" if "BPE for" in request.param else "spm", vocab_size=300, context_length=512
+        )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LOCALSPEC_HOME", str(folder))
+        with localspec.load(target=demo.target_path(), draft=draft, context_length=512, threads=1) as session:
+            yield session
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_greedy_text_differs_from_plain_only_at_near_ties(session, depth):
+    target, (drafter,) = session.engine.target, session.engine.drafters
+    gap = width_gap(target, target.model.vocab.tokenize(WORDS[0] * 4, parse_special=False))
+    drafted = 0
+    for text in WORDS:
+        prompt = target.model.vocab.tokenize(text, parse_special=False)
+        plain, plain_rows = generate(target, Plain(), prompt)
+        tokens, rows = generate(target, Counting(drafter, depth), prompt)
+        drafted += Counting.drafted
+        assert drafter.failure is None
+        assert all(token == int(row.argmax()) for token, row in zip(tokens, rows, strict=True))
+        first = next((i for i, (a, b) in enumerate(zip(plain, tokens, strict=False)) if a != b), None)
+        assert len(plain) == len(tokens) if first is None else top_two_gap(plain_rows[first]) <= 2 * gap
+    assert drafted > 0
+
+
+class Counting(Fixed):
+    """Counts what is drafted in a reply."""
+
+    drafted = 0
+
+    def __init__(self, drafter, depth):
+        super().__init__(drafter, depth, GREEDY)
+        Counting.drafted = 0
+
+    def propose(self, tokens, room):
+        proposal = super().propose(tokens, room)
+        Counting.drafted += len(proposal.tokens)
+        return proposal
+
+
+def test_a_conversation_is_followed(session):
+    """Prompts, drafts, cancelled replies and prompts that share a beginning: the draft reads what is there."""
+    for text in ("Tell me a story about a fox.", "And one about a bear, in French: où est l'été ? 🎉"):
+        reply = session.run(text, max_tokens=40, depth=4, temperature=0.7, seed=3)
+        assert reply.stats.drafted > 0
+        assert session.engine.drafters[0].failure is None
+
+
+def test_what_a_draft_of_another_vocabulary_shares_is_said(session):
+    (drafter,) = session.engine.drafters
+    notice = next((text for text in session.engine.notices if "has another vocabulary" in text), "")
+    assert bool(notice) == isinstance(drafter, OtherVocabularyDrafter)
+
+
+def test_too_little_in_common_is_refused(tiny_gguf):
+    with pytest.raises(IncompatiblePair, match=r"only .*% of the tokens that it writes are the target's too"):
+        localspec.load(target=tiny_gguf(vocab="spm", vocab_size=300), draft=demo.draft_path())
