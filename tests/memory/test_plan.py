@@ -216,6 +216,7 @@ class EstimatedMixture:
     def __init__(self, sizes: EstimatedSizes) -> None:
         self._sizes = sizes
         self.name, self.layers, self.trained_context = sizes.name, sizes.layers, 32_768
+        self.kind, self.inside = sizes.kind, sizes.inside
 
     def needs(self, load):
         needs = self._sizes.needs(load)
