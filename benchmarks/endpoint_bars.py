@@ -107,17 +107,23 @@ async def text_of(client: httpx.AsyncClient) -> str:
 
 
 async def queue(url: str, count: int) -> None:
-    """Requests that come one after the other, faster than they can be answered."""
+    """Requests that come one after the other while a long reply is written."""
     ended: list[int] = []
 
     async def ask(client: httpx.AsyncClient, number: int) -> None:
-        await asyncio.sleep(number * 0.01)
         await client.post(CHAT, json=SHORT | {"temperature": 0})
         ended.append(number)
 
-    limits = httpx.Limits(max_connections=count)
+    limits = httpx.Limits(max_connections=count + 2)
     async with httpx.AsyncClient(base_url=url, timeout=120, limits=limits) as client:
-        await asyncio.gather(*(ask(client, number) for number in range(count)))
+        running = asyncio.create_task(client.post(CHAT, json=LONG))
+        asked = []
+        for number in range(count):
+            asked.append(asyncio.create_task(ask(client, number)))
+            while f"requests_deferred {number + 1}" not in (await client.get("/metrics")).text:
+                await asyncio.sleep(0.005)
+        running.cancel()
+        await asyncio.gather(*asked)
     print(f"{count} requests queued: in order: {ended == sorted(ended)}")
 
 

@@ -177,7 +177,7 @@ if (!text) throw text;
     ),
     "claude code": Client(
         ("@anthropic-ai/claude-code",),
-        "{bin}/claude -p Hello --model demo",
+        "{bin}/claude -p Hello --model demo --system-prompt 'Be brief.' --tools Read",
         headless=True,
         environment=(
             ("ANTHROPIC_BASE_URL", "@URL@"),

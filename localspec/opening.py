@@ -43,11 +43,14 @@ class OpenedDrafter:
 
     drafter: Drafter
     context: Context | HeadContext | BlockContext
+    target: Model
     notice: str = ""  # what the user should know about it
 
     @property
     def name(self) -> str:
-        return self.context.model.name
+        """What drafts."""
+        model = self.context.model
+        return "its own prediction head" if model is self.target else model.name
 
 
 def open_drafter(opening: Opening) -> OpenedDrafter:
@@ -78,10 +81,10 @@ def open_model(opening: Opening) -> OpenedDrafter:
     if shared:
         other = OtherVocabularyDrafter(context, model.vocab, target.vocab, shared, target.vocab.is_end)
         return OpenedDrafter(
-            other, context, f"{model.name} has another vocabulary: it drafts {in_words(shared)}"
+            other, context, target, f"{model.name} has another vocabulary: it drafts {in_words(shared)}"
         )
     drafter = ModelDrafter(context, target.vocab.is_end, one_by_one=device_of(model) == "cuda")
-    return OpenedDrafter(drafter, context)
+    return OpenedDrafter(drafter, context, target)
 
 
 def open_head(opening: Opening, layout: Layout) -> OpenedDrafter:
@@ -96,7 +99,9 @@ def open_head(opening: Opening, layout: Layout) -> OpenedDrafter:
         threads=opening.threads(target.model),
     )
     opening.opened.enter_context(context)
-    return OpenedDrafter(HeadDrafter(context, layout, wants, target.model.vocab.is_end), context)
+    return OpenedDrafter(
+        HeadDrafter(context, layout, wants, target.model.vocab.is_end), context, target.model
+    )
 
 
 def open_block(opening: Opening) -> OpenedDrafter:
@@ -113,7 +118,7 @@ def open_block(opening: Opening) -> OpenedDrafter:
         threads=opening.threads(target.model),
     )
     opening.opened.enter_context(context)
-    return OpenedDrafter(BlockDrafter(context, wants, target.model.vocab.is_end), context)
+    return OpenedDrafter(BlockDrafter(context, wants, target.model.vocab.is_end), context, target.model)
 
 
 OPENERS: Mapping[DraftKind, Callable[[Opening], OpenedDrafter]] = {

@@ -39,6 +39,14 @@ def report(reply: Reply) -> str:
     """Every number, a line each, with what it counts."""
     stats = reply.stats
     by_position = " ".join(f"{rate:.0%}" for rate in stats.acceptance_by_position) or "-"
+    sources = {
+        "a model": stats.from_model,
+        "a head": stats.from_head,
+        "lookup": stats.from_lookup,
+        "the prediction": stats.from_prediction,
+        "the grammar": stats.from_grammar,
+    }
+    proposed = ", ".join(f"{count} by {source}" for source, count in sources.items() if count)
     rows = [
         ("finish reason", reply.finish_reason, ""),
         ("seed", str(reply.seed), ""),
@@ -51,6 +59,7 @@ def report(reply: Reply) -> str:
         ("first token", f"{stats.first_token_seconds:.3f} s", "after the request"),
         ("decode", f"{stats.decode_seconds:.3f} s", f"{1 - stats.prefill_share:.0%} of the time"),
         ("emitted", f"{stats.emitted} tokens", f"in {stats.cycles} target passes"),
+        ("from the target", f"{stats.from_target} tokens", f"proposed: {proposed}" if proposed else ""),
         ("speed", f"{stats.tokens_per_second:.1f} tokens/s", "emitted / (draft + verify + other)"),
         ("drafted", f"{stats.drafted} tokens", f"{stats.accepted} accepted"),
         ("acceptance rate", f"{stats.acceptance_rate:.1%}", f"by position: {by_position}"),

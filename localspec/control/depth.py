@@ -32,7 +32,7 @@ READING_PRICE = (
     3.0  # times what reading takes, until more was earned: a short reply ends before it brings anything
 )
 LEAST_WINDOW = 64  # tokens: a drafter that may read fewer does not begin
-WIDER = 4  # times more text: only then a drafter reads anew
+WIDER = 7  # times more text: only then a drafter reads anew
 CHUNK_SECONDS, LEAST_CHUNK = 0.1, 16  # a drafter reads so long, or so many tokens, in one cycle
 
 

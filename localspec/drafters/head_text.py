@@ -11,7 +11,10 @@ UNKNOWN = -1  # in place of tokens that were not shown
 
 
 class HeadText:
-    """Row p of a head is made of the target's hidden row at position p and of the text's token p + 1."""
+    """Row p of a head is made of the target's hidden row at position p and of the text's token p + 1.
+
+    A head that guesses blocks has no tokens in its rows; that the newest of them may be read once more costs little.
+    """
 
     def __init__(self) -> None:
         self.text: list[int] = []  # and the newest token, once it was drafted from

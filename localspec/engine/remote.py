@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from localspec.engine import frames
 from localspec.engine.messages import (
+    PROTOCOL,
     Ask,
     Cancel,
     CompareReplies,
@@ -27,6 +28,7 @@ from localspec.errors import BadSetting, EngineDied
 PATH: Final = "/localspec/engine"
 CONNECTION: Final = "x-localspec-connection"  # a header: whose reply a cancel means
 PAIR: Final = "x-localspec-pair"
+VERSION: Final = "x-localspec-protocol"
 SILENCE_SECONDS: Final = 30.0  # the server says something every few seconds
 _NOT_HERE: Final = "the server's pairs are managed where it runs, and replies are compared there"
 
@@ -102,6 +104,8 @@ class RemoteEngine:
             if answer.status != http.client.OK:
                 yield Failure("BadSetting", refusal(answer.read()), "", serial)
                 return
+            if answer.getheader(VERSION) != str(PROTOCOL):
+                raise EngineDied("it is another version of localspec", hint="update both ends")
             for line in answer:
                 if line.strip():  # an empty one says that the connection is alive
                     yield frames.decode(line)

@@ -35,7 +35,7 @@ class BlockContext:
         anchored: whether the newest token's own place guesses the first token (DSpark), or the one after it.
         """
         self.model = model
-        self._cache = cache = HeadCache(model, target, chunk=CHUNK, predicts=False, **options)
+        self._cache = cache = HeadCache(model, target, chunk=CHUNK, rows=CHUNK, predicts=False, **options)
         self._top = int(self._fact("selector_top_k", "0"))
         self._anchored = anchored and self._fact("sample_from_anchor", "true") == "true"
         block = min(int(self._fact("block_size", str(BLOCK))), cache.chunk)

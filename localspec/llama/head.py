@@ -14,7 +14,8 @@ from localspec.llama.library import lib
 from localspec.llama.model import Model
 from localspec.llama.rows import FullRows
 
-CHUNK = 32  # rows in one call into llama.cpp, which plans logits for as many
+ROWS = 32  # with their logits, in one call into llama.cpp; where there is an encoder, it plans logits for every row
+CHUNK = 128  # in one call, where there is none
 
 
 class HeadContext:
@@ -28,7 +29,9 @@ class HeadContext:
             layers (MTP) and takes them as they are.
         """
         self.model = model
-        self._cache = cache = HeadCache(model, target, chunk=CHUNK, predicts=not encodes, **options)
+        self._cache = cache = HeadCache(
+            model, target, chunk=ROWS if encodes else CHUNK, rows=ROWS, predicts=not encodes, **options
+        )
         set_output(cache.handle, True, True)
         self.threads = cache.threads
         self._width: int = lib.llama_model_n_embd_out(model.pointer)
@@ -57,7 +60,7 @@ class HeadContext:
     @property
     def most_rows(self) -> int:
         """That one call can decode with their logits."""
-        return self._cache.chunk
+        return min(ROWS, self._cache.chunk)
 
     def features(self, hidden: np.ndarray) -> np.ndarray:
         """What the head reads of hidden rows [rows, columns] of the target: float32 [rows, self.columns]."""
@@ -74,8 +77,8 @@ class HeadContext:
 
     def read(self, tokens: Sequence[int], features: np.ndarray, position: int) -> None:
         """Append rows to the cache, for no logits."""
-        for begin in range(0, len(tokens), self.most_rows):
-            end = begin + self.most_rows
+        for begin in range(0, len(tokens), self._cache.chunk):
+            end = begin + self._cache.chunk
             self._decode(tokens[begin:end], features[begin:end], position + begin, rows=False)
 
     def predict(

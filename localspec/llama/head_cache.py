@@ -23,6 +23,7 @@ class HeadCache:
         target: Context,
         *,
         chunk: int,
+        rows: int,
         predicts: bool,
         length: int,
         threads: int | None = None,
@@ -30,12 +31,12 @@ class HeadCache:
         kv_type_v: str = "f16",
         flash_attn: str = "auto",
     ) -> None:
-        """Room for `length` rows, `chunk` of them in one call, each with its logits.
+        """Room for `length` rows, `chunk` of them in one call, and `rows` where they come with their logits.
 
         predicts: whether it runs the prediction layers of a model (MTP). Raises as Context does.
         """
         params = params_of(length, lib.llama_model_n_swa(model.pointer), kv_type_k, kv_type_v, flash_attn)
-        make_room(params, chunk, chunk)
+        make_room(params, chunk, rows)
         params.n_threads = params.n_threads_batch = thread_count(threads)
         params.ctx_other = target.handle
         if predicts:

@@ -20,7 +20,7 @@ from localspec.errors import BackendFailure, BadModelFile, LocalspecError
 from localspec.files import write_text_atomically
 from localspec.gguf.facts import trained_context
 from localspec.gguf.header import Header
-from localspec.gguf.heads import DraftKind, draft_kind, has_head, trunk_layers
+from localspec.gguf.heads import DraftKind, draft_kind, has_head, prediction_layers, trunk_layers
 from localspec.gguf.weightless import write_weightless
 from localspec.health.build import installed_build
 from localspec.health.check import health
@@ -274,7 +274,8 @@ def _weights(
     llama-model.cpp: the token embedding stays on the CPU; where it also serves as the output matrix and the
     output lies elsewhere, there is a second copy of it. Prediction layers are loaded where they are asked for.
     """
-    unused = () if prediction else tuple(f"blk.{i}." for i in range(trunk_layers(header), len(layers)))
+    trunk = trunk_layers(header) or len(layers)  # an adapter does not say; it has what it changes
+    unused = () if prediction else tuple(f"blk.{i}." for i in range(trunk, len(layers)))
     weights: dict[str, int] = {}
     output = layers[-1] if layers else HOST
     tied = not any(tensor.name == "output.weight" for tensor in header.tensors)

@@ -91,7 +91,8 @@ class Ways:
             return
         for gpu in () if self._wishes.split else self.gpus:
             yield (gpu,), asked or gpu
-        for gpu in () if self._wishes.split or asked else self.gpus:
+        inside = draft is not None and draft.inside
+        for gpu in () if self._wishes.split or asked or inside else self.gpus:
             yield from (((gpu,), other) for other in others if draft and other != gpu)
         if len(self.gpus) > 1:
             yield from ((self.gpus, other) for other in others)
@@ -99,6 +100,8 @@ class Ways:
     def _draft_devices(self, draft: Sizes | None) -> tuple[str, ...]:
         """Where the draft may be beside a target on GPUs: on the CPU only where that is asked for."""
         asked = self._wishes.draft_device
+        if draft and draft.inside:
+            return self.gpus[:1]
         return (asked,) if asked else self._all_gpus if draft else self._all_gpus[:1]
 
     def _in_part(self, draft: Sizes | None, context: int, window: int) -> Iterator[Way]:

@@ -23,6 +23,7 @@ _KINDS = {
     PairKind.SIMPLE: DraftKind.MODEL,
     PairKind.MTP: DraftKind.MTP,
     PairKind.EAGLE3: DraftKind.EAGLE3,
+    PairKind.DFLASH: DraftKind.DFLASH,
     PairKind.LOOKUP: DraftKind.MODEL,
 }
 _LAYERS = 32  # of a model whose number of layers is not known

@@ -25,12 +25,14 @@ class PairKind(StrEnum):
     SIMPLE = "draft-simple"  # a whole small model
     MTP = "draft-mtp"  # a multi-token-prediction head, in a file of its own or inside the target
     EAGLE3 = "draft-eagle3"  # a head that reads three layers of the target
+    DFLASH = "draft-dflash"  # a head that guesses a whole block, DSpark among them
     LOOKUP = "draft-lookup"  # no model: from the text alone
 
     @classmethod
     def of(cls, kind: DraftKind) -> "PairKind":
         """What a pair is called whose draft file is of this kind."""
-        return {DraftKind.MODEL: cls.SIMPLE, DraftKind.EAGLE3: cls.EAGLE3}.get(kind, cls.MTP)
+        named = {DraftKind.MODEL: cls.SIMPLE, DraftKind.EAGLE3: cls.EAGLE3, DraftKind.DFLASH: cls.DFLASH}
+        return named.get(kind, cls.MTP)
 
 
 @dataclass(frozen=True, slots=True)

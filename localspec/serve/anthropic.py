@@ -14,7 +14,7 @@ from localspec.serve.blocks import messages_of
 from localspec.serve.calls import Began, CallReader, Ended, Grew
 from localspec.serve.conversation import prompt_of
 from localspec.serve.fields import Fields, cut
-from localspec.serve.http import Writer, answer, dumped, fields_of
+from localspec.serve.http import Writer, answer, data_line, fields_of, named_event
 from localspec.serve.interface import Interface
 from localspec.serve.problems import Problem
 from localspec.serve.replies import Done, Prompt
@@ -170,7 +170,7 @@ class MessageWriter(Writer):
 
     def started(self, index: int, started: Started) -> Iterator[bytes]:
         so_far = read(started.prompt_tokens, started.reused_tokens)
-        yield event("message_start", message={**self._message, "usage": so_far})
+        yield named_event("message_start", message={**self._message, "usage": so_far})
 
     def piece(self, index: int, piece: Piece) -> Iterator[bytes]:
         if piece.kind is Kind.TOOL_CALL:
@@ -209,31 +209,33 @@ class MessageWriter(Writer):
     def finished(self, index: int, done: Done) -> Iterator[bytes]:
         yield from self._close()
         timings = numbers.timings(done.reply, done.notices)
-        yield event("message_delta", delta=self._ending(done.reply), usage=usage(done.reply), timings=timings)
+        yield named_event(
+            "message_delta", delta=self._ending(done.reply), usage=usage(done.reply), timings=timings
+        )
 
     def end(self, done: list[Done]) -> Iterator[bytes]:
-        yield event("message_stop")
+        yield named_event("message_stop")
 
     def failed(self, problem: Problem) -> bytes:
-        return b"event: error\ndata: " + dumped(error_body(problem)) + b"\n\n"
+        return b"event: error\n" + data_line(error_body(problem))
 
     def silence(self, position: int) -> bytes:
-        return f": queued {position}\n\n".encode() if position else event("ping")
+        return f": queued {position}\n\n".encode() if position else named_event("ping")
 
     def _open(self, block: dict[str, Any]) -> bytes:
         self._block += 1
-        return event("content_block_start", index=self._block, content_block=block)
+        return named_event("content_block_start", index=self._block, content_block=block)
 
     def _close(self) -> Iterator[bytes]:
         if self._kind is None:
             return
         if self._kind is Kind.REASONING:
             yield self._delta({"type": "signature_delta", "signature": ""})
-        yield event("content_block_stop", index=self._block)
+        yield named_event("content_block_stop", index=self._block)
         self._kind = None
 
     def _delta(self, delta: dict[str, Any]) -> bytes:
-        return event("content_block_delta", index=self._block, delta=delta)
+        return named_event("content_block_delta", index=self._block, delta=delta)
 
     def _ending(self, reply: Reply) -> dict[str, Any]:
         if reply.stopped_by and reply.stopped_by in self._stops:
@@ -246,7 +248,3 @@ class MessageWriter(Writer):
 
 def tool_use(call: ToolCall) -> dict[str, Any]:
     return {"type": "tool_use", "id": call.id, "name": call.name, "input": call.arguments}
-
-
-def event(kind: str, **values: Any) -> bytes:  # noqa: ANN401  JSON
-    return f"event: {kind}\ndata: ".encode() + dumped({"type": kind, **values}) + b"\n\n"

@@ -1,6 +1,6 @@
 """Which path is answered by what."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -34,65 +34,65 @@ def application(
     on_answer: Callable[[str, str, int], object] = lambda method, path, status: None,
 ) -> ASGIApp:
     """The whole endpoint, on one queue."""
-    pairs = Pairs(jobs, any_model=any_model)
-    openai = OpenAI(jobs, pairs)
-    messages = Anthropic(jobs, pairs)
-    routes = [
-        *both("/chat/completions", openai.chat),
-        *both("/chat/completions/input_tokens", openai.input_tokens),
-        *both("/completions", openai.completions),
-        *both("/responses", Responses(jobs, pairs).responses),
-        *both("/models", openai.models, "GET"),
-        *both("/models/{name:path}", openai.model, "GET"),
-        *both("/messages", messages.messages, error_body=anthropic.error_body),
-        *both("/messages/count_tokens", messages.count_tokens, error_body=anthropic.error_body),
-    ]
-    routes.append(Route(PATH, guarded(Connected(jobs, pairs).messages), methods=["POST"]))
-    routes += llama_routes(LlamaServer(jobs, pairs)) + ollama_routes(Ollama(jobs, pairs))
+    routes = routes_of(jobs, Pairs(jobs, any_model=any_model))
     app = Starlette(routes=routes, exception_handlers={HTTPException: unknown, Exception: broken})
     return Guard(app, api_key=api_key, on_answer=on_answer)
 
 
-def both(
-    path: str, handler: Handler, method: str = "POST", error_body: ErrorBody = openai_error
-) -> list[Route]:
-    """A path with and without /v1: clients differ in what they call the base URL."""
-    endpoint = guarded(handler, error_body)
-    return [Route(prefix + path, endpoint, methods=[method]) for prefix in ("/v1", "")]
-
-
-def llama_routes(llama: LlamaServer) -> list[Route]:
-    gets = {
-        "/health": llama.health,
-        "/v1/health": llama.health,
-        "/props": llama.props,
-        "/slots": llama.slots,
-        "/metrics": llama.metrics,
-    }
-    posts = {
-        "/completion": llama.completion,
-        "/infill": llama.infill,
-        "/slots/{id}": llama.slot,
-        "/tokenize": llama.tokenize,
-        "/detokenize": llama.detokenize,
-        "/apply-template": llama.apply_template,
-    }
+def routes_of(jobs: Jobs, pairs: Pairs) -> list[Route]:
+    """Clients differ in what they call the base URL: paths of OpenAI and Anthropic are there with and without /v1."""
+    openai, anthropic_ = OpenAI(jobs, pairs), Anthropic(jobs, pairs)
+    llama, api = LlamaServer(jobs, pairs), Ollama(jobs, pairs)
+    of_openai = [
+        ("POST", "/chat/completions", openai.chat),
+        ("POST", "/chat/completions/input_tokens", openai.input_tokens),
+        ("POST", "/completions", openai.completions),
+        ("POST", "/responses", Responses(jobs, pairs).responses),
+        ("GET", "/models", openai.models),
+        ("GET", "/models/{name:path}", openai.model),
+        ("GET", "/health", llama.health),
+    ]
+    of_anthropic = [
+        ("POST", "/messages", anthropic_.messages),
+        ("POST", "/messages/count_tokens", anthropic_.count_tokens),
+    ]
+    of_llama_server = [
+        ("GET", "/props", llama.props),
+        ("GET", "/slots", llama.slots),
+        ("POST", "/slots/{id}", llama.slot),
+        ("GET", "/metrics", llama.metrics),
+        ("POST", "/completion", llama.completion),
+        ("POST", "/infill", llama.infill),
+        ("POST", "/tokenize", llama.tokenize),
+        ("POST", "/detokenize", llama.detokenize),
+        ("POST", "/apply-template", llama.apply_template),
+        ("POST", PATH, Connected(jobs, pairs).messages),
+        ("GET", "/", greeting),
+    ]
+    of_ollama = [
+        ("GET", "/api/version", api.version),
+        ("GET", "/api/tags", api.tags),
+        ("GET", "/api/ps", api.running),
+        ("POST", "/api/chat", api.chat),
+        ("POST", "/api/generate", api.generate),
+        ("POST", "/api/show", api.show),
+        *((method, "/api/{path:path}", api.refused) for method in ("GET", "POST", "DELETE")),
+    ]
     return [
-        *(Route(path, guarded(handler), methods=["GET"]) for path, handler in gets.items()),
-        *(Route(path, guarded(handler), methods=["POST"]) for path, handler in posts.items()),
+        *listed(of_openai, openai_error, "/v1", ""),
+        *listed(of_anthropic, anthropic.error_body, "/v1", ""),
+        *listed(of_llama_server, openai_error, ""),
+        *listed(of_ollama, ollama.error_body, ""),
     ]
 
 
-def ollama_routes(api: Ollama) -> list[Route]:
-    gets = {"/api/version": api.version, "/api/tags": api.tags, "/api/ps": api.running}
-    posts = {"/api/chat": api.chat, "/api/generate": api.generate, "/api/show": api.show}
-    routes = [(path, handler, ["GET"]) for path, handler in gets.items()]
-    routes += [(path, handler, ["POST"]) for path, handler in posts.items()]
-    routes.append(("/api/{path:path}", api.refused, ["GET", "POST", "DELETE"]))
-    return [
-        Route("/", greeting, methods=["GET"]),
-        *(Route(path, guarded(handler, ollama.error_body), methods=list(m)) for path, handler, m in routes),
-    ]
+def listed(
+    rows: Sequence[tuple[str, str, Handler]], error_body: ErrorBody, *prefixes: str
+) -> Iterator[Route]:
+    for method, path, handler in rows:
+        yield from (
+            Route(prefix + path, guarded(handler, error_body), methods=[method]) for prefix in prefixes
+        )
 
 
 async def greeting(request: Request) -> Response:

@@ -8,8 +8,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from localspec.engine import frames
-from localspec.engine.messages import Ask, Cancel, Failure, ListPairs, LoadPair, PairList, PairRow, Ready
-from localspec.engine.remote import CONNECTION, PAIR
+from localspec.engine.messages import (
+    PROTOCOL,
+    Ask,
+    Cancel,
+    Failure,
+    ListPairs,
+    LoadPair,
+    PairList,
+    PairRow,
+    Ready,
+)
+from localspec.engine.remote import CONNECTION, PAIR, VERSION
 from localspec.errors import BadSetting, EngineDied
 from localspec.events import Finished
 from localspec.serve.http import PING_SECONDS, EventStream, bytes_of
@@ -19,6 +29,7 @@ from localspec.serve.pairs import Pairs
 from localspec.serve.problems import RequestFailed
 
 MEDIA_TYPE = "application/x-ndjson"
+HEADERS = {VERSION: str(PROTOCOL)}
 STOPPED = Failure("Cancelled", "stopped before it began", "")
 
 
@@ -39,11 +50,11 @@ class Connected(Interface):
         name, pair = request.headers.get(CONNECTION, ""), request.headers.get(PAIR, "")
         match told:
             case ListPairs():
-                return Response(frames.encode(PairList(self._rows())), media_type=MEDIA_TYPE)
+                return Response(frames.encode(PairList(self._rows())), 200, HEADERS, MEDIA_TYPE)
             case Cancel():
                 if job := self._running.get(name):
                     give_up(job)
-                return Response(media_type=MEDIA_TYPE)
+                return Response(None, 200, HEADERS, MEDIA_TYPE)
             case LoadPair():
                 return self._stream(self._jobs.submit(self._pairs.choose(pair).load, None), 0, name)
             case Ask():
@@ -62,7 +73,7 @@ class Connected(Interface):
                 del self._running[name]
             job.give_up()
 
-        return EventStream(lines(job, serial), MEDIA_TYPE, {}, ended)
+        return EventStream(lines(job, serial), MEDIA_TYPE, HEADERS, ended)
 
     def _rows(self) -> tuple[PairRow, ...]:
         return tuple(

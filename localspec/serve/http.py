@@ -62,13 +62,9 @@ class Writer(ABC):
         return f": queued {position}\n\n".encode() if position else b": working\n\n"
 
 
-async def body_of(request: Request) -> dict[str, Any]:
-    """The object in the body. Raises RequestFailed, BadSetting."""
-    return parsed(await bytes_of(request))
-
-
 async def fields_of(request: Request) -> Fields:
-    return Fields(await body_of(request))
+    """The object in the body. Raises RequestFailed, BadSetting."""
+    return Fields(parsed(await bytes_of(request)))
 
 
 async def bytes_of(request: Request) -> bytes:
@@ -98,6 +94,11 @@ def answer(value: object, *, status: int = 200, headers: Mapping[str, str] | Non
 def data_line(value: object) -> bytes:
     """A server-sent event."""
     return b"data: " + dumped(value) + b"\n\n"
+
+
+def named_event(kind: str, **values: Any) -> bytes:  # noqa: ANN401  JSON
+    """A server-sent event that says what it is, as Anthropic's and the Responses interface do."""
+    return f"event: {kind}\n".encode() + data_line({"type": kind, **values})
 
 
 def openai_error(problem: Problem) -> object:

@@ -1,10 +1,10 @@
 """The replies to one HTTP request: one job for each, in order, with what clients want to know of them afterwards."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from localspec.engine.messages import Answer, Report
-from localspec.events import Finished, Notice, Prefill, Reply, Scored, Scores, Started
+from localspec.events import Finished, Notice, Reply, Scored, Scores
 from localspec.serve.jobs import Job, Jobs
 from localspec.serve.pairs import Chosen
 from localspec.serve.wishes import Wishes
@@ -52,16 +52,6 @@ class Done:
     scores: tuple[Scored, ...] = ()  # of the answer's tokens, where they were asked for
 
 
-@dataclass(slots=True)
-class Progress:
-    """How far the current reply is."""
-
-    notices: list[str] = field(default_factory=list)
-    scores: list[Scored] = field(default_factory=list)
-    started: Started | None = None
-    prefill: Prefill | None = None
-
-
 class Replies:
     """Reports of the current reply; the next one begins when it has finished."""
 
@@ -70,7 +60,7 @@ class Replies:
         self._jobs = jobs
         self._asked = asked
         self.done: list[Done] = []
-        self.progress = Progress()
+        self._notices, self._scores = list[str](), list[Scored]()  # of the current reply
         self._job: Job = self._submit(0)
 
     @property
@@ -89,18 +79,14 @@ class Replies:
         match report:
             case None:
                 return None
-            case Started():
-                self.progress.started = report
-            case Prefill():
-                self.progress.prefill = report
             case Notice(text=text):
-                self.progress.notices.append(text)
+                self._notices.append(text)
             case Scores(tokens=tokens):
-                self.progress.scores += tokens
+                self._scores += tokens
             case Finished(reply=reply):
-                told = self.progress
-                self.done.append(Done(reply, (*self._asked.notices, *told.notices), tuple(told.scores)))
-                self.progress = Progress()
+                notices = (*self._asked.notices, *self._notices)
+                self.done.append(Done(reply, notices, tuple(self._scores)))
+                self._notices, self._scores = [], []
                 if not self.complete:
                     self._job = self._submit(len(self.done))
         return index, report

@@ -16,7 +16,7 @@ from localspec.serve import numbers
 from localspec.serve.calls import Began, CallReader, Ended, Grew
 from localspec.serve.conversation import prompt_of
 from localspec.serve.fields import Fields
-from localspec.serve.http import Writer, dumped, fields_of
+from localspec.serve.http import Writer, fields_of, named_event
 from localspec.serve.interface import Interface
 from localspec.serve.items import messages_of
 from localspec.serve.problems import Problem
@@ -219,8 +219,7 @@ class ResponseWriter(Writer):
 
     def _event(self, kind: str, **values: Any) -> bytes:  # noqa: ANN401  JSON
         self._sequence += 1
-        body = {"type": kind, "sequence_number": self._sequence, **values}
-        return f"event: {kind}\ndata: ".encode() + dumped(body) + b"\n\n"
+        return named_event(kind, sequence_number=self._sequence, **values)
 
 
 def word(kind: Kind) -> str:

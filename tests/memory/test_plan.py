@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from localspec.errors import BackendFailure, BadSetting, NotEnoughMemory
+from localspec.gguf.heads import DraftKind
 from localspec.memory.known_devices import DeviceMemory
 from localspec.memory.needs import layers_on
 from localspec.memory.plan import Plan, plan
@@ -210,10 +211,12 @@ class EstimatedMixture:
     """Nine tenths of the layers' weights are experts."""
 
     has_experts = True
+    kind, inside = DraftKind.MODEL, False
 
     def __init__(self, sizes: EstimatedSizes) -> None:
         self._sizes = sizes
         self.name, self.layers, self.trained_context = sizes.name, sizes.layers, 32_768
+        self.kind, self.inside = sizes.kind, sizes.inside
 
     def needs(self, load):
         needs = self._sizes.needs(load)

@@ -11,6 +11,7 @@ from localspec import demo
 from localspec.cli import main
 from localspec.errors import BadSetting, NotOnDisk, UnknownPair
 from localspec.gguf.parts import parts_of
+from localspec.hub.partial import PartialFile
 from localspec.hub.repository import Listing, RemoteFile
 from localspec.pairs import store
 from localspec.pairs.outdated import outdated
@@ -195,16 +196,9 @@ def test_a_part_named_by_its_address_is_the_model(split, hub):
 
 
 def test_all_files_come_at_once(split, hub, monkeypatch):
-    """Every file's rest is asked for before any has come."""
-    waiting = threading.Barrier(len(parts_of(split)), timeout=20)
-    monkeypatch.setattr("localspec.hub.partial._HEAD", 64)
-
-    def before_body():
-        request = hub.requests[-1]
-        if request.range and request.range.endswith("-"):
-            waiting.wait()
-
-    hub.before_body = before_body
+    """No file goes on before every one has begun."""
+    begun, fetch_rest = threading.Barrier(len(parts_of(split)), timeout=20), PartialFile.fetch_rest
+    monkeypatch.setattr(PartialFile, "fetch_rest", lambda part: begun.wait() is not None and fetch_rest(part))
     assert main(["pull", "org/Split-GGUF:Q4_K_M", "-q"]) == 0
 
 

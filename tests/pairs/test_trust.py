@@ -103,7 +103,7 @@ TRY = """
 import sys
 from pathlib import Path
 from localspec.pairs import trust
-trust._decode(Path(sys.argv[1]), {"gpu_layers": 0}, ())
+trust._decode(Path(sys.argv[1]), {"gpu_layers": 0}, (), None)
 """
 
 

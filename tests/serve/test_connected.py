@@ -7,6 +7,7 @@ import pytest
 from localspec.tui.app import ChatApp
 from localspec.tui.state.chat import Setup
 
+from localspec.engine import remote
 from localspec.engine.messages import (
     Ask,
     Cancel,
@@ -110,6 +111,12 @@ async def test_the_terminal_ui_shows_what_is_drafted_elsewhere(engine, endpoint,
         stats = app.state.engine.last_reply.stats
         assert (app.state.engine.pair_name, stats.emitted) == ("demo", 24)
         assert stats.drafted > 0
+
+
+def test_a_server_of_another_version_is_told_apart(engine, monkeypatch):
+    monkeypatch.setattr(remote, "PROTOCOL", 0)
+    engine.send(LoadPair())
+    assert "another version of localspec" in reports_until(engine, Died)[-1].what
 
 
 def test_a_server_that_is_not_there_is_a_death_and_a_new_start_tries_again():

@@ -91,7 +91,7 @@ async def test_five_lines_of_a_reply_are_seen_at_40_by_12(tmp_path):
         await chat.pilot.pause()
         assert sum("line of the reply" in row for row in chat.drawn.splitlines()) >= 5, chat.drawn
         await chat.pilot.press("f8")
-        await chat.until(lambda: "changing a message" in chat.drawn)
+        await chat.until(lambda: "changing message 1 of 1" in chat.drawn)
         assert isinstance(chat.app.screen, ChatScreen)
 
 

@@ -347,6 +347,7 @@ class ChatScreen(Screen[None]):
                 self.prompt.send()
             else:
                 self.prompt.complete_mention(name)
+                self._typed()  # a key may come before TextArea tells
             return
         command = table.find(name or "")
         if command is None:

@@ -30,6 +30,7 @@ class ConversationsDialog(Dialog[str]):
         Binding("d", "delete", "delete"),
         Binding("e", "export", "export"),
     ]
+    AUTO_FOCUS = "TextTable"
     BOX_TITLE = "Conversations"
     KEYS = "↵ open · / find · r rename · e export as Markdown · d delete · esc close"
 
@@ -46,15 +47,15 @@ class ConversationsDialog(Dialog[str]):
         self._found: list[Conversation] = []  # those that hold the words that are looked for
 
     def content(self) -> ComposeResult:
-        yield Input(placeholder="words that it holds", compact=True)
+        field = Input(placeholder="words that it holds", compact=True)
+        field.display = False
+        yield field
         yield TextTable("title", "pair", "messages", "age")
 
     def foot(self) -> ComposeResult:
         yield Static("looking…", markup=False, classes="detail")
 
     async def on_mount(self) -> None:
-        self.query_one(Input).display = False
-        self.query_one(TextTable).focus()
         await self._fill()
 
     async def _fill(self) -> None:

@@ -18,14 +18,15 @@ _SUBTLE: Final = {
     Origin.FORCED: "reverse",
 }
 _STRONG_ACCEPTED: Final = "on $success-muted"
-_LOOKUP: Final = "italic"
+_COPIED: Final = "italic"
 _PLAIN: Final = "dim"
 _REJECTED: Final = "dim strike"
+COPYING: Final = frozenset({Source.LOOKUP, Source.PREDICTION})  # they draft from text that is there
 CURSOR: Final = "▌"
 
 LEGEND: Final = Content.assemble(
     "accepted · ",
-    ("from lookup", _LOOKUP),
+    ("copied", _COPIED),
     " · ",
     ("fix", _SUBTLE[Origin.FIX]),
     " · ",
@@ -80,14 +81,14 @@ def _spans(pieces: Iterable[Piece], style: TokenStyle) -> Iterable[Span]:
 
 
 def style_of(piece: Piece, style: TokenStyle) -> str:
-    """The Textual style of a token; "" for the common case, an accepted token of the draft model."""
+    """The Textual style of a token; "" for the common case, an accepted token of a draft model or a head."""
     if style is TokenStyle.OFF:
         return ""
     looks = [_SUBTLE.get(piece.origin, "")]
     if piece.origin is Origin.ACCEPTED and style is TokenStyle.STRONG:
         looks.append(_STRONG_ACCEPTED)
-    if piece.origin is Origin.ACCEPTED and piece.source is Source.LOOKUP:
-        looks.append(_LOOKUP)
+    if piece.origin is Origin.ACCEPTED and piece.source in COPYING:
+        looks.append(_COPIED)
     if piece.origin is Origin.PLAIN:
         looks.append(_PLAIN)
     return " ".join(look for look in looks if look)

@@ -68,7 +68,8 @@ def _acceptance(reply: ReplyState, width: int) -> Content:
     if reply.is_off or not stats.drafted:
         return Content("drafting off: it does not pay here" if reply.is_off else "plain decoding")
     shown = (bars(reply.acceptance, width), "$primary")
-    return Content.assemble(f"accept {stats.acceptance_rate:4.0%} ", shown, f"  depth {reply.depth}")
+    by = " by a head" if stats.from_head else ""
+    return Content.assemble(f"accept {stats.acceptance_rate:4.0%} ", shown, f"  depth {reply.depth}{by}")
 
 
 def _gain(stats: Stats) -> Content:

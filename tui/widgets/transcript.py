@@ -113,8 +113,8 @@ class Transcript(VerticalScroll):
             if region and is_near != part.is_drawn:  # one that has no place yet is met again when it has
                 (near if is_near else far).append(part)
         if near or far:
-            kept = None if self.scroll_y >= self.max_scroll_y else self._first_in_view()
-            y = kept.region.y if kept is not None else 0
+            kept = None if self._follows_end else self._first_in_view()
+            y = _place(kept) if kept is not None else 0
             with self.app.batch_update():
                 for part in near:
                     await part.draw()
@@ -123,14 +123,18 @@ class Transcript(VerticalScroll):
             if kept is not None:
                 self.call_after_refresh(self._keep_in_place, kept, y)
 
+    @property
+    def _follows_end(self) -> bool:
+        return self._anchored and (not self._anchor_released or self.scroll_y >= self.max_scroll_y)
+
     def _first_in_view(self) -> Widget | None:
         parts = (part for reply in self.query_children(ReplyView) for part in reply.children)
-        return next((part for part in parts if part.region.bottom > self.region.y), None)
+        return next((part for part in parts if _place(part) + part.size.height > self.scroll_y), None)
 
     def _keep_in_place(self, widget: Widget, y: int) -> None:
         """What is at the top of the view stays there when what is above it has another height as Markdown."""
-        if widget.is_attached and widget.region.y != y:
-            self.scroll_relative(y=widget.region.y - y, animate=False)
+        if widget.is_attached and _place(widget) != y and not self._follows_end:
+            self.scroll_relative(y=_place(widget) - y, animate=False, immediate=True)
 
     def on_resize(self) -> None:
         if self.size.width != self._width:
@@ -148,14 +152,14 @@ class Transcript(VerticalScroll):
     def scroll_from_prompt(self, by: Literal["page", "message"], direction: Literal[-1, 1]) -> None:
         """Up or down by what is seen, or to the message that begins before or after it."""
         if by == "page":
-            self.scroll_relative(y=direction * max(1, self.size.height - 2), animate=False)
+            self.scroll_relative(y=direction * max(1, self.size.height - 2), animate=False, immediate=True)
             return
         tops = [message.virtual_region.y for message in self._messages]
         before, after = [y for y in tops if y < self.scroll_y], [y for y in tops if y > self.scroll_y]
         if direction < 0:
-            self.scroll_to(y=before[-1] if before else 0, animate=False)
+            self.scroll_to(y=before[-1] if before else 0, animate=False, immediate=True)
         elif after and after[0] < self.max_scroll_y:
-            self.scroll_to(y=after[0], animate=False)
+            self.scroll_to(y=after[0], animate=False, immediate=True)
         else:
             self.anchor()
 
@@ -223,3 +227,10 @@ class Transcript(VerticalScroll):
 def view_of(message: StoredMessage) -> Widget:
     """The widget that shows a message."""
     return UserMessage(message.content) if message.role == "user" else ReplyView(message)
+
+
+def _place(part: Widget) -> int:
+    """The line of the conversation in which a part of a reply begins, wherever it is scrolled to."""
+    reply = part.parent
+    assert isinstance(reply, Widget)
+    return reply.virtual_region.y + part.virtual_region.y

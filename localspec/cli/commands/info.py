@@ -102,17 +102,11 @@ def _as_text(known: "Pair | None", found: "Inspection") -> list[str]:
         and (draft := _suggested(found.target))
     ):
         lines += [f"draft        {draft} can draft for it, by llama.cpp's rule: add --draft"]
-    if found.draft and found.problem is None:
-        lines += [f"fit          the draft can draft for the target{_fit(found)}"]
+    if found.plan and found.plan.draft and found.problem is None:
+        lines += [f"fit          {_fit(found)}"]
     if found.plan:
         lines += _plan_lines(found.plan)
     return lines
-
-
-def _fit(found: "Inspection") -> str:
-    from localspec.gguf.shared_tokens import in_words
-
-    return f" {in_words(found.shared)}" if found.shared else ": same vocabulary, by llama.cpp's rule"
 
 
 def _suggested(target: "InspectedModel") -> str:
@@ -121,6 +115,18 @@ def _suggested(target: "InspectedModel") -> str:
 
     draft = suggested_draft(target.opened.file.name, target.opened.header)
     return f"{draft.repo}:{draft.file}" if draft else ""
+
+
+def _fit(found: "Inspection") -> str:
+    from localspec.gguf.shared_tokens import in_words
+
+    if found.draft is None:
+        return "the prediction head inside the target drafts for it"
+    if found.plan and found.plan.draft and found.plan.draft.kind.is_head:
+        return "the head belongs to the target: same width, layers and vocabulary"
+    if found.shared:
+        return f"the draft can draft for the target {in_words(found.shared)}"
+    return "the draft can draft for the target: same vocabulary, by llama.cpp's rule"
 
 
 def _side_lines(side: "InspectedModel") -> list[str]:

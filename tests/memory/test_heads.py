@@ -1,0 +1,45 @@
+"""A head is planned beside its target: as long a context, its own weights and cache, and nothing where it is unused."""
+
+from dataclasses import replace
+
+import pytest
+
+from localspec.gguf.heads import DraftKind
+from localspec.memory.plan import plan
+from localspec.memory.planning import plan_for_files
+from localspec.memory.wishes import MemoryWishes
+from localspec.pairs.estimate import EstimatedSizes
+from localspec.pairs.registry import find
+from tests.drafters.heads import KINDS
+from tests.memory.test_plan import cards
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("eagle3", "eagle3"), ("mtp inside", "mtp"), ("dflash", "dflash")]
+)
+def test_it_takes_what_llama_cpp_plans_for_it(tmp_path, name, kind):
+    target, head = KINDS[name].files(tmp_path)
+    wishes = MemoryWishes(context=1024)
+    found = plan_for_files(target, head, wishes)
+    assert (found.draft.kind, found.draft.length) == (kind, 1024)
+    assert found.target.prediction is (head is None)
+    without = plan_for_files(target, head, replace(wishes, draft=False))
+    assert without.draft is None
+    assert not without.target.prediction
+    (need,), (less,) = found.needs, without.needs
+    assert need.cache > less.cache
+    assert need.compute > less.compute
+    file_bytes = head.stat().st_size if head else 0
+    assert need.weights - less.weights > 0.8 * file_bytes
+
+
+def test_its_context_is_the_targets_and_one_inside_lies_with_its_target():
+    pair = find("qwen3.6-27b+mtp")
+    for inside in (False, True):
+        head = EstimatedSizes(pair.draft, kind=DraftKind.MTP, inside=inside)
+        found = plan(
+            EstimatedSizes(pair.target, pair.context), head, cards(24, 24), MemoryWishes(context=16_384)
+        )
+        assert (found.draft.length, found.draft.kv_type) == (16_384, "f16")
+        assert found.target.prediction is inside
+        assert found.draft.devices == ("CUDA0",)
