@@ -20,7 +20,7 @@ from localspec.errors import BackendFailure, BadModelFile, LocalspecError
 from localspec.files import write_text_atomically
 from localspec.gguf.facts import trained_context
 from localspec.gguf.header import Header
-from localspec.gguf.heads import DraftKind, draft_kind, has_head, prediction_layers, trunk_layers
+from localspec.gguf.heads import DraftKind, draft_kind, has_head, trunk_layers
 from localspec.gguf.weightless import write_weightless
 from localspec.health.build import installed_build
 from localspec.health.check import health
