@@ -16,7 +16,7 @@ _SMALLER = 3  # times, at least, that a draft has to be
 
 
 def suggested_draft(name: str, target: Header) -> HubFile | None:
-    """A draft of the registry that is proved to fit this target; None for none.
+    """A draft of the registry that is proved to fit this target, of the same vocabulary; None for none.
 
     name: of the target's file. Headers of drafts that are not here are read over the network.
     """
@@ -29,10 +29,11 @@ def suggested_draft(name: str, target: Header) -> HubFile | None:
             continue
         asked += not here
         try:
-            prove(target, open_file(draft).header)
+            proof = prove(target, open_file(draft).header)
         except LocalspecError:
             continue
-        return draft
+        if proof.shared is None:
+            return draft
     return None
 
 

@@ -7,6 +7,7 @@ import threading
 import pytest
 
 import localspec
+from localspec import demo
 from localspec.cli import main
 from localspec.errors import BadSetting, NotOnDisk, UnknownPair
 from localspec.gguf.parts import parts_of
@@ -152,7 +153,7 @@ def test_two_models_are_a_pair_proved_before_they_come(several, hub, tiny_gguf, 
     pair = find("org/some-7b-gguf:q8_0 org/some-7b-gguf:q4_k_m")
     assert pair.kind is PairKind.SIMPLE
     assert resolve(target="org/Some-7B-GGUF:Q8_0", draft="org/Some-7B-GGUF:Q4_K_M").draft
-    hub.add("org/Other", "other.gguf", tiny_gguf(vocab_size=1024))
+    hub.add("org/Other", "other.gguf", demo.draft_path())
     assert main(["pull", "org/Some-7B-GGUF:Q8_0", "--draft", "org/Other:other.gguf"]) == 1
     assert "cannot draft for" in capsys.readouterr().err
     assert not is_known("org/some-7b-gguf:q8_0 org/other:other.gguf")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec import locks
+from localspec import demo, locks
 from localspec.errors import BadModelFile, DownloadFailed, IncompatiblePair, UnknownPair
 from localspec.hub.partial import PartialFile, PullCancelled, part_of
 from localspec.hub.progress import FileReady, Note, Progress, Proved
@@ -278,7 +278,7 @@ def test_a_file_that_rotted_on_disk_is_removed_named_and_fetched_again(served, i
 
 def test_an_incompatible_pair_costs_its_headers_only(hub, tiny_gguf, impatient):
     target = hub.add("org/target", "target.gguf", tiny_gguf(vocab_size=1024, layers=40))
-    draft = hub.add("org/draft", "draft.gguf", tiny_gguf(vocab_size=512, vocab="spm"))
+    draft = hub.add("org/draft", "draft.gguf", demo.draft_path())
     with pytest.raises(IncompatiblePair, match="their vocabularies differ"):
         pull(pair_of(target, draft), patience=impatient)
     assert files_below(store.models_dir()) == set()
