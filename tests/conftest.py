@@ -13,6 +13,9 @@ from tests.devices.placing import models_on
 
 CACHE_DIR = localspec_settings.cache_dir
 
+# Tests run side by side: a thread of llama.cpp that spins while it waits takes the core of another test.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 # How long an example takes says how busy the machine is, not whether the code is right.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")

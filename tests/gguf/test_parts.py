@@ -75,7 +75,7 @@ def test_they_run_whichever_is_named(parts, whole, named):
     assert said[0] == said[1]
 
 
-def test_a_pair_of_them_is_known_by_a_name_and_counted_whole(parts, whole, capsys):
+def test_a_pair_of_them_is_known_by_a_name_and_counted_whole(parts, whole, capsys, home_of_processes):
     assert main(["pairs", "add", "two", "--target", str(parts[1]), "--draft", str(whole)]) == 0
     assert "cannot" not in capsys.readouterr().err
     assert file_bytes(find("two")) == sum(part.stat().st_size for part in (*parts, whole))
