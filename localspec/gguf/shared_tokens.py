@@ -53,9 +53,7 @@ def in_words(shared: SharedTokens) -> str:
     return f"in {shared.count:,} tokens that both vocabularies have, {shared.coverage:.0%} of what it writes"
 
 
-@lru_cache(
-    maxsize=4
-)  # of the largest vocabularies it takes a second, and a pair is checked before it is opened
+@lru_cache(maxsize=4)  # a second for the largest vocabularies, and a pair is checked before it is opened
 def shared_tokens(target: VocabularyFacts, draft: VocabularyFacts) -> SharedTokens:
     """What target and draft have in common, their end tokens included whatever these are called."""
     theirs: dict[bytes, int] = {}

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from localspec import demo
 from localspec.cli import main
 from localspec.cli.offer import fetch_if_wanted, offer_download, question
 from localspec.pairs import store
@@ -168,7 +169,7 @@ def test_pairs_add_hashes_local_files(tiny_gguf, capsys):
 
 
 def test_pairs_add_refuses_what_does_not_fit(tiny_gguf, capsys):
-    arguments = ["--target", str(tiny_gguf()), "--draft", str(tiny_gguf(vocab="spm"))]
+    arguments = ["--target", str(tiny_gguf()), "--draft", str(demo.draft_path())]
     assert main(["pairs", "add", "mine", *arguments]) == 1
     assert "cannot draft" in capsys.readouterr().err
     assert main(["pairs"]) == 0
@@ -197,10 +198,14 @@ def test_info_on_a_huge_file_reads_its_head_only(hub, tiny_gguf, tmp_path, capsy
     assert hub.sent["huge.gguf"] < 16_000_000
 
 
-def test_info_names_the_first_difference_and_ends_with_1(tiny_gguf, capsys):
-    other = tiny_gguf(vocab_size=600)
-    assert main(["info", str(tiny_gguf()), "--draft", str(other)]) == 1
-    assert "token 509 is" in capsys.readouterr().err or "the target knows" in capsys.readouterr().err
+def test_info_says_that_two_vocabularies_share_too_little_and_ends_with_1(tiny_gguf, capsys):
+    assert main(["info", str(tiny_gguf()), "--draft", str(demo.draft_path())]) == 1
+    assert re.search(r"their vocabularies differ, and only \d+% of the tokens", capsys.readouterr().err)
+
+
+def test_info_says_how_much_vocabularies_that_differ_share(tiny_gguf, capsys):
+    assert main(["info", str(tiny_gguf()), "--draft", str(tiny_gguf(vocab_size=600))]) == 0
+    assert "tokens that both vocabularies have" in capsys.readouterr().out
 
 
 def test_info_shows_what_cannot_run_yet(hub, tiny_gguf, capsys):
@@ -263,8 +268,8 @@ def test_a_name_that_no_repository_has_is_one_sentence(hub, capsys, repo):
 def test_an_address_is_as_good_as_a_name(served, capsys, begins):
     assert main(["info", f"{begins}org/target/resolve/main/target.gguf?download=true"]) == 0
     assert "512 tokens" not in capsys.readouterr().err
-    assert main(["info", f"{begins}org/target"]) == 1
-    assert "hint: write ORG/REPO:FILE.gguf" in capsys.readouterr().err
+    assert main(["info", f"{begins}org/target"]) == 0  # its only file
+    assert capsys.readouterr().out.startswith("target       target.gguf\n")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no file has a colon in its name there")
