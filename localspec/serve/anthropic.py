@@ -66,11 +66,6 @@ class Anthropic(Interface):
 def conversation(fields: Fields, options: dict[str, Any]) -> tuple[Prompt, Wishes]:
     """The prompt, and what is wanted of the reply. Raises BadSetting."""
     messages = messages_of(fields.rest.pop("system", None), fields.need("messages", list))
-    if messages and messages[-1]["role"] == "assistant":
-        raise BadSetting(
-            "the last message is the assistant's: a reply that continues it is not supported",
-            hint="end with a message of the user",
-        )
     found = own(fields, "stop_sequences")
     found |= thinking(Fields(fields.take("thinking", dict, {"type": "disabled"}), "thinking"))
     found |= output(fields)

@@ -46,6 +46,13 @@ def test_a_stream_builds_the_same_message(client):
     assert final.usage.cache_read_input_tokens > 0
 
 
+def test_a_reply_goes_on_from_the_assistants_last_message(client):
+    begun = [*QUESTION, {"role": "assistant", "content": "A pair of"}]
+    whole, rest = ask(client).content[0].text, ask(client, messages=begun, max_tokens=8).content[0].text
+    assert rest
+    assert whole.startswith("A pair of" + rest)
+
+
 def test_the_stop_sequence_that_ended_it_is_named(client):
     message = ask(client, stop_sequences=["never", "models"])
     assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", "models")
