@@ -1,6 +1,7 @@
 """The engine process with the demo pair: what the terminal asks for is what `localspec.api` does."""
 
 import time
+from itertools import count
 
 import pytest
 
@@ -25,6 +26,7 @@ from localspec.engine.messages import (
 from localspec.engine.requests import call_of
 from localspec.events import Cycle, Finished, FinishReason, Piece
 
+NUMBERS = count(1)  # of requests: the tests come in any order, and what was cancelled stays so
 STORY = (Turn("user", "Tell me a story"),)
 GREEDY = ReplySettings(temperature=0, seed=1, max_tokens=60, depth=3)
 
@@ -58,7 +60,7 @@ def until(engine, *kinds, seconds=60.0):
 
 
 def test_a_reply_streams_with_the_text_of_every_proposal(engine):
-    engine.send(Ask(1, STORY, GREEDY))
+    engine.send(Ask(next(NUMBERS), STORY, GREEDY))
     reports = until(engine, Finished)
     reply = reports[-1].reply
     assert "".join(r.text for r in reports if isinstance(r, Piece)) == reply.text
@@ -76,7 +78,7 @@ def test_a_system_prompt_travels_as_an_option_so_that_it_replaces_the_configured
 
 
 def test_a_comparison_says_what_drafting_brought_and_the_picker_remembers_it(engine):
-    engine.send(CompareReplies(2, STORY, GREEDY))
+    engine.send(CompareReplies(next(NUMBERS), STORY, GREEDY))
     compared = until(engine, Compared)[-1]
     assert compared.drafted.stats.drafted > 0
     assert compared.plain.stats.drafted == 0
@@ -90,22 +92,24 @@ def test_a_comparison_says_what_drafting_brought_and_the_picker_remembers_it(eng
 
 
 def test_a_comparison_that_is_stopped_says_so(engine):
-    engine.send(CompareReplies(3, STORY, GREEDY))
-    engine.send(Cancel(3))
+    number = next(NUMBERS)
+    engine.send(CompareReplies(number, STORY, GREEDY))
+    engine.send(Cancel(number))
     until(engine, Stopped)
 
 
 def test_a_cancelled_reply_ends_as_cancelled(engine):
-    engine.send(Cancel(4))
-    engine.send(Ask(4, STORY, GREEDY))
+    number = next(NUMBERS)
+    engine.send(Cancel(number))
+    engine.send(Ask(number, STORY, GREEDY))
     assert until(engine, Finished)[-1].reply.finish_reason is FinishReason.CANCELLED
 
 
 def test_errors_of_the_api_arrive_as_sentences(engine):
-    engine.send(Ask(5, STORY, ReplySettings(rule="sideways")))
+    engine.send(Ask(next(NUMBERS), STORY, ReplySettings(rule="sideways")))
     failure = until(engine, Failure)[-1]
     assert "sideways" in failure.what
-    engine.send(Pull(6, "no-such-pair"))
+    engine.send(Pull(next(NUMBERS), "no-such-pair"))
     assert until(engine, Failure)[-1].error == "UnknownPair"
 
 
