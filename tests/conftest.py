@@ -17,8 +17,9 @@ CACHE_DIR = localspec_settings.cache_dir
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 # How long an example takes says how busy the machine is, not whether the code is right.
-settings.register_profile("untimed", deadline=None)
-settings.load_profile("untimed")
+settings.register_profile("same", deadline=None, derandomize=True)
+settings.register_profile("searching", deadline=None, max_examples=1000)  # --hypothesis-profile searching
+settings.load_profile("same")
 
 # Plain `pytest` does not make the checkout importable; last, so that an installed localspec stays first.
 sys.path.append(str(Path(__file__).parent.parent))

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, Self
 
 from localspec.errors import LocalspecError
 from localspec.events import Cycle, Mode, Origin, Source
@@ -33,6 +33,23 @@ class Proposal:
     runs: int = 0  # of the draft model for it; 0: what `Drafter.steps` says
     padding: int = 0  # tokens behind the others that hold the batch's width: nobody sees their rows
     reading_seconds: float = 0.0  # that the drafter has read for first
+
+    @classmethod
+    def drawn(cls, draws: Sequence[Draw], source: Source, depth: int, runs: int) -> Self:
+        """What a model drew: each token with its distribution."""
+        return cls(
+            tokens=tuple(draw.token for draw in draws),
+            q=tuple(draw.q for draw in draws),
+            confidences=tuple(draw.confidence for draw in draws),
+            source=source,
+            depth=depth,
+            runs=runs,
+        )
+
+    @classmethod
+    def copied(cls, tokens: tuple[int, ...], chances: tuple[float, ...], source: Source) -> Self:
+        """What was copied from a text: chosen, not drawn; `chances` that they are kept."""
+        return cls(tokens, (None,) * len(tokens), chances, source, depth=len(tokens))
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,14 +125,7 @@ class BlockDrafter:
             self._fail(error)
             limit = len(draws)
         self._forget_guesses()
-        return Proposal(
-            tokens=tuple(draw.token for draw in draws),
-            q=tuple(draw.q for draw in draws),
-            confidences=tuple(draw.confidence for draw in draws),
-            source=self.source,
-            depth=limit,
-            runs=1,
-        )
+        return Proposal.drawn(draws, self.source, depth=limit, runs=1)
 
     def _read(self, room: int) -> None:
         """Read all hidden rows; the oldest are forgotten where the cache has no room for so many guesses as well."""

@@ -153,14 +153,7 @@ class HeadDrafter:
             self._fail(error)
             limit = len(draws)
         self._forget_guesses()
-        return Proposal(
-            tokens=tuple(draw.token for draw in draws),
-            q=tuple(draw.q for draw in draws),
-            confidences=tuple(draw.confidence for draw in draws),
-            source=self.source,
-            depth=limit,
-            runs=runs,
-        )
+        return Proposal.drawn(draws, self.source, depth=limit, runs=runs)
 
     def _first_guess(self, limit: int) -> tuple[np.ndarray, np.ndarray]:
         """Read the rows that are missing, the newest token's last: the logits after it, and its feature."""

@@ -79,13 +79,7 @@ class LookupDrafter:
     ) -> Proposal:
         """The whole of the most promising continuation; its confidences are the chances of its tokens."""
         guess = self.find(tokens, limit)
-        return Proposal(
-            tokens=guess.tokens,
-            q=(None,) * len(guess.tokens),
-            confidences=guess.chances,
-            source=self.source,
-            depth=len(guess.tokens),
-        )
+        return Proposal.copied(guess.tokens, guess.chances, self.source)
 
     def find(self, tokens: Sequence[int], limit: int) -> Guess:
         """The most promising continuation of `tokens`, at most `limit` tokens."""
@@ -103,9 +97,7 @@ class LookupDrafter:
     def _learn(self, emitted: Sequence[int]) -> None:
         """What the text went on with after the last guess, whoever drafted it."""
         guess, self._guess = self._guess, Guess()
-        agreed = 0
-        while agreed < min(len(guess.tokens), len(emitted)) and guess.tokens[agreed] == emitted[agreed]:
-            agreed += 1
+        agreed = agreeing(guess.tokens, emitted)
         judged = min(agreed + 1, len(guess.tokens), len(emitted))
         self.trust.learn(guess.match, guess.shares[:judged], agreed, len(emitted))
 
@@ -159,6 +151,13 @@ class LookupDrafter:
             chances.append(chance)
             rows = [row for row in rows if depth < len(row) and row[depth] == token]
         return Guess(tuple(tokens), tuple(chances), tuple(shares), match)
+
+
+def agreeing(ours: Sequence[int], theirs: Sequence[int]) -> int:
+    """How many tokens are the same from the first on."""
+    return next(
+        (n for n, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs))
+    )
 
 
 def match_lengths(tokens: np.ndarray, places: np.ndarray, tail: np.ndarray) -> np.ndarray:

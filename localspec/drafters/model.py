@@ -104,14 +104,7 @@ class ModelDrafter:
             # Nothing can follow an end-of-generation token; it stays in the proposal, so stopping biases nothing.
             if self._is_end(draw.token) or (stopping and not stopping.goes_on(len(draws))):
                 break
-        return Proposal(
-            tokens=tuple(draw.token for draw in draws),
-            q=tuple(draw.q for draw in draws),
-            confidences=tuple(draw.confidence for draw in draws),
-            source=self.source,
-            depth=max(limit, 0),
-            runs=runs,
-        )
+        return Proposal.drawn(draws, self.source, depth=max(limit, 0), runs=runs)
 
     def _restart(self, first: int) -> None:
         """Begin with an empty cache at this position of the text."""

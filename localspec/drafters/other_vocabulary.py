@@ -123,14 +123,7 @@ class OtherVocabularyDrafter:
             words.append(self._words[draw.token])
             if self._is_end(draw.token) or (stopping and not stopping.goes_on(len(draws))):
                 break
-        return Proposal(
-            tokens=tuple(draw.token for draw in draws),
-            q=tuple(draw.q for draw in draws),
-            confidences=tuple(draw.confidence for draw in draws),
-            source=Source.MODEL,
-            depth=max(limit, 0),
-            runs=runs,
-        )
+        return Proposal.drawn(draws, self.source, depth=max(limit, 0), runs=runs)
 
     @property
     def _held(self) -> int:

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from localspec.algorithm.protocols import Proposal, Reading, Rule, Stopping
-from localspec.drafters.lookup import match_lengths
+from localspec.drafters.lookup import agreeing, match_lengths
 from localspec.drafters.lookup_trust import Trust
 from localspec.events import Source
 from localspec.passes import Pass
@@ -91,13 +91,7 @@ class PredictionDrafter:
                 break
             chances.append(chance)
         self._proposed = tuple(found[: len(chances)])
-        return Proposal(
-            tokens=self._proposed,
-            q=(None,) * len(chances),
-            confidences=tuple(chances),
-            source=self.source,
-            depth=len(chances),
-        )
+        return Proposal.copied(self._proposed, tuple(chances), self.source)
 
     def _catch_up(self, tokens: Sequence[int]) -> None:
         """The text is now `tokens`: go on in step with what is new, or find where it comes back."""
@@ -156,10 +150,3 @@ class PredictionDrafter:
             return near
         same = (predicted[2:] == tail[-1]) & (predicted[1:-1] == tail[-2]) & (predicted[:-2] == tail[-3])
         return np.union1d(near, np.flatnonzero(same) + GRAM - 1)
-
-
-def agreeing(ours: Sequence[int], theirs: Sequence[int]) -> int:
-    """How many tokens are the same from the first on."""
-    return next(
-        (n for n, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs))
-    )

@@ -1,7 +1,6 @@
 """A prediction head that guesses a whole block in one run (DFlash, DSpark); hidden rows lie in its cache."""
 
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +17,7 @@ CHUNK = 32  # rows in one call
 BLOCK = 16  # tokens, where a file does not say
 
 
-class BlockContext:
+class BlockContext(HeadCache):
     """A head and its cache: not for two threads at once, nor while its target decodes."""
 
     def __init__(
@@ -34,73 +33,47 @@ class BlockContext:
 
         anchored: whether the newest token's own place guesses the first token (DSpark), or the one after it.
         """
-        self.model = model
-        self._cache = cache = HeadCache(model, target, chunk=CHUNK, rows=CHUNK, predicts=False, **options)
+        super().__init__(model, target, chunk=CHUNK, rows=CHUNK, predicts=False, **options)
         self._top = int(self._fact("selector_top_k", "0"))
         self._anchored = anchored and self._fact("sample_from_anchor", "true") == "true"
-        block = min(int(self._fact("block_size", str(BLOCK))), cache.chunk)
+        block = min(int(self._fact("block_size", str(BLOCK))), self.chunk)
         self.most_guesses = block if self._anchored else block - 1
-        self.threads = cache.threads
-        set_output(cache.handle, True, not self._top)
-        lib.llama_set_causal_attn(cache.handle, self._fact("attention.causal", "false") == "true")
+        set_output(self.handle, True, not self._top)
+        lib.llama_set_causal_attn(self.handle, self._fact("attention.causal", "false") == "true")
         self._width: int = lib.llama_model_n_embd(model.pointer)
         images = lib.llama_model_rope_type(model.pointer) == lib.LLAMA_ROPE_TYPE_MROPE
         self._hidden = Batch(
-            cache.chunk, columns=layers * self._width, tokens=False, position_rows=4 if images else 1
+            self.chunk, columns=layers * self._width, tokens=False, position_rows=4 if images else 1
         )
-        self._block = Batch(cache.chunk)
+        self._block = Batch(self.chunk)
         self._rows = FullRows(model.vocab.size, min(model.vocab.size, target.model.vocab.size))
         self._mask: int = lib.llama_vocab_mask(lib.llama_model_get_vocab(model.pointer))
         self._last_token = model.vocab.size - 1
         model.adopt(self)
 
     @property
-    def busy_seconds(self) -> float:
-        return self._cache.busy_seconds
-
-    @property
-    def capacity(self) -> int:
-        return self._cache.capacity
-
-    @property
     def most_rows(self) -> int:
         """That one call reads."""
-        return self._cache.chunk
+        return self.chunk
 
     def read(self, hidden: np.ndarray, position: int) -> None:
         """Append the target's hidden rows [rows, columns] of these positions."""
         for begin in range(0, len(hidden), self.most_rows):
             part = hidden[begin : begin + self.most_rows]
             batch = self._hidden.fill((), position + begin, rows=0, embeddings=part)
-            self._cache.run(lib.llama_decode, batch, len(part))
+            self.run(lib.llama_decode, batch, len(part))
 
     def guess(self, token: int, count: int, position: int) -> "Guesses":
         """Guesses of the `count` tokens after this one, valid until the next call; at most `most_guesses`."""
         block = [min(token, self._last_token)] + [self._mask] * (count - self._anchored)
-        self._cache.run(
+        self.run(
             lib.llama_decode, self._block.fill(block, position, 0 if self._top else len(block)), len(block)
         )
         first = 0 if self._anchored else 1
         if not self._top:
-            return Guesses(self._rows.read(self._cache.handle, len(block))[first:])
-        lattice = rows_at(get_output(self._cache.handle), len(block), self._width)
+            return Guesses(self._rows.read(self.handle, len(block))[first:])
+        lattice = rows_at(get_output(self.handle), len(block), self._width)
         return Guesses((), lattice[first:], self._top)
-
-    def cut(self, position: int) -> None:
-        """Forget the rows from this position on."""
-        self._cache.cut(position)
-
-    def close(self) -> None:
-        """Free the cache. Saying it twice is saying it once."""
-        self._cache.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _fact(self, name: str, default: str) -> str:
         return self.model.metadata.get(f"{self.model.architecture}.{name}", default)

@@ -1,8 +1,7 @@
 """A prediction head that guesses a token in a run: batches of tokens, each with a hidden row."""
 
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +17,7 @@ ROWS = 32  # with their logits, in one call into llama.cpp; where there is an en
 CHUNK = 128  # in one call, where there is none
 
 
-class HeadContext:
+class HeadContext(HeadCache):
     """A head and its cache: not for two threads at once, nor while its target decodes."""
 
     def __init__(self, model: Model, target: Context, *, encodes: bool, **options: Any) -> None:  # noqa: ANN401
@@ -28,29 +27,17 @@ class HeadContext:
         encodes: whether hidden rows pass an encoder first (EAGLE-3); otherwise the head is a layer of prediction
             layers (MTP) and takes them as they are.
         """
-        self.model = model
-        self._cache = cache = HeadCache(
+        super().__init__(
             model, target, chunk=ROWS if encodes else CHUNK, rows=ROWS, predicts=not encodes, **options
         )
-        set_output(cache.handle, True, True)
-        self.threads = cache.threads
+        set_output(self.handle, True, True)
         self._width: int = lib.llama_model_n_embd_out(model.pointer)
-        self._batch = Batch(cache.chunk, columns=self._width)
-        self._features = (
-            Batch(cache.chunk, columns=_encoder_columns(model), tokens=False) if encodes else None
-        )
+        self._batch = Batch(self.chunk, columns=self._width)
+        self._features = Batch(self.chunk, columns=_encoder_columns(model), tokens=False) if encodes else None
         shared = min(model.vocab.size, target.model.vocab.size)
         self._rows = FullRows(model.vocab.size, shared)
         self._last_token = model.vocab.size - 1
         model.adopt(self)
-
-    @property
-    def busy_seconds(self) -> float:
-        return self._cache.busy_seconds
-
-    @property
-    def capacity(self) -> int:
-        return self._cache.capacity
 
     @property
     def columns(self) -> int:
@@ -60,25 +47,25 @@ class HeadContext:
     @property
     def most_rows(self) -> int:
         """That one call can decode with their logits."""
-        return min(ROWS, self._cache.chunk)
+        return min(ROWS, self.chunk)
 
     def features(self, hidden: np.ndarray) -> np.ndarray:
         """What the head reads of hidden rows [rows, columns] of the target: float32 [rows, self.columns]."""
         if self._features is None:
             return np.array(hidden, dtype=np.float32)
-        found, cache = [], self._cache
-        for begin in range(0, len(hidden), cache.chunk):
-            part = hidden[begin : begin + cache.chunk]
+        found = []
+        for begin in range(0, len(hidden), self.chunk):
+            part = hidden[begin : begin + self.chunk]
             # The encoder looks at no positions, but llama.cpp refuses those that do not follow the cache's.
-            batch = self._features.fill((), cache.next_position, rows=len(part), embeddings=part)
-            cache.run(lib.llama_encode, batch, len(part))
-            found.append(np.array(rows_at(get_output(cache.handle), len(part), self._width)))
+            batch = self._features.fill((), self.next_position, rows=len(part), embeddings=part)
+            self.run(lib.llama_encode, batch, len(part))
+            found.append(np.array(rows_at(get_output(self.handle), len(part), self._width)))
         return np.concatenate(found)
 
     def read(self, tokens: Sequence[int], features: np.ndarray, position: int) -> None:
         """Append rows to the cache, for no logits."""
-        for begin in range(0, len(tokens), self._cache.chunk):
-            end = begin + self._cache.chunk
+        for begin in range(0, len(tokens), self.chunk):
+            end = begin + self.chunk
             self._decode(tokens[begin:end], features[begin:end], position + begin, rows=False)
 
     def predict(
@@ -88,30 +75,14 @@ class HeadContext:
         count = len(tokens)
         # The graphs of heads compute all rows, so a batch with output flags for some of them reads the wrong ones.
         self._decode(tokens, features, position, rows=True)
-        row = self._rows.read(self._cache.handle, count)[-1]
-        return row, np.array(rows_at(get_output(self._cache.handle), count, self._width)[-1])
-
-    def cut(self, position: int) -> None:
-        """Forget the rows from this position on."""
-        self._cache.cut(position)
-
-    def close(self) -> None:
-        """Free the cache. Saying it twice is saying it once."""
-        self._cache.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        row = self._rows.read(self.handle, count)[-1]
+        return row, np.array(rows_at(get_output(self.handle), count, self._width)[-1])
 
     def _decode(self, tokens: Sequence[int], features: np.ndarray, position: int, *, rows: bool) -> None:
         count = len(tokens)
         known = [min(token, self._last_token) for token in tokens]
         batch = self._batch.fill(known, position, rows=count if rows else 0, embeddings=features)
-        self._cache.run(lib.llama_decode, batch, count)
+        self.run(lib.llama_decode, batch, count)
 
 
 def _encoder_columns(model: Model) -> int:

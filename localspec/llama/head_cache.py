@@ -3,7 +3,8 @@
 import weakref
 from collections.abc import Callable
 from time import perf_counter, process_time
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from localspec.llama.contention import Threads
 from localspec.llama.context import Context, make_room, new_context, params_of
@@ -46,6 +47,7 @@ class HeadCache:
         self.capacity: int = lib.llama_n_ctx(pointer)
         self.chunk: int = lib.llama_n_batch(pointer)
         self.threads = Threads(params.n_threads)
+        self.model = model
         self._remote = model.remote
         self._context: Any = pointer
         self._memory: Any = lib.llama_get_memory(pointer)
@@ -70,6 +72,14 @@ class HeadCache:
     def close(self) -> None:
         """Free it. Saying it twice is saying it once."""
         self._finalizer()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def run(self, call: Callable[[Any, Any], int], batch: Any, count: int) -> None:  # noqa: ANN401  a C struct
         """One call over `count` rows, timed until its results are there. Raises as Context.decode does."""

@@ -31,8 +31,9 @@ class Pieces:
 
 EURO = "€".encode()
 BYTES = [EURO[i : i + 1] for i in range(3)]
+ANY_BYTE = [bytes([byte]) for byte in range(256)]
 TARGET = Pieces("a", "b", "ab", " ", " a", " b", " ab", "  ", "ba", *BYTES)
-DRAFT = Pieces("a", "b", " ", "bb", "a b", " abb", "aa", " b", "€", "\ufffd")
+DRAFT = Pieces("a", "b", " ", "bb", "a b", " abb", "aa", " b", "€", "\ufffd", *ANY_BYTE)
 TOKENS = st.lists(st.integers(0, len(TARGET.pieces) - 1), max_size=120)
 
 

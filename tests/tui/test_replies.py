@@ -16,13 +16,17 @@ async def test_a_reply_is_shown_saved_and_counted(tmp_path):
 
 
 async def test_streamed_markdown_looks_like_markdown_that_came_at_once(tmp_path):
-    async with running(tmp_path) as chat:
+    async with running(tmp_path, size=(100, 900)) as chat:  # all of it is near the view
         await chat.ask("tokens 900")
-        streamed = [(type(block), block._content.plain) for block in chat.replies[0].query("MarkdownBlock")]
+        streamed = await drawn_blocks(chat)
         await chat.screen.transcript.open(chat.state.conversation.messages)
-        await chat.until(lambda: len(chat.replies[0].query("MarkdownBlock")) == len(streamed))
-        at_once = [(type(block), block._content.plain) for block in chat.replies[0].query("MarkdownBlock")]
-        assert streamed == at_once
+        assert streamed == await drawn_blocks(chat)
+
+
+async def drawn_blocks(chat):
+    await chat.until(lambda: chat.replies and all(part.is_drawn for part in chat.replies[0].finished_parts))
+    await chat.pilot.pause()
+    return [(type(block), block._content.plain) for block in chat.replies[0].query("MarkdownBlock")]
 
 
 async def test_the_conversation_so_far_goes_with_every_question(tmp_path):
