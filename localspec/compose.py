@@ -35,6 +35,7 @@ from localspec.opening import (
     checkpoint_bytes,
     device_of,
     open_drafter,
+    saved_bytes,
     wanted_rows,
 )
 from localspec.pair_drafting import PairDrafting, lessons_key, reply_store
@@ -237,7 +238,11 @@ def open_target(
 ) -> Context:
     model = opened.enter_context(Model(files.target, **plan.target.place, mmap=mmap, lora=files.lora))
     context = Context(
-        model, **plan.target.context, threads=threads(model), checkpoint_bytes=checkpoint_bytes(model)
+        model,
+        **plan.target.context,
+        threads=threads(model),
+        checkpoint_bytes=checkpoint_bytes(model),
+        saved_bytes=saved_bytes(model),
     )
     if plan.draft and context.rollback_limit == 0:
         raise RollbackUnsupported(

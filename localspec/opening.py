@@ -20,9 +20,12 @@ from localspec.llama.block import BlockContext
 from localspec.llama.context import Context
 from localspec.llama.head import HeadContext
 from localspec.llama.model import Model
+from localspec.memory.host_memory import available_bytes
 from localspec.memory.needs import CHECKPOINT_SHARE, Load
 from localspec.pairs.compatibility import check
 from localspec.passes import HiddenRows
+
+SAVED_SHARE = 0.25  # of the memory that is left, for texts that other texts take the place of
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +150,11 @@ def wanted_rows(kind: DraftKind, target: Header, head: Header) -> HiddenRows:
 def checkpoint_bytes(model: Model) -> int:
     """What the checkpoints of a model may take, the oldest being dropped first."""
     return int(CHECKPOINT_SHARE * model.size_bytes)
+
+
+def saved_bytes(model: Model) -> int:
+    """What the texts may take that a target held before: a share of what the computer has left beside its weights."""
+    return int(SAVED_SHARE * max(0, (available_bytes() or 0) - model.size_bytes))
 
 
 def device_of(model: Model) -> str:

@@ -95,6 +95,9 @@ class Decoder(Protocol):
     def rewind(self, keep: int) -> int:
         """Forget everything after the first `keep` tokens, and what else it takes; how many tokens are left."""
 
+    def recall(self, tokens: Sequence[int]) -> None:
+        """Of all texts that were in the cache, hold the one that begins most like these tokens."""
+
     @property
     def needs_checkpoints(self) -> bool:
         """Whether `rewind` may lose more than it was asked to."""
@@ -230,6 +233,9 @@ class Strategy(Protocol):
     @property
     def plain_step_seconds(self) -> float | None:
         """What a plain step costs here and now, as far as it was measured."""
+
+    def catch_up(self, tokens: Sequence[int]) -> Iterator[None]:
+        """Let drafters read what they need of a prompt before the first cycle, in chunks: stop iterating to cancel."""
 
     def propose(self, tokens: Sequence[int], room: int) -> Proposal:
         """At most `room` tokens to follow `tokens`; none means plain decoding."""

@@ -32,7 +32,7 @@ from localspec.events import (
     Source,
     Started,
 )
-from localspec.passes import Pass
+from localspec.passes import Pass, standing
 from localspec.structure.constraint import Constrained
 from localspec.structure.forcing import Forcing
 from localspec.tally import Tally
@@ -146,12 +146,8 @@ def rewind(target: Decoder, strategy: Strategy, prompt: Sequence[int]) -> int:
 
     It is less where the cache cannot step back so far.
     """
-    common = 0
-    for cached, wanted in zip(target.tokens, prompt[:-1], strict=False):
-        if cached != wanted:
-            break
-        common += 1
-    keep = target.rewind(common)
+    target.recall(prompt)
+    keep = target.rewind(standing(target.tokens, 0, prompt[:-1]))
     strategy.follow(Pass(0, prompt[:keep]), keep)
     return keep
 
@@ -174,6 +170,11 @@ def read(
         done += len(passed.tokens)
         seconds += perf_counter() - began
         yield Prefill(done, total, seconds)
+    began = perf_counter()
+    for _ in strategy.catch_up(prompt):
+        yield Prefill(done, total, seconds + perf_counter() - began)
+        if cancelled():
+            break
 
 
 def _passes(target: Decoder, prompt: Sequence[int], opening: int) -> Iterator[Pass]:

@@ -70,6 +70,10 @@ class Arbiter:
     def plain_step_seconds(self) -> float | None:
         return self._costs.plain_step_seconds
 
+    def catch_up(self, tokens: Sequence[int]) -> Iterator[None]:
+        """Nothing: drafters read between cycles, where it is worth its time."""
+        return iter(())
+
     def propose(self, tokens: Sequence[int], room: int) -> Proposal:
         self._places.move(len(tokens))
         self._chosen = None

@@ -1,6 +1,6 @@
 """Strategies without judgement: a drafter at a constant depth, and no drafting at all."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from localspec.algorithm.protocols import Drafter, Proposal, Rule
 from localspec.drafters.prediction import PredictionDrafter
@@ -8,7 +8,7 @@ from localspec.errors import LocalspecError
 from localspec.events import Cycle, Mode
 from localspec.passes import Pass
 
-READING_CHUNK = 128  # tokens that a drafter catches up on in a cycle
+READING_CHUNK = 128  # tokens that a drafter catches up on at once
 
 
 class Plain:
@@ -16,6 +16,9 @@ class Plain:
 
     busy_seconds = 0.0
     why_off = failure = plain_step_seconds = None
+
+    def catch_up(self, tokens: Sequence[int]) -> Iterator[None]:
+        return iter(())
 
     def propose(self, tokens: Sequence[int], room: int) -> Proposal:
         return Proposal(mode=Mode.OFF)
@@ -28,7 +31,7 @@ class Plain:
 
 
 class Fixed:
-    """Always the same depth, where there is room; plain steps while the drafter catches up on the text.
+    """Always the same depth, where there is room; plain steps while the drafter catches up on tokens of another one.
 
     What a prediction makes likely goes first, at any depth: that depends on the text alone, too.
     """
@@ -58,6 +61,12 @@ class Fixed:
     def failure(self) -> LocalspecError | None:
         return self._drafter.failure
 
+    def catch_up(self, tokens: Sequence[int]) -> Iterator[None]:
+        """All of it: what a drafter has read before must not decide what a seed repeats."""
+        while self._depth and self._drafter.reading(tokens).unread:
+            self._read(tokens)
+            yield
+
     def propose(self, tokens: Sequence[int], room: int) -> Proposal:
         if self._prediction:
             found = self._prediction.likely(tokens, min(self._most, room))
@@ -66,7 +75,7 @@ class Fixed:
         depth = min(self._depth, room)
         if depth and self._drafter.reading(tokens).unread:
             busy = self._drafter.busy_seconds
-            self._drafter.read(tokens, READING_CHUNK)
+            self._read(tokens)
             return Proposal(reading_seconds=self._drafter.busy_seconds - busy)
         return self._drafter.propose(tokens, depth, self._rule) if depth else Proposal()
 
@@ -75,3 +84,6 @@ class Fixed:
 
     def learn(self, cycle: Cycle) -> None:
         """The depth does not change."""
+
+    def _read(self, tokens: Sequence[int]) -> None:
+        self._drafter.read(tokens, READING_CHUNK)

@@ -20,8 +20,7 @@ class Checkpoint:
 
     def restore(self, context: Any) -> bool:  # noqa: ANN401  a C pointer
         """Bring the state back; where that fails the sequence is of no use any more."""
-        size = len(self.state)
-        return bool(lib.llama_state_seq_set_data_ext(context, _address(self.state), size, 0, _PARTIAL))
+        return restore_state(context, self.state, _PARTIAL)
 
 
 class Checkpoints:
@@ -43,18 +42,36 @@ class Checkpoints:
     def take(self, context: Any, length: int, *, lasting: bool) -> None:  # noqa: ANN401  a C pointer
         """Add the present state, of `length` tokens; it takes the place of one that was not to last."""
         self._kept = [kept for kept in self._kept if kept.lasting and kept.length < length]
-        size = lib.llama_state_seq_get_size_ext(context, 0, _PARTIAL)
-        if not 0 < size <= self._budget:
+        state = state_of(context, most_bytes=self._budget, flags=_PARTIAL)
+        if state is None:
             return
-        while self.bytes + size > self._budget:
+        while self.bytes + len(state) > self._budget:
             del self._kept[0]
-        state = bytearray(size)
-        if lib.llama_state_seq_get_data_ext(context, _address(state), size, 0, _PARTIAL) == size:
-            self._kept.append(Checkpoint(length, state, lasting))
+        self._kept.append(Checkpoint(length, state, lasting))
+
+    def copy(self) -> "Checkpoints":
+        """The same checkpoints, of which either text drops its own."""
+        copied = Checkpoints(self._budget)
+        copied._kept = list(self._kept)
+        return copied
 
     def forget_after(self, length: int) -> None:
         """Drop those of more tokens: the text goes on otherwise."""
         self._kept = [kept for kept in self._kept if kept.length <= length]
+
+
+def state_of(context: Any, *, most_bytes: int, flags: int = 0) -> bytearray | None:  # noqa: ANN401  a C pointer
+    """A copy of the sequence's state; None where it has more bytes than that, or llama.cpp cannot copy it."""
+    size = lib.llama_state_seq_get_size_ext(context, 0, flags)
+    if not 0 < size <= most_bytes:
+        return None
+    state = bytearray(size)
+    copied = lib.llama_state_seq_get_data_ext(context, _address(state), size, 0, flags)
+    return state if copied == size else None
+
+
+def restore_state(context: Any, state: bytearray, flags: int = 0) -> bool:  # noqa: ANN401  a C pointer
+    return bool(lib.llama_state_seq_set_data_ext(context, _address(state), len(state), 0, flags))
 
 
 def _address(state: bytearray) -> Any:  # noqa: ANN401  a C pointer

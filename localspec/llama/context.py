@@ -21,6 +21,7 @@ from localspec.llama.library import forget_log_errors, last_log_errors, lib
 from localspec.llama.model import Model
 from localspec.llama.rows import FullRows, TopRows
 from localspec.llama.sampler import TopK
+from localspec.llama.saved_texts import SavedTexts
 from localspec.llama.threads import thread_count
 from localspec.llama.watch import LOADING_SECONDS, Pace, waiting_for
 from localspec.passes import HiddenRows, Pass, Row
@@ -65,6 +66,7 @@ class Context:
         flash_attn: str = "auto",
         snapshots: int = 0,
         checkpoint_bytes: int = 0,
+        saved_bytes: int = 0,
         vocabulary: int | None = None,
         top_k: bool = False,
         table: TokenTable | None = None,
@@ -77,6 +79,7 @@ class Context:
         rows_max: the most rows that one decode may ask for, so depth + 1.
         snapshots: for recurrent models, how many tokens can be taken back; each costs a whole state.
         checkpoint_bytes: of the computer's memory, for checkpoints; only caches that cannot step back take any.
+        saved_bytes: of the computer's memory, for the texts that `recall` brings back.
         vocabulary: for a draft, the target's tokens, some more or fewer than its own: rows have those of both, and
             a token that it lacks is read as its last one.
         top_k: rows hold their `TOP_K` largest logits alone where a GPU can choose them: for drafts, any will do.
@@ -106,6 +109,9 @@ class Context:
         self._snapshots: int = 0 if model.can_roll_back else lib.llama_n_rs_seq(pointer)
         self._window: int = 0 if params.swa_full else lib.llama_model_n_swa(model.pointer)
         self._checkpoints = Checkpoints(checkpoint_bytes)
+        self._saved = SavedTexts(
+            0 if model.remote else saved_bytes
+        )  # a state is long under way to another machine
         self._last_width = 0  # tokens in the last batch, the only ones a recurrent state has snapshots of
         self._rows = _reader(model, pointer, sampler, spoken, table)
         # The finalizer holds the model, so that garbage collection cannot free it first.
@@ -195,6 +201,22 @@ class Context:
         except RollbackUnsupported:
             self._return_to_checkpoint()
         return self.length
+
+    def recall(self, tokens: Sequence[int]) -> None:
+        """Of all texts that were in the cache, hold the one that begins most like these tokens."""
+        found = self._saved.exchange(self.handle, self.tokens, self._checkpoints, tokens)
+        if found is None:
+            return
+        try:
+            self._clear()
+            if found.restore(self.handle):
+                self.tokens.extend(found.tokens)
+                self._checkpoints = found.checkpoints
+            else:
+                self._clear()
+        except BaseException:  # Ctrl-C
+            self._clear()
+            raise
 
     def checkpoint(self, *, lasting: bool) -> None:
         """Let `rewind` come back to this length, as long as the text goes on from here.
@@ -311,6 +333,7 @@ class Context:
 
     def _clear(self) -> None:
         lib.llama_memory_clear(self._memory, True)
+        self._last_width = 0
         self._checkpoints.forget_after(0)
         self.tokens.clear()
 

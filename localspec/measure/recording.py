@@ -48,6 +48,9 @@ class Recording:
     def rewind(self, keep: int) -> int:
         return self._decoder.rewind(keep)
 
+    def recall(self, tokens: Sequence[int]) -> None:
+        self._decoder.recall(tokens)
+
     @property
     def needs_checkpoints(self) -> bool:
         return self._decoder.needs_checkpoints

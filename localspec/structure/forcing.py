@@ -1,6 +1,6 @@
 """A strategy in front of another one: what a grammar forces goes first, and costs no draft."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -48,6 +48,9 @@ class Forcing:
     @property
     def plain_step_seconds(self) -> float | None:
         return self._inner.plain_step_seconds
+
+    def catch_up(self, tokens: Sequence[int]) -> Iterator[None]:
+        return self._inner.catch_up(tokens)
 
     def propose(self, tokens: Sequence[int], room: int) -> Proposal:
         self._forcer.settle(tokens)

@@ -86,6 +86,9 @@ class Toy:
         self.rollback(keep)
         return keep
 
+    def recall(self, tokens: Sequence[int]) -> None:
+        pass
+
     def checkpoint(self, *, lasting: bool) -> None:
         pass
 

@@ -78,6 +78,14 @@ def test_a_conversation_that_goes_on_is_not_read_again(client):
     assert second.usage.prompt_tokens_details.cached_tokens >= read
 
 
+def test_two_conversations_that_alternate_are_not_read_again(client):
+    one, other = ([{"role": "user", "content": f"{word} " * 300}] for word in ("one", "two"))
+    ask(client, messages=one, max_tokens=2)
+    ask(client, messages=other, max_tokens=2)
+    usage = ask(client, messages=one, max_tokens=2).usage
+    assert usage.prompt_tokens_details.cached_tokens == usage.prompt_tokens - 1
+
+
 def test_a_seed_repeats_a_reply_and_another_one_does_not(client):
     texts = [
         ask(client, temperature=1.5, seed=seed, max_tokens=40).choices[0].message.content
