@@ -24,9 +24,9 @@ def home(tmp_path, monkeypatch):
 def test_lessons_are_stored_and_a_damaged_file_is_set_aside(home):
     def known_before_a_reply():
         with localspec.load("demo") as session:
-            chances = session.engine.drafting.drafting.lessons.greedy.chances
+            lessons = session.engine.drafting.drafting.lessons
             session.run("Count from 1 to 9, twice", depth="auto", temperature=0, max_tokens=60)
-            return chances
+            return lessons
 
     unlearned = known_before_a_reply()
     (stored,) = (home / "data" / "lessons").glob("*.json")
@@ -99,6 +99,15 @@ def test_a_recurrent_target_says_why_nothing_is_drafted_from_the_text(tiny_gguf)
 
     assert len(said(draft="lookup")) == len(said()) == 1
     assert said(speculate=False) == []
+
+
+def test_a_seed_repeats_a_reply_whether_the_draft_has_read_the_prompt_or_not():
+    with localspec.load("demo") as session:
+        texts = []
+        for _ in range(2):
+            texts.append(session.run("What is speculative decoding?", temperature=1.5, seed=7).text)
+            session.reset()
+        assert texts[0] == texts[1]
 
 
 def test_a_seed_reproduces_a_reply_whatever_was_remembered_since(monkeypatch):

@@ -170,11 +170,6 @@ def read(
         done += len(passed.tokens)
         seconds += perf_counter() - began
         yield Prefill(done, total, seconds)
-    began = perf_counter()
-    for _ in strategy.catch_up(prompt):
-        yield Prefill(done, total, seconds + perf_counter() - began)
-        if cancelled():
-            break
 
 
 def _passes(target: Decoder, prompt: Sequence[int], opening: int) -> Iterator[Pass]:
@@ -250,6 +245,11 @@ class Replier:
         for event in read(engine.target, strategy, prompt, task.opening, task.cancelled):
             tally.prefill_seconds = event.seconds
             yield event
+        busy = strategy.busy_seconds
+        for _ in strategy.catch_up(prompt):
+            tally.draft_seconds = tally.draft_reading_seconds = strategy.busy_seconds - busy
+            if task.cancelled():
+                break
         reply = Writing(task.text, tally, engine.vocabulary, task.constraint, task.calls, asked=task.asked)
         yield from self._generate(task, rule, strategy, reply)
         engine.drafting.store(reply.tokens)
