@@ -36,6 +36,11 @@ def pytest_addoption(parser):
     )
 
 
+def pytest_xdist_auto_num_workers(config):
+    """One more than there are cores: tests that start processes wait for them."""
+    return (os.cpu_count() or 1) + 1
+
+
 def pytest_configure(config):
     # llama.cpp looks for devices when it is loaded, which importing the first test does.
     if any(name.startswith("Vulkan") for name in config.getoption("--device")):

@@ -59,8 +59,7 @@ PERSON = {
     "required": ["name", "age", "hobbies"],
 }
 LINES = "The quick brown fox jumps over the lazy dog.\nPack my box with five dozen liquor jugs.\n"
-ASKS = ("Hi!", "What is a river?", "And a lake?", "Name one.", "Where is it?", "Is it deep?", "Is it cold?")
-ASKS += ("Can I swim there?", "What should I bring?", "Thank you. Goodbye!")
+ASKS = ("Hi!", "What is a river?", "And a lake?", "Name one.", "Thank you. Goodbye!")
 
 
 def encoded(session, *messages):
@@ -120,17 +119,17 @@ def test_characters_of_several_tokens_come_whole(session, text, depth):
 def test_a_stop_string_that_ends_inside_a_token_cuts_the_text_there(session):
     whole = session.run("Count from 1 to 30.", max_tokens=32, depth=4, **GREEDY)
     vocabulary = session.engine.vocabulary
-    for stop in ("2\n3", "5. 5"):
-        assert stop in whole.text
-        session.reset()
-        cut = session.run("Count from 1 to 30.", max_tokens=32, depth=4, stop=[stop], **GREEDY)
-        assert cut.finish_reason is FinishReason.STOP
-        assert cut.text == whole.text[: whole.text.index(stop)]
-        assert b"".join(map(vocabulary.piece, cut.tokens)).decode().startswith(cut.text + stop)
-        assert session.messages[-1].content == cut.text
+    stop = "2\n3"
+    assert stop in whole.text
+    session.reset()
+    cut = session.run("Count from 1 to 30.", max_tokens=32, depth=4, stop=[stop], **GREEDY)
+    assert cut.finish_reason is FinishReason.STOP
+    assert cut.text == whole.text[: whole.text.index(stop)]
+    assert b"".join(map(vocabulary.piece, cut.tokens)).decode().startswith(cut.text + stop)
+    assert session.messages[-1].content == cut.text
 
 
-def test_each_of_ten_turns_reads_only_what_is_new(session):
+def test_each_turn_reads_only_what_is_new(session):
     held = 0
     for ask in ASKS:
         events = list(session.stream(ask, max_tokens=6, **GREEDY))
@@ -141,7 +140,7 @@ def test_each_of_ten_turns_reads_only_what_is_new(session):
         held = started.prompt_tokens + len(reply.tokens)
     prompt = session.engine.target.tokens[: started.prompt_tokens]
     assert prompt == encoded(session, *session.messages[:-1]).tokens
-    # What ten turns left in the cache is what reading it at once gives.
+    # What the turns left in the cache is what reading it at once gives.
     session.engine.target.rollback(0)
     fresh = session.run([vars_of(m) for m in session.messages[:-1]], max_tokens=6, speculate=False, **GREEDY)
     assert same_up_to_near_ties(session, prompt, fresh.tokens, reply.tokens)
@@ -184,7 +183,7 @@ def test_lookup_drafts_what_stands_in_the_text_already(smollm2):
 
 
 def test_verify_finds_nothing_wrong(pair, monkeypatch):
-    for name, value in (("FEWEST", 1200), ("MOST", 1200)):
+    for name, value in (("FEWEST", 400), ("MOST", 400)):
         monkeypatch.setattr(law, name, value)
     for module in (verify_greedy, verify_quality):
         monkeypatch.setattr(module, "NEW_TOKENS", 10)
@@ -192,7 +191,7 @@ def test_verify_finds_nothing_wrong(pair, monkeypatch):
     found = verify(pair, prompts=VERIFY_PROMPTS[:1], seconds=600, seed=3)
     assert problems(found) == []
     assert all(case.accepted for case in found.greedy.cases if case.depth)
-    assert found.law.texts >= 1200
+    assert found.law.texts >= 400
     assert found.quality.texts == 1
 
 
