@@ -49,11 +49,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str]) -> int:
-    known = parser()
     if completion.is_asked_for():
-        completion.answer(known)
+        completion.answer(parser())
+    arguments = _spelled_out(arguments)
     try:
-        parsed = known.parse_args(_spelled_out(arguments))
+        parsed = parser(arguments[0]).parse_args(arguments)
     except SystemExit:  # --help and --version end so; a mistake does not, see Parser
         return 0
     with quietly(vars(parsed).get("quiet", False)):
@@ -84,8 +84,8 @@ def _drop_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def parser() -> Parser:
-    """The parser of all commands; building it imports nothing heavy."""
+def parser(command: str = "") -> Parser:
+    """The parser of one command, or of all; building it imports nothing heavy."""
     root = Parser(
         prog="localspec", description=localspec.__doc__.splitlines()[0] if localspec.__doc__ else None
     )
@@ -94,8 +94,8 @@ def parser() -> Parser:
     )
     root.add_argument("-V", "--version", action="version", version=f"localspec {localspec.__version__}")
     subparsers = root.add_subparsers(title="commands", required=True, dest="command", metavar="COMMAND")
-    for command in commands.ALL:
-        command.add_parser(subparsers)
+    for module in commands.modules(command):
+        module.add_parser(subparsers)
     return root
 
 

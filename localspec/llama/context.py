@@ -100,10 +100,9 @@ class Context:
         self.tokens: list[int] = []  # what the cache was given, in order; for reading
         self.busy_seconds = 0.0  # inside llama.cpp, until its results were there
         self.capacity: int = lib.llama_n_ctx(pointer)
-        self.rows_max = rows_max
         self.threads = Threads(params.n_threads)
         self._context, self._memory = pointer, lib.llama_get_memory(pointer)
-        self._chunk: int = lib.llama_n_batch(pointer)
+        self.rows_max, self._chunk = rows_max, int(lib.llama_n_batch(pointer))
         self._batch = EmbeddingBatch(self._chunk, table) if table else Batch(self._chunk)
         self._pace = Pace() if model.remote else None
         self._snapshots: int = 0 if model.can_roll_back else lib.llama_n_rs_seq(pointer)
@@ -204,19 +203,14 @@ class Context:
 
     def recall(self, tokens: Sequence[int]) -> None:
         """Of all texts that were in the cache, hold the one that begins most like these tokens."""
-        found = self._saved.exchange(self.handle, self.tokens, self._checkpoints, tokens)
-        if found is None:
-            return
-        try:
+        if found := self._saved.exchange(self.handle, self.tokens, self._checkpoints, tokens):
             self._clear()
-            if found.restore(self.handle):
-                self.tokens.extend(found.tokens)
+            try:
+                self.tokens += found.restore(self.handle)
                 self._checkpoints = found.checkpoints
-            else:
+            except BaseException:  # Ctrl-C
                 self._clear()
-        except BaseException:  # Ctrl-C
-            self._clear()
-            raise
+                raise
 
     def checkpoint(self, *, lasting: bool) -> None:
         """Let `rewind` come back to this length, as long as the text goes on from here.

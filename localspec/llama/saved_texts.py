@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from localspec.llama.checkpoints import Checkpoints, restore_state, state_of
+from localspec.llama.library import lib
 from localspec.passes import standing
 
 LEAST = 256  # tokens: fewer are read again about as fast as a state is copied
@@ -22,9 +23,12 @@ class SavedText:
     def bytes(self) -> int:
         return len(self.state) + self.checkpoints.bytes
 
-    def restore(self, context: Any) -> bool:  # noqa: ANN401  a C pointer
-        """Bring the state back into an empty cache."""
-        return restore_state(context, self.state)
+    def restore(self, context: Any) -> list[int]:  # noqa: ANN401  a C pointer
+        """Bring the state back into an empty cache; the tokens that it then holds, none where that fails."""
+        if restore_state(context, self.state):
+            return self.tokens
+        lib.llama_memory_clear(lib.llama_get_memory(context), True)
+        return []
 
 
 class SavedTexts:

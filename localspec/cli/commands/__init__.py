@@ -1,47 +1,34 @@
-"""The list of commands, in the order of `localspec --help`."""
+"""The list of commands, in the order of `localspec --help`; each is a module here."""
 
-from localspec.cli.commands import (
-    bench,
-    chat,
-    compare,
-    completion,
-    config,
-    doctor,
-    fit,
-    forget,
-    info,
-    outdated,
-    pairs,
-    prune,
-    pull,
-    rm,
-    run,
-    serve,
-    tune,
-    verify,
-)
-from localspec.cli.commands import help as help_command
-from localspec.cli.commands import list as list_command
+from collections.abc import Iterator
+from importlib import import_module
+from types import ModuleType
 
-ALL = (
-    run,
-    chat,
-    serve,
-    pull,
-    pairs,
-    info,
-    list_command,
-    rm,
-    prune,
-    outdated,
-    forget,
-    bench,
-    compare,
-    verify,
-    tune,
-    fit,
-    doctor,
-    config,
-    completion,
-    help_command,
+NAMES = (
+    "run",
+    "chat",
+    "serve",
+    "pull",
+    "pairs",
+    "info",
+    "list",
+    "rm",
+    "prune",
+    "outdated",
+    "forget",
+    "bench",
+    "compare",
+    "verify",
+    "tune",
+    "fit",
+    "doctor",
+    "config",
+    "completion",
+    "help",
 )
+
+
+def modules(name: str) -> Iterator[ModuleType]:
+    """The module of the command of that name alone, as importing all of them takes time; else all."""
+    for known in (name,) if name in NAMES else NAMES:
+        yield import_module(f"{__name__}.{known}")
