@@ -108,9 +108,7 @@ class Context:
         self._snapshots: int = 0 if model.can_roll_back else lib.llama_n_rs_seq(pointer)
         self._window: int = 0 if params.swa_full else lib.llama_model_n_swa(model.pointer)
         self._checkpoints = Checkpoints(checkpoint_bytes)
-        self._saved = SavedTexts(
-            0 if model.remote else saved_bytes
-        )  # a state is long under way to another machine
+        self._saved = SavedTexts(0 if model.remote else saved_bytes)  # too far away to copy states
         self._last_width = 0  # tokens in the last batch, the only ones a recurrent state has snapshots of
         self._rows = _reader(model, pointer, sampler, spoken, table)
         # The finalizer holds the model, so that garbage collection cannot free it first.
