@@ -78,8 +78,7 @@ class Context:
         flash_attn: on, off or auto, which is on where every layer's device can do it.
         rows_max: the most rows that one decode may ask for, so depth + 1.
         snapshots: for recurrent models, how many tokens can be taken back; each costs a whole state.
-        checkpoint_bytes: of the computer's memory, for checkpoints; only caches that cannot step back take any.
-        saved_bytes: of the computer's memory, for the texts that `recall` brings back.
+        checkpoint_bytes, saved_bytes: of the computer's memory, where the cache cannot step back, and for `recall`.
         vocabulary: for a draft, the target's tokens, some more or fewer than its own: rows have those of both, and
             a token that it lacks is read as its last one.
         top_k: rows hold their `TOP_K` largest logits alone where a GPU can choose them: for drafts, any will do.
