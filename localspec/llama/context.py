@@ -110,9 +110,7 @@ class Context:
         self._saved = SavedTexts(0 if model.remote else saved_bytes)  # too far away to copy states
         self._last_width = 0  # tokens in the last batch, the only ones a recurrent state has snapshots of
         self._rows = _reader(model, pointer, sampler, spoken, table)
-        self._finalizer = weakref.finalize(
-            self, _free, pointer, sampler, model
-        )  # the model is freed after it
+        self._finalizer = weakref.finalize(self, _free, pointer, sampler, model)  # which holds the model
         use_adapters(pointer, model.adapters)
         model.adopt(self)
 
