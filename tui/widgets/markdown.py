@@ -16,6 +16,8 @@ from textual.widgets._markdown import (
 )
 from textual.widgets.markdown import MarkdownBlock
 
+from .plain_container import PlainContainer
+
 Item = tuple[Content, Content]  # what stands before a paragraph, and the paragraph
 
 
@@ -35,17 +37,17 @@ class HangingText(MarkdownBlock):
         return self._height
 
 
-class BulletList(MarkdownBulletList):
+class BulletList(MarkdownBulletList, PlainContainer):
     def compose(self) -> ComposeResult:
         yield from _composed(self, super().compose())
 
 
-class OrderedList(MarkdownOrderedList):
+class OrderedList(MarkdownOrderedList, PlainContainer):
     def compose(self) -> ComposeResult:
         yield from _composed(self, super().compose())
 
 
-class ReplyMarkdown(Markdown):
+class ReplyMarkdown(Markdown, PlainContainer):
     """A link is shown before it is opened, by the chat screen."""
 
     BLOCKS: dict[str, type[MarkdownBlock]] = {  # noqa: RUF012 - Textual declares it so

@@ -18,11 +18,12 @@ from ..state.preferences import TokenStyle
 from ..text import status
 from ..text.markdown import Block, GrowingMarkdown, begins_part, parts_of
 from .live_tail import LiveTail
+from .plain_container import PlainContainer
 from .reasoning import ReasoningView
 from .reply_part import ReplyPart
 
 
-class ReplyView(Vertical):
+class ReplyView(Vertical, PlainContainer):
     """Grows while tokens come, or shows a finished reply at once; few widgets, as each costs at every layout."""
 
     def __init__(self, message: StoredMessage | None = None, *, unfolded: bool = False) -> None:

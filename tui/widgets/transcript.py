@@ -12,6 +12,7 @@ from textual.widgets import Static
 from localspec.conversations import StoredMessage
 from localspec.terminal_text import for_terminal
 
+from .plain_container import PlainContainer
 from .reply import ReplyView
 from .reply_part import ReplyPart
 
@@ -64,7 +65,7 @@ class Earlier(Static):
         self.post_message(self.Asked())
 
 
-class Transcript(VerticalScroll):
+class Transcript(VerticalScroll, PlainContainer):
     """Shows the last messages of a conversation; the caller owns them."""
 
     class Moved(TextualMessage):
