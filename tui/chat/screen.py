@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from time import monotonic
 from typing import ClassVar, Final
 
 from textual import on
@@ -34,6 +35,7 @@ from ..widgets.transcript import Earlier, Remark, Transcript
 from .replies import UNANSWERED, Replies
 
 TICK_SECONDS: Final = 0.1
+TYPING_SECONDS: Final = 0.3  # between two drawings of a reply while the person types: a key waits for each
 
 
 class Tick(TextualMessage):
@@ -60,6 +62,7 @@ class ChatScreen(Screen[None]):
         self._replies = Replies(self, self.transcript, self.prompt)
         self.editing: int | None = None  # index of the message that is being changed
         self._unsent = ""  # what was in the prompt before that
+        self._typed_at = self._drawn_at = 0.0  # the last key, and the last drawing of a reply
 
     def compose(self) -> ComposeResult:
         yield TitleBar()
@@ -91,8 +94,10 @@ class ChatScreen(Screen[None]):
         """Take in what was reported since the last tick, and draw once."""
         await self._take_reports()
         engine, downloads = self.state.engine, self.state.downloads
-        await self._replies.draw()
-        if engine.reply is not None:
+        now = monotonic()
+        if engine.reply is not None and now - min(self._typed_at, self._drawn_at) >= TYPING_SECONDS:
+            self._drawn_at = now
+            await self._replies.draw()
             self.query_one(Inspector).show(engine.reply)
             self._show_context()
         for news in downloads.take_news():
@@ -320,6 +325,7 @@ class ChatScreen(Screen[None]):
 
     @on(TextArea.Changed, "#prompt")
     def _typed(self) -> None:
+        self._typed_at = monotonic()
         self.prompt.completing = self.query_one(Completion).show_for(
             self.prompt.text, self.prompt.before_cursor
         )

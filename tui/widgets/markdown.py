@@ -1,95 +1,140 @@
 """Markdown whose lists are one widget each, where Textual's own take four for every item."""
 
 from collections.abc import Iterator, Sequence
+from functools import cache
+from itertools import count, repeat, takewhile
+from typing import Final
 
+from markdown_it import MarkdownIt
+from markdown_it.rules_core import StateCore
 from markdown_it.token import Token
-from textual.app import ComposeResult
 from textual.content import Content
 from textual.geometry import Size
 from textual.widgets import Markdown
-from textual.widgets._markdown import (
-    MarkdownBulletList,
-    MarkdownList,
-    MarkdownListItem,
-    MarkdownOrderedList,
-    MarkdownParagraph,
-)
 from textual.widgets.markdown import MarkdownBlock
 
 from .plain_container import PlainContainer
 
 Item = tuple[Content, Content]  # what stands before a paragraph, and the paragraph
 
+_LIST_OPENS: Final = ("bullet_list_open", "ordered_list_open")
+_HANGING_LIST: Final = "hanging_list"
+_IN_HANGING_LISTS: Final = frozenset(
+    {
+        *_LIST_OPENS,
+        "bullet_list_close",
+        "ordered_list_close",
+        "list_item_open",
+        "list_item_close",
+        "paragraph_open",
+        "paragraph_close",
+        "inline",
+    }
+)
 
-class HangingText(MarkdownBlock):
-    """Paragraphs of a list, each behind its bullet, and so are the lines that it wraps into."""
 
-    def __init__(self, markdown: Markdown, token: Token, items: Sequence[Item]) -> None:
+class HangingList(MarkdownBlock):
+    """A list of paragraphs: each behind its bullet, and so are the lines that it wraps into."""
+
+    DEFAULT_CSS = "HangingList { margin: 0 0 1 0; }"
+
+    def __init__(self, markdown: Markdown, token: Token) -> None:
         super().__init__(markdown, token)
-        self._items = items
-        self._width = self._height = 0  # of what is drawn
+        self._items = list(_items(self, token.meta["tokens"]))
+        self._wrapped: list[list[Content]] = []  # the lines of the first items, in this width
+        self._width = 0
+
+    async def _update_from_block(self, block: MarkdownBlock) -> None:
+        """Become the same list as it has grown; what stays the same is not wrapped again."""
+        if not isinstance(block, HangingList):
+            await super()._update_from_block(block)
+            return
+        same = sum(1 for _ in takewhile(_is_same, zip(self._items, block._items, strict=False)))
+        self._items = block._items
+        del self._wrapped[same:]
+        self._copy_context(block)
+        self.refresh(layout=True)
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         if width != self._width:
-            lines = [line for item in self._items for line in _wrapped(*item, width)]
-            self._width, self._height = width, len(lines)
-            self.update(Content("\n").join(lines), layout=False)
-        return self._height
-
-
-class BulletList(MarkdownBulletList, PlainContainer):
-    def compose(self) -> ComposeResult:
-        yield from _composed(self, super().compose())
-
-
-class OrderedList(MarkdownOrderedList, PlainContainer):
-    def compose(self) -> ComposeResult:
-        yield from _composed(self, super().compose())
+            self._wrapped.clear()
+        if len(self._wrapped) < len(self._items):
+            self._width = width
+            self._wrapped += [list(_lines(*item, width)) for item in self._items[len(self._wrapped) :]]
+            self.update(Content("\n").join(line for lines in self._wrapped for line in lines), layout=False)
+        return sum(map(len, self._wrapped))
 
 
 class ReplyMarkdown(Markdown, PlainContainer):
     """A link is shown before it is opened, by the chat screen."""
 
-    BLOCKS: dict[str, type[MarkdownBlock]] = {  # noqa: RUF012 - Textual declares it so
-        **Markdown.BLOCKS,
-        "bullet_list_open": BulletList,
-        "ordered_list_open": OrderedList,
-    }
-
     def __init__(self) -> None:
-        super().__init__(open_links=False)
+        super().__init__(open_links=False, parser_factory=_parser)
+
+    def unhandled_token(self, token: Token) -> MarkdownBlock | None:
+        return HangingList(self, token) if token.type == _HANGING_LIST else None
 
 
-def _composed(block: MarkdownList, otherwise: ComposeResult) -> ComposeResult:
-    items = list(_items(block))
-    if any(item is None for item in items):
-        yield from otherwise
-        return
-    yield HangingText(block._markdown, block._token, [item for item in items if item is not None])
-    block._blocks.clear()
+@cache
+def _parser() -> MarkdownIt:
+    parser = MarkdownIt("gfm-like")
+    parser.core.ruler.push(_HANGING_LIST, _join_lists)
+    return parser
 
 
-def _items(block: MarkdownList, indent: int = 0) -> Iterator[Item | None]:
-    """The paragraphs of a list; None for whatever else it holds."""
-    numbered = isinstance(block, MarkdownOrderedList)
-    items = [item for item in block._blocks if isinstance(item, MarkdownListItem)]
-    first = int(items[0].bullet) if numbered and items else 0
-    for number, item in enumerate(items, first):
-        bullet = f" {number}. ".rjust(len(f"{first + len(items) - 1}") + 3) if numbered else item.bullet
-        before = Content.styled(" " * indent + bullet, "$text-primary")
-        if not item._blocks:
-            yield before, Content("")
-        for inside in item._blocks:
-            if isinstance(inside, MarkdownParagraph):
-                yield before, inside._content
-                before = Content(" " * before.cell_length)
-            elif isinstance(inside, MarkdownList):
-                yield from _items(inside, before.cell_length)
-            else:
-                yield None
+def _join_lists(state: StateCore) -> None:
+    """Make one token of each list that holds nothing but paragraphs and such lists."""
+    joined: list[Token] = []
+    end = 0
+    for start, token in enumerate(state.tokens):
+        if start < end:
+            continue
+        if token.type in _LIST_OPENS:
+            inside = list(takewhile(lambda other, open=token: other.level > open.level, state.tokens[start + 1 :]))
+            if all(other.type in _IN_HANGING_LISTS for other in inside):
+                end = start + len(inside) + 2
+                meta = {"tokens": state.tokens[start:end]}
+                token = Token(_HANGING_LIST, "", 0, map=token.map, level=token.level, meta=meta)
+        joined.append(token)
+    state.tokens = joined
 
 
-def _wrapped(before: Content, text: Content, width: int) -> Iterator[Content]:
+def _items(block: MarkdownBlock, tokens: Sequence[Token]) -> Iterator[Item]:
+    """The paragraphs of a list."""
+    lists: list[tuple[Iterator[str], Content]] = []  # those around: their bullets, and what stood before them
+    before = Content("")
+    for n, token in enumerate(tokens):
+        if token.type in _LIST_OPENS:
+            lists.append((_bullets(tokens[n:], len(lists)), before))
+        elif token.type == "list_item_open":
+            bullets, outside = lists[-1]
+            before = Content.styled(" " * outside.cell_length + next(bullets), "$text-primary")
+            if tokens[n + 1].type == "list_item_close":
+                yield before, Content("")
+        elif token.type == "inline":
+            yield before, block._token_to_content(token)
+            before = Content(" " * before.cell_length)
+        elif token.type in ("bullet_list_close", "ordered_list_close"):
+            before = lists.pop()[1]
+
+
+def _bullets(tokens: Sequence[Token], depth: int) -> Iterator[str]:
+    """What stands before each item of the list that the tokens begin with."""
+    opening = tokens[0]
+    if opening.type == "bullet_list_open":
+        return repeat(Markdown.BULLETS[depth % len(Markdown.BULLETS)])
+    inside = takewhile(lambda token: token.level > opening.level, tokens[1:])
+    items = sum(token.type == "list_item_open" and token.level == opening.level + 1 for token in inside)
+    first = int(tokens[1].info)
+    width = len(str(first + items - 1)) + 3
+    return (f" {number}. ".rjust(width) for number in count(first))
+
+
+def _is_same(items: tuple[Item, Item]) -> bool:
+    return all(old.is_same(new) for old, new in zip(*items, strict=True))
+
+
+def _lines(before: Content, text: Content, width: int) -> Iterator[Content]:
     for line in text.wrap(max(1, width - before.cell_length)):
         yield before + line
         before = Content(" " * before.cell_length)
