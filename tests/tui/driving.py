@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 from localspec.tui.app import ChatApp
 from localspec.tui.chat.screen import ChatScreen
@@ -15,6 +16,7 @@ from localspec.tui.widgets.reply_part import ReplyPart
 from localspec.tui.widgets.transcript import Remark, UserMessage
 from scripted_engine import Gate, Pace, ScriptedEngine, ScriptedWorkshop
 from scripted_pairs import find
+from textual._compositor import Compositor
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Static
 
@@ -111,6 +113,17 @@ class Chat:
         await self.until(lambda: self.replies and self.replies[-1].has_class("-finished"))
 
 
+def _undrawn(self: Compositor, full: bool = False, **options: object) -> object:
+    """Instead of drawing what changed, which nobody sees without a terminal; pictures are full."""
+    if full:
+        return _DRAW(self, full, **options)
+    self._dirty_regions.clear()
+    return None
+
+
+_DRAW = Compositor.render_update
+
+
 @asynccontextmanager
 async def running(
     folder: Path,
@@ -121,12 +134,14 @@ async def running(
 ):
     """A chat on a terminal of that size, ready for typing."""
     chat = Chat(folder, **options)
-    async with chat.app.run_test(size=size, notifications=corner) as pilot:
-        chat.pilot = pilot
-        if until_ready:
-            await chat.ready()
-        yield chat
-        await asyncio.to_thread(chat.state.close_engines)
+    with patch.object(Compositor, "render_update", _undrawn):
+        async with chat.app.run_test(size=size, notifications=corner) as pilot:
+            chat.pilot = pilot
+            if until_ready:
+                await chat.ready()
+            yield chat
+            assert not chat.app.is_running or chat.drawn  # no widget fails when it is drawn
+            await asyncio.to_thread(chat.state.close_engines)
 
 
 def source(reply: ReplyView) -> str:
