@@ -8,7 +8,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from localspec.tui.app import ChatApp
-from localspec.tui.chat.screen import ChatScreen
+from localspec.tui.chat.screen import ChatScreen, Tick
 from localspec.tui.dialogs.conversations import ConversationsDialog
 from localspec.tui.state.chat import ChatState, Setup
 from localspec.tui.widgets.reply import Footer, ReplyView
@@ -24,6 +24,21 @@ from localspec import conversations
 from localspec.conversations import Conversation, Journal, StoredMessage
 from localspec.engine.messages import Ask
 from localspec.errors import EngineDied
+
+QUIET_TURNS = 20  # of the event loop in which nobody has a message
+MOST_TURNS = 2000
+
+
+class PatientPilot(Pilot[None]):
+    """Returns from a key when no message waits any more: on a busy machine Textual's own sees idleness too early."""
+
+    async def press(self, *keys: str) -> None:
+        await super().press(*keys)
+        quiet, turns = 0, 0
+        while self.app.is_running and quiet < QUIET_TURNS and (turns := turns + 1) < MOST_TURNS:
+            await asyncio.sleep(0)
+            widgets = (w for screen in self.app.screen_stack for w in screen.walk_children(with_self=True))
+            quiet = 0 if any(pump.message_queue_size for pump in (self.app, *widgets)) else quiet + 1
 
 
 class Chat:
@@ -47,7 +62,7 @@ class Chat:
         self.engine.send(wanted.load)
         self.app = ChatApp(wanted)
         self.folder = folder
-        self.pilot: Pilot[None]
+        self.pilot = PatientPilot(self.app)
 
     @property
     def state(self) -> ChatState:
@@ -79,12 +94,31 @@ class Chat:
     def saved(self) -> list[Conversation]:
         return list(conversations.listing(self.folder / "conversations").conversations)
 
-    async def until(self, condition: Callable[[], object], seconds: float = 20.0) -> None:
+    async def until(self, condition: Callable[[], object], seconds: float = 60.0) -> None:
         """Let the app run until a condition holds."""
         deadline = time.monotonic() + seconds
         while not condition():
+            assert not self.app._exception, "the app has failed"
             assert time.monotonic() < deadline, "waited in vain"
-            await self.pilot.pause(0.01)
+            await asyncio.sleep(0.01)  # Pilot's own pause puts a message into every widget's queue
+        if self.app.is_running:
+            await self.pilot.pause(0.0)  # what belongs to it is done, and laid out
+
+    async def settled(self) -> None:
+        """Let the app run until all that the engines have said is drawn, and a tick changes nothing more."""
+        before = ""
+        while self._is_late or before != self.drawn:
+            before = self.drawn
+            ticked = asyncio.Event()
+            self.screen.post_message(Tick())
+            self.screen.call_later(ticked.set)
+            await asyncio.wait_for(ticked.wait(), 20.0)
+            await self.pilot.pause()
+
+    @property
+    def _is_late(self) -> bool:
+        reply = self.state.engine.reply
+        return bool(self.engine._reports or self.downloader._reports or (reply and reply.fresh))
 
     async def ready(self) -> None:
         """Until the chat is on the screen and the pair in memory."""
@@ -135,8 +169,7 @@ async def running(
     """A chat on a terminal of that size, ready for typing."""
     chat = Chat(folder, **options)
     with patch.object(Compositor, "render_update", _undrawn):
-        async with chat.app.run_test(size=size, notifications=corner) as pilot:
-            chat.pilot = pilot
+        async with chat.app.run_test(size=size, notifications=corner):
             if until_ready:
                 await chat.ready()
             yield chat

@@ -16,7 +16,7 @@ LONG = "One line of text.\n\n" * 60
 async def press_until(chat, key, condition):
     for _ in range(9):
         await chat.pilot.press(key)
-        await chat.pilot.pause(0.1)
+        await chat.settled()
         if condition():
             return
     raise AssertionError(f"{key} does not get there")

@@ -37,7 +37,7 @@ async def test_keys_and_columns_of_the_picker_are_in_view_whatever_row_is_chosen
         await open_pairs(chat)
         for key in ("down", "down", "ctrl+end"):
             await chat.pilot.press(key)
-            await chat.pilot.pause(0.2)
+            await chat.settled()
             assert PairsDialog.KEYS in chat.drawn
             assert "speed-up" in chat.drawn
         assert "qwen3-8b-eagle3" in chat.drawn

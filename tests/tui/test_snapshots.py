@@ -1,11 +1,14 @@
 """Every screen as a picture, at two sizes. `pytest --snapshot-update` redraws them after a change that was meant."""
 
 import pytest
-from driving import Chat
+from driving import Chat, detail
 from localspec.tui.dialogs.comparison import ComparisonDialog
 from localspec.tui.dialogs.conversations import ConversationsDialog
+from localspec.tui.dialogs.help import HelpDialog
 from localspec.tui.dialogs.link import LinkDialog
 from localspec.tui.dialogs.pairs import PairsDialog
+from localspec.tui.dialogs.themes import ThemesDialog
+from localspec.tui.widgets.inspector import Inspector
 from scripted_engine import Gate, Pace
 
 from localspec.conversations import Journal, Numbers, StoredMessage
@@ -23,14 +26,12 @@ def draw(snap_compare, tmp_path, size, monkeypatch):
     def compare(steps, **options):
         chat = Chat(tmp_path, settings=ReplySettings(temperature=0.7, seed=5), **options)
 
-        async def run(pilot):
-            chat.pilot = pilot
+        async def run(_pilot):
             chat.app.animation_level = "none"
             await chat.ready()
             chat.screen.prompt.cursor_blink = False
             await steps(chat)
-            # Two ticks of the chat, so that its lines have caught up.
-            await pilot.pause(0.25)
+            await chat.settled()
 
         assert snap_compare(chat.app, terminal_size=size, run_before=run)
         chat.state.close_engines()
@@ -72,6 +73,7 @@ def test_a_finished_reply_with_the_inspector(draw):
     async def steps(chat):
         await chat.ask("why?")
         await chat.pilot.press("f3")
+        await chat.until(lambda: chat.screen.query_one(Inspector).region)
 
     draw(steps)
 
@@ -91,6 +93,7 @@ def test_a_dead_engine(draw):
 def test_slash_completion(draw):
     async def steps(chat):
         await chat.pilot.press("/", "t")
+        await chat.until(lambda: chat.screen.prompt.completing)
 
     draw(steps)
 
@@ -99,10 +102,10 @@ def test_slash_completion(draw):
 def test_the_pair_picker_during_a_pull(draw):
     async def steps(chat):
         await chat.pilot.press("ctrl+o")
-        await chat.until(lambda: isinstance(chat.app.screen, PairsDialog) and chat.state.downloads.rows)
-        await chat.pilot.pause(0.2)
+        await chat.until(lambda: isinstance(chat.app.screen, PairsDialog))
+        await chat.until(lambda: chat.app.screen.query_one("DataTable").row_count)
         await chat.pilot.press("down", "down", "p")
-        await chat.until(lambda: chat.state.downloads.progress and chat.state.downloads.progress.done_bytes)
+        await chat.until(lambda: "30%" in detail(chat))
 
     draw(steps, gate=Gate(hold_after=4), pace=Pace())
 
@@ -148,6 +151,7 @@ def test_a_comparison(draw):
 def test_help(draw):
     async def steps(chat):
         await chat.pilot.press("f1")
+        await chat.until(lambda: isinstance(chat.app.screen, HelpDialog))
 
     draw(steps)
 
@@ -166,5 +170,6 @@ def test_the_palette(draw):
 def test_the_theme_picker(draw):
     async def steps(chat):
         await chat.type("/theme")
+        await chat.until(lambda: isinstance(chat.app.screen, ThemesDialog))
 
     draw(steps)

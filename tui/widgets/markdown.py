@@ -89,14 +89,22 @@ def _join_lists(state: StateCore) -> None:
     for start, token in enumerate(state.tokens):
         if start < end:
             continue
-        if token.type in _LIST_OPENS:
-            inside = list(takewhile(lambda other, open=token: other.level > open.level, state.tokens[start + 1 :]))
-            if all(other.type in _IN_HANGING_LISTS for other in inside):
-                end = start + len(inside) + 2
-                meta = {"tokens": state.tokens[start:end]}
-                token = Token(_HANGING_LIST, "", 0, map=token.map, level=token.level, meta=meta)
-        joined.append(token)
+        whole = _list_at(state.tokens, start) if token.type in _LIST_OPENS else []
+        if whole and all(part.type in _IN_HANGING_LISTS for part in whole):
+            end = start + len(whole)
+            joined.append(
+                Token(_HANGING_LIST, "", 0, map=token.map, level=token.level, meta={"tokens": whole})
+            )
+        else:
+            joined.append(token)
     state.tokens = joined
+
+
+def _list_at(tokens: Sequence[Token], start: int) -> Sequence[Token]:
+    """The tokens of the list that opens there."""
+    level = tokens[start].level
+    end = next(n for n in range(start + 1, len(tokens)) if tokens[n].level == level)
+    return tokens[start : end + 1]
 
 
 def _items(block: MarkdownBlock, tokens: Sequence[Token]) -> Iterator[Item]:
@@ -105,7 +113,7 @@ def _items(block: MarkdownBlock, tokens: Sequence[Token]) -> Iterator[Item]:
     before = Content("")
     for n, token in enumerate(tokens):
         if token.type in _LIST_OPENS:
-            lists.append((_bullets(tokens[n:], len(lists)), before))
+            lists.append((_bullets(_list_at(tokens, n), len(lists)), before))
         elif token.type == "list_item_open":
             bullets, outside = lists[-1]
             before = Content.styled(" " * outside.cell_length + next(bullets), "$text-primary")
@@ -119,12 +127,11 @@ def _items(block: MarkdownBlock, tokens: Sequence[Token]) -> Iterator[Item]:
 
 
 def _bullets(tokens: Sequence[Token], depth: int) -> Iterator[str]:
-    """What stands before each item of the list that the tokens begin with."""
-    opening = tokens[0]
-    if opening.type == "bullet_list_open":
+    """What stands before each item of a list that has so many around it."""
+    if tokens[0].type == "bullet_list_open":
         return repeat(Markdown.BULLETS[depth % len(Markdown.BULLETS)])
-    inside = takewhile(lambda token: token.level > opening.level, tokens[1:])
-    items = sum(token.type == "list_item_open" and token.level == opening.level + 1 for token in inside)
+    level = tokens[1].level
+    items = sum(token.type == "list_item_open" and token.level == level for token in tokens)
     first = int(tokens[1].info)
     width = len(str(first + items - 1)) + 3
     return (f" {number}. ".rjust(width) for number in count(first))
