@@ -61,7 +61,8 @@ class HangingList(MarkdownBlock):
         if len(self._wrapped) < len(self._items):
             self._width = width
             self._wrapped += [list(_lines(*item, width)) for item in self._items[len(self._wrapped) :]]
-            self.update(Content("\n").join(line for lines in self._wrapped for line in lines), layout=False)
+            self._content = Content("\n").join(line for lines in self._wrapped for line in lines)
+            self.update(self._content, layout=False)
         return sum(map(len, self._wrapped))
 
 
