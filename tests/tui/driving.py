@@ -147,8 +147,8 @@ class Chat:
         await self.until(lambda: self.replies and self.replies[-1].has_class("-finished"))
 
 
-def _undrawn(self: Compositor, full: bool = False, **options: object) -> object:
-    """Instead of drawing what changed, which nobody sees without a terminal; pictures are full."""
+def undrawn(self: Compositor, full: bool = False, **options: object) -> object:
+    """Instead of drawing what changed, which nobody sees without a terminal; a picture is drawn."""
     if full:
         return _DRAW(self, full, **options)
     self._dirty_regions.clear()
@@ -168,7 +168,7 @@ async def running(
 ):
     """A chat on a terminal of that size, ready for typing."""
     chat = Chat(folder, **options)
-    with patch.object(Compositor, "render_update", _undrawn):
+    with patch.object(Compositor, "render_update", undrawn):
         async with chat.app.run_test(size=size, notifications=corner):
             if until_ready:
                 await chat.ready()

@@ -108,7 +108,7 @@ KEYS = ["at", "role", "content", "count", "back", "version", "numbers", "reasoni
 KINDS = ["message", "keep", "settings", "version", "choose"]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.lists(
         st.dictionaries(st.sampled_from(KEYS), JSON).flatmap(

@@ -15,6 +15,7 @@ LIST = """\
     - a dash
     - and another
       1. deep
+      - deeper
 -
 - alone
 """
@@ -25,6 +26,7 @@ DRAWN = """\
      • a dash
      • and another
         1. deep
+       ▪ deeper
 •
 • alone"""
 

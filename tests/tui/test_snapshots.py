@@ -1,7 +1,7 @@
 """Every screen as a picture, at two sizes. `pytest --snapshot-update` redraws them after a change that was meant."""
 
 import pytest
-from driving import Chat, detail
+from driving import Chat, detail, undrawn
 from localspec.tui.dialogs.comparison import ComparisonDialog
 from localspec.tui.dialogs.conversations import ConversationsDialog
 from localspec.tui.dialogs.help import HelpDialog
@@ -10,6 +10,7 @@ from localspec.tui.dialogs.pairs import PairsDialog
 from localspec.tui.dialogs.themes import ThemesDialog
 from localspec.tui.widgets.inspector import Inspector
 from scripted_engine import Gate, Pace
+from textual._compositor import Compositor
 
 from localspec.conversations import Journal, Numbers, StoredMessage
 from localspec.engine.messages import Died, ReplySettings
@@ -20,6 +21,7 @@ SIZES = pytest.mark.parametrize("size", [(100, 30), (80, 24)], ids=["100x30", "8
 @pytest.fixture
 def draw(snap_compare, tmp_path, size, monkeypatch):
     """Compare the screen after `steps` with its picture; nothing on it depends on time, place or version."""
+    monkeypatch.setattr(Compositor, "render_update", undrawn)
     monkeypatch.setattr("localspec.tui.dialogs.conversations.describe_age", lambda _seconds: "59 min")
     monkeypatch.setattr("localspec.tui.dialogs.help.page_folder", lambda _folder: "~/.local/share/localspec")
 

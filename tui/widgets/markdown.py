@@ -112,9 +112,11 @@ def _items(block: MarkdownBlock, tokens: Sequence[Token]) -> Iterator[Item]:
     """The paragraphs of a list."""
     lists: list[tuple[Iterator[str], Content]] = []  # those around: their bullets, and what stood before them
     before = Content("")
+    depth = 0  # of bulleted lists
     for n, token in enumerate(tokens):
         if token.type in _LIST_OPENS:
-            lists.append((_bullets(_list_at(tokens, n), len(lists)), before))
+            lists.append((_bullets(_list_at(tokens, n), depth), before))
+            depth += token.type == "bullet_list_open"
         elif token.type == "list_item_open":
             bullets, outside = lists[-1]
             before = Content.styled(" " * outside.cell_length + next(bullets), "$text-primary")
@@ -125,10 +127,11 @@ def _items(block: MarkdownBlock, tokens: Sequence[Token]) -> Iterator[Item]:
             before = Content(" " * before.cell_length)
         elif token.type in ("bullet_list_close", "ordered_list_close"):
             before = lists.pop()[1]
+            depth -= token.type == "bullet_list_close"
 
 
 def _bullets(tokens: Sequence[Token], depth: int) -> Iterator[str]:
-    """What stands before each item of a list that has so many around it."""
+    """What stands before each item of a list with so many bulleted ones around it."""
     if tokens[0].type == "bullet_list_open":
         return repeat(Markdown.BULLETS[depth % len(Markdown.BULLETS)])
     level = tokens[1].level
