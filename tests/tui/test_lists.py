@@ -71,7 +71,7 @@ async def test_a_list_with_code_in_it_is_drawn_by_textual(tmp_path):
 async def test_containers_repeat_the_line_that_textual_draws(tmp_path):
     async with running(tmp_path, resumed=resumed_with(tmp_path, LIST)) as chat:
         await chat.until(lambda: lists(chat) == DRAWN)
-        containers = chat.screen.query(PlainContainer)
+        containers = [w for w in chat.screen.walk_children() if isinstance(w, PlainContainer)]
         assert len(containers) == 3
         for widget in containers:
             crop = widget.size.region
