@@ -35,7 +35,7 @@ from ..widgets.transcript import Earlier, Remark, Transcript
 from .replies import UNANSWERED, Replies
 
 TICK_SECONDS: Final = 0.1
-TYPING_SECONDS: Final = 0.3  # between two drawings of a reply while the person types: a key waits for each
+TYPING_SECONDS: Final = 0.5  # between two drawings of a reply while the person types: a key waits for each
 
 
 class Tick(TextualMessage):
