@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str]) -> int:
-    if completion.is_asked_for():
+    if completion.ASKED in os.environ:
         completion.answer(parser())
     arguments = _spelled_out(arguments)
     try:

@@ -100,7 +100,7 @@ def tell(
 ) -> None:
     """Print the report or the JSON, draw the files, keep the record."""
     from localspec.measure.bench.record import keep, record
-    from localspec.measure.bench.report import report
+    from localspec.measure.bench.report import chart, report
     from localspec.measure.machine import this_machine
 
     if not summary.rows:
@@ -108,7 +108,7 @@ def tell(
         return
     machine = this_machine(arguments.threads)
     recorded = record(subject, machine, outcome, summary)
-    write_drawing(arguments, charts(summary))
+    write_drawing(arguments, tuple(chart(summary, temperature) for temperature in summary.temperatures))
     if not outcome.stopped:
         try:
             keep(subject.pair, recorded)
@@ -135,12 +135,6 @@ def say_why_nothing(outcome: "BenchOutcome", summary: "Summary") -> None:
             "no prompt fits into the context", hint="load the pair with a larger one: --context"
         )
     say("Stopped before a prompt was finished with every depth.", to=sys.stderr)
-
-
-def charts(summary: "Summary") -> "tuple[Chart, ...]":
-    from localspec.measure.bench.report import chart
-
-    return tuple(chart(summary, temperature) for temperature in summary.temperatures)
 
 
 def write_drawing(arguments: argparse.Namespace, drawn: "tuple[Chart, ...]") -> None:
