@@ -23,7 +23,7 @@ class ProgressLine:
             case Progress():
                 step = event.done * 100 // max(event.total, 1) // _STEP
                 self._line.tell(progress_text(event), step)
-            case Proved(target_header=target, draft_header=draft):
+            case Proved(target=target, draft=draft):
                 self._say(f"{self._name}: target and draft fit each other")
                 for sentence in outlook(target, draft):
                     self._say(sentence)

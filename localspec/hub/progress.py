@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from localspec.gguf.facts import ModelFacts
 from localspec.gguf.header import Header
 
 _WINDOW_SECONDS = 5.0  # over which the rate is taken
@@ -37,10 +36,8 @@ class Progress:
 class Proved:
     """Both headers are here and fit each other; nearly all of the bytes are still to come."""
 
-    target: ModelFacts
-    draft: ModelFacts | None
-    target_header: Header
-    draft_header: Header | None
+    target: Header
+    draft: Header | None
 
 
 @dataclass(frozen=True, slots=True)
