@@ -63,8 +63,8 @@ OnProgress = Callable[[PullEvent], None]
 class TransferRate:
     """Counts bytes of one pull and reports them, a few times a second."""
 
-    def __init__(self, report: OnProgress, total: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._report, self._total, self._clock = report, total, clock
+    def __init__(self, report: OnProgress, total: int) -> None:
+        self._report, self._total = report, total
         self._done: dict[str, int] = {}
         self._recent: deque[tuple[float, int]] = deque()  # when, bytes fetched since the start
         self._fetched = 0
@@ -78,7 +78,7 @@ class TransferRate:
 
     def _add(self, stage: PullStage, file: str, count: int, file_total: int) -> None:
         self._done[file] = self._done.get(file, 0) + count
-        now = self._clock()
+        now = time.monotonic()
         if stage is PullStage.FETCHING:
             self._fetched += count
             self._recent.append((now, self._fetched))
