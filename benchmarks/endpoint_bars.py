@@ -51,9 +51,9 @@ def main() -> None:
 
 
 @contextmanager
-def running(pair: str) -> Iterator[str]:
-    """The address of a server with this pair."""
-    command = [sys.executable, "-m", "localspec", "serve", pair, "--port", "0"]
+def running(*arguments: str) -> Iterator[str]:
+    """The address of a server that is started with these."""
+    command = [sys.executable, "-m", "localspec", "serve", *arguments, "--port", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         assert process.stdout is not None

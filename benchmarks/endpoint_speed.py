@@ -10,13 +10,12 @@ benchmarks/server/build.py builds llama-server.
 
 import argparse
 import json
-import re
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -24,6 +23,7 @@ from time import perf_counter
 import httpx
 
 import localspec
+from benchmarks.endpoint_bars import running
 from benchmarks.server.models import Files, enlarged
 from benchmarks.server.sides import Flags, ServerSide
 from localspec import demo
@@ -93,21 +93,9 @@ def starts(files: Files) -> None:
         print(f"the endpoint is ready after {perf_counter() - began:.2f} s")
 
 
-@contextmanager
-def endpoint(files: Files) -> Iterator[str]:
+def endpoint(files: Files) -> AbstractContextManager[str]:
     """The address of a server with these models."""
-    command = [sys.executable, "-m", "localspec", "serve", "--port", "0", "--context", "2048"]
-    command += ["--target", str(files.target), "--draft", str(files.draft)]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    try:
-        assert server.stdout is not None
-        url = re.search(r"http://\S+", server.stdout.readline())
-        server.stdout.readline()
-        assert url is not None
-        yield url[0]
-    finally:
-        server.terminate()
-        server.wait(10)
+    return running("--context", "2048", "--target", str(files.target), "--draft", str(files.draft))
 
 
 @contextmanager

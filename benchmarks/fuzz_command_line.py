@@ -26,6 +26,7 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=20_000)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--cache", type=Path, help="of a home in which llama.cpp was found to work")
     arguments = parser.parse_args()
     began, found, codes = time.monotonic(), 0, Counter[object]()
     numbers = range(arguments.first, arguments.first + arguments.cases)
@@ -35,7 +36,7 @@ def main() -> int:
         if codes.total() % 500 == 0:
             print(f"{codes.total()} cases, {time.monotonic() - began:.0f} s", flush=True)
 
-    with tempfile.TemporaryDirectory() as folder, world(Path(folder)) as shared:
+    with tempfile.TemporaryDirectory() as folder, world(Path(folder), arguments.cache) as shared:
         for failure in failures(numbers, arguments.seed, shared, count):
             found += 1
             print(failure, end="\n\n", flush=True)

@@ -10,11 +10,11 @@ import random
 from statistics import quantiles
 from time import perf_counter
 
+from benchmarks.controller.certain import written
 from benchmarks.controller.engine import ANY_RULE
 from benchmarks.replay_traces import TABLES
 from localspec.drafters.drafting import Drafting
 from localspec.drafters.lookup import LookupDrafter
-from localspec.events import Cycle, Origin, Source
 
 HISTORIES = (1_000, 8_000, 32_000, 128_000)  # tokens
 CYCLES = 300
@@ -57,32 +57,9 @@ def edit_task() -> tuple[int, int, int, float]:
     table = TABLES["F16"]
     drafting = Drafting([], table, (1,), most=32)
     strategy = drafting.strategy(ANY_RULE, depth=None, sampled=False)
-    tokens, done, drafted, passes, seconds = [5, 6, 7, *text, 8, 9], 0, 0, 0, 0.0
-    while done < len(answer):
-        proposal = strategy.propose(tokens, len(answer) - done - 1)
-        kept = 0
-        while kept < len(proposal.tokens) and proposal.tokens[kept] == answer[done + kept]:
-            kept += 1
-        emitted = answer[done : done + kept + 1]
-        tokens += emitted
-        cost = table.verify(len(proposal.tokens) + 1)
-        strategy.learn(
-            Cycle(
-                tokens=tuple(emitted),
-                origins=(*(Origin.ACCEPTED,) * kept, Origin.FIX if proposal.tokens else Origin.PLAIN),
-                proposal=proposal.tokens,
-                accepted=kept,
-                depth=proposal.depth,
-                source=Source.LOOKUP if proposal.tokens else Source.PLAIN,
-                width=len(proposal.tokens) + 1,
-                draft_seconds=0.0,
-                verify_seconds=cost,
-                other_seconds=0.0,
-                mode=proposal.mode,
-            )
-        )
-        done, drafted, passes, seconds = done + len(emitted), drafted + kept, passes + 1, seconds + cost
-    return len(answer), drafted, passes, seconds
+    cycles = list(written(strategy, [5, 6, 7, *text, 8, 9], answer, table))
+    drafted, seconds = sum(c.accepted for c in cycles), sum(c.verify_seconds for c in cycles)
+    return len(answer), drafted, len(cycles), seconds
 
 
 if __name__ == "__main__":

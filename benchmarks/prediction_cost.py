@@ -16,10 +16,11 @@ from itertools import chain
 from typing import Any
 
 import localspec
+from benchmarks.controller.certain import written
 from benchmarks.controller.engine import ANY_RULE
 from benchmarks.replay_traces import TABLES
 from localspec.drafters.drafting import Drafting
-from localspec.events import Cycle, Origin, Source
+from localspec.events import Source
 
 LINES = 300
 CHANGES = 3
@@ -96,7 +97,7 @@ def written_again(seed: int, change: Change) -> Result:
         change(chance, edited, number)
     numbers: dict[str, int] = {}
     old, new = ([tokens_of(line, numbers) for line in text] for text in (lines, edited))
-    result, taken = written(list(chain(*old)), list(chain(*new)))
+    result, taken = predicted_from(list(chain(*old)), list(chain(*new)))
     blocks = difflib.SequenceMatcher(None, lines, edited, autojunk=False).get_matching_blocks()
     returns = [returned(new, taken, block.b, block.size) for block in blocks[1:-1]]
     return replace(result, slowest_return=max(returns))
@@ -113,40 +114,20 @@ def returned(new: list[list[int]], taken: list[bool], line: int, lines: int) -> 
     return behind.index(True) if True in behind else len(behind)
 
 
-def written(predicted: list[int], answer: list[int]) -> tuple[Result, list[bool]]:
-    """The answer as a target writes it that is certain of every token, and which of these were predicted."""
+def predicted_from(predicted: list[int], answer: list[int]) -> tuple[Result, list[bool]]:
+    """How an answer is written, and which of its tokens were predicted."""
     table = TABLES["F16"]
     drafting = Drafting([], table, (1,), most=32)
     strategy = drafting.strategy(ANY_RULE, depth=None, sampled=False, predicted=predicted)
-    tokens, done, seconds, sources, proposed, passes = [*predicted, -1, -2], 0, 0.0, [], 0, 0
-    while done < len(answer):
-        proposal = strategy.propose(tokens, len(answer) - done - 1)
-        kept = 0
-        while kept < len(proposal.tokens) and proposal.tokens[kept] == answer[done + kept]:
-            kept += 1
-        emitted = answer[done : done + kept + 1]
-        tokens += emitted
-        cost = table.verify(len(proposal.tokens) + 1)
-        source = proposal.source if proposal.tokens else Source.PLAIN
-        cycle = Cycle(
-            tokens=tuple(emitted),
-            origins=(*(Origin.ACCEPTED,) * kept, Origin.FIX if proposal.tokens else Origin.PLAIN),
-            proposal=proposal.tokens,
-            accepted=kept,
-            depth=proposal.depth,
-            source=source,
-            width=len(proposal.tokens) + 1,
-            draft_seconds=0.0,
-            verify_seconds=cost,
-            other_seconds=0.0,
-            mode=proposal.mode,
-        )
-        strategy.learn(cycle)
-        sources += [source] * kept + [Source.PLAIN] * (len(emitted) - kept)
-        proposed += len(proposal.tokens) if source is Source.PREDICTION else 0
-        done, passes, seconds = done + len(emitted), passes + 1, seconds + cost
-    taken = [s is Source.PREDICTION for s in sources]
-    return Result(len(answer), sum(taken), proposed, passes, len(answer) / seconds), taken
+    cycles = list(written(strategy, [*predicted, -1, -2], answer, table))
+    taken = [
+        cycle.source is Source.PREDICTION and i < cycle.accepted
+        for cycle in cycles
+        for i in range(len(cycle.tokens))
+    ]
+    proposed = sum(cycle.drafted for cycle in cycles if cycle.source is Source.PREDICTION)
+    seconds = sum(cycle.verify_seconds for cycle in cycles)
+    return Result(len(answer), sum(taken), proposed, len(cycles), len(answer) / seconds), taken
 
 
 def source(chance: random.Random) -> list[str]:

@@ -46,7 +46,7 @@ def run_fixed(curve: Curve, text: Text, depth: int, device: Device | None = None
     seconds, at, n = 0.0, 0, len(text.agrees)
     while at < n:
         depth_now = min(depth, n - at - 1)
-        kept = accepted(text, at, depth_now)
+        kept = accepted(text.agrees[at : at + depth_now])
         if depth_now:
             seconds += curve.overhead + device.draft(depth_now, at)[0]
         seconds += device.verify(depth_now + 1, at)
@@ -55,11 +55,9 @@ def run_fixed(curve: Curve, text: Text, depth: int, device: Device | None = None
     return seconds
 
 
-def accepted(text: Text, at: int, depth: int) -> int:
-    kept = 0
-    while kept < depth and text.agrees[at + kept]:
-        kept += 1
-    return kept
+def accepted(agrees: Sequence[bool]) -> int:
+    """How many draft tokens are kept, by whether each is what the target says."""
+    return next((i for i, agreed in enumerate(agrees) if not agreed), len(agrees))
 
 
 class SimulatedDrafter:
@@ -149,11 +147,17 @@ def run_auto(
         busy, drafter.drawn = drafter.busy_seconds, 0
         proposal = arbiter.propose(range(unread + at + 1), n - at - 1)
         draft_seconds = drafter.busy_seconds - busy
-        kept = accepted(text, at, len(proposal.tokens))
+        kept = accepted(text.agrees[at : at + len(proposal.tokens)])
         arbiter.follow(Pass(unread + at, (0, *proposal.tokens)), kept + 1)
         verify_seconds = device.verify(len(proposal.tokens) + 1 + proposal.padding, at)
         device.follow(drafter.drawn, kept)
-        cycle = make_cycle(curve, proposal, kept, draft_seconds, verify_seconds)
+        cycle = cycle_of(
+            proposal,
+            (1,) * (kept + 1),
+            draft_seconds=draft_seconds,
+            verify_seconds=verify_seconds,
+            other_seconds=curve.overhead if draft_seconds else 0.0,
+        )
         seconds += cycle.seconds
         seen = noisy(cycle, rng, noise)
         arbiter.learn(seen)
@@ -163,13 +167,19 @@ def run_auto(
     return seconds
 
 
-def make_cycle(
-    curve: Curve, proposal: Proposal, kept: int, draft_seconds: float, verify_seconds: float
+def cycle_of(
+    proposal: Proposal,
+    tokens: tuple[int, ...],
+    *,
+    verify_seconds: float,
+    draft_seconds: float = 0.0,
+    other_seconds: float = 0.0,
 ) -> Cycle:
-    drafted = len(proposal.tokens)
+    """A cycle that brought these tokens."""
+    drafted, kept = len(proposal.tokens), len(tokens) - 1
     last = Origin.PLAIN if not drafted else Origin.BONUS if kept == drafted else Origin.FIX
     return Cycle(
-        tokens=(1,) * (kept + 1),
+        tokens=tokens,
         origins=(Origin.ACCEPTED,) * kept + (last,),
         proposal=proposal.tokens,
         accepted=kept,
@@ -178,7 +188,7 @@ def make_cycle(
         width=drafted + 1,
         draft_seconds=draft_seconds,
         verify_seconds=verify_seconds,
-        other_seconds=curve.overhead if draft_seconds else 0.0,
+        other_seconds=other_seconds,
         mode=proposal.mode,
         reading_seconds=proposal.reading_seconds,
     )

@@ -37,28 +37,24 @@ class Fitter:
         return self.capacity - min(self.max_tokens or REPLY_RESERVE, self.capacity // 4)
 
     def fit(self, messages: Messages, *, trim: bool, dropped_before: int) -> Fitted:
-        """The prompt of these messages, of all of them where they fit.
+        """The prompt of these messages, of all of them where they fit, or where they are one turn.
 
         dropped_before: turns that an earlier prompt of this conversation left out; kept to where that is
-        enough, so that the prompts have a long common beginning. Raises ContextFull.
+        enough, so that the prompts have a long common beginning. Raises ContextFull where nothing may be trimmed.
         """
-        whole = self.encode(messages)
-        if len(whole.tokens) <= self.room:
+        whole, shorter = self.encode(messages), shorter_conversations(messages)
+        if len(whole.tokens) <= self.room or len(shorter) == 1:
             return Fitted(whole, messages, 0, 0)
-        shorter = shorter_conversations(messages)
-        if trim and 0 < dropped_before < len(shorter):
-            prompt = self.encode(shorter[dropped_before])
-            if len(prompt.tokens) <= self.room:
-                return self._fitted(prompt, messages, shorter, dropped_before)
-        if trim and len(shorter) > 1:
-            return self._trim(messages, shorter)
-        if len(shorter) > 1:
+        if not trim:
             raise ContextFull(
                 f"the conversation has {len(whole.tokens)} tokens, the context {self.capacity}",
                 hint="start a new conversation, load the pair with a larger --context, or allow trimming",
             )
-        self._require_room(whole)
-        return Fitted(whole, messages, 0, 0)
+        if 0 < dropped_before < len(shorter):
+            prompt = self.encode(shorter[dropped_before])
+            if len(prompt.tokens) <= self.room:
+                return self._fitted(prompt, messages, shorter, dropped_before)
+        return self._trim(messages, shorter)
 
     def _trim(self, messages: Messages, shorter: Sequence[Messages]) -> Fitted:
         """Drop turns until a quarter of the context is free beyond the reply's room."""
@@ -66,16 +62,7 @@ class Fitter:
         dropped = bisect_left(
             shorter, True, hi=len(shorter) - 1, key=lambda kept: len(self.encode(kept).tokens) <= goal
         )
-        prompt = self.encode(shorter[dropped])
-        self._require_room(prompt)
-        return self._fitted(prompt, messages, shorter, dropped)
-
-    def _require_room(self, prompt: Prompt) -> None:
-        if len(prompt.tokens) >= self.capacity:
-            raise ContextFull(
-                f"the prompt has {len(prompt.tokens)} tokens, the context {self.capacity}",
-                hint="shorten the prompt, or load the pair with a larger context (--context)",
-            )
+        return self._fitted(self.encode(shorter[dropped]), messages, shorter, dropped)
 
     def _fitted(
         self, prompt: Prompt, messages: Messages, shorter: Sequence[Messages], dropped: int

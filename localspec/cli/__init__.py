@@ -9,13 +9,13 @@ from collections.abc import Sequence
 
 import localspec
 from localspec.cli import commands, completion
+from localspec.cli.interrupts import CANCELLED
 from localspec.cli.last_defence import refused_by_system, reported
 from localspec.cli.printing import NotesOfLibraries, OutputFailed, on_terminal, quietly, say
 from localspec.cli.usage import Parser, WrongUsage
 from localspec.errors import LocalspecError
 
 WRONG_USAGE = 2  # what argparse and most commands end with
-CANCELLED = 130  # what a shell expects after Ctrl-C
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str]) -> int:
-    if completion.is_asked_for():
+    if completion.ASKED in os.environ:
         completion.answer(parser())
     arguments = _spelled_out(arguments)
     try:

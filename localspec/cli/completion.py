@@ -1,13 +1,8 @@
 """What a shell is told when Tab is pressed: commands and options from the parser, names of pairs from the registry."""
 
 import argparse
-import os
 
 ASKED = "_ARGCOMPLETE"  # set by the shell's function while it asks
-
-
-def is_asked_for() -> bool:
-    return ASKED in os.environ
 
 
 def answer(parser: argparse.ArgumentParser) -> None:

@@ -39,15 +39,13 @@ def open_session(arguments: argparse.Namespace, *, measures: bool = False) -> "S
 
 
 def chosen_pair() -> str | None:
-    """The pair that the user picks, where several are here, none was used yet, and somebody can be asked."""
+    """The configured pair; else the one that the user picks, where several are here and none was used yet."""
     from localspec.pairs.resolve import undecided
     from localspec.settings import Settings
 
-    if Settings.load().pair or not (on_terminal(sys.stdin) and on_terminal(sys.stderr)):
-        return None
-    pairs = undecided()
-    if not pairs:
-        return None
+    configured = Settings.load().pair
+    if configured or not (on_terminal(sys.stdin) and on_terminal(sys.stderr)) or not (pairs := undecided()):
+        return configured
     say("Several pairs are here, and none was used yet:", to=sys.stderr)
     for number, pair in enumerate(pairs, 1):
         say(f"  {number}  {pair.name:<26} {pair.use}", to=sys.stderr)

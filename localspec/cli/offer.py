@@ -14,7 +14,7 @@ def fetch_if_wanted(missing: "PairNotOnDisk", *, pull: bool) -> None:
     """Fetch the pair if `pull` is set or the user says yes; raises `missing` again otherwise."""
     from localspec.cli.fetching import fetch
 
-    if not (pull or offer_download(missing)):
+    if not (pull or agreed(lambda: question(missing))):
         raise missing
     fetch(missing.pair)
 
@@ -32,7 +32,7 @@ def take_from_hub(target: str, draft: str | None, *, pull: bool) -> dict[str, st
     try:
         name = fetched_before(target, draft).name
     except NotOnDisk as missing:
-        if not (pull or agreed(f"{target} is not on this machine, fetch it?")):
+        if not (pull or agreed(lambda: f"{target} is not on this machine, fetch it?")):
             raise missing
         from localspec.cli.fetching import fetch_reference
 
@@ -40,22 +40,15 @@ def take_from_hub(target: str, draft: str | None, *, pull: bool) -> dict[str, st
     return {"pair": name, "target": None, "draft": "lookup" if draft == "lookup" else None}
 
 
-def agreed(question: str, stream: TextIO = sys.stderr, ask: Callable[[], str] = input) -> bool:
+def agreed(question: Callable[[], str], stream: TextIO = sys.stderr, ask: Callable[[], str] = input) -> bool:
     """Ask a person; Enter is yes. False where there is nobody to ask."""
     if not (stream.isatty() and sys.stdin.isatty()):
         return False
-    say(f"{question} [Y/n]", end=" ", to=stream)
+    say(f"{question()} [Y/n]", end=" ", to=stream)
     try:
         return ask().strip().lower() in ("", "y", "yes")
     except EOFError:
         return False
-
-
-def offer_download(
-    missing: "PairNotOnDisk", stream: TextIO = sys.stderr, ask: Callable[[], str] = input
-) -> bool:
-    """Ask whether to fetch a pair. False where there is nobody to ask."""
-    return stream.isatty() and sys.stdin.isatty() and agreed(question(missing), stream, ask)
 
 
 def question(missing: "PairNotOnDisk") -> str:

@@ -136,31 +136,11 @@ def add_report_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--png", type=Path, metavar="FILE", help="also draw the bars into a PNG file")
 
 
-REPLY_OPTIONS = (
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "repeat_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "seed",
-    "rule",
-    "max_tokens",
-    "stop",
-    "depth",
-    "system",
-    "think",
-    "json_schema",
-    "compact_json",
-    "regex",
-    "grammar",
-)
-
-
 def reply_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """What the user set, as keyword arguments of `Session.stream`. Raises BadSetting."""
-    values = {name: getattr(arguments, name) for name in REPLY_OPTIONS}
+    from localspec.chat.options import ReplyOptions
+
+    values = {name: getattr(arguments, name, None) for name in ReplyOptions.__annotations__}
     refuse_together(
         ("--json-schema", values["json_schema"]),
         ("--regex", values["regex"]),

@@ -70,6 +70,7 @@ class DrawnLine(AbstractContextManager["DrawnLine"]):
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._drawn = False
+        self._step: object = None  # that was told last
 
     def draw(self, text: str) -> bool:
         """False where there is no terminal to draw on; True in silence, where nothing is to be said instead."""
@@ -81,6 +82,12 @@ class DrawnLine(AbstractContextManager["DrawnLine"]):
         _write(_TO_THE_START + line_for_terminal(text)[:width], self._stream)
         self._drawn = True
         return True
+
+    def tell(self, text: str, step: object, otherwise: str = "") -> None:
+        """Draw a text; without a terminal say it, or what is shorter, once for each step."""
+        if not self.draw(text) and step != self._step:
+            self._step = step
+            aside(otherwise or text)
 
     def clear(self) -> None:
         """Take the line away, so that something else can be written."""

@@ -17,13 +17,13 @@ class ProgressLine:
     def __init__(self, name: str) -> None:
         self._name = name
         self._line = DrawnLine(sys.stderr)
-        self._last_step = -1
 
     def show(self, event: PullEvent) -> None:
         match event:
             case Progress():
-                self._draw(event)
-            case Proved(target_header=target, draft_header=draft):
+                step = event.done * 100 // max(event.total, 1) // _STEP
+                self._line.tell(progress_text(event), step)
+            case Proved(target=target, draft=draft):
                 self._say(f"{self._name}: target and draft fit each other")
                 for sentence in outlook(target, draft):
                     self._say(sentence)
@@ -35,12 +35,6 @@ class ProgressLine:
 
     def clear(self) -> None:
         self._line.clear()
-
-    def _draw(self, event: Progress) -> None:
-        step = event.done * 100 // max(event.total, 1) // _STEP
-        if not self._line.draw(progress_text(event)) and step > self._last_step:
-            self._last_step = step
-            self._say(progress_text(event))
 
     def _say(self, text: str) -> None:
         self.clear()

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from localspec.algorithm.protocols import Drafter, Proposal, Reading
 from localspec.control.chances import Chances
 from localspec.control.costs import Costs
-from localspec.control.holding import held_width
+from localspec.control.holding import Holding
 from localspec.control.places import Places
 from localspec.control.stopping import Stopper
 from localspec.events import Cycle, Mode
@@ -54,7 +54,8 @@ class DepthControl:
         `pads`: whether verify batches may be filled up to one width.
         """
         self._places = places
-        self._pads = pads
+        self._holding = Holding() if pads else None
+        self._latest_tokens = 0  # that the latest drafting cycle brought, until the width was chosen anew
         self.chances = chances
         self.depths = tuple(sorted(depths))
         self.on = True
@@ -99,10 +100,13 @@ class DepthControl:
 
     def limit(self, room: int) -> int:
         """The most tokens that a proposal may have where there is room for `room`."""
-        if self._pads:
-            self.costs.held = (
-                held_width(self.costs, self.chances, self.seconds, self.depths) if self.on else 0
+        if self._holding and self.on:
+            self.costs.held = self._holding.width(
+                self.costs, self.chances, self.seconds, self.depths, self._latest_tokens
             )
+            self._latest_tokens = 0
+        elif self._holding:
+            self.costs.held = 0
         most = self.costs.held - 1 if self.costs.held else self.depths[-1]
         most = most if self._kept >= TRUSTED else max(min(most, CAUTIOUS_DEPTH), self.depths[0])
         return max((d for d in self.depths if d <= min(most, room)), default=0) if self.on else 0
@@ -123,6 +127,7 @@ class DepthControl:
             self.costs.learn_draft(self._drafter.source, runs, cycle.draft_seconds)
         self.chances.learn(proposal.confidences[: cycle.drafted], cycle.accepted, emitted)
         self._kept += cycle.accepted
+        self._latest_tokens = emitted
         self._tokens = self._tokens * (1 - 1 / MEMORY) + emitted
         self._seconds = self._seconds * (1 - 1 / MEMORY) + seconds
         self._pay(seconds / self.costs.verify(1) - emitted * (1 - MARGIN))

@@ -6,24 +6,56 @@ from localspec.control.chances import Chances
 from localspec.control.costs import Costs
 
 HOLDING_PAYS = 0.25  # plain steps that a change of width costs: from here on it is avoided
-HORIZON = 64  # tokens within which another width has to win back what changing to it costs
 
 
-def held_width(costs: Costs, chances: Chances, price: Callable[[int], float], depths: Sequence[int]) -> int:
-    """The width of the depth with the most tokens per second if every proposal had it; 0: none is to be held.
+class Holding:
+    """Goes over to another width when that one would have won by now what the change costs.
 
-    `price`: seconds of drafting by depth; `depths`: those that may be verified, ascending.
+    What it would have won is summed up from cycle to cycle, and is never less than nothing: how a reply has gone lately
+    is uncertain, but the errors of many cycles cancel out.
     """
-    if costs.change_seconds < HOLDING_PAYS * costs.replayed(1):
-        return 0
-    values: dict[int, float] = {}
+
+    def __init__(self) -> None:
+        self._won: dict[int, float] = {}  # seconds, by width, since the latest change
+
+    def width(
+        self,
+        costs: Costs,
+        chances: Chances,
+        price: Callable[[int], float],
+        depths: Sequence[int],
+        tokens: int,
+    ) -> int:
+        """The width to hold after `tokens` more were written at the present one; 0: none is to be held.
+
+        `price`: seconds of drafting by depth; `depths`: those that may be verified, ascending.
+        """
+        if costs.change_seconds < HOLDING_PAYS * costs.replayed(1):
+            return 0
+        rates = rates_of(costs, chances, price, depths)
+        held = costs.held
+        if held not in rates:
+            self._won = {}
+            return max(rates, key=lambda width: rates[width])
+        for width, rate in rates.items():
+            won = tokens / rates[held] - tokens / rate
+            self._won[width] = max(self._won.get(width, 0.0) + won, 0.0)
+        best = max(rates, key=lambda width: self._won[width])
+        if self._won[best] <= costs.change_seconds:
+            return held
+        self._won = {}
+        return best
+
+
+def rates_of(
+    costs: Costs, chances: Chances, price: Callable[[int], float], depths: Sequence[int]
+) -> dict[int, float]:
+    """Tokens per second by width, if every proposal had it."""
+    rates: dict[int, float] = {}
     expected, survival = 1.0, 1.0
     for depth in range(1, depths[-1] + 1):
         survival *= chances.ahead(depth - 1)
         expected += survival
         if depth in depths:
-            values[depth + 1] = expected / (costs.replayed(depth + 1) + price(depth))
-    best = max(values, key=lambda width: values[width])
-    held = costs.held if costs.held in values else depths[0] + 1
-    won = HORIZON / values[held] - HORIZON / values[best]
-    return best if won > costs.change_seconds else held
+            rates[depth + 1] = expected / (costs.replayed(depth + 1) + price(depth))
+    return rates

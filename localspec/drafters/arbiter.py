@@ -34,7 +34,8 @@ class Offer:
 
     contender: Contender
     value: float  # tokens per second
-    proposal: Proposal | None = None  # None: it has yet to be drafted
+    proposal: Proposal | None = None  # None: it has yet to be drafted,
+    limit: int = 0  # with so many tokens at most
 
 
 class Arbiter:
@@ -109,7 +110,7 @@ class Arbiter:
         if self._anchors.due(self._costs, best.value / plain - 1):
             return Proposal(mode=Mode.ANCHOR)
         self._chosen = best.contender
-        return best.proposal or self._drafted(best.contender, tokens, room)
+        return best.proposal or self._drafted(best.contender, tokens, best.limit)
 
     def _offers(self, tokens: Sequence[int], room: int) -> Iterator[Offer]:
         for contender in self._contenders:
@@ -121,17 +122,20 @@ class Arbiter:
                 depth, value = best_prefix(proposal.confidences, control.depths, self._costs)
                 if depth and control.on:
                     yield Offer(contender, value / ADVANTAGE, shortened(proposal, depth))
-            elif drafter.failure is None and control.limit(room) and control.window(reading) is not None:
-                yield Offer(contender, control.rate)
+            elif (
+                drafter.failure is None
+                and (limit := control.limit(room))
+                and control.window(reading) is not None
+            ):
+                yield Offer(contender, control.rate, limit=limit)
 
-    def _drafted(self, contender: Contender, tokens: Sequence[int], room: int) -> Proposal:
+    def _drafted(self, contender: Contender, tokens: Sequence[int], limit: int) -> Proposal:
         """What a drafter proposes that is not free; nothing while it has more to read than one cycle allows."""
         drafter, control = contender.drafter, contender.control
         caught_up, reading_seconds = self._caught_up(drafter, control, tokens)
         if not caught_up:
             self._chosen = None
             return Proposal(mode=control.mode, reading_seconds=reading_seconds)
-        limit = control.limit(room)
         proposal = drafter.propose(tokens, limit, self._rule, control.stopping(limit))
         if not proposal.depth:  # it failed
             self._chosen = None

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, assert_never
 
 from localspec.chat.session import Session
-from localspec.chat.tools import Tool
 from localspec.chat.vocabulary import Vocabulary
 from localspec.engine.messages import (
     Answer,
@@ -29,7 +28,6 @@ INFILL_NAMES = (  # of the tokens before a beginning, an end and a middle, in th
     ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
     ("▁<PRE>", "▁<SUF>", "▁<MID>"),
 )
-_A_TOOL = (Tool("localspec_asks", "", {"type": "object"}),)
 
 
 def answer(
@@ -97,7 +95,6 @@ def description(session: Session) -> Description:
         eos="" if vocabulary.eos is None else vocabulary.text(vocabulary.eos),
         vocabulary_size=vocabulary.size,
         metadata={k: v for k, v in (model.metadata if model else {}).items() if len(v) <= 500},
-        shows_tools=template.shows(_A_TOOL),
         reasons=template.thinking_style("") is not None,
         infill_marks=infill_marks(vocabulary),
     )

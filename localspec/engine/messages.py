@@ -227,7 +227,6 @@ class Description:
     eos: str
     vocabulary_size: int
     metadata: Mapping[str, str]
-    shows_tools: bool  # the template itself tells the model of tools
     reasons: bool
     infill_marks: tuple[int, ...] = ()  # tokens before a beginning, an end, and what is to stand between them
 

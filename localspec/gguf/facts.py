@@ -57,7 +57,6 @@ class ModelFacts:
     vocabulary: VocabularyFacts | None
     context: int | None  # tokens it was trained for
     layers: int | None
-    mtp_layers: int  # multi-token-prediction layers among them
     has_chat_template: bool
     parameters: int
     weight_bytes: int
@@ -71,7 +70,6 @@ class ModelFacts:
             vocabulary=_vocabulary(header),
             context=trained_context(header),
             layers=header.number(f"{architecture}.block_count"),
-            mtp_layers=header.number(f"{architecture}.nextn_predict_layers") or 0,
             has_chat_template=bool(header.text("tokenizer.chat_template")),
             parameters=sum(_product(tensor.shape) for tensor in header.tensors),
             weight_bytes=header.weight_bytes,

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from localspec.gguf.facts import ModelFacts
 from localspec.gguf.header import Header
 
 _WINDOW_SECONDS = 5.0  # over which the rate is taken
@@ -37,10 +36,8 @@ class Progress:
 class Proved:
     """Both headers are here and fit each other; nearly all of the bytes are still to come."""
 
-    target: ModelFacts
-    draft: ModelFacts | None
-    target_header: Header
-    draft_header: Header | None
+    target: Header
+    draft: Header | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +63,8 @@ OnProgress = Callable[[PullEvent], None]
 class TransferRate:
     """Counts bytes of one pull and reports them, a few times a second."""
 
-    def __init__(self, report: OnProgress, total: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._report, self._total, self._clock = report, total, clock
+    def __init__(self, report: OnProgress, total: int) -> None:
+        self._report, self._total = report, total
         self._done: dict[str, int] = {}
         self._recent: deque[tuple[float, int]] = deque()  # when, bytes fetched since the start
         self._fetched = 0
@@ -81,7 +78,7 @@ class TransferRate:
 
     def _add(self, stage: PullStage, file: str, count: int, file_total: int) -> None:
         self._done[file] = self._done.get(file, 0) + count
-        now = self._clock()
+        now = time.monotonic()
         if stage is PullStage.FETCHING:
             self._fetched += count
             self._recent.append((now, self._fetched))

@@ -99,7 +99,7 @@ class Listing:
     files: tuple[RemoteFile, ...]
 
 
-def listing(repo: str, revision: str = "main", patience: Patience | None = None) -> Listing:
+def listing(repo: str, revision: str = "main") -> Listing:
     """One request. Raises DownloadFailed, or UnknownPair when there is no such repository."""
     from huggingface_hub import HfApi
 
@@ -119,7 +119,7 @@ def listing(repo: str, revision: str = "main", patience: Patience | None = None)
         )
         return Listing(repo, found.sha, files)
 
-    return _patiently(ask, repo, patience or Patience())
+    return _patiently(ask, repo, Patience())
 
 
 @contextlib.contextmanager
@@ -140,7 +140,7 @@ def stream(remote: RemoteFile, start: int, end: int | None = None) -> Iterator[t
         yield _first_byte(response, remote, start), response.iter_raw()
 
 
-def read_range(remote: RemoteFile, start: int, length: int, patience: Patience | None = None) -> bytes:
+def read_range(remote: RemoteFile, start: int, length: int) -> bytes:
     """Exactly those bytes, or fewer at the end of the file. Raises DownloadFailed."""
 
     def ask() -> bytes:
@@ -157,7 +157,7 @@ def read_range(remote: RemoteFile, start: int, length: int, patience: Patience |
                     break
             return data[:length]
 
-    return _patiently(ask, remote.name, patience or Patience())
+    return _patiently(ask, remote.name, Patience())
 
 
 def _patiently(ask: Callable[[], _Answer], name: str, patience: Patience) -> _Answer:

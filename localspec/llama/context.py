@@ -10,7 +10,6 @@ import numpy as np
 
 from localspec.errors import BadModelFile, BadSetting, ContextFull, RollbackUnsupported
 from localspec.gguf.trimmed import TokenTable
-from localspec.llama.adapters import use_adapters
 from localspec.llama.batch import Batch
 from localspec.llama.checkpoints import Checkpoints
 from localspec.llama.contention import NARROW, Threads
@@ -18,6 +17,7 @@ from localspec.llama.embeddings import EmbeddingBatch, TrimmedRows
 from localspec.llama.failures import context_failure, decode_failure
 from localspec.llama.hidden import HiddenReader
 from localspec.llama.library import forget_log_errors, last_log_errors, lib
+from localspec.llama.lora import use_adapters
 from localspec.llama.model import Model
 from localspec.llama.rows import FullRows, TopRows
 from localspec.llama.sampler import TopK

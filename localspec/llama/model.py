@@ -8,10 +8,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from localspec.llama.adapters import LoadedAdapter, load_adapter
 from localspec.llama.devices import Device
 from localspec.llama.failures import load_failure
 from localspec.llama.library import forget_log_errors, last_log_errors, lib
+from localspec.llama.lora import LoadedAdapter, load_adapter
 from localspec.llama.modelfile import check_model_file
 from localspec.llama.placement import chosen_gpus, model_params
 from localspec.llama.vocab import Vocab

@@ -1,77 +1,23 @@
 """A pair run by hand, with the rows that it judged kept: what a reply never shows."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from localspec.algorithm.protocols import Decoder, Draw, Proposal, Rule, Verdict
+from localspec.algorithm.protocols import Draw, Proposal, Rule, Verdict
 from localspec.chat.loaded_pair import LoadedPair
 from localspec.measure.divergence import copied
-from localspec.passes import NO_TEXT, Candidates, Pass, Row
+from localspec.passes import NO_TEXT, Candidates, Row
 from localspec.sampler.candidates import largest
 
 
-class Recording:
-    """A decoder that keeps copies of the rows it gave."""
-
-    def __init__(self, decoder: Decoder, needed: int | None) -> None:
-        """`needed`: how many of the largest logits to keep; None keeps whole rows."""
-        self._decoder = decoder
-        self._needed = needed
-        self.rows: list[Row] = []
-
-    @property
-    def length(self) -> int:
-        return self._decoder.length
-
-    @property
-    def tokens(self) -> Sequence[int]:
-        return self._decoder.tokens
-
-    @property
-    def capacity(self) -> int:
-        return self._decoder.capacity
-
-    @property
-    def busy_seconds(self) -> float:
-        return self._decoder.busy_seconds
-
-    def decode(self, tokens: Sequence[int], rows: int) -> Pass:
-        passed = self._decoder.decode(tokens, rows)
-        self.rows += [kept(row, self._needed) for row in passed.rows]
-        return passed
-
-    def prefill(self, tokens: Sequence[int]) -> Iterator[Pass]:
-        return self._decoder.prefill(tokens)
-
-    def rollback(self, keep: int) -> None:
-        self._decoder.rollback(keep)
-
-    def rewind(self, keep: int) -> int:
-        return self._decoder.rewind(keep)
-
-    def recall(self, tokens: Sequence[int]) -> None:
-        self._decoder.recall(tokens)
-
-    @property
-    def needs_checkpoints(self) -> bool:
-        return self._decoder.needs_checkpoints
-
-    def checkpoint(self, *, lasting: bool) -> None:
-        self._decoder.checkpoint(lasting=lasting)
-
-    def taken(self) -> list[Row]:
-        """The rows since the last call."""
-        rows, self.rows = self.rows, []
-        return rows
-
-
 class RecordingRule:
-    """A rule that keeps copies of the rows that were drafted from."""
+    """A rule that keeps copies of the rows that it judged and drew from."""
 
     def __init__(self, rule: Rule, needed: int | None) -> None:
         """`needed`: how many of the largest logits to keep; None keeps whole rows."""
         self._rule = rule
         self._needed = needed
-        self.rows: list[Row] = []
+        self._judged: list[Row] = []
+        self._drawn: list[Row] = []
 
     @property
     def name(self) -> str:
@@ -82,15 +28,16 @@ class RecordingRule:
         return self._rule.seed_decides
 
     def draw(self, row: Row, history: Sequence[int], start: int) -> Draw:
-        self.rows.append(kept(row, self._needed))
+        self._drawn.append(kept(row, self._needed))
         return self._rule.draw(row, history, start)
 
     def verify(self, rows: Sequence[Row], proposal: Proposal, history: Sequence[int]) -> Verdict:
+        self._judged += [kept(row, self._needed) for row in rows]
         return self._rule.verify(rows, proposal, history)
 
-    def taken(self) -> list[Row]:
-        """The rows since the last call."""
-        rows, self.rows = self.rows, []
+    def taken(self) -> tuple[list[Row], list[Row]]:
+        """The target's rows and the draft's since the last call."""
+        rows, self._judged, self._drawn = (self._judged, self._drawn), [], []
         return rows
 
 

@@ -209,13 +209,13 @@ class _Pull:
         try:
             headers = [self._header(file, parts) for file in self._pair.files]
             target, draft = headers[0], headers[1] if len(headers) > 1 else None
-            proof = prove(target, draft)
+            prove(target, draft)
         except (BadModelFile, IncompatiblePair):
             for part in parts.values():
                 part.discard()
             raise
         if any(part.fetched for part in parts.values()):  # else an earlier pull has told it
-            self._progress(Proved(proof.target, proof.draft, target, draft))
+            self._progress(Proved(target, draft))
 
     def _header(self, file: ModelFile, parts: _ByPlace[PartialFile]) -> Header:
         if isinstance(file, HubFile) and file.rest:

@@ -48,7 +48,7 @@ def inspect(
         problem: LocalspecError | None = None
         shared: SharedTokens | None = None
         try:
-            shared = prove(target.header, draft.header if draft else None).shared
+            shared = prove(target.header, draft.header if draft else None)
             beside = probe.draft_sizes(target.header, draft.header if draft else None)
             for path, _ in lora:
                 check_adapter(path, target.header)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from localspec.errors import DownloadFailed, UnknownPair
 from localspec.hub import repository as hub
 from localspec.pairs import store
-from localspec.pairs.registry import HubFile, Pair, all_pairs
+from localspec.pairs.registry import HubFile, all_pairs
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +21,10 @@ class Newer:
         return f"{self.file.repo}:{self.file.file}"
 
 
-def outdated(pairs: tuple[Pair, ...] | None = None) -> tuple[Newer, ...]:
+def outdated() -> tuple[Newer, ...]:
     """One question to the Hub for each file of the pairs that are here. Raises DownloadFailed."""
-    here = [pair for pair in all_pairs() if store.on_disk(pair)] if pairs is None else pairs
     found = []
-    for pair in here:
+    for pair in filter(store.on_disk, all_pairs()):
         for file in pair.hub_files:
             try:
                 remote = hub.look(file.repo, file.file)

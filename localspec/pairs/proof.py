@@ -1,7 +1,5 @@
 """Whether two headers make a pair that can run, before the weights are here."""
 
-from dataclasses import dataclass
-
 from localspec.errors import BadModelFile
 from localspec.gguf.facts import ModelFacts
 from localspec.gguf.header import Header
@@ -9,23 +7,20 @@ from localspec.gguf.shared_tokens import SharedTokens
 from localspec.pairs.compatibility import common_tokens, refuse_head_alone
 
 
-@dataclass(frozen=True, slots=True)
-class Proof:
-    """Two models that fit."""
+def prove(target: Header, draft: Header | None) -> SharedTokens | None:
+    """What a draft of another vocabulary shares with its target; None where they have one.
 
-    target: ModelFacts
-    draft: ModelFacts | None
-    shared: SharedTokens | None = None  # by a draft of another vocabulary
-
-
-def prove(target: Header, draft: Header | None) -> Proof:
-    """Raises BadModelFile for a file that is no whole model, IncompatiblePair naming the difference."""
-    ours, theirs = _facts(target, "target"), None if draft is None else _facts(draft, "draft")
+    Raises BadModelFile for a file that is no whole model, IncompatiblePair naming the difference.
+    """
+    refuse_part(target, "target")
+    if draft is not None:
+        refuse_part(draft, "draft")
     refuse_head_alone(target, "the target file")
-    return Proof(ours, theirs, None if draft is None else common_tokens(target, draft))
+    return None if draft is None else common_tokens(target, draft)
 
 
-def _facts(header: Header, role: str) -> ModelFacts:
+def refuse_part(header: Header, role: str) -> None:
+    """Raises BadModelFile for what is no whole model."""
     facts = ModelFacts.from_header(header)
     if (parts := header.number("split.count") or 0) > 1:
         raise BadModelFile(
@@ -39,4 +34,3 @@ def _facts(header: Header, role: str) -> ModelFacts:
             f"the {role} file has no vocabulary of its own, so it is no model that runs alone",
             hint="files called mtp-, eagle3- or dflash- are parts for other ways of drafting",
         )
-    return facts

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 
 from localspec.errors import LocalspecError
 from localspec.gguf.header import Header
@@ -28,12 +29,9 @@ def suggested_draft(name: str, target: Header) -> HubFile | None:
         if not here and asked == _MOST_ASKED:
             continue
         asked += not here
-        try:
-            proof = prove(target, open_file(draft).header)
-        except LocalspecError:
-            continue
-        if proof.shared is None:
-            return draft
+        with suppress(LocalspecError):
+            if prove(target, open_file(draft).header) is None:
+                return draft
     return None
 
 

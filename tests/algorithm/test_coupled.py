@@ -13,7 +13,7 @@ from localspec.sampler.sampling import Sampling
 from tests.algorithm.toys import END, Blend, Toy
 
 PROMPT = [3, 1, 4, 1, 5]
-ROOM = 40
+ROOM = 20
 OPEN = Sampling(temperature=0.9, top_k=0, top_p=1.0, min_p=0.0)
 PENALISED = Sampling(temperature=1.1, top_k=12, repeat_penalty=1.3, frequency_penalty=0.2, repeat_last_n=6)
 

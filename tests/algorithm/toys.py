@@ -10,14 +10,6 @@ VOCABULARY = 23
 END = 0
 
 
-def state_after(cache: Sequence[int], seed: int) -> int:
-    """What a toy knows after some tokens: a hash of all of them in their order, 64 bits."""
-    state = seed * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF
-    for token in cache:
-        state = following(state, token)
-    return state
-
-
 def following(state: int, token: int) -> int:
     """The state after one more token."""
     state = ((state ^ (token + 1)) * 0xBF58476D1CE4E5B9 + 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
@@ -28,11 +20,6 @@ def logits_of(state: int, vocabulary: int = VOCABULARY) -> np.ndarray:
     """Exact float32 logits in 0..8, steps of 1/128."""
     mixed = (np.arange(1, vocabulary + 1, dtype=np.uint64) * np.uint64(state | 1)) >> np.uint64(20)
     return ((mixed & np.uint64(1023)).astype(np.float32)) / np.float32(128)
-
-
-def logits_after(cache: Sequence[int], seed: int, vocabulary: int = VOCABULARY) -> np.ndarray:
-    """Logits that depend on every token of the cache and its position."""
-    return logits_of(state_after(cache, seed), vocabulary)
 
 
 class Toy:
@@ -46,6 +33,7 @@ class Toy:
         self.chunk = chunk
         self.vocabulary = vocabulary
         self.cache: list[int] = []
+        self._states: dict[int, list[int]] = {}  # by seed, after each token of the cache
         self.decoded = 0
         self.busy_seconds = 0.0
 
@@ -59,8 +47,15 @@ class Toy:
     def tokens(self) -> list[int]:
         return self.cache
 
+    def state(self, seed: int) -> int:
+        """What a toy of that seed knows: a hash of all tokens of the cache in their order, 64 bits."""
+        states = self._states.setdefault(seed, [seed * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF])
+        for token in self.cache[len(states) - 1 :]:
+            states.append(following(states[-1], token))
+        return states[-1]
+
     def row(self) -> np.ndarray:
-        return logits_after(self.cache, self.seed, self.vocabulary)
+        return logits_of(self.state(self.seed), self.vocabulary)
 
     def decode(self, tokens: Sequence[int], rows: int) -> Pass:
         assert 0 <= rows <= len(tokens)
@@ -69,7 +64,7 @@ class Toy:
         for i, token in enumerate(tokens):
             self.cache.append(token)
             self.decoded += 1
-            states.append(state_after(self.cache, self.seed))
+            states.append(self.state(self.seed))
             if i >= len(tokens) - rows:
                 found.append(self.row())
         return Pass(start, tokens, found, np.array(states, dtype=np.uint64).reshape(-1, 1))
@@ -81,6 +76,8 @@ class Toy:
     def rollback(self, keep: int) -> None:
         assert keep <= self.length, "rolled back to tokens that were never decoded"
         del self.cache[keep:]
+        for states in self._states.values():
+            del states[keep + 1 :]
 
     def rewind(self, keep: int) -> int:
         self.rollback(keep)
@@ -104,4 +101,4 @@ class Blend(Toy):
     def row(self) -> np.ndarray:
         own = super().row()
         agrees = (int(own[1] * 128) * 7919 % 1000) / 1000 < self.agreement
-        return logits_after(self.cache, self.target_seed, self.vocabulary) if agrees else own
+        return logits_of(self.state(self.target_seed), self.vocabulary) if agrees else own

@@ -57,7 +57,11 @@ class World:
 
 
 @contextlib.contextmanager
-def world(folder: Path) -> Iterator[World]:
+def world(folder: Path, cache: Path | None = None) -> Iterator[World]:
+    """`cache`: what was found out about this machine before."""
+    if cache:
+        shutil.copytree(cache, folder / "home" / "cache")
+        shutil.copytree(folder / "home", folder / "before")
     work = folder / "work"
     (work / "folder").mkdir(parents=True)
     (work / "words.txt").write_text("some words\n" * 9)

@@ -1,9 +1,11 @@
 """Command lines that are wrong, prompts that are piped in, output that nobody takes: each as a person meets it."""
 
+import argparse
 import io
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -12,7 +14,7 @@ from localspec.algorithm import verification
 from localspec.chat.options import Rule
 from localspec.cli import main
 from localspec.cli.options import RULES
-from localspec.cli.prompt import piped_text, something_is_piped
+from localspec.cli.prompt import piped_text, prompt_of, something_is_piped
 
 
 @pytest.fixture(autouse=True)
@@ -71,25 +73,27 @@ def test_stats_and_json_go_together(capsys):
     assert "mean accepted length" in err
 
 
-def prompt_tokens(words, **options):
-    done = shell(
-        ["run", *words, "--json", "--raw", "--pair", "demo", "--max-tokens", "1"],
-        stdout=subprocess.PIPE,
-        **options,
-    )
-    assert done.returncode == 0, done.stderr
-    return int(done.stdout.partition('"prompt_tokens": ')[2].partition(",")[0])
+def pipe_of(text):
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "w") as written:
+        written.write(text)
+    return os.fdopen(reader)
 
 
-def test_piped_text_follows_the_prompt(tmp_path):
-    alone = prompt_tokens(["Say it again:"], stdin=subprocess.DEVNULL)
-    assert prompt_tokens(["Say it again:"], input="") == alone
-    together = prompt_tokens(["Say it again:\n\nOnce upon a time"], stdin=subprocess.DEVNULL)
-    assert together > alone
-    assert prompt_tokens(["Say it again:"], input="Once upon a time") == together
-    (tmp_path / "notes.txt").write_text("Once upon a time")
-    with (tmp_path / "notes.txt").open() as notes:
-        assert prompt_tokens(["Say it again:"], stdin=notes) == together
+def test_piped_text_follows_the_prompt(tmp_path, monkeypatch):
+    notes, alone, together = tmp_path / "notes.txt", "Say it again:", "Say it again:\n\nOnce upon a time"
+    notes.write_text("Once upon a time")
+
+    def prompt_with(stdin):
+        monkeypatch.setattr("sys.stdin", stdin)
+        return prompt_of(argparse.Namespace(words=[alone], file=[]))
+
+    for path, expected in ((Path(os.devnull), alone), (notes, together)):
+        with path.open() as stdin:
+            assert prompt_with(stdin) == expected
+    for text, expected in (("", alone), ("Once upon a time", together)):
+        with pipe_of(text) as stdin:
+            assert prompt_with(stdin) == expected
 
 
 def test_a_pipe_that_stays_open_is_waited_for_with_a_word():

@@ -10,7 +10,7 @@ import pytest
 
 from localspec import demo
 from localspec.cli import main
-from localspec.cli.offer import fetch_if_wanted, offer_download, question
+from localspec.cli.offer import agreed, fetch_if_wanted, question
 from localspec.pairs import store
 from localspec.pairs.registry import find, user_file
 from localspec.pairs.resolve import PairNotOnDisk
@@ -238,13 +238,13 @@ class Terminal:
 def test_a_terminal_is_asked(missing, monkeypatch, answer, wanted):
     monkeypatch.setattr("sys.stdin", Terminal(isatty=True))
     terminal = Terminal(isatty=True)
-    assert offer_download(missing, terminal, lambda: answer) is wanted
+    assert agreed(lambda: question(missing), terminal, lambda: answer) is wanted
     assert "fits" in terminal.text
     assert "fetch it? [Y/n]" in terminal.text
 
 
 def test_nobody_is_asked_where_there_is_no_terminal(missing):
-    assert offer_download(missing, Terminal(isatty=False), lambda: "y") is False
+    assert agreed(lambda: question(missing), Terminal(isatty=False), lambda: "y") is False
     with pytest.raises(PairNotOnDisk):
         fetch_if_wanted(missing, pull=False)
 

@@ -188,6 +188,7 @@ def test_verify_finds_nothing_wrong(pair, monkeypatch):
     for module in (verify_greedy, verify_quality):
         monkeypatch.setattr(module, "NEW_TOKENS", 10)
     monkeypatch.setattr(verify_module, "ROUNDS", 1)
+    monkeypatch.setattr(verify_module, "COLLECTED_TOKENS", 16)
     found = verify(pair, prompts=VERIFY_PROMPTS[:1], seconds=600, seed=3)
     assert problems(found) == []
     assert all(case.accepted for case in found.greedy.cases if case.depth)

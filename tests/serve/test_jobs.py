@@ -17,7 +17,7 @@ from localspec.serve.wishes import Wishes
 from localspec.stats import Stats
 
 DEMO, OTHER = LoadPair("demo"), LoadPair("other")
-READY = [Ready("demo", "target", "draft", 100, 0.1), Description("", "", "", 10, {}, True, False)]
+READY = [Ready("demo", "target", "draft", 100, 0.1), Description("", "", "", 10, {}, False)]
 FINISHED = Finished(Reply("", "", (), 0, FinishReason.STOP, Stats()))
 
 

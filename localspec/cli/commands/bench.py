@@ -3,24 +3,19 @@
 import argparse
 import json
 import shutil
-import signal
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from localspec.cli.bench_progress import BenchProgress
-from localspec.cli.commands.run import CANCELLED
+from localspec.cli.bench_progress import progress_text
+from localspec.cli.interrupts import CANCELLED, stop_on_interrupt
 from localspec.cli.loading import open_session
 from localspec.cli.options import add_pair_argument, add_report_options
-from localspec.cli.printing import note, say
+from localspec.cli.printing import DrawnLine, note, say
 from localspec.cli.usage import Subparsers
 from localspec.errors import BadSetting, ContextFull
 
 if TYPE_CHECKING:
-    from localspec.api import Session
     from localspec.measure.bench.bench import Arm, BenchOutcome, Limits
     from localspec.measure.bench.record import Subject
     from localspec.measure.bench.summary import Summary
@@ -82,19 +77,19 @@ def run(arguments: argparse.Namespace) -> int:
             perf_counter() - began,
             arguments.max_tokens,
         )
-        progress = BenchProgress(len(prompts) * len(arguments.temperature), limits(arguments))
-        try:
+        blocks = len(prompts) * len(arguments.temperature)
+        with DrawnLine(sys.stderr) as line:
             outcome = bench(
                 session,
                 prompts,
                 arms(arguments),
                 arguments.temperature,
                 limits(arguments),
-                on_step=progress.show,
+                on_step=lambda step: line.tell(
+                    progress_text(step, blocks, limits(arguments)), step.blocks_done
+                ),
                 stopped=stopped.is_set,
             )
-        finally:
-            progress.clear()
     summary = summarise(outcome.measurements)
     tell(arguments, subject, outcome, summary)
     return CANCELLED if outcome.stopped else 0
@@ -105,7 +100,7 @@ def tell(
 ) -> None:
     """Print the report or the JSON, draw the files, keep the record."""
     from localspec.measure.bench.record import keep, record
-    from localspec.measure.bench.report import report
+    from localspec.measure.bench.report import chart, report
     from localspec.measure.machine import this_machine
 
     if not summary.rows:
@@ -113,7 +108,7 @@ def tell(
         return
     machine = this_machine(arguments.threads)
     recorded = record(subject, machine, outcome, summary)
-    write_drawing(arguments, charts(summary))
+    write_drawing(arguments, tuple(chart(summary, temperature) for temperature in summary.temperatures))
     if not outcome.stopped:
         try:
             keep(subject.pair, recorded)
@@ -140,12 +135,6 @@ def say_why_nothing(outcome: "BenchOutcome", summary: "Summary") -> None:
             "no prompt fits into the context", hint="load the pair with a larger one: --context"
         )
     say("Stopped before a prompt was finished with every depth.", to=sys.stderr)
-
-
-def charts(summary: "Summary") -> "tuple[Chart, ...]":
-    from localspec.measure.bench.report import chart
-
-    return tuple(chart(summary, temperature) for temperature in summary.temperatures)
 
 
 def write_drawing(arguments: argparse.Namespace, drawn: "tuple[Chart, ...]") -> None:
@@ -176,23 +165,6 @@ def files_of(arguments: argparse.Namespace) -> None:
             raise BadSetting(
                 f"there is no folder {path.absolute().parent}", hint="make it, or name another file"
             )
-
-
-@contextmanager
-def stop_on_interrupt(session: "Session") -> Iterator[threading.Event]:
-    """The first Ctrl-C ends the measurement and keeps it; the second one interrupts as usual."""
-    stopped = threading.Event()
-
-    def stop(*_: object) -> None:
-        signal.signal(signal.SIGINT, before)
-        stopped.set()
-        session.cancel()
-
-    before = signal.signal(signal.SIGINT, stop)
-    try:
-        yield stopped
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def chosen_prompts(arguments: argparse.Namespace) -> "tuple[BenchPrompt, ...]":

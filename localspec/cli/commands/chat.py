@@ -113,7 +113,8 @@ def _chat(arguments: argparse.Namespace, folder: Path, resumed: "tuple[Journal, 
             stored=not arguments.no_store,
             theme=arguments.theme,
             pull=arguments.pull,
-            find_pair=resolve if arguments.connect is None else known_there,
+            # A server says itself which pairs it has.
+            find_pair=resolve if arguments.connect is None else lambda name: None,
         )
         return int(chat(setup))
     finally:
@@ -131,10 +132,6 @@ def engine_maker(url: str | None) -> "Callable[[], Engine]":
     make = partial(RemoteEngine, url, os.environ.get(KEY_VARIABLE, ""))
     make()
     return make
-
-
-def known_there(name: str) -> None:
-    """A server says itself which pairs it has."""
 
 
 def load_request(arguments: argparse.Namespace, resumed_pair: str) -> "LoadPair":
@@ -156,7 +153,7 @@ def load_request(arguments: argparse.Namespace, resumed_pair: str) -> "LoadPair"
     options["rpc"] = Settings.load(rpc=arguments.rpc).rpc
     if not {"pair", "target"} & options.keys():
         known = resumed_pair and is_known(resumed_pair)
-        options["pair"] = resumed_pair if known else Settings.load().pair or chosen_pair()
+        options["pair"] = resumed_pair if known else chosen_pair()
     return LoadPair(**options)
 
 

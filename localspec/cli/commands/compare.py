@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from localspec.cli.commands.run import CANCELLED, as_json, cancel_on_interrupt
+from localspec.cli.commands.run import as_json
+from localspec.cli.interrupts import CANCELLED, stop_on_interrupt
 from localspec.cli.loading import open_session
 from localspec.cli.options import add_pair_options, add_reply_options, reply_options
 from localspec.cli.printing import DrawnLine, note, say
@@ -46,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     take_pair(arguments)
     options, prompt = reply_options(arguments), prompt_of(arguments)
     comparison: Comparison | None = None
-    with open_session(arguments, measures=True) as session, cancel_on_interrupt(session):
+    with open_session(arguments, measures=True) as session, stop_on_interrupt(session):
         progress = CompareProgress(arguments.runs)
         for event in compare_events(session, prompt, n=arguments.runs, **options):
             if isinstance(event, Comparison):

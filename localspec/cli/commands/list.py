@@ -10,7 +10,6 @@ from localspec.cli.usage import Subparsers
 
 if TYPE_CHECKING:
     from localspec.pairs.registry import Pair
-    from localspec.pairs.removal import Leftover
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -59,13 +58,10 @@ def run(arguments: argparse.Namespace) -> int:
     if unused:
         say("\nUNUSED, which `localspec prune` removes")
     for left in unused:
-        say(f"{left.path.name:<26} {size_text(left.bytes):>8}  {_why(left)}")
+        why = f"`localspec pull {left.pair}` completes it" if left.pair else "no pair names it any more"
+        say(f"{left.path.name:<26} {size_text(left.bytes):>8}  {why}")
     say(f"\n{'all of it':<26} {size_text(total):>8}")
     return 0
-
-
-def _why(left: "Leftover") -> str:
-    return f"`localspec pull {left.pair}` completes it" if left.pair else "no pair names it any more"
 
 
 def _pair_json(pair: "Pair", size: int, used: float | None) -> dict[str, object]:

@@ -2,14 +2,13 @@
 
 import argparse
 import json
-import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from localspec.cli.commands import chat
+from localspec.cli.interrupts import CANCELLED, stop_on_interrupt
 from localspec.cli.kept import add_conversation_options, kept_conversation
 from localspec.cli.loading import open_session
 from localspec.cli.options import (
@@ -25,11 +24,6 @@ from localspec.cli.prompt import add_prompt_argument, prompt_of, something_is_pi
 from localspec.cli.report import report, summary
 from localspec.cli.usage import Subparsers, WrongUsage, refuse_together
 from localspec.events import Event, Finished, FinishReason, Kind, Notice, Piece, Reply, Started
-
-if TYPE_CHECKING:
-    from localspec.api import Session
-
-CANCELLED = 130
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -78,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.name = kept.pair
             if kept.pair is None:
                 note(f"the conversation was with {kept.before.pair}, which is no known pair")
-        with open_session(arguments) as session, cancel_on_interrupt(session):
+        with open_session(arguments) as session, stop_on_interrupt(session):
             kept.resume(session)
             stream = session.stream_complete if arguments.raw else session.stream
             reply = answer(stream(prompt, **options), arguments)
@@ -159,21 +153,6 @@ def show_lines(events: Iterator[Event]) -> Reply:
                 continue
         say(json.dumps(line, ensure_ascii=False))
     raise AssertionError("a run ends with Finished")
-
-
-@contextmanager
-def cancel_on_interrupt(session: "Session") -> Iterator[None]:
-    """The first Ctrl-C stops the reply and keeps it; the second one interrupts as usual."""
-
-    def cancel(*_: object) -> None:
-        signal.signal(signal.SIGINT, before)
-        session.cancel()
-
-    before = signal.signal(signal.SIGINT, cancel)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def as_json(reply: Reply) -> dict[str, Any]:

@@ -91,7 +91,7 @@ def load_request(arguments: argparse.Namespace) -> "LoadPair":
     options = load_options(arguments)
     options["rpc"] = Settings.load(rpc=arguments.rpc).rpc
     if not {"pair", "target"} & options.keys():
-        options["pair"] = Settings.load().pair or chosen_pair()
+        options["pair"] = chosen_pair()
     if "target" not in options:
         try:
             options["pair"] = resolve(options["pair"]).name

@@ -6,8 +6,8 @@ import shutil
 import sys
 from typing import TYPE_CHECKING
 
-from localspec.cli.commands.bench import duration, files_of, stop_on_interrupt, write_drawing
-from localspec.cli.commands.run import CANCELLED
+from localspec.cli.commands.bench import duration, files_of, write_drawing
+from localspec.cli.interrupts import CANCELLED, stop_on_interrupt
 from localspec.cli.loading import open_session
 from localspec.cli.options import add_pair_argument, add_report_options
 from localspec.cli.printing import DrawnLine, say
@@ -41,8 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     files_of(arguments)
     with open_session(arguments, measures=True) as session, stop_on_interrupt(session) as stopped:
         engine = session.engine
-        line = DrawnLine(sys.stderr)
-        try:
+        with DrawnLine(sys.stderr) as line:
             curve = tune(
                 engine.target,
                 next(iter(engine.drafters), None),
@@ -52,8 +51,6 @@ def run(arguments: argparse.Namespace) -> int:
                 on_round=lambda done, most: line.draw(f"measuring: round {done + 1} of at most {most}"),
                 stopped=stopped.is_set,
             )
-        finally:
-            line.clear()
         if curve and not stopped.is_set():
             store(engine, curve)
     if curve:

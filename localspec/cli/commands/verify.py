@@ -5,8 +5,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from localspec.cli.commands.bench import stop_on_interrupt
-from localspec.cli.commands.run import CANCELLED
+from localspec.cli.interrupts import CANCELLED, stop_on_interrupt
 from localspec.cli.loading import open_session
 from localspec.cli.options import add_pair_argument
 from localspec.cli.printing import DrawnLine, say
@@ -53,19 +52,16 @@ def run(arguments: argparse.Namespace) -> int:
 
     if not arguments.seconds >= LEAST_SECONDS:
         raise BadSetting(f"{arguments.seconds:g} seconds are too few", hint="give 30 or more")
-    progress = VerifyProgress()
     with open_session(arguments, measures=True) as session, stop_on_interrupt(session) as stopped:
-        try:
+        with DrawnLine(sys.stderr) as line:
             found = verify(
                 session,
                 seconds=arguments.seconds,
                 temperature=TEMPERATURE if arguments.temperature is None else arguments.temperature,
                 seed=arguments.seed,
-                on_step=progress.show,
+                on_step=lambda step: tell(line, step),
                 stopped=stopped.is_set,
             )
-        finally:
-            progress.clear()
         pair = f"{session.target_name} with {session.draft_name}"
     if arguments.json:
         say(json.dumps({"pair": session.name, **as_json(found)}))
@@ -76,18 +72,6 @@ def run(arguments: argparse.Namespace) -> int:
     return CANCELLED if found.stopped else 0
 
 
-class VerifyProgress:
-    """Where a verification stands, on stderr: a line that is drawn over, or one for each phase."""
-
-    def __init__(self) -> None:
-        self._said = ""
-        self._line = DrawnLine(sys.stderr)
-
-    def show(self, step: "VerifyStep") -> None:
-        line = f"{step.seconds:4.0f} s  {step.phase} {step.done:4.0%}  {step.detail}"
-        if not self._line.draw(line) and step.phase != self._said:
-            self._said = step.phase
-            say(f"{step.seconds:4.0f} s  {step.phase}", to=sys.stderr)
-
-    def clear(self) -> None:
-        self._line.clear()
+def tell(line: DrawnLine, step: "VerifyStep") -> None:
+    began = f"{step.seconds:4.0f} s  {step.phase}"
+    line.tell(f"{began} {step.done:4.0%}  {step.detail}", step.phase, began)

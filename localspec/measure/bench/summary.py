@@ -45,9 +45,6 @@ class Summary:
     prefill_seconds: float  # of all replies; in no row
     prefill_tokens: int
 
-    def of(self, category: Category | None) -> tuple[Row, ...]:
-        return tuple(row for row in self.rows if row.category is category)
-
     @property
     def temperatures(self) -> tuple[float, ...]:
         return tuple(dict.fromkeys(row.temperature for row in self.rows))

@@ -64,19 +64,14 @@ def in_words(row: Row) -> str:
     return f"not sure: {speedup.middle:.2f}x ({range_}); measure for longer"
 
 
-def verdicts(summary: Summary, arm: str = AUTO.name) -> tuple[SpeedVerdict, ...]:
-    """Go or no-go for every temperature, judged by one arm on the mix and by what it costs where it loses."""
-    return tuple(
-        verdict(
-            next(row for row in summary.of(None) if row.temperature == temperature and row.arm == arm),
-            [
-                row
-                for row in summary.rows
-                if row.temperature == temperature and row.arm == arm and row.category
-            ],
-        )
-        for temperature in summary.temperatures
-    )
+def verdicts(summary: Summary) -> tuple[SpeedVerdict, ...]:
+    """Go or no-go for every temperature, judged by auto on the mix and by what it costs where it loses."""
+    found = []
+    for temperature in summary.temperatures:
+        rows = [row for row in summary.rows if row.temperature == temperature and row.arm == AUTO.name]
+        (mix,) = (row for row in rows if row.category is None)
+        found.append(verdict(mix, [row for row in rows if row.category]))
+    return tuple(found)
 
 
 def verdict(mix: Row, categories: list[Row]) -> SpeedVerdict:

@@ -15,7 +15,7 @@ from localspec.measure.divergence import (
     width_difference_on,
 )
 from localspec.measure.prompts import BenchPrompt
-from localspec.measure.recording import Recording, begin
+from localspec.measure.recording import RecordingRule, begin
 from localspec.sampler.sampling import Sampling
 
 GREEDY = Sampling(temperature=0.0)
@@ -114,14 +114,14 @@ def greedy_text(
     engine: LoadedPair, prompt: Sequence[int], depth: int | None, room: int, ended: Callable[[], bool]
 ) -> GreedyText:
     """At most `room` tokens of the reply to a prompt; depth 0 is plain decoding."""
-    rule = make_rule("greedy", GREEDY, 0)
+    rule = RecordingRule(make_rule("greedy", GREEDY, 0), None)
     strategy = engine.drafting.strategy(rule, Request(GREEDY, depth=depth, speculate=depth != 0))
     begin(engine, prompt)
-    target, text = Recording(engine.target, None), list(prompt)
+    text, is_end = list(prompt), engine.vocabulary.is_end
     gaps: list[float] = []
     wrong = drafted = accepted = 0
-    for cycle in speculate(target, strategy, text, rule=rule, room=room, is_end=engine.vocabulary.is_end):
-        for token, row in zip(cycle.tokens, target.taken(), strict=False):
+    for cycle in speculate(engine.target, strategy, text, rule=rule, room=room, is_end=is_end):
+        for token, row in zip(cycle.tokens, rule.taken()[0], strict=False):
             gaps.append(top_two_gap(row))
             wrong += token != likeliest_token(row)
         drafted += cycle.drafted

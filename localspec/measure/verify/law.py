@@ -17,7 +17,7 @@ from localspec.algorithm.protocols import Proposal, Rule
 from localspec.algorithm.verification import make_rule
 from localspec.chat.loaded_pair import LoadedPair
 from localspec.drafters.fixed import Fixed
-from localspec.measure.recording import Recording, RecordingRule, begin
+from localspec.measure.recording import RecordingRule, begin
 from localspec.measure.statistics import bernstein
 from localspec.passes import Row
 from localspec.sampler.chain import Chain
@@ -69,13 +69,13 @@ def collect(
     """The meetings of a speculative reply to a prompt, up to `room` tokens long."""
     needed = Chain(sampling).candidates_needed()
     rule = RecordingRule(make_rule(RULE, sampling, seed), needed)
-    target, drafter = Recording(engine.target, needed), engine.drafters[0]
+    drafter = engine.drafters[0]
     drafter.begin()
     strategy = Fixed(drafter, COLLECTING_DEPTH, rule)
     begin(engine, prompt)
-    cycles = speculate(target, strategy, list(prompt), rule=rule, room=room, is_end=engine.vocabulary.is_end)
-    for cycle in cycles:
-        p, q = target.taken(), rule.taken()
+    text, is_end = list(prompt), engine.vocabulary.is_end
+    for cycle in speculate(engine.target, strategy, text, rule=rule, room=room, is_end=is_end):
+        p, q = rule.taken()
         assert len(p) == cycle.width, "one row for each token of the batch"
         yield from map(Meeting, p, q)
     if drafter.failure:

@@ -8,10 +8,11 @@ import numpy as np
 
 from localspec.chat.loaded_pair import LoadedPair
 from localspec.chat.messages import Message
+from localspec.chat.scoring import log_softmax
 from localspec.chat.session import Session
 from localspec.measure.recording import begin
 from localspec.measure.statistics import bernstein
-from localspec.passes import Candidates, Row
+from localspec.passes import Candidates
 from localspec.sampler.chain import Chain
 from localspec.sampler.sampling import Sampling
 
@@ -109,9 +110,8 @@ def scored(
                 impossible += not nearly_kept(row, token, sampling, slack)
                 continue
             variance = float(p.probabilities @ (surprisals - mean) ** 2)
-            columns.append(
-                (log_likelihood(row, token, sampling.temperature), -math.log(chance), mean, variance)
-            )
+            whole = float(log_softmax(row / sampling.temperature)[token])
+            columns.append((whole, -math.log(chance), mean, variance))
             largest = max(largest, float(np.abs(surprisals - mean).max()))
     table = np.array(columns).reshape(-1, 4)
     return Scores(table[:, 0], table[:, 1], table[:, 2], table[:, 3], largest, impossible)
@@ -129,14 +129,6 @@ def nearly_kept(row: np.ndarray, token: int, sampling: Sampling, slack: float) -
     if sampling.top_k and row[token] < np.sort(row)[-sampling.top_k :][0] - 2 * slack:
         return False
     return Chain(wider).distribution(row, ()).of(token) > 0.0
-
-
-def log_likelihood(row: Row, token: int, temperature: float) -> float:
-    """log softmax(row / temperature) of a token, over the whole vocabulary."""
-    assert not isinstance(row, Candidates)
-    scaled = row.astype(float) / temperature
-    top = scaled.max()
-    return float(scaled[token] - top - np.log(np.exp(scaled - top).sum()))
 
 
 def quality(pairs: Sequence[tuple[Scores, Scores]]) -> QualityResult:

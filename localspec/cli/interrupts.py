@@ -1,0 +1,29 @@
+"""Ctrl-C: the first one ends what runs and keeps what there is, the second one interrupts as usual."""
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from localspec.api import Session
+
+CANCELLED = 130  # the exit code that a shell expects after it
+
+
+@contextmanager
+def stop_on_interrupt(session: "Session") -> Iterator[threading.Event]:
+    """Cancel the reply that runs, and set the event."""
+    stopped = threading.Event()
+
+    def stop(*_: object) -> None:
+        signal.signal(signal.SIGINT, before)
+        stopped.set()
+        session.cancel()
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield stopped
+    finally:
+        signal.signal(signal.SIGINT, before)
