@@ -7,8 +7,9 @@ from functools import partial
 from pathlib import Path
 
 from localspec.algorithm.protocols import Drafter
-from localspec.drafters.block import BlockDrafter
-from localspec.drafters.head import ASSISTANT, EAGLE3, MTP, HeadDrafter, Layout
+from localspec.drafters.head import HeadDrafter
+from localspec.drafters.head_block import Block
+from localspec.drafters.head_steps import ASSISTANT, EAGLE3, MTP, Layout, Steps
 from localspec.drafters.model import ModelDrafter
 from localspec.drafters.other_vocabulary import OtherVocabularyDrafter
 from localspec.gguf.facts import header_at
@@ -102,9 +103,8 @@ def open_head(opening: Opening, layout: Layout) -> OpenedDrafter:
         threads=opening.threads(target.model),
     )
     opening.opened.enter_context(context)
-    return OpenedDrafter(
-        HeadDrafter(context, layout, wants, target.model.vocab.is_end), context, target.model
-    )
+    drafter = HeadDrafter(Steps(context, layout), wants, target.model.vocab.is_end)
+    return OpenedDrafter(drafter, context, target.model)
 
 
 def open_block(opening: Opening) -> OpenedDrafter:
@@ -121,7 +121,8 @@ def open_block(opening: Opening) -> OpenedDrafter:
         threads=opening.threads(target.model),
     )
     opening.opened.enter_context(context)
-    return OpenedDrafter(BlockDrafter(context, wants, target.model.vocab.is_end), context, target.model)
+    drafter = HeadDrafter(Block(context), wants, target.model.vocab.is_end)
+    return OpenedDrafter(drafter, context, target.model)
 
 
 OPENERS: Mapping[DraftKind, Callable[[Opening], OpenedDrafter]] = {

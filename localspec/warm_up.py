@@ -5,7 +5,7 @@ from time import perf_counter
 
 from localspec.algorithm.protocols import Drafter
 from localspec.chat.vocabulary import Vocabulary
-from localspec.drafters.model import FAILURES
+from localspec.drafters.drawing import FAILURES
 from localspec.llama.context import Context
 from localspec.pair_drafting import PairDrafting
 

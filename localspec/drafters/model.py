@@ -1,14 +1,14 @@
 """A smaller model that proposes: it decodes only what its cache lacks, one token ahead at a time."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-from localspec.algorithm.protocols import Decoder, Draw, Proposal, Reading, Rule, Stopping
-from localspec.errors import BackendFailure, ContextFull, LocalspecError, NotEnoughMemory
+from localspec.algorithm.protocols import Decoder, Proposal, Reading, Rule, Stopping
+from localspec.drafters.drawing import FAILURES, Rows, draw
+from localspec.errors import LocalspecError
 from localspec.events import Source
 from localspec.passes import Pass, standing
 
-# Of a draft model: its target goes on without it.
-FAILURES = (BackendFailure, ContextFull, NotEnoughMemory)
 AT_ONCE = 8  # unread tokens that are decoded along with the first draft step
 ROOM = 40  # tokens that a proposal may need behind the text, a quarter of the cache at most
 
@@ -79,37 +79,30 @@ class ModelDrafter:
     def propose(
         self, tokens: Sequence[int], limit: int, rule: Rule, stopping: Stopping | None = None
     ) -> Proposal:
-        decoder, text = self.decoder, list(tokens)
-        limit = 0 if self.failure else min(limit, decoder.capacity - len(text) + self._first + 1)
-        draws: list[Draw] = []
-        runs = 0
-        while len(draws) < limit:
-            if len(draws) == 1:  # the cache holds the text, and what follows may not be of it
-                decoder.checkpoint(lasting=False)
-            try:
-                runs += 1
-                if self._one_by_one and self._first + decoder.length == len(text) - 2:
-                    decoder.decode(text[-2:-1], rows=1)
-                    runs += 1
-                (row,) = decoder.decode(text[self._first + decoder.length :], rows=1).rows
-                draw = rule.draw(row, text, len(tokens))
-            except FAILURES as error:
-                # What was drawn before is proposed: dropping it could favour the tokens that do not fail.
-                self.failure, limit = error, len(draws)
-                break
-            if stopping and not stopping.keeps(draw.confidence, len(draws)):
-                break
-            draws.append(draw)
-            text.append(draw.token)
-            # Nothing can follow an end-of-generation token; it stays in the proposal, so stopping biases nothing.
-            if self._is_end(draw.token) or (stopping and not stopping.goes_on(len(draws))):
-                break
-        return Proposal.drawn(draws, self.source, depth=max(limit, 0), runs=runs)
+        limit = min(limit, self.decoder.capacity - len(tokens) + self._first + 1)
+        if self.failure or limit <= 0:
+            return Proposal()
+        unread = tokens[self._first + self.decoder.length :]
+        late = self._one_by_one and len(unread) == 2
+        rows = rows_after(self.decoder, *((unread[:1], unread[1:]) if late else (unread,)))
+        proposal, self.failure = draw(self, rows, tokens, limit, rule, stopping, self._is_end)
+        return replace(proposal, runs=proposal.runs + late)
 
     def _restart(self, first: int) -> None:
         """Begin with an empty cache at this position of the text."""
         self.decoder.rollback(0)
         self._first = first
+
+
+def rows_after(decoder: Decoder, *unread: Sequence[int]) -> Rows:
+    """Decode the unread tokens, batch by batch, then each token that is sent."""
+    for batch in unread:
+        (row,) = decoder.decode(batch, rows=1).rows
+    token = yield row
+    decoder.checkpoint(lasting=False)  # the cache holds the text, and what follows may not be of it
+    while True:
+        (row,) = decoder.decode([token], rows=1).rows
+        token = yield row
 
 
 def rehearse(decoder: Decoder, batches: Sequence[Sequence[int]]) -> None:

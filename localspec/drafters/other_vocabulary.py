@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from localspec.algorithm.protocols import Decoder, Draw, Proposal, Reading, Rule, Stopping
-from localspec.drafters.model import AT_ONCE, FAILURES, ROOM, rehearse
+from localspec.algorithm.protocols import Decoder, Proposal, Reading, Rule, Stopping
+from localspec.drafters.drawing import FAILURES, Rows, draw
+from localspec.drafters.model import AT_ONCE, ROOM, rehearse, rows_after
 from localspec.drafters.translation import Translation, Vocabulary
 from localspec.errors import LocalspecError
 from localspec.events import Source
@@ -96,34 +97,21 @@ class OtherVocabularyDrafter:
     def propose(
         self, tokens: Sequence[int], limit: int, rule: Rule, stopping: Stopping | None = None
     ) -> Proposal:
-        decoder, text = self.decoder, list(tokens)
         if self.failure or not self._translate(tokens):
             return Proposal()
-        words = list(self._translation.words)
-        limit = min(limit, decoder.capacity - len(words) + 1)
-        draws: list[Draw] = []
-        runs = 0
-        while len(draws) < limit:
-            if len(draws) == 1:  # the cache holds the text, and what follows may not be of it
-                decoder.checkpoint(lasting=False)
-            try:
-                runs += 1
-                (row,) = decoder.decode(words[decoder.length :], rows=1).rows
-                if not len((spoken := self._spoken(row)).ids):
-                    break
-                draw = rule.draw(spoken, text, len(tokens))
-            except FAILURES as error:
-                # What was drawn before is proposed: dropping it could favour the tokens that do not fail.
-                self.failure, limit = error, len(draws)
-                break
-            if stopping and not stopping.keeps(draw.confidence, len(draws)):
-                break
-            draws.append(draw)
-            text.append(draw.token)
-            words.append(self._words[draw.token])
-            if self._is_end(draw.token) or (stopping and not stopping.goes_on(len(draws))):
-                break
-        return Proposal.drawn(draws, self.source, depth=max(limit, 0), runs=runs)
+        words = self._translation.words
+        if (limit := min(limit, self.decoder.capacity - len(words) + 1)) <= 0:
+            return Proposal()
+        rows = self._rows(words[self.decoder.length :])
+        proposal, self.failure = draw(self, rows, tokens, limit, rule, stopping, self._is_end)
+        return proposal
+
+    def _rows(self, unread: Sequence[int]) -> Rows:
+        """In tokens of the target, as far as it has any of those that the draft would say."""
+        rows = rows_after(self.decoder, unread)
+        row = next(rows)
+        while len((spoken := self._spoken(row)).ids):
+            row = rows.send(self._words[(yield spoken)])
 
     @property
     def _held(self) -> int:

@@ -7,9 +7,10 @@ from functools import partial
 from localspec.algorithm.loop import speculate
 from localspec.algorithm.protocols import Drafter
 from localspec.algorithm.verification import make_rule
-from localspec.drafters.block import BlockDrafter
 from localspec.drafters.fixed import Fixed, Plain
-from localspec.drafters.head import ASSISTANT, EAGLE3, MTP, HeadDrafter
+from localspec.drafters.head import HeadDrafter
+from localspec.drafters.head_block import Block
+from localspec.drafters.head_steps import ASSISTANT, EAGLE3, MTP, Steps
 from localspec.gguf.facts import header_at
 from localspec.gguf.heads import has_markov_chain
 from localspec.llama.block import BlockContext
@@ -89,10 +90,11 @@ def opened(kind, files):
         if kind.layout is None:
             anchored = has_markov_chain(header_at(head_file))
             head = BlockContext(file, target, layers=3, anchored=anchored, length=LENGTH, threads=1)
-            drafter = BlockDrafter(head, wants, never)
+            guesses = Block(head)
         else:
             head = HeadContext(file, target, encodes=kind.layout is EAGLE3, length=LENGTH, threads=1)
-            drafter = HeadDrafter(head, kind.layout, wants, never)
+            guesses = Steps(head, kind.layout)
+        drafter = HeadDrafter(guesses, wants, never)
         target.extract(wants)
         try:
             yield Opened(target, drafter)

@@ -9,9 +9,10 @@ from localspec.control.costs import CostTable
 from localspec.control.depth import DepthControl
 from localspec.control.places import Places
 from localspec.drafters.arbiter import Arbiter, Contender
-from localspec.drafters.block import BlockDrafter
 from localspec.drafters.fixed import Fixed
-from localspec.drafters.head import EAGLE3, MTP, HeadDrafter
+from localspec.drafters.head import HeadDrafter
+from localspec.drafters.head_block import Block
+from localspec.drafters.head_steps import EAGLE3, MTP, Steps
 from localspec.passes import HiddenRows
 from tests.algorithm.random_pairs import PROMPT, RULES, World
 from tests.drafters.test_law import EXACT, error, never
@@ -67,9 +68,9 @@ class ToyBlock(ToyHead):
 
 def drafter_of(kind, world):
     if kind == "block":
-        return BlockDrafter(ToyBlock(world, 0), WANTS, never)
+        return HeadDrafter(Block(ToyBlock(world, 0)), WANTS, never)
     layout = {"eagle3": EAGLE3, "mtp": MTP}[kind]
-    return HeadDrafter(ToyHead(world, layout.shift), layout, WANTS, never)
+    return HeadDrafter(Steps(ToyHead(world, layout.shift), layout), WANTS, never)
 
 
 @pytest.mark.parametrize("kind", ["eagle3", "mtp", "block"])

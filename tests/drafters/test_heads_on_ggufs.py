@@ -110,7 +110,7 @@ def show_hidden_rows(drafter):
 def test_a_cache_that_is_full_begins_anew_and_texts_stay(kind, files, monkeypatch):
     with opened(kind, files) as pair, opened(kind, files) as other:
         prompt = [7, 8, 9] * 20
-        monkeypatch.setattr(pair.drafter.head, "capacity", 100)
+        monkeypatch.setattr(pair.drafter.guesses.head, "capacity", 100)
         plain, text = list(prompt), list(prompt)
         other.begin(prompt)
         for _ in speculate(other.target, Plain(), plain, rule=GREEDY, room=120, is_end=never):

@@ -18,7 +18,7 @@ from localspec.control.costs import Costs, CostTable
 from localspec.control.depth import DepthControl
 from localspec.control.places import Places
 from localspec.control.stopping import Stopper
-from localspec.drafters import model
+from localspec.drafters import drawing, model
 from localspec.drafters.arbiter import Arbiter, Contender
 from localspec.drafters.lookup import LookupDrafter
 from localspec.drafters.lookup_trust import CELLS, Trust, TrustCounts
@@ -131,8 +131,8 @@ class Stopped:
         """The calibration does not change."""
 
 
-def stopped(drafter=ModelDrafter, depths=(1, 2, 3)):
-    return lambda decoder, rule, is_end: Stopped(drafter(decoder, is_end), rule, rate=1.4, depths=depths)
+def stopped(depths=(1, 2, 3)):
+    return lambda decoder, rule, is_end: Stopped(ModelDrafter(decoder, is_end), rule, rate=1.4, depths=depths)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -161,21 +161,21 @@ def test_proposals_that_may_end_only_at_some_depths(rule):
 
 TRAPS = {
     "asking about the token that was drawn": (
-        "stopping.keeps(draw.confidence, len(draws))",
-        "stopping.keeps(draw.q.of(draw.token) if draw.q else draw.confidence, len(draws))",
+        "stopping.keeps(found.confidence, len(draws))",
+        "stopping.keeps(found.q.of(found.token) if found.q else found.confidence, len(draws))",
     ),
     "leaving out an end-of-generation token": (
-        "            draws.append(draw)\n",
-        "            if self._is_end(draw.token):\n                break\n            draws.append(draw)\n",
+        "            draws.append(found)\n",
+        "            if is_end(found.token):\n                break\n            draws.append(found)\n",
     ),
 }
 
 
 @pytest.mark.parametrize("rule", ["block", "rejection"])
 @pytest.mark.parametrize("trap", TRAPS)
-def test_traps_of_the_drafter_are_caught(rule, trap):
-    trapped = mutant(model, TRAPS[trap]).ModelDrafter
-    assert error(World(2), RULES[rule], stopped(trapped), 4, is_end=lambda token: token == 1) > CAUGHT
+def test_traps_of_the_drafter_are_caught(rule, trap, monkeypatch):
+    monkeypatch.setattr(model, "draw", mutant(drawing, TRAPS[trap]).draw)
+    assert error(World(2), RULES[rule], stopped(), 4, is_end=lambda token: token == 1) > CAUGHT
 
 
 EVERY_TRIGRAM = (0, 0, 0, 1, 0, 1, 1, 1, 0, 0)  # so that lookup always has a guess

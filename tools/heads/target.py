@@ -88,7 +88,10 @@ class File:
 
 
 class Target:
-    """The model with a cache for `texts` texts of `context` tokens; `taps` are the layers whose inputs are read."""
+    """The model with a cache for `texts` texts of `context` tokens; `taps` are the layers whose inputs are read.
+
+    The number of layers stands for the output of the last.
+    """
 
     def __init__(self, file: File, taps: tuple[int, ...], texts: int, context: int) -> None:
         self.shape, self.taps = file.shape(), taps
@@ -136,6 +139,8 @@ class Target:
             x = x + functional.linear(out, layer["attn_output"]).float()
             gate, up = functional.linear(normed(x, layer["ffn_norm"], s.eps), layer["gate_up"]).chunk(2, -1)
             x = x + functional.linear(functional.silu(gate) * up, layer["ffn_down"]).float()
+        if s.layers in self.taps:
+            kept.append(x)
         last = normed(x[:, -1], self.output_norm, s.eps)
         return torch.cat(kept, dim=-1), functional.linear(last, self.output).float()
 
