@@ -2,7 +2,9 @@
 
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from localspec.algorithm.loop import speculate
 from localspec.algorithm.protocols import Drafter
@@ -21,8 +23,8 @@ from localspec.passes import HiddenRows, Pass
 from localspec.sampler.sampling import Sampling
 from tests.gguf.heads import Walk, write_assistant, write_dflash, write_eagle3, write_mtp, write_target
 
-GREEDY = make_rule("greedy", Sampling(temperature=0), 0)
 LENGTH = 512
+GREEDY = make_rule("greedy", Sampling(temperature=0), 0)
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ KINDS = {
 @dataclass
 class Opened:
     target: Context
-    drafter: Drafter
+    drafter: Drafter | None = None
 
     def begin(self, prompt):
         """As a reply begins: what the cache has in common with the prompt stays."""
@@ -64,19 +66,35 @@ class Opened:
         ):
             common += 1
         keep = self.target.rewind(common)
-        self.drafter.begin()
-        self.drafter.follow(Pass(0, prompt[:keep]), keep)
+        if self.drafter:
+            self.drafter.begin()
+            self.drafter.follow(Pass(0, prompt[:keep]), keep)
         for passed in self.target.prefill(prompt[keep:-1]):
-            self.drafter.follow(passed, len(passed.tokens))
+            if self.drafter:
+                self.drafter.follow(passed, len(passed.tokens))
 
     def cycles(self, text, depth, room, rule=GREEDY):
         strategy = Fixed(self.drafter, depth, rule) if depth else Plain()
         yield from speculate(self.target, strategy, text, rule=rule, room=room, is_end=never)
-        assert self.drafter.failure is None
+        assert not self.drafter or self.drafter.failure is None
 
 
 def never(token):
     return False
+
+
+@cache
+def plain_texts(walk, asked):
+    """Of a target, each prompt with as many greedy tokens as asked for."""
+    with TemporaryDirectory() as folder, Model(write_target(Path(folder) / "target.gguf", walk)) as model:
+        plain, texts = Opened(Context(model, length=LENGTH, snapshots=5, threads=1)), []
+        for prompt, room in asked:
+            text = list(prompt)
+            plain.begin(text)
+            for _ in plain.cycles(text, 0, room):
+                pass
+            texts.append(text)
+        return texts
 
 
 @contextmanager

@@ -140,7 +140,7 @@ def stopped(depths=(1, 2, 3)):
 def test_proposals_that_the_stopper_ends(rule, end):
     """Whatever it has drawn by then, and also where the text ends."""
     lengths = set()
-    for world in map(World, range(4)):
+    for world in map(World, range(2)):
         found = error(
             world,
             RULES[rule],
@@ -155,7 +155,7 @@ def test_proposals_that_the_stopper_ends(rule, end):
 
 @pytest.mark.parametrize("rule", RULES)
 def test_proposals_that_may_end_only_at_some_depths(rule):
-    for world in map(World, range(3)):
+    for world in map(World, range(2)):
         assert error(world, RULES[rule], stopped(depths=(1, 3)), 4, is_end=never) < EXACT
 
 

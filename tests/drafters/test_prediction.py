@@ -98,7 +98,7 @@ def test_its_sampled_text_has_the_law_of_the_target(rule, depth):
         control = DepthControl(places, prediction, Chances(), (1, 2, 3))
         return Arbiter(places, Anchors(), [Contender(prediction, control)], rule)
 
-    for world in map(World, range(4)):
+    for world in map(World, range(2)):
         assert error(world, RULES[rule], strategy_of, 4) < EXACT
 
 

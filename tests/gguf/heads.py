@@ -126,7 +126,7 @@ def write_assistant(path: Path, walk: Walk) -> Path:
     writer.add_tensor("token_embd.weight", walk.output() @ kept.T)
     writer.add_tensor("output_norm.weight", np.ones(width, np.float32))
     writer.add_tensor("rope_freqs.weight", np.ones(8, np.float32))
-    writer.add_tensor("nextn.pre_projection.weight", np.concatenate([kept, 0.3 * kept], axis=1))
+    writer.add_tensor("nextn.pre_projection.weight", np.concatenate([kept, 1.5 * kept], axis=1))
     writer.add_tensor("nextn.post_projection.weight", np.ascontiguousarray(kept.T))
     for layer in range(2):
         for name, values in _assistant_layer(walk, width, random):

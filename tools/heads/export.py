@@ -1,11 +1,12 @@
-"""Write a head as GGUF: the `eagle3` of llama.cpp, with the target's tokenizer."""
+"""Write heads as GGUF, with the target's tokenizer: the `eagle3` of llama.cpp, or a prediction layer of its `mimo2`."""
 
 from pathlib import Path
 
 import numpy as np
-from gguf import GGMLQuantizationType, GGUFValueType, GGUFWriter
+from gguf import GGMLQuantizationType, GGUFWriter
 from gguf.quants import quantize
 from head import Head
+from mimo2 import copy_tokenizer, finish, halves, writer_like
 from target import File
 from torch import Tensor
 
@@ -29,7 +30,9 @@ TENSORS = {
 }
 
 
-def write(path: Path, target: File, head: Head, words: Tensor, layers: tuple[int, ...], kind: str) -> None:
+def write_eagle3(
+    path: Path, target: File, head: Head, words: Tensor, layers: tuple[int, ...], kind: str
+) -> None:
     """Write beside the file, then move; `words` are the target's ids of the draft's tokens."""
     part = path.with_suffix(".gguf.part")
     writer = GGUFWriter(part, "eagle3")
@@ -50,22 +53,45 @@ def write(path: Path, target: File, head: Head, words: Tensor, layers: tuple[int
     writer.add_uint32("eagle3.target_hidden_size", s.width)
     writer.add_bool("eagle3.norm_before_residual", False)
     writer.add_bool("eagle3.norm_before_fc", True)
-    _copy_tokenizer(writer, target)
+    copy_tokenizer(writer, target.reader)
     if len(words) < s.vocabulary:
         writer.add_tensor("d2t", words.numpy().astype(np.int64))
     for name, parameter in head.named_parameters():
-        values = np.ascontiguousarray(parameter.detach().float().numpy())
-        type_ = TYPES[kind] if values.ndim == 2 else GGMLQuantizationType.F32
-        writer.add_tensor(f"{TENSORS[name]}.weight", quantize(values, type_), raw_dtype=type_)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+        _add(writer, TENSORS[name], values_of(parameter), kind)
+    finish(writer)
     part.replace(path)
 
 
-def _copy_tokenizer(writer: GGUFWriter, target: File) -> None:
-    for name, field in target.reader.fields.items():
-        if name.startswith("tokenizer.ggml."):
-            kind, *of = field.types
-            writer.add_key_value(name, field.contents(), kind, of[0] if kind == GGUFValueType.ARRAY else None)
+def write_mtp(
+    path: Path, target: File, head: Head, words: Tensor, layers: tuple[int, ...], kind: str
+) -> None:
+    """As above, a file of its own for the target that `mimo2.py` writes; the embedding takes 4 bits."""
+    part = path.with_suffix(".gguf.part")
+    s = head.shape
+    writer = writer_like(part, target.reader, layers=s.layers, heads=1)
+    writer.add_name(f"MTP head of {target.fact('general.name', 'a target')}")
+    _add(writer, "token_embd", values_of(head.embedding), "q4_0")
+    _add(writer, "output", values_of(head.output), kind)
+    _add(writer, "output_norm", values_of(head.output_norm), kind)
+    q, k = (halves(values_of(getattr(head, f"attn_{name}")), s.head_width) for name in "qk")
+    tensors = {"attn_qkv": np.concatenate([q, k, values_of(head.attn_v)])}
+    tensors |= {f"nextn.{name}": values_of(getattr(head, name)) for name in ("enorm", "hnorm", "eh_proj")}
+    of_layer = ("attn_norm", "attn_output", "ffn_norm", "ffn_gate", "ffn_up", "ffn_down")
+    tensors |= {name: values_of(getattr(head, name)) for name in of_layer}
+    for name, values in tensors.items():
+        _add(writer, f"blk.{s.layers}.{name}", values, kind)
+    finish(writer)
+    part.replace(path)
+
+
+WRITE = {"eagle3": write_eagle3, "mtp": write_mtp}
+
+
+def values_of(parameter: Tensor) -> np.ndarray:
+    """In single precision."""
+    return np.ascontiguousarray(parameter.detach().float().numpy())
+
+
+def _add(writer: GGUFWriter, name: str, values: np.ndarray, kind: str) -> None:
+    type_ = TYPES[kind] if values.ndim == 2 else GGMLQuantizationType.F32
+    writer.add_tensor(f"{name}.weight", quantize(values, type_), raw_dtype=type_)

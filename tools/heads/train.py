@@ -1,4 +1,4 @@
-"""Train an EAGLE-3 head on what `collect.py` kept of a target, and write it as GGUF.
+"""Train an EAGLE-3 or MTP head on what `collect.py` kept of a target, and write it as GGUF.
 
     python tools/heads/train.py --target target.gguf --data build/heads/smollm2 \
         --out build/heads/smollm2.gguf --minutes 60
@@ -18,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from export import write
-from head import Head, Scale
+from export import WRITE
+from head import Eagle3, Mtp, Scale
 from target import File
 from torch import Tensor
 from torch.nn import functional
@@ -28,6 +28,7 @@ sys.path.append(str(Path(__file__).parents[1] / "demo"))
 
 from muon import AdamW, Muon
 
+HEADS = {"eagle3": Eagle3, "mtp": Mtp}
 HELD_OUT = 2
 """The first parts are for evaluation."""
 
@@ -113,18 +114,17 @@ class Trainer:
         self.checkpoint = options.out.with_suffix(".pt")
         saved = torch.load(self.checkpoint) if self.checkpoint.exists() else None
         words = (
-            saved["words"]
-            if saved
-            else draft_words(self.texts, options.vocabulary, self.file.shape().vocabulary)
+            saved["words"] if saved else draft_words(self.texts, self.drafted, self.file.shape().vocabulary)
         )
         self.words = words
         self.draft_id = torch.full((self.file.shape().vocabulary,), -1).scatter(
             0, words, torch.arange(len(words))
         )
         sample = torch.cat([t.features[4:] for t in self.texts[:64]])
-        self.head = Head(self.file, Scale.of(sample), words)
-        matrices = [p for n, p in self.head.named_parameters() if p.ndim == 2 and n != "output"]
-        others = [p for n, p in self.head.named_parameters() if p.ndim != 2 or n == "output"]
+        self.head = HEADS[options.kind](self.file, Scale.of(sample), words)
+        learned = [(n, p) for n, p in self.head.named_parameters() if p.requires_grad]
+        matrices = [p for n, p in learned if p.ndim == 2 and n != "output"]
+        others = [p for n, p in learned if p.ndim != 2 or n == "output"]
         self.optimizers = [Muon(matrices, lr=0.0), AdamW(others, lr=0.0, betas=(0.9, 0.98), weight_decay=0.0)]
         self.step, self.spent = 0, 0.0
         if saved:
@@ -132,6 +132,11 @@ class Trainer:
             for optimizer, state in zip(self.optimizers, saved["optimizers"], strict=True):
                 optimizer.load_state_dict(state)
             self.step, self.spent = saved["step"], saved["spent"]
+
+    @property
+    def drafted(self) -> int:
+        """Tokens that the head drafts: an MTP head speaks through its target's output."""
+        return self.options.vocabulary if self.options.kind == "eagle3" else self.file.shape().vocabulary
 
     def read_parts(self) -> None:
         """Parts that are new since the last time."""
@@ -246,6 +251,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--target", type=Path, required=True)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--kind", choices=HEADS, default="eagle3")
     parser.add_argument("--minutes", type=float, required=True)
     parser.add_argument(
         "--decay", type=float, default=0.35, help="share of the minutes in which the rate falls"
@@ -286,6 +292,7 @@ def main() -> None:
     except KeyboardInterrupt:
         print("asked to end", flush=True)
     trainer.save()
+    write = WRITE[trainer.options.kind]
     write(
         trainer.options.out, trainer.file, trainer.head, trainer.words, trainer.layers, trainer.options.type
     )
