@@ -9,12 +9,12 @@ from pathlib import Path
 from localspec.algorithm.protocols import Drafter
 from localspec.drafters.head import HeadDrafter
 from localspec.drafters.head_block import Block
-from localspec.drafters.head_steps import ASSISTANT, EAGLE3, MTP, Layout, Steps
+from localspec.drafters.head_steps import ASSISTANT, EAGLE3, MTP, Chain, Layout, Steps
 from localspec.drafters.model import ModelDrafter
 from localspec.drafters.other_vocabulary import OtherVocabularyDrafter
 from localspec.gguf.facts import header_at
 from localspec.gguf.header import Header
-from localspec.gguf.heads import DraftKind, has_markov_chain, target_layers, trunk_layers
+from localspec.gguf.heads import DraftKind, has_markov_chain, prediction_layers, target_layers, trunk_layers
 from localspec.gguf.shared_tokens import in_words
 from localspec.gguf.trimmed import token_table
 from localspec.llama.block import BlockContext
@@ -94,7 +94,8 @@ def open_model(opening: Opening) -> OpenedDrafter:
 def open_head(opening: Opening, layout: Layout) -> OpenedDrafter:
     """A prediction head."""
     target, model, load = opening.target, model_of(opening), opening.load
-    wants = wanted_rows(load.kind, header_at(target.model.path), header_at(model.path))
+    header = header_at(model.path)
+    wants = wanted_rows(load.kind, header_at(target.model.path), header)
     context = HeadContext(
         model,
         target,
@@ -103,7 +104,9 @@ def open_head(opening: Opening, layout: Layout) -> OpenedDrafter:
         threads=opening.threads(target.model),
     )
     opening.opened.enter_context(context)
-    drafter = HeadDrafter(Steps(context, layout), wants, target.model.vocab.is_end)
+    chained = layout is MTP and prediction_layers(header) > 1
+    guesses = Chain(context, prediction_layers(header)) if chained else Steps(context, layout)
+    drafter = HeadDrafter(guesses, wants, target.model.vocab.is_end)
     return OpenedDrafter(drafter, context, target.model)
 
 

@@ -27,6 +27,9 @@ class StepHead(Head, Protocol):
     def features(self, hidden: np.ndarray) -> np.ndarray:
         """What it reads of hidden rows of the target, a copy: float32 [rows, columns]."""
 
+    def choose(self, layer: int, position: int) -> None:
+        """Go on with this one of several prediction layers, and without the rows from `position` on."""
+
     def read(self, tokens: Sequence[int], features: np.ndarray, position: int) -> None:
         """Append rows to the cache, for no logits."""
 
@@ -97,3 +100,29 @@ class Steps:
             zeros = np.zeros((1, features.shape[1]), np.float32)
             return [known.text[known.held], *tokens], np.concatenate([zeros, features]), position - 1
         return tokens, features, position
+
+
+class Chain(Steps):
+    """Guesses of several prediction layers, one for each token; each has read the whole text, guesses included."""
+
+    def __init__(self, head: StepHead, layers: int) -> None:
+        super().__init__(head, MTP)
+        self._layers = layers
+
+    def read(self, known: HeadText, end: int) -> None:
+        if end > known.held:
+            tokens, features, position = self._missing(known, end)
+            for layer in range(self._layers):
+                self.head.choose(layer, position)
+                self.head.read(tokens, features, position)
+            known.hold(end)
+
+    def rows(self, known: HeadText, limit: int) -> Rows:
+        self.read(known, known.end - 1)
+        # The newest row is not held: layers that guess nothing now have not read it.
+        tokens, features, position = self._missing(known, known.end)
+        for layer in range(self._layers):
+            self.head.choose(layer, position)
+            row, feature = self.head.predict(tokens, features, position)
+            token = yield row
+            tokens, features = [*tokens, token], np.concatenate([features, feature[None]])

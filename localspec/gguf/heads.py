@@ -22,6 +22,7 @@ PREDICT = {
     *("bailingmoe3", "cohere2moe", "deepseek2", "deepseek32", "deepseek4", "glm-dsa", "glm4moe", "glm5-next"),
     *("hy_v3", "mimo2", "nemotron_h_moe", "qwen35", "qwen35moe", "step35"),
 }
+CHAINS = {"hy_v3", "mimo2", "step35"}  # those that may have several, one for each token of a draft
 TAPPED_LAYERS = 3  # of its target, that an EAGLE-3 head reads
 _EAGLE3_BLOCK = ("attn_norm", "attn_norm_2", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_norm")
 _EAGLE3 = (
@@ -132,9 +133,10 @@ def _mtp_faults(header: Header) -> Iterator[str]:
     architecture, count = header.text("general.architecture"), prediction_layers(header)
     if architecture not in PREDICT or not count:
         yield f"llama.cpp knows no prediction layers of {architecture} models"
-    if count > 1:
-        yield f"it has {count} prediction layers in a chain, which this localspec cannot run yet"
-    yield from _missing(header, tuple(f"blk.{trunk_layers(header)}.{name}" for name in _MTP))
+    if count > 1 and architecture not in CHAINS:
+        yield f"it has {count} prediction layers, and llama.cpp runs one of {architecture} models"
+    for layer in range(trunk_layers(header), trunk_layers(header) + count):
+        yield from _missing(header, tuple(f"blk.{layer}.{name}" for name in _MTP))
 
 
 def _assistant_faults(target: Header, head: Header) -> Iterator[str]:

@@ -8,7 +8,7 @@ import numpy as np
 from localspec.llama.batch import Batch
 from localspec.llama.context import Context
 from localspec.llama.head_cache import HeadCache
-from localspec.llama.hidden import get_output, rows_at, set_output
+from localspec.llama.hidden import choose_prediction_layer, get_output, rows_at, set_output
 from localspec.llama.library import lib
 from localspec.llama.model import Model
 from localspec.llama.rows import FullRows
@@ -61,6 +61,11 @@ class HeadContext(HeadCache):
             self.run(lib.llama_encode, batch, len(part))
             found.append(np.array(rows_at(get_output(self.handle), len(part), self._width)))
         return np.concatenate(found)
+
+    def choose(self, layer: int, position: int) -> None:
+        """Go on with this one of several prediction layers, and without the rows from `position` on."""
+        self.cut(position)
+        choose_prediction_layer(self.handle, layer)
 
     def read(self, tokens: Sequence[int], features: np.ndarray, position: int) -> None:
         """Append rows to the cache, for no logits."""

@@ -31,6 +31,9 @@ set_output = _extension(
     "llama_set_embeddings_nextn", (_POINTER, _BOOL, _BOOL), None, f"{_C}bb", f"YAX{_P}_N1"
 )
 get_output = _extension("llama_get_embeddings_nextn", (_POINTER,), _POINTER, _C, "YAPEAMPEAUllama_context@@")
+choose_prediction_layer = _extension(
+    "llama_set_nextn_layer_offset", (_POINTER, _I32), None, f"{_C}i", f"YAX{_P}H"
+)
 _set_layer = _extension(
     "llama_set_embeddings_layer_inp", (_POINTER, _U32, _BOOL), None, f"{_C}jb", f"YAX{_P}I_N"
 )

@@ -12,7 +12,7 @@ from localspec.algorithm.verification import make_rule
 from localspec.drafters.fixed import Fixed, Plain
 from localspec.drafters.head import HeadDrafter
 from localspec.drafters.head_block import Block
-from localspec.drafters.head_steps import ASSISTANT, EAGLE3, MTP, Steps
+from localspec.drafters.head_steps import ASSISTANT, EAGLE3, MTP, Chain, Steps
 from localspec.gguf.facts import header_at
 from localspec.gguf.heads import has_markov_chain
 from localspec.llama.block import BlockContext
@@ -46,6 +46,7 @@ KINDS = {
     "eagle3": Kind(Walk(), write_eagle3, EAGLE3),
     "mtp inside": Kind(Walk("qwen35", nextn=1), None, MTP),
     "mtp in a file": Kind(Walk("mimo2", nextn=1), write_mtp, MTP),
+    "mtp in a chain": Kind(Walk("mimo2", nextn=3), None, MTP),
     "assistant": Kind(Walk("gemma4"), write_assistant, ASSISTANT),
     "dflash": Kind(Walk(), write_dflash, None),
     "dspark": Kind(Walk(), partial(write_dflash, variant="dspark"), None),
@@ -111,7 +112,8 @@ def opened(kind, files):
             guesses = Block(head)
         else:
             head = HeadContext(file, target, encodes=kind.layout is EAGLE3, length=LENGTH, threads=1)
-            guesses = Steps(head, kind.layout)
+            chained = kind.walk.nextn > 1
+            guesses = Chain(head, kind.walk.nextn) if chained else Steps(head, kind.layout)
         drafter = HeadDrafter(guesses, wants, never)
         target.extract(wants)
         try:

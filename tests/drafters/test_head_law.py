@@ -12,7 +12,7 @@ from localspec.drafters.arbiter import Arbiter, Contender
 from localspec.drafters.fixed import Fixed
 from localspec.drafters.head import HeadDrafter
 from localspec.drafters.head_block import Block
-from localspec.drafters.head_steps import EAGLE3, MTP, Steps
+from localspec.drafters.head_steps import EAGLE3, MTP, Chain, Steps
 from localspec.passes import HiddenRows
 from tests.algorithm.random_pairs import PROMPT, RULES, World
 from tests.drafters.test_law import EXACT, error, never
@@ -39,7 +39,7 @@ class ToyHead:
         assert not self.held or position == max(self.held) + 1, "no gap and nothing twice"
         assert len(tokens) == len(features)
         self.busy_seconds += 0.0001
-        self.held |= dict(enumerate(tokens, start=position))
+        self.held.update(enumerate(tokens, start=position))
         end = max(self.held) + 1 - self.shift
         text = [*PROMPT[: min(self.held) + 1 - self.shift], *(self.held[p] for p in sorted(self.held))]
         assert len(text) == end + 1
@@ -47,6 +47,20 @@ class ToyHead:
 
     def cut(self, position):
         self.held = {p: token for p, token in self.held.items() if p < position}
+
+
+class ToyChain(ToyHead):
+    """Three prediction layers, each with rows of its own; those of the others stay where one reads anew."""
+
+    def __init__(self, world):
+        super().__init__(world, MTP.shift)
+        self.layers = [{}, {}, {}]
+
+    def choose(self, layer, position):
+        self.held = self.layers[layer] = {p: t for p, t in self.layers[layer].items() if p < position}
+
+    def cut(self, position):
+        self.layers = [{p: t for p, t in rows.items() if p < position} for rows in self.layers]
 
 
 class ToyBlock(ToyHead):
@@ -69,11 +83,13 @@ class ToyBlock(ToyHead):
 def drafter_of(kind, world):
     if kind == "block":
         return HeadDrafter(Block(ToyBlock(world, 0)), WANTS, never)
+    if kind == "chain":
+        return HeadDrafter(Chain(ToyChain(world), 3), WANTS, never)
     layout = {"eagle3": EAGLE3, "mtp": MTP}[kind]
     return HeadDrafter(Steps(ToyHead(world, layout.shift), layout), WANTS, never)
 
 
-@pytest.mark.parametrize("kind", ["eagle3", "mtp", "block"])
+@pytest.mark.parametrize("kind", ["eagle3", "mtp", "chain", "block"])
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("depth", [3, None])
 def test_the_sampled_law_is_the_targets(kind, rule, depth):
