@@ -1,5 +1,6 @@
-"""A head trained on the embedded target by tools/heads (docs/training-heads.md), through the public interface."""
+"""Heads trained on the embedded target by tools/heads (docs/training-heads.md), through the public interface."""
 
+import importlib.util
 from pathlib import Path
 
 import pytest
@@ -7,13 +8,24 @@ import pytest
 import localspec
 from localspec.demo import target_path
 
-HEAD = Path(__file__).parent / "data/demo-eagle3.gguf"
+DATA = Path(__file__).parent / "data"
 QUESTIONS = ("What is speculative decoding?", "Why is the sky blue?", "What is 12 + 7?")
 
 
-@pytest.fixture(scope="module")
-def session():
-    with localspec.load(target=target_path(), draft=HEAD, context_length=512) as session:
+def in_mimo2(path):
+    """The embedded target in an architecture that has prediction layers."""
+    spec = importlib.util.spec_from_file_location("mimo2", Path(__file__).parents[2] / "tools/heads/mimo2.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.write_target(path, target_path())
+
+
+@pytest.fixture(scope="module", params=["eagle3", "mtp"])
+def session(request, tmp_path_factory):
+    files = {"target": target_path(), "draft": DATA / f"demo-{request.param}.gguf"}
+    if request.param == "mtp":
+        files["target"] = in_mimo2(tmp_path_factory.mktemp("mimo2") / "target.gguf")
+    with localspec.load(**files, context_length=512) as session:
         yield session
 
 
