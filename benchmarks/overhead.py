@@ -74,7 +74,7 @@ def hidden_rows(cycles: int, layers: int) -> np.ndarray:
         tokens = [text[-1], 1, 2, 3, 4]
         began = perf_counter()
         parts = [rows_at(buffer.ctypes.data, WIDTH, COLUMNS) for buffer in buffers]
-        hidden = parts[0] if layers == 1 else np.concatenate(parts, axis=1)
+        hidden = np.concatenate(parts, axis=1)
         known.follow(Pass(len(text) - 1, tokens, hidden=hidden), WIDTH)
         known.ends_with([*text, *tokens[1:], 5])
         batch[:] = known.hidden(known.end)

@@ -29,7 +29,7 @@ class HiddenRows:
 class Pass:
     """One decode: a chunk of a prompt, or the newest token and the proposal that follows it.
 
-    Rows and hidden rows are views that the next decode of the same model overwrites.
+    Rows are views that the next decode of the same model overwrites.
     """
 
     start: int  # position of the first token

@@ -51,7 +51,7 @@ class HeadText:
             if start > self.end:  # nobody showed what stands between
                 self._base, self._hidden = start, []
                 self.restart()
-            self._hidden += list(np.array(passed.hidden[:kept]))
+            self._hidden += list(passed.hidden[:kept])
             self._nothing = np.zeros_like(self._hidden[-1])
 
     def ends_with(self, tokens: Sequence[int]) -> bool:

@@ -58,11 +58,11 @@ class HiddenReader:
             set_output(context, True, False)
 
     def read(self, count: int) -> np.ndarray:
-        """Rows of the last `count` tokens that were decoded, float32 [count, columns]; llama.cpp may overwrite them."""
+        """Rows of the last `count` tokens that were decoded, float32 [count, columns]: a copy."""
         parts = [rows_at(_get_layer(self._context, layer), count, self._width) for layer in self._layers]
         if self._output:
             parts.append(rows_at(get_output(self._context), count, self._output_width))
-        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+        return np.concatenate(parts, axis=1)
 
 
 def rows_at(address: int | None, count: int, width: int) -> np.ndarray:
