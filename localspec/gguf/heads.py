@@ -16,6 +16,11 @@ SHOW_LAYERS = {
     *("minimax-01", "minimax-m2", "muse-glimmer", "nanbeige", "nemotron_h", "nemotron_h_moe", "qwen3"),
     *("qwen35", "qwen35moe", "qwen3moe", "qwen3next", "qwen4exp"),
 }
+# Those of them that show what their last layer gives as well; of others llama.cpp gives memory that nobody wrote.
+SHOW_OUTPUT = {
+    *("bailingmoe3", "deepseek4", "gemma4", "gpt-oss", "mimo2", "nemotron_h", "nemotron_h_moe", "qwen35"),
+    *("qwen35moe", "qwen3next"),
+}
 # Architectures with a graph for their prediction layers, less qwen3next,
 # whose state cannot step back over drafts.
 PREDICT = {
@@ -103,6 +108,8 @@ def _eagle3_faults(target: Header, head: Header) -> Iterator[str]:
         yield f"it reads its target's layers in the order {', '.join(map(str, layers))}"
     if not all(0 <= layer <= last for layer in layers):
         yield f"it reads layer {max(layers)} of its target, which has {last}"
+    if last in layers and architecture not in SHOW_OUTPUT:
+        yield f"it reads the output of its target's last layer, which llama.cpp does not show of {architecture} models"
     if (asked := _number(head, "target_hidden_size")) != width:
         yield f"it was made for a target of width {asked}, and this one has {width}"
     fused, own = _tensor(head, "fc.weight"), _number(head, "embedding_length")

@@ -81,6 +81,12 @@ def test_heads_for_other_targets_are_told_apart_in_a_sentence(files):
         (changed(gemma4, embedding_length=128), assistant, "a target of width 64, and this one has 128"),
         (other, eagle3, "made for a target of width 64, and this one has 128"),
         (llama, changed(eagle3, target_layers=(0, 2, 5)), "it reads layer 5 of its target, which has 4"),
+        (
+            llama,
+            changed(eagle3, target_layers=(0, 2, 4)),
+            "last layer, which llama.cpp does not show of llama models",
+        ),
+        (mimo2, changed(eagle3, target_layers=(0, 2, 4)), None),
         (llama, changed(eagle3, target_layers=(0, 2)), "it reads 2 layers of its target"),
         (llama, changed(eagle3, target_layers=(2, 0, 3)), "in the order 2, 0, 3"),
         (llama, changed(eagle3, block_count=2), "it has 2 layers, and an EAGLE-3 head has one"),
