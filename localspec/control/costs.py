@@ -86,9 +86,6 @@ class Recent:
         self.last_cycle = 0
         self.measurements = 0  # ever
 
-    def __len__(self) -> int:
-        return len(self._samples)
-
     def add(self, measured: float, cycle: int) -> None:
         self._samples.append((cycle, measured))
         self.measurements += 1
