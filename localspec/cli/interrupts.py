@@ -13,14 +13,15 @@ CANCELLED = 130  # the exit code that a shell expects after it
 
 
 @contextmanager
-def stop_on_interrupt(session: "Session") -> Iterator[threading.Event]:
-    """Cancel the reply that runs, and set the event."""
+def stop_on_interrupt(session: "Session | None" = None) -> Iterator[threading.Event]:
+    """Cancel the reply that runs, if there is one, and set the event."""
     stopped = threading.Event()
 
     def stop(*_: object) -> None:
         signal.signal(signal.SIGINT, before)
         stopped.set()
-        session.cancel()
+        if session:
+            session.cancel()
 
     before = signal.signal(signal.SIGINT, stop)
     try:

@@ -1,12 +1,14 @@
 """The target answers prompts, several at once: what it writes, and what it thinks of meanwhile."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from localspec.fit.texts import KEPT, Text
 from localspec.llama.model import Model
 from localspec.llama.several import Several
+from localspec.sampler.candidates import largest
 
 AT_ONCE = 8  # texts in one batch
 
@@ -27,18 +29,36 @@ class Answer:
 
     asked: Asked
     tokens: list[int] = field(default_factory=list)
+    _likely: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
 
     def take(self, row: np.ndarray) -> int:
         """The next token, from the row behind the text so far."""
         if self.asked.mass is not None:
             np.add(self.asked.mass, np.exp((row - row.max()) / 2), out=self.asked.mass)
+        self._likely.append(likely_in(row))
         self.tokens.append(int(row.argmax()))
         return self.tokens[-1]
+
+    def text(self) -> Text:
+        """With the likeliest tokens of every row."""
+        likely, log_shares = map(np.stack, zip(*self._likely, strict=True))
+        return Text(
+            np.array(self.asked.prompt, np.int32), np.array(self.tokens, np.int32), likely, log_shares
+        )
+
+
+def likely_in(row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The likeliest tokens of a row, the likeliest first, and the logarithms of their probabilities."""
+    ids, logits = largest(row, KEPT)
+    order = np.argsort(-logits, kind="stable")
+    total = np.exp(row - np.float32(logits.max())).sum(dtype=np.float64)
+    log_shares = logits[order] - logits.max() - np.log(total)
+    return ids[order].astype(np.int32), log_shares.astype(np.float16)
 
 
 def answers(
     model: Model, prompts: Iterator[Asked], *, room: int, length: int, threads: int | None = None
-) -> Iterator[Answer]:
+) -> Generator[Answer]:
     """Answers of at most `room` tokens, as they come to their ends; prompts that leave no room are passed over."""
     fits = (asked for asked in prompts if len(asked.prompt) + room <= length)
     with Several(model, AT_ONCE, length, threads) as cache:

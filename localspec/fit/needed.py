@@ -1,10 +1,12 @@
 """Which tokens a draft has to be able to say: those that its target writes, and then those that it thinks of."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
-from localspec.gguf.facts import VocabularyFacts
+from localspec.fit.texts import Text
+from localspec.gguf.facts import VocabularyFacts, facts_of_file
 
 ALWAYS = 512  # of the lowest ids: bytes and control tokens stand there in most vocabularies
 
@@ -24,3 +26,14 @@ def needed_tokens(
     score[[token for token in always if token < len(score)]] = np.inf
     order = np.lexsort((np.arange(len(score)), -score))
     return np.sort(order[:count])
+
+
+def spoken_tokens(target: Path, texts: Sequence[Text], count: int) -> np.ndarray:
+    """The `count` tokens of a target that its texts need: square roots of probabilities as for a trimmed draft."""
+    vocabulary = facts_of_file(target).vocabulary
+    assert vocabulary is not None, "trimmable says so"
+    mass = np.zeros(vocabulary.count)
+    for text in texts:
+        np.add.at(mass, text.likely.ravel(), np.exp(text.log_shares.ravel().astype(np.float64) / 2))
+    written = [token for text in texts for token in text.tokens.tolist()]
+    return needed_tokens(vocabulary, written, mass, count).astype(np.int32)

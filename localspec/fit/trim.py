@@ -38,21 +38,39 @@ def trim(source: Path, path: Path, token_ids: Sequence[int] | np.ndarray) -> Pat
     assert 0 <= ids[0] <= ids[-1] < len(embeddings), "a token that the draft does not have"
     output = output_tensor(header)
     rows = tensor_at(source, output, header.data_offset)[ids]
-    table = [
-        TensorBytes(EMBEDDINGS, tensors[EMBEDDINGS].shape, tensors[EMBEDDINGS].type, embeddings),
-        TensorBytes(TOKEN_IDS, (len(ids),), I32, ids),
-    ]
-    digest = hashlib.sha256(embeddings.data)
-    digest.update(ids.tobytes())
-    tie = {TABLE_HASH: text_entry(digest.hexdigest())}
-    write_gguf(table_path(path), {"general.architecture": text_entry("token-table"), **tie}, table)
     kept = [
         TensorBytes(t.name, t.shape, t.type, tensor_at(source, t, header.data_offset))
         for t in header.tensors
         if t.name not in (EMBEDDINGS, "output.weight")
     ]
-    spoken = TensorBytes(EMBEDDINGS, (output.shape[0], len(ids)), output.type, rows)
-    return write_gguf(path, {**_entries(header, len(ids)), **tie}, [spoken, *kept], header.vocabulary)
+    return write_trimmed(
+        path,
+        header,
+        TensorBytes(EMBEDDINGS, tensors[EMBEDDINGS].shape, tensors[EMBEDDINGS].type, embeddings),
+        ids,
+        TensorBytes(EMBEDDINGS, (output.shape[0], len(ids)), output.type, rows),
+        kept,
+    )
+
+
+def write_trimmed(
+    path: Path,
+    header: Header,
+    embeddings: TensorBytes,
+    ids: np.ndarray,
+    spoken: TensorBytes,
+    others: Sequence[TensorBytes],
+) -> Path:
+    """Write both files of a trimmed model: `embeddings` of all tokens, output rows for `ids`, and the other tensors.
+
+    Raises OSError.
+    """
+    digest = hashlib.sha256(embeddings.data.data)
+    digest.update(ids.tobytes())
+    tie = {TABLE_HASH: text_entry(digest.hexdigest())}
+    table = [embeddings, TensorBytes(TOKEN_IDS, (len(ids),), I32, ids)]
+    write_gguf(table_path(path), {"general.architecture": text_entry("token-table"), **tie}, table)
+    return write_gguf(path, {**_entries(header, len(ids)), **tie}, [spoken, *others], header.vocabulary)
 
 
 def trimmable(source: Path, count: int) -> Header:

@@ -16,6 +16,7 @@ from localspec.gguf.writing import tensor_at
 
 TOKENIZER = "localspec.trimmed.tokenizer"  # what tokenizer.ggml.model was
 TABLE_HASH = "localspec.trimmed.table"  # sha256 of the table's tensors, in both files
+PROVENANCE = "localspec.fitted"  # what a draft was made of and how it learned, as texts
 EMBEDDINGS, TOKEN_IDS = "token_embd.weight", "token_ids"
 # Those whose graphs were seen to take embeddings, and by what each multiplies those of tokens.
 SCALES = {

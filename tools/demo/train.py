@@ -19,8 +19,9 @@ import sharing
 import torch
 from data import Rows, make_rows
 from model import SHAPES, Llama
-from muon import optimizers
 from torch import Tensor
+
+from localspec.fit.muon import optimizers
 
 SEED = 2026
 PART_STEPS = 16
@@ -114,7 +115,9 @@ class Run:
         torch.manual_seed(SEED)
         self.plan = plan
         self.model = Llama(SHAPES[plan.role]).to(device())
-        self.optimizers = optimizers(self.model, plan.matrix_lr, plan.other_lr)
+        self.optimizers = optimizers(
+            self.model.named_parameters(), plan.matrix_lr, plan.other_lr, apart="token_embd"
+        )
         self.loss = torch.compile(loss) if plan.compile else loss
         self.step = 0
         self.checkpoint = plan.out / f"{plan.role}.checkpoint.pt"

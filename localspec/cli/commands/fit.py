@@ -3,14 +3,25 @@
 import argparse
 import sys
 from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any
 
 from localspec.cli.options import add_pair_argument, load_options
-from localspec.cli.printing import DrawnLine, say
+from localspec.cli.printing import DrawnLine, note, say
 from localspec.cli.usage import Subparsers
 from localspec.errors import BadSetting
 
-TOKENS = 16_384
+if TYPE_CHECKING:
+    from localspec.fit.judging import Judgement
+    from localspec.fit.learning import Progress
+    from localspec.fit.making import Plan
+    from localspec.measure.bench.bench import BenchStep, Measurement
+    from localspec.pairs.resolve import PairFiles
+
+TRIMMED, MADE = 16_384, 8_192  # tokens that drafts can still say
 ANSWER = 96  # tokens
+LAYERS, ANSWERS, VISITS = 4, 200_000, 5_000_000
+SECONDS = 180.0  # of measuring, for the new draft and for what was there
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -20,54 +31,187 @@ def add_parser(subparsers: Subparsers) -> None:
         description="Trim the draft of a pair: it keeps only the output rows of tokens that its target writes or "
         "thinks of when it answers built-in prompts, and of frequent ones. Its steps get cheaper, most of all where "
         "the vocabulary is large and the draft small; texts stay the target's own. The result is a new pair.",
+        epilog="With --make, a draft is made of some of the target's own layers: the target answers prompts, the draft "
+        "learns from the answers, and it becomes a pair if it is measured to be faster on prompts that it did not "
+        "learn from. Ctrl-C ends the learning and keeps the best draft so far; the same command goes on.",
     )
     add_pair_argument(parser)
     group = parser.add_argument_group("fitting")
     group.add_argument(
         "--trim",
         type=int,
-        default=TOKENS,
         metavar="N",
-        help=f"tokens that the draft can still say (default: {TOKENS:,})",
+        help=f"tokens that the draft can still say (default: {TRIMMED:,}, with --make {MADE:,})",
+    )
+    group.add_argument(
+        "--make", action="store_true", help="make a draft of the target's layers, and teach it"
+    )
+    group.add_argument(
+        "--layers", type=int, default=LAYERS, metavar="N", help=f"of the target (default: {LAYERS})"
+    )
+    group.add_argument(
+        "--answers",
+        type=int,
+        default=ANSWERS,
+        metavar="N",
+        help=f"tokens that the target writes to be learned from (default: {ANSWERS:,})",
+    )
+    group.add_argument(
+        "--visits",
+        type=int,
+        default=VISITS,
+        metavar="N",
+        help=f"tokens to learn from, counted each time (default: {VISITS:,})",
     )
     group.add_argument("--as", dest="new_name", metavar="NAME", help="what the new pair is called")
+    group.add_argument("--report", action="store_true", help="list the drafts that were made here")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from localspec import api
-    from localspec.fit.trim import trimmable
-    from localspec.fit.trimming import fitted_name, fitted_path, keep, trim_for
+    from localspec.fit.report import report
+    from localspec.fit.trimming import fitted_name
     from localspec.hub.failures import of_system
     from localspec.pairs.registry import valid_name
     from localspec.pairs.resolve import resolve
 
+    if arguments.report:
+        say(report())
+        return 0
     options = load_options(arguments)
     files = resolve(*(options.pop(name, None) for name in ("pair", "target", "draft")))
-    if files.draft is None:
-        raise BadSetting(f"{files.name} has no draft model to trim", hint="name one: --draft FILE")
-    trimmable(files.draft, arguments.trim)
-    name = arguments.new_name or fitted_name(files, f"trim-{arguments.trim}")
+    suffix = f"{arguments.layers}-layers" if arguments.make else f"trim-{arguments.trim or TRIMMED}"
+    name = arguments.new_name or fitted_name(files, suffix)
     if not valid_name(name):
         raise BadSetting(f"a pair cannot be called {name}", hint="choose another name: --as NAME")
+    try:
+        return (make if arguments.make else trim)(arguments, options, files, name)
+    except OSError as error:
+        raise of_system(error, name) from error
+
+
+def trim(arguments: argparse.Namespace, options: dict[str, Any], files: "PairFiles", name: str) -> int:
+    from localspec import api
+    from localspec.fit.trim import trimmable
+    from localspec.fit.trimming import fitted_path, keep, trim_for
+
+    if files.draft is None:
+        raise BadSetting(
+            f"{files.name} has no draft model to trim", hint="name one: --draft FILE, or make one: --make"
+        )
+    count = TRIMMED if arguments.trim is None else arguments.trim
+    trimmable(files.draft, count)
     path, before = fitted_path(name), files.draft.stat().st_size
     with DrawnLine(sys.stderr) as line:
         options |= {"target": files.target, "speculate": False}
         with api.load(**options, on_stage=line.draw) as session:
-            try:
-                found = trim_for(
-                    session.engine,
-                    files.draft,
-                    path,
-                    arguments.trim,
-                    ANSWER,
-                    lambda tokens: line.draw(f"the target answers the built-in prompts: {tokens:,} tokens"),
-                )
-                keep(name, files, path, f"{files.name} with its draft trimmed to {found.spoken:,} tokens")
-            except OSError as error:
-                raise of_system(error, path.name) from error
+            found = trim_for(
+                session.engine,
+                files.draft,
+                path,
+                count,
+                ANSWER,
+                lambda tokens: line.draw(f"the target answers the built-in prompts: {tokens:,} tokens"),
+            )
+    keep(name, files, path, f"{files.name} with its draft trimmed to {found.spoken:,} tokens")
     say(_told(name, found.spoken, found.whole, found.said, found.written, before, path))
     return 0
+
+
+def make(arguments: argparse.Namespace, options: dict[str, Any], files: "PairFiles", name: str) -> int:
+    from localspec.fit.making import Plan, require_cuttable, require_torch
+    from localspec.fit.trimming import fitted_path, keep
+
+    spoken = MADE if arguments.trim is None else arguments.trim
+    plan = Plan(arguments.layers, spoken, arguments.answers, arguments.visits)
+    require_torch()
+    require_cuttable(files.target, plan)
+    path = fitted_path(name)
+    options |= {"target": files.target}
+    with DrawnLine(sys.stderr) as line:
+        collect_answers(options, path.with_suffix(""), plan, line)
+        learned = learn_from_them(files.target, path, plan, line)
+        note(f"held out: {learned.overlap:.1%} overlap, first choices equal {learned.right:.1%}")
+        judged = judge_it(options, str(files.draft or "lookup"), path, line)
+    say(judged.sentence())
+    if not judged.kept:
+        say(
+            f"Not faster here, so it became no pair. To teach it more: the same command with more --visits. "
+            f"The draft is {path}"
+        )
+        return 1
+    speed = f"{judged.speedup.middle:.2f}x of the speed without it"
+    keep(
+        name,
+        files,
+        path,
+        f"{files.name} with {plan.layers} of its own layers as a draft: {speed} where it was made",
+    )
+    say(f"The pair is called {name}:\nlocalspec bench {name}")
+    return 0
+
+
+def collect_answers(options: dict[str, Any], folder: Path, plan: "Plan", line: DrawnLine) -> None:
+    from localspec import api
+    from localspec.fit.making import collect
+
+    def told(tokens: int) -> None:
+        line.draw(f"the target answers prompts: {tokens:,} of {plan.answered:,} tokens")
+
+    with api.load(**options, speculate=False, on_stage=line.draw) as session:
+        collect(session.engine, folder, plan.answered, told)
+
+
+def learn_from_them(target: Path, path: Path, plan: "Plan", line: DrawnLine) -> "Progress":
+    from localspec.cli.interrupts import stop_on_interrupt
+    from localspec.fit.learning import learn
+
+    began: list[tuple[float, int]] = []
+
+    def told(now: "Progress") -> None:
+        began.append((monotonic(), now.visits)) if not began else None
+        done, seconds = now.visits - began[0][1], monotonic() - began[0][0]
+        left = f", {seconds / done * (plan.visits - now.visits) / 60:.0f} min left" if done else ""
+        line.draw(
+            f"learning: {now.visits:,} of {plan.visits:,} tokens, loss {now.loss:.2f}, "
+            f"right {now.right:.1%} of the time{left}; Ctrl-C keeps the best"
+        )
+
+    with stop_on_interrupt() as stopped:
+        return learn(target, path.with_suffix(""), path, plan, told, stopped.is_set)
+
+
+def judge_it(options: dict[str, Any], old: str, path: Path, line: DrawnLine) -> "Judgement":
+    from localspec.fit.judging import judge
+
+    return judge(*(measured(options | {"draft": draft}, line) for draft in (old, str(path))))
+
+
+def measured(options: dict[str, Any], line: DrawnLine) -> "tuple[Measurement, ...]":
+    """Plain decoding and a draft on the same unseen prompts."""
+    from localspec import api
+    from localspec.cli.interrupts import stop_on_interrupt
+    from localspec.fit.judging import unseen_prompts
+    from localspec.measure.bench.bench import AUTO, PLAIN, Limits, bench
+
+    def told(step: "BenchStep") -> None:
+        line.draw(
+            f"measuring {step.arm.name}: {step.block.prompt.name}, {step.seconds:.0f} of {SECONDS:.0f} s"
+        )
+
+    with (
+        api.load(**options, remember_replies=False, on_stage=line.draw) as session,
+        stop_on_interrupt(session) as stopped,
+    ):
+        return bench(
+            session,
+            unseen_prompts(session.engine),
+            (PLAIN, AUTO),
+            (0.0,),
+            Limits(rounds=1, seconds=SECONDS),
+            on_step=told,
+            stopped=stopped.is_set,
+        ).measurements
 
 
 def _told(name: str, spoken: int, whole: int, said: float, written: int, before: int, path: Path) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import AdamW, Optimizer
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -23,7 +23,7 @@ def orthogonal(gradient: Tensor, steps: int = 5) -> Tensor:
     return (x.T if tall else x).to(gradient.dtype)
 
 
-class Muon(Optimizer):
+class Muon(Optimizer):  # type: ignore[misc,unused-ignore]
     """Momentum whose every step is made orthogonal."""
 
     def __init__(
@@ -31,7 +31,7 @@ class Muon(Optimizer):
     ) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
-    @torch.no_grad()
+    @torch.no_grad()  # type: ignore[untyped-decorator,unused-ignore]
     def step(self, closure: None = None) -> None:
         """Change every matrix once."""
         for group in self.param_groups:
@@ -44,10 +44,13 @@ class Muon(Optimizer):
                 p.add_(update, alpha=-group["lr"] * max(1, p.shape[0] / p.shape[1]) ** 0.5)
 
 
-def optimizers(model: nn.Module, matrix_lr: float, other_lr: float) -> list[Optimizer]:
-    """The two optimizers that share a model's parameters."""
-    matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "token_embd" not in name]
-    others = [p for name, p in model.named_parameters() if p.ndim != 2 or "token_embd" in name]
+def optimizers(
+    parameters: Iterable[tuple[str, Tensor]], matrix_lr: float, other_lr: float, apart: str
+) -> list[Optimizer]:
+    """The two optimizers that share a model's parameters; names that contain `apart` are no matrices."""
+    named = list(parameters)
+    matrices = [p for name, p in named if p.ndim == 2 and apart not in name]
+    others = [p for name, p in named if p.ndim != 2 or apart in name]
     return [
         Muon(matrices, lr=matrix_lr, weight_decay=0.02),
         AdamW(others, lr=other_lr, betas=(0.9, 0.98), weight_decay=0.0),

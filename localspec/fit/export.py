@@ -1,0 +1,69 @@
+"""What was learned written as a draft: the trimmed kind, with the target's tokenizer, embeddings and facts."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from gguf import GGMLQuantizationType
+from gguf.quants import quantize
+
+from localspec.fit.cut import FACTORS, OUTPUT, ModelFile
+from localspec.fit.trim import write_trimmed
+from localspec.gguf.header import Entry
+from localspec.gguf.trimmed import EMBEDDINGS, PROVENANCE
+from localspec.gguf.writing import UINT32, TensorBytes, tensor_at, text_entry
+
+BLOCK = 32  # elements that Q8_0 takes at once
+
+
+def export(
+    path: Path,
+    target: ModelFile,
+    weights: Mapping[str, np.ndarray],
+    token_ids: np.ndarray,
+    said: Mapping[str, str],
+) -> Path:
+    """Write a draft that says `token_ids`; `said` is what the file tells of where it comes from. Raises OSError."""
+    header = target.header
+    layers = 1 + max(int(name.split(".")[1]) for name in weights if name.startswith("blk."))
+    of_target = {
+        key: entry
+        for key, entry in header.entries.items()
+        if key not in ("general.name", "general.file_type", "general.quantization_version")
+    }
+    entries = of_target | {
+        "general.name": text_entry(
+            f"{layers} layers of {header.text('general.name') or target.path.stem}, fitted"
+        ),
+        f"{header.text('general.architecture')}.block_count": Entry(UINT32, layers),
+        **{f"{PROVENANCE}.{key}": text_entry(value) for key, value in said.items()},
+    }
+    tensors = [written(name, value) for name, value in weights.items() if name != OUTPUT]
+    kept = [stored(target, t.name) for t in header.tensors if t.name == FACTORS]
+    spoken = replace(written(OUTPUT, weights[OUTPUT]), name=EMBEDDINGS)
+    return write_trimmed(
+        path,
+        replace(header, entries=entries),
+        stored(target, EMBEDDINGS),
+        token_ids,
+        spoken,
+        [*tensors, *kept],
+    )
+
+
+def written(name: str, value: np.ndarray) -> TensorBytes:
+    """A tensor as it is stored: matrices in Q8_0, or in F16 where their rows are no whole blocks."""
+    values = np.ascontiguousarray(value, np.float32)
+    kind = GGMLQuantizationType.F32
+    if values.ndim == 2:
+        kind = GGMLQuantizationType.F16 if values.shape[1] % BLOCK else GGMLQuantizationType.Q8_0
+    return TensorBytes(name, values.shape[::-1], int(kind), quantize(values, kind))
+
+
+def stored(target: ModelFile, name: str) -> TensorBytes:
+    """A tensor as the target's file has it."""
+    found = target.tensors[name]
+    return TensorBytes(
+        name, found.shape, found.type, tensor_at(target.path, found, target.header.data_offset)
+    )

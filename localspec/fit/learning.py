@@ -1,0 +1,64 @@
+"""From answers to a draft: trained until enough was learned or somebody stops it, the best so far written."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+
+from localspec.fit.cut import ModelFile
+from localspec.fit.export import export
+from localspec.fit.making import Plan
+from localspec.fit.texts import texts_in
+from localspec.fit.training import Training
+
+BETWEEN_CHECKPOINTS = 60.0  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far training is, and how good its draft was on held-out answers."""
+
+    visits: int
+    loss: float  # of the last step
+    overlap: float  # how often a sampled token would be kept
+    right: float  # how often the likeliest token is the target's
+
+
+def learn(
+    target: Path,
+    folder: Path,
+    path: Path,
+    plan: Plan,
+    told: Callable[[Progress], object],
+    stopped: Callable[[], bool],
+) -> Progress:
+    """Train a draft of `target` on the answers in `folder` and write the best one to `path`; goes on from a checkpoint.
+
+    told: after every step. Raises BadSetting, OSError.
+    """
+    texts = list(texts_in(folder))
+    model = ModelFile(target)
+    training = Training(model, plan, texts, folder / "checkpoint.pt")
+    answered = f"{sum(len(text.tokens) for text in texts):,} tokens to {len(texts):,} prompts"
+    overlap, right = training.judged()
+    loss, kept_at = 0.0, monotonic()
+    while True:
+        over = training.visits >= plan.visits or stopped()
+        if over or monotonic() - kept_at > BETWEEN_CHECKPOINTS:
+            overlap, right = training.judged()
+            if overlap > training.best or not path.exists():
+                said = {
+                    "target": target.name,
+                    "answers": answered,
+                    "visits": f"{training.visits:,}",
+                    "held_out": f"overlap {overlap:.3f}, first choices equal {right:.3f}",
+                }
+                export(path, model, training.learned(), training.token_ids, said)
+                training.best = overlap
+            training.save()
+            kept_at = monotonic()
+        progress = Progress(training.visits, loss, overlap, right)
+        told(progress)
+        if over:
+            return progress
+        loss = training.advance(plan.visits)

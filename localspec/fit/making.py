@@ -1,0 +1,100 @@
+"""A draft made of some of a target's own layers: its target answers prompts, it learns from the answers."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from localspec.chat.loaded_pair import LoadedPair
+from localspec.errors import BadSetting
+from localspec.fit.collect import Asked, answers
+from localspec.fit.prompts import made_prompts, tokens_of
+from localspec.fit.texts import Text, add_texts, texts_in
+from localspec.fit.trim import trimmable
+from localspec.gguf.facts import facts_of_file
+from localspec.llama.context import Context
+
+LENGTH = 512  # tokens of a prompt and its answer
+ANSWER = 192  # tokens
+PART = 16  # answers in a file
+REPEATS = 2000  # prompts in a row that were asked before: there are no more
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is made."""
+
+    layers: int
+    spoken: int  # tokens that the draft can say
+    answered: int  # tokens of answers to learn from
+    visits: int  # tokens learned from, each counted as often as it is
+
+
+def require_torch() -> None:
+    """Asked before anything is collected. Raises BadSetting where PyTorch or gguf is missing."""
+    if find_spec("torch") is None or find_spec("gguf") is None:
+        raise BadSetting(
+            "a draft is made with PyTorch and gguf, which are not both installed",
+            hint='pip install "localspec[fit]"',
+        )
+
+
+def require_cuttable(target: Path, plan: Plan) -> None:
+    """Raises BadModelFile, BadSetting where no such draft can be made of this target."""
+    from localspec.fit.cut import Shape
+
+    Shape.of(trimmable(target, plan.spoken))
+    whole = facts_of_file(target).layers or 0
+    if not 1 <= plan.layers < whole:
+        raise BadSetting(
+            f"a draft of {plan.layers} layers cannot be made of the {whole} of {target.name}",
+            hint="take fewer than it has",
+        )
+
+
+def collect(engine: LoadedPair, folder: Path, wanted: int, told: Callable[[int], object]) -> int:
+    """Let the target answer prompts until `folder` holds so many tokens of answers; returns how many it holds.
+
+    told: how many there are by now, after every answer. Raises OSError, and what decoding raises.
+    """
+    assert isinstance(engine.target, Context), "only files are fitted to"
+    seen, there = set[tuple[int, ...]](), 0
+    for text in texts_in(folder):
+        seen.add(tuple(text.prompt.tolist()))
+        there += len(text.tokens)
+    waiting = list[Text]()
+    target = engine.target
+    source = answers(
+        target.model, _unasked(engine, seen), room=ANSWER, length=LENGTH, threads=target.threads.usual
+    )
+    try:
+        while there < wanted and (answer := next(source, None)):
+            waiting.append(answer.text())
+            there += len(answer.tokens)
+            if len(waiting) >= PART:
+                add_texts(folder, waiting)
+                waiting = []
+            told(there)
+    finally:
+        source.close()
+        if waiting:
+            add_texts(folder, waiting)
+    return there
+
+
+def _unasked(engine: LoadedPair, seen: set[tuple[int, ...]]) -> Iterator[Asked]:
+    repeats = 0
+    for prompt in made_prompts():
+        tokens = tuple(tokens_of(engine, prompt.text))
+        repeats = repeats + 1 if tokens in seen else 0
+        if repeats > REPEATS:
+            return
+        if not repeats:
+            seen.add(tokens)
+            yield Asked(tokens)
+
+
+def spread(layers: int, of: int) -> list[int]:
+    """Which layers of a target its draft begins as: half from its beginning, half from its end."""
+    first = (layers + 1) // 2
+    return [*range(first), *range(of - (layers - first), of)]

@@ -1,0 +1,66 @@
+"""What a target wrote, and what it held for likely at every token: kept in files beside each other."""
+
+import io
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from zlib import crc32
+
+import numpy as np
+
+from localspec.errors import BadSetting
+from localspec.files import write_atomically
+
+KEPT = 64  # likeliest tokens of every row
+HELD_OUT = 16  # one prompt of so many is never learned from
+_COLUMNS = ("prompt", "tokens", "likely", "log_shares")
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A prompt and the target's answer; row i of `likely` is where token i was taken from."""
+
+    prompt: np.ndarray  # int32 [p]
+    tokens: np.ndarray  # int32 [n]
+    likely: np.ndarray  # int32 [n, KEPT]
+    log_shares: np.ndarray  # float16 [n, KEPT]: logarithms of their probabilities at temperature 1
+
+
+def is_held_out(prompt: Sequence[int] | np.ndarray) -> bool:
+    """Whether a prompt only judges: always the same of its tokens."""
+    return crc32(np.asarray(prompt, "<i4").tobytes()) % HELD_OUT == 0
+
+
+def add_texts(folder: Path, texts: Sequence[Text]) -> Path:
+    """Write one more file; a crash leaves all of it or nothing. Raises OSError."""
+    columns = {name: np.concatenate([getattr(text, name) for text in texts]) for name in _COLUMNS}
+    columns["lengths"] = np.array([(len(text.prompt), len(text.tokens)) for text in texts], np.int32)
+    content = io.BytesIO()
+    np.savez(content, allow_pickle=False, **columns)
+    path = folder / f"{len(paths_in(folder)):05}.npz"
+    write_atomically(path, content.getvalue())
+    return path
+
+
+def texts_in(folder: Path) -> Iterator[Text]:
+    """All texts of a folder, in the order in which they were written. Raises BadSetting where a file is damaged."""
+    for path in paths_in(folder):
+        try:
+            with np.load(path) as part:
+                columns = {name: part[name] for name in (*_COLUMNS, "lengths")}
+        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+            raise BadSetting(
+                f"{path} cannot be read: {error}", hint="delete it; the other files are whole"
+            ) from None
+        ends = columns["lengths"].cumsum(axis=0)
+        for (prompt, tokens), (prompt_end, end) in zip(columns["lengths"], ends, strict=True):
+            rows = slice(end - tokens, end)
+            yield Text(
+                columns["prompt"][prompt_end - prompt : prompt_end],
+                *(columns[name][rows] for name in ("tokens", "likely", "log_shares")),
+            )
+
+
+def paths_in(folder: Path) -> list[Path]:
+    return sorted(folder.glob("[0-9]*.npz"))

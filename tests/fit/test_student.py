@@ -1,0 +1,61 @@
+"""What torch computes of a model's layers is what llama.cpp computes, and learning goes on where it was cut short."""
+
+import numpy as np
+import pytest
+
+from localspec.errors import BadModelFile
+from localspec.fit.cut import NORM, OUTPUT, ModelFile, Shape
+from localspec.fit.export import export
+from localspec.gguf.header import header_of_file
+from localspec.gguf.trimmed import token_table
+from tests.fit.test_trim import rows_of
+
+SHAPES = {
+    "llama": {},
+    "llama, tied, Q8_0": {"tied": True, "weights": "Q8_0"},
+    "qwen2": {"architecture": "qwen2"},
+    "qwen3": {"architecture": "qwen3", "weights": "F32"},
+}
+SAID = np.arange(0, 512, 2, dtype=np.int32)
+TEXT = [5, 300, 17, 511, 42]
+
+
+@pytest.fixture(params=SHAPES)
+def draft(request, tiny_gguf, tmp_path, monkeypatch):
+    """(target, its first and last layer as a draft that says every other token), in F16: no rounding to look past"""
+    monkeypatch.setattr("localspec.fit.export.BLOCK", 1 << 20)
+    target = ModelFile(tiny_gguf(vocab_size=512, layers=3, **SHAPES[request.param]))
+    path = export(tmp_path / "draft.gguf", target, target.cut([0, 2], SAID), SAID, {"answers": "12 tokens"})
+    return target, path
+
+
+def test_a_cut_drafts_in_llama_cpp(draft):
+    target, path = draft
+    header = header_of_file(path)
+    assert header.number(f"{header.text('general.architecture')}.block_count") == 2
+    assert header.text("localspec.fitted.answers") == "12 tokens"
+    rows = rows_of(path, TEXT, token_table(path, header))
+    assert len(rows) == len(TEXT)
+    assert all(set(row) <= set(SAID.tolist()) for row in rows)
+
+
+def test_torch_computes_what_llama_cpp_computes(draft):
+    torch = pytest.importorskip("torch")
+    from localspec.fit.student import hidden_rows
+
+    target, path = draft
+    rows = rows_of(path, TEXT, token_table(path, header_of_file(path)))
+    again, shape = ModelFile(path), Shape.of(target.header)
+    weights = {name: torch.from_numpy(value) for name, value in again.cut([0, 1], np.arange(256)).items()}
+    assert {NORM, OUTPUT} < weights.keys()
+    x = torch.from_numpy(target.embeddings()[TEXT])[None]
+    hidden = hidden_rows(weights, shape, x, torch.from_numpy(again.rotations(shape, len(TEXT))))
+    for said, expected in zip(rows, (hidden @ weights[OUTPUT].T)[0].tolist(), strict=True):
+        of_token = dict(zip(SAID.tolist(), expected, strict=True))
+        assert said == {token: pytest.approx(of_token[token], abs=0.02) for token in said}
+
+
+@pytest.mark.parametrize("shape", [{"architecture": "gemma3"}, {"experts": 4}, {"yarn": 4.0}])
+def test_other_targets_are_refused_in_a_sentence(shape, tiny_gguf):
+    with pytest.raises(BadModelFile, match="no draft can be made of layers of tiny: its architecture is"):
+        Shape.of(ModelFile(tiny_gguf(vocab_size=512, **shape)).header)
