@@ -119,7 +119,7 @@ class Training:
             optimizer.zero_grad(set_to_none=True)
         self.step += 1
         self.visits += len(batch.rows)
-        return float(value)
+        return float(value.detach())
 
     @torch.no_grad()  # type: ignore[untyped-decorator,unused-ignore]
     def judged(self) -> tuple[float, float]:

@@ -30,7 +30,7 @@ def draft(request, tiny_gguf, tmp_path, monkeypatch):
 
 
 def test_a_cut_drafts_in_llama_cpp(draft):
-    target, path = draft
+    _, path = draft
     header = header_of_file(path)
     assert header.number(f"{header.text('general.architecture')}.block_count") == 2
     assert header.text("localspec.fitted.answers") == "12 tokens"

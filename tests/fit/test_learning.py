@@ -1,0 +1,126 @@
+"""A draft learns, goes on where it was cut short, and the best one is kept. Needs PyTorch."""
+
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from localspec.errors import BadSetting
+from localspec.fit.making import Plan
+from localspec.fit.texts import KEPT, Text, add_texts
+from localspec.gguf.header import header_of_file
+
+pytest.importorskip("torch")
+
+from localspec.fit.learning import learn
+
+PLAN = Plan(layers=2, spoken=256, answered=0, visits=1600)
+
+
+@pytest.fixture(autouse=True)
+def small_steps(monkeypatch):
+    monkeypatch.setattr("localspec.fit.training.STEP", 80)
+    monkeypatch.setattr("localspec.fit.training.WARM_UP", 2)
+
+
+@pytest.fixture
+def target(tiny_gguf):
+    return tiny_gguf(vocab_size=512, layers=3)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Answers that always are one word: easy to learn."""
+    random, texts = np.random.default_rng(1), []
+    for _ in range(64):
+        likely = np.tile(np.arange(300, 300 + KEPT, dtype=np.int32), (20, 1))
+        log_shares = np.full((20, KEPT), -9.0, np.float16)
+        log_shares[:, 0] = -0.01
+        texts.append(
+            Text(random.integers(0, 500, 4, dtype=np.int32), likely[:, 0].copy(), likely, log_shares)
+        )
+    (tmp_path / "draft").mkdir()
+    add_texts(tmp_path / "draft", texts)
+    return tmp_path / "draft"
+
+
+def learned(target, folder, plan=PLAN, stopped=lambda: False):
+    told = []
+    end = learn(target, folder, folder.with_suffix(".gguf"), plan, told.append, stopped)
+    return end, told
+
+
+def test_it_learns_and_writes_what_it_learned(target, folder):
+    end, told = learned(target, folder)
+    assert end.visits >= PLAN.visits
+    assert told[0].overlap < 0.2 < end.overlap
+    assert told[1].loss > 1.5 * told[-1].loss
+    header = header_of_file(folder.with_suffix(".gguf"))
+    assert header.text("localspec.fitted.answers") == "1,280 tokens to 64 prompts"
+    assert header.text("localspec.fitted.held_out").startswith(f"overlap {end.overlap:.3f}")
+
+
+def test_stopping_keeps_the_draft_and_the_same_command_goes_on(target, folder):
+    steps = iter([False, False, True])
+    first, _ = learned(target, folder, stopped=lambda: next(steps))
+    assert 0 < first.visits < PLAN.visits
+    assert folder.with_suffix(".gguf").exists()
+    end, told = learned(target, folder)
+    assert told[0].visits == first.visits
+    assert end.overlap > first.overlap
+
+
+def test_a_worse_draft_does_not_take_the_place_of_a_better_one(target, folder, monkeypatch):
+    learned(target, folder, Plan(2, 256, 0, 400))
+    before = folder.with_suffix(".gguf").read_bytes()
+    monkeypatch.setattr("localspec.fit.training.Training.judged", lambda self: (0.0, 0.0))
+    learned(target, folder, Plan(2, 256, 0, 800))
+    assert folder.with_suffix(".gguf").read_bytes() == before
+
+
+def test_killed_at_any_moment_it_goes_on_from_a_whole_checkpoint(target, folder):
+    code = (
+        "import sys; from pathlib import Path; from localspec.fit import learning, training\n"
+        "from localspec.fit.making import Plan\n"
+        "training.STEP = 80; learning.BETWEEN_CHECKPOINTS = 0\n"
+        "folder = Path(sys.argv[2])\n"
+        "learning.learn(Path(sys.argv[1]), folder, folder.with_suffix('.gguf'), Plan(2, 256, 0, 10**9),\n"
+        "    lambda now: print(now.visits, flush=True), lambda: False)"
+    )
+    begun = subprocess.Popen([sys.executable, "-c", code, target, folder], stdout=subprocess.PIPE, text=True)
+    visits = [int(begun.stdout.readline()) for _ in range(4)]
+    begun.send_signal(signal.SIGKILL)
+    begun.wait()
+    end, told = learned(target, folder, Plan(2, 256, 0, visits[-1] + 1))
+    assert told[0].visits >= visits[-2]
+    assert end.visits > visits[-1]
+
+
+def test_a_checkpoint_of_another_plan_or_a_damaged_one_is_named(target, folder):
+    learned(target, folder, Plan(2, 256, 0, 100))
+    with pytest.raises(BadSetting, match="draft was begun with 2 layers that say 256 tokens"):
+        learned(target, folder, Plan(1, 256, 0, 100))
+    (folder / "checkpoint.pt").write_bytes(b"no checkpoint")
+    with pytest.raises(BadSetting, match=r"checkpoint\.pt cannot be read"):
+        learned(target, folder, PLAN)
+
+
+def test_a_full_disk_loses_nothing(target, folder, monkeypatch):
+    first, _ = learned(target, folder, Plan(2, 256, 0, 400))
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("localspec.files.os.fsync", full)
+        with pytest.raises(OSError, match="No space left"):
+            learned(target, folder)
+    _, told = learned(target, folder, Plan(2, 256, 0, 401))
+    assert told[0].visits == first.visits
+
+
+def test_without_answers_it_says_so(target, tmp_path):
+    with pytest.raises(BadSetting, match="too few answers to learn from"):
+        learned(target, tmp_path)

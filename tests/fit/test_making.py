@@ -1,0 +1,166 @@
+"""What the target answers is kept whole, on which prompts, and when a new draft is worth keeping."""
+
+from itertools import islice
+
+import numpy as np
+import pytest
+
+import localspec
+from localspec import demo
+from localspec.cli import main
+from localspec.errors import BadSetting
+from localspec.fit.judging import judge, unseen_prompts
+from localspec.fit.making import collect, spread
+from localspec.fit.prompts import made_prompts, tokens_of
+from localspec.fit.texts import KEPT, Text, add_texts, is_held_out, texts_in
+from localspec.llama.context import Context
+from localspec.llama.model import Model
+from localspec.measure.bench.bench import AUTO, PLAIN, Measurement
+from localspec.measure.prompts import Category
+
+CATEGORIES = (Category.CHAT, Category.CODE)
+
+
+@pytest.fixture(autouse=True)
+def home(home_of_processes):
+    """Known to processes as well."""
+
+
+def some_text(seed, tokens=5):
+    random = np.random.default_rng(seed)
+    likely = random.integers(0, 500, (tokens, KEPT), dtype=np.int32)
+    return Text(
+        random.integers(0, 500, 7, dtype=np.int32),
+        likely[:, 0].copy(),
+        likely,
+        random.normal(-3, 1, (tokens, KEPT)).astype(np.float16),
+    )
+
+
+def test_texts_come_back_as_they_were(tmp_path):
+    texts = [some_text(seed, tokens=3 + seed) for seed in range(5)]
+    add_texts(tmp_path, texts[:2])
+    add_texts(tmp_path, texts[2:])
+    for text, expected in zip(texts_in(tmp_path), texts, strict=True):
+        for name in ("prompt", "tokens", "likely", "log_shares"):
+            assert np.array_equal(getattr(text, name), getattr(expected, name))
+
+
+def test_a_damaged_file_is_named(tmp_path):
+    path = add_texts(tmp_path, [some_text(1)])
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(BadSetting, match=r"00000\.npz cannot be read"):
+        list(texts_in(tmp_path))
+
+
+def test_a_full_disk_keeps_what_was_there(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    add_texts(tmp_path, [some_text(1)])
+    monkeypatch.setattr("localspec.files.os.fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        add_texts(tmp_path, [some_text(2)])
+    assert len(list(texts_in(tmp_path))) == 1
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_answers_are_collected_with_their_likeliest_tokens_and_no_prompt_twice(tmp_path):
+    told = []
+    with localspec.load("demo", threads=1, speculate=False) as session:
+        assert collect(session.engine, tmp_path, 60, told.append) >= 60
+        before = len(list(texts_in(tmp_path)))
+        there = collect(session.engine, tmp_path, 200, told.append)
+    texts = list(texts_in(tmp_path))
+    assert told == sorted(told)
+    assert there == sum(len(text.tokens) for text in texts) >= 200
+    assert len(texts) > before
+    assert len({text.prompt.tobytes() for text in texts}) == len(texts)
+    with Model(demo.target_path()) as model, Context(model, length=512, threads=1) as context:
+        text = texts[-1]
+        (row,) = context.decode(text.prompt.tolist(), 1).rows
+    shares = row - row.max() - np.log(np.exp(row - row.max()).sum())
+    order = np.argsort(-shares)[:5]
+    assert set(order.tolist()) <= set(text.likely[0].tolist())
+    assert text.log_shares[0][:5] == pytest.approx(shares[order], abs=0.2)
+
+
+def test_one_prompt_in_sixteen_only_judges_and_it_is_always_the_same():
+    with localspec.load("demo", threads=1, speculate=False) as session:
+        unseen = unseen_prompts(session.engine)
+        assert all(is_held_out(tokens_of(session.engine, prompt.text)) for prompt in unseen)
+        assert unseen == unseen_prompts(session.engine)
+    assert {prompt.category for prompt in unseen} == {"chat", "code", "json", "edit"}
+    assert len({prompt.text for prompt in unseen}) == len(unseen) == 60
+    prompts = [prompt.text for prompt in islice(made_prompts(), 400)]
+    assert not any("{" in text for text in prompts)
+    assert len(set(prompts)) > 300
+
+
+def test_layers_come_from_both_ends():
+    assert spread(4, 30) == [0, 1, 28, 29]
+    assert spread(3, 8) == [0, 1, 7]
+    assert spread(1, 8) == [0]
+
+
+def measured(speed, *, cycles=25, each=15, seed=0) -> list[Measurement]:
+    """A bench in which drafting is `speed` times as fast as plain decoding, give or take 2 %."""
+    random = np.random.default_rng(seed)
+    return [
+        Measurement(
+            prompt=f"{category} {number}", category=category, temperature=0.0, round=0, arm=arm.name,
+            prompt_tokens=9, reused_tokens=0, prefill_seconds=0.1,
+            decode_seconds=float(np.exp(random.normal(0, 0.02))) / (speed if arm is AUTO else 1.0),
+            emitted=50, cycles=cycles if arm is AUTO else 50, drafted=40, accepted=25,
+            draft_seconds=0.1, finish_reason="length",
+        )
+        for category in CATEGORIES for number in range(each) for arm in (PLAIN, AUTO)
+    ]  # fmt: skip
+
+
+def test_a_draft_is_kept_where_it_is_faster_than_what_was_there():
+    judged = judge(measured(1.2, seed=1), measured(1.5, seed=2))
+    assert judged.kept
+    assert 1.2 < judged.speedup.middle < 1.3
+    assert [category for category, _ in judged.categories] == list(CATEGORIES)
+    assert "2.00 tokens a pass" in judged.sentence()
+
+
+@pytest.mark.parametrize("speed", [0.8, 1.0, 1.2])
+def test_a_draft_that_is_no_faster_is_not_kept(speed):
+    assert not judge(measured(1.2, seed=1), measured(speed, seed=2)).kept
+
+
+def test_few_prompts_show_nothing():
+    assert not judge(measured(1.0, each=1), measured(1.5, each=1)).kept
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_draft_that_hardly_drafts_is_never_kept_however_the_clock_ran(seed):
+    assert not judge(measured(1.0, seed=seed), measured(1.1, cycles=49, seed=seed + 20)).kept
+
+
+def test_without_torch_it_says_what_to_install(monkeypatch, capsys):
+    monkeypatch.setattr("localspec.fit.making.find_spec", lambda name: None)
+    assert main(["fit", "demo", "--make"]) == 1
+    assert "PyTorch" in (said := capsys.readouterr().err)
+    assert 'pip install "localspec[fit]"' in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["--layers", "99"], "a draft of 99 layers cannot be made of the"),
+        (["--layers", "0"], "a draft of 0 layers cannot be made of the"),
+        (["--trim", "9000"], "demo-target.gguf cannot be trimmed to 9,000 of its 2,560 tokens"),
+    ],
+)
+def test_what_cannot_be_made_is_refused_in_a_sentence(arguments, what, monkeypatch, capsys):
+    monkeypatch.setattr("localspec.fit.making.find_spec", lambda name: True)
+    assert main(["fit", "demo", "--make", "--trim", "1024", *arguments]) == 1
+    assert what in capsys.readouterr().err
+
+
+def test_nothing_made_yet_is_said(capsys):
+    assert main(["fit", "--report"]) == 0
+    assert capsys.readouterr().out == "No draft was made here yet.\n"
