@@ -9,6 +9,8 @@ import localspec
 from localspec import demo
 from localspec.cli import main
 from localspec.errors import BadSetting
+from localspec.fit.cut import ModelFile
+from localspec.fit.export import export
 from localspec.fit.judging import judge, unseen_prompts
 from localspec.fit.making import collect, spread
 from localspec.fit.prompts import made_prompts, tokens_of
@@ -57,12 +59,13 @@ def test_a_full_disk_keeps_what_was_there(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    add_texts(tmp_path, [some_text(1)])
+    folder = tmp_path / "answers"
+    add_texts(folder, [some_text(1)])
     monkeypatch.setattr("localspec.files.os.fsync", full)
     with pytest.raises(OSError, match="No space left"):
-        add_texts(tmp_path, [some_text(2)])
-    assert len(list(texts_in(tmp_path))) == 1
-    assert len(list(tmp_path.iterdir())) == 1
+        add_texts(folder, [some_text(2)])
+    assert len(list(texts_in(folder))) == 1
+    assert len(list(folder.iterdir())) == 1
 
 
 def test_answers_are_collected_with_their_likeliest_tokens_and_no_prompt_twice(tmp_path):
@@ -164,3 +167,15 @@ def test_what_cannot_be_made_is_refused_in_a_sentence(arguments, what, monkeypat
 def test_nothing_made_yet_is_said(capsys):
     assert main(["fit", "--report"]) == 0
     assert capsys.readouterr().out == "No draft was made here yet.\n"
+
+
+def test_a_draft_of_the_targets_own_layers_leaves_its_text_alone(tmp_path):
+    target, said = ModelFile(demo.target_path()), np.arange(1500, dtype=np.int32)
+    path = export(tmp_path / "draft.gguf", target, target.cut([0, 1], said), said, {"visits": "0"})
+    texts = []
+    for draft in (path, "lookup"):
+        with localspec.load(target=demo.target_path(), draft=draft, threads=1) as session:
+            reply = session.run("Tell me a story about a fox.", temperature=0, max_tokens=30, depth=3)
+            texts.append(reply.text)
+        assert draft == "lookup" or reply.stats.drafted > 0
+    assert texts[0] == texts[1]

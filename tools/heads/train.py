@@ -11,7 +11,6 @@ import argparse
 import json
 import random
 import signal
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +22,9 @@ from head import Eagle3, Mtp, Scale
 from target import File
 from torch import Tensor
 from torch.nn import functional
+from torch.optim import AdamW
 
-sys.path.append(str(Path(__file__).parents[1] / "demo"))
-
-from muon import AdamW, Muon
+from localspec.fit.muon import Muon
 
 HEADS = {"eagle3": Eagle3, "mtp": Mtp}
 HELD_OUT = 2
