@@ -11,7 +11,8 @@ from localspec.fit.making import Plan
 from localspec.fit.texts import texts_in
 from localspec.fit.training import Training
 
-BETWEEN_CHECKPOINTS = 60.0  # seconds
+BETWEEN_CHECKPOINTS = 60.0  # seconds, and so many times as long as one takes, to judge the draft and write it:
+TIMES = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +42,10 @@ def learn(
     training = Training(model, plan, texts, folder / "checkpoint.pt")
     answered = f"{sum(len(text.tokens) for text in texts):,} tokens to {len(texts):,} prompts"
     overlap, right = training.judged()
-    loss, kept_at = 0.0, monotonic()
+    loss, kept_at, took = 0.0, monotonic(), 0.0
     while True:
-        over = training.visits >= plan.visits or stopped()
-        if over or monotonic() - kept_at > BETWEEN_CHECKPOINTS:
+        began, over = monotonic(), training.visits >= plan.visits or stopped()
+        if over or began - kept_at > max(BETWEEN_CHECKPOINTS, TIMES * took):
             overlap, right = training.judged()
             if overlap > training.best or not path.exists():
                 said = {
@@ -57,6 +58,7 @@ def learn(
                 training.best = overlap
             training.save()
             kept_at = monotonic()
+            took = kept_at - began
         progress = Progress(training.visits, loss, overlap, right)
         told(progress)
         if over:

@@ -84,7 +84,7 @@ def test_killed_at_any_moment_it_goes_on_from_a_whole_checkpoint(target, folder)
     code = (
         "import sys; from pathlib import Path; from localspec.fit import learning, training\n"
         "from localspec.fit.making import Plan\n"
-        "training.STEP = 80; learning.BETWEEN_CHECKPOINTS = 0\n"
+        "training.STEP = 80; learning.BETWEEN_CHECKPOINTS = learning.TIMES = 0\n"
         "folder = Path(sys.argv[2])\n"
         "learning.learn(Path(sys.argv[1]), folder, folder.with_suffix('.gguf'), Plan(2, 256, 0, 10**9),\n"
         "    lambda now: print(now.visits, flush=True), lambda: False)"

@@ -30,10 +30,10 @@ def add_parser(subparsers: Subparsers) -> None:
         help="make a draft that suits a target",
         description="Trim the draft of a pair: it keeps only the output rows of tokens that its target writes or "
         "thinks of when it answers built-in prompts, and of frequent ones. Its steps get cheaper, most of all where "
-        "the vocabulary is large and the draft small; texts stay the target's own. The result is a new pair.",
-        epilog="With --make, a draft is made of some of the target's own layers: the target answers prompts, the draft "
-        "learns from the answers, and it becomes a pair if it is measured to be faster on prompts that it did not "
-        "learn from. Ctrl-C ends the learning and keeps the best draft so far; the same command goes on.",
+        "the vocabulary is large and the draft small. With --make, a draft is made of some of the target's own "
+        "layers: the target answers prompts, the draft learns from the answers, and it is kept where it is measured "
+        "to be faster on prompts that it did not learn from. Ctrl-C ends the learning and keeps the best so far; the "
+        "same command goes on. Texts stay the target's own. The result is a new pair.",
     )
     add_pair_argument(parser)
     group = parser.add_argument_group("fitting")
