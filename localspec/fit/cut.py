@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from gguf import GGMLQuantizationType
-from gguf.quants import dequantize
 
 from localspec.errors import BadModelFile
 from localspec.gguf.facts import header_at
@@ -73,6 +71,10 @@ class ModelFile:
         return self.header.number(f"{self.header.text('general.architecture')}.block_count") or 0
 
     def tensor(self, name: str) -> np.ndarray:
+        """Needs the package gguf, as `localspec[fit]` has it."""
+        from gguf import GGMLQuantizationType
+        from gguf.quants import dequantize
+
         found = self.tensors[name]
         raw = tensor_at(self.path, found, self.header.data_offset)
         values = dequantize(raw, GGMLQuantizationType(found.type))

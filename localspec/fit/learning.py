@@ -11,7 +11,9 @@ from localspec.fit.making import Plan
 from localspec.fit.texts import texts_in
 from localspec.fit.training import Training
 
-BETWEEN_CHECKPOINTS = 60.0  # seconds, and so many times as long as one takes, to judge the draft and write it:
+BETWEEN_CHECKPOINTS = (
+    60.0  # seconds, and so many times as long as one takes, to judge the draft and write it:
+)
 TIMES = 10
 
 

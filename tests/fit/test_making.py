@@ -179,3 +179,10 @@ def test_a_draft_of_the_targets_own_layers_leaves_its_text_alone(tmp_path):
             texts.append(reply.text)
         assert draft == "lookup" or reply.stats.drafted > 0
     assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize(("architecture", "said"), [("qwen2", True), ("gemma3", False)])
+def test_info_says_that_a_targets_layers_can_become_its_draft(architecture, said, tiny_gguf, capsys):
+    target = tiny_gguf(architecture=architecture, vocab_size=700)
+    assert main(["info", str(target)]) == 0
+    assert (f"localspec fit --target {target} --make" in capsys.readouterr().out) is said

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -99,9 +100,9 @@ def _as_text(known: "Pair | None", found: "Inspection") -> list[str]:
         found.draft is None
         and known is None
         and found.problem is None
-        and (draft := _suggested(found.target))
+        and (suggestion := _suggested(found.target))
     ):
-        lines += [f"draft        {draft} can draft for it, by llama.cpp's rule: add --draft"]
+        lines += [f"draft        {suggestion}"]
     if found.plan and found.plan.draft and found.problem is None:
         lines += [f"fit          {_fit(found)}"]
     if found.plan:
@@ -110,11 +111,18 @@ def _as_text(known: "Pair | None", found: "Inspection") -> list[str]:
 
 
 def _suggested(target: "InspectedModel") -> str:
-    """Where a known draft for this target lies; "" for none."""
+    """What could draft for this target: a known draft, or one made of its own layers; "" for neither."""
+    from localspec.errors import BadModelFile
+    from localspec.fit.cut import Shape
     from localspec.pairs.suggestion import suggested_draft
 
-    draft = suggested_draft(target.opened.file.name, target.opened.header)
-    return f"{draft.repo}:{draft.file}" if draft else ""
+    if draft := suggested_draft(target.opened.file.name, target.opened.header):
+        return f"{draft.repo}:{draft.file} can draft for it, by llama.cpp's rule: add --draft"
+    with suppress(BadModelFile):
+        Shape.of(target.opened.header)
+        if path := target.opened.path:
+            return f"no known one; its own layers can become one: localspec fit --target {path} --make"
+    return ""
 
 
 def _fit(found: "Inspection") -> str:
