@@ -7,10 +7,14 @@ import sys
 import numpy as np
 import pytest
 
+import localspec
+from localspec.cli import main
 from localspec.errors import BadSetting
+from localspec.fit.judging import Judgement
 from localspec.fit.making import Plan
 from localspec.fit.texts import KEPT, Text, add_texts
 from localspec.gguf.header import header_of_file
+from localspec.measure.statistics import Interval
 
 pytest.importorskip("torch")
 
@@ -124,3 +128,24 @@ def test_a_full_disk_loses_nothing(target, folder, monkeypatch):
 def test_without_answers_it_says_so(target, tmp_path):
     with pytest.raises(BadSetting, match="too few answers to learn from"):
         learned(target, tmp_path)
+
+
+def test_a_made_draft_becomes_a_pair_only_where_it_is_judged_faster(home_of_processes, monkeypatch, capsys):
+    monkeypatch.setattr("localspec.fit.texts.HELD_OUT", 3)
+    monkeypatch.setattr("localspec.fit.judging.EACH", 1)
+    command = ["fit", "demo", "--make", "--layers", "2", "--trim", "1024", "--threads", "1"]
+    assert main([*command, "--answers", "700", "--visits", "400"]) == 1
+    assert "Not faster here, so it became no pair." in capsys.readouterr().out
+    assert main(["fit", "--report"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("demo-2-layers: no pair has it: it was not faster, or was taken out")
+    assert "target: demo-target.gguf" in said
+
+    faster = Judgement(True, Interval(1.3, 1.2, 1.4), (), 1.9)
+    monkeypatch.setattr("localspec.cli.commands.fit.judge_it", lambda *_: faster)
+    assert main([*command, "--answers", "700", "--visits", "500"]) == 0
+    assert "The pair is called demo-2-layers" in capsys.readouterr().out
+    assert main(["fit", "--report"]) == 0
+    assert "1.30x of the speed without it where it was made" in capsys.readouterr().out
+    with localspec.load("demo-2-layers", threads=1) as session:
+        assert session.run("Hello", temperature=0, max_tokens=8, depth=2).stats.drafted > 0

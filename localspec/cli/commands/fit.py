@@ -158,7 +158,7 @@ def collect_answers(options: dict[str, Any], folder: Path, plan: "Plan", line: D
     def told(tokens: int) -> None:
         line.draw(f"the target answers prompts: {tokens:,} of {plan.answered:,} tokens")
 
-    with api.load(**options, speculate=False, on_stage=line.draw) as session:
+    with api.load(**(options | {"speculate": False}), on_stage=line.draw) as session:
         collect(session.engine, folder, plan.answered, told)
 
 
@@ -184,6 +184,7 @@ def learn_from_them(target: Path, path: Path, plan: "Plan", line: DrawnLine) -> 
 def judge_it(options: dict[str, Any], old: str, path: Path, line: DrawnLine) -> "Judgement":
     from localspec.fit.judging import judge
 
+    options |= {"speculate": True, "remember_replies": False}
     return judge(*(measured(options | {"draft": draft}, line) for draft in (old, str(path))))
 
 
@@ -200,7 +201,7 @@ def measured(options: dict[str, Any], line: DrawnLine) -> "tuple[Measurement, ..
         )
 
     with (
-        api.load(**options, remember_replies=False, on_stage=line.draw) as session,
+        api.load(**options, on_stage=line.draw) as session,
         stop_on_interrupt(session) as stopped,
     ):
         return bench(
