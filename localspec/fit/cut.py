@@ -70,15 +70,15 @@ class ModelFile:
     def layers(self) -> int:
         return self.header.number(f"{self.header.text('general.architecture')}.block_count") or 0
 
-    def tensor(self, name: str) -> np.ndarray:
-        """Needs the package gguf, as `localspec[fit]` has it."""
+    def tensor(self, name: str, rows: np.ndarray | slice = slice(None)) -> np.ndarray:
+        """Some rows of a matrix, or a whole tensor. Needs the package gguf, as `localspec[fit]` has it."""
         from gguf import GGMLQuantizationType
         from gguf.quants import dequantize
 
         found = self.tensors[name]
         raw = tensor_at(self.path, found, self.header.data_offset)
-        values = dequantize(raw, GGMLQuantizationType(found.type))
-        return np.array(values, np.float32).reshape(found.shape[::-1])
+        values = dequantize(raw[rows], GGMLQuantizationType(found.type))
+        return np.array(values, np.float32).reshape(-1, *found.shape[-2::-1])
 
     def cut(self, layers: Sequence[int], token_ids: np.ndarray) -> Weights:
         """Weights of a model of these layers that says these tokens."""
@@ -88,8 +88,8 @@ class ModelFile:
             for name in self.tensors
             if name.startswith(f"blk.{layer}.")
         }
-        rows = self.tensor(output_tensor(self.header).name)[token_ids]
-        return {**weights, NORM: self.tensor(NORM), OUTPUT: rows}
+        output = self.tensor(output_tensor(self.header).name, token_ids)
+        return {**weights, NORM: self.tensor(NORM), OUTPUT: output}
 
     def rotations(self, shape: Shape, length: int) -> np.ndarray:
         """By what complex number each pair is turned at each position [length, 1, pairs]."""

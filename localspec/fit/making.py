@@ -1,6 +1,7 @@
 """A draft made of some of a target's own layers: its target answers prompts, it learns from the answers."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,6 +14,7 @@ from localspec.fit.texts import Text, add_texts, texts_in
 from localspec.fit.trim import trimmable
 from localspec.gguf.facts import facts_of_file
 from localspec.llama.context import Context
+from localspec.locks import FileLock
 
 LENGTH = 512  # tokens of a prompt and its answer
 ANSWER = 192  # tokens
@@ -50,6 +52,25 @@ def require_cuttable(target: Path, plan: Plan) -> None:
             f"a draft of {plan.layers} layers cannot be made of the {whole} of {target.name}",
             hint="take fewer than it has",
         )
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Nobody else makes this draft meanwhile, and what was being written when somebody was killed is removed.
+
+    Raises BadSetting where somebody does, OSError.
+    """
+    lock = FileLock(folder / "lock")
+    if not lock.try_acquire_where_possible():
+        raise BadSetting(
+            f"{folder.name} is being made by another command", hint="let it end, or stop it with Ctrl-C"
+        )
+    try:
+        for unfinished in folder.glob(".*"):
+            unfinished.unlink()
+        yield
+    finally:
+        lock.release()
 
 
 def collect(engine: LoadedPair, folder: Path, wanted: int, told: Callable[[int], object]) -> int:

@@ -127,11 +127,9 @@ class Training:
         overlap = right = count = 0.0
         for start in range(0, len(self.held_out), 16):
             _, missing, same = self._compared(batch_of(self.held_out[start : start + 16]))
-            overlap, right, count = (
-                overlap + float((1 - missing).sum()),
-                right + float(same.sum()),
-                count + len(same),
-            )
+            overlap += float((1 - missing).sum())
+            right += float(same.sum())
+            count += len(same)
         return overlap / count, right / count
 
     def learned(self) -> Weights:

@@ -12,7 +12,7 @@ from localspec.errors import BadSetting
 from localspec.fit.cut import ModelFile
 from localspec.fit.export import export
 from localspec.fit.judging import judge, unseen_prompts
-from localspec.fit.making import collect, spread
+from localspec.fit.making import alone_in, collect, spread
 from localspec.fit.prompts import made_prompts, tokens_of
 from localspec.fit.texts import KEPT, Text, add_texts, is_held_out, texts_in
 from localspec.llama.context import Context
@@ -66,6 +66,18 @@ def test_a_full_disk_keeps_what_was_there(tmp_path, monkeypatch):
         add_texts(folder, [some_text(2)])
     assert len(list(texts_in(folder))) == 1
     assert len(list(folder.iterdir())) == 1
+
+
+def test_one_command_makes_a_draft_at_a_time_and_clears_what_was_left_half_written(tmp_path):
+    folder = tmp_path / "draft"
+    add_texts(folder, [some_text(1)])
+    (folder / ".checkpoint.pt.x1y2").write_bytes(b"half")
+    with alone_in(folder):
+        assert [path.name for path in sorted(folder.iterdir())] == ["00000.npz", "lock"]
+        with pytest.raises(BadSetting, match="draft is being made by another command"), alone_in(folder):
+            pass
+    with alone_in(folder):
+        pass
 
 
 def test_answers_are_collected_with_their_likeliest_tokens_and_no_prompt_twice(tmp_path):

@@ -119,7 +119,7 @@ def trim(arguments: argparse.Namespace, options: dict[str, Any], files: "PairFil
 
 
 def make(arguments: argparse.Namespace, options: dict[str, Any], files: "PairFiles", name: str) -> int:
-    from localspec.fit.making import Plan, require_cuttable, require_torch
+    from localspec.fit.making import Plan, alone_in, require_cuttable, require_torch
     from localspec.fit.trimming import fitted_path, keep
 
     spoken = MADE if arguments.trim is None else arguments.trim
@@ -128,7 +128,7 @@ def make(arguments: argparse.Namespace, options: dict[str, Any], files: "PairFil
     require_cuttable(files.target, plan)
     path = fitted_path(name)
     options |= {"target": files.target}
-    with DrawnLine(sys.stderr) as line:
+    with alone_in(path.with_suffix("")), DrawnLine(sys.stderr) as line:
         collect_answers(options, path.with_suffix(""), plan, line)
         learned = learn_from_them(files.target, path, plan, line)
         note(f"held out: {learned.overlap:.1%} overlap, first choices equal {learned.right:.1%}")
