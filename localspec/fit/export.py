@@ -1,4 +1,4 @@
-"""What was learned written as a draft: the trimmed kind, with the target's tokenizer, embeddings and facts."""
+"""What was learned written as a draft: the trimmed kind, with its source's tokenizer, embeddings and facts."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,33 +19,33 @@ BLOCK = 32  # elements that Q8_0 takes at once
 
 def export(
     path: Path,
-    target: ModelFile,
+    source: ModelFile,
     weights: Mapping[str, np.ndarray],
     token_ids: np.ndarray,
     said: Mapping[str, str],
 ) -> Path:
     """Write a draft that says `token_ids`; `said` is what the file tells of where it comes from. Raises OSError."""
-    header = target.header
+    header = source.header
     layers = 1 + max(int(name.split(".")[1]) for name in weights if name.startswith("blk."))
-    of_target = {
+    of_source = {
         key: entry
         for key, entry in header.entries.items()
         if key not in ("general.name", "general.file_type", "general.quantization_version")
     }
-    entries = of_target | {
+    entries = of_source | {
         "general.name": text_entry(
-            f"{layers} layers of {header.text('general.name') or target.path.stem}, fitted"
+            f"{layers} layers of {header.text('general.name') or source.path.stem}, fitted"
         ),
         f"{header.text('general.architecture')}.block_count": Entry(UINT32, layers),
         **{f"{PROVENANCE}.{key}": text_entry(value) for key, value in said.items()},
     }
     tensors = [written(name, value) for name, value in weights.items() if name != OUTPUT]
-    kept = [stored(target, t.name) for t in header.tensors if t.name == FACTORS]
+    kept = [stored(source, t.name) for t in header.tensors if t.name == FACTORS]
     spoken = replace(written(OUTPUT, weights[OUTPUT]), name=EMBEDDINGS)
     return write_trimmed(
         path,
         replace(header, entries=entries),
-        stored(target, EMBEDDINGS),
+        stored(source, EMBEDDINGS),
         token_ids,
         spoken,
         [*tensors, *kept],
@@ -61,9 +61,9 @@ def written(name: str, value: np.ndarray) -> TensorBytes:
     return TensorBytes(name, values.shape[::-1], int(kind), quantize(values, kind))
 
 
-def stored(target: ModelFile, name: str) -> TensorBytes:
+def stored(source: ModelFile, name: str) -> TensorBytes:
     """A tensor as the target's file has it."""
-    found = target.tensors[name]
+    found = source.tensors[name]
     return TensorBytes(
-        name, found.shape, found.type, tensor_at(target.path, found, target.header.data_offset)
+        name, found.shape, found.type, tensor_at(source.path, found, source.header.data_offset)
     )

@@ -28,19 +28,20 @@ class Progress:
 
 
 def learn(
-    target: Path,
+    source: Path,
+    target: str,
     folder: Path,
     path: Path,
     plan: Plan,
     told: Callable[[Progress], object],
     stopped: Callable[[], bool],
 ) -> Progress:
-    """Train a draft of `target` on the answers in `folder` and write the best one to `path`; goes on from a checkpoint.
+    """Train layers of `source` on the answers in `folder`, write the best draft to `path`; goes on from a checkpoint.
 
-    told: after every step. Raises BadSetting, OSError.
+    target: who answered, as the file says it; told: after every step. Raises BadSetting, OSError.
     """
     texts = list(texts_in(folder))
-    model = ModelFile(target)
+    model = ModelFile(source)
     training = Training(model, plan, texts, folder / "checkpoint.pt")
     answered = f"{sum(len(text.tokens) for text in texts):,} tokens to {len(texts):,} prompts"
     overlap, right = training.judged()
@@ -51,7 +52,8 @@ def learn(
             overlap, right = training.judged()
             if overlap > training.best or not path.exists():
                 said = {
-                    "target": target.name,
+                    "target": target,
+                    "made_of": source.name,
                     "answers": answered,
                     "visits": f"{training.visits:,}",
                     "held_out": f"overlap {overlap:.3f}, first choices equal {right:.3f}",

@@ -41,16 +41,16 @@ def require_torch() -> None:
         )
 
 
-def require_cuttable(target: Path, plan: Plan) -> None:
-    """Raises BadModelFile, BadSetting where no such draft can be made of this target."""
+def require_cuttable(source: Path, plan: Plan) -> None:
+    """Raises BadModelFile, BadSetting where no such draft can be made of this model."""
     from localspec.fit.cut import Shape
 
-    Shape.of(trimmable(target, plan.spoken))
-    whole = facts_of_file(target).layers or 0
-    if not 1 <= plan.layers < whole:
+    Shape.of(trimmable(source, plan.spoken))
+    whole = facts_of_file(source).layers or 0
+    if not 1 <= plan.layers <= whole:
         raise BadSetting(
-            f"a draft of {plan.layers} layers cannot be made of the {whole} of {target.name}",
-            hint="take fewer than it has",
+            f"a draft of {plan.layers} layers cannot be made of the {whole} of {source.name}",
+            hint="take no more than it has: --layers N",
         )
 
 

@@ -28,11 +28,11 @@ def needed_tokens(
     return np.sort(order[:count])
 
 
-def spoken_tokens(target: Path, texts: Sequence[Text], count: int) -> np.ndarray:
-    """The `count` tokens of a target that its texts need: square roots of probabilities as for a trimmed draft."""
-    vocabulary = facts_of_file(target).vocabulary
+def spoken_tokens(source: Path, texts: Sequence[Text], count: int) -> np.ndarray:
+    """The `count` tokens of a model that these texts need: square roots of probabilities as for a trimmed draft."""
+    vocabulary = facts_of_file(source).vocabulary
     assert vocabulary is not None, "trimmable says so"
-    mass = np.zeros(vocabulary.count)
+    mass = np.zeros(1 + max(int(text.likely.max()) for text in texts))
     for text in texts:
         np.add.at(mass, text.likely.ravel(), np.exp(text.log_shares.ravel().astype(np.float64) / 2))
     written = [token for text in texts for token in text.tokens.tolist()]

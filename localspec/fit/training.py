@@ -58,8 +58,11 @@ def batch_of(texts: Sequence[Text]) -> Batch:
 class Training:
     """Weights with their optimizers, and the checkpoint that they go on from."""
 
-    def __init__(self, target: ModelFile, plan: Plan, texts: Sequence[Text], checkpoint: Path) -> None:
-        """Raises BadSetting without texts of both kinds, and for a checkpoint of another plan or a damaged one."""
+    def __init__(self, source: ModelFile, plan: Plan, texts: Sequence[Text], checkpoint: Path) -> None:
+        """Begins with layers of `source`, or with the checkpoint.
+
+        Raises BadSetting without texts of both kinds, and for a checkpoint of another plan or a damaged one.
+        """
         self.texts = [text for text in texts if not is_held_out(text.prompt)]
         self.held_out = [text for text in texts if is_held_out(text.prompt)][:JUDGED]
         if not (self.texts and self.held_out):
@@ -70,17 +73,18 @@ class Training:
         if saved:
             self.token_ids = saved["token_ids"].numpy()
         else:
-            self.token_ids = spoken_tokens(target.path, self.texts, plan.spoken)
-        self.shape, embeddings = Shape.of(target.header), target.embeddings()
+            self.token_ids = spoken_tokens(source.path, self.texts, plan.spoken)
+        self.shape, embeddings = Shape.of(source.header), source.embeddings()
         self.embeddings = torch.from_numpy(embeddings).to(self.device, torch.bfloat16)
         longest = max(len(text.prompt) + len(text.tokens) for text in texts)
-        self.turns = torch.from_numpy(target.rotations(self.shape, longest)).to(self.device)
-        self.row_of = torch.full((len(embeddings),), -1, device=self.device)
+        self.turns = torch.from_numpy(source.rotations(self.shape, longest)).to(self.device)
+        tokens = 1 + max(len(embeddings), *(int(text.likely.max()) for text in texts))  # of the target
+        self.row_of = torch.full((tokens,), -1, device=self.device)
         self.row_of[self.token_ids] = torch.arange(len(self.token_ids), device=self.device)
-        layers = spread(plan.layers, target.layers)
+        layers = spread(plan.layers, source.layers)
         self.weights = {
             name: torch.from_numpy(value).to(self.device).requires_grad_()
-            for name, value in target.cut(layers, self.token_ids).items()
+            for name, value in source.cut(layers, self.token_ids).items()
         }
         self.optimizers = optimizers(self.weights.items(), MATRIX_RATE, OTHER_RATE, apart=OUTPUT)
         self.step = self.visits = 0

@@ -52,7 +52,7 @@ def folder(tmp_path):
 
 def learned(target, folder, plan=PLAN, stopped=lambda: False):
     told = []
-    end = learn(target, folder, folder.with_suffix(".gguf"), plan, told.append, stopped)
+    end = learn(target, "target.gguf", folder, folder.with_suffix(".gguf"), plan, told.append, stopped)
     return end, told
 
 
@@ -90,7 +90,7 @@ def test_killed_at_any_moment_it_goes_on_from_a_whole_checkpoint(target, folder)
         "from localspec.fit.making import Plan\n"
         "training.STEP = 80; learning.BETWEEN_CHECKPOINTS = learning.TIMES = 0\n"
         "folder = Path(sys.argv[2])\n"
-        "learning.learn(Path(sys.argv[1]), folder, folder.with_suffix('.gguf'), Plan(2, 256, 0, 10**9),\n"
+        "learning.learn(Path(sys.argv[1]), '', folder, folder.with_suffix('.gguf'), Plan(2, 256, 0, 10**9),\n"
         "    lambda now: print(now.visits, flush=True), lambda: False)"
     )
     begun = subprocess.Popen([sys.executable, "-c", code, target, folder], stdout=subprocess.PIPE, text=True)
@@ -138,14 +138,14 @@ def test_a_made_draft_becomes_a_pair_only_where_it_is_judged_faster(home_of_proc
     assert "Not faster here, so it became no pair." in capsys.readouterr().out
     assert main(["fit", "--report"]) == 0
     said = capsys.readouterr().out
-    assert said.startswith("demo-2-layers: no pair has it: it was not faster, or was taken out")
+    assert said.startswith("demo-made: no pair has it: it was not faster, or was taken out")
     assert "target: demo-target.gguf" in said
 
     faster = Judgement(True, Interval(1.3, 1.2, 1.4), (), 1.9)
     monkeypatch.setattr("localspec.cli.commands.fit.judge_it", lambda *_: faster)
     assert main([*command, "--answers", "700", "--visits", "500"]) == 0
-    assert "The pair is called demo-2-layers" in capsys.readouterr().out
+    assert "The pair is called demo-made" in capsys.readouterr().out
     assert main(["fit", "--report"]) == 0
-    assert "1.30x of the speed without it where it was made" in capsys.readouterr().out
-    with localspec.load("demo-2-layers", threads=1) as session:
+    assert "1.30x where it was made" in capsys.readouterr().out
+    with localspec.load("demo-made", threads=1) as session:
         assert session.run("Hello", temperature=0, max_tokens=8, depth=2).stats.drafted > 0

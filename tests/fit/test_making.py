@@ -176,6 +176,15 @@ def test_what_cannot_be_made_is_refused_in_a_sentence(arguments, what, monkeypat
     assert what in capsys.readouterr().err
 
 
+def test_a_draft_that_cannot_be_taught_is_refused_in_a_sentence(tiny_gguf, capsys):
+    target = str(demo.target_path())
+    assert main(["fit", "--target", target, "--teach"]) == 1
+    assert "has no draft to teach" in capsys.readouterr().err
+    other = str(tiny_gguf(vocab_size=700, vocab="spm"))
+    assert main(["fit", "--target", target, "--draft", other, "--teach"]) == 1
+    assert capsys.readouterr().err
+
+
 def test_nothing_made_yet_is_said(capsys):
     assert main(["fit", "--report"]) == 0
     assert capsys.readouterr().out == "No draft was made here yet.\n"

@@ -32,8 +32,9 @@ def add_parser(subparsers: Subparsers) -> None:
         "thinks of when it answers built-in prompts, and of frequent ones. Its steps get cheaper, most of all where "
         "the vocabulary is large and the draft small. With --make, a draft is made of some of the target's own "
         "layers: the target answers prompts, the draft learns from the answers, and it is kept where it is measured "
-        "to be faster on prompts that it did not learn from. Ctrl-C ends the learning and keeps the best so far; the "
-        "same command goes on. Texts stay the target's own. The result is a new pair.",
+        "to be faster on prompts that it did not learn from. With --teach, a copy of the pair's own draft learns. "
+        "Ctrl-C ends the learning and keeps the best so far; the same command goes on. Texts stay the target's own. "
+        "The result is a new pair.",
     )
     add_pair_argument(parser)
     group = parser.add_argument_group("fitting")
@@ -41,13 +42,13 @@ def add_parser(subparsers: Subparsers) -> None:
         "--trim",
         type=int,
         metavar="N",
-        help=f"tokens that the draft can still say (default: {TRIMMED:,}, with --make {MADE:,})",
+        help=f"tokens that the draft can still say (default: {TRIMMED:,}, {MADE:,} of what is taught)",
     )
     group.add_argument(
         "--make", action="store_true", help="make a draft of the target's layers, and teach it"
     )
     group.add_argument(
-        "--layers", type=int, default=LAYERS, metavar="N", help=f"of the target (default: {LAYERS})"
+        "--layers", type=int, metavar="N", help=f"of the target (default: {LAYERS}), or all of the draft"
     )
     group.add_argument(
         "--answers",
@@ -80,12 +81,14 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     options = load_options(arguments)
     files = resolve(*(options.pop(name, None) for name in ("pair", "target", "draft")))
-    suffix = f"{arguments.layers}-layers" if arguments.make else f"trim-{arguments.trim or TRIMMED}"
+    suffix = (
+        "made" if arguments.make else "taught" if arguments.teach else f"trim-{arguments.trim or TRIMMED}"
+    )
     name = arguments.new_name or fitted_name(files, suffix)
     if not valid_name(name):
         raise BadSetting(f"a pair cannot be called {name}", hint="choose another name: --as NAME")
     try:
-        return (make if arguments.make else trim)(arguments, options, files, name)
+        return (teach if arguments.make or arguments.teach else trim)(arguments, options, files, name)
     except OSError as error:
         raise of_system(error, name) from error
 
@@ -118,19 +121,24 @@ def trim(arguments: argparse.Namespace, options: dict[str, Any], files: "PairFil
     return 0
 
 
-def make(arguments: argparse.Namespace, options: dict[str, Any], files: "PairFiles", name: str) -> int:
+def teach(arguments: argparse.Namespace, options: dict[str, Any], files: "PairFiles", name: str) -> int:
     from localspec.fit.making import Plan, alone_in, require_cuttable, require_torch
     from localspec.fit.trimming import fitted_path, keep
+    from localspec.gguf.facts import facts_of_file
 
+    source, layers = files.target, arguments.layers
+    if arguments.teach:
+        source = draft_of(files)
+        layers = layers or facts_of_file(source).layers
     spoken = MADE if arguments.trim is None else arguments.trim
-    plan = Plan(arguments.layers, spoken, arguments.answers, arguments.visits)
+    plan = Plan(LAYERS if layers is None else layers, spoken, arguments.answers, arguments.visits)
     require_torch()
-    require_cuttable(files.target, plan)
+    require_cuttable(source, plan)
     path = fitted_path(name)
     options |= {"target": files.target}
     with alone_in(path.with_suffix("")), DrawnLine(sys.stderr) as line:
         collect_answers(options, path.with_suffix(""), plan, line)
-        learned = learn_from_them(files.target, path, plan, line)
+        learned = learn_from_them(source, files.target.name, path, plan, line)
         note(f"held out: {learned.overlap:.1%} overlap, first choices equal {learned.right:.1%}")
         judged = judge_it(options, str(files.draft or "lookup"), path, line)
     say(judged.sentence())
@@ -140,15 +148,29 @@ def make(arguments: argparse.Namespace, options: dict[str, Any], files: "PairFil
             f"The draft is {path}"
         )
         return 1
-    speed = f"{judged.speedup.middle:.2f}x of the speed without it"
-    keep(
-        name,
-        files,
-        path,
-        f"{files.name} with {plan.layers} of its own layers as a draft: {speed} where it was made",
+    what = (
+        f"{plan.layers} layers of {source.name} that learned: {judged.speedup.middle:.2f}x where it was made"
     )
+    keep(name, files, path, f"{files.name} with {what}")
     say(f"The pair is called {name}:\nlocalspec bench {name}")
     return 0
+
+
+def draft_of(files: "PairFiles") -> Path:
+    """The draft that is to learn. Raises BadSetting where there is none of the target's vocabulary."""
+    from localspec.gguf.facts import header_at
+    from localspec.pairs.proof import prove
+
+    if files.draft is None:
+        raise BadSetting(
+            f"{files.name} has no draft to teach", hint="make one of the target's layers: --make"
+        )
+    if prove(header_at(files.target), header_at(files.draft)).shared is not None:
+        raise BadSetting(
+            f"{files.draft.name} has another vocabulary than its target, whose answers it cannot learn",
+            hint="make a draft of the target's layers: --make",
+        )
+    return files.draft
 
 
 def collect_answers(options: dict[str, Any], folder: Path, plan: "Plan", line: DrawnLine) -> None:
@@ -162,7 +184,7 @@ def collect_answers(options: dict[str, Any], folder: Path, plan: "Plan", line: D
         collect(session.engine, folder, plan.answered, told)
 
 
-def learn_from_them(target: Path, path: Path, plan: "Plan", line: DrawnLine) -> "Progress":
+def learn_from_them(source: Path, target: str, path: Path, plan: "Plan", line: DrawnLine) -> "Progress":
     from localspec.cli.interrupts import stop_on_interrupt
     from localspec.fit.learning import learn
 
@@ -178,7 +200,7 @@ def learn_from_them(target: Path, path: Path, plan: "Plan", line: DrawnLine) -> 
         )
 
     with stop_on_interrupt() as stopped:
-        return learn(target, path.with_suffix(""), path, plan, told, stopped.is_set)
+        return learn(source, target, path.with_suffix(""), path, plan, told, stopped.is_set)
 
 
 def judge_it(options: dict[str, Any], old: str, path: Path, line: DrawnLine) -> "Judgement":
