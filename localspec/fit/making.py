@@ -113,9 +113,3 @@ def _unasked(engine: LoadedPair, seen: set[tuple[int, ...]]) -> Iterator[Asked]:
         if not repeats:
             seen.add(tokens)
             yield Asked(tokens)
-
-
-def spread(layers: int, of: int) -> list[int]:
-    """Which layers of a target its draft begins as: half from its beginning, half from its end."""
-    first = (layers + 1) // 2
-    return [*range(first), *range(of - (layers - first), of)]

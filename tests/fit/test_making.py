@@ -12,7 +12,7 @@ from localspec.errors import BadSetting
 from localspec.fit.cut import ModelFile
 from localspec.fit.export import export
 from localspec.fit.judging import judge, unseen_prompts
-from localspec.fit.making import alone_in, collect, spread
+from localspec.fit.making import alone_in, collect
 from localspec.fit.prompts import made_prompts, tokens_of
 from localspec.fit.texts import KEPT, Text, add_texts, is_held_out, texts_in
 from localspec.llama.context import Context
@@ -110,12 +110,6 @@ def test_one_prompt_in_sixteen_only_judges_and_it_is_always_the_same():
     prompts = [prompt.text for prompt in islice(made_prompts(), 400)]
     assert not any("{" in text for text in prompts)
     assert len(set(prompts)) > 300
-
-
-def test_layers_come_from_both_ends():
-    assert spread(4, 30) == [0, 1, 28, 29]
-    assert spread(3, 8) == [0, 1, 7]
-    assert spread(1, 8) == [0]
 
 
 def measured(speed, *, cycles=25, each=15, seed=0) -> list[Measurement]:

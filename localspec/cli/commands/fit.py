@@ -30,7 +30,7 @@ def add_parser(subparsers: Subparsers) -> None:
         help="make a draft that suits a target",
         description="Trim the draft of a pair: it keeps only the output rows of tokens that its target writes or "
         "thinks of when it answers built-in prompts, and of frequent ones. Its steps get cheaper, most of all where "
-        "the vocabulary is large and the draft small. With --make, a draft is made of some of the target's own "
+        "the vocabulary is large and the draft small. With --make, a draft is made of the target's own first "
         "layers: the target answers prompts, the draft learns from the answers, and it is kept where it is measured "
         "to be faster on prompts that it did not learn from. With --teach, a copy of the pair's own draft learns. "
         "Ctrl-C ends the learning and keeps the best so far; the same command goes on. Texts stay the target's own. "
