@@ -59,7 +59,8 @@ def learned(target, folder, plan=PLAN, stopped=lambda: False):
 def test_it_learns_and_writes_what_it_learned(target, folder):
     end, told = learned(target, folder)
     assert end.visits >= PLAN.visits
-    assert told[0].overlap < 0.2 < end.overlap
+    assert told[0].right < 0.2 < 0.8 < end.right
+    assert told[0].overlap < end.overlap
     assert told[1].loss > 1.5 * told[-1].loss
     header = header_of_file(folder.with_suffix(".gguf"))
     assert header.text("localspec.fitted.answers") == "1,280 tokens to 64 prompts"

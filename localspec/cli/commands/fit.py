@@ -44,9 +44,9 @@ def add_parser(subparsers: Subparsers) -> None:
         metavar="N",
         help=f"tokens that the draft can still say (default: {TRIMMED:,}, {MADE:,} of what is taught)",
     )
-    group.add_argument(
-        "--make", action="store_true", help="make a draft of the target's layers, and teach it"
-    )
+    way = group.add_mutually_exclusive_group()
+    way.add_argument("--make", action="store_true", help="make a draft of the target's layers, and teach it")
+    way.add_argument("--teach", action="store_true", help="teach a copy of the pair's own draft")
     group.add_argument(
         "--layers", type=int, metavar="N", help=f"of the target (default: {LAYERS}), or all of the draft"
     )
