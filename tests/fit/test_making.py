@@ -1,5 +1,6 @@
 """What the target answers is kept whole, on which prompts, and when a new draft is worth keeping."""
 
+import sys
 from itertools import islice
 
 import numpy as np
@@ -8,6 +9,8 @@ import pytest
 import localspec
 from localspec import demo
 from localspec.cli import main
+from localspec.cli.commands import fit
+from localspec.cli.printing import DrawnLine
 from localspec.errors import BadSetting
 from localspec.fit.cut import ModelFile
 from localspec.fit.export import export
@@ -147,6 +150,12 @@ def test_few_prompts_show_nothing():
 @pytest.mark.parametrize("seed", range(10))
 def test_a_draft_that_hardly_drafts_is_never_kept_however_the_clock_ran(seed):
     assert not judge(measured(1.0, seed=seed), measured(1.1, cycles=49, seed=seed + 20)).kept
+
+
+def test_a_judgement_that_was_stopped_at_once_keeps_nothing(monkeypatch, tmp_path):
+    monkeypatch.setattr(fit, "measured", lambda options, line: ())
+    with pytest.raises(BadSetting, match="nothing was measured"):
+        fit.judge_it({}, "lookup", tmp_path, DrawnLine(sys.stderr))
 
 
 def test_without_torch_it_says_what_to_install(monkeypatch, capsys):

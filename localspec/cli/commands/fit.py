@@ -207,7 +207,12 @@ def judge_it(options: dict[str, Any], old: str, path: Path, line: DrawnLine) -> 
     from localspec.fit.judging import judge
 
     options |= {"speculate": True, "remember_replies": False}
-    return judge(*(measured(options | {"draft": draft}, line) for draft in (old, str(path))))
+    before, after = (measured(options | {"draft": draft}, line) for draft in (old, str(path)))
+    if not (before and after):
+        raise BadSetting(
+            "nothing was measured, so the draft became no pair", hint="the same command measures it again"
+        )
+    return judge(before, after)
 
 
 def measured(options: dict[str, Any], line: DrawnLine) -> "tuple[Measurement, ...]":
