@@ -97,7 +97,7 @@ def test_answers_are_collected_with_their_likeliest_tokens_and_no_prompt_twice(t
     with Model(demo.target_path()) as model, Context(model, length=512, threads=1) as context:
         text = texts[-1]
         (row,) = context.decode(text.prompt.tolist(), 1).rows
-    shares = row - row.max() - np.log(np.exp(row - row.max()).sum())
+        shares = row - row.max() - np.log(np.exp(row - row.max()).sum())
     order = np.argsort(-shares)[:5]
     assert set(order.tolist()) <= set(text.likely[0].tolist())
     assert text.log_shares[0][:5] == pytest.approx(shares[order], abs=0.2)
