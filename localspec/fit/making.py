@@ -18,7 +18,7 @@ from localspec.locks import FileLock
 
 LENGTH = 512  # tokens of a prompt and its answer
 ANSWER = 192  # tokens
-PART = 16  # answers in a file
+PART = 32  # answers in a file
 REPEATS = 2000  # prompts in a row that were asked before: there are no more
 
 
