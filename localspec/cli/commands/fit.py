@@ -165,7 +165,7 @@ def draft_of(files: "PairFiles") -> Path:
         raise BadSetting(
             f"{files.name} has no draft to teach", hint="make one of the target's layers: --make"
         )
-    if prove(header_at(files.target), header_at(files.draft)).shared is not None:
+    if prove(header_at(files.target), header_at(files.draft)) is not None:
         raise BadSetting(
             f"{files.draft.name} has another vocabulary than its target, whose answers it cannot learn",
             hint="make a draft of the target's layers: --make",
