@@ -103,13 +103,14 @@ def test_answers_are_collected_with_their_likeliest_tokens_and_no_prompt_twice(t
     assert text.log_shares[0][:5] == pytest.approx(shares[order], abs=0.2)
 
 
-def test_one_prompt_in_sixteen_only_judges_and_it_is_always_the_same():
+def test_one_prompt_in_sixteen_only_judges_and_it_is_always_the_same(monkeypatch):
+    monkeypatch.setattr("localspec.fit.judging.EACH", 4)
     with localspec.load("demo", threads=1, speculate=False) as session:
         unseen = unseen_prompts(session.engine)
         assert all(is_held_out(tokens_of(session.engine, prompt.text)) for prompt in unseen)
         assert unseen == unseen_prompts(session.engine)
     assert {prompt.category for prompt in unseen} == {"chat", "code", "json", "edit"}
-    assert len({prompt.text for prompt in unseen}) == len(unseen) == 60
+    assert len({prompt.text for prompt in unseen}) == len(unseen) == 16
     prompts = [prompt.text for prompt in islice(made_prompts(), 400)]
     assert not any("{" in text for text in prompts)
     assert len(set(prompts)) > 300
