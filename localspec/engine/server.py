@@ -24,6 +24,7 @@ from localspec.engine.messages import (
 )
 from localspec.errors import LocalspecError, NotEnoughMemory
 
+IDLE_SECONDS: Final = 0.5  # programs ask again sooner, and would wait for what was begun meanwhile
 QUIT_GRACE_SECONDS: Final = 0.4  # to free the models in order; a native call that takes longer is cut off
 
 log = logging.getLogger(__name__)
@@ -67,14 +68,20 @@ class Server:
         except Exception as error:  # noqa: BLE001 - a broken installation is reported, then the process ends
             self._send(_failure(error))
             return
-        while not isinstance(request := self._inbox.get(), Quit):
+        while not isinstance(request := self._next(self._handler), Quit):
             if isinstance(request, Pull):
                 # It takes minutes, and needs nothing that the other requests use.
                 threading.Thread(target=self._perform, args=(self._handler, request), daemon=True).start()
                 continue
             self._perform(self._handler, request)
-            self._rest(self._handler)
         self._handler.close()
+
+    def _next(self, handler: RequestHandler) -> Request:
+        """The next request; where none comes at once, the handler may use the time."""
+        with suppress(queue.Empty):
+            return self._inbox.get(timeout=IDLE_SECONDS)
+        self._rest(handler)
+        return self._inbox.get()
 
     def _perform(self, handler: RequestHandler, request: Request) -> None:
         try:
