@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # What each room may import from localspec besides itself, those below first.
 ROOMS = {
+    "closing": set(),
     "demo": set(),
     "errors": set(),
     "locks": set(),
@@ -30,9 +31,9 @@ ROOMS = {
     "conversations": {"errors", "files", "locks", "stats"},
     "health": {"demo", "errors", "files", "settings", "typed_json"},
     "gguf": {"errors", "files", "units"},
-    "llama": {"errors", "gguf", "health", "passes", "terminal_text"},
+    "llama": {"closing", "errors", "gguf", "health", "passes", "terminal_text"},
     "hub": {"errors", "gguf", "locks"},
-    "memory": {"errors", "files", "gguf", "health", "locks", "settings", "typed_json", "units"},
+    "memory": {"closing", "errors", "files", "gguf", "health", "locks", "settings", "typed_json", "units"},
     "pairs": {
         "errors",
         "files",
@@ -50,7 +51,18 @@ ROOMS = {
     "control": {"algorithm", "events", "timing"},
     "drafters": {"algorithm", "control", "errors", "events", "files", "gguf", "passes", "sampler"},
     "structure": {"algorithm", "errors", "events", "passes", "sampler"},
-    "chat": {"algorithm", "errors", "events", "passes", "sampler", "stats", "structure", "tally", "timing"},
+    "chat": {
+        "algorithm",
+        "closing",
+        "errors",
+        "events",
+        "passes",
+        "sampler",
+        "stats",
+        "structure",
+        "tally",
+        "timing",
+    },
     "pair_drafting": {
         *(
             "algorithm",

@@ -19,6 +19,7 @@ from localspec.chat.template import tool_variables
 from localspec.chat.text import TextStream
 from localspec.chat.tools import spelled_out
 from localspec.chat.vocabulary import Vocabulary
+from localspec.closing import Closing
 from localspec.errors import BadSetting, ContextFull
 from localspec.events import Event, Finished, Reply
 
@@ -26,7 +27,7 @@ Asked = str | Sequence[Mapping[str, Any] | Message]
 MEASURED_TOKENS = 64  # the newest ones of the context: costs are measured on them
 
 
-class Session:
+class Session(Closing):
     """One conversation on one loaded pair; one reply at a time, `cancel` from any thread.
 
     A reply that was cancelled gives way to the next one at once, and its stream ends.
@@ -44,12 +45,6 @@ class Session:
         self._dropped_turns = 0  # that no longer fit
         self._shaping = Shaping(engine.vocabulary, engine.template)
         self._replier = Replier(engine)
-
-    def __enter__(self) -> "Session":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Cancel what runs, then free both models. A stream that is still being read just ends."""

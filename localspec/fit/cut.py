@@ -10,7 +10,7 @@ from localspec.errors import BadModelFile
 from localspec.gguf.facts import header_at
 from localspec.gguf.header import Header
 from localspec.gguf.trimmed import EMBEDDINGS, output_tensor
-from localspec.gguf.writing import tensor_at
+from localspec.gguf.writing import TensorBytes, stored
 
 # Those whose graph `student.py` computes, and whether positions turn neighbouring elements, or those half a head apart.
 NEIGHBOURS = {"llama": True, "qwen2": False, "qwen3": False}
@@ -66,19 +66,18 @@ class ModelFile:
         self.path, self.header = path, header_at(path)
         self.tensors = {tensor.name: tensor for tensor in self.header.tensors}
 
-    @property
-    def layers(self) -> int:
-        return self.header.number(f"{self.header.text('general.architecture')}.block_count") or 0
-
     def tensor(self, name: str, rows: np.ndarray | slice = slice(None)) -> np.ndarray:
         """Some rows of a matrix, or a whole tensor. Needs the package gguf, as `localspec[fit]` has it."""
         from gguf import GGMLQuantizationType
         from gguf.quants import dequantize
 
         found = self.tensors[name]
-        raw = tensor_at(self.path, found, self.header.data_offset)
-        values = dequantize(raw[rows], GGMLQuantizationType(found.type))
+        values = dequantize(self.stored(name).data[rows], GGMLQuantizationType(found.type))
         return np.array(values, np.float32).reshape(-1, *found.shape[-2::-1])
+
+    def stored(self, name: str) -> TensorBytes:
+        """A tensor as the file has it."""
+        return stored(self.path, self.tensors[name], self.header.data_offset)
 
     def cut(self, layers: Sequence[int], token_ids: np.ndarray) -> Weights:
         """Weights of a model of these layers that says these tokens."""

@@ -12,7 +12,7 @@ from localspec.fit.cut import FACTORS, OUTPUT, ModelFile
 from localspec.fit.trim import write_trimmed
 from localspec.gguf.header import Entry
 from localspec.gguf.trimmed import EMBEDDINGS, PROVENANCE
-from localspec.gguf.writing import UINT32, TensorBytes, tensor_at, text_entry
+from localspec.gguf.writing import UINT32, TensorBytes, text_entry
 
 BLOCK = 32  # elements that Q8_0 takes at once
 
@@ -40,12 +40,12 @@ def export(
         **{f"{PROVENANCE}.{key}": text_entry(value) for key, value in said.items()},
     }
     tensors = [written(name, value) for name, value in weights.items() if name != OUTPUT]
-    kept = [stored(source, t.name) for t in header.tensors if t.name == FACTORS]
+    kept = [source.stored(t.name) for t in header.tensors if t.name == FACTORS]
     spoken = replace(written(OUTPUT, weights[OUTPUT]), name=EMBEDDINGS)
     return write_trimmed(
         path,
         replace(header, entries=entries),
-        stored(source, EMBEDDINGS),
+        source.stored(EMBEDDINGS),
         token_ids,
         spoken,
         [*tensors, *kept],
@@ -59,11 +59,3 @@ def written(name: str, value: np.ndarray) -> TensorBytes:
     if values.ndim == 2:
         kind = GGMLQuantizationType.F16 if values.shape[1] % BLOCK else GGMLQuantizationType.Q8_0
     return TensorBytes(name, values.shape[::-1], int(kind), quantize(values, kind))
-
-
-def stored(source: ModelFile, name: str) -> TensorBytes:
-    """A tensor as the target's file has it."""
-    found = source.tensors[name]
-    return TensorBytes(
-        name, found.shape, found.type, tensor_at(source.path, found, source.header.data_offset)
-    )

@@ -73,6 +73,11 @@ def alone_in(folder: Path) -> Iterator[None]:
         lock.release()
 
 
+def answered(folder: Path) -> int:
+    """Tokens of answers that a folder holds."""
+    return sum(len(text.tokens) for text in texts_in(folder))
+
+
 def collect(engine: LoadedPair, folder: Path, wanted: int, told: Callable[[int], object]) -> int:
     """Let the target answer prompts until `folder` holds so many tokens of answers; returns how many it holds.
 

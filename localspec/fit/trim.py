@@ -20,7 +20,7 @@ from localspec.gguf.trimmed import (
     output_tensor,
     table_path,
 )
-from localspec.gguf.writing import TOKENS, UINT32, TensorBytes, tensor_at, text_entry, write_gguf
+from localspec.gguf.writing import TOKENS, UINT32, TensorBytes, stored, tensor_at, text_entry, write_gguf
 
 I32 = 26
 LEAST = 256  # tokens: with fewer nothing is spared, and hardly anything could be said
@@ -34,19 +34,19 @@ def trim(source: Path, path: Path, token_ids: Sequence[int] | np.ndarray) -> Pat
     ids = np.unique(np.asarray(token_ids, np.int32))
     header = trimmable(source, len(ids))
     tensors = {tensor.name: tensor for tensor in header.tensors}
-    embeddings = tensor_at(source, tensors[EMBEDDINGS], header.data_offset)
-    assert 0 <= ids[0] <= ids[-1] < len(embeddings), "a token that the draft does not have"
+    embeddings = stored(source, tensors[EMBEDDINGS], header.data_offset)
+    assert 0 <= ids[0] <= ids[-1] < len(embeddings.data), "a token that the draft does not have"
     output = output_tensor(header)
     rows = tensor_at(source, output, header.data_offset)[ids]
     kept = [
-        TensorBytes(t.name, t.shape, t.type, tensor_at(source, t, header.data_offset))
+        stored(source, t, header.data_offset)
         for t in header.tensors
         if t.name not in (EMBEDDINGS, "output.weight")
     ]
     return write_trimmed(
         path,
         header,
-        TensorBytes(EMBEDDINGS, tensors[EMBEDDINGS].shape, tensors[EMBEDDINGS].type, embeddings),
+        embeddings,
         ids,
         TensorBytes(EMBEDDINGS, (output.shape[0], len(ids)), output.type, rows),
         kept,

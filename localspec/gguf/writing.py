@@ -87,6 +87,11 @@ def tensor_at(path: Path, tensor: TensorInfo, data_offset: int) -> np.ndarray:
     return np.memmap(path, np.uint8, "r", data_offset + tensor.offset, (tensor.bytes // row_bytes, row_bytes))
 
 
+def stored(path: Path, tensor: TensorInfo, data_offset: int) -> TensorBytes:
+    """A tensor as its file has it. Raises OSError."""
+    return TensorBytes(tensor.name, tensor.shape, tensor.type, tensor_at(path, tensor, data_offset))
+
+
 def _entry(entry: Entry) -> bytes:
     if entry.type != ARRAY:
         return struct.pack("<I", entry.type) + _value(entry.type, entry.value)

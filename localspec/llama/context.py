@@ -3,11 +3,11 @@
 import weakref
 from collections.abc import Iterator, Sequence
 from time import perf_counter, process_time
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
+from localspec.closing import Closing
 from localspec.errors import BadModelFile, BadSetting, ContextFull, RollbackUnsupported
 from localspec.gguf.trimmed import TokenTable
 from localspec.llama.batch import Batch
@@ -48,7 +48,7 @@ _FLASH_ATTENTION = {
 }
 
 
-class Context:
+class Context(Closing):
     """One sequence of tokens in a model's cache: a Decoder for the loop, and not for two threads at once."""
 
     _hidden: HiddenReader | None = None  # until somebody wants hidden rows
@@ -220,14 +220,6 @@ class Context:
     def close(self) -> None:
         """Free the cache and the buffers that rows point into. Saying it twice is saying it once."""
         self._finalizer()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def handle(self) -> Any:  # noqa: ANN401  a C pointer, for this package only

@@ -3,9 +3,9 @@
 import weakref
 from collections.abc import Callable
 from time import perf_counter, process_time
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
+from localspec.closing import Closing
 from localspec.llama.contention import Threads
 from localspec.llama.context import Context, make_room, new_context, params_of
 from localspec.llama.failures import decode_failure
@@ -15,7 +15,7 @@ from localspec.llama.threads import thread_count
 from localspec.llama.watch import Pace, waiting_for
 
 
-class HeadCache:
+class HeadCache(Closing):
     """A context beside its target's: not for two threads at once, nor while the target decodes."""
 
     def __init__(
@@ -72,14 +72,6 @@ class HeadCache:
     def close(self) -> None:
         """Free it. Saying it twice is saying it once."""
         self._finalizer()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def run(self, call: Callable[[Any, Any], int], batch: Any, count: int) -> None:  # noqa: ANN401  a C struct
         """One call over `count` rows, timed until its results are there. Raises as Context.decode does."""

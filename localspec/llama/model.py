@@ -5,9 +5,9 @@ import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any
 
+from localspec.closing import Closing
 from localspec.llama.devices import Device
 from localspec.llama.failures import load_failure
 from localspec.llama.library import forget_log_errors, last_log_errors, lib
@@ -18,13 +18,7 @@ from localspec.llama.vocab import Vocab
 from localspec.llama.watch import LOADING_SECONDS, made_progress, waiting_for
 
 
-class Closable(Protocol):
-    """What a model closes before itself: its contexts."""
-
-    def close(self) -> None: ...
-
-
-class Model:
+class Model(Closing):
     """Weights in memory, on one device or over several; contexts made from it are closed with it."""
 
     def __init__(
@@ -64,7 +58,7 @@ class Model:
         if self.remote:
             params.progress_callback = _on_progress
         self._pointer: Any = (pointer := _loaded(path, params, self.remote))
-        self._contexts: weakref.WeakSet[Closable] = weakref.WeakSet()
+        self._contexts: weakref.WeakSet[Closing] = weakref.WeakSet()
         self._finalizer = weakref.finalize(self, _free, pointer, self.remote)
         # Before any context: it is made with room for them.
         self.adapters: tuple[LoadedAdapter, ...] = tuple(
@@ -110,7 +104,7 @@ class Model:
         assert self._finalizer.alive, f"{self.name} is closed"
         return self._pointer
 
-    def adopt(self, context: Closable) -> None:
+    def adopt(self, context: Closing) -> None:
         """Close this context before the model."""
         self._contexts.add(context)
 
@@ -119,14 +113,6 @@ class Model:
         for context in list(self._contexts):
             context.close()
         self._finalizer()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _loaded(path: Path, params: Any, remote: str) -> Any:  # noqa: ANN401  C structs

@@ -2,11 +2,11 @@
 
 import ctypes
 from collections.abc import Sequence
-from contextlib import closing
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
+from localspec.closing import Closing
 from localspec.errors import BadModelFile
 from localspec.llama.failures import context_failure, decode_failure
 from localspec.llama.library import forget_log_errors, last_log_errors, lib
@@ -15,7 +15,7 @@ from localspec.llama.rows import FullRows
 from localspec.llama.threads import thread_count
 
 
-class Several(closing["Several"]):
+class Several(Closing):
     """A context for texts that are all written to at once; every text is one sequence of llama.cpp."""
 
     def __init__(self, model: Model, texts: int, length: int, threads: int | None = None) -> None:
@@ -25,7 +25,6 @@ class Several(closing["Several"]):
                 f"{model.name} cannot write several texts at once",
                 hint="use a model without recurrent layers",
             )
-        super().__init__(self)
         params = lib.llama_context_default_params()
         params.n_ctx = texts * length
         params.n_seq_max = texts
@@ -59,9 +58,6 @@ class Several(closing["Several"]):
             lib.llama_batch_free(self._batch)
             lib.llama_free(self._pointer)
             self._pointer = None
-
-    def __enter__(self) -> Self:
-        return self
 
     def _fill(self, tokens: Sequence[tuple[int, int]], *, last_only: bool) -> None:
         batch = self._batch

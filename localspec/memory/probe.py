@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from localspec import errors, settings
+from localspec.closing import Closing
 from localspec.errors import BackendFailure, BadModelFile, LocalspecError
 from localspec.files import write_text_atomically
 from localspec.gguf.facts import trained_context
@@ -51,7 +51,7 @@ class _Buffers:
     checkpoints: bool  # whether the cache needs some to step back
 
 
-class Probe:
+class Probe(Closing):
     """Answers `needs` and `devices`; starts its child when something is asked that it does not remember."""
 
     def __init__(self, devices: Sequence[DeviceMemory] | None = None) -> None:
@@ -129,14 +129,6 @@ class Probe:
             child.stdout.close()
         self._opened.close()
         self._written.clear()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _known_devices(self) -> tuple[DeviceMemory, ...]:
         if self._listed is not None:

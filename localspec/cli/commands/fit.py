@@ -139,7 +139,7 @@ def teach(arguments: argparse.Namespace, options: dict[str, Any], files: "PairFi
     with alone_in(path.with_suffix("")), DrawnLine(sys.stderr) as line:
         collect_answers(options, path.with_suffix(""), plan, line)
         learned = learn_from_them(source, files.target.name, path, plan, line)
-        note(f"held out: {learned.overlap:.1%} overlap, first choices equal {learned.right:.1%}")
+        note(f"held out, at the end: {learned.overlap:.1%} overlap, first choices equal {learned.right:.1%}")
         judged = judge_it(options, str(files.draft or "lookup"), path, line)
     say(judged.sentence())
     if not judged.kept:
@@ -175,7 +175,10 @@ def draft_of(files: "PairFiles") -> Path:
 
 def collect_answers(options: dict[str, Any], folder: Path, plan: "Plan", line: DrawnLine) -> None:
     from localspec import api
-    from localspec.fit.making import collect
+    from localspec.fit.making import answered, collect
+
+    if answered(folder) >= plan.answered:
+        return
 
     def told(tokens: int) -> None:
         line.draw(f"the target answers prompts: {tokens:,} of {plan.answered:,} tokens")
