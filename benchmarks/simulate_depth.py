@@ -10,11 +10,11 @@ that curve, process and length; 0 is one of the depths.
 
 import argparse
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from statistics import mean
 
 from benchmarks.controller.engine import OneRunAToken, run_auto, run_fixed
-from benchmarks.controller.worlds import CURVES, PROCESSES, Curve, make_text
+from benchmarks.controller.worlds import CURVES, PROCESSES, Curve, Launches, make_text
 from localspec.control.chances import Chances
 from localspec.control.costs import CostTable
 from localspec.control.depth import DepthControl
@@ -22,7 +22,10 @@ from localspec.control.places import Places
 
 READING = 0.1  # of a draft step: reading a token among many
 LENGTHS = (100, 300, 2000)
-GUESS = CostTable((1, 2, 16), (0.4, 0.44, 1.0), {"model": 0.04}, measured=False)
+PLAIN_SECONDS = 0.03  # a plain step
+GUESS = CostTable(
+    (1, 2, 16), (0.4 * PLAIN_SECONDS, 0.44 * PLAIN_SECONDS, PLAIN_SECONDS), {"model": 0.04 * PLAIN_SECONDS}, measured=False
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ def main() -> None:
     seeds = {100: options.seeds, 300: max(options.seeds // 2, 1), 2000: max(options.seeds // 8, 1)}
     cells = [
         simulate(curve, process, length, seeds[length], options)
-        for curve in CURVES
+        for curve in map(in_seconds, CURVES)
         for process in PROCESSES
         for length in LENGTHS
     ]
@@ -64,6 +67,18 @@ def main() -> None:
         for cell in sorted(cells, key=lambda cell: -cell.regret)[:10]:
             where = f"{cell.curve}, {cell.process}, {cell.length} tokens"
             print(f"{cell.regret:+7.1%}  {where}, best depth {cell.best}")
+
+
+def in_seconds(curve: Curve) -> Curve:
+    """A curve whose costs are seconds: a drafter may read for so many of them in a cycle."""
+    launches = {field.name: PLAIN_SECONDS * getattr(curve.launches, field.name) for field in fields(Launches)}
+    return replace(
+        curve,
+        verify=lambda width: PLAIN_SECONDS * curve.verify(width),
+        draft=lambda depth: PLAIN_SECONDS * curve.draft(depth),
+        overhead=PLAIN_SECONDS * curve.overhead,
+        launches=Launches(**launches),
+    )
 
 
 def simulate(curve: Curve, process: str, length: int, seeds: int, options: argparse.Namespace) -> Cell:

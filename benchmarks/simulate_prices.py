@@ -112,7 +112,7 @@ def conversations(curve: Curve, process: str, options: argparse.Namespace) -> Re
 
 
 def table_for(curve: Curve, *, guess: bool) -> CostTable:
-    return guess_for("cuda" if curve.launches.direct else "vulkan") if guess else calibrated(curve)
+    return guess_for("cuda" if curve.launches.direct else "vulkan", {}) if guess else calibrated(curve)
 
 
 def replies(

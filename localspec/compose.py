@@ -11,6 +11,7 @@ from localspec.chat.loaded_pair import LoadedPair
 from localspec.chat.template import template_of
 from localspec.drafters.lookup_store import ReplyStore
 from localspec.errors import RollbackUnsupported
+from localspec.events import Source
 from localspec.gguf.adapters import check_adapter
 from localspec.gguf.facts import header_at
 from localspec.gguf.heads import has_markov_chain
@@ -215,12 +216,19 @@ def drafting_of(
         target,
         [each.drafter for each in found],
         threads=[each.context.threads for each in found],
+        run_shares=run_shares(target.model, found),
         starting_depth=files.starting_depth,
         deepest=WIDEST_BATCH - 1,
         device=device_of(target.model),
         key=lessons_key(files, plan, target.threads.usual),
         replies=replies,
     )
+
+
+def run_shares(target: Model, found: Sequence[OpenedDrafter]) -> dict[str, float]:
+    """What a run of each draft model takes of a plain step, if all their weights are read; of a mixture's few are."""
+    models = [each for each in found if each.drafter.source is Source.MODEL and not target.expert_count]
+    return {str(each.drafter.source): each.context.model.size_bytes / target.size_bytes for each in models}
 
 
 def threads_for(model: Model, wanted: int | None, spare_cores: int) -> int:

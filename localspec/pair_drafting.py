@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
+from types import MappingProxyType
 
 from localspec import settings
 from localspec.algorithm.protocols import Drafter, Rule, Strategy
@@ -38,13 +39,15 @@ class PairDrafting:
         drafters: Sequence[Drafter],
         *,
         threads: Sequence[Threads] = (),
+        run_shares: Mapping[str, float] = MappingProxyType({}),
         starting_depth: int,
         deepest: int,
         device: str = "cpu",
         key: Mapping[str, str] | None = None,
         replies: ReplyStore | None = None,
     ) -> None:
-        """`drafters` run models, with these `threads`; `starting_depth` is for seeded replies.
+        """`drafters` run models, with these `threads`; `run_shares`: what a run of one probably takes of a plain step,
+        by `Drafter.source`. `starting_depth` is for seeded replies.
 
         `deepest`: what one verify batch can hold of a draft.
 
@@ -63,7 +66,7 @@ class PairDrafting:
         self._replies = replies
         self.drafting = Drafting(
             drafters,
-            guess_for(device),
+            guess_for(device, run_shares),
             DEPTHS,
             most=deepest if limit is None else min(deepest, limit),
             lessons=known,

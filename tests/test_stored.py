@@ -35,7 +35,7 @@ def test_a_state_comes_back_as_it_was(tmp_path):
 
 
 def drafting_of(drafters=(), lessons=None):
-    return Drafting(drafters, guess_for("cpu"), DEPTHS, most=32, lessons=lessons)
+    return Drafting(drafters, guess_for("cpu", {}), DEPTHS, most=32, lessons=lessons)
 
 
 def test_everything_that_is_learned_can_be_stored(tmp_path):

@@ -13,6 +13,8 @@ from localspec.events import Cycle, Mode
 START = (
     1.75  # plain steps that an unknown drafter may lose, beside the gift; half of it where costs are a guess
 )
+LONG = 2048  # tokens: of a text that is longer an unknown drafter can read little,
+LONG_START = 1.25  # and may lose no more beside it, the gift included
 MOST = 12.0  # plain steps: gains beyond this buy no patience
 DEBT = 1.0  # plain steps: a dear last cycle delays the next try by no more
 MARGIN = 0.01  # drafting must win this share of the time, or its budget shrinks
@@ -61,6 +63,7 @@ class DepthControl:
         self.on = True
         self._drafter = drafter
         self._budget = START if self.costs.measured else START / 2
+        self._unasked = True
         self._patience = 1.0
         self._trying = False  # drafting was switched on again and has not convinced yet
         self._won = 0.0  # plain steps, since then
@@ -143,6 +146,9 @@ class DepthControl:
 
     def reconsider(self, reading: Reading) -> None:
         """Switch drafting on again when another try, and what has to be read for it, can be paid for."""
+        if self._unasked and reading.unread > LONG:
+            self._budget = min(self._budget, LONG_START)
+        self._unasked = False
         if self.on:
             return
         plain = self.costs.verify(1)

@@ -1,5 +1,6 @@
 """What a pair has taught about itself, in a form that can be stored; and what is guessed before it taught anything."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from localspec.control.chances import ChanceWeights
@@ -28,16 +29,17 @@ class Lessons:
     seeded_depth: int | None = None  # of replies with a seed; once known it stays, so that a seed repeats
 
 
-def guess_for(device: str) -> CostTable:
-    """What batches probably cost on a kind of device (`cuda`, `cpu`, ...) before they are measured."""
+def guess_for(device: str, run_shares: Mapping[str, float]) -> CostTable:
+    """What batches probably cost on a kind of device (`cuda`, `cpu`, ...) before they are measured.
+
+    `run_shares`: what a run of a drafter's model takes of a plain step, by `Drafter.source`, where that is known.
+    """
+    runs = dict(run_shares)
     if device == "cuda":
+        widths, seconds = (1, 2, 8, 9, 16, 32), (1, 1.05, 1.2, 2.0, 2.3, 3.0)
         return CostTable(
-            (1, 2, 8, 9, 16, 32),
-            (1, 1.05, 1.2, 2.0, 2.3, 3.0),
-            measured=False,
-            direct_extra_seconds=0.1,
-            capture_extra_seconds=0.5,
+            widths, seconds, runs, measured=False, direct_extra_seconds=0.1, capture_extra_seconds=0.5
         )
     if device == "cpu":
-        return CostTable((1, 2, 3, 5, 8, 16, 32), (1, 1.3, 1.45, 1.9, 2.6, 4.6, 8.6), measured=False)
-    return CostTable((1, 2, 8, 9, 16, 32), (1, 1.15, 1.8, 2.2, 3.0, 5.0), measured=False)
+        return CostTable((1, 2, 3, 5, 8, 16, 32), (1, 1.3, 1.45, 1.9, 2.6, 4.6, 8.6), runs, measured=False)
+    return CostTable((1, 2, 8, 9, 16, 32), (1, 1.15, 1.8, 2.2, 3.0, 5.0), runs, measured=False)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from localspec.control.anchors import LEAST_TOKENS
 from localspec.control.costs import CostTable
-from localspec.control.depth import GIFT, MOST, SAVED, START
+from localspec.control.depth import GIFT, LONG_START, MOST, SAVED, START
 from localspec.events import Mode
 from tests.drafters.machine import Machine
 
@@ -201,11 +201,11 @@ def test_a_plain_step_that_was_dearer_than_wider_ones_is_measured_again_soon():
 UNREAD = 8000
 
 
-def test_a_long_prompt_that_the_draft_has_not_read_costs_a_useless_draft_no_more_than_any_other():
+def test_a_useless_draft_loses_less_beside_a_long_prompt_that_it_has_not_read():
     for tokens in (100, 300, 2000):
         machine = machine_of(STEEP, iid(0.0), reading=0.012, text=UNREAD)
         run(machine, machine.arbiter(STEEP, DEPTHS), tokens)
-        assert machine.seconds - machine.plain_seconds <= START + GIFT + 1 + 0.012 * tokens
+        assert machine.seconds - machine.plain_seconds <= LONG_START + SAVED * tokens
 
 
 def test_a_good_draft_reads_the_newest_tokens_first_and_more_when_it_has_earned_them():
