@@ -24,7 +24,10 @@ READING = 0.1  # of a draft step: reading a token among many
 LENGTHS = (100, 300, 2000)
 PLAIN_SECONDS = 0.03  # a plain step
 GUESS = CostTable(
-    (1, 2, 16), (0.4 * PLAIN_SECONDS, 0.44 * PLAIN_SECONDS, PLAIN_SECONDS), {"model": 0.04 * PLAIN_SECONDS}, measured=False
+    (1, 2, 16),
+    (0.4 * PLAIN_SECONDS, 0.44 * PLAIN_SECONDS, PLAIN_SECONDS),
+    {"model": 0.04 * PLAIN_SECONDS},
+    measured=False,
 )
 
 
@@ -125,6 +128,7 @@ def calibrated(curve: Curve) -> CostTable:
         widths,
         seconds,
         {"model": curve.draft(4) / 4},
+        reading_seconds={"model": READING * curve.draft(1)},
         direct_extra_seconds=launches.direct,
         capture_extra_seconds=launches.capture,
     )

@@ -11,7 +11,6 @@ from localspec.chat.loaded_pair import LoadedPair
 from localspec.chat.template import template_of
 from localspec.drafters.lookup_store import ReplyStore
 from localspec.errors import RollbackUnsupported
-from localspec.events import Source
 from localspec.gguf.adapters import check_adapter
 from localspec.gguf.facts import header_at
 from localspec.gguf.heads import has_markov_chain
@@ -227,7 +226,7 @@ def drafting_of(
 
 def run_shares(target: Model, found: Sequence[OpenedDrafter]) -> dict[str, float]:
     """What a run of each draft model takes of a plain step, if all their weights are read; of a mixture's few are."""
-    models = [each for each in found if each.drafter.source is Source.MODEL and not target.expert_count]
+    models = [each for each in found if each.drafter.wants is None and not target.expert_count]
     return {str(each.drafter.source): each.context.model.size_bytes / target.size_bytes for each in models}
 
 

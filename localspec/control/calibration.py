@@ -17,6 +17,7 @@ SLOW_SECONDS, SLOW_PASSES = (
     2,
 )  # launching is no part of a pass that takes so long: the first one warms up
 DRAFT_ROUNDS, DRAFT_STEPS = 6, 4  # draft steps in a row, as in a cycle
+READ = 32  # tokens that a drafter reads at once, and always has room for
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ def calibrate(
     deadline = clock() + budget_seconds
     keep, room = target.length, target.capacity - target.length
     runs = run_seconds(drafters, text, deadline=clock() + budget_seconds / 4, clock=clock)
+    reading = reading_seconds(drafters, text, runs, deadline=clock() + budget_seconds / 4, clock=clock)
     samples, slowest = list[Sample](), 0.0
     for width in [width for width in widths if width <= room] * ROUNDS:
         expected = max((s.seconds for s in samples if s.width == width), default=1.5 * slowest)
@@ -54,7 +56,7 @@ def calibrate(
             target.rollback(keep)
             samples.append(sample)
             slowest = max(slowest, sample.seconds)
-    return fit(samples, runs, keep)
+    return fit(samples, runs, reading, keep)
 
 
 def windows(text: Sequence[int], width: int) -> Iterator[list[int]]:
@@ -97,12 +99,34 @@ def run_seconds(
     return timed
 
 
+def reading_seconds(
+    drafters: Sequence[Drafter],
+    text: Sequence[int],
+    runs: dict[str, float],
+    *,
+    deadline: float,
+    clock: Callable[[], float],
+) -> dict[str, float]:
+    """Seconds that a drafter takes for a token of many that it reads, if it reads tokens and time allows."""
+    timed = {}
+    for drafter in (drafter for drafter in drafters if drafter.wants is None):
+        for tokens in islice(windows(text, READ), 2):  # the first pass of a width takes longer
+            began = clock()
+            if began + READ / 2 * runs[str(drafter.source)] > deadline:
+                break
+            drafter.rehearse([tokens])
+            timed[str(drafter.source)] = (clock() - began) / READ
+    return timed
+
+
 def settles(sample: Sample) -> bool:
     """Whether a pass shows what equal ones after it cost."""
     return sample.run > (SLOW_PASSES - 1 if sample.seconds > SLOW_SECONDS else SETTLING)
 
 
-def fit(samples: Sequence[Sample], runs: dict[str, float], context_tokens: int) -> CostTable | None:
+def fit(
+    samples: Sequence[Sample], runs: dict[str, float], reading: dict[str, float], context_tokens: int
+) -> CostTable | None:
     """Medians by width of the passes that show what equal ones cost, and what the ones before them took longer."""
     settled: dict[int, list[float]] = {}
     for sample in samples:
@@ -121,6 +145,7 @@ def fit(samples: Sequence[Sample], runs: dict[str, float], context_tokens: int) 
         widths=tuple(seconds),
         verify_seconds=tuple(seconds.values()),
         run_seconds=runs,
+        reading_seconds=reading,
         direct_extra_seconds=extra(1),
         capture_extra_seconds=extra(2),
         context_tokens=context_tokens,

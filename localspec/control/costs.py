@@ -17,6 +17,7 @@ SLACK, MORE_SLACK = 1.05, 1.25  # before a wider pass says that a plain step was
 STALE_CYCLES = 400  # older measurements tell about another clock speed
 LEAST_EXTRA = 0.03  # of a plain step: less is noise
 UNTIMED_RUN = 0.12  # of a plain step: a run of a draft model that was never timed
+UNTIMED_READING = 0.1  # of a run: reading a token among many
 SETTLING = 2  # passes after a change of width that a device which records its passes takes longer for
 
 
@@ -36,13 +37,17 @@ class CostTable:
     direct_extra_seconds: float = 0.0  # of the first pass of a width, beyond a replayed one
     capture_extra_seconds: float = 0.0  # of the second
     context_tokens: int = 0  # in the cache when it was measured
+    reading_seconds: dict[str, float] = field(
+        default_factory=dict
+    )  # of a token among many that a drafter reads
 
     def __post_init__(self) -> None:
         """Raises ValueError for what is no table of costs, as a damaged file may hold."""
         ascending = all(one < other for one, other in pairwise((0, *self.widths)))
         if self.widths[:1] != (1,) or not ascending or len(self.widths) != len(self.verify_seconds):
             raise ValueError(f"widths ascend from 1, each with its seconds: {self}")
-        others = (*self.run_seconds.values(), self.direct_extra_seconds, self.capture_extra_seconds)
+        drafters = (*self.run_seconds.values(), *self.reading_seconds.values())
+        others = (*drafters, self.direct_extra_seconds, self.capture_extra_seconds)
         if min(self.verify_seconds) <= 0 or min(*others, self.context_tokens) < 0:
             raise ValueError(f"a pass takes time: {self}")
         if not all(map(isfinite, (*self.verify_seconds, *others))):
@@ -107,6 +112,7 @@ class Costs:
         self._table = table
         self._ratios: dict[int, Recent] = {}
         self._runs: dict[str, Recent] = {}  # ratios, by drafter
+        self._reading: dict[str, float] = {}  # seconds of a token, by drafter
         self._unsettled = (Recent(), Recent())  # seconds of the first and the second plain step of a run
         self._cycle = 0
         self._width = self._run = 0  # of the latest pass, and how many in a row had that width
@@ -188,6 +194,11 @@ class Costs:
         ratio = self._runs[source].value if source in self._runs else self._ratio(2)
         return self._run_at_start(source) * ratio * runs
 
+    def reading(self, source: str) -> float:
+        """Seconds that a drafter takes to read a token among many."""
+        found = self._reading.get(source) or self._table.reading_seconds.get(source)
+        return max(found or UNTIMED_READING * self.draft(source, 1), 1e-9)
+
     def learn_verify(self, width: int, seconds: float, *, drafted: bool = False) -> None:
         """A pass over `width` tokens, padding included: every pass in turn, as its price depends on the one before.
 
@@ -215,6 +226,9 @@ class Costs:
         if at_start := self._run_at_start(source):
             self._runs.setdefault(source, Recent()).add(seconds / (at_start * runs), self._cycle)
 
+    def learn_reading(self, source: str, tokens: int, seconds: float) -> None:
+        self._reading[source] = seconds / max(tokens, 1)
+
     def table(self) -> CostTable:
         """The table as learned so far, for the next run; a guess stays one until it was checked."""
         reliable = {n for n, ratio in self._ratios.items() if ratio.measurements >= RELIABLE}
@@ -230,6 +244,7 @@ class Costs:
                 source: self.draft(source, 1) for source in {**self._table.run_seconds, **self._runs}
             },
             measured=True,
+            reading_seconds={**self._table.reading_seconds, **self._reading},
             direct_extra_seconds=self.direct_extra,
             capture_extra_seconds=self.change_seconds - self.direct_extra,
         )

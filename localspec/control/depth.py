@@ -28,7 +28,6 @@ WILD_GAP, MOST_CALM = 8, 32  # unless more than one in so many cycles is, after 
 MEMORY = 64  # drafting cycles that the rate looks back on
 CARRIED = 0.1  # what the rate of the reply before counts for
 CAUTIOUS_DEPTH, TRUSTED = 3, 2  # the depth of an unknown drafter until it has kept so many tokens
-READING = 0.1  # reading a token among many / a run of the draft model, until it was measured
 READING_SHARE = 0.5  # of the budget: the rest is for drafting
 LEAST_WINDOW = 64  # tokens: a drafter that may read fewer does not begin
 WIDER = 4  # times more text: only then a drafter reads anew
@@ -70,7 +69,6 @@ class DepthControl:
         self._kept = 0
         self._calm = MOST_CALM  # drafting cycles that were as fast as expected, less those that were not
         self._tokens = self._seconds = 0.0  # of the latest drafting cycles
-        self._reading_seconds: float | None = None  # for a token, once it was measured
 
     def begin(self) -> None:
         """Another reply, perhaps of another kind: how the one before went counts for less."""
@@ -137,7 +135,7 @@ class DepthControl:
 
     def learn_reading(self, tokens: int, seconds: float) -> None:
         """The drafter has read so many tokens."""
-        self._reading_seconds = seconds / max(tokens, 1)
+        self.costs.learn_reading(self._drafter.source, tokens, seconds)
         self._pay(seconds / self.costs.verify(1))
 
     def save(self, tokens: int) -> None:
@@ -203,8 +201,7 @@ class DepthControl:
     @property
     def _token_seconds(self) -> float:
         """What reading a token among many takes."""
-        guess = READING * self.costs.draft(self._drafter.source, 1)
-        return max(guess if self._reading_seconds is None else self._reading_seconds, 1e-9)
+        return self.costs.reading(self._drafter.source)
 
     def _pay(self, steps: float) -> None:
         """Take plain steps out of the budget, or put gained ones in; without any, drafting is off."""

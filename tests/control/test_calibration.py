@@ -4,7 +4,8 @@ import random
 
 import pytest
 
-from localspec.control.calibration import calibrate
+from localspec.control.calibration import READ, calibrate
+from localspec.control.costs import Costs
 from localspec.drafters.model import ModelDrafter
 from localspec.errors import ContextFull
 from tests.algorithm.toys import Toy
@@ -85,6 +86,17 @@ def test_direct_captured_and_replayed_passes_are_priced_apart():
 def test_a_device_that_records_nothing_has_one_price():
     table, _ = run(curve)
     assert table.direct_extra_seconds == table.capture_extra_seconds == pytest.approx(0.0)
+
+
+def test_a_token_among_many_that_a_draft_reads_is_priced_apart():
+    clock = Clock()
+    drafter = ModelDrafter(Timed(clock, lambda width, run: 0.002 + 0.0001 * width), never)
+    table = calibrate(Timed(clock, curve), [drafter], TEXT, budget_seconds=3, clock=clock)
+    costs = Costs(table)
+    assert costs.reading("model") == pytest.approx((0.002 + 0.0001 * READ) / READ)
+    assert costs.reading("model") < 0.1 * costs.draft("model", 1)
+    costs.learn_reading("model", 10, 0.5)
+    assert costs.table().reading_seconds["model"] == costs.reading("model") == 0.05
 
 
 def test_passes_decode_the_text_and_not_one_token_over_and_over():

@@ -40,6 +40,7 @@ class PricedDrafter:
     """A drafter whose runs take as long as is said."""
 
     source = Source.MODEL
+    wants = None
 
     def __init__(self, clock, seconds):
         self.clock, self.seconds, self.length = clock, seconds, 0

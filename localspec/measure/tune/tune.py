@@ -13,6 +13,7 @@ from localspec.control.calibration import (
     Sample,
     equal_passes,
     fit,
+    reading_seconds,
     run_seconds,
     settles,
     windows,
@@ -82,6 +83,7 @@ def tune(
     drafters = (drafter,) if drafter else ()
     fill(target, text, min(length, target.capacity // 2), drafters)
     runs = run_seconds(drafters, text, deadline=clock() + seconds * DRAFT_SHARE, clock=clock)
+    reading = reading_seconds(drafters, text, runs, deadline=clock() + seconds * DRAFT_SHARE, clock=clock)
     samples = list[Sample]()
     for done in range(ROUNDS):
         on_round(done, ROUNDS)
@@ -93,7 +95,7 @@ def tune(
     target.rollback(0)
     if drafter:
         drafter.follow(NO_TEXT, 0)
-    table = fit(samples, runs, length)
+    table = fit(samples, runs, reading, length)
     return curve(samples, table, length, drafter) if table else None
 
 
