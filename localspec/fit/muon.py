@@ -19,7 +19,7 @@ def orthogonal(gradient: Tensor, steps: int = 5) -> Tensor:
     x = x / (x.norm() + 1e-7)
     for _ in range(steps):
         square = x @ x.T
-        x = a * x + (b * square + c * square @ square) @ x
+        x = torch.addmm(x, torch.addmm(square, square, square, beta=b, alpha=c), x, beta=a)
     return (x.T if tall else x).to(gradient.dtype)
 
 

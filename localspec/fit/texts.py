@@ -26,6 +26,11 @@ class Text:
     likely: np.ndarray  # int32 [n, KEPT]
     log_shares: np.ndarray  # float16 [n, KEPT]: logarithms of their probabilities at temperature 1
 
+    @property
+    def length(self) -> int:
+        """Tokens that are read; the last one of the answer is not."""
+        return len(self.prompt) + len(self.tokens) - 1
+
 
 def is_held_out(prompt: Sequence[int] | np.ndarray) -> bool:
     """Whether a prompt only judges: always the same of its tokens."""

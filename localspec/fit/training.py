@@ -41,7 +41,7 @@ class Batch:
 
 
 def batch_of(texts: Sequence[Text]) -> Batch:
-    length = max(len(text.prompt) + len(text.tokens) - 1 for text in texts)
+    length = max(text.length for text in texts)
     tokens, rows = np.zeros((len(texts), length), np.int64), list[np.ndarray]()
     for i, text in enumerate(texts):
         read = np.concatenate((text.prompt, text.tokens[:-1]))
@@ -77,7 +77,7 @@ class Training:
             self.token_ids = spoken_tokens(source.path, self.texts, plan.spoken)
         self.shape, embeddings = Shape.of(source.header), source.embeddings()
         self.embeddings = torch.from_numpy(embeddings).to(self.device, torch.bfloat16)
-        longest = max(len(text.prompt) + len(text.tokens) for text in texts)
+        longest = max(text.length for text in texts)
         self.turns = torch.from_numpy(source.rotations(self.shape, longest)).to(self.device)
         tokens = 1 + max(len(embeddings), *(int(text.likely.max()) for text in texts))  # of the target
         self.row_of = torch.full((tokens,), -1, device=self.device)
@@ -179,8 +179,7 @@ class Training:
         """Texts of like length: little is filled up. Always the same ones at the same step."""
         chance = random.Random(self.step)
         some = chance.sample(self.texts, min(len(self.texts), 256))
-        length = len(some[0].tokens)
-        near = sorted(some, key=lambda text: abs(len(text.tokens) - length))
+        near = sorted(some, key=lambda text: abs(text.length - some[0].length))
         chosen, tokens = list[Text](), 0
         while near and tokens < STEP:
             chosen.append(near.pop(0))
