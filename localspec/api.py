@@ -46,6 +46,7 @@ class LoadOptions(TypedDict, total=False):
     lora: str | None  # adapters of the target, as "FILE,FILE:0.5"
     rpc: str | None  # llama.cpp's RPC servers, as "HOST:PORT,HOST:PORT": docs/devices.md
     remember_replies: bool | None  # to draft from later
+    remember_logits: bool | None  # to make drafts of later
 
 
 def load(
@@ -84,6 +85,7 @@ def load(
         spare_cores=spare_cores,
         speculate=speculate,
         remember_replies=settings.remember_replies or False,
+        remember_logits=settings.remember_logits or False,
         on_stage=on_stage,
     )
     session = Session(engine, reply_defaults(settings, speculate, files))

@@ -25,6 +25,7 @@ from localspec.llama.devices import Device, default_gpu, devices
 from localspec.llama.model import Model
 from localspec.llama.rpc import add_servers
 from localspec.llama.threads import MOST_THREADS, default_threads
+from localspec.logits.log import LogitLog
 from localspec.memory.known_devices import DeviceMemory
 from localspec.memory.plan import Plan
 from localspec.memory.planning import plan_for_files
@@ -38,7 +39,7 @@ from localspec.opening import (
     saved_bytes,
     wanted_rows,
 )
-from localspec.pair_drafting import PairDrafting, lessons_key, reply_store
+from localspec.pair_drafting import PairDrafting, lessons_key, logit_folder, reply_store
 from localspec.pairs.compatibility import check, refuse_head_alone
 from localspec.pairs.registry import PairKind
 from localspec.pairs.resolve import PairFiles
@@ -69,6 +70,7 @@ def open_engine(
     spare_cores: int,
     speculate: bool,
     remember_replies: bool,
+    remember_logits: bool,
     on_stage: Callable[[str], object],
 ) -> LoadedPair:
     """Load a pair; what was opened is closed again when a later step fails. `rpc`: servers, "" for none."""
@@ -91,6 +93,9 @@ def open_engine(
         drafting = drafting_of(
             files, plan, target, found, reply_store(files.target) if remember_replies else None
         )
+        log = LogitLog(logit_folder(files.target, files.lora), model.vocab.size) if remember_logits else None
+        if log:
+            opened.enter_context(log)
         on_stage("warming up")
         drafters = tuple(each.drafter for each in found)
         warm_up(target, drafters, drafting)
@@ -118,6 +123,7 @@ def open_engine(
             ),
             drafting=drafting,
             close=opened.pop_all().close,
+            log=log,
         )
 
 

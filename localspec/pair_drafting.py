@@ -133,7 +133,7 @@ def lessons_key(files: PairFiles, plan: Plan, threads: int) -> dict[str, str]:
     return {
         "target": identity(files.target),
         "draft": (identity(files.draft) if files.draft else plan.draft.kind) if plan.draft else "",
-        "adapters": ", ".join(f"{identity(path)} x {scale}" for path, scale in files.lora),
+        "adapters": _adapters(files.lora),
         "threads": str(threads),
         "devices": ", ".join(device.description for device in devices()),
         "places": f"{plan.target.place}, {plan.draft and plan.draft.place}",
@@ -150,6 +150,20 @@ def tell_not_stored(folder: Path, why: str) -> None:
 def identity(path: Path) -> str:
     facts = path.stat()
     return f"{path.resolve()}:{facts.st_size}:{facts.st_mtime_ns}"
+
+
+def _adapters(lora: Sequence[tuple[Path, float]]) -> str:
+    return ", ".join(f"{identity(path)} x {scale}" for path, scale in lora)
+
+
+def logit_folder(target: Path, lora: Sequence[tuple[Path, float]]) -> Path:
+    """Where the log of a target with these adapters is: another one for every version of its file."""
+    name = hashlib.sha256(f"{identity(target)}\n{_adapters(lora)}".encode()).hexdigest()[:24]
+    return logits_dir() / name
+
+
+def logits_dir() -> Path:
+    return settings.data_dir() / "logits"
 
 
 def reply_store(target: Path) -> ReplyStore:

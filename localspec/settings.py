@@ -70,6 +70,7 @@ class Settings:
     max_tokens: int | None = None
     system: str | None = None
     remember_replies: bool | None = None  # keep the tokens of replies, to draft from them in later runs
+    remember_logits: bool | None = None  # log what targets hold for likely, to make drafts of
 
     @classmethod
     def load(cls, **flags: object) -> "Settings":

@@ -9,7 +9,7 @@ import pytest
 
 import localspec
 from localspec import api
-from localspec.cli.options import add_pair_options, load_options
+from localspec.cli.options import NOTHING_REMEMBERED, add_pair_options, load_options
 from localspec.engine.messages import LoadPair
 from localspec.settings import Settings
 
@@ -79,7 +79,7 @@ def test_every_option_of_loading_is_a_setting_and_a_flag_and_reaches_the_chats_e
     given = load_options(parser.parse_args(f"{flags} {more}".split()))
     assert given["mmap"] is False
     assert given["lora"] == "one.gguf,two.gguf:0.5"
-    assert options - {"remember_replies"} <= given.keys()
+    assert options - NOTHING_REMEMBERED.keys() <= given.keys()
 
 
 def test_what_is_asked_for_reaches_the_models(monkeypatch):

@@ -8,6 +8,7 @@ from localspec.algorithm.protocols import Decoder, Drafter, Rule, Strategy
 from localspec.chat.options import Request
 from localspec.chat.template import ChatTemplate
 from localspec.chat.vocabulary import Vocabulary
+from localspec.logits.log import LogitLog
 from localspec.sampler.sampling import Sampling
 
 
@@ -42,3 +43,4 @@ class LoadedPair:
     notices: tuple[str, ...]  # what the user should know about this pair, said with the first reply
     drafting: StrategyMaker
     close: Callable[[], None]
+    log: LogitLog | None = None  # of replies, where the user wants one

@@ -11,10 +11,11 @@ from localspec.algorithm.verification import make_rule
 from localspec.chat.expectation import Expectation
 from localspec.chat.loaded_pair import LoadedPair
 from localspec.chat.options import Request, seed_fixes_depth
-from localspec.chat.scoring import ScoringRule
+from localspec.chat.scoring import Scoring
 from localspec.chat.text import TextPart, TextStream
 from localspec.chat.tools import CallFormat, calls_in
 from localspec.chat.vocabulary import Vocabulary
+from localspec.chat.watching import WatchedRule
 from localspec.errors import LocalspecError
 from localspec.events import (
     Cycle,
@@ -225,8 +226,9 @@ class Replier:
         engine, request, prompt = self._engine, task.request, task.prompt
         seed = fresh_seed() if request.seed is None else request.seed
         rule = make_rule(request.rule, request.sampling, seed, task.constraint)
-        if request.logprobs is not None:
-            rule = ScoringRule(rule, engine.vocabulary, request.logprobs)
+        scoring = None if request.logprobs is None else Scoring(engine.vocabulary, request.logprobs)
+        logged = engine.log.begin(prompt) if engine.log else None
+        rule = WatchedRule(rule, [watcher for watcher in (scoring, logged) if watcher])
         strategy = self._strategy(rule, task)
         reused = rewind(engine.target, strategy, prompt)
         yield Started(
@@ -251,7 +253,11 @@ class Replier:
             if task.cancelled():
                 break
         reply = Writing(task.text, tally, engine.vocabulary, task.constraint, task.calls, asked=task.asked)
-        yield from self._generate(task, rule, strategy, reply)
+        try:
+            yield from self._generate(task, rule, strategy, reply, scoring)
+        finally:
+            if logged:
+                logged.end(len(reply.tokens))
         engine.drafting.store(reply.tokens)
         yield Finished(reply.result(seed, cancelled=task.cancelled()))
 
@@ -264,7 +270,9 @@ class Replier:
         forces = task.request.speculate and task.request.depth != 0
         return Forcing(strategy, task.constraint, self._engine.widest_batch if forces else 0)
 
-    def _generate(self, task: Task, rule: Rule, strategy: Strategy, reply: Writing) -> Iterator[Event]:
+    def _generate(
+        self, task: Task, rule: Rule, strategy: Strategy, reply: Writing, scoring: Scoring | None
+    ) -> Iterator[Event]:
         """The cycles and their text, and why they ended where that is worth a word."""
         engine, constraint = self._engine, task.constraint
         room = engine.target.capacity - len(task.prompt)
@@ -280,7 +288,7 @@ class Replier:
             )
             remarks = Remarks()
             for cycle in cycles:
-                yield from reply.absorb(cycle, rule.scores if isinstance(rule, ScoringRule) else ())
+                yield from reply.absorb(cycle, scoring.scores if scoring else ())
                 yield from remarks.after_cycle(strategy.why_off, strategy.failure)
                 yield from self._expectation.after_cycle(cycle)
                 if reply.ended or task.cancelled():

@@ -4,37 +4,21 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from localspec.algorithm.protocols import Draw, Proposal, Rule, Verdict
 from localspec.chat.vocabulary import Vocabulary
 from localspec.events import Likelihood, Scored
 from localspec.passes import Candidates, Row
 
 
-class ScoringRule:
-    """A rule that also notes the scores of what it lets through; needs whole rows."""
+class Scoring:
+    """The scores of the newest cycle's tokens; needs whole rows."""
 
-    def __init__(self, rule: Rule, vocabulary: Vocabulary, alternatives: int) -> None:
-        self._rule = rule
+    def __init__(self, vocabulary: Vocabulary, alternatives: int) -> None:
         self._vocabulary = vocabulary
         self._alternatives = alternatives
-        self.scores: tuple[Scored, ...] = ()  # of the newest cycle's tokens, in order
+        self.scores: tuple[Scored, ...] = ()  # in order
 
-    @property
-    def name(self) -> str:
-        return self._rule.name
-
-    @property
-    def seed_decides(self) -> bool:
-        return self._rule.seed_decides
-
-    def draw(self, row: Row, history: Sequence[int], start: int) -> Draw:
-        return self._rule.draw(row, history, start)
-
-    def verify(self, rows: Sequence[Row], proposal: Proposal, history: Sequence[int]) -> Verdict:
-        verdict = self._rule.verify(rows, proposal, history)
-        emitted = (*proposal.tokens[: verdict.accepted], verdict.next_token)
-        self.scores = tuple(self._scored(row, token) for row, token in zip(rows, emitted, strict=False))
-        return verdict
+    def see(self, rows: Sequence[Row], tokens: Sequence[int]) -> None:
+        self.scores = tuple(self._scored(row, token) for row, token in zip(rows, tokens, strict=False))
 
     def _scored(self, row: Row, token: int) -> Scored:
         assert not isinstance(row, Candidates), "scores need whole rows"

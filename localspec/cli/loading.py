@@ -8,7 +8,7 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from localspec.cli.options import load_options
+from localspec.cli.options import NOTHING_REMEMBERED, load_options
 from localspec.cli.printing import DrawnLine, on_terminal, say
 
 if TYPE_CHECKING:
@@ -20,13 +20,13 @@ _TOLD_FROM = 3  # seconds of a stage, from which its time is shown
 def open_session(arguments: argparse.Namespace, *, measures: bool = False) -> "Session":
     """Load the pair; one that is not here is fetched if the user wants it.
 
-    `measures`: earlier replies are left out, so that no prompt is answered from memory.
+    `measures`: earlier replies are left out, so that no prompt is answered from memory, and nothing is logged.
     """
     from localspec import api
     from localspec.cli.offer import fetch_if_wanted
     from localspec.pairs.resolve import PairNotOnDisk
 
-    options = load_options(arguments) | ({"remember_replies": False} if measures else {})
+    options = load_options(arguments) | (NOTHING_REMEMBERED if measures else {})
     if not {"pair", "target"} & options.keys():
         options["pair"] = chosen_pair()
     with StageLine() as stage:

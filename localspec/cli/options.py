@@ -20,6 +20,7 @@ MEMORY_OPTIONS = (
     "flash_attn",
     "rpc",
 )
+NOTHING_REMEMBERED: dict[str, Any] = {"remember_replies": False, "remember_logits": False}
 RULES = ("auto", "greedy", "block", "rejection", "coupled", "compare")
 
 

@@ -63,6 +63,7 @@ class LoadPair:
     threads: int | None = None  # None: as set, else leave a core to the terminal where there are enough
     speculate: bool = True  # False: no draft model is loaded
     remember_replies: bool | None = None  # to draft from later; None: as set
+    remember_logits: bool | None = None  # to make drafts of later; None: as set
 
 
 @dataclass(frozen=True, slots=True)

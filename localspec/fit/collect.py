@@ -5,10 +5,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from localspec.fit.texts import KEPT, Text
 from localspec.llama.model import Model
 from localspec.llama.several import Several
-from localspec.sampler.candidates import largest
+from localspec.logits.texts import Text, likely_in
 
 AT_ONCE = 8  # texts in one batch
 
@@ -45,15 +44,6 @@ class Answer:
         return Text(
             np.array(self.asked.prompt, np.int32), np.array(self.tokens, np.int32), likely, log_shares
         )
-
-
-def likely_in(row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The likeliest tokens of a row, the likeliest first, and the logarithms of their probabilities."""
-    ids, logits = largest(row, KEPT)
-    order = np.argsort(-logits, kind="stable")
-    total = np.exp(row - np.float32(logits.max())).sum(dtype=np.float64)
-    log_shares = logits[order] - logits.max() - np.log(total)
-    return ids[order].astype(np.int32), log_shares.astype(np.float16)
 
 
 def answers(

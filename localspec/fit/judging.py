@@ -6,7 +6,7 @@ from statistics import median
 
 from localspec.chat.loaded_pair import LoadedPair
 from localspec.fit.prompts import made_prompts, tokens_of
-from localspec.fit.texts import is_held_out
+from localspec.logits.texts import is_held_out
 from localspec.measure.bench.bench import Measurement
 from localspec.measure.bench.summary import grouped, log_ratios, paired
 from localspec.measure.bench.verdict import HARDLY_DRAFTED, Finding, finding

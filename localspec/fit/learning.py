@@ -1,6 +1,6 @@
 """From answers to a draft: trained until enough was learned or somebody stops it, the best so far written."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -8,8 +8,8 @@ from time import monotonic
 from localspec.fit.cut import ModelFile
 from localspec.fit.export import export
 from localspec.fit.making import Plan
-from localspec.fit.texts import texts_in
 from localspec.fit.training import Training
+from localspec.logits.texts import Text, texts_in
 
 BETWEEN_CHECKPOINTS = (
     60.0  # seconds, and so many times as long as one takes, to judge the draft and write it:
@@ -35,15 +35,18 @@ def learn(
     plan: Plan,
     told: Callable[[Progress], object],
     stopped: Callable[[], bool],
+    logged: Sequence[Text] = (),
 ) -> Progress:
     """Train layers of `source` on the answers in `folder`, write the best draft to `path`; goes on from a checkpoint.
 
-    target: who answered, as the file says it; told: after every step. Raises BadSetting, OSError.
+    target: who answered, as the file says it; told: after every step; logged: answers from elsewhere.
+    Raises BadSetting, OSError.
     """
-    texts = list(texts_in(folder))
+    texts = [*texts_in(folder), *logged]
     model = ModelFile(source)
     training = Training(model, plan, texts, folder / "checkpoint.pt")
     answered = f"{sum(len(text.tokens) for text in texts):,} tokens to {len(texts):,} prompts"
+    answered += f", {sum(len(text.tokens) for text in logged):,} of them logged" if logged else ""
     overlap, right = training.judged()
     loss, kept_at, took = 0.0, monotonic(), 0.0
     while True:

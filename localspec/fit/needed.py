@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from localspec.fit.texts import Text
 from localspec.gguf.facts import VocabularyFacts, facts_of_file
+from localspec.logits.texts import Text
 
 ALWAYS = 512  # of the lowest ids: bytes and control tokens stand there in most vocabularies
 

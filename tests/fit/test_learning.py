@@ -12,8 +12,8 @@ from localspec.cli import main
 from localspec.errors import BadSetting
 from localspec.fit.judging import Judgement
 from localspec.fit.making import Plan
-from localspec.fit.texts import KEPT, Text, add_texts
 from localspec.gguf.header import header_of_file
+from localspec.logits.texts import KEPT, Text, add_texts
 from localspec.measure.statistics import Interval
 
 pytest.importorskip("torch")
@@ -132,7 +132,7 @@ def test_without_answers_it_says_so(target, tmp_path):
 
 
 def test_a_made_draft_becomes_a_pair_only_where_it_is_judged_faster(home_of_processes, monkeypatch, capsys):
-    monkeypatch.setattr("localspec.fit.texts.HELD_OUT", 3)
+    monkeypatch.setattr("localspec.logits.texts.HELD_OUT", 3)
     monkeypatch.setattr("localspec.fit.judging.EACH", 1)
     command = ["fit", "demo", "--make", "--layers", "2", "--trim", "1024", "--threads", "1"]
     assert main([*command, "--answers", "700", "--visits", "400"]) == 1

@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from localspec.cli.commands.serve import KEY_VARIABLE
-from localspec.cli.options import add_pair_argument, add_reply_options, load_options, reply_options
+from localspec.cli.options import (
+    NOTHING_REMEMBERED,
+    add_pair_argument,
+    add_reply_options,
+    load_options,
+    reply_options,
+)
 from localspec.cli.printing import obeys_sequences, on_terminal
 from localspec.cli.usage import Parser, Subparsers, WrongUsage
 from localspec.errors import BadSetting
@@ -149,7 +155,7 @@ def load_request(arguments: argparse.Namespace, resumed_pair: str) -> "LoadPair"
         refuse_others_than_pair(options)
         return LoadPair(**options)
     if arguments.no_store:
-        options["remember_replies"] = False
+        options |= NOTHING_REMEMBERED
     options["rpc"] = Settings.load(rpc=arguments.rpc).rpc
     if not {"pair", "target"} & options.keys():
         known = resumed_pair and is_known(resumed_pair)

@@ -6,7 +6,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from localspec.cli.options import add_pair_argument, load_options
+from localspec.cli.options import NOTHING_REMEMBERED, add_pair_argument, load_options
 from localspec.cli.printing import DrawnLine, note, say
 from localspec.cli.usage import Subparsers
 from localspec.errors import BadSetting
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from localspec.fit.judging import Judgement
     from localspec.fit.learning import Progress
     from localspec.fit.making import Plan
+    from localspec.logits.texts import Text
     from localspec.measure.bench.bench import BenchStep, Measurement
     from localspec.pairs.resolve import PairFiles
 
@@ -138,7 +139,8 @@ def teach(arguments: argparse.Namespace, options: dict[str, Any], files: "PairFi
     options |= {"target": files.target}
     with alone_in(path.with_suffix("")), DrawnLine(sys.stderr) as line:
         collect_answers(options, path.with_suffix(""), plan, line)
-        learned = learn_from_them(source, files.target.name, path, plan, line)
+        logged = logged_texts(options, files.target)
+        learned = learn_from_them(source, files.target.name, path, plan, logged, line)
         note(f"held out, at the end: {learned.overlap:.1%} overlap, first choices equal {learned.right:.1%}")
         judged = judge_it(options, str(files.draft or "lookup"), path, line)
     say(judged.sentence())
@@ -187,7 +189,23 @@ def collect_answers(options: dict[str, Any], folder: Path, plan: "Plan", line: D
         collect(session.engine, folder, plan.answered, told)
 
 
-def learn_from_them(source: Path, target: str, path: Path, plan: "Plan", line: DrawnLine) -> "Progress":
+def logged_texts(options: dict[str, Any], target: Path) -> "list[Text]":
+    """What the target wrote while it was logged."""
+    from localspec.gguf.adapters import adapters_of
+    from localspec.logits.texts import texts_in
+    from localspec.pair_drafting import logit_folder
+    from localspec.settings import Settings
+
+    adapters = adapters_of(Settings.load(lora=options.get("lora")).lora or "")
+    texts = list(texts_in(logit_folder(target, adapters)))
+    if texts:
+        note(f"learns from {sum(len(text.tokens) for text in texts):,} tokens of logged replies as well")
+    return texts
+
+
+def learn_from_them(
+    source: Path, target: str, path: Path, plan: "Plan", logged: "list[Text]", line: DrawnLine
+) -> "Progress":
     from localspec.cli.interrupts import stop_on_interrupt
     from localspec.fit.learning import learn
 
@@ -203,13 +221,13 @@ def learn_from_them(source: Path, target: str, path: Path, plan: "Plan", line: D
         )
 
     with stop_on_interrupt() as stopped:
-        return learn(source, target, path.with_suffix(""), path, plan, told, stopped.is_set)
+        return learn(source, target, path.with_suffix(""), path, plan, told, stopped.is_set, logged)
 
 
 def judge_it(options: dict[str, Any], old: str, path: Path, line: DrawnLine) -> "Judgement":
     from localspec.fit.judging import judge
 
-    options |= {"speculate": True, "remember_replies": False}
+    options |= {"speculate": True} | NOTHING_REMEMBERED
     before, after = (measured(options | {"draft": draft}, line) for draft in (old, str(path)))
     if not (before and after):
         raise BadSetting(

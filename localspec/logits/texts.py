@@ -1,20 +1,25 @@
 """What a target wrote, and what it held for likely at every token: kept in files beside each other."""
 
 import io
+import os
 import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
+from time import time_ns
 from zlib import crc32
 
 import numpy as np
 
 from localspec.errors import BadSetting
 from localspec.files import write_atomically
+from localspec.sampler.candidates import largest
 
 KEPT = 64  # likeliest tokens of every row
 HELD_OUT = 16  # one prompt of so many is never learned from
 _COLUMNS = ("prompt", "tokens", "likely", "log_shares")
+_serials = count()  # of files, where the clock ticks rarely
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +42,22 @@ def is_held_out(prompt: Sequence[int] | np.ndarray) -> bool:
     return crc32(np.asarray(prompt, "<i4").tobytes()) % HELD_OUT == 0
 
 
+def likely_in(row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The likeliest tokens of a row, the likeliest first, and the logarithms of their probabilities."""
+    ids, logits = largest(row, KEPT)
+    order = np.argsort(-logits, kind="stable")
+    total = np.exp(row - np.float32(logits.max())).sum(dtype=np.float64)
+    log_shares = logits[order] - logits.max() - np.log(total)
+    return ids[order].astype(np.int32), log_shares.astype(np.float16)
+
+
 def add_texts(folder: Path, texts: Sequence[Text]) -> Path:
     """Write one more file; a crash leaves all of it or nothing. Raises OSError."""
     columns = {name: np.concatenate([getattr(text, name) for text in texts]) for name in _COLUMNS}
     columns["lengths"] = np.array([(len(text.prompt), len(text.tokens)) for text in texts], np.int32)
     content = io.BytesIO()
     np.savez(content, allow_pickle=False, **columns)
-    path = folder / f"{len(paths_in(folder)):05}.npz"
+    path = folder / f"{time_ns()}-{next(_serials):06}-{os.getpid()}.npz"
     write_atomically(path, content.getvalue())
     return path
 
@@ -54,6 +68,8 @@ def texts_in(folder: Path) -> Iterator[Text]:
         try:
             with np.load(path) as part:
                 columns = {name: part[name] for name in (*_COLUMNS, "lengths")}
+        except FileNotFoundError:
+            continue  # a log was full meanwhile, or is to be forgotten
         except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
             raise BadSetting(
                 f"{path} cannot be read: {error}", hint="delete it; the other files are whole"
