@@ -9,7 +9,6 @@ from pathlib import Path
 from localspec import demo
 from localspec.chat.loaded_pair import LoadedPair
 from localspec.chat.template import template_of
-from localspec.drafters.lookup_store import ReplyStore
 from localspec.errors import RollbackUnsupported
 from localspec.gguf.adapters import check_adapter
 from localspec.gguf.facts import header_at
@@ -90,12 +89,8 @@ def open_engine(
         if threads is None:  # what was asked for is kept
             contexts = [target, *(each.context for each in found)]
             give_way([context.threads for context in contexts if not context.model.gpu])
-        drafting = drafting_of(
-            files, plan, target, found, reply_store(files.target) if remember_replies else None
-        )
-        log = LogitLog(logit_folder(files.target, files.lora), model.vocab.size) if remember_logits else None
-        if log:
-            opened.enter_context(log)
+        drafting = drafting_of(files, plan, target, found, remember_replies)
+        log = opened.enter_context(LogitLog(logit_folder(files))) if remember_logits else None
         on_stage("warming up")
         drafters = tuple(each.drafter for each in found)
         warm_up(target, drafters, drafting)
@@ -113,8 +108,7 @@ def open_engine(
             sampling=sampling,
             expected_acceptance=files.acceptance,
             notices=(
-                *([DEMO_NOTICE] if is_demo(files) else []),
-                *([health_note] if health_note else []),
+                *filter(None, (DEMO_NOTICE if is_demo(files) else "", health_note)),
                 *plan.lines,
                 *(each.notice for each in found if each.notice),
                 *([why_plain(model)] if speculate and target.rollback_limit == 0 else []),
@@ -211,11 +205,7 @@ def memory_of(listed: Iterable[Device]) -> tuple[DeviceMemory, ...]:
 
 
 def drafting_of(
-    files: PairFiles,
-    plan: Plan,
-    target: Context,
-    found: Sequence[OpenedDrafter],
-    replies: ReplyStore | None,
+    files: PairFiles, plan: Plan, target: Context, found: Sequence[OpenedDrafter], remember_replies: bool
 ) -> PairDrafting:
     return PairDrafting(
         target,
@@ -226,7 +216,7 @@ def drafting_of(
         deepest=WIDEST_BATCH - 1,
         device=device_of(target.model),
         key=lessons_key(files, plan, target.threads.usual),
-        replies=replies,
+        replies=reply_store(files.target) if remember_replies else None,
     )
 
 

@@ -133,7 +133,7 @@ def lessons_key(files: PairFiles, plan: Plan, threads: int) -> dict[str, str]:
     return {
         "target": identity(files.target),
         "draft": (identity(files.draft) if files.draft else plan.draft.kind) if plan.draft else "",
-        "adapters": _adapters(files.lora),
+        "adapters": _adapters(files),
         "threads": str(threads),
         "devices": ", ".join(device.description for device in devices()),
         "places": f"{plan.target.place}, {plan.draft and plan.draft.place}",
@@ -152,14 +152,14 @@ def identity(path: Path) -> str:
     return f"{path.resolve()}:{facts.st_size}:{facts.st_mtime_ns}"
 
 
-def _adapters(lora: Sequence[tuple[Path, float]]) -> str:
-    return ", ".join(f"{identity(path)} x {scale}" for path, scale in lora)
+def _adapters(files: PairFiles) -> str:
+    return ", ".join(f"{identity(path)} x {scale}" for path, scale in files.lora)
 
 
-def logit_folder(target: Path, lora: Sequence[tuple[Path, float]]) -> Path:
-    """Where the log of a target with these adapters is: another one for every version of its file."""
-    name = hashlib.sha256(f"{identity(target)}\n{_adapters(lora)}".encode()).hexdigest()[:24]
-    return logits_dir() / name
+def logit_folder(files: PairFiles) -> Path:
+    """Where the log of a target and its adapters is: another folder for every version of a file."""
+    which = f"{identity(files.target)}\n{_adapters(files)}"
+    return logits_dir() / hashlib.sha256(which.encode()).hexdigest()[:24]
 
 
 def logits_dir() -> Path:

@@ -17,7 +17,7 @@ from localspec.passes import Candidates, Row
 PROMPT = 256  # tokens: what a text has of its prompt, from the end
 PART = 256  # tokens: what a text has of a reply, about; the next text goes on from there
 BUDGET_BYTES = 512 * 2**20  # of one target's files
-WAITING_BYTES = 64 * 2**20  # of rows that were copied and not read
+WAITING = 64  # rows that were copied and not read; no cycle emits as many tokens
 
 log = logging.getLogger(__name__)
 
@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 class LogitLog(Closing):
     """The log of one target: one file for each text, the oldest deleted where there are too many."""
 
-    def __init__(self, folder: Path, vocabulary: int) -> None:
-        self.room = Semaphore(max(1, WAITING_BYTES // (4 * vocabulary)))  # for rows
+    def __init__(self, folder: Path) -> None:
+        self.room = Semaphore(WAITING)
         self._folder = folder
         self._bytes = inf  # until they are counted
         self._thread = ThreadPoolExecutor(1, "logit log")  # the interpreter ends after it

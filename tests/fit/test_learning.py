@@ -13,7 +13,7 @@ from localspec.errors import BadSetting
 from localspec.fit.judging import Judgement
 from localspec.fit.making import Plan
 from localspec.gguf.header import header_of_file
-from localspec.logits.texts import KEPT, Text, add_texts
+from localspec.logits.texts import KEPT, Text, add_texts, texts_in
 from localspec.measure.statistics import Interval
 
 pytest.importorskip("torch")
@@ -65,6 +65,17 @@ def test_it_learns_and_writes_what_it_learned(target, folder):
     header = header_of_file(folder.with_suffix(".gguf"))
     assert header.text("localspec.fitted.answers") == "1,280 tokens to 64 prompts"
     assert header.text("localspec.fitted.held_out").startswith(f"overlap {end.overlap:.3f}")
+
+
+def test_logged_texts_are_learned_from_as_well(target, folder):
+    texts = list(texts_in(folder))
+    for path in folder.iterdir():
+        path.unlink()
+    add_texts(folder, texts[:32])
+    path = folder.with_suffix(".gguf")
+    learn(target, "target.gguf", folder, path, PLAN, lambda now: None, lambda: False, texts[32:])
+    said = header_of_file(path).text("localspec.fitted.answers")
+    assert said == "1,280 tokens to 64 prompts, 640 of them logged"
 
 
 def test_stopping_keeps_the_draft_and_the_same_command_goes_on(target, folder):

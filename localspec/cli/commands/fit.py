@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -139,7 +140,7 @@ def teach(arguments: argparse.Namespace, options: dict[str, Any], files: "PairFi
     options |= {"target": files.target}
     with alone_in(path.with_suffix("")), DrawnLine(sys.stderr) as line:
         collect_answers(options, path.with_suffix(""), plan, line)
-        logged = logged_texts(options, files.target)
+        logged = logged_texts(options, files)
         learned = learn_from_them(source, files.target.name, path, plan, logged, line)
         note(f"held out, at the end: {learned.overlap:.1%} overlap, first choices equal {learned.right:.1%}")
         judged = judge_it(options, str(files.draft or "lookup"), path, line)
@@ -189,7 +190,7 @@ def collect_answers(options: dict[str, Any], folder: Path, plan: "Plan", line: D
         collect(session.engine, folder, plan.answered, told)
 
 
-def logged_texts(options: dict[str, Any], target: Path) -> "list[Text]":
+def logged_texts(options: dict[str, Any], files: "PairFiles") -> "list[Text]":
     """What the target wrote while it was logged."""
     from localspec.gguf.adapters import adapters_of
     from localspec.logits.texts import texts_in
@@ -197,7 +198,7 @@ def logged_texts(options: dict[str, Any], target: Path) -> "list[Text]":
     from localspec.settings import Settings
 
     adapters = adapters_of(Settings.load(lora=options.get("lora")).lora or "")
-    texts = list(texts_in(logit_folder(target, adapters)))
+    texts = list(texts_in(logit_folder(replace(files, lora=adapters))))
     if texts:
         note(f"learns from {sum(len(text.tokens) for text in texts):,} tokens of logged replies as well")
     return texts
