@@ -2,8 +2,10 @@
 
     python -m benchmarks.logging_cost TARGET [--draft FILE] [--depth 4] [--replies 20] [--tokens 48]
 
-Two sessions of the same files take turns, one of which logs; the same prompts in the same order. The first table has
-the thread's own work beside llama.cpp (`other_seconds`), the second the whole cycle.
+Two sessions of the same files take turns, one of which logs; the same prompts in the same order. "copying" is what
+the log does in the reply's thread, by the clock and in processor time; "other" is all that the thread does beside
+llama.cpp, where waiting for the log's thread would show; "cycle" is the whole. Medians of cycles that
+emitted so many tokens.
 """
 
 import argparse
@@ -11,11 +13,13 @@ import os
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
+from time import perf_counter, thread_time
 
 import numpy as np
 
 import localspec
 from localspec.events import Cycle
+from localspec.logits.log import LoggedReply
 from localspec.measure.prompts import built_in_prompts
 
 
@@ -42,24 +46,43 @@ def main() -> None:
             )
             for logs in (False, True)
         }
+        copying = timed_copies()
         found: dict[bool, list[Cycle]] = {False: [], True: []}
         prompts = built_in_prompts()
         for number in range(options.replies):
             for logs in (False, True) if number % 2 else (True, False):
                 found[logs] += cycles(sessions[logs], prompts[number % len(prompts)].text, options)
-    print("| tokens emitted | cycles | other, off | other, on | extra | whole cycle, off | on |")
-    print("|---|---|---|---|---|---|---|")
-    for emitted in (*range(1, options.depth + 2), None):
-        without, logged = (
-            [cycle for cycle in found[logs] if emitted in (None, len(cycle.tokens))] for logs in (False, True)
-        )
-        if without and logged:
-            off, on = median([c.other_seconds for c in without]), median([c.other_seconds for c in logged])
-            whole = [f"{median([c.seconds for c in these]):.2f} ms" for these in (without, logged)]
-            print(
-                f"| {emitted or 'any'} | {len(logged)} | {off:.3f} ms | {on:.3f} ms | {on - off:.3f} ms | "
-                f"{whole[0]} | {whole[1]} |"
-            )
+    print("| emitted | cycles | copying | processor time | other, off | on | cycle, off | on |")
+    print("|---|---|---|---|---|---|---|---|")
+    every = range(1, options.depth + 2)
+    for emitted in (*([count] for count in every), every):
+        copies = [copy for copy in copying if copy[0] in emitted]
+        off, on = ([cycle for cycle in found[logs] if len(cycle.tokens) in emitted] for logs in (False, True))
+        if off and on:
+            columns = [
+                f"{np.median(seconds) * 1000:.3f} ms"
+                for seconds in (
+                    [clock for _, clock, _ in copies],
+                    [processor for *_, processor in copies],
+                    *([cycle.other_seconds for cycle in these] for these in (off, on)),
+                    *([cycle.seconds for cycle in these] for these in (off, on)),
+                )
+            ]
+            name = "any" if emitted is every else str(*emitted)
+            print("| " + " | ".join([name, str(len(on)), *columns]) + " |")
+
+
+def timed_copies() -> list[tuple[int, float, float]]:
+    """From now on of every cycle that is logged: tokens, seconds by the clock, seconds of the processor."""
+    see, found = LoggedReply.see, list[tuple[int, float, float]]()
+
+    def timed(self: LoggedReply, rows: Sequence[np.ndarray], tokens: Sequence[int]) -> None:
+        clock, processor = perf_counter(), thread_time()
+        see(self, rows, tokens)
+        found.append((len(tokens), perf_counter() - clock, thread_time() - processor))
+
+    LoggedReply.see = timed
+    return found
 
 
 def cycles(session: localspec.Session, prompt: str, options: argparse.Namespace) -> list[Cycle]:
@@ -69,11 +92,6 @@ def cycles(session: localspec.Session, prompt: str, options: argparse.Namespace)
         prompt, temperature=options.temperature, seed=1, depth=options.depth, max_tokens=options.tokens
     )
     return [event for event in events if isinstance(event, Cycle)][2:]
-
-
-def median(seconds: Sequence[float]) -> float:
-    """In milliseconds."""
-    return float(np.median(seconds)) * 1000
 
 
 if __name__ == "__main__":
