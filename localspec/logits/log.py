@@ -45,7 +45,8 @@ class LogitLog(Closing):
         try:
             self._bytes += add_texts(self._folder, [text]).stat().st_size
             if self._bytes > BUDGET_BYTES:
-                self._drop_oldest()
+                with suppress(FileNotFoundError):  # another process deletes them as well
+                    self._drop_oldest()
         except OSError as error:
             if not self._failed:
                 log.warning("replies cannot be logged in %s: %s", self._folder, error.strerror or error)
@@ -59,7 +60,7 @@ class LogitLog(Closing):
         """A tenth at once, so that files are counted rarely."""
         sizes = {path: path.stat().st_size for path in paths_in(self._folder)}
         self._bytes = sum(sizes.values())
-        for path, size in sizes.items() if self._bytes > BUDGET_BYTES else ():
+        for path, size in sizes.items():
             if self._bytes <= 0.9 * BUDGET_BYTES:
                 break
             path.unlink(missing_ok=True)

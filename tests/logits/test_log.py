@@ -30,6 +30,12 @@ def home(home_of_processes):
     return home_of_processes
 
 
+@pytest.fixture(autouse=True)
+def waits(monkeypatch):
+    """Nothing is left out because the machine is busy."""
+    monkeypatch.setattr("localspec.logits.log.WAITING", 10_000)
+
+
 def logging_session(**options):
     return localspec.load("demo", threads=1, remember_logits=True, **options)
 
@@ -153,14 +159,15 @@ def test_the_oldest_go_where_there_are_too_many(tmp_path, monkeypatch):
 def test_what_comes_faster_than_it_is_read_is_left_out_to_the_end_of_the_reply(tmp_path, monkeypatch):
     monkeypatch.setattr("localspec.logits.log.WAITING", 7)
     with LogitLog(tmp_path) as log:
-        busy = threading.Event()
+        busy, read = threading.Event(), threading.Event()
         log.later(busy.wait)
         first, second = log.begin([1]), log.begin([2])
         first.see(rows(5), range(5))
         first.see(rows(5), range(5, 10))
         busy.set()
         first.end(10)
-        log._thread.submit(lambda: None).result()
+        log.later(read.set)
+        read.wait()
         first.see(rows(5), range(10, 15))
         second.see(rows(5), range(5))
         second.end(5)
