@@ -5,6 +5,7 @@ import pickle
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,8 @@ class Training:
         Raises BadSetting without texts of both kinds, and for a checkpoint of another plan or a damaged one.
         """
         self.texts = [text for text in texts if not is_held_out(text.prompt)]
-        self.held_out = [text for text in texts if is_held_out(text.prompt)][:JUDGED]
+        held_out = [text for text in texts if is_held_out(text.prompt)]
+        self.held_out = held_out[:: max(1, ceil(len(held_out) / JUDGED))]  # of all sources
         if not (self.texts and self.held_out):
             raise BadSetting("there are too few answers to learn from", hint="collect more: --answers N")
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
