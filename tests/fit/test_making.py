@@ -12,8 +12,6 @@ from localspec.cli import main
 from localspec.cli.commands import fit
 from localspec.cli.printing import DrawnLine
 from localspec.errors import BadSetting
-from localspec.fit.cut import ModelFile
-from localspec.fit.export import export
 from localspec.fit.judging import judge, unseen_prompts
 from localspec.fit.making import alone_in, collect
 from localspec.fit.prompts import made_prompts, tokens_of
@@ -192,18 +190,6 @@ def test_a_draft_that_cannot_be_taught_is_refused_in_a_sentence(tiny_gguf, capsy
 def test_nothing_made_yet_is_said(capsys):
     assert main(["fit", "--report"]) == 0
     assert capsys.readouterr().out == "No draft was made here yet.\n"
-
-
-def test_a_draft_of_the_targets_own_layers_leaves_its_text_alone(tmp_path):
-    target, said = ModelFile(demo.target_path()), np.arange(1500, dtype=np.int32)
-    path = export(tmp_path / "draft.gguf", target, target.cut([0, 1], said), said, {"visits": "0"})
-    texts = []
-    for draft in (path, "lookup"):
-        with localspec.load(target=demo.target_path(), draft=draft, threads=1) as session:
-            reply = session.run("Tell me a story about a fox.", temperature=0, max_tokens=30, depth=3)
-            texts.append(reply.text)
-        assert draft == "lookup" or reply.stats.drafted > 0
-    assert texts[0] == texts[1]
 
 
 @pytest.mark.parametrize(("architecture", "said"), [("qwen2", True), ("gemma3", False)])

@@ -1,25 +1,51 @@
-"""Trimmed drafts and drafts of another vocabulary through llama.cpp: the text is the target's own."""
+"""Made and trimmed drafts and drafts of another vocabulary through llama.cpp: the text is the target's own."""
+
+from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import localspec
 from localspec import demo
+from localspec.algorithm.loop import speculate
 from localspec.drafters.fixed import Fixed, Plain
+from localspec.drafters.model import ModelDrafter
 from localspec.drafters.other_vocabulary import OtherVocabularyDrafter
 from localspec.errors import IncompatiblePair
+from localspec.fit.cut import ModelFile
+from localspec.fit.export import export
 from localspec.fit.trim import trim
+from localspec.gguf.facts import header_at
+from localspec.gguf.trimmed import token_table
+from localspec.llama.context import Context
+from localspec.llama.model import Model
 from localspec.llama.widths import width_gap
+from localspec.measure.divergence import copied
+from localspec.sampler.chain import Chain
+from localspec.sampler.sampling import Sampling
+from tests.algorithm.enumeration import distance, law
+from tests.algorithm.random_pairs import PROMPT, RULES, plain_law
+from tests.drafters.test_law import Side, never
 from tests.law.conftest import WORDS
 from tests.law.test_lossless_on_ggufs import GREEDY, generate, top_two_gap
 
 DEPTHS = (1, 3, 8)
+FEW = Sampling(temperature=1.5, top_k=3, top_p=1.0, min_p=0.0)  # few enough choices to take every one
 
 
-@pytest.fixture(scope="module", params=["trimmed", "BPE for BPE", "SentencePiece for BPE"])
+def made(target, path, layers, spoken):
+    """Some of a target's layers as they are, through the files that a learned draft is written in."""
+    model, spoken = ModelFile(target), np.asarray(spoken, np.int32)
+    return export(path, model, model.cut(layers, spoken), spoken, {})
+
+
+@pytest.fixture(scope="module", params=["made", "trimmed", "BPE for BPE", "SentencePiece for BPE"])
 def session(request, tiny_gguf, tmp_path_factory):
     folder = tmp_path_factory.mktemp("fitted")
-    if request.param == "trimmed":
+    if request.param == "made":
+        draft = made(demo.target_path(), folder / "draft.gguf", [0, 1, 3, 4], range(1800))
+    elif request.param == "trimmed":
         draft = trim(demo.draft_path(), folder / "draft.gguf", np.arange(1800))
     else:
         draft = tiny_gguf(
@@ -80,3 +106,47 @@ def test_what_a_draft_of_another_vocabulary_shares_is_said(session):
 def test_too_little_in_common_is_refused(tiny_gguf):
     with pytest.raises(IncompatiblePair, match=r"only .*% of the tokens that it writes are the target's too"):
         localspec.load(target=tiny_gguf(vocab="spm", vocab_size=300), draft=demo.draft_path())
+
+
+def rows_of(model):
+    """A function from a text to the row after it, each decoded once."""
+    context = Context(model, length=64, threads=1, table=token_table(model.path, header_at(model.path)))
+
+    @cache
+    def row(text):
+        context.rollback(0)
+        return copied(context.decode(text, 1).rows[0])
+
+    return row
+
+
+@pytest.fixture(scope="module", params=["made", "trimmed"])
+def world(request, tiny_gguf, tmp_path_factory):
+    """A random target and its draft, which says every other token, as functions from a text to a row."""
+    target, path = tiny_gguf(vocab_size=512, layers=4), tmp_path_factory.mktemp("law") / "draft.gguf"
+    spoken = np.arange(0, 512, 2)
+    if request.param == "made":
+        made(target, path, [0, 1, 3], spoken)
+    else:
+        trim(target, path, spoken)
+    with Model(target) as whole, Model(path) as draft:
+        yield SimpleNamespace(target=rows_of(whole), draft=rows_of(draft))
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_law_of_the_text_is_exactly_the_targets(world, rule):
+    drafted = accepted = 0
+
+    def text(noise):
+        nonlocal drafted, accepted
+        target, draft = (Side(row, lambda width: 1.0) for row in (world.target, world.draft))
+        target.tokens += PROMPT[:-1]
+        now, made_rule = list(PROMPT), RULES[rule](Chain(FEW), noise)
+        strategy = Fixed(ModelDrafter(draft, never), 2, made_rule)
+        for cycle in speculate(target, strategy, now, rule=made_rule, room=3, is_end=never):
+            drafted += cycle.drafted
+            accepted += cycle.accepted
+        return tuple(now[len(PROMPT) :])
+
+    assert distance(law(text), plain_law(world, FEW, 3)) < 1e-12
+    assert drafted > accepted > 0
