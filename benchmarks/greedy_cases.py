@@ -40,7 +40,7 @@ def main() -> None:
         texts = [session.engine.vocabulary.tokenize(p.text, parse_special=False) for p in built_in_prompts()]
         for number in range(1, options.cases + 1):
             counts += one_case(session.engine, texts, chance)
-            if number % 100 == 0 or number == options.cases:
+            if number % 50 == 0 or number == options.cases:
                 print(number, dict(counts), flush=True)
 
 

@@ -9,11 +9,11 @@ import numpy as np
 from localspec.errors import BadModelFile
 from localspec.gguf.facts import header_at
 from localspec.gguf.header import Header
-from localspec.gguf.trimmed import EMBEDDINGS, output_tensor
+from localspec.gguf.trimmed import EMBEDDINGS, SCALES, output_tensor
 from localspec.gguf.writing import TensorBytes, stored
 
 # Those whose graph `student.py` computes, and whether positions turn neighbouring elements, or those half a head apart.
-NEIGHBOURS = {"llama": True, "qwen2": False, "qwen3": False}
+NEIGHBOURS = {"llama": True, "qwen2": False, "qwen3": False, "gemma3": False}
 Weights = dict[str, np.ndarray]  # by the names of the file
 
 NORM, OUTPUT, FACTORS = "output_norm.weight", "output.weight", "rope_freqs.weight"
@@ -23,40 +23,56 @@ NORM, OUTPUT, FACTORS = "output_norm.weight", "output.weight", "rope_freqs.weigh
 class Shape:
     """The numbers that a model is made of, whatever the count of its layers."""
 
-    heads: int
-    kv_heads: int
     head_width: int
     rope_base: float
     eps: float
     neighbours: bool  # see NEIGHBOURS
+    scale: float  # of the embeddings
+    gelu: bool  # what opens the gates: GELU, or SiLU
+    window: int  # tokens that a local layer sees; 0 where all layers see all
+    local_base: float  # of positions in local layers
+    period: int  # one layer in so many sees all
 
     @classmethod
     def of(cls, header: Header) -> "Shape":
         """Raises BadModelFile for a model that cannot be computed here."""
         name = header.text("general.architecture")
-        dense = not header.number(f"{name}.expert_count")
         heads, width = (
             header.number(f"{name}.{key}") for key in ("attention.head_count", "embedding_length")
         )
-        scaling = header.text(f"{name}.rope.scaling.type")
-        if name not in NEIGHBOURS or not (heads and width and dense and scaling in ("", "none")):
+        beyond = {
+            "experts": header.number(f"{name}.expert_count"),
+            "scaled positions": header.text(f"{name}.rope.scaling.type") not in ("", "none"),
+            "capped logits": header.get(f"{name}.final_logit_softcapping"),
+        }
+        found = " and ".join(what for what, there in beyond.items() if there)
+        if name not in NEIGHBOURS or not (heads and width) or found:
             raise BadModelFile(
                 f"no draft can be made of layers of {header.text('general.name') or 'this target'}: "
-                f"its architecture is {name}{' with experts' if not dense else ''}{scaling and f', {scaling}'}",
+                f"its architecture is {name}{found and f' with {found}'}",
                 hint=f"targets of {', '.join(NEIGHBOURS)} can give some, or name a draft of another vocabulary",
             )
-        head_width = header.number(f"{name}.attention.key_length") or width // heads
-        base, eps = (
-            header.get(f"{name}.{key}") for key in ("rope.freq_base", "attention.layer_norm_rms_epsilon")
-        )
+
+        def real(key: str, otherwise: float) -> float:
+            value = header.get(f"{name}.{key}")
+            return float(value) if isinstance(value, float) else otherwise
+
+        gemma = name == "gemma3"
         return cls(
-            heads,
-            header.number(f"{name}.attention.head_count_kv") or heads,
-            head_width,
-            float(base) if isinstance(base, float) else 10_000.0,
-            float(eps) if isinstance(eps, float) else 1e-5,
-            NEIGHBOURS[name],
+            head_width=header.number(f"{name}.attention.key_length") or width // heads,
+            rope_base=real("rope.freq_base", 10_000.0),
+            eps=real("attention.layer_norm_rms_epsilon", 1e-5),
+            neighbours=NEIGHBOURS[name],
+            scale=SCALES[name](width),
+            gelu=gemma,
+            window=(header.number(f"{name}.attention.sliding_window") or 0) if gemma else 0,
+            local_base=real("rope.freq_base_swa", 10_000.0),
+            period=header.number(f"{name}.attention.sliding_window_pattern") or 6,
         )
+
+    def is_local(self, layer: int) -> bool:
+        """As llama.cpp counts the layers of the file."""
+        return self.window > 0 and (layer + 1) % self.period > 0
 
 
 class ModelFile:
@@ -91,11 +107,16 @@ class ModelFile:
         return {**weights, NORM: self.tensor(NORM), OUTPUT: output}
 
     def rotations(self, shape: Shape, length: int) -> np.ndarray:
-        """By what complex number each pair is turned at each position [length, 1, pairs]."""
-        speed = shape.rope_base ** -(np.arange(0, shape.head_width, 2) / shape.head_width)
+        """By what complex number each pair is turned at each position, in layers that see all and in local ones.
+
+        complex64 [2, length, 1, pairs]
+        """
+        bases = np.array([[shape.rope_base], [shape.local_base]])
+        speed = bases ** -(np.arange(0, shape.head_width, 2) / shape.head_width)
         if FACTORS in self.tensors:
             speed = speed / self.tensor(FACTORS)
-        turned: np.ndarray = np.exp(1j * np.arange(length)[:, None, None] * speed).astype(np.complex64)
+        angles = np.arange(length)[:, None, None] * speed[:, None, None]
+        turned: np.ndarray = np.exp(1j * angles).astype(np.complex64)
         return turned
 
     def embeddings(self) -> np.ndarray:

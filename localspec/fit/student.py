@@ -11,7 +11,7 @@ from localspec.fit.cut import NORM, Shape
 
 def hidden_rows(weights: Mapping[str, Tensor], shape: Shape, x: Tensor, turns: Tensor) -> Tensor:
     """What the layers make of embeddings [texts, length, width], normed for the output matrix."""
-    split = (*x.shape[:2], -1, shape.head_width)
+    split, x = (*x.shape[:2], -1, shape.head_width), x * shape.scale
     for layer in range(1 + max(int(name.split(".")[1]) for name in weights if name.startswith("blk."))):
         of = {
             name.split(".", 2)[2]: tensor
@@ -25,19 +25,27 @@ def hidden_rows(weights: Mapping[str, Tensor], shape: Shape, x: Tensor, turns: T
         )
         if "attn_q_norm.weight" in of:
             q, k = normed(q, of["attn_q_norm.weight"], shape), normed(k, of["attn_k_norm.weight"], shape)
-        q, k = rotated(q, turns, shape).to(v.dtype), rotated(k, turns, shape).to(v.dtype)
-        mixed = attended(q, k, v)
-        x = x + functional.linear(mixed, of["attn_output.weight"]).float()
-        y = normed(x, of["ffn_norm.weight"], shape)
-        inner = functional.silu(functional.linear(y, of["ffn_gate.weight"])) * functional.linear(
-            y, of["ffn_up.weight"]
+        local = shape.is_local(layer)
+        q, k = (rotated(rows, turns[int(local)], shape).to(v.dtype) for rows in (q, k))
+        mixed = attended(q, k, v, shape.window if local else x.shape[1])
+        x = x + added(
+            functional.linear(mixed, of["attn_output.weight"]), of.get("post_attention_norm.weight"), shape
         )
-        x = x + functional.linear(inner, of["ffn_down.weight"]).float()
+        y = normed(x, of["ffn_norm.weight"], shape)
+        gate = functional.linear(y, of["ffn_gate.weight"])
+        gate = functional.gelu(gate, approximate="tanh") if shape.gelu else functional.silu(gate)
+        inner = gate * functional.linear(y, of["ffn_up.weight"])
+        x = x + added(functional.linear(inner, of["ffn_down.weight"]), of.get("post_ffw_norm.weight"), shape)
     return normed(x, weights[NORM], shape)
 
 
 def normed(x: Tensor, weight: Tensor, shape: Shape) -> Tensor:
     return functional.rms_norm(x.float(), x.shape[-1:], weight, shape.eps)
+
+
+def added(x: Tensor, norm: Tensor | None, shape: Shape) -> Tensor:
+    """What a block adds to its input: some architectures norm it."""
+    return x.float() if norm is None else normed(x, norm, shape)
 
 
 def rotated(x: Tensor, turns: Tensor, shape: Shape) -> Tensor:
@@ -48,13 +56,13 @@ def rotated(x: Tensor, turns: Tensor, shape: Shape) -> Tensor:
     return (turned if shape.neighbours else turned.transpose(-1, -2)).flatten(-2)
 
 
-def attended(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """What every query finds among the keys up to its own; heads that share keys stand as more rows."""
+def attended(q: Tensor, k: Tensor, v: Tensor, window: int) -> Tensor:
+    """What every query finds among the last `window` keys up to its own; heads that share keys stand as more rows."""
     texts, length, heads, width = q.shape
     kv_heads = k.shape[2]
     rows = q.view(texts, length, kv_heads, -1, width).permute(0, 2, 3, 1, 4).flatten(2, 3)
     scores = (rows @ k.permute(0, 2, 3, 1)).unflatten(2, (-1, length)) * width**-0.5
-    hidden = torch.ones(length, length, dtype=torch.bool, device=q.device).triu(1)
-    shares = scores.masked_fill(hidden, -torch.inf).softmax(-1).flatten(2, 3)
+    near = torch.ones(length, length, dtype=torch.bool, device=q.device).tril().triu(1 - window)
+    shares = scores.masked_fill(~near, -torch.inf).softmax(-1).flatten(2, 3)
     mixed = shares.to(v.dtype) @ v.transpose(1, 2)
     return mixed.unflatten(2, (heads // kv_heads, length)).permute(0, 3, 1, 2, 4).flatten(2)

@@ -192,7 +192,7 @@ def test_nothing_made_yet_is_said(capsys):
     assert capsys.readouterr().out == "No draft was made here yet.\n"
 
 
-@pytest.mark.parametrize(("architecture", "said"), [("qwen2", True), ("gemma3", False)])
+@pytest.mark.parametrize(("architecture", "said"), [("qwen2", True), ("gemma3", True), ("gemma2", False)])
 def test_info_says_that_a_targets_layers_can_become_its_draft(architecture, said, tiny_gguf, capsys):
     target = tiny_gguf(architecture=architecture, vocab_size=700)
     assert main(["info", str(target)]) == 0

@@ -15,6 +15,7 @@ SHAPES = {
     "llama, tied, Q8_0": {"tied": True, "weights": "Q8_0"},
     "qwen2": {"architecture": "qwen2"},
     "qwen3": {"architecture": "qwen3", "weights": "F32"},
+    "gemma3": {"architecture": "gemma3", "window": 3},
 }
 SAID = np.arange(0, 512, 2, dtype=np.int32)
 TEXT = [5, 300, 17, 511, 42]
@@ -55,7 +56,7 @@ def test_torch_computes_what_llama_cpp_computes(draft):
         assert said == {token: pytest.approx(of_token[token], abs=0.02) for token in said}
 
 
-@pytest.mark.parametrize("shape", [{"architecture": "gemma3"}, {"experts": 4}, {"yarn": 4.0}])
+@pytest.mark.parametrize("shape", [{"architecture": "gemma2"}, {"experts": 4}, {"yarn": 4.0}])
 def test_other_targets_are_refused_in_a_sentence(shape, tiny_gguf):
     with pytest.raises(BadModelFile, match="no draft can be made of layers of tiny: its architecture is"):
         Shape.of(ModelFile(tiny_gguf(vocab_size=512, **shape)).header)

@@ -26,7 +26,7 @@ class Shape:
     kv_heads: int = 2
     feed_forward: int = 128
     tied: bool = False  # the output matrix is the embedding
-    window: int = 16  # gemma2 only: every other layer sees so many tokens
+    window: int = 16  # gemma2 and gemma3: every other layer sees so many tokens
     context_length: int = 2048  # tokens, as the file says
     weights: Literal["F32", "F16", "Q8_0"] = "F16"
     seed: int = 0
@@ -172,6 +172,12 @@ def _gemma2(shape: Shape, layer: int, random: np.random.Generator) -> Tensors:
     yield "post_ffw_norm.weight", np.full(shape.embedding, shape.embedding**0.5)
 
 
+def _gemma3_header(writer: gguf.GGUFWriter, shape: Shape) -> None:
+    _gemma2_header(writer, shape)
+    writer.add_sliding_window_pattern(2)
+    writer.add_rope_freq_base(1_000_000.0)
+
+
 def _gemma3(shape: Shape, layer: int, random: np.random.Generator) -> Tensors:
     yield from _gemma2(shape, layer, random)
     yield from _norms_of_heads(shape)
@@ -288,7 +294,7 @@ ARCHITECTURES: dict[
 ] = {
     "llama": (_transformer_header, _llama),
     "gemma2": (_gemma2_header, _gemma2),
-    "gemma3": (_gemma2_header, _gemma3),
+    "gemma3": (_gemma3_header, _gemma3),
     "qwen2": (_transformer_header, _qwen2),
     "qwen3": (_transformer_header, _qwen3),
     "mamba": (_mamba_header, _mamba),
