@@ -16,7 +16,7 @@ from localspec.gguf.header import header_of_file
 from localspec.logits.texts import KEPT, Text, add_texts, texts_in
 from localspec.measure.statistics import Interval
 
-pytest.importorskip("torch")
+pytest.importorskip("torch", reason="5 GB with the CUDA that the default index adds: pip install '.[fit]'")
 
 from localspec.fit.learning import learn
 

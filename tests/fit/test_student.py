@@ -41,7 +41,9 @@ def test_a_cut_drafts_in_llama_cpp(draft):
 
 
 def test_torch_computes_what_llama_cpp_computes(draft):
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip(
+        "torch", reason="5 GB with the CUDA that the default index adds: pip install '.[fit]'"
+    )
     from localspec.fit.student import hidden_rows
 
     target, path = draft
