@@ -1,18 +1,20 @@
-"""Which known draft goes with a target: those of its family first, each proved from its header."""
+"""Which known draft goes with a target: those of its family first, then any model here; each proved from its header."""
 
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 from localspec.errors import LocalspecError
-from localspec.gguf.header import Header
+from localspec.gguf.header import Header, header_of_file
+from localspec.gguf.shared_tokens import SharedTokens
 from localspec.pairs.proof import prove
 from localspec.pairs.references import open_file
 from localspec.pairs.registry import DEMO, HubFile, ModelFile, all_pairs
 from localspec.pairs.store import distinct, locate
 
 _SIZE = re.compile(r"[-_ ]?(?:e|a)?\d+(?:\.\d+)?b\b", re.IGNORECASE)
-_MOST_ASKED = 3  # headers that are read over the network
+_MOST_ASKED = 3  # headers that are read over the network, and vocabularies that are compared
 _SMALLER = 3  # times, at least, that a draft has to be
 
 
@@ -32,6 +34,18 @@ def suggested_draft(name: str, target: Header) -> HubFile | None:
         with suppress(LocalspecError):
             if prove(target, open_file(draft).header) is None:
                 return draft
+    return None
+
+
+def draft_of_another_vocabulary(target: Header) -> tuple[Path, SharedTokens] | None:
+    """The smallest model here that drafts for this target with the tokens that both have; None for none."""
+    files = distinct(file for pair in all_pairs() if pair.name != DEMO for file in pair.files)
+    here = [(path.stat().st_size, path) for file in files if (path := locate(file))]
+    for size, path in sorted(here)[:_MOST_ASKED]:
+        with suppress(LocalspecError):
+            shared = prove(target, header_of_file(path))
+            if shared and size * _SMALLER <= target.file_bytes:
+                return path, shared
     return None
 
 

@@ -111,18 +111,28 @@ def _as_text(known: "Pair | None", found: "Inspection") -> list[str]:
 
 
 def _suggested(target: "InspectedModel") -> str:
-    """What could draft for this target: a known draft, or one made of its own layers; "" for neither."""
-    from localspec.errors import BadModelFile
+    """What could draft for this target: a known draft, a model here, or one made of its own layers; "" for nothing."""
+    from localspec.cli.commands.fit import TRIMMED
+    from localspec.errors import LocalspecError
     from localspec.fit.cut import Shape
-    from localspec.pairs.suggestion import suggested_draft
+    from localspec.fit.trim import trimmable
+    from localspec.gguf.shared_tokens import in_words
+    from localspec.pairs.store import locate
+    from localspec.pairs.suggestion import draft_of_another_vocabulary, suggested_draft
 
-    if draft := suggested_draft(target.opened.file.name, target.opened.header):
-        return f"{draft.repo}:{draft.file} can draft for it, by llama.cpp's rule: add --draft"
-    with suppress(BadModelFile):
-        Shape.of(target.opened.header)
-        if path := target.opened.path:
-            return f"no known one; its own layers can become one: localspec fit --target {path} --make"
-    return ""
+    path, header, ways = target.opened.path, target.opened.header, list[str]()
+    fit = f"localspec fit --target {path}"
+    if draft := suggested_draft(target.opened.file.name, header):
+        ways += [f"{draft.repo}:{draft.file} can draft for it, by llama.cpp's rule: add --draft"]
+        with suppress(LocalspecError):
+            if path and (here := locate(draft)) and trimmable(here, 4 * TRIMMED):
+                ways += [f"its steps get cheaper with {fit} --draft {here} --trim {TRIMMED}"]
+    elif other := draft_of_another_vocabulary(header):
+        ways += [f"{other[0]} can draft for it {in_words(other[1])}: add --draft"]
+    with suppress(LocalspecError):
+        if path and Shape.of(header):
+            ways += [f"its own layers can become one: {fit} --make"]
+    return "; or ".join(ways)
 
 
 def _fit(found: "Inspection") -> str:
