@@ -133,8 +133,14 @@ def add_quiet_option(group: "argparse.ArgumentParser | argparse._ArgumentGroup")
 def add_report_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("output")
     group.add_argument("--json", action="store_true", help="print one JSON object instead of the report")
-    group.add_argument("--svg", type=Path, metavar="FILE", help="also draw the bars into an SVG file")
-    group.add_argument("--png", type=Path, metavar="FILE", help="also draw the bars into a PNG file")
+    add_drawing_options(group, "the bars")
+
+
+def add_drawing_options(group: argparse._ArgumentGroup, what: str) -> None:
+    for kind in ("SVG", "PNG"):
+        group.add_argument(
+            f"--{kind.lower()}", type=Path, metavar="FILE", help=f"also draw {what} into a file, {kind}"
+        )
 
 
 def reply_options(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -7,12 +7,19 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from localspec.cli.options import NOTHING_REMEMBERED, add_pair_argument, load_options
+from localspec.cli.options import (
+    NOTHING_REMEMBERED,
+    add_drawing_options,
+    add_pair_argument,
+    load_options,
+)
 from localspec.cli.printing import DrawnLine, note, say
 from localspec.cli.usage import Subparsers
 from localspec.errors import BadSetting
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from localspec.fit.judging import Judgement
     from localspec.fit.learning import Progress
     from localspec.fit.making import Plan
@@ -68,6 +75,7 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     group.add_argument("--as", dest="new_name", metavar="NAME", help="what the new pair is called")
     group.add_argument("--report", action="store_true", help="list the drafts that were made here")
+    add_drawing_options(group, "what was learned so far, again and again,")
     parser.set_defaults(run=run)
 
 
@@ -136,12 +144,13 @@ def teach(arguments: argparse.Namespace, options: dict[str, Any], files: "PairFi
     plan = Plan(LAYERS if layers is None else layers, spoken, arguments.answers, arguments.visits)
     require_torch()
     require_cuttable(source, plan)
+    drawn = drawing(arguments)
     path = fitted_path(name)
     options |= {"target": files.target}
     with alone_in(path.with_suffix("")), DrawnLine(sys.stderr) as line:
         collect_answers(options, path.with_suffix(""), plan, line)
         logged = logged_texts(options, files)
-        learned = learn_from_them(source, files.target.name, path, plan, logged, line)
+        learned = learn_from_them(source, files.target.name, path, plan, logged, line, drawn)
         note(f"held out, at the end: {learned.overlap:.1%} overlap, first choices equal {learned.right:.1%}")
         judged = judge_it(options, str(files.draft or "lookup"), path, line)
     say(judged.sentence())
@@ -204,8 +213,30 @@ def logged_texts(options: dict[str, Any], files: "PairFiles") -> "list[Text]":
     return texts
 
 
+def drawing(arguments: argparse.Namespace) -> "Callable[[Progress], None]":
+    """Draws what was learned so far into the files that were asked for, every time that the draft was judged."""
+    from localspec.cli.commands.bench import files_of, write_drawing
+    from localspec.fit.curve import curves
+
+    files_of(arguments)
+    seen: list[Progress] = []
+
+    def told(now: "Progress") -> None:
+        if (arguments.svg or arguments.png) and (not seen or now.overlap != seen[-1].overlap):
+            seen.append(now)
+            write_drawing(arguments, curves(seen))
+
+    return told
+
+
 def learn_from_them(
-    source: Path, target: str, path: Path, plan: "Plan", logged: "list[Text]", line: DrawnLine
+    source: Path,
+    target: str,
+    path: Path,
+    plan: "Plan",
+    logged: "list[Text]",
+    line: DrawnLine,
+    drawn: "Callable[[Progress], None]",
 ) -> "Progress":
     from localspec.cli.interrupts import stop_on_interrupt
     from localspec.fit.learning import learn
@@ -213,6 +244,7 @@ def learn_from_them(
     began: list[tuple[float, int]] = []
 
     def told(now: "Progress") -> None:
+        drawn(now)
         began.append((monotonic(), now.visits)) if not began else None
         done, seconds = now.visits - began[0][1], monotonic() - began[0][0]
         left = f", {seconds / done * (plan.visits - now.visits) / 60:.0f} min left" if done else ""
