@@ -149,8 +149,10 @@ def teach(arguments: argparse.Namespace, options: dict[str, Any], files: "PairFi
     options |= {"target": files.target}
     with alone_in(path.with_suffix("")), DrawnLine(sys.stderr) as line:
         collect_answers(options, path.with_suffix(""), plan, line)
+        line.clear()
         logged = logged_texts(options, files)
         learned = learn_from_them(source, files.target.name, path, plan, logged, line, drawn)
+        line.clear()
         note(f"held out, at the end: {learned.overlap:.1%} overlap, first choices equal {learned.right:.1%}")
         judged = judge_it(options, str(files.draft or "lookup"), path, line)
     say(judged.sentence())
@@ -247,7 +249,7 @@ def learn_from_them(
         drawn(now)
         began.append((monotonic(), now.visits)) if not began else None
         done, seconds = now.visits - began[0][1], monotonic() - began[0][0]
-        left = f", {seconds / done * (plan.visits - now.visits) / 60:.0f} min left" if done else ""
+        left = f", {seconds / done * max(plan.visits - now.visits, 0) / 60:.0f} min left" if done else ""
         line.draw(
             f"learning: {now.visits:,} of {plan.visits:,} tokens, loss {now.loss:.2f}, "
             f"right {now.right:.1%} of the time{left}; Ctrl-C keeps the best"
