@@ -37,9 +37,7 @@ class CostTable:
     direct_extra_seconds: float = 0.0  # of the first pass of a width, beyond a replayed one
     capture_extra_seconds: float = 0.0  # of the second
     context_tokens: int = 0  # in the cache when it was measured
-    reading_seconds: dict[str, float] = field(
-        default_factory=dict
-    )  # of a token among many that a drafter reads
+    reading_seconds: dict[str, float] = field(default_factory=dict)  # of a token among many, likewise
 
     def __post_init__(self) -> None:
         """Raises ValueError for what is no table of costs, as a damaged file may hold."""

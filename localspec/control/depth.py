@@ -62,7 +62,7 @@ class DepthControl:
         self.on = True
         self._drafter = drafter
         self._budget = START if self.costs.measured else START / 2
-        self._unasked = True
+        self._unasked = True  # by its first reply, which may follow a long text
         self._patience = 1.0
         self._trying = False  # drafting was switched on again and has not convinced yet
         self._won = 0.0  # plain steps, since then

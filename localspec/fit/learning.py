@@ -11,10 +11,8 @@ from localspec.fit.making import Plan
 from localspec.fit.training import Training
 from localspec.logits.texts import Text, texts_in
 
-BETWEEN_CHECKPOINTS = (
-    60.0  # seconds, and so many times as long as one takes, to judge the draft and write it:
-)
-TIMES = 10
+BETWEEN_CHECKPOINTS = 60.0  # seconds, at least
+TIMES = 10  # as long as judging the draft and writing it takes, at least
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,36 +4,29 @@ from collections.abc import Sequence
 
 from localspec.algorithm.protocols import Draw, Proposal, Rule, Verdict
 from localspec.chat.loaded_pair import LoadedPair
+from localspec.chat.watching import WatchedRule
 from localspec.measure.divergence import copied
 from localspec.passes import NO_TEXT, Candidates, Row
 from localspec.sampler.candidates import largest
 
 
-class RecordingRule:
+class RecordingRule(WatchedRule):
     """A rule that keeps copies of the rows that it judged and drew from."""
 
     def __init__(self, rule: Rule, needed: int | None) -> None:
         """`needed`: how many of the largest logits to keep; None keeps whole rows."""
-        self._rule = rule
+        super().__init__(rule, ())
         self._needed = needed
         self._judged: list[Row] = []
         self._drawn: list[Row] = []
 
-    @property
-    def name(self) -> str:
-        return self._rule.name
-
-    @property
-    def seed_decides(self) -> bool:
-        return self._rule.seed_decides
-
     def draw(self, row: Row, history: Sequence[int], start: int) -> Draw:
         self._drawn.append(kept(row, self._needed))
-        return self._rule.draw(row, history, start)
+        return super().draw(row, history, start)
 
     def verify(self, rows: Sequence[Row], proposal: Proposal, history: Sequence[int]) -> Verdict:
         self._judged += [kept(row, self._needed) for row in rows]
-        return self._rule.verify(rows, proposal, history)
+        return super().verify(rows, proposal, history)
 
     def taken(self) -> tuple[list[Row], list[Row]]:
         """The target's rows and the draft's since the last call."""

@@ -112,6 +112,8 @@ def trim(arguments: argparse.Namespace, options: dict[str, Any], files: "PairFil
         raise BadSetting(
             f"{files.name} has no draft model to trim", hint="name one: --draft FILE, or make one: --make"
         )
+    if arguments.svg or arguments.png:
+        raise BadSetting("trimming learns nothing that could be drawn", hint="add --make or --teach")
     count = TRIMMED if arguments.trim is None else arguments.trim
     trimmable(files.draft, count)
     path, before = fitted_path(name), files.draft.stat().st_size
