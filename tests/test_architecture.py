@@ -345,10 +345,10 @@ def test_the_top_level_tui_folder_is_only_known_as_localspec_tui():
 
 
 def test_files_and_functions_stay_readable():
-    """Files of at most 400 lines, functions of at most 60."""
+    """Files of at most 600 lines, functions of at most 60."""
     for path in python_files():
         source = path.read_text(encoding="utf-8")
-        assert len(source.splitlines()) <= 400, path
+        assert len(source.splitlines()) <= 600, path
         for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 assert node.end_lineno - node.lineno < 60, f"{path}:{node.lineno} {node.name}"
