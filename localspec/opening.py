@@ -62,6 +62,8 @@ def open_drafter(opening: Opening) -> OpenedDrafter:
     found = OPENERS[opening.load.kind](opening)
     if found.drafter.wants:
         opening.target.extract(found.drafter.wants)
+    if isinstance(found.drafter, HeadDrafter):
+        opening.target.accompany(found.drafter)
     return found
 
 

@@ -95,8 +95,11 @@ class Decoder(Protocol):
     def rewind(self, keep: int) -> int:
         """Forget everything after the first `keep` tokens, and what else it takes; how many tokens are left."""
 
-    def recall(self, tokens: Sequence[int]) -> None:
-        """Of all texts that were in the cache, hold the one that begins most like these tokens."""
+    def recall(self, tokens: Sequence[int], *, save: bool = True) -> None:
+        """Of all texts that were in the cache, hold the one that begins most like these tokens.
+
+        `save`: whether another prompt may ask for what the cache loses by that.
+        """
 
     @property
     def needs_checkpoints(self) -> bool:

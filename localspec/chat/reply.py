@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
+from typing import Any
 
 from localspec.algorithm.loop import speculate
 from localspec.algorithm.noise import fresh_seed
@@ -142,12 +143,12 @@ class Writing:
         return [Piece(part.text, part.kind, origin, source) for part in parts]
 
 
-def rewind(target: Decoder, strategy: Strategy, prompt: Sequence[int]) -> int:
+def rewind(target: Decoder, strategy: Strategy, prompt: Sequence[int], *, save: bool) -> int:
     """Keep what cache and prompt have in common, the prompt's last token excepted; how much that is.
 
-    It is less where the cache cannot step back so far.
+    It is less where the cache cannot step back so far. `save`: as for `Decoder.recall`.
     """
-    target.recall(prompt)
+    target.recall(prompt, save=save)
     keep = target.rewind(standing(target.tokens, 0, prompt[:-1]))
     strategy.follow(Pass(0, prompt[:keep]), keep)
     return keep
@@ -193,6 +194,7 @@ class Task:
     calls: CallFormat | None = None  # how tool calls are written, where there may be some
     trimmed_messages: int = 0  # left out of the prompt
     asked: float = field(default_factory=perf_counter)  # when the reply was wanted, on that clock
+    questions: tuple[Any, ...] | None = None  # all messages but the assistant's; None for a raw text
 
 
 class Remarks:
@@ -220,6 +222,7 @@ class Replier:
         self._notices = engine.notices
         self._expectation = Expectation(engine.expected_acceptance)
         self._told_of_depth = False
+        self._latest: tuple[bool, Sequence[Any]] = (True, ())  # whether the cache holds a raw text, and which
 
     def reply(self, task: Task) -> Iterator[Event]:
         """The events of a reply, from Started to Finished."""
@@ -230,7 +233,7 @@ class Replier:
         logged = engine.log.begin(prompt) if engine.log else None
         rule = WatchedRule(rule, [watcher for watcher in (scoring, logged) if watcher])
         strategy = self._strategy(rule, task)
-        reused = rewind(engine.target, strategy, prompt)
+        reused = rewind(engine.target, strategy, prompt, save=not self._continues(task))
         yield Started(
             target=engine.target_name,
             draft=engine.draft_name,
@@ -260,6 +263,16 @@ class Replier:
                 logged.end(len(reply.tokens))
         engine.drafting.store(reply.tokens)
         yield Finished(reply.result(seed, cancelled=task.cancelled()))
+
+    def _continues(self, task: Task) -> bool:
+        """Whether the cache holds the same conversation: what it loses then, no other prompt asks for.
+
+        The reasoning of past replies leaves the history, and a repeated reply replaces one.
+        """
+        raw = task.questions is None
+        asked = task.prompt if task.questions is None else task.questions
+        (was_raw, before), self._latest = self._latest, (raw, asked)
+        return raw is was_raw and list(asked[: len(before)]) == list(before)
 
     def _strategy(self, rule: Rule, task: Task) -> Strategy:
         """Who drafts for this reply; what a grammar forces goes first."""

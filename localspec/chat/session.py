@@ -233,6 +233,7 @@ class Session(Closing):
             calls,
             fitted.dropped_messages,
             asked,
+            tuple((message.role, message.content) for message in messages if message.role != "assistant"),
         )
         for event in self._reply(task):
             if isinstance(event, Finished) and event.reply.tokens:

@@ -67,7 +67,10 @@ class Drafting:
         `predicted`: tokens that the caller expects of the reply.
         """
         if depth == 0 or not self._most:
-            return Plain()
+            readers = [drafter for drafter in self._drafters if drafter.wants]
+            for reader in readers:
+                reader.begin()
+            return Plain(readers)
         contenders = self._contenders[sampled]
         prediction = PredictionDrafter(predicted) if predicted else None
         if depth is None:

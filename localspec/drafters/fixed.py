@@ -14,8 +14,15 @@ READING_CHUNK = 128  # tokens that a drafter catches up on at once
 class Plain:
     """Plain decoding: the proposal is always empty."""
 
-    busy_seconds = 0.0
     why_off = failure = plain_step_seconds = None
+
+    def __init__(self, readers: Sequence[Drafter] = ()) -> None:
+        """`readers` follow the text all the same: a head cannot read later what it did not see."""
+        self._readers = readers
+
+    @property
+    def busy_seconds(self) -> float:
+        return sum(reader.busy_seconds for reader in self._readers)
 
     def catch_up(self, tokens: Sequence[int]) -> Iterator[None]:
         return iter(())
@@ -24,7 +31,8 @@ class Plain:
         return Proposal(mode=Mode.OFF)
 
     def follow(self, passed: Pass, kept: int) -> None:
-        """Nobody drafts."""
+        for reader in self._readers:
+            reader.follow(passed, kept)
 
     def learn(self, cycle: Cycle) -> None:
         """Nothing to decide."""

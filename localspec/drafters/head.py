@@ -1,7 +1,10 @@
 """A prediction head that proposes: it reads the target's hidden rows along with it, and guesses what follows them."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
+
+import numpy as np
 
 from localspec.algorithm.protocols import Proposal, Reading, Rule, Stopping
 from localspec.drafters.drawing import FAILURES, Rows, draw
@@ -29,6 +32,24 @@ class Head(Protocol):
     def cut(self, position: int) -> None:
         """Forget the rows from this position on."""
 
+    def state(self) -> np.ndarray | None:
+        """A copy of the cache's state, uint8; None where there is none to copy."""
+
+    def restore(self, state: np.ndarray) -> bool:
+        """Bring a state back; False where that fails, and the cache is empty then."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedHead:
+    """What a head knew of a text, and the state of its cache; None where it keeps no rows of its own."""
+
+    known: HeadText
+    state: np.ndarray | None
+
+    @property
+    def bytes(self) -> int:
+        return self.known.bytes + (0 if self.state is None else len(self.state))
+
 
 class Guesses(Protocol):
     """How a kind of head reads and guesses; positions are those of the text."""
@@ -36,6 +57,10 @@ class Guesses(Protocol):
     @property
     def head(self) -> Head:
         """What does it."""
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the head has rows of its own; else it looks into its target's cache."""
 
     def steps(self, depth: int) -> int:
         """As `Drafter.steps`."""
@@ -114,6 +139,17 @@ class HeadDrafter:
         if failure:
             self._fail(failure)
         return proposal
+
+    def saved(self) -> SavedHead | None:
+        """A copy of what it knows of the text, for when the text comes back."""
+        state = self.guesses.head.state() if self.guesses.keeps else None
+        return None if state is None and self.guesses.keeps else SavedHead(self._known.copy(), state)
+
+    def restore(self, saved: SavedHead) -> None:
+        """Go on with a text that comes back."""
+        self.guesses.cut(0)
+        whole = saved.state is None or self.guesses.head.restore(saved.state)
+        self._known = saved.known if whole else HeadText()
 
     def _make_room(self, rows: int) -> None:
         """Begin anew with the newest part of the text where the cache cannot hold so many more rows."""

@@ -37,6 +37,8 @@ class BlockHead(Head, Protocol):
 class Block:
     """Guesses of such a head: one run, whatever the depth."""
 
+    keeps = True
+
     def __init__(self, head: BlockHead) -> None:
         self.head = head
 

@@ -60,6 +60,7 @@ class Steps:
 
     def __init__(self, head: StepHead, layout: Layout) -> None:
         self.head = head
+        self.keeps = layout.keeps
         self._layout = layout
 
     def steps(self, depth: int) -> int:

@@ -1,6 +1,7 @@
 """What a prediction head knows of the text: its tokens, hidden rows of the newest ones, and which rows it holds."""
 
 from collections.abc import Sequence
+from copy import copy
 
 import numpy as np
 
@@ -22,6 +23,9 @@ class HeadText:
         self.held = 0  # position after the last row that the head has read and that stands
         self._base = 0  # position of the first hidden row that is remembered
         self._hidden: list[np.ndarray] = []  # float32 [columns] each
+        self._ends: dict[
+            int, np.ndarray
+        ] = {}  # hidden rows at the ends of prompt chunks: texts are cut there
         self._nothing = np.empty(0, dtype=np.float32)  # one of zeros
 
     @property
@@ -53,6 +57,8 @@ class HeadText:
                 self.restart()
             self._hidden += list(passed.hidden[:kept])
             self._nothing = np.zeros_like(self._hidden[-1])
+            if not passed.rows:
+                self._ends[start + kept - 1] = self._hidden[-1].copy()  # a view would keep the chunk
 
     def ends_with(self, tokens: Sequence[int]) -> bool:
         """Whether all but the newest of these tokens were shown; it is noted."""
@@ -61,6 +67,17 @@ class HeadText:
             return False
         self.text[end:] = tokens[end:]
         return True
+
+    def copy(self) -> "HeadText":
+        """The same, of which either goes its own way."""
+        copied = copy(self)
+        copied.text, copied._hidden, copied._ends = list(self.text), list(self._hidden), dict(self._ends)
+        return copied
+
+    @property
+    def bytes(self) -> int:
+        """What the hidden rows take, about."""
+        return sum(row.nbytes for row in (*self._hidden, *self._ends.values()))
 
     def hold(self, held: int) -> None:
         """The head has read the rows before this position."""
@@ -76,10 +93,12 @@ class HeadText:
     def _cut(self, end: int, stands: int) -> None:
         """Hidden rows before `end` are of this text, and so are tokens before `stands`."""
         del self._hidden[max(end - self._base, 0) :]
+        self._ends = {position: row for position, row in self._ends.items() if position < end}
         self._base = min(self._base, end)
         self.held = min(self.held, stands - 1, self.end)
         if self.held < self.first or self.first == self.held < self._base:
             self.restart()
         elif self.held < self._base:  # its hidden row was forgotten: zeros say nothing
-            self._hidden[:0] = [self._nothing] * (self._base - self.held)
+            forgotten = range(self.held, self._base)
+            self._hidden[:0] = [self._ends.get(position, self._nothing) for position in forgotten]
             self._base = self.held

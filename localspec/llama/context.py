@@ -21,15 +21,18 @@ from localspec.llama.lora import use_adapters
 from localspec.llama.model import Model
 from localspec.llama.rows import FullRows, TopRows
 from localspec.llama.sampler import TopK
-from localspec.llama.saved_texts import SavedTexts
+from localspec.llama.saved_texts import LEAST, Companion, SavedTexts
 from localspec.llama.threads import thread_count
 from localspec.llama.watch import LOADING_SECONDS, Pace, waiting_for
-from localspec.passes import HiddenRows, Pass, Row
+from localspec.passes import HiddenRows, Pass, Row, standing
 
 _LONGEST = 2**25  # tokens: above every model; llama.cpp would fill the memory with its cell table first
 TOP_K = 128  # logits of a row: top-k 40 with penalties over 64 tokens needs 104
 # Tokens. On a CPU a chunk can take seconds and cannot be cancelled; smaller ones are 3 to 5 % slower.
 _GPU_CHUNK, _CPU_CHUNK = 512, 128
+_IN_PIPELINE = (
+    4  # chunks in one call where several GPUs share the layers: as many as llama.cpp has copies of buffers
+)
 _KV_TYPES = {
     "f32": lib.GGML_TYPE_F32,
     "f16": lib.GGML_TYPE_F16,
@@ -52,6 +55,7 @@ class Context(Closing):
     """One sequence of tokens in a model's cache: a Decoder for the loop, and not for two threads at once."""
 
     _hidden: HiddenReader | None = None  # until somebody wants hidden rows
+    _companion: Companion | None = None
 
     def __init__(
         self,
@@ -87,7 +91,7 @@ class Context(Closing):
         if not model.generates_text:
             raise BadModelFile(f"{model.name} does not generate text", hint="use a model with a decoder only")
         params = params_of(length, lib.llama_model_n_swa(model.pointer), kv_type_k, kv_type_v, flash_attn)
-        make_room(params, batch_size or (_GPU_CHUNK if model.gpus else _CPU_CHUNK), rows_max)
+        make_room(params, batch_size or usual_chunk(model), rows_max, pipelines(model))
         params.n_rs_seq = snapshots  # llama.cpp makes it 0 for architectures that cannot
         params.n_threads = params.n_threads_batch = thread_count(threads)
         known = table.count if table else model.vocab.size
@@ -197,16 +201,30 @@ class Context(Closing):
             self._return_to_checkpoint()
         return self.length
 
-    def recall(self, tokens: Sequence[int]) -> None:
-        """Of all texts that were in the cache, hold the one that begins most like these tokens."""
-        if found := self._saved.exchange(self.handle, self.tokens, self._checkpoints, tokens):
+    def accompany(self, companion: Companion) -> None:
+        """Save and bring back this companion's state together with the cache's."""
+        self._companion = companion
+
+    def recall(self, tokens: Sequence[int], *, save: bool = True) -> None:
+        """Of all texts that were in the cache, hold the one that begins most like these tokens.
+
+        `save`: whether another prompt may ask for what the cache loses by that.
+        """
+        shared = standing(self.tokens, 0, tokens)
+        found = self._saved.take(tokens, shared + LEAST)
+        if save and self.length - shared >= LEAST:
+            self._saved.save(self.handle, self.tokens, self._checkpoints, self._companion)
+        if not found:
+            return
+        self._clear()
+        try:
+            self.tokens += found.restore(self.handle)
+            self._checkpoints = found.checkpoints
+            if self._companion and found.companion and self.tokens:
+                self._companion.restore(found.companion)
+        except BaseException:  # Ctrl-C
             self._clear()
-            try:
-                self.tokens += found.restore(self.handle)
-                self._checkpoints = found.checkpoints
-            except BaseException:  # Ctrl-C
-                self._clear()
-                raise
+            raise
 
     def checkpoint(self, *, lasting: bool) -> None:
         """Let `rewind` come back to this length, as long as the text goes on from here.
@@ -320,9 +338,20 @@ class Context(Closing):
         self.tokens.clear()
 
 
-def make_room(params: Any, chunk: int, rows: int) -> None:  # noqa: ANN401  a C struct
-    """For batches of so many tokens, and so many rows of one."""
-    params.n_batch = params.n_ubatch = min(max(chunk, rows), params.n_ctx)
+def usual_chunk(model: Model) -> int:
+    """Tokens of a prompt that one call reads where nobody asks for a number."""
+    return _GPU_CHUNK if model.gpus else _CPU_CHUNK
+
+
+def pipelines(model: Model) -> bool:
+    """Whether a GPU can read one part of a prompt while the next GPU reads the part before it."""
+    return len(model.gpus) > 1 and model.all_on_gpu and not model.remote
+
+
+def make_room(params: Any, chunk: int, rows: int, pipeline: bool = False) -> None:  # noqa: ANN401  a C struct
+    """Set room for chunks of so many tokens, and so many rows of one; in a pipeline one call reads several chunks."""
+    params.n_ubatch = min(max(chunk, rows), params.n_ctx)
+    params.n_batch = min(params.n_ubatch * (_IN_PIPELINE if pipeline else 1), params.n_ctx)
     params.n_outputs_max = params.n_outputs_max_per_seq = rows
 
 

@@ -5,7 +5,10 @@ from collections.abc import Callable
 from time import perf_counter, process_time
 from typing import Any
 
+import numpy as np
+
 from localspec.closing import Closing
+from localspec.llama.checkpoints import restore_state, state_of
 from localspec.llama.contention import Threads
 from localspec.llama.context import Context, make_room, new_context, params_of
 from localspec.llama.failures import decode_failure
@@ -68,6 +71,18 @@ class HeadCache(Closing):
     def cut(self, position: int) -> None:
         """Forget the rows from this position on."""
         lib.llama_memory_seq_rm(self._memory, 0, position, -1)
+
+    def state(self) -> np.ndarray | None:
+        """A copy of the cache's state, uint8; None where llama.cpp cannot copy it."""
+        return None if self._remote else state_of(self.handle)
+
+    def restore(self, state: np.ndarray) -> bool:
+        """Bring a state back; False where that fails, and the cache is empty then."""
+        lib.llama_memory_clear(self._memory, True)
+        if restore_state(self.handle, state):
+            return True
+        lib.llama_memory_clear(self._memory, True)
+        return False
 
     def close(self) -> None:
         """Free it. Saying it twice is saying it once."""

@@ -83,7 +83,7 @@ class Toy:
         self.rollback(keep)
         return keep
 
-    def recall(self, tokens: Sequence[int]) -> None:
+    def recall(self, tokens: Sequence[int], *, save: bool = True) -> None:
         pass
 
     def checkpoint(self, *, lasting: bool) -> None:

@@ -102,7 +102,7 @@ def plain_texts(walk, asked):
 def opened(kind, files):
     target_file, head_file = files
     with Model(target_file, prediction=head_file is None) as model:
-        target = Context(model, length=LENGTH, snapshots=5, threads=1)
+        target = Context(model, length=LENGTH, snapshots=5, threads=1, saved_bytes=100_000_000)
         predicts = kind.layout in (MTP, ASSISTANT)
         file = Model(head_file, prediction=predicts) if head_file else model
         wants = HiddenRows(output=True) if predicts else HiddenRows((0, 2, 3))
@@ -116,6 +116,7 @@ def opened(kind, files):
             guesses = Chain(head, kind.walk.nextn) if chained else Steps(head, kind.layout)
         drafter = HeadDrafter(guesses, wants, never)
         target.extract(wants)
+        target.accompany(drafter)
         try:
             yield Opened(target, drafter)
         finally:

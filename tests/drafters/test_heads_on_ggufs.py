@@ -5,8 +5,11 @@ import random
 import numpy as np
 import pytest
 
+from localspec.algorithm.loop import speculate
+from localspec.drafters.drafting import Drafting
+from localspec.drafters.lessons import guess_for
 from localspec.passes import NO_TEXT, Candidates, Pass
-from tests.drafters.heads import GREEDY, KINDS, opened, plain_texts
+from tests.drafters.heads import GREEDY, KINDS, never, opened, plain_texts
 
 CASES = 100
 
@@ -114,3 +117,34 @@ def test_a_cache_that_is_full_begins_anew_and_texts_stay(kind, files, monkeypatc
         accepted = [cycle.accepted for cycle in pair.cycles(text, 3, 120)]
         assert text == plain
         assert sum(accepted[len(accepted) // 2 :]) > 0
+
+
+def test_a_reply_without_drafting_is_read_along(kind, files):
+    chance = random.Random(2)
+    with opened(kind, files) as pair:
+        text = [chance.randrange(pair.target.model.vocab.size) for _ in range(40)]
+        strategy = Drafting([pair.drafter], guess_for("cpu", {}), (1, 2, 4), most=4).strategy(
+            GREEDY, depth=0, sampled=False
+        )
+        for passed in pair.target.prefill(text[:-1]):
+            strategy.follow(passed, len(passed.tokens))
+        list(speculate(pair.target, strategy, text, rule=GREEDY, room=60, is_end=never))
+        assert strategy.busy_seconds == pair.drafter.busy_seconds
+        assert pair.drafter.propose(text, 4, GREEDY).tokens
+        assert pair.drafter._known.first == 0
+
+
+def test_a_text_that_comes_back_is_not_read_again(kind, files):
+    chance = random.Random(3)
+    with opened(kind, files) as pair:
+        text = [chance.randrange(pair.target.model.vocab.size) for _ in range(300)]
+        pair.begin(text)
+        for _ in pair.cycles(text, 3, 20):
+            pass
+        before = guesses(pair, text)
+        for words in ([5, 6, 7], text):
+            pair.target.recall(words)
+            pair.begin(words)
+        assert pair.target.length == len(text) - 1
+        assert pair.drafter._known.first == 0
+        assert difference(before, guesses(pair, text)) < (1e-4 if kind.keeps else 5e-3)

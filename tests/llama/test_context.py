@@ -1,17 +1,18 @@
 """Decoding on real GGUFs: rows, chunks, rollback, cancellation, top-k."""
 
 import gc
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from localspec.errors import BackendFailure, BadSetting, ContextFull, RollbackUnsupported
-from localspec.llama.context import TOP_K, Context
+from localspec.llama.context import TOP_K, Context, pipelines
 from localspec.llama.library import lib
 from localspec.llama.model import Model
 from localspec.llama.widths import width_gap
-from localspec.passes import Candidates
-from tests.llama.rows import NEAR, row_after
+from localspec.passes import Candidates, HiddenRows
+from tests.llama.rows import NEAR, logits_of, row_after
 
 BIG = {"vocab_size": 128_256, "tied": True, "embedding": 32}
 WINDOW = {"architecture": "gemma2", "window": 8, "layers": 4}
@@ -328,3 +329,30 @@ def test_forgetting_to_close_frees_contexts_before_models(tiny_gguf, monkeypatch
     assert freed == [True]
     gc.collect()  # the finalizer held the model until now
     assert not loaded.alive
+
+
+@pytest.mark.parametrize(
+    ("gpus", "all_on_gpu", "remote", "expected"),
+    [(1, True, False, False), (2, True, False, True), (2, False, False, False), (2, True, True, False)],
+)
+def test_prompts_go_through_a_pipeline_where_several_gpus_hold_all_layers(gpus, all_on_gpu, remote, expected):
+    """The decision only: no machine of the tests has two GPUs."""
+    model = SimpleNamespace(gpus=("a GPU",) * gpus, all_on_gpu=all_on_gpu, remote=remote)
+    assert pipelines(model) is expected
+
+
+def test_four_chunks_in_one_call_give_the_rows_of_four_calls(context, tokens, monkeypatch):
+    text, wants = tokens(150), HiddenRows(layers=(1,), output=True)
+    one_by_one = context({"batch_size": 16}, layers=3)
+    monkeypatch.setattr("localspec.llama.context.pipelines", lambda model: True)
+    together = context({"batch_size": 16}, layers=3)
+    passes = []
+    for model in (one_by_one, together):
+        model.extract(wants)
+        passes.append([(p.start, len(p.tokens), np.array(p.hidden)) for p in model.prefill(text)])
+    assert [count for _, count, _ in passes[0]] == [16] * 9 + [6]
+    assert [count for _, count, _ in passes[1]] == [64, 64, 22]
+    hidden = [np.concatenate([rows for _, _, rows in found]) for found in passes]
+    assert np.abs(hidden[0] - hidden[1]).max() < 1e-5
+    rows = [logits_of(model.decode([5], 1).rows[0]) for model in (one_by_one, together)]
+    assert np.abs(rows[0] - rows[1]).max() < 1e-5

@@ -98,3 +98,34 @@ def test_without_room_nothing_is_saved(cache, tokens):
     ask(model, text)
     ask(model, [1, 2])
     assert ask(model, text)[0] == 0
+
+
+def test_a_branch_of_a_newer_text_makes_room_before_an_older_conversation(cache, tokens):
+    model, other, common = cache(), tokens(400), tokens(300, seed=1)
+    branches = [[*common, *tokens(100, seed=seed)] for seed in (2, 3)]
+    ask(model, other)
+    model.recall([1])
+    (saved,) = model._saved._saved
+    model._saved._budget = 2 * saved.bytes + saved.bytes // 2
+    for text in (*branches, [1, 2]):
+        ask(model, text)
+    assert ask(model, [*other, 1])[0] == 400
+    assert ask(model, [*branches[1], 1])[0] == 400
+
+
+def test_what_no_prompt_can_ask_for_is_not_saved(cache, tokens):
+    model, text = cache(), tokens(400)
+    ask(model, text)
+    model.recall([1, 2], save=False)
+    model.rewind(0)
+    assert ask(model, text)[0] == 0
+
+
+def test_an_equal_checkpoint_of_a_draft_uses_its_memory_again(cache, tokens):
+    model = cache("hybrid", snapshots=0)
+    states = []
+    for token in tokens(4):
+        model.decode([token], 0)
+        model.checkpoint(lasting=False)
+        states.append(model._checkpoints.newest.state)
+    assert all(state is states[0] for state in states)
