@@ -45,7 +45,7 @@ class Mask:
 class Constrained:
     """A matcher that follows a reply: it is told whole texts and steps forward or back to them.
 
-    Masks are kept for the texts it has passed: those that the draft needed serve the target as well.
+    Masks are kept for what may still be taken back: those that the draft needed serve the target as well.
     """
 
     def __init__(
@@ -80,7 +80,8 @@ class Constrained:
     def settle(self, tokens: Sequence[int]) -> None:
         """The text is `tokens`, and will not become shorter."""
         self._moved_to(tokens)
-        self._settled = len(self._tokens)
+        before, self._settled = self._settled, len(self._tokens)
+        self._masks[before : self._settled] = [None] * (self._settled - before)
 
     @property
     def complete(self) -> bool:

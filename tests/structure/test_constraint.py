@@ -144,3 +144,16 @@ def test_a_mask_belongs_to_a_text_and_not_to_its_length():
 def test_no_end_before_the_text_is_complete():
     assert constraint().valid(PROMPT, [*written('{"name"'), END]) == len('{"name"')
     assert constraint(regex_grammar("ab+")).valid(PROMPT, [*written("ab"), END, END]) == 3
+
+
+def test_no_more_masks_are_kept_than_a_verify_batch_has_tokens():
+    walker = constraint(regex_grammar("[a-z ]*"))
+    history = list(PROMPT)
+    for _ in range(60):
+        walker.settle(history)
+        drafted = written("abcdefgh")
+        for count in range(len(drafted) + 1):
+            walker.permitted(np.zeros(TOKENS.size, np.float32), [*history, *drafted[:count]])
+        kept = [mask for mask in walker._masks if mask is not None]
+        assert len(kept) <= len(drafted) + 1
+        history += drafted[:3]
