@@ -97,6 +97,9 @@ class Cycle:
     other_seconds: float  # everything else between entry and emit
     mode: Mode = Mode.DRAFTING
     reading_seconds: float = 0.0  # of the draft seconds: reading text that drafting needs
+    deciding_seconds: float = (
+        0.0  # of the other seconds: deciding what to propose, which plain decoding does not
+    )
 
     @property
     def drafted(self) -> int:

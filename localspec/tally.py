@@ -70,10 +70,10 @@ class Tally:
         if cycle.tokens:
             self.token_gap_seconds.add(cycle.seconds)
             self.token_gap_seconds.add(0.0, times=len(cycle.tokens) - 1)
-        if cycle.mode is Mode.ANCHOR:
-            self.plain.add_anchor(cycle.seconds)
+        if cycle.mode is Mode.ANCHOR and cycle.is_plain:
+            self.plain.add_anchor(cycle.seconds - cycle.deciding_seconds)
         elif cycle.is_plain:
-            self.plain.add_plain(cycle.seconds)
+            self.plain.add_plain(cycle.seconds - cycle.deciding_seconds)
         else:
             self.plain.add_drafted(len(cycle.tokens), cycle.width, cycle.verify_seconds)
 

@@ -9,7 +9,7 @@ from localspec.tally import Tally
 from localspec.timing import Histogram, PlainClock
 
 
-def cycle(accepted, drafted, seconds, *, mode=Mode.DRAFTING, source=Source.MODEL):
+def cycle(accepted, drafted, seconds, *, mode=Mode.DRAFTING, source=Source.MODEL, deciding=0.0):
     last = Origin.PLAIN if not drafted else Origin.BONUS if accepted == drafted else Origin.FIX
     return Cycle(
         tokens=(1,) * (accepted + 1),
@@ -23,6 +23,7 @@ def cycle(accepted, drafted, seconds, *, mode=Mode.DRAFTING, source=Source.MODEL
         verify_seconds=seconds / 2,
         other_seconds=seconds / 4 if drafted else seconds / 2,
         mode=mode,
+        deciding_seconds=deciding,
     )
 
 
@@ -51,6 +52,19 @@ def test_the_speed_up_is_measured_against_the_plain_steps():
     assert stats.speedup.value == pytest.approx(0.9 / 0.5)
     assert stats.saved_seconds == pytest.approx(0.4)
     assert stats.speedup.low < 1.8 < stats.speedup.high
+
+
+def test_a_step_is_plain_by_its_width_and_not_by_its_purpose():
+    """Forced tokens in front of a plain step make it a batch of many."""
+    stats = tally_of(cycle(0, 0, 0.1), cycle(3, 3, 0.2, mode=Mode.ANCHOR))
+    assert stats.plain_seconds == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("mode", [Mode.DRAFTING, Mode.OFF, Mode.ANCHOR])
+def test_what_plain_steps_take_to_decide_on_drafting_is_a_loss(mode):
+    stats = tally_of(*(cycle(0, 0, 0.1, mode=mode, deciding=0.02) for _ in range(9)))
+    assert stats.plain_seconds == pytest.approx(9 * 0.08)
+    assert stats.speedup.value == pytest.approx(0.8)
 
 
 def test_the_interval_holds_the_truth_and_narrows():

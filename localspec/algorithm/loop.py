@@ -54,6 +54,7 @@ def speculate(
             other_seconds=clock() - began - draft_seconds - verify_seconds,
             mode=proposal.mode,
             reading_seconds=proposal.reading_seconds,
+            deciding_seconds=proposal.deciding_seconds,
         )
         strategy.learn(cycle)
         yield cycle

@@ -33,6 +33,7 @@ class Proposal:
     runs: int = 0  # of the draft model for it; 0: what `Drafter.steps` says
     padding: int = 0  # tokens behind the others that hold the batch's width: nobody sees their rows
     reading_seconds: float = 0.0  # that the drafter has read for first
+    deciding_seconds: float = 0.0  # that deciding on drafting took
 
     @classmethod
     def drawn(cls, draws: Sequence[Draw], source: Source, depth: int, runs: int) -> Self:

@@ -111,6 +111,9 @@ class Costs:
         self._ratios: dict[int, Recent] = {}
         self._runs: dict[str, Recent] = {}  # ratios, by drafter
         self._reading: dict[str, float] = {}  # seconds of a token, by drafter
+        self._undecided: Recent | None = (
+            None  # ratios of plain steps, without what they took to decide on drafting
+        )
         self._unsettled = (Recent(), Recent())  # seconds of the first and the second plain step of a run
         self._cycle = 0
         self._width = self._run = 0  # of the latest pass, and how many in a row had that width
@@ -130,8 +133,10 @@ class Costs:
 
     @property
     def plain_step_seconds(self) -> float | None:
-        """What a plain step takes; None before anything was measured."""
-        return self.verify(1) if self.measured or self.plain_steps else None
+        """What a step of plain decoding takes, which decides nothing; None before anything was measured."""
+        if self._undecided is None:
+            return self.verify(1) if self.measured else None
+        return min(self._start(1) * self._undecided.value, self._bound())
 
     @property
     def plain_is_doubtful(self) -> bool:
@@ -197,10 +202,13 @@ class Costs:
         found = self._reading.get(source) or self._table.reading_seconds.get(source)
         return max(found or UNTIMED_READING * self.draft(source, 1), 1e-9)
 
-    def learn_verify(self, width: int, seconds: float, *, drafted: bool = False) -> None:
+    def learn_verify(
+        self, width: int, seconds: float, *, drafted: bool = False, deciding_seconds: float = 0.0
+    ) -> None:
         """A pass over `width` tokens, padding included: every pass in turn, as its price depends on the one before.
 
         Those over one token are plain steps unless they were `drafted` for: the settled ones say what a step costs.
+        `deciding_seconds`: of these seconds, which a plain step among cycles that draft has and plain decoding has not.
         """
         self._cycle += 1
         self._run = self._run + 1 if width == self._width else 1
@@ -218,7 +226,11 @@ class Costs:
             prior = self._ratio(width) if self._table.measured else None
             # Claims rest on plain steps, so these lean to no side.
             self._ratios[width] = Recent(prior, middle if width == 1 else lower_middle)
+            if width == 1:
+                self._undecided = Recent(prior, middle)
         self._ratios[width].add(seconds / self._start(width), self._cycle)
+        if width == 1 and self._undecided:
+            self._undecided.add((seconds - deciding_seconds) / self._start(1), self._cycle)
 
     def learn_draft(self, source: str, runs: float, seconds: float) -> None:
         if at_start := self._run_at_start(source):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from time import perf_counter
 
 from localspec.algorithm.protocols import Drafter, Proposal, Rule
 from localspec.control.anchors import Anchors
@@ -76,11 +77,16 @@ class Arbiter:
         return iter(())
 
     def propose(self, tokens: Sequence[int], room: int) -> Proposal:
+        began = perf_counter()
         self._places.move(len(tokens))
         self._chosen = None
-        proposal = self._proposed(tokens, room)
+        found = self._decided(tokens, room)
+        deciding_seconds = perf_counter() - began
+        proposal = (
+            found if isinstance(found, Proposal) else self._drafted(found.contender, tokens, found.limit)
+        )
         padding = self._costs.padding(len(proposal.tokens) + 1) if proposal.depth else 0
-        self._proposal = replace(proposal, padding=padding)
+        self._proposal = replace(proposal, padding=padding, deciding_seconds=deciding_seconds)
         return self._proposal
 
     def follow(self, passed: Pass, kept: int) -> None:
@@ -89,7 +95,9 @@ class Arbiter:
 
     def learn(self, cycle: Cycle) -> None:
         width, seconds = cycle.width + self._proposal.padding, cycle.verify_seconds + cycle.other_seconds
-        self._costs.learn_verify(width, seconds, drafted=not cycle.is_plain)
+        self._costs.learn_verify(
+            width, seconds, drafted=not cycle.is_plain, deciding_seconds=cycle.deciding_seconds
+        )
         self._anchors.learn(cycle, self._costs)
         for contender in self._contenders:
             if contender is self._chosen:
@@ -102,7 +110,8 @@ class Arbiter:
     def _costs(self) -> Costs:
         return self._places.costs
 
-    def _proposed(self, tokens: Sequence[int], room: int) -> Proposal:
+    def _decided(self, tokens: Sequence[int], room: int) -> Proposal | Offer:
+        """The proposal, or the offer that has yet to be drafted."""
         best = max(self._offers(tokens, room), key=lambda offer: offer.value, default=None)
         plain = 1 / self._costs.verify(1)
         if best is None or best.value < plain:
@@ -110,7 +119,7 @@ class Arbiter:
         if self._anchors.due(self._costs, best.value / plain - 1):
             return Proposal(mode=Mode.ANCHOR)
         self._chosen = best.contender
-        return best.proposal or self._drafted(best.contender, tokens, best.limit)
+        return best.proposal or best
 
     def _offers(self, tokens: Sequence[int], room: int) -> Iterator[Offer]:
         for contender in self._contenders:

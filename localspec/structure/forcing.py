@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from time import perf_counter
 from typing import Protocol
 
 from localspec.algorithm.protocols import Proposal, Strategy
 from localspec.errors import LocalspecError
-from localspec.events import Cycle, Origin, Source
+from localspec.events import Cycle, Mode, Origin, Source
 from localspec.passes import Pass
 
 
@@ -55,7 +56,9 @@ class Forcing:
     def propose(self, tokens: Sequence[int], room: int) -> Proposal:
         self._forcer.settle(tokens)
         room = min(room, self._widest - 1) if self._widest else room
+        began = perf_counter()
         forced = tuple(self._forcer.forced(tokens)[:room]) if self._widest else ()
+        looking = perf_counter() - began if self._widest and not forced else 0.0
         text = [*tokens, *forced] if forced else tokens
         self._asked = len(forced) < room or not forced
         drafted = self._inner.propose(text, room - len(forced)) if self._asked else Proposal()
@@ -68,6 +71,8 @@ class Forcing:
             source=drafted.source if drafted.tokens else Source.FORCED,
             certain=len(forced),
             padding=max(drafted.padding - len(forced), 0),
+            deciding_seconds=drafted.deciding_seconds + looking,
+            mode=Mode.DRAFTING if forced and drafted.mode is Mode.ANCHOR else drafted.mode,
         )
 
     def follow(self, passed: Pass, kept: int) -> None:

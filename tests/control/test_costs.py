@@ -55,6 +55,16 @@ def test_the_plain_step_is_moved_by_plain_steps_only_and_bounded_by_wider_passes
         assert costs.verify(1) == 1.0
 
 
+@pytest.mark.parametrize("table", [TABLE, GUESS])
+def test_the_price_of_plain_decoding_leaves_out_what_deciding_takes_and_decisions_do_not(table):
+    costs = Costs(table)
+    for deciding in (6.0, *[0.2] * 40):  # the first step indexes the text
+        costs.learn_verify(1, 1.0 + deciding, deciding_seconds=deciding)
+        costs.learn_verify(4, 1.6 + deciding, drafted=True, deciding_seconds=deciding)
+    assert costs.verify(1) == pytest.approx(1.2)
+    assert costs.plain_step_seconds == pytest.approx(1.0)
+
+
 def test_a_wild_first_plain_step_is_found_out_by_the_first_wider_pass():
     costs = Costs(GUESS)
     costs.learn_verify(1, 4.5)

@@ -303,3 +303,11 @@ def test_lookup_that_loses_time_rests_and_gets_another_chance():
             plain_tokens += len(cycle.tokens)
     assert len(rests) >= 3
     assert min(rests) > 50
+
+
+def test_steps_that_decide_on_drafting_say_how_long_it_took():
+    rule = make_rule("greedy", GREEDY, 1)
+    _, cycles = run(Ticking(1), None, [1, 2, 3], drafting=drafting_of(None, DEAR, (1, 2)), room=40, rule=rule)
+    steps = [cycle for cycle in cycles if cycle.is_plain]
+    assert steps
+    assert all(cycle.deciding_seconds > 0.0 for cycle in steps)

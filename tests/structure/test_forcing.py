@@ -7,7 +7,7 @@ from localspec.algorithm.protocols import Proposal
 from localspec.algorithm.verification import make_rule
 from localspec.drafters.fixed import Fixed, Plain
 from localspec.drafters.model import ModelDrafter
-from localspec.events import Cycle, Origin, Source
+from localspec.events import Cycle, Mode, Origin, Source
 from localspec.passes import Pass
 from localspec.sampler.sampling import Sampling
 from localspec.structure.constraint import Constrained
@@ -207,3 +207,17 @@ def test_both_are_told_what_the_text_has_become():
     strategy.follow(passed, 1)
     strategy.propose(PROMPT, 20)
     assert told == [(passed, 1), PROMPT]
+
+
+def test_a_plain_step_to_measure_with_forced_tokens_in_front_is_none():
+    text = VOCABULARY.tokenize("name=abc;colour=red", parse_special=False)
+    strategy = Forcing(Remembering(Proposal(mode=Mode.ANCHOR), Proposal(mode=Mode.ANCHOR)), constraint(), 33)
+    assert strategy.propose(PROMPT, 20).mode is Mode.DRAFTING
+    assert strategy.propose([*PROMPT, *text[:5]], 20).mode is Mode.ANCHOR
+
+
+def test_looking_for_forced_tokens_is_no_part_of_a_plain_step():
+    text = VOCABULARY.tokenize("name=abc;colour=red", parse_special=False)
+    inner = Remembering(Proposal(deciding_seconds=1.0), Proposal(deciding_seconds=1.0))
+    assert Forcing(inner, constraint(), 33).propose([*PROMPT, *text[:5]], 20).deciding_seconds > 1.0
+    assert Forcing(inner, constraint(), 0).propose([*PROMPT, *text[:5]], 20).deciding_seconds == 1.0
