@@ -42,6 +42,7 @@ class LoadOptions(TypedDict, total=False):
     cpu_moe: int | None  # layers, from the first, whose experts stay on the CPU
     draft_device: str | None
     flash_attn: str | None  # flash attention: on, off or auto
+    ignore_memory: bool | None  # load although the memory plan says that the pair does not fit
     mmap: bool | None  # whether files are mapped into memory instead of read
     lora: str | None  # adapters of the target, as "FILE,FILE:0.5"
     rpc: str | None  # llama.cpp's RPC servers, as "HOST:PORT,HOST:PORT": docs/devices.md

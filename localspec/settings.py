@@ -55,6 +55,7 @@ class Settings:
     split: str | None = None  # shares of several GPUs in the target's layers, as 3,1
     cpu_moe: int | None = None  # layers, from the first, whose experts stay on the CPU
     draft_device: str | None = None
+    ignore_memory: bool | None = None  # load although the memory plan says that it does not fit
     flash_attn: str | None = None  # on, off or auto
     mmap: bool | None = None
     lora: str | None = None  # adapters of the target, as FILE,FILE:0.5

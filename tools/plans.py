@@ -26,9 +26,11 @@ How each pair would be loaded, by the rules of [the memory plan](pairs.md#the-me
 `tools/plans.py` from the sizes in `models.toml`. `localspec info PAIR` does the same for your machine and with
 llama.cpp's own numbers; these are near them (`tests/pairs/test_estimate.py`).
 
-`8k` is the context: 8,192 tokens are what is wished where nobody asks for a length. `45/65` is how many of the target's
-layers, the output among them, are on GPUs where not all fit; the draft stays on a GPU beside them. `split` is a
-target that is spread over both cards. A dash does not fit.
+`8k` is the context of 8,192 tokens. Where nobody asks for a length, it is the longest of 32k, 16k and 8k that fits
+beside everything else, and shorter where that keeps the pair on the GPU. `45/65` is how many of the target's layers,
+the output among them, are on GPUs where not all fit; the draft stays on a GPU beside them. `no draft` is a target that
+fits on the card alone and is estimated to be faster so. `split` is a target that is spread over both cards. A dash does
+not fit.
 
 95 % of a card is taken to be free, and 28 of 32 GB of main memory; of unified memory 75 %, two thirds of all of it
 for Metal.

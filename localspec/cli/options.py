@@ -18,6 +18,7 @@ MEMORY_OPTIONS = (
     "cpu_moe",
     "draft_device",
     "flash_attn",
+    "ignore_memory",
     "rpc",
 )
 NOTHING_REMEMBERED: dict[str, Any] = {"remember_replies": False, "remember_logits": False}
@@ -72,6 +73,12 @@ def add_memory_options(group: "argparse.ArgumentParser | argparse._ArgumentGroup
     group.add_argument("--draft-device", metavar="DEVICE", help="where the draft goes (default: the same)")
     group.add_argument(
         "--flash-attn", choices=("on", "off", "auto"), help="flash attention (default: auto, where it is)"
+    )
+    group.add_argument(
+        "--ignore-memory",
+        action="store_true",
+        default=None,
+        help="load the models although the memory plan says that they do not fit",
     )
     add_rpc_option(group)
 

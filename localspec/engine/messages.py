@@ -56,6 +56,7 @@ class LoadPair:
     cpu_moe: int | None = None
     draft_device: str | None = None
     flash_attn: str | None = None
+    ignore_memory: bool | None = None
     mmap: bool | None = None
     lora: str | None = None
     rpc: str | None = None  # servers, as HOST:PORT,HOST:PORT

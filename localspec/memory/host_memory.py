@@ -42,14 +42,20 @@ def _linux_group(folder: Path) -> int | None:
 
 
 def _macos() -> int | None:
-    """Free, inactive and purgeable pages."""
+    """Free and purgeable pages, and those that give way: inactive ones, or those that hold files if these are more."""
     try:
         text = subprocess.run(["vm_stat"], capture_output=True, text=True, check=True, timeout=5).stdout
     except (OSError, subprocess.SubprocessError):
         return None
     page = re.search(r"page size of (\d+) bytes", text)
-    counts = re.findall(r"^Pages (?:free|inactive|purgeable|speculative): +(\d+)\.", text, re.MULTILINE)
-    return sum(map(int, counts)) * (int(page[1]) if page else 4096) if counts else None
+    found = re.findall(r"^(?:Pages )?([a-z-]+)(?: pages)?: +(\d+)\.", text, re.MULTILINE | re.IGNORECASE)
+    pages = {name.lower(): int(count) for name, count in found}
+    if "free" not in pages:
+        return None
+    unused = pages.get("inactive", 0) + pages.get("speculative", 0)
+    # A model that was just used is file-backed and active; it gives way as well.
+    spare = pages["free"] + pages.get("purgeable", 0) + max(unused, pages.get("file-backed", 0))
+    return spare * (int(page[1]) if page else 4096)
 
 
 class _MemoryStatus(ctypes.Structure):

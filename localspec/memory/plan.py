@@ -8,7 +8,7 @@ from localspec.health.missing import missing_device
 from localspec.memory.known_devices import DeviceMemory
 from localspec.memory.needs import HOST, Load, Sizes
 from localspec.memory.room import Room
-from localspec.memory.ways import Way, Ways
+from localspec.memory.ways import SHORTEST_CONTEXT, Way, Ways
 from localspec.memory.wishes import MemoryWishes
 from localspec.units import size_text
 
@@ -39,11 +39,12 @@ class Plan:
 
 
 def plan(target: Sizes, draft: Sizes | None, devices: Sequence[DeviceMemory], wishes: MemoryWishes) -> Plan:
-    """The first of the `Ways` that fits.
+    """The first of the `Ways` that fits, or the first of all where the user wants it tried.
 
     Raises NotEnoughMemory when none does, BadSetting for wishes that cannot be, BadModelFile.
     """
     wishes = _with_known_names(wishes, devices)
+    said: tuple[str, ...]
     if wishes.cpu_moe and not target.has_experts:
         raise BadSetting(f"{target.name} has no experts to keep on the CPU", hint="leave --cpu-moe out")
     draft = draft if wishes.draft else None
@@ -51,13 +52,46 @@ def plan(target: Sizes, draft: Sizes | None, devices: Sequence[DeviceMemory], wi
     ways = Ways(target, draft, devices, wishes, room)
     for way in ways:
         if room.holds(way.needs):
-            why = f"to fit into {_free(ways.gpus or ('CPU',), devices)}"
-            said = (
-                *_lines_of_target(way, target, wishes, ways.context, why),
-                *_lines_of_draft(way, draft, wishes, why),
-            )
+            break
+        if wishes.ignore_memory:
+            said = (f"The memory plan is ignored: {room.too_small_for(way.needs)}.",)
             return Plan(way.target, way.draft, tuple(_device_needs(way, devices)), said)
-    raise room.too_small_for(way.needs)
+    else:
+        raise room.too_small_for(way.needs)
+    why = f"to fit into {_free(ways.gpus or ('CPU',), devices)}"
+    other: Way | None = None
+    decide = way.draft is not None and way.spills and not wishes.draft_device
+    if decide:
+        way, other = faster(way, ways, room)
+    way = next((longer for longer in ways.longer(way) if room.holds(longer.needs)), way)
+    said = (
+        *_lines_of_target(way, target, wishes, ways.context, why),
+        *_lines_of_draft(way, draft, wishes, why),
+        *([_comparison(ways, way, other)] if other else []),
+    )
+    return Plan(way.target, way.draft, tuple(_device_needs(way, devices)), said)
+
+
+def faster(pair: Way, ways: Ways, room: Room) -> tuple[Way, Way | None]:
+    """The pair that puts some of its target on the CPU, or the target alone: the faster one, by an estimate.
+
+    The slower one behind it, where the target alone is all on GPUs.
+    """
+    alone = next((way for way in ways.alone() if room.holds(way.needs)), None)
+    if alone is None or alone.spills or alone.target.length < min(pair.target.length, SHORTEST_CONTEXT):
+        return pair, None
+    if ways.seconds_per_token(alone) < ways.seconds_per_token(pair):
+        return alone, pair
+    return pair, alone
+
+
+def _comparison(ways: Ways, way: Way, other: Way) -> str:
+    times = ways.seconds_per_token(other) / ways.seconds_per_token(way)
+    cost = f"a token would take about {f'{times:.1f} times ' if times > 1.05 else ''}as long"
+    if way.draft is None:
+        return f"With the draft some of the target would be on the CPU: {cost}."
+    gpus = " and ".join(way.target.devices or ())
+    return f"Without the draft all of the target would be on {gpus}: {cost}."
 
 
 def _with_known_names(wishes: MemoryWishes, devices: Sequence[DeviceMemory]) -> MemoryWishes:
@@ -76,7 +110,7 @@ def _with_known_names(wishes: MemoryWishes, devices: Sequence[DeviceMemory]) -> 
 def _lines_of_target(way: Way, sizes: Sizes, wishes: MemoryWishes, context: int, why: str) -> Iterator[str]:
     load, trained = way.target, sizes.trained_context
     gpus, total = " and ".join(load.devices or ()), sizes.layers + 1
-    if load.length != context:
+    if load.length < context:
         yield f"The context is {load.length:,} tokens instead of {context:,}, {why}."
     if trained and load.length > trained:
         yield (

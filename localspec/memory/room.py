@@ -27,16 +27,22 @@ class Room:
         left = _usable(device) - _on((name,), needs)
         if not device.shared and name != self._cpu:
             return left
-        one_memory = [
-            other.name for other in self._devices.values() if other.shared or other.name == self._cpu
-        ]
-        return min(left, _usable(self._devices[self._cpu]) - _on(one_memory, needs))
+        return min(left, _usable(self._devices[self._cpu]) - _on(self.of_cpu, needs))
 
     def holds(self, needs: Sequence[Needs]) -> bool:
         return all(self.spare(name, needs) >= 0 for need in needs for name in need.by_device)
 
+    @property
+    def of_cpu(self) -> tuple[str, ...]:
+        """The devices that compute in the CPU's memory."""
+        return tuple(d.name for d in self._devices.values() if d.shared or d.name == self._cpu)
+
+    def spare_on_cpu(self, needs: Sequence[Needs]) -> int:
+        """Bytes that are left of the CPU's memory."""
+        return self.spare(self._cpu, needs)
+
     def cpu_holds(self, needs: Sequence[Needs]) -> bool:
-        return self.spare(self._cpu, needs) >= 0
+        return self.spare_on_cpu(needs) >= 0
 
     def too_small_for(self, needs: Sequence[Needs]) -> NotEnoughMemory:
         """The error that names the device that lacks most."""
@@ -46,7 +52,8 @@ class Room:
         return NotEnoughMemory(
             f"the target alone needs {size_text(_on((worst,), needs))} on {worst}, "
             f"and {size_text(free)} are free",
-            hint="choose a smaller pair or quantisation, or a shorter context (--context)",
+            hint="choose a smaller pair or quantisation, or a shorter context (--context), "
+            "or load it anyway (--ignore-memory)",
         )
 
 

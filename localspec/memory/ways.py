@@ -3,7 +3,10 @@
 1. everything on the GPUs: both models on one, the draft on another, the target's layers over all of them;
 2. the same with shorter contexts, where nobody asked for a length;
 3. some of the target on the CPU, of a mixture its experts first; the draft stays on a GPU;
-4. the target alone, in the same order.
+4. the target alone, in the same order. Where it takes less time for a token than the third, by an estimate,
+   it goes before it.
+
+Where nobody asked for a context and nothing was given up, it becomes the longest of 32k, 16k and 8k tokens that fits.
 
 Without a GPU the CPU is the only place. The target's cache is never quantised unasked: that changes its text.
 """
@@ -21,8 +24,14 @@ from localspec.memory.wishes import MemoryWishes
 
 # Tokens. Of a text longer than the default a draft reads the newest part, see ModelDrafter.
 DEFAULT_CONTEXT = 8192  # where nobody asks for a length
-_SHORTEST_CONTEXT = 4096  # chosen unasked to have a draft as well; llama.cpp's own fit ends there, too
+SHORTEST_CONTEXT = 4096  # chosen unasked to have a draft as well; llama.cpp's own fit ends there, too
 _SHORTEST_ALONE = 2048
+_LONGER = (32_768, 16_384)  # where they fit
+_LONGER_SHARE = 0.25  # of the CPU's free memory: how much a longer cache may take of it unasked
+# A card reads weights about ten times as fast as a CPU; a verify pass over five tokens against a plain step.
+_CPU_TIMES, _VERIFY_GPU, _VERIFY_CPU = 10, 1.1, 1.6
+_DEPTH, _ACCEPTANCE = 4, 0.6
+_EXPERT_SHARE = 0.9  # of the weights of a mixture
 _SMALL_KV = "q8_0"  # of the draft on a GPU: it spares half; on a CPU it reads text twice as slowly
 
 
@@ -33,6 +42,11 @@ class Way:
     target: Load
     draft: Load | None
     needs: tuple[Needs, ...]  # the target's first
+
+    @property
+    def spills(self) -> bool:
+        """Whether the target has GPUs, and not all of it is on them."""
+        return bool(self.target.devices) and (self.target.gpu_layers is not None or self.target.cpu_moe > 0)
 
 
 class Ways:
@@ -55,12 +69,56 @@ class Ways:
             raise _bad_split(len(wishes.split), self.gpus)
 
     def __iter__(self) -> Iterator[Way]:
-        for draft in (self._draft, None) if self._draft else (None,):
+        if self._draft:
+            yield from self._with(self._draft)
+        yield from self.alone()
+
+    def alone(self) -> Iterator[Way]:
+        """The ways without a draft."""
+        return self._with(None)
+
+    def longer(self, way: Way) -> Iterator[Way]:
+        """The same way with the contexts that nobody asked for and that may fit, the longest first.
+
+        Where the cache lies in the CPU's memory, it takes a small share of it: other programs need some, too.
+        """
+        if self._wishes.context is not None or way.target.length < DEFAULT_CONTEXT or way.spills:
+            return
+        for length in _LONGER:
+            if length <= (self._target.trained_context or DEFAULT_CONTEXT):
+                draft = way.draft
+                if draft and draft.kind.is_head:
+                    draft = replace(draft, length=length)
+                found = self._way(replace(way.target, length=length), draft)
+                more = cache_bytes(found, self._room.of_cpu) - cache_bytes(way, self._room.of_cpu)
+                if more <= _LONGER_SHARE * self._room.spare_on_cpu(way.needs):
+                    yield found
+
+    def seconds_per_token(self, way: Way) -> float:
+        """About how long a token takes, in units of a byte read by a GPU.
+
+        Decoding reads all weights once for each pass. With a draft, cycles of depth 4 of which so many tokens are
+        kept as of a middling pair; without one, plain steps.
+        """
+        layers = self._target.layers
+        on_gpus = sum(layers_on(way.target, layers + 1)) / (layers + 1)
+        on_cpu = 1 - on_gpus + on_gpus * _EXPERT_SHARE * way.target.cpu_moe / layers
+        size = sum(way.needs[0].weights.values())
+        if way.draft is None:
+            return size * (1 - on_cpu + _CPU_TIMES * on_cpu)
+        draft_size = sum(way.needs[1].weights.values())
+        runs = 1 if way.draft.kind is DraftKind.DFLASH else _DEPTH
+        on_gpu = set(way.draft.devices or ()) & set(self._all_gpus)
+        cycle = size * (_VERIFY_GPU * (1 - on_cpu) + _VERIFY_CPU * _CPU_TIMES * on_cpu)
+        cycle += runs * draft_size * (1 if on_gpu else _CPU_TIMES)
+        return cycle / sum(_ACCEPTANCE**kept for kept in range(_DEPTH + 1))
+
+    def _with(self, draft: Sizes | None) -> Iterator[Way]:
+        for lengths in self._lengths(draft):
+            yield from self._whole(draft, *lengths)
+        if self.gpus and self._wishes.gpu_layers is None:
             for lengths in self._lengths(draft):
-                yield from self._whole(draft, *lengths)
-            if self.gpus and self._wishes.gpu_layers is None:
-                for lengths in self._lengths(draft):
-                    yield from self._in_part(draft, *lengths)
+                yield from self._in_part(draft, *lengths)
 
     def _lengths(self, draft: Sizes | None) -> Iterator[tuple[int, int]]:
         """Contexts of target and draft: as wished, then halved together where nobody asked for one."""
@@ -68,7 +126,7 @@ class Ways:
         longest = min(DEFAULT_CONTEXT, (draft and draft.trained_context) or DEFAULT_CONTEXT)
         longest = context if draft and draft.kind.is_head else longest
         yield context, min(context, longest)
-        shortest = _SHORTEST_CONTEXT if draft else _SHORTEST_ALONE
+        shortest = SHORTEST_CONTEXT if draft else _SHORTEST_ALONE
         while self._wishes.context is None and context // 2 >= shortest:
             context //= 2
             yield context, min(context, longest)
@@ -180,6 +238,11 @@ class Ways:
             return Way(target, None, (self._target.needs(target),))
         target = replace(target, prediction=self._draft.inside)
         return Way(target, draft, (self._target.needs(target), self._draft.needs(draft)))
+
+
+def cache_bytes(way: Way, names: Sequence[str]) -> int:
+    """What the caches take of these devices."""
+    return sum(need.cache.get(name, 0) for need in way.needs for name in names)
 
 
 def shares(count: int, of: Sequence[float]) -> tuple[int, ...]:

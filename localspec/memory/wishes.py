@@ -22,6 +22,7 @@ class MemoryWishes:
     draft: bool = True
     target_rows: int = 33  # of logits in one decode; compute buffers grow with it
     draft_rows: int = 1
+    ignore_memory: bool = False  # load although it does not fit
     snapshots: int = 3  # of a recurrent target, so the most draft tokens: each is a whole state
 
 
@@ -40,6 +41,7 @@ def wishes_of(settings: Settings, draft: bool = True) -> MemoryWishes:
         flash_attn=settings.flash_attn or "auto",
         draft_device=settings.draft_device or None,
         draft=draft,
+        ignore_memory=bool(settings.ignore_memory),
     )
 
 

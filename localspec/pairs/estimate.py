@@ -15,6 +15,7 @@ from localspec.gguf.parts import parts_of
 from localspec.memory.known_devices import DeviceMemory
 from localspec.memory.needs import CHECKPOINT_SHARE, HOST, Load, Needs, layers_on
 from localspec.memory.plan import Plan, plan
+from localspec.memory.ways import DEFAULT_CONTEXT
 from localspec.memory.wishes import MemoryWishes
 from localspec.pairs.registry import HubFile, ModelFile, Pair, PairKind
 from localspec.pairs.store import distinct
@@ -48,7 +49,8 @@ def file_bytes(pair: Pair) -> int:
 def memory_needed(pair: Pair) -> int:
     """Weights, caches at the default context, and buffers, in bytes; unknown caches count nothing."""
     boundless = [DeviceMemory(HOST, "cpu", 1 << 50, 1 << 50)]
-    return sum(need.total for need in estimated_plan(pair, boundless).needs)
+    context = min(pair.context or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
+    return sum(need.total for need in estimated_plan(pair, boundless, context).needs)
 
 
 def fit(pair: Pair, devices: Sequence[DeviceMemory]) -> Fit:
@@ -62,10 +64,10 @@ def fit(pair: Pair, devices: Sequence[DeviceMemory]) -> Fit:
     return Fit.GPU if whole else Fit.PART
 
 
-def estimated_plan(pair: Pair, devices: Sequence[DeviceMemory]) -> Plan:
-    """The memory plan of a pair. Raises NotEnoughMemory."""
+def estimated_plan(pair: Pair, devices: Sequence[DeviceMemory], context: int | None = None) -> Plan:
+    """The memory plan of a pair, with a context of so many tokens or as fits. Raises NotEnoughMemory."""
     draft = EstimatedSizes(pair.draft, kind=_KINDS[pair.kind]) if pair.draft else None
-    return plan(EstimatedSizes(pair.target, pair.context), draft, devices, MemoryWishes())
+    return plan(EstimatedSizes(pair.target, pair.context), draft, devices, MemoryWishes(context=context))
 
 
 @dataclass(frozen=True, slots=True)

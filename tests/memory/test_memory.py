@@ -2,6 +2,7 @@
 
 import logging
 import re
+import subprocess
 
 import pytest
 
@@ -189,3 +190,26 @@ def test_a_system_that_tells_nothing_is_no_system_without_memory(monkeypatch):
 
     monkeypatch.setattr(host_memory.subprocess, "run", missing)
     assert host_memory._macos() is None
+
+
+VM_STAT = """Mach Virtual Memory Statistics: (page size of 16384 bytes)
+Pages free:                               10000.
+Pages active:                            400000.
+Pages inactive:                          100000.
+Pages speculative:                         5000.
+Pages throttled:                              0.
+Pages wired down:                        150000.
+Pages purgeable:                           2000.
+"Translation faults":                 123456789.
+File-backed pages:                       {file_backed}.
+Anonymous pages:                         300000.
+Pages occupied by compressor:             50000.
+"""
+
+
+@pytest.mark.parametrize(("file_backed", "pages"), [(250_000, 262_000), (40_000, 117_000)])
+def test_files_that_macos_holds_in_active_pages_give_way(monkeypatch, file_backed, pages):
+    """With the output of vm_stat faked: no Mac at hand."""
+    told = subprocess.CompletedProcess([], 0, stdout=VM_STAT.format(file_backed=file_backed))
+    monkeypatch.setattr(host_memory.subprocess, "run", lambda *_, **__: told)
+    assert host_memory._macos() == pages * 16384

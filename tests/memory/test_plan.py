@@ -45,7 +45,7 @@ def words(found: Plan) -> str:
 
 def test_where_everything_fits_nothing_is_said_and_the_draft_holds_as_much():
     found = planned("llama-3.1-8b+1b", cards(24))
-    assert (found.target.length, found.target.devices, found.target.gpu_layers) == (8192, ("CUDA0",), None)
+    assert (found.target.length, found.target.devices, found.target.gpu_layers) == (32_768, ("CUDA0",), None)
     assert (found.draft.length, found.draft.kv_type, found.draft.devices) == (8192, "q8_0", ("CUDA0",))
     assert found.target.kv_type == "f16"
     assert found.lines == ()
@@ -107,11 +107,8 @@ def test_the_larger_card_is_taken_where_the_first_is_too_small():
 
 
 def test_contexts_are_halved_together_where_that_keeps_the_gpu_to_itself():
-    free = next(
-        gib / 10
-        for gib in range(40, 100)
-        if planned("llama-3.1-8b+1b", cards(gib / 10)).target.gpu_layers is None
-    )
+    plans = ((gib / 10, planned("llama-3.1-8b+1b", cards(gib / 10))) for gib in range(40, 100))
+    free = next(gib for gib, plan in plans if plan.draft and plan.target.gpu_layers is None)
     found = planned("llama-3.1-8b+1b", cards(free))
     assert (found.target.length, found.draft.length) == (4096, 4096)
     assert "4,096 tokens instead of 8,192" in words(found)
@@ -120,7 +117,8 @@ def test_contexts_are_halved_together_where_that_keeps_the_gpu_to_itself():
 def test_a_context_that_was_asked_for_is_never_shortened():
     for gib in (24, 8, 6, 4):
         found = planned("llama-3.1-8b+1b", cards(gib), context=16_000)
-        assert (found.target.length, found.draft.length) == (16_000, 8192)
+        assert found.target.length == 16_000
+        assert found.draft is None or found.draft.length == 8192
 
 
 def test_contexts_are_not_shortened_below_4096_for_a_draft():
@@ -271,3 +269,60 @@ def test_layers_are_shared_out_whole():
     assert shares(81, (-5, 10)) == (0, 81)
     assert shares(7, (-5, -1)) == (4, 3)
     assert sum(shares(65, (3, 1, 1))) == 65
+
+
+def scaled(file: HubFile, times: float) -> HubFile:
+    """The file of a quantisation that is larger by so much."""
+    facts = replace(
+        file.facts,
+        embedding_bytes=int((file.facts.embedding_bytes or 0) * times),
+        output_bytes=int((file.facts.output_bytes or 0) * times),
+    )
+    return replace(file, bytes=int(file.bytes * times), facts=facts)
+
+
+@pytest.mark.parametrize(
+    ("pair", "times", "gib"),
+    [("llama-3.1-8b+1b", 1.0, 6), ("qwen3-8b+0.6b", 1.35, 8)],  # Q4_K_M; Q6_K
+)
+def test_a_draft_does_not_push_layers_off_the_card_where_the_target_alone_is_faster(pair, times, gib):
+    known = find(pair)
+    target, draft = (
+        EstimatedSizes(scaled(known.target, times), known.context),
+        EstimatedSizes(known.draft),
+    )
+    found = plan(target, draft, cards(gib), MemoryWishes())
+    assert found.draft is None
+    assert found.target.gpu_layers is None
+    assert "With the draft some of the target would be on the CPU: a token would take about" in words(found)
+    asked = plan(target, draft, cards(gib), MemoryWishes(draft_device="CUDA0"))
+    assert asked.draft is not None
+
+
+def test_a_few_layers_leave_the_card_for_a_draft_that_gains_more_and_the_other_way_is_told():
+    known = find("qwen3.8-27b+mtp")
+    target = EstimatedSizes(scaled(known.target, 1.17), known.context)  # Q5_K_M
+    found = plan(target, EstimatedSizes(known.draft, kind=DraftKind.MTP), cards(24), MemoryWishes())
+    assert found.draft is not None
+    assert 60 <= found.target.gpu_layers < 65
+    assert "Without the draft all of the target would be on CUDA0: a token would take about" in words(found)
+
+
+def test_the_context_is_the_longest_that_fits_and_that_the_model_was_trained_for():
+    lengths = [planned("qwen3-8b+0.6b", cards(gib)).target.length for gib in (8, 10, 12, 24)]
+    assert lengths == [8192, 16_384, 32_768, 32_768]
+    assert planned("smollm2-1.7b+135m", cards(24)).target.length == 8192
+    assert all(not planned("qwen3-8b+0.6b", cards(gib)).lines for gib in (8, 10, 12, 24))
+    assert planned("qwen3-8b+0.6b", cards(12)).draft.length == 8192
+
+
+def test_a_longer_context_takes_a_quarter_of_the_cpus_free_memory_at_most():
+    lengths = [planned("qwen3-8b+0.6b", cards(cpu=gib)).target.length for gib in (12, 16, 24)]
+    assert lengths == [8192, 16_384, 32_768]
+
+
+def test_a_pair_that_fits_nowhere_is_loaded_all_the_same_where_the_user_wants_that():
+    found = seventy(cards(24, cpu=8), ignore_memory=True)
+    assert found.draft is not None
+    assert found.target.gpu_layers is None
+    assert "The memory plan is ignored: the target" in words(found)
