@@ -14,7 +14,9 @@ from localspec.gguf.adapters import check_adapter
 from localspec.gguf.facts import header_at
 from localspec.gguf.heads import has_markov_chain
 from localspec.gguf.parts import parts_of
-from localspec.health.check import ensure_device, untold_note
+from localspec.health.check import untold_note
+from localspec.health.gpu import ensure_gpu
+from localspec.health.gpu import untold_note as untold_gpu_note
 from localspec.health.hello import use_servers
 from localspec.health.servers import used_servers
 from localspec.health.trial import HeadTrial
@@ -26,6 +28,7 @@ from localspec.llama.rpc import add_servers
 from localspec.llama.threads import MOST_THREADS, default_threads
 from localspec.logits.log import LogitLog
 from localspec.memory.known_devices import DeviceMemory
+from localspec.memory.needs import HOST
 from localspec.memory.plan import Plan
 from localspec.memory.planning import plan_for_files
 from localspec.memory.wishes import MemoryWishes
@@ -83,18 +86,18 @@ def open_engine(
             on_stage(f"loading the draft, {_sized(files.draft or files.target)}")
             found.append(open_drafter(Opening(files.draft, plan.draft, mmap, target, threads_of, opened)))
         model = target.model
+        health_notes = untold_notes([model, *(each.context.model for each in found)], wishes.flash_attn)
         sampling, unsupported = Sampling.from_metadata(model.metadata)
-        health_note = untold_note()
         template, template_notices = template_of(model.chat_template, model.vocab)
         if threads is None:  # what was asked for is kept
             contexts = [target, *(each.context for each in found)]
             give_way([context.threads for context in contexts if not context.model.gpu])
         drafting = drafting_of(files, plan, target, found, remember_replies)
         log = opened.enter_context(LogitLog(logit_folder(files))) if remember_logits else None
-        on_stage("warming up")
+        on_stage(f"warming up{where_of(plan)}")
         drafters = tuple(each.drafter for each in found)
         warm_up(target, drafters, drafting)
-        on_stage("ready")
+        on_stage(f"running{where_of(plan)}")
         return LoadedPair(
             name=files.name,
             target_name=model.name,
@@ -108,7 +111,7 @@ def open_engine(
             sampling=sampling,
             expected_acceptance=files.acceptance,
             notices=(
-                *filter(None, (DEMO_NOTICE if is_demo(files) else "", health_note)),
+                *filter(None, (DEMO_NOTICE if is_demo(files) else "", *health_notes)),
                 *plan.lines,
                 *(each.notice for each in found if each.notice),
                 *([why_plain(model)] if speculate and target.rollback_limit == 0 else []),
@@ -131,20 +134,42 @@ def checked_plan(files: PairFiles, wishes: MemoryWishes, rpc: str, on_stage: Cal
         connect(rpc, on_stage)
     there, embedded = devices(), is_demo(files)
     default = default_gpu() if not wishes.devices and wishes.gpu_layers != 0 else None
-    check_devices(there, [*wishes.devices, wishes.draft_device, default.name if default else None], on_stage)
+    asked = [*wishes.devices, wishes.draft_device, default.name if default else None]
+    wishes = heed_gpus(there, asked, wishes, on_stage)
     on_stage("checking the files")
     if not embedded:
         check_headers(files, wishes)
     if files.kind is PairKind.LOOKUP:
         wishes = replace(wishes, draft=False)
     plan = plan_for_files(files.target, files.draft, wishes, memory_of(there), files.lora)
-    loads = [load for load in (plan.target, plan.draft) if load]
-    check_devices(there, [name for load in loads for name in load.devices or ()], on_stage)
+    while (heeded := heed_gpus(there, gpus_of(plan), wishes, on_stage)) != wishes:
+        wishes = heeded
+        plan = plan_for_files(files.target, files.draft, wishes, memory_of(there), files.lora)
     if not embedded:
-        ensure_loadable(files.target, plan.target.place, files.lora, head_of(files, plan), on_stage)
+        ensure_loadable(
+            files.target,
+            plan.target.place,
+            files.lora,
+            head_of(files, plan),
+            plan.target.flash_attn,
+            on_stage=on_stage,
+        )
         if files.draft and plan.draft and not plan.draft.kind.is_head:
-            ensure_loadable(files.draft, plan.draft.place, on_stage=on_stage)
+            ensure_loadable(
+                files.draft, plan.draft.place, flash_attn=plan.draft.flash_attn, on_stage=on_stage
+            )
     return plan
+
+
+def gpus_of(plan: Plan) -> tuple[str, ...]:
+    """The devices of both models, where these are not the CPU alone."""
+    loads = [load for load in (plan.target, plan.draft) if load and load.gpu_layers != 0]
+    return tuple(dict.fromkeys(name for load in loads for name in load.devices or () if name != HOST))
+
+
+def where_of(plan: Plan) -> str:
+    """The GPUs in the words of a stage; "" for the CPU."""
+    return f" on {' and '.join(gpus_of(plan))}" if gpus_of(plan) else ""
 
 
 def head_of(files: PairFiles, plan: Plan) -> HeadTrial | None:
@@ -164,15 +189,30 @@ def connect(rpc: str, on_stage: Callable[[str], object] = lambda stage: None) ->
     add_servers(used_servers())
 
 
-def check_devices(
-    there: Iterable[Device], used: Iterable[str | None], on_stage: Callable[[str], object]
-) -> None:
-    """Refuse a GPU that does not work before a file is blamed. Raises BackendFailure, NotEnoughMemory."""
-    names = {name.lower() for name in used if name}
+def heed_gpus(
+    there: Iterable[Device],
+    used: Iterable[str | None],
+    wishes: MemoryWishes,
+    on_stage: Callable[[str], object],
+) -> MemoryWishes:
+    """The wishes without flash attention where it kills a GPU's driver.
+
+    Refuses a GPU that does not work before a file is blamed. Raises BackendFailure, NotEnoughMemory.
+    """
+    names, dying = {name.lower() for name in used if name}, set(wishes.no_flash)
     for device in there:
         if device.is_gpu and device.name.lower() in names:
-            trying = f"trying {device.name} for the first time: this can take a minute"
-            ensure_device(device.name, device.description, partial(on_stage, trying))
+            trying = partial(on_stage, f"trying {device.name} for the first time: this can take a minute")
+            found = ensure_gpu(device.name, device.description, wishes.flash_attn, wishes.kv_type, trying)
+            if found.died_of:
+                dying.add(device.name)
+    return replace(wishes, no_flash=tuple(sorted(dying)))
+
+
+def untold_notes(models: Iterable[Model], flash_attn: str) -> list[str]:
+    """What the user should know about the build and these models' GPUs, and has not read yet."""
+    gpus = dict.fromkeys(gpu for model in models for gpu in model.gpus if flash_attn != "off")
+    return [untold_note(), *(untold_gpu_note(gpu.name, gpu.description) for gpu in gpus)]
 
 
 def is_demo(files: PairFiles) -> bool:

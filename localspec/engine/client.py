@@ -12,9 +12,10 @@ from itertools import pairwise
 from typing import Any, BinaryIO, Final, Protocol
 
 from localspec.engine import frames
-from localspec.engine.messages import PROTOCOL, Died, Hello, Quit, Report, Request
+from localspec.engine.messages import PROTOCOL, Died, Hello, LoadStage, Quit, Report, Request
 from localspec.errors import EngineDied
-from localspec.health.trial import describe_exit
+from localspec.health.build import BACKENDS, has_backend
+from localspec.health.trial import describe_exit, died_by_signal
 
 COMMAND: Final = (
     sys.executable,
@@ -24,6 +25,7 @@ COMMAND: Final = (
 )  # -P: never import from the working directory
 CLOSE_SECONDS: Final = 0.8
 KILL_SECONDS: Final = 5.0  # a process stuck in a driver may outlive its kill
+_KILL: Final = 9  # the signal of whoever wants the process gone; SIGKILL is none of Windows' names
 LAST_WORDS: Final = 3  # lines of stderr that explain a death
 
 
@@ -101,6 +103,7 @@ class _Connection:
         self._on_report = on_report
         self.outbox: queue.SimpleQueue[Request] = queue.SimpleQueue()
         self._last_words: deque[str] = deque(maxlen=40)
+        self._stage = ""  # of loading; its last one is that the pair runs, and where
         self._closing = False
         self.process = _spawn(command)
         self._before = before
@@ -148,6 +151,8 @@ class _Connection:
             self._receive(self._obituary(exit_code, reason))
 
     def _receive(self, report: Report) -> None:
+        if isinstance(report, LoadStage):
+            self._stage = report.text
         self.inbox.append(report)
         self._on_report()
 
@@ -158,7 +163,13 @@ class _Connection:
         for error, hint in pairwise([*words, ""]):
             if error.startswith("error: "):  # it could say what ends it
                 return Died(error.removeprefix("error: "), hint.removeprefix("hint: "))
-        return Died(f"the engine process ended unexpectedly ({describe_exit(exit_code)})", " · ".join(words))
+        if died_by_signal(exit_code) and -exit_code != _KILL and any(map(has_backend, BACKENDS)):
+            words.append(
+                "a driver may be at fault: try --flash-attn off, or leave the GPU alone: --device CPU"
+            )
+        doing = f" while {self._stage}" if self._stage else ""
+        what = f"the engine process ended unexpectedly ({describe_exit(exit_code)}){doing}"
+        return Died(what, " · ".join(words))
 
     def _write(self) -> None:
         sink = _pipe(self.process.stdin)

@@ -2,9 +2,11 @@
 
 import hashlib
 import os
+import platform
 import re
 import sys
 from collections.abc import Iterable
+from glob import glob
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,6 +14,13 @@ LLAMA_CPP_PYTHON = "llama-cpp-python>=0.3.36,<0.4"
 _LIBRARY = re.compile(r"\.(so|dylib|dll)[.\d]*$")
 # Of libraries that were built on purpose; a build from source has the CPU's whatever is asked for.
 BACKENDS = ("cuda", "hip", "metal", "musa", "rpc", "sycl", "vulkan")
+# What an update of a driver replaces, one of them for each of CUDA, HIP, Level Zero and Vulkan.
+_DRIVER_FILES = (
+    *("/usr/lib*/libcuda.so.1", "/usr/lib/*/libcuda.so.1", "/usr/lib/wsl/lib/libcuda.so.1"),
+    *("/run/opengl-driver/lib/libcuda.so.1", "/opt/rocm/.info/version", "/usr/lib/*/libze_intel_gpu.so.1"),
+    *("/usr/share/vulkan/icd.d/*", "/etc/vulkan/icd.d/*", "/run/opengl-driver/share/vulkan/icd.d/*"),
+    *(f"C:/Windows/System32/{name}.dll" for name in ("nvcuda", "amdhip64*", "ze_loader", "vulkan-1")),
+)
 
 
 def library_files() -> list[Path]:
@@ -37,6 +46,16 @@ def processor() -> str:
         return os.environ.get("PROCESSOR_IDENTIFIER") or str(getattr(os, "uname", lambda: "")())
     changing = ("processor", "cpu MHz", "bogomips", "BogoMIPS", "apicid", "initial apicid", "core id")
     return "\n".join(line for line in first.splitlines() if line.split("\t")[0].strip() not in changing)
+
+
+def driver() -> str:
+    """The drivers of GPUs, by their files, by the system, which brings some of them, and by what steers them."""
+    paths = sorted(found for pattern in _DRIVER_FILES for found in glob(pattern))
+    stats = [(os.path.realpath(path), it.st_size, it.st_mtime_ns) for path, it in _stats(map(Path, paths))]
+    steering = sorted(
+        (name, value) for name, value in os.environ.items() if name.startswith(("GGML_", "VK_"))
+    )
+    return repr((stats, platform.release(), platform.version(), steering))
 
 
 def has_backend(name: str) -> bool:

@@ -7,7 +7,6 @@ Those work without the buffers, somewhat slower.
 
 import hashlib
 import json
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,7 +15,6 @@ from localspec import demo, settings
 from localspec.errors import BackendFailure, NotEnoughMemory
 from localspec.files import write_text_atomically
 from localspec.health.build import installed_build, processor, rebuild_command
-from localspec.health.servers import used_servers
 from localspec.health.trial import Trial, TrialOutcome, decode_in_child
 from localspec.typed_json import loads_as
 
@@ -30,7 +28,6 @@ class Health:
     extra_buffers: bool = True  # ggml's buffer types for repacked weights
     died_of: str = ""  # what ended a process that used them
     told: bool = False  # whether the user has read so
-    devices: tuple[str, ...] = ()  # GPUs that have decoded
 
     @property
     def note(self) -> str:
@@ -70,28 +67,6 @@ def check() -> Health:
     return _learn(Health(extra_buffers=False, died_of=first.cause))
 
 
-def ensure_device(name: str, description: str, on_first: Callable[[], object]) -> None:
-    """Return at once for a GPU that decoded here before; else say `on_first` and try it in a child process.
-
-    Raises BackendFailure where it cannot be used, NotEnoughMemory.
-    """
-    device, found = f"{name}: {description}", health()
-    if device not in found.devices:
-        on_first()
-        try_device(name)
-        _learn(replace(found, devices=(*found.devices, device)))
-
-
-def try_device(name: str) -> None:
-    """Decode the demo target on a device, in a child process. Raises as `ensure_device` does."""
-    place, servers, extra_buffers = {"devices": [name]}, used_servers(), health().extra_buffers
-    outcome = decode_in_child(Trial(str(demo.target_path()), place, (), (), servers, extra_buffers))
-    if outcome.error:
-        raise outcome.error
-    if not outcome.answered:
-        raise device_fault(name, outcome)
-
-
 def device_fault(name: str, outcome: TrialOutcome) -> BackendFailure:
     """What a trial that gave no answer says of a GPU, where the CPU works."""
     return BackendFailure(
@@ -123,7 +98,13 @@ def untold_note() -> str:
 def fault_of_build(trial: Trial) -> BackendFailure | NotEnoughMemory | None:
     """Why a trial of some file ended without an answer, where the demo's ends so as well; None where it does not."""
     place = {name: value for name, value in trial.place.items() if name in ("devices", "gpu_layers")}
-    there = Trial(str(demo.target_path()), place, servers=trial.servers, extra_buffers=False)
+    there = Trial(
+        str(demo.target_path()),
+        place,
+        servers=trial.servers,
+        extra_buffers=False,
+        flash_attn=trial.flash_attn,
+    )
     outcome = decode_in_child(there)
     if outcome.answered:
         return None

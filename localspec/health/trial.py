@@ -28,6 +28,13 @@ class Trial:
     more_parts: tuple[str, ...] = ()  # of a model in several files
     servers: tuple[str, ...] = ()  # of RPC, whose devices are there as well
     extra_buffers: bool = True  # ggml's buffer types for repacked weights
+    flash_attn: str = "auto"
+    kv_types: tuple[str, ...] = ("f16",)  # a context for each: the target's, then those of drafts
+    widths: tuple[int, ...] = (
+        16,
+        2,
+        1,
+    )  # tokens of the passes: each goes through other kernels; a prompt first
     head: "HeadTrial | None" = None  # that guesses what follows
 
     @property

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from localspec.errors import BackendFailure, BadModelFile, LocalspecError
+from localspec.errors import BackendFailure, LocalspecError
 from localspec.health.check import Health, assume
 from localspec.health.trial import HeadTrial, Trial
 from localspec.llama.child_limits import limit_this_process
@@ -24,54 +24,73 @@ if TYPE_CHECKING:
     from localspec.llama.block import BlockContext
     from localspec.llama.context import Context
     from localspec.llama.head import HeadContext
+    from localspec.llama.model import Model
 
-_LENGTH = 64  # tokens of context
+_LENGTH = 128  # tokens of context
+_ROWS_MAX = 9
 _SMALL_BYTES = 32_000_000  # threads of smaller models mostly wait for each other
-_WIDTHS = (16, 2, 1)  # tokens: each goes through other kernels; a prompt comes first in replies as well
 
 
 def first_decode(trial: Trial) -> None:
-    """Raises what loading and decoding raise, and BadModelFile for rows that are not finite."""
-    import numpy as np
-
-    from localspec.llama.context import Context
+    """Raises what loading and decoding raise."""
     from localspec.llama.model import Model
     from localspec.llama.rpc import add_servers
     from localspec.llama.watch import tell_lost_by
 
     tell_lost_by(lambda what, hint: answer(BackendFailure(what, hint=hint)))
     add_servers(trial.servers)
-    path = Path(trial.path)
-    with (
-        Model(path, **trial.place, lora=[(Path(name), scale) for name, scale in trial.lora]) as model,
-        Context(model, length=_LENGTH, threads=1 if model.size_bytes < _SMALL_BYTES else None) as context,
-        ExitStack() as opened,
-    ):
-        head = _open_head(trial.head, context, opened) if trial.head else None
-        last = model.vocab.size - 1
-        for width in _WIDTHS:
-            passed = context.decode([min(token, last) for token in range(width)], 1)
-            if not np.isfinite(np.asarray(passed.rows[-1])).all():
-                raise BadModelFile(
-                    f"{path.name} computes values that are not numbers",
-                    hint="fetch it again, or use another file",
-                )
-            if head and passed.hidden is not None:
-                _guess(head, passed.hidden[-1:], last, context.length)
+    lora = [(Path(name), scale) for name, scale in trial.lora]
+    with Model(Path(trial.path), **trial.place, lora=lora) as model:
+        for number, kv_type in enumerate(trial.kv_types):
+            with ExitStack() as opened:
+                try:
+                    context = _open_context(model, trial, kv_type, top_k=number > 0)
+                except BackendFailure:
+                    if not number:
+                        raise
+                    continue  # the memory plan is refused this cache type as well
+                _decode(opened.enter_context(context), trial, opened)
 
 
-def _open_head(trial: HeadTrial, target: "Context", opened: ExitStack) -> "HeadContext | BlockContext":
+def _open_context(model: "Model", trial: Trial, kv_type: str, *, top_k: bool) -> "Context":
+    from localspec.llama.context import Context
+
+    return Context(
+        model,
+        length=_LENGTH,
+        threads=1 if model.size_bytes < _SMALL_BYTES else None,
+        rows_max=_ROWS_MAX,
+        kv_type_k=kv_type,
+        kv_type_v=kv_type,
+        flash_attn=trial.flash_attn,
+        top_k=top_k,
+    )
+
+
+def _decode(context: "Context", trial: Trial, opened: ExitStack) -> None:
+    head = _open_head(trial, context, opened) if trial.head else None
+    last = context.model.vocab.size - 1
+    for width in trial.widths:
+        passed = context.decode([min(token, last) for token in range(width)], min(width, _ROWS_MAX))
+        if head and passed.hidden is not None:
+            _guess(head, passed.hidden[-1:], last, context.length)
+
+
+def _open_head(whole: Trial, target: "Context", opened: ExitStack) -> "HeadContext | BlockContext":
     from localspec.llama.block import BlockContext
     from localspec.llama.head import HeadContext
     from localspec.llama.model import Model
     from localspec.passes import HiddenRows
 
+    trial = whole.head
+    assert trial
+    size = {"length": _LENGTH, "flash_attn": whole.flash_attn}
     file = opened.enter_context(Model(Path(trial.path), **trial.place)) if trial.path else target.model
     head: HeadContext | BlockContext
     if trial.kind == "dflash":
-        head = BlockContext(file, target, layers=len(trial.layers), anchored=trial.anchored, length=_LENGTH)
+        head = BlockContext(file, target, layers=len(trial.layers), anchored=trial.anchored, **size)
     else:
-        head = HeadContext(file, target, encodes=trial.kind == "eagle3", length=_LENGTH)
+        head = HeadContext(file, target, encodes=trial.kind == "eagle3", **size)
     opened.callback(head.close)
     target.extract(HiddenRows(trial.layers, trial.output))
     return head

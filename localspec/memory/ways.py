@@ -217,7 +217,7 @@ class Ways:
             gpu_layers=wishes.gpu_layers,
             split=split if len(gpus) > 1 else (),
             cpu_moe=min(wishes.cpu_moe or 0, self._target.layers),
-            flash_attn=wishes.flash_attn,
+            flash_attn=self._flash_attn(gpus),
             rows=wishes.target_rows,
             snapshots=wishes.snapshots,
         )
@@ -226,12 +226,15 @@ class Ways:
         if draft is None:
             return None
         wishes = self._wishes
-        load = Load(window, devices=(device,), flash_attn=wishes.flash_attn, rows=wishes.draft_rows)
+        load = Load(window, devices=(device,), flash_attn=self._flash_attn((device,)), rows=wishes.draft_rows)
         if draft.kind.is_head:
             predicts = draft.kind in (DraftKind.MTP, DraftKind.ASSISTANT)
             return replace(load, kind=draft.kind, prediction=predicts)
         small = replace(load, kv_type=_SMALL_KV)
         return small if device in self._all_gpus and _can_be_small(draft, load, small) else load
+
+    def _flash_attn(self, gpus: Sequence[str]) -> str:
+        return "off" if set(gpus) & set(self._wishes.no_flash) else self._wishes.flash_attn
 
     def _way(self, target: Load, draft: Load | None) -> Way:
         if draft is None or self._draft is None:

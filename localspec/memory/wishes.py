@@ -18,6 +18,7 @@ class MemoryWishes:
     split: tuple[float, ...] = ()  # shares of the GPUs in the target's layers
     cpu_moe: int | None = None
     flash_attn: str = "auto"
+    no_flash: tuple[str, ...] = ()  # devices whose driver dies of it
     draft_device: str | None = None
     draft: bool = True
     target_rows: int = 33  # of logits in one decode; compute buffers grow with it

@@ -18,12 +18,14 @@ from localspec.gguf.facts import header_at
 from localspec.gguf.parts import parts_of
 from localspec.health.build import installed_build
 from localspec.health.check import fault_of_build, health, switch_off_extra_buffers
+from localspec.health.gpu import GPU_WIDTHS
 from localspec.health.servers import used_servers
 from localspec.health.trial import HeadTrial, Trial, TrialOutcome, decode_in_child
 from localspec.pairs import stamps
 from localspec.units import printable, size_text
 
 _HINT = "fetch it again, or use another file"
+_HINT_ON_GPU = f"{_HINT}; or try --flash-attn off, or leave the GPU alone: --device CPU"
 
 
 def refuse_hazards(path: Path) -> None:
@@ -40,11 +42,12 @@ def ensure_loadable(
     place: Mapping[str, Any] = MappingProxyType({}),
     lora: Sequence[tuple[Path, float]] = (),
     head: HeadTrial | None = None,
+    flash_attn: str = "auto",
     on_stage: Callable[[str], object] = lambda stage: None,
 ) -> None:
     """Return at once for a file that decoded here before and has not changed; else try it in a child process.
 
-    place: what Model takes of it, as it will be loaded; lora: adapters that are loaded with it;
+    place, flash_attn: what Model and Context take of it, as it will be loaded; lora: adapters that go with it;
     head: what guesses then; on_stage hears how much of a new file is read.
     Raises BadModelFile, or what loading the files raises.
     """
@@ -74,7 +77,7 @@ def ensure_loadable(
         try:
             # The child reads the same bytes, so that hashing them meanwhile costs next to nothing.
             hashes = {file: beside.submit(stamps.sha256_of, file, stop_when_over) for file in new}
-            _decode(path, place, lora, head)
+            _decode(path, place, lora, head, flash_attn)
             with suppress(OSError):  # without a place for the stamp the file is tried again the next time
                 for file, stamp in known.items():
                     stamps.mark_decoded(stamp or stamps.write(file, hashes[file].result()), build)
@@ -83,7 +86,11 @@ def ensure_loadable(
 
 
 def _decode(
-    path: Path, place: Mapping[str, Any], lora: Sequence[tuple[Path, float]], head: HeadTrial | None
+    path: Path,
+    place: Mapping[str, Any],
+    lora: Sequence[tuple[Path, float]],
+    head: HeadTrial | None,
+    flash_attn: str = "auto",
 ) -> None:
     trial = Trial(
         str(path),
@@ -92,8 +99,11 @@ def _decode(
         tuple(map(str, parts_of(path)[1:])),
         used_servers(),
         health().extra_buffers,
-        head,
+        flash_attn,
+        head=head,
     )
+    if on_gpu := place.get("gpu_layers") != 0 and bool({*(place.get("devices") or ())} - {"CPU"}):
+        trial = replace(trial, widths=GPU_WIDTHS)
     outcome = decode_in_child(trial)
     if outcome.error:
         raise outcome.error
@@ -107,7 +117,9 @@ def _decode(
     if fault := fault_of_build(trial):
         raise fault
     tried = f"{path.name} with {Path(head.path).name or 'the head inside it'}" if head else path.name
-    raise BadModelFile(f"llama.cpp gives up on {tried}: {outcome.cause}", hint=_HINT)
+    raise BadModelFile(
+        f"llama.cpp gives up on {tried}: {outcome.cause}", hint=_HINT_ON_GPU if on_gpu else _HINT
+    )
 
 
 def _works_without_extra_buffers(trial: Trial, outcome: TrialOutcome) -> bool:

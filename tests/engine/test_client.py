@@ -3,8 +3,10 @@
 import sys
 import time
 
+import pytest
+
 from localspec.engine.client import EngineProcess
-from localspec.engine.messages import Died
+from localspec.engine.messages import Died, ListPairs
 
 
 def test_a_process_that_dies_without_a_word_is_reported():
@@ -20,3 +22,42 @@ def test_a_process_that_dies_without_a_word_is_reported():
     assert isinstance(died, Died)
     assert "SIGKILL" in died.what
     assert died.hint == ""
+
+
+DIES_RUNNING = """
+import os, signal
+from localspec.engine.__main__ import take_pipes
+from localspec.engine.messages import LoadStage
+from localspec.engine.server import Server
+
+class Workshop:
+    def perform(self, request, send, cancelled):
+        send(LoadStage("running on Vulkan0"))
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+    def rest(self, awaited):
+        pass
+
+Server(*take_pipes()).serve(Workshop)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="dies by a signal")
+@pytest.mark.parametrize(("backend", "hint"), [("cpu", ""), ("vulkan", "--flash-attn off")])
+def test_a_death_by_a_signal_names_the_device_and_a_gpu_build_says_what_to_try(
+    tmp_path, monkeypatch, backend, hint
+):
+    (tmp_path / f"libggml-{backend}.so").write_text("code")
+    process = EngineProcess((sys.executable, "-c", DIES_RUNNING))
+    process.start()
+    monkeypatch.setenv("LLAMA_CPP_LIB_PATH", str(tmp_path))
+    process.send(ListPairs())
+    reports = []
+    deadline = time.monotonic() + 20
+    while not any(isinstance(report, Died) for report in reports) and time.monotonic() < deadline:
+        reports += process.drain()
+        time.sleep(0.01)
+    process.close()
+    assert reports[-1].what == "the engine process ended unexpectedly (SIGSEGV) while running on Vulkan0"
+    assert hint in reports[-1].hint
+    assert bool(hint) == bool(reports[-1].hint)

@@ -12,6 +12,7 @@ from localspec.cli.usage import Subparsers
 
 if TYPE_CHECKING:
     from localspec.errors import LocalspecError
+    from localspec.health.gpu import GpuHealth
     from localspec.llama.devices import BackendSummary, Device
 
 
@@ -43,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
             connect(rpc, stage.draw)
         backend, devices = api.backend(), api.devices()
         remember_devices(memory_of(devices))  # so that `pairs` and `info` know what fits here
-        problems = {device.name: problem_of(device, stage) for device in devices}
+        states = {device.name: state_of(device, stage) for device in devices}
     gpu = find_gpu()
     missing = gpu is not None and not backend.supports_gpu
     command = install_command(gpu, this_machine()) if gpu and missing else None
@@ -52,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
             json.dumps(
                 {
                     "backend": asdict(backend),
-                    "devices": [as_json(device, problems[device.name]) for device in devices],
+                    "devices": [as_json(device, states[device.name]) for device in devices],
                     "note": note,
                     "gpu": asdict(gpu) if gpu else None,
                     "install": command,
@@ -60,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
             )
         )
         return 0
-    tell(backend, devices, problems)
+    tell(backend, devices, states)
     if note:
         say(f"\n{note[0].upper()}{note[1:]}")
     if gpu and command:
@@ -71,35 +72,48 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def problem_of(device: "Device", stage: DrawnLine) -> "LocalspecError | None":
-    """Why a device cannot be used; None for one that decodes. The CPU has done so already."""
+def state_of(device: "Device", stage: DrawnLine) -> "GpuHealth | LocalspecError | None":
+    """How a GPU can be used, or why it cannot be; None for the CPU, which has decoded already."""
     from localspec.errors import LocalspecError
-    from localspec.health.check import try_device
+    from localspec.health.gpu import try_gpu
 
     if not device.is_gpu:
         return None
     stage.draw(f"trying {device.name}: where its programs are compiled this takes a minute")
     try:
-        try_device(device.name)
+        return try_gpu(device.name, device.description)
     except LocalspecError as error:
         return error
-    return None
 
 
 def tell(
-    backend: "BackendSummary", devices: "list[Device]", problems: "dict[str, LocalspecError | None]"
+    backend: "BackendSummary",
+    devices: "list[Device]",
+    states: "dict[str, GpuHealth | LocalspecError | None]",
 ) -> None:
     kind = "GPU" if backend.supports_gpu else "CPU"
     say(f"llama-cpp-python {backend.binding_version}, llama.cpp {backend.llama_version}, {kind} build")
     say(f"features: {backend.system_info}")
     for device in devices:
-        problem = problems[device.name]
         say(f"{device.kind:<5} {device.name}: {device.description}, {gigabytes(device)}, ", end="")
-        say(f"fails: {problem}" if problem else "works")
+        found = as_json(device, states[device.name])
+        if found["problem"]:
+            say(f"fails: {found['problem']}")
+        elif found["flash_attention_problem"]:
+            say(
+                f"works without flash attention, which ends llama.cpp there ({found['flash_attention_problem']})"
+            )
+        else:
+            say("works")
 
 
-def as_json(device: "Device", problem: "LocalspecError | None") -> dict[str, Any]:
-    return asdict(device) | {"problem": str(problem) if problem else None}
+def as_json(device: "Device", state: "GpuHealth | LocalspecError | None") -> dict[str, Any]:
+    """The device with what is wrong with it, None where nothing is."""
+    from localspec.errors import LocalspecError
+
+    failed = isinstance(state, LocalspecError)
+    dies_of = None if state is None or isinstance(state, LocalspecError) else state.died_of or None
+    return asdict(device) | {"problem": str(state) if failed else None, "flash_attention_problem": dies_of}
 
 
 def gigabytes(device: "Device") -> str:

@@ -1,0 +1,105 @@
+"""A GPU whose driver dies in some passes or in all: `pytest tests/devices --device NAME`. The death is planted."""
+
+import os
+import subprocess
+import sys
+import time
+from signal import SIGSEGV
+
+import pytest
+
+from localspec.engine.client import EngineProcess
+from localspec.engine.messages import Ask, Died, Failure, LoadPair, Ready, ReplySettings, Turn
+from localspec.events import Finished, Notice
+from tests.health.broken import install
+
+PYTHON = "import localspec; localspec.load('demo', threads=1)"
+
+
+@pytest.fixture(autouse=True)
+def gpu(device, tmp_path, monkeypatch):
+    if device is None or device == "CPU":
+        pytest.skip("needs --device with a GPU")
+    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path / "home"))
+    return device
+
+
+@pytest.fixture
+def dying(tmp_path, monkeypatch):
+    """dying("flash"): passes on the GPU die then."""
+
+    def plant(condition):
+        folder = install(tmp_path / "site", SIGSEGV, decode_dies_if=f"gpu and {condition}")
+        monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+
+    return plant
+
+
+def run(*arguments):
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def answer():
+    return run("-m", "localspec", "run", "Hello", "--pair", "demo", "--max-tokens", "5", "--threads", "1")
+
+
+@pytest.fixture
+def engine():
+    """The process that answers for the chat and for the endpoint."""
+    process = EngineProcess()
+    process.start()
+    process.send(LoadPair("demo", threads=1))
+    yield process
+    process.close()
+
+
+def reports_until(process, *kinds, seconds=300):
+    found, deadline = [], time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        for report in process.drain():
+            found.append(report)
+            if isinstance(report, kinds):
+                return found
+        time.sleep(0.01)
+    raise AssertionError(f"waited in vain after {found[-3:]}")
+
+
+def test_it_answers_without_flash_attention_where_that_dies_and_says_so_once(gpu, dying):
+    dying("flash and len(set(widths)) > 1")
+    first, second = answer(), answer()
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr
+    assert first.stderr.count(f"flash attention ends llama.cpp on {gpu} (SIGSEGV)") == 1
+    assert "flash attention" not in second.stderr
+
+
+def test_the_engine_answers_without_it_as_well(gpu, dying, request):
+    dying("flash and len(set(widths)) > 1")
+    process = request.getfixturevalue("engine")
+    reports_until(process, Ready)
+    process.send(Ask(1, (Turn("user", "Hello"),), ReplySettings(max_tokens=5)))
+    notices = [report.text for report in reports_until(process, Finished, Died) if isinstance(report, Notice)]
+    assert [f"flash attention ends llama.cpp on {gpu}" in text for text in notices].count(True) == 1
+
+
+def test_a_driver_that_dies_in_every_way_is_refused_in_a_sentence(gpu, dying, request):
+    dying("len(set(widths)) > 1")
+    says = f"llama.cpp does not work on {gpu}: its trial there ended with SIGSEGV"
+    command, python = answer(), run("-c", PYTHON)
+    assert (command.returncode, python.returncode) == (1, 1)
+    assert command.stderr.startswith(f"error: {says}\n")
+    assert python.stderr.splitlines()[-1].endswith(f"BackendFailure: {says}")
+    *_, failure = reports_until(request.getfixturevalue("engine"), Failure, Died)
+    assert failure.what == says
+    assert "--device CPU" in failure.hint
+
+
+def test_an_engine_that_dies_in_a_later_pass_names_the_device(gpu, dying, request):
+    dying("len(widths) > 12 and len(widths) % 2")
+    process = request.getfixturevalue("engine")
+    reports = reports_until(process, Ready, Died)
+    if not isinstance(reports[-1], Died):
+        process.send(Ask(1, (Turn("user", "Hello"),), ReplySettings(max_tokens=40)))
+        reports = reports_until(process, Died)
+    assert f"(SIGSEGV) while running on {gpu}" in reports[-1].what or f"up on {gpu}" in reports[-1].what
+    assert "--device CPU" in reports[-1].hint
