@@ -165,6 +165,9 @@ class ToolCall:
     name: str
     arguments: Mapping[str, Any]  # as JSON knows them
     id: str  # for the message that brings the result
+    unreadable: str = (
+        ""  # in a history: arguments that are no JSON object (a call that was cut), as they came
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,13 +31,18 @@ class Message:
         """Every text in the message."""
         found = [self.content, self.reasoning, self.tool_call_id]
         for call in self.tool_calls:
-            found += [call.name, call.id, *_texts_in(call.arguments)]
+            found += [call.name, call.id, call.unreadable, *_texts_in(call.arguments)]
         return tuple(found)
 
     def with_texts(self, change: Callable[[str], str]) -> "Message":
         """The message with every text in it changed."""
         calls = tuple(
-            ToolCall(change(call.name), _changed(call.arguments, change), change(call.id))
+            ToolCall(
+                change(call.name),
+                _changed(call.arguments, change),
+                change(call.id),
+                change(call.unreadable),
+            )
             for call in self.tool_calls
         )
         return Message(
@@ -103,13 +108,21 @@ def _call_of(given: object, which: str) -> ToolCall:
     outer = given if isinstance(given, Mapping) else {}
     function = outer.get("function", outer)
     name, arguments = function.get("name"), function.get("arguments", {})
-    try:
-        arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
-    except ValueError:
-        arguments = None
+    unreadable = ""
+    if isinstance(arguments, str):
+        arguments, unreadable = _read_arguments(arguments)
     if not isinstance(name, str) or not isinstance(arguments, Mapping):
         raise BadSetting(f"{which} has a tool call that cannot be read", hint=_CALL_FORM)
-    return ToolCall(name, arguments, str(outer.get("id", "")))
+    return ToolCall(name, arguments, str(outer.get("id", "")), unreadable)
+
+
+def _read_arguments(text: str) -> tuple[Mapping[str, Any], str]:
+    """The arguments, or the text itself: a reply may end inside a call, and its history is still one."""
+    try:
+        arguments = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return {}, text
+    return (arguments, "") if isinstance(arguments, dict) else ({}, text)
 
 
 def _text_of(content: object, which: str) -> str:

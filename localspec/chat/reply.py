@@ -124,14 +124,16 @@ class Writing:
             reason = FinishReason.STOP
         elif cancelled:
             reason = FinishReason.CANCELLED
+        called = "".join(self._parts[Kind.TOOL_CALL])
+        calls, rest = calls_in(called, self._calls) if self._calls else ((), "")
         return Reply(
-            text="".join(self._parts[Kind.ANSWER]),
+            text="".join([*self._parts[Kind.ANSWER], rest]),
             reasoning="".join(self._parts[Kind.REASONING]),
             tokens=tuple(self.tokens),
             seed=seed,
             finish_reason=reason,
             stats=self._tally.stats(),
-            tool_calls=calls_in("".join(self._parts[Kind.TOOL_CALL]), self._calls) if self._calls else (),
+            tool_calls=calls,
             reasoning_tokens=self._reasoning_tokens,
             stopped_by=self._text.stopped_by,
         )

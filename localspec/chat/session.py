@@ -222,7 +222,14 @@ class Session(Closing):
         # What a grammar asks for is shown as it is, a space at its beginning included.
         calls = self._shaping.call_format(request)
         goes_on = constraint is not None or are_continued(messages)
-        text = TextStream(self._engine.vocabulary, style, stops, continues_text=goes_on, calls=calls)
+        text = TextStream(
+            self._engine.vocabulary,
+            style,
+            stops,
+            continues_text=goes_on,
+            calls=calls,
+            tools=request.tools,
+        )
         task = Task(
             prompt.tokens,
             self._opening(fitted, request),

@@ -210,7 +210,11 @@ def _as_dictionary(message: Message, *, parts: bool) -> dict[str, Any]:
     # Templates have not agreed on a name for reasoning.
     reasoning = dict.fromkeys(("reasoning_content", "reasoning", "thinking"), message.reasoning)
     calls = [
-        {"type": "function", "id": call.id, "function": {"name": call.name, "arguments": call.arguments}}
+        {
+            "type": "function",
+            "id": call.id,
+            "function": {"name": call.name, "arguments": call.unreadable or call.arguments},
+        }
         for call in message.tool_calls
     ]
     return {

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from localspec.chat.patterns import Patterns
 from localspec.chat.thinking import Thinking, ThinkingStyle
-from localspec.chat.tools import CallFormat, CallSplitter
+from localspec.chat.tools import CallFormat, CallSplitter, Tool, head_of
 from localspec.chat.vocabulary import Vocabulary
 from localspec.events import Kind
 from localspec.structure.tokens import prefixes_space
@@ -36,16 +36,24 @@ class TextStream:
         *,
         continues_text: bool = False,
         calls: CallFormat | None = None,
+        tools: Iterable[Tool] = (),
     ) -> None:
         """`style` as `ChatTemplate.thinking_style` gives it; `continues_text` for raw text that goes on.
 
-        `calls`: how tool calls are written, where there may be some.
+        `calls`: how calls of `tools` are written, where there may be some.
         """
         markers = [*(style.markers if style else ()), *(calls.marks if calls else ()), *stops]
         self._detokenizer = Detokenizer(
             vocabulary, visible=marker_tokens(vocabulary, markers), starts_text=not continues_text
         )
-        self._calls = CallSplitter(calls.mark) if calls else None
+        self._calls: CallSplitter | None = None
+        self._mark: int | None = None  # the control token without which no calls begin
+        if calls:
+            mark = vocabulary.control_texts().get(calls.mark)
+            self._mark = mark if mark is not None and not vocabulary.piece(mark) else None
+            first = calls.mark == "{"
+            heads = [head_of(tool.name, calls) for tool in tools]
+            self._calls = CallSplitter(heads, anywhere=self._mark is None and not first, first=first)
         self._thinking = Thinking(style) if style else None
         self._scanner = StopScanner(stops)
         self._stopped = False
@@ -62,11 +70,21 @@ class TextStream:
 
     def push(self, token: int) -> list[TextPart]:
         """The text that became certain with this token."""
+        parts: list[TextPart] = []
+        if self._calls and token == self._mark:
+            # The same text in ordinary tokens is text: to the grammar, and so here.
+            parts = self._held_back()
+            self._calls.expect()
         text = self._detokenizer.push(token)
-        return self._shown(text) if text and not self._stopped else []
+        return parts + self._shown(text) if text and not self._stopped else parts
 
     def flush(self) -> list[TextPart]:
         """What was held back, when the reply has ended."""
+        parts = self._held_back()
+        return parts if self._stopped else parts + self._released()
+
+    def _held_back(self) -> list[TextPart]:
+        """What waited for more text, but for what could become a stop string."""
         if self._stopped:
             return []
         parts = self._shown(self._detokenizer.flush())
@@ -74,7 +92,7 @@ class TextStream:
             parts += self._scanned(self._thinking.flush())
         if self._calls and not self._stopped:
             parts += self._without_stops(self._calls.flush())
-        return parts if self._stopped else parts + self._released()
+        return parts
 
     def _shown(self, text: str) -> list[TextPart]:
         return self._scanned(self._thinking.push(text) if self._thinking else [(Kind.ANSWER, text)])

@@ -1,9 +1,9 @@
 """Functions that a model may call: described by the caller, written by the model, read back."""
 
-import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -75,13 +75,16 @@ def format_of(prompt: str) -> CallFormat:
 def beginning_of(call: ToolCall, how: CallFormat) -> str:
     """A call as a format writes it, but for what closes it: Mistral's templates add an id there."""
     arguments = json.dumps(call.arguments, ensure_ascii=False)
-    if how.named:
-        return f"{how.opening}{call.name}{how.named}{arguments}"
-    return f"{how.opening}{body_head(call.name, how)}{arguments}"
+    return head_of(call.name, how) + arguments
 
 
 def body_head(name: str, how: CallFormat) -> str:
     return f'{{"name": {json.dumps(name)}, {json.dumps(how.arguments_key)}: '
+
+
+def head_of(name: str, how: CallFormat) -> str:
+    """How a reply's first call begins, up to its arguments."""
+    return how.opening + (name + how.named if how.named else body_head(name, how))
 
 
 def read_tools(given: object) -> tuple[Tool, ...]:
@@ -161,38 +164,40 @@ def either_rules(how: CallFormat, names: Mapping[str, int]) -> list[str]:
     ]
 
 
-def calls_in(text: str, how: CallFormat) -> tuple[ToolCall, ...]:
-    """The complete calls in what a model wrote."""
-    found = list(_named_calls(text, how.named) if how.named else _calls(text, how.arguments_key))
-    return tuple(
-        ToolCall(name, arguments, _identity(f"{n} {text}")) for n, (name, arguments) in enumerate(found)
-    )
+def calls_in(text: str, how: CallFormat) -> tuple[tuple[ToolCall, ...], str]:
+    """The complete calls in what a model wrote, and the rest: a call that was cut, or text that is none."""
+    found, end = list[ToolCall](), 0
+    while read := _call_after(text, end, how):
+        call, end = read
+        found.append(call)
+    rest, between = text[end:], how.between or ""
+    if found and (how.closing.startswith(rest) or between.startswith(rest)):
+        return tuple(found), ""
+    begun = found and between and rest.startswith(between)
+    return tuple(found), how.opening + rest.removeprefix(between) if begun else rest
 
 
-def _calls(text: str, arguments_key: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    decoder, at = json.JSONDecoder(), text.find("{")
-    while at >= 0:
-        try:
-            call, end = decoder.raw_decode(text, at)
-        except ValueError:
-            return  # cut
-        yield call["name"], call[arguments_key]
-        at = text.find("{", end)
+def _call_after(text: str, at: int, how: CallFormat) -> tuple[ToolCall, int] | None:
+    """The next complete call, and where it ends."""
+    start = text.find(how.mark if how.named else "{", at)
+    try:
+        if how.named:
+            begin, end = start + len(how.mark), text.index(how.named, start)
+            arguments, after = json.JSONDecoder().raw_decode(text, end + len(how.named))
+            call = {"name": text[begin:end], how.arguments_key: arguments}
+        else:
+            call, after = json.JSONDecoder().raw_decode(text, start)
+    except (ValueError, RecursionError):  # cut, or nested too deeply to be read
+        return None
+    match call:
+        case {"name": str(name), how.arguments_key: dict(arguments)} if start >= 0:
+            return ToolCall(name, arguments, new_call_id()), after
+    return None
 
 
-def _named_calls(text: str, separator: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    decoder = json.JSONDecoder()
-    for part in text.split(MISTRAL_NAMED.mark)[1:]:
-        name, _, arguments = part.partition(separator)
-        try:
-            yield name, decoder.raw_decode(arguments)[0]
-        except ValueError:
-            return  # cut
-
-
-def _identity(text: str) -> str:
-    """Nine letters and digits, which is what Mistral's templates insist on; the same for the same call."""
-    return hashlib.sha256(text.encode()).hexdigest()[:9]
+def new_call_id() -> str:
+    """Nine letters and digits, which is what Mistral's templates insist on; programs take equal ids for one call."""
+    return secrets.token_hex(5)[:9]
 
 
 def instructions(tools: Sequence[Tool]) -> str:
@@ -208,33 +213,41 @@ def instructions(tools: Sequence[Tool]) -> str:
 
 def written_call(call: ToolCall) -> str:
     """A call as the generic format writes it."""
-    body = json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False)
-    return f"{GENERIC.opening}{body}{GENERIC.closing}"
+    arguments = call.unreadable or json.dumps(call.arguments, ensure_ascii=False)
+    return f"{head_of(call.name, GENERIC)}{arguments}}}{GENERIC.closing}"
 
 
 class CallSplitter:
-    """Splits an answer's text at the mark that begins tool calls; everything from there on is calls."""
+    """Splits an answer's text where the grammar lets tool calls begin; everything from there on is calls.
 
-    def __init__(self, mark: str) -> None:
-        """`mark`: as `CallFormat` has it; a brace counts only where the answer begins."""
-        self._patterns = Patterns([mark])
-        self._only_first = mark == "{"
+    A call has begun when all of its head is there, up to the arguments of a tool on offer.
+    """
+
+    def __init__(self, heads: Iterable[str], *, anywhere: bool, first: bool) -> None:
+        """`anywhere`: heads count wherever they stand; `first`: where the answer begins; `expect` says where else."""
+        self._heads = Patterns(heads)
+        self._anywhere = anywhere
+        self._looks = anywhere or first
         self._held = ""
         self._kind = Kind.ANSWER
 
+    def expect(self) -> None:
+        """Calls may begin with the coming text."""
+        self._looks = True
+
     def push(self, text: str) -> list[tuple[Kind, str]]:
         """Text that can be told apart now, in order."""
-        if self._kind is Kind.TOOL_CALL or not text:
+        if self._kind is Kind.TOOL_CALL or not self._looks or not text:
             return [(self._kind, text)] if text else []
         text = self._held + text
-        match = self._patterns.find(text)
-        if match and not (self._only_first and text[: match.start].strip()):
+        match = self._heads.find(text)
+        if match and (self._anywhere or not match.start):
             self._kind, self._held = Kind.TOOL_CALL, ""
             before = [(Kind.ANSWER, text[: match.start])] if match.start else []
             return [*before, (Kind.TOOL_CALL, text[match.start :])]
-        if self._only_first and text.strip():
-            self._patterns = Patterns([])
-        released = len(text) - self._patterns.unfinished(text)
+        released = len(text) - self._heads.unfinished(text)
+        if released and not self._anywhere:
+            self._looks, released = False, len(text)
         self._held = text[released:]
         return [(Kind.ANSWER, text[:released])] if released else []
 

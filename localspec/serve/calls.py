@@ -1,9 +1,10 @@
 """Tool calls while a model writes them: which function, and its arguments piece by piece."""
 
 import re
-import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
+
+from localspec.chat.tools import new_call_id
 
 # How the formats of localspec.chat.tools lead up to the arguments; a grammar sees to it that they do.
 _HEAD = re.compile(
@@ -16,7 +17,7 @@ class Call:
     """A call that grows."""
 
     number: int
-    id: str  # nine letters and digits, which is what Mistral's templates insist on
+    id: str
     name: str
     arguments: str = ""  # so far
 
@@ -59,7 +60,7 @@ class CallReader:
                 if head is None:
                     return
                 self._held = self._held[head.end() :]
-                self._call = Call(self._count, secrets.token_hex(5)[:9], head[1] or head[2])
+                self._call = Call(self._count, new_call_id(), head[1] or head[2])
                 self._count += 1
                 yield Began(self._call)
             end = self._end_of_arguments()

@@ -28,7 +28,9 @@ def test_pieces_of_any_size_give_the_calls_of_the_whole(how, size):
     steps = [step for at in range(0, len(text), size) for step in reader.push(text[at : at + size])]
     ended = [step.call for step in steps if isinstance(step, Ended)]
     found = [(call.name, json.loads(call.arguments)) for call in ended]
-    assert found == [(call.name, call.arguments) for call in calls_in(text, how)]
+    calls, rest = calls_in(text, how)
+    assert found == [(call.name, call.arguments) for call in calls]
+    assert rest == ""
     assert len(found) == sum(isinstance(step, Began) for step in steps)
     grown = "".join(step.text for step in steps if isinstance(step, Grew))
     assert grown == "".join(call.arguments for call in ended)

@@ -145,6 +145,43 @@ def test_a_tool_is_called_whole_and_in_a_stream(client, choice):
     assert streamed.function.name == call.function.name
 
 
+def test_a_call_that_max_tokens_cut_may_be_sent_back(client):
+    """A stream has begun the call by then; a whole answer has its text."""
+    long = {
+        "type": "object",
+        "properties": {"text": {"type": "string", "minLength": 300}},
+        "required": ["text"],
+    }
+    tool = {"type": "function", "function": {"name": "note", "parameters": long}}
+    asked = {"tools": [tool], "tool_choice": "required", "max_tokens": 60}
+    text = ask(client, **asked).choices[0].message.content
+    streamed = {}
+    for chunk in ask(client, stream=True, **asked):
+        for delta in (chunk.choices and chunk.choices[0].delta.tool_calls) or ():
+            streamed["id"] = delta.id or streamed["id"]
+            streamed["arguments"] = streamed.get("arguments", "") + delta.function.arguments
+    assert text.startswith("<tool_call>")
+    assert streamed["arguments"]
+    assert text.endswith(streamed["arguments"])
+    with pytest.raises(json.JSONDecodeError):
+        json.loads(streamed["arguments"])
+    call = {"id": streamed["id"], "type": "function"}
+    call["function"] = {"name": "note", "arguments": streamed["arguments"]}
+    messages = [
+        *QUESTION,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": streamed["id"], "content": "the arguments are no JSON"},
+    ]
+    assert ask(client, messages=messages, tools=[tool]).usage.completion_tokens > 0
+
+
+def test_the_same_call_has_a_new_id_in_every_reply(client):
+    asked = {"tools": [WEATHER], "tool_choice": "required", "max_tokens": 200, "parallel_tool_calls": False}
+    calls = [ask(client, **asked).choices[0].message.tool_calls[0] for _ in range(3)]
+    assert len({call.function.arguments for call in calls}) == 1
+    assert len({call.id for call in calls}) == 3
+
+
 def test_the_result_of_a_tool_is_read(client):
     call = {"id": "abc123def", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
     messages = [

@@ -50,9 +50,9 @@ def session_of(seed=5, *, agreement=0.8, draft=True, template=TEMPLATE, capacity
 class Script(ToyContext):
     """Wants to write a certain text after the last bar of its prompt, whatever was written before."""
 
-    def __init__(self, text, **kwargs):
-        super().__init__(1, vocabulary=Characters.size, **kwargs)
-        self.wanted = [*Characters().tokenize(text, parse_special=False), 0]
+    def __init__(self, tokens, size, **kwargs):
+        super().__init__(1, vocabulary=size, **kwargs)
+        self.wanted = [*tokens, 0]
 
     def row(self):
         row = super().row()
@@ -61,6 +61,28 @@ class Script(ToyContext):
         return row
 
 
-def scripted_session(text, template=TEMPLATE):
-    """A session whose target wants to answer with `text`."""
-    return Session(engine_of(Characters(), template, Script(text), None, sampling=Sampling(temperature=0.0)))
+class MarkedCharacters(Characters):
+    """Characters, and Mistral's mark as a control token."""
+
+    mark = Characters.size
+    size = Characters.size + 1
+
+    def piece(self, token):
+        return b"" if token == self.mark else super().piece(token)
+
+    def text(self, token):
+        return "[TOOL_CALLS]" if token == self.mark else super().text(token)
+
+    def is_control(self, token):
+        return token in (0, self.mark)
+
+    def control_texts(self):
+        return {"<end>": 0, "[TOOL_CALLS]": self.mark}
+
+
+def scripted_session(text, template=TEMPLATE, *, vocabulary=None):
+    """A session whose target wants to answer with `text`, which may be tokens."""
+    vocabulary = vocabulary or Characters()
+    tokens = vocabulary.tokenize(text, parse_special=False) if isinstance(text, str) else text
+    script = Script(tokens, vocabulary.size)
+    return Session(engine_of(vocabulary, template, script, None, sampling=Sampling(temperature=0.0)))
