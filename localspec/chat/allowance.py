@@ -15,6 +15,7 @@ LARGEST_OUTPUT = (
 LARGEST_WORK = 256_000_000  # characters of all the values that a render makes, one after the other
 MOST_STEPS = 300_000  # loop iterations and macro calls
 MOST_SECONDS = 5.0
+STEPS_PER_MESSAGE, SECONDS_PER_MESSAGE = 2_000, 0.01  # beside these
 _LARGEST_NUMBER = 16_384  # bits: what Python reads from a text
 _PER_ITEM = 16  # what an item of a list weighs beside its own text
 
@@ -25,16 +26,18 @@ class Allowance:
     def __init__(self) -> None:
         self.start()
 
-    def start(self) -> None:
-        """A fresh one, for the next render."""
+    def start(self, messages: int = 0) -> None:
+        """A fresh one, for the next render of so many messages."""
         self._steps = self._output = self._work = 0
-        self._deadline = time.monotonic() + MOST_SECONDS
+        self._most_steps = MOST_STEPS + STEPS_PER_MESSAGE * messages
+        self._most_seconds = MOST_SECONDS + SECONDS_PER_MESSAGE * messages
+        self._deadline = time.monotonic() + self._most_seconds
 
     def step(self) -> None:
         """One iteration of a loop or call of a macro."""
         self._steps += 1
-        if self._steps > MOST_STEPS:
-            raise SecurityError(f"it takes more than {MOST_STEPS:,} steps")
+        if self._steps > self._most_steps:
+            raise SecurityError(f"it takes more than {self._most_steps:,} steps")
         self.check_time()
 
     def write(self, size: int) -> None:
@@ -66,7 +69,7 @@ class Allowance:
 
     def check_time(self) -> None:
         if time.monotonic() > self._deadline:
-            raise SecurityError(f"it takes more than {MOST_SECONDS:g} seconds")
+            raise SecurityError(f"it takes more than {self._most_seconds:g} seconds")
 
     def _counted(self, items: Iterator[Any]) -> Iterator[Any]:
         for count, item in enumerate(items):

@@ -77,9 +77,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self.globals["raise_exception"] = _raise_exception
         self.globals["strftime_now"] = self._strftime_now
 
-    def start(self) -> None:
-        """A fresh allowance; to be called before every render."""
-        self._allowance.start()
+    def start(self, messages: int = 0) -> None:
+        """A fresh allowance; to be called before every render, with the number of messages that it is given."""
+        self._allowance.start(messages)
 
     def spend(self, written: int) -> None:
         """One step of a loop or a macro whose literal text has `written` characters."""
@@ -141,6 +141,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         tree = super()._parse(source, name, filename)
+        for loop in tree.find_all(nodes.For):
+            _leave_early(loop)
         repeating: list[nodes.For | nodes.Macro | nodes.CallBlock] = [
             *tree.find_all(nodes.For),
             *tree.find_all(nodes.Macro),
@@ -274,6 +276,37 @@ def _product(left: object, right: object) -> int:
 
 def _raise_exception(message: object) -> NoReturn:
     raise TemplateRefusalError(str(message))
+
+
+def _leave_early(loop: nodes.For) -> None:
+    """End a loop where it has nothing left to do: its whole body is `{% if not ns.found %}...{% endif %}`.
+
+    Templates search the messages so, anew for each message. Without this a render takes the square of their number.
+    """
+    if len(loop.body) != 1 or not isinstance(branch := loop.body[0], nodes.If) or loop.recursive:
+        return
+    targets = (loop.target, *loop.target.find_all(nodes.Name))
+    changing = {"loop", *(target.name for target in targets if isinstance(target, nodes.Name))}
+    if not _is_constant(branch.test, changing):
+        return
+    leaves: list[nodes.Node] = [nodes.Break(lineno=branch.lineno)]
+    if not branch.body:
+        branch.body = leaves
+    elif not branch.elif_ and not branch.else_:
+        branch.else_ = leaves
+
+
+def _is_constant(test: nodes.Node, changing: set[str]) -> bool:
+    """Whether a test stays as it is while the iterations do nothing."""
+    match test:
+        case nodes.Name():
+            return test.name not in changing
+        case nodes.Getattr() | nodes.Not():
+            return _is_constant(test.node, changing)
+        case nodes.And() | nodes.Or():
+            return _is_constant(test.left, changing) and _is_constant(test.right, changing)
+        case _:
+            return False
 
 
 def _own_call(name: str, arguments: list[nodes.Expr], at: nodes.Node) -> nodes.Call:

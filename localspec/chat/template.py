@@ -166,7 +166,7 @@ class ChatTemplate:
     def _with(self, messages: list[dict[str, Any]], variables: Mapping[str, Any]) -> str:
         given = {"messages": messages, **self._special, **variables}
         with self._lock:
-            self._sandbox.start()
+            self._sandbox.start(len(messages))
             return _guarded(lambda: self._template.render(given))
 
 

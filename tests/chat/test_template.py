@@ -2,10 +2,11 @@ import threading
 
 import pytest
 
-from localspec.chat import allowance
+from localspec.chat import allowance, sandbox
 from localspec.chat.messages import Message
 from localspec.chat.template import CHATML, ChatTemplate, fold_system, template_of
 from localspec.errors import BadTemplate
+from localspec.events import ToolCall
 from tests.chat.carried import TEMPLATES
 from tests.chat.toys import ToyVocabulary
 
@@ -268,6 +269,67 @@ def test_templates_have_what_hugging_face_gives_them():
         "{{ 'a.b'.split('.') | join('+') }}{{ 'aXa'.replace('a', 'b', 1) }}{{ ['a'] | map('upper') | list }}"
     )
     assert template(source).render((ASK,)) == '{"a": "é<"}014[\n 1,\n 2\n]1-ba+bbXa[\'A\']'
+
+
+def conversation(turns):
+    told = [(Message("user", "ok?"), Message("assistant", "yes.")) for _ in range(turns)]
+    return [*(message for turn in told for message in turn), AGAIN]
+
+
+def agent_loop(rounds):
+    told = [ASK]
+    for n in range(rounds):
+        call = ToolCall("look", {"at": "noon"}, f"call{n:05}")
+        told += [Message("assistant", "", tool_calls=(call,)), Message("tool", "blue", tool_call_id=call.id)]
+    return told
+
+
+@pytest.mark.parametrize("told", [conversation, agent_loop])
+def test_a_render_of_gemma_4_takes_as_many_steps_for_each_message(told, monkeypatch):
+    """Its template searches the messages before and after each one."""
+    taken, step, steps = [], allowance.Allowance.step, []
+    monkeypatch.setattr(allowance.Allowance, "step", lambda self: (taken.append(1), step(self)))
+    for count in (25, 100, 400):
+        taken.clear()
+        READY["google-gemma-4-31B-it"].render(told(count))
+        steps.append(len(taken))
+    assert steps[2] < 4.2 * steps[1] < 4.2**2 * steps[0]
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_loops_that_end_early_write_the_same_prompt(name, monkeypatch):
+    monkeypatch.setattr(sandbox, "_leave_early", lambda loop: None)
+    whole = template(TEMPLATES[name])
+    for told in (ONE_TURN, conversation(5), agent_loop(5)):
+        try:
+            expected = whole.render(told)
+        except BadTemplate:
+            continue
+        assert READY[name].render(told) == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ("{% if not n.found %}{{ i }}{% if i == 2 %}{% set n.found = true %}{% endif %}{% endif %}", "012"),
+        ("{% if n.found %}{% elif i == 2 %}{% set n.found = true %}{% else %}{{ i }}{% endif %}", "01"),
+        ("{% if not n.found %}{{ i }}{% set n.found = true %}{% else %}x{% endif %}", "0xxx"),
+        ("{% if i %}{{ i }}{% endif %}", "123"),
+        ("{% if not loop.first %}{{ i }}{% endif %}", "123"),
+        ("{% if n.found or i %}{{ i }}{% endif %}", "123"),
+        ("{% if n['found'] %}{% else %}{{ i }}{% endif %}", "0123"),
+        ("{% if not n.found %}{{ i }}{% set n.found = true %}{% endif %}.", "0...."),
+    ],
+)
+def test_a_loop_ends_early_only_where_it_has_nothing_left_to_do(body, text):
+    source = "{% set n = namespace(found=false) %}{% for i in range(4) %}" + body + "{% endfor %}"
+    assert template(source).render((ASK,)) == text
+
+
+def test_a_render_may_take_more_steps_the_more_messages_it_is_given(monkeypatch):
+    monkeypatch.setattr(allowance, "MOST_STEPS", 100)
+    square = template("{% for m in messages %}{% for n in messages %}{% endfor %}{% endfor %}")
+    assert square.render(conversation(20)) == ""
 
 
 def test_a_template_serves_several_threads():
