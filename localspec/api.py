@@ -2,15 +2,16 @@
 
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, cast
 
 from localspec.chat.asynchronous import in_a_thread
-from localspec.chat.messages import Message
+from localspec.chat.messages import Message, as_messages
 from localspec.chat.options import ReplyOptions
 from localspec.chat.session import Session as Session
-from localspec.chat.session import last_reply
+from localspec.chat.session import last_reply, never
 from localspec.compose import is_demo, memory_of, open_engine
 from localspec.errors import BadSetting
 from localspec.events import Event, Reply
@@ -144,6 +145,8 @@ class _Loaded:
 _loaded: _Loaded | None = None
 _loading = threading.Lock()
 _replying = threading.Lock()  # `run` from several threads takes turns
+_asynchronous = ThreadPoolExecutor(1, "localspec")  # those of asyncio wait without a thread each
+_POLL_SECONDS = 0.05
 
 
 def run(
@@ -173,12 +176,12 @@ def stream(
     target: str | Path | None = None,
     draft: str | Path | None = None,
     pull: bool = False,
+    cancelled: Callable[[], bool] = never,
     **options: Unpack[ReplyOptions],
 ) -> Iterator[Event]:
-    """The same as `run`, event by event; the last one is Finished with the reply."""
-    session = _keep_loaded(pair, target, draft, pull)
-    session.reset()
-    return session.stream(prompt_or_messages, **options)
+    """The same as `run`, event by event; the last one is Finished with the reply. `cancelled` ends it early."""
+    messages = as_messages(prompt_or_messages)
+    return _keep_loaded(pair, target, draft, pull).stream(messages, cancelled=cancelled, **options)
 
 
 async def arun(prompt_or_messages: Prompt, **options: Any) -> Reply:  # noqa: ANN401  those of `run`
@@ -189,16 +192,16 @@ async def arun(prompt_or_messages: Prompt, **options: Any) -> Reply:  # noqa: AN
 def astream(prompt_or_messages: Prompt, **options: Any) -> AsyncIterator[Event]:  # noqa: ANN401  those of `stream`
     """`stream` for asyncio; leaving it early stops the reply."""
 
-    def begin() -> Iterator[Event]:
-        with _replying:
-            yield from stream(prompt_or_messages, **options)
+    def begin(left: Callable[[], bool]) -> Iterator[Event]:
+        while not _replying.acquire(timeout=_POLL_SECONDS):
+            if left():
+                return
+        try:
+            yield from stream(prompt_or_messages, cancelled=left, **options)
+        finally:
+            _replying.release()
 
-    return in_a_thread(begin, _cancel)
-
-
-def _cancel() -> None:
-    if _loaded:
-        _loaded.session.cancel()
+    return in_a_thread(begin, _asynchronous)
 
 
 def unload() -> None:

@@ -1,6 +1,7 @@
 """The Python interface as a script uses it."""
 
 import argparse
+import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from pathlib import Path
@@ -11,6 +12,8 @@ import localspec
 from localspec import api
 from localspec.cli.options import NOTHING_REMEMBERED, add_pair_options, load_options
 from localspec.engine.messages import LoadPair
+from localspec.errors import BadSetting
+from localspec.events import FinishReason
 from localspec.settings import Settings
 
 
@@ -123,3 +126,35 @@ async def test_asyncio_loads_and_replies_in_a_thread():
             break
     await stream.aclose()
     assert (await localspec.arun("Hello", **options)).tokens == reply.tokens
+
+
+async def test_replies_that_wait_for_their_turn_hold_no_thread_of_asyncio_and_are_given_up_at_once():
+    with api._replying:
+        waiting = [asyncio.create_task(localspec.arun("Hello", pair="demo")) for _ in range(40)]
+        await asyncio.sleep(0)
+        assert await asyncio.wait_for(asyncio.to_thread(lambda: "free"), 20) == "free"
+        for task in waiting:
+            task.cancel()
+        _, pending = await asyncio.wait(waiting, timeout=20)
+    assert not pending
+
+
+async def test_a_waiting_reply_that_is_cancelled_leaves_the_running_one_alone():
+    options = {"pair": "demo", "temperature": 0, "max_tokens": 200}
+    running = localspec.astream("Tell me a story.", **options)
+    before = [await anext(running)]
+    waiting = asyncio.create_task(localspec.arun("Hello", **options))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    events = [*before, *[event async for event in running]]
+    assert events[-1].reply.finish_reason is not FinishReason.CANCELLED
+
+
+def test_a_refused_stream_leaves_the_running_reply_alone():
+    running = localspec.stream("Hello", pair="demo", max_tokens=4)
+    next(running)
+    with pytest.raises(BadSetting, match="busy"):
+        next(localspec.stream("Bye", pair="demo"))
+    list(running)
+    assert api._loaded.session.messages[0].content == "Hello"

@@ -74,7 +74,6 @@ def encode(
     *,
     think: bool | None = None,
     arguments: Mapping[str, Any] | None = None,
-    add_generation_prompt: bool = True,
 ) -> Prompt:
     """The prompt for a reply to these messages, with bos once where the model wants it; errors as in render.
 
@@ -86,8 +85,8 @@ def encode(
         return template.render(given, think=think, arguments=arguments, add_generation_prompt=opens_reply)
 
     def render(given: Sequence[Message]) -> str:
-        if not (add_generation_prompt and are_continued(given)):
-            return rendered(given, add_generation_prompt)
+        if not are_continued(given):
+            return rendered(given, True)
         begun = given[-1].content
         text, marked, _ = rendered((*given[:-1], replace(given[-1], content=begun + _CUT)), False).rpartition(
             _CUT
@@ -104,6 +103,21 @@ def encode(
     if vocabulary.add_bos and vocabulary.bos is not None and tokens[:1] != [vocabulary.bos]:
         tokens.insert(0, vocabulary.bos)
     return Prompt(tokens, text)
+
+
+def opening_of(prompt: Prompt, closed: str, vocabulary: Vocabulary) -> int:
+    """The tokens before a prompt opens the reply: those that it shares with the `closed` text, which has no opening.
+
+    Many templates write a past turn in another way than its opening.
+    """
+    pairs = enumerate(zip(prompt.text, closed, strict=False))
+    parting = next((i for i, (ours, theirs) in pairs if ours != theirs), len(closed))
+    count, size = len(prompt.tokens), len(prompt.text[parting:].encode())
+    while count and size > 0:
+        count -= 1
+        token = prompt.tokens[count]
+        size -= len(vocabulary.piece(token) or vocabulary.text(token).encode())
+    return count
 
 
 def are_continued(messages: Sequence[Message]) -> bool:

@@ -312,7 +312,10 @@ class Replier:
             constraint.settle(text)
         yield from reply.finish()
         if not reply.ended and not task.cancelled() and len(reply.tokens) == room:
-            yield Notice(f"the context of {engine.target.capacity} tokens is full")
+            yield Notice(
+                f"the reply was cut, because the context of {engine.target.capacity:,} tokens is full: "
+                "load the pair with a larger one (--context)"
+            )
         if constraint and not constraint.complete:
             yield Notice(f"the reply was cut: it is only the beginning of what {constraint.name} accepts")
 

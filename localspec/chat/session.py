@@ -2,18 +2,18 @@
 
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from time import perf_counter
 from typing import Any, Unpack
 
 from localspec.chat.asynchronous import in_a_thread
 from localspec.chat.constraints import Shaping
-from localspec.chat.fitting import Fitted, Fitter
+from localspec.chat.fitting import Cut, Fitted, Fitter
 from localspec.chat.loaded_pair import LoadedPair
 from localspec.chat.messages import Message, as_history, as_messages
 from localspec.chat.options import ReplyOptions, Request, is_count, request_from
-from localspec.chat.prompt import Prompt, are_continued, encode
+from localspec.chat.prompt import Prompt, are_continued, encode, opening_of
 from localspec.chat.reply import Replier, Task
 from localspec.chat.template import tool_variables
 from localspec.chat.text import TextStream
@@ -25,6 +25,12 @@ from localspec.events import Event, Finished, Reply
 
 Asked = str | Sequence[Mapping[str, Any] | Message]
 MEASURED_TOKENS = 64  # the newest ones of the context: costs are measured on them
+_CUTS = 8  # the latest ones: programs may hold several conversations at a time
+
+
+def never() -> bool:
+    """Whether a reply is cancelled that nobody can cancel."""
+    return False
 
 
 class Session(Closing):
@@ -38,11 +44,12 @@ class Session(Closing):
         self._engine = engine
         self._defaults = defaults or ReplyOptions()
         self._messages: tuple[Message, ...] = ()
+        self._conversation = object()  # another one with every reset() and resume()
+        self._cuts: list[Cut] = []  # what prompts left out, the latest first
         self._latest_cancel = object()  # another one with every cancel()
         self._latest_reply: Callable[[], bool] | None = None  # that has begun and not ended: is it cancelled?
         self._working = threading.Lock()  # held while the models work, never while the caller has an event
         self._closed = False
-        self._dropped_turns = 0  # that no longer fit
         self._shaping = Shaping(engine.vocabulary, engine.template)
         self._replier = Replier(engine)
 
@@ -58,14 +65,13 @@ class Session(Closing):
         self._latest_cancel = object()
 
     def reset(self) -> None:
-        """Forget the conversation."""
-        self._messages = ()
-        self._dropped_turns = 0
+        """Forget the conversation, a reply that is being written included."""
+        self._messages, self._conversation = (), object()
 
     def resume(self, messages: Sequence[Mapping[str, Any] | Message]) -> None:
         """Go on with a conversation from elsewhere; nothing is read before the next reply."""
         self._require_open()
-        self._messages, self._dropped_turns = as_messages(messages), 0
+        self._messages, self._conversation = as_messages(messages), object()
 
     def calibrate(self, budget_seconds: float = 3.0, stop: Callable[[], bool] = lambda: False) -> None:
         """Measure what batches cost here, if that is not known; for a moment when nobody waits for a reply.
@@ -119,10 +125,17 @@ class Session(Closing):
         """
         return last_reply(self.stream(prompt_or_messages, **options))
 
-    def stream(self, prompt_or_messages: Asked, **options: Unpack[ReplyOptions]) -> Iterator[Event]:
-        """The same as `run`, event by event; the last one is Finished."""
-        cancelled, request = self._watch(), self._request(options)
-        return self._converse(self._asked(prompt_or_messages, request, options), request, cancelled)
+    def stream(
+        self,
+        prompt_or_messages: Asked,
+        *,
+        cancelled: Callable[[], bool] = never,
+        **options: Unpack[ReplyOptions],
+    ) -> Iterator[Event]:
+        """The same as `run`, event by event; the last one is Finished. `cancelled` ends this reply alone."""
+        cancelled, request = self._watch(cancelled), self._request(options)
+        messages, conversation = self._asked(prompt_or_messages, request, options), self._conversation
+        return self._converse(messages, request, cancelled, conversation)
 
     async def arun(self, prompt_or_messages: Asked, **options: Unpack[ReplyOptions]) -> Reply:
         """`run` for asyncio: the models work in a thread; a task that is cancelled stops the reply."""
@@ -130,7 +143,9 @@ class Session(Closing):
 
     def astream(self, prompt_or_messages: Asked, **options: Unpack[ReplyOptions]) -> AsyncIterator[Event]:
         """`stream` for asyncio; leaving it early stops the reply."""
-        return in_a_thread(lambda: self.stream(prompt_or_messages, **options), self.cancel)
+        return in_a_thread(
+            lambda left: self.stream(prompt_or_messages, cancelled=left, **options), ThreadPoolExecutor(1)
+        )
 
     def regenerate(self, **options: Unpack[ReplyOptions]) -> Reply:
         """Answer the last question once more, in place of the last reply. Raises BadSetting where nothing was asked."""
@@ -177,21 +192,28 @@ class Session(Closing):
         """Continue a raw text or tokens: no template, no conversation; control tokens written in it count as such."""
         return last_reply(self.stream_complete(text, **options))
 
-    def stream_complete(self, text: str | Sequence[int], **options: Unpack[ReplyOptions]) -> Iterator[Event]:
-        """The same as `complete`, event by event."""
-        cancelled, request = self._watch(), self._request(options)
+    def stream_complete(
+        self,
+        text: str | Sequence[int],
+        *,
+        cancelled: Callable[[], bool] = never,
+        **options: Unpack[ReplyOptions],
+    ) -> Iterator[Event]:
+        """The same as `complete`, event by event; `cancelled` as in `stream`."""
+        cancelled, request = self._watch(cancelled), self._request(options)
         vocabulary = self._engine.vocabulary
         tokens = tokens_of(text, vocabulary)
         text_stream = TextStream(vocabulary, None, request.stop, continues_text=True)
         if request.tools:
             raise BadSetting("tools need a conversation", hint="leave out complete() or --raw")
         constraint = self._shaping.constraint(request, None, len(tokens))
-        return self._reply(Task(tokens, len(tokens), request, text_stream, cancelled, constraint))
+        task = Task(tokens, len(tokens), request, text_stream, cancelled, constraint)
+        return self._reply(cancelled, lambda: task)
 
-    def _watch(self) -> Callable[[], bool]:
-        """Whether cancel() was called since now."""
+    def _watch(self, cancelled: Callable[[], bool]) -> Callable[[], bool]:
+        """Whether this reply is cancelled, or cancel() was called since now."""
         latest = self._latest_cancel
-        return lambda: self._latest_cancel is not latest
+        return lambda: self._latest_cancel is not latest or cancelled()
 
     def _request(self, options: Mapping[str, Any]) -> Request:
         self._require_open()
@@ -206,16 +228,31 @@ class Session(Closing):
             raise BadSetting("this session is closed", hint="load the pair again: localspec.load(...)")
 
     def _converse(
-        self, messages: tuple[Message, ...], request: Request, cancelled: Callable[[], bool]
+        self,
+        messages: tuple[Message, ...],
+        request: Request,
+        cancelled: Callable[[], bool],
+        conversation: object,
     ) -> Iterator[Event]:
         asked = perf_counter()
-        with self._working:
-            self._require_open()
-            fitted = self._fitter(request).fit(
-                messages, trim=request.overflow == "trim", dropped_before=self._dropped_turns
-            )
-        self._dropped_turns, prompt = fitted.dropped_turns, fitted.prompt
-        template = self._engine.template
+        for event in self._reply(cancelled, lambda: self._task(messages, request, cancelled, asked)):
+            # A conversation that was reset meanwhile stays so.
+            if isinstance(event, Finished) and event.reply.tokens and self._conversation is conversation:
+                self._messages = with_reply(messages, event.reply)
+            yield event
+
+    def _task(
+        self,
+        messages: tuple[Message, ...],
+        request: Request,
+        cancelled: Callable[[], bool],
+        asked: float,
+    ) -> Task:
+        fitted = self._fitter(request).fit(messages, trim=request.overflow == "trim", earlier=self._cuts)
+        if fitted.cut:
+            others = [cut for cut in self._cuts if cut != fitted.cut]
+            self._cuts = [fitted.cut, *others][:_CUTS]
+        prompt, template = fitted.prompt, self._engine.template
         stops = (*template.stops, *request.stop)
         style = template.thinking_style(prompt.text)
         constraint = self._shaping.constraint(request, style, len(prompt.tokens))
@@ -230,7 +267,7 @@ class Session(Closing):
             calls=calls,
             tools=request.tools,
         )
-        task = Task(
+        return Task(
             prompt.tokens,
             self._opening(fitted, request),
             request,
@@ -242,60 +279,62 @@ class Session(Closing):
             asked,
             tuple((message.role, message.content) for message in messages if message.role != "assistant"),
         )
-        for event in self._reply(task):
-            if isinstance(event, Finished) and event.reply.tokens:
-                self._messages = with_reply(messages, event.reply)
-            yield event
 
     def _opening(self, fitted: Fitted, request: Request) -> int:
-        """Where the prompt opens the reply: many templates write a past turn otherwise than its opening."""
-        tokens = fitted.prompt.tokens
+        """Where the prompt opens the reply."""
         if not self._engine.target.needs_checkpoints:
-            return len(tokens)
-        closed = self._encode(fitted.messages, request, add_generation_prompt=False).tokens
-        pairs = enumerate(zip(tokens, closed, strict=False))
-        return next((i for i, (ours, theirs) in pairs if ours != theirs), min(len(tokens), len(closed)))
+            return len(fitted.prompt.tokens)
+        messages, arguments = self._told(fitted.messages, request)
+        closed = self._engine.template.render(
+            messages, think=request.think, arguments=arguments, add_generation_prompt=False
+        )
+        return opening_of(fitted.prompt, closed, self._engine.vocabulary)
 
     def _fitter(self, request: Request) -> Fitter:
-        encode = partial(self._encode, request=request)
-        return Fitter(encode, self._engine.target.capacity, request.max_tokens)
-
-    def _encode(
-        self, messages: tuple[Message, ...], request: Request, *, add_generation_prompt: bool = True
-    ) -> Prompt:
-        engine = self._engine
-        calls = self._shaping.call_format(request)
-        native = (calls or engine.template.call_format).native
-        tools = tool_variables(request.tools) if native and request.tools else {}
-
-        return encode(
-            engine.vocabulary,
-            engine.template,
-            messages if native else spelled_out(messages, request.tools),
-            think=request.think,
-            arguments={**tools, **request.template_arguments},
-            add_generation_prompt=add_generation_prompt,
+        return Fitter(
+            lambda messages: self._encode(messages, request),
+            self._engine.target.capacity,
+            request.max_tokens,
+            thinks=request.think is not False and self._engine.template.thinking_style("") is not None,
         )
 
-    def _reply(self, task: Task) -> Iterator[Event]:
-        count, capacity = len(task.prompt), self._engine.target.capacity
-        if count >= capacity:
-            raise ContextFull(
-                f"the prompt has {count} tokens, the context {capacity}",
-                hint="shorten the prompt, or load the pair with a larger context (--context)",
-            )
+    def _encode(self, messages: tuple[Message, ...], request: Request) -> Prompt:
+        told, arguments = self._told(messages, request)
+        return encode(
+            self._engine.vocabulary, self._engine.template, told, think=request.think, arguments=arguments
+        )
+
+    def _told(
+        self, messages: tuple[Message, ...], request: Request
+    ) -> tuple[Sequence[Message], dict[str, Any]]:
+        """The messages and arguments that the template is given."""
+        native = (self._shaping.call_format(request) or self._engine.template.call_format).native
+        tools = tool_variables(request.tools) if native and request.tools else {}
+        told = messages if native else spelled_out(messages, request.tools)
+        return told, {**tools, **request.template_arguments}
+
+    def _reply(self, cancelled: Callable[[], bool], task_of: Callable[[], Task]) -> Iterator[Event]:
         with self._working:
             if self._latest_reply and not self._latest_reply():
                 raise BadSetting(
                     "this session is busy with another reply", hint="wait for it, or cancel() it first"
                 )
-            self._latest_reply = task.cancelled
+            self._latest_reply = cancelled
         try:
+            with self._working:
+                self._require_open()
+                task = task_of()
+            count, capacity = len(task.prompt), self._engine.target.capacity
+            if count >= capacity:
+                raise ContextFull(
+                    f"the prompt has {count} tokens, the context {capacity}",
+                    hint="shorten the prompt, or load the pair with a larger context (--context)",
+                )
             steps = self._replier.reply(task)
-            while self._latest_reply is task.cancelled and (event := self._step(steps)) is not None:
+            while self._latest_reply is cancelled and (event := self._step(steps)) is not None:
                 yield event
         finally:
-            if self._latest_reply is task.cancelled:
+            if self._latest_reply is cancelled:
                 self._latest_reply = None
 
     def _step(self, steps: Iterator[Event]) -> Event | None:

@@ -36,18 +36,13 @@ def answer(
     """Generate the reply; programs read the text, so cycles are not sent."""
     options = dict(request.options)
     if request.messages:
-        events = session.stream(list(request.messages), **options)
+        events = session.stream(list(request.messages), cancelled=cancelled, **options)
     else:
         text = request.text if request.tokens is None else request.tokens
-        events = session.stream_complete(text or "", **options)
-    if cancelled():
-        # The session forgets a cancel that came before the reply began.
-        session.cancel()
+        events = session.stream_complete(text or "", cancelled=cancelled, **options)
     for event in events:
         if not isinstance(event, Cycle):
             send(event)
-        if cancelled():
-            session.cancel()
 
 
 def told(session: Session, request: Asked) -> Rendered | Tokens | Text | Description:

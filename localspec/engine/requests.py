@@ -67,10 +67,6 @@ class PairRequests:
         if self._session is not None:
             self._session.calibrate(stop=awaited)
 
-    def cancel(self) -> None:
-        if self._session is not None:
-            self._session.cancel()
-
     def close(self) -> None:
         if self._session is not None:
             self._session.close()
@@ -93,25 +89,20 @@ class PairRequests:
     ) -> None:
         session = self._loaded()
         messages, options = call_of(turns, settings)
-        for event in session.stream(messages, **options):
+        for event in session.stream(messages, cancelled=cancelled, **options):
             send(event)
             if isinstance(event, Cycle) and event.proposal:
                 send(ProposalText(tuple(map(session.text_of, event.proposal))))
-            if cancelled():
-                # The session forgets a cancel that came before the reply began.
-                session.cancel()
 
     def _compare(self, request: CompareReplies, send: Send, cancelled: Cancelled) -> None:
         session = self._loaded()
         messages, options = call_of(request.turns, request.settings)
         options.pop("speculate")
-        for event in compare_events(session, messages, **options):
+        for event in compare_events(session, messages, cancelled=cancelled, **options):
             if isinstance(event, SideEvent):
                 send(event.event)
             elif not event.cancelled:
                 report_comparison(session, event, send)
-            if cancelled():
-                session.cancel()
         if cancelled():
             send(Stopped())
 

@@ -33,16 +33,13 @@ Cancelled = Callable[[], bool]
 
 
 class RequestHandler(Protocol):
-    """Does what requests ask for. One thread calls everything but `cancel`, and `perform` of a Pull."""
+    """Does what requests ask for. One thread calls everything but `perform` of a Pull."""
 
     def perform(self, request: Request, send: Send, cancelled: Cancelled) -> None:
         """Carry out a request, sending reports; return soon after `cancelled` turns true."""
 
     def rest(self, awaited: Callable[[], bool]) -> None:
         """Use a moment without a request; return soon after `awaited` turns true."""
-
-    def cancel(self) -> None:
-        """From another thread: make the running request end soon."""
 
     def close(self) -> None:
         """Free everything."""
@@ -57,24 +54,23 @@ class Server:
         self._sink_lock = threading.Lock()  # download progress comes from several threads
         self._inbox: queue.SimpleQueue[Request] = queue.SimpleQueue()
         self._cancelled_serial = 0
-        self._handler: RequestHandler | None = None
 
     def serve(self, open_handler: Callable[[], RequestHandler]) -> None:
         """Answer requests. Listening starts before the heavy imports, so a lost client ends those too."""
         threading.Thread(target=self._listen, name="engine-listener", daemon=True).start()
         self._send(Hello(PROTOCOL, os.getpid()))
         try:
-            self._handler = open_handler()
+            handler = open_handler()
         except Exception as error:  # noqa: BLE001 - a broken installation is reported, then the process ends
             self._send(_failure(error))
             return
-        while not isinstance(request := self._next(self._handler), Quit):
+        while not isinstance(request := self._next(handler), Quit):
             if isinstance(request, Pull):
                 # It takes minutes, and needs nothing that the other requests use.
-                threading.Thread(target=self._perform, args=(self._handler, request), daemon=True).start()
+                threading.Thread(target=self._perform, args=(handler, request), daemon=True).start()
                 continue
-            self._perform(self._handler, request)
-        self._handler.close()
+            self._perform(handler, request)
+        handler.close()
 
     def _next(self, handler: RequestHandler) -> Request:
         """The next request; where none comes at once, the handler may use the time."""
@@ -111,19 +107,13 @@ class Server:
     def _receive(self, request: Request) -> None:
         if isinstance(request, Cancel):
             self._cancelled_serial = max(self._cancelled_serial, request.serial)
-            self._cancel()
             return
         if isinstance(request, Quit):
             deadline = threading.Timer(QUIT_GRACE_SECONDS, os._exit, args=(0,))
             deadline.daemon = True
             deadline.start()
             self._cancelled_serial = 2**63
-            self._cancel()
         self._inbox.put(request)
-
-    def _cancel(self) -> None:
-        if self._handler is not None:
-            self._handler.cancel()
 
     def _send(self, report: Report) -> None:
         line = frames.encode(report)

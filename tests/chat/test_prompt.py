@@ -141,15 +141,8 @@ def test_a_template_that_looks_into_the_content_still_sees_it():
     cut = template(
         "{% for m in messages %}{{ m.content.split('</think>')[-1] | trim }}<|im_end|>{% endfor %}"
     )
-    assert (
-        encode(
-            TOY,
-            cut,
-            (Message("assistant", "so <s>\n</think> four <|im_end|>"),),
-            add_generation_prompt=False,
-        ).text
-        == "four <|im_end|><|im_end|>"
-    )
+    told = (Message("assistant", "so <s>\n</think> four <|im_end|>"), Message("user", "five"))
+    assert encode(TOY, cut, told).text == "four <|im_end|><|im_end|>five<|im_end|>"
     smollm = template(TEMPLATES["HuggingFaceTB-SmolLM3-3B"])
     prompt = encode(TOY, smollm, (Message("system", "/no_think <|im_end|>"), Message("user", "hi")))
     assert "Reasoning Mode: /no_think" in prompt.text

@@ -72,6 +72,30 @@ def test_the_conversation_remembers_answers():
     assert session.messages == ()
 
 
+def test_a_conversation_that_is_replaced_during_a_reply_stays_so():
+    other = (Message("user", "other"), Message("assistant", "fine"))
+    for replace, left in ((Session.reset, ()), (lambda session: session.resume(other), other)):
+        session, *_ = session_of(end=False)
+        events = session.stream("first", **GREEDY, max_tokens=5)
+        next(events)
+        replace(session)
+        list(events)
+        assert session.messages == left
+        session.run("second", **GREEDY, max_tokens=5)
+        assert session.messages[: len(left) + 1] == (*left, Message("user", "second"))
+
+
+def test_a_stream_is_cancelled_by_its_own_caller_alone():
+    session, *_ = session_of(end=False)
+    ended = threading.Event()
+    for ask in (session.stream, session.stream_complete):
+        events = ask("one", **GREEDY, max_tokens=20, cancelled=ended.is_set)
+        ended.set()
+        assert last_reply(events).finish_reason is FinishReason.CANCELLED
+        assert session.run("two", **GREEDY, max_tokens=20).finish_reason is FinishReason.LENGTH
+        ended.clear()
+
+
 def test_a_list_of_messages_replaces_the_conversation_and_system_its_first_message():
     session, *_ = session_of()
     session.run("forget this", **GREEDY, max_tokens=3)

@@ -12,12 +12,16 @@ from localspec.engine.messages import (
     CompareReplies,
     Failure,
     ListPairs,
+    LoadPair,
     PairList,
     Pull,
     Pulled,
     PullProgress,
+    Ready,
+    ReplySettings,
+    Turn,
 )
-from localspec.events import Notice
+from localspec.events import Cycle, Finished, FinishReason, Notice
 
 WORKSHOP = """
 import time
@@ -43,10 +47,8 @@ class Workshop:
     def rest(self, awaited):
         REST
 
-    def cancel(self):
+    def close(self):
         pass
-
-    close = cancel
 
 Server(*take_pipes()).serve(Workshop)
 """
@@ -111,3 +113,22 @@ def test_a_failure_names_its_request_and_a_file_its_path(engine):
     failure = until(process, Failure)[-1]
     assert failure.serial == 7
     assert failure.what == "/nowhere/x.gguf: No such file or directory"
+
+
+def test_a_cancel_that_comes_late_leaves_the_next_reply_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path))
+    process = EngineProcess()
+    process.start()
+    try:
+        process.send(LoadPair("demo"))
+        until(process, Ready)
+        for serial, count in ((1, 1), (2, 200)):
+            settings = ReplySettings(max_tokens=count, temperature=0)
+            process.send(Ask(serial, (Turn("user", "Tell me a story."),), settings))
+            found = until(process, Finished if serial == 1 else Cycle)
+        process.send(Cancel(1))
+        found += [] if any(isinstance(report, Finished) for report in found) else until(process, Finished)
+    finally:
+        process.close()
+    (reply,) = (report.reply for report in found if isinstance(report, Finished))
+    assert reply.finish_reason is not FinishReason.CANCELLED

@@ -1,6 +1,6 @@
 """One prompt with and without drafting, side by side, and where the texts part."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -11,7 +11,7 @@ from localspec.algorithm.noise import fresh_seed
 from localspec.algorithm.verification import Greedy
 from localspec.chat.messages import Message, as_messages
 from localspec.chat.options import ReplyOptions
-from localspec.chat.session import Session
+from localspec.chat.session import Session, never
 from localspec.errors import BadSetting, LocalspecError
 from localspec.events import Event, Finished, FinishReason, Reply, Started
 from localspec.measure.compare.segments import Segment, Segments
@@ -142,12 +142,17 @@ def compare_on(
 
 
 def compare_events(
-    session: Session, messages: Messages, *, n: int = 1, **options: Unpack[ReplyOptions]
+    session: Session,
+    messages: Messages,
+    *,
+    n: int = 1,
+    cancelled: Callable[[], bool] = never,
+    **options: Unpack[ReplyOptions],
 ) -> Iterator[SideEvent | Comparison]:
     """The same, event by event; the last one is the Comparison, missing if it was stopped on the first side.
 
     Messages are the whole conversation. Who goes first takes turns, and every run reads its prompt anew.
-    `session.cancel()` ends the comparison and keeps what was said.
+    `session.cancel()` ends the comparison, and so does `cancelled`; what was said is kept.
     """
     if n < 1:
         raise BadSetting(f"{n} runs cannot be compared", hint="compare at least one run of each kind")
@@ -159,7 +164,8 @@ def compare_events(
         for speculative in (False, True) if run % 2 == 0 else (True, False):
             if not outcome.cancelled:
                 forget(session)
-                for event in session.stream(given, **asked(common, speculative=speculative)):
+                sides = asked(common, speculative=speculative)
+                for event in session.stream(given, cancelled=cancelled, **sides):
                     outcome.absorb(session, speculative, event)
                     yield SideEvent(speculative, run, event)
     session.reset()
