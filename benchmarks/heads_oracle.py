@@ -25,7 +25,7 @@ import numpy as np
 
 from localspec.algorithm.loop import speculate
 from localspec.algorithm.protocols import Draw
-from localspec.drafters.fixed import Fixed
+from localspec.drafters.arbiter import Fixed
 from tests.drafters.heads import GREEDY, KINDS, Opened, never, opened
 
 TYPES = {"eagle3": "draft-eagle3", "dflash": "draft-dflash", "dspark": "draft-dspark"}  # others are MTP

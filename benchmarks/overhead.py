@@ -15,7 +15,7 @@ from time import perf_counter
 import numpy as np
 
 import localspec
-from localspec.drafters.head_text import HeadText
+from localspec.drafters.head import HeadText
 from localspec.events import Cycle
 from localspec.llama.hidden import rows_at
 from localspec.passes import Pass
@@ -75,7 +75,7 @@ def hidden_rows(cycles: int, layers: int) -> np.ndarray:
         began = perf_counter()
         parts = [rows_at(buffer.ctypes.data, WIDTH, COLUMNS) for buffer in buffers]
         hidden = np.concatenate(parts, axis=1)
-        known.follow(Pass(len(text) - 1, tokens, hidden=hidden), WIDTH)
+        known.observe(Pass(len(text) - 1, tokens, hidden=hidden), WIDTH)
         known.ends_with([*text, *tokens[1:], 5])
         batch[:] = known.hidden(known.end)
         known.hold(known.end)

@@ -23,8 +23,8 @@ from localspec.algorithm.loop import speculate
 from localspec.algorithm.protocols import Proposal, Rule, Strategy
 from localspec.algorithm.verification import make_rule
 from localspec.control.costs import CostTable
+from localspec.drafters.arbiter import Fixed
 from localspec.drafters.drafting import Drafting
-from localspec.drafters.fixed import Fixed
 from localspec.drafters.lessons import DEPTHS
 from localspec.drafters.model import ModelDrafter
 from localspec.llama.context import Context
@@ -129,7 +129,7 @@ class Pair:
             model.rollback(0)
             list(model.prefill(tokens[:-1]))
         strategy = make(rule)
-        strategy.follow(Pass(0, tokens[:-1]), len(tokens) - 1)
+        strategy.observe(Pass(0, tokens[:-1]), len(tokens) - 1)
         cycles = speculate(
             self._target,
             strategy,

@@ -262,7 +262,7 @@ def drafting_of(
 
 def run_shares(target: Model, found: Sequence[OpenedDrafter]) -> dict[str, float]:
     """What a run of each draft model takes of a plain step, if all their weights are read; of a mixture's few are."""
-    models = [each for each in found if each.drafter.wants is None and not target.expert_count]
+    models = [each for each in found if each.drafter.hidden_rows_needed is None and not target.expert_count]
     return {str(each.drafter.source): each.context.model.size_bytes / target.size_bytes for each in models}
 
 

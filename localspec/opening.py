@@ -7,9 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from localspec.algorithm.protocols import Drafter
-from localspec.drafters.head import HeadDrafter
-from localspec.drafters.head_block import Block
-from localspec.drafters.head_steps import ASSISTANT, EAGLE3, MTP, Chain, Layout, Steps
+from localspec.drafters.head import ASSISTANT, EAGLE3, MTP, Block, Chain, HeadDrafter, Layout, Steps
 from localspec.drafters.model import ModelDrafter
 from localspec.drafters.other_vocabulary import OtherVocabularyDrafter
 from localspec.gguf.facts import header_at
@@ -60,8 +58,8 @@ class OpenedDrafter:
 def open_drafter(opening: Opening) -> OpenedDrafter:
     """A drafter of the kind that the memory plan names; its target shows what it wants from the next pass on."""
     found = OPENERS[opening.load.kind](opening)
-    if found.drafter.wants:
-        opening.target.extract(found.drafter.wants)
+    if found.drafter.hidden_rows_needed:
+        opening.target.extract(found.drafter.hidden_rows_needed)
     if isinstance(found.drafter, HeadDrafter):
         opening.target.accompany(found.drafter)
     return found

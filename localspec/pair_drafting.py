@@ -13,9 +13,9 @@ from localspec.algorithm.protocols import Drafter, Rule, Strategy
 from localspec.chat.options import Request, seed_fixes_depth
 from localspec.control.calibration import NARROW, WIDE, calibrate
 from localspec.drafters.drafting import Drafting
-from localspec.drafters.drawing import FAILURES
 from localspec.drafters.lessons import DEPTHS, Lessons, guess_for
 from localspec.drafters.lookup_store import ReplyStore
+from localspec.drafters.model import FAILURES
 from localspec.llama.contention import Threads
 from localspec.llama.context import Context
 from localspec.llama.devices import backend_summary, devices

@@ -5,7 +5,7 @@ from time import perf_counter
 
 from localspec.algorithm.protocols import Drafter
 from localspec.chat.vocabulary import Vocabulary
-from localspec.drafters.drawing import FAILURES
+from localspec.drafters.model import FAILURES
 from localspec.llama.context import Context
 from localspec.pair_drafting import PairDrafting
 
@@ -45,7 +45,7 @@ def warm_up(target: Context, drafters: Sequence[Drafter], drafting: PairDrafting
     warm(target, WIDTHS, text)
     for drafter in drafters:
         try:
-            drafter.rehearse([text[:width] for width in DRAFT_WIDTHS])
+            drafter.warm_up([text[:width] for width in DRAFT_WIDTHS])
         except FAILURES:
             return  # it meets the failure again and tells the user
     if target.model.gpu:

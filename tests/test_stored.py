@@ -13,7 +13,7 @@ from localspec.control.chances import ChanceWeights
 from localspec.control.costs import CostTable
 from localspec.drafters.drafting import Drafting
 from localspec.drafters.lessons import DEPTHS, Acceptance, Lessons, guess_for
-from localspec.drafters.lookup_trust import TrustCounts
+from localspec.drafters.lookup import TrustCounts
 from localspec.drafters.model import ModelDrafter
 from localspec.sampler.sampling import Sampling
 from localspec.stored import Store

@@ -52,7 +52,7 @@ class Device:
         seconds = self._curve.draft(drawn) + apart * self._curve.draft(1)
         return seconds + sum(self._draft.extra(width, at) for width in widths), drawn + apart
 
-    def follow(self, drawn: int, kept: int) -> None:
+    def observe(self, drawn: int, kept: int) -> None:
         """What became of the tokens that were drawn."""
         if drawn:
             self._unread = int(kept == drawn)

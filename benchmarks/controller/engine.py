@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from localspec.algorithm.protocols import Proposal, Reading, Rule, Stopping
+from localspec.algorithm.protocols import Backlog, Proposal, Rule, Stopping
 from localspec.algorithm.verification import make_rule
 from localspec.control.anchors import Anchors
 from localspec.control.depth import DepthControl
@@ -27,7 +27,7 @@ class OneRunAToken:
 
     source = Source.MODEL
 
-    def steps(self, depth: int) -> int:
+    def model_runs(self, depth: int) -> int:
         return depth
 
 
@@ -50,7 +50,7 @@ def run_fixed(curve: Curve, text: Text, depth: int, device: Device | None = None
         if depth_now:
             seconds += curve.overhead + device.draft(depth_now, at)[0]
         seconds += device.verify(depth_now + 1, at)
-        device.follow(depth_now, kept)
+        device.observe(depth_now, kept)
         at += kept + 1
     return seconds
 
@@ -64,7 +64,7 @@ class SimulatedDrafter:
     """A draft model whose guesses are a text's and whose time is a curve's; reading costs `reading` a token."""
 
     source = Source.MODEL
-    wants = failure = None
+    hidden_rows_needed = failure = None
 
     def __init__(self, device: Device, text: Text, unread: int, reading: float) -> None:
         """`unread`: tokens of the prompt before the text."""
@@ -76,20 +76,20 @@ class SimulatedDrafter:
         self.busy_seconds = 0.0
         self.drawn = 0  # in the latest proposal
 
-    def steps(self, depth: int) -> int:
+    def model_runs(self, depth: int) -> int:
         return depth
 
     def begin(self) -> None:
         """Nothing fails here."""
 
-    def follow(self, passed: Pass, kept: int) -> None:
+    def observe(self, passed: Pass, kept: int) -> None:
         """Of its own proposal it has read all but the last token."""
         if passed.tokens:
             self._next = min(self._next, passed.start + kept)
 
-    def reading(self, tokens: Sequence[int]) -> Reading:
+    def backlog(self, tokens: Sequence[int]) -> Backlog:
         unread = len(tokens) - 1 - self._next
-        return Reading(unread if unread > AT_ONCE else 0, self._next - self._first, self._first)
+        return Backlog(unread if unread > AT_ONCE else 0, self._next - self._first, self._first)
 
     def read(self, tokens: Sequence[int], most: int) -> int:
         count = min(most, len(tokens) - 1 - self._next)
@@ -148,9 +148,9 @@ def run_auto(
         proposal = arbiter.propose(range(unread + at + 1), n - at - 1)
         draft_seconds = drafter.busy_seconds - busy
         kept = accepted(text.agrees[at : at + len(proposal.tokens)])
-        arbiter.follow(Pass(unread + at, (0, *proposal.tokens)), kept + 1)
+        arbiter.observe(Pass(unread + at, (0, *proposal.tokens)), kept + 1)
         verify_seconds = device.verify(len(proposal.tokens) + 1 + proposal.padding, at)
-        device.follow(drafter.drawn, kept)
+        device.observe(drafter.drawn, kept)
         cycle = cycle_of(
             proposal,
             (1,) * (kept + 1),

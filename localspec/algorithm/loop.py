@@ -37,7 +37,7 @@ def speculate(
         emitted, origins = emit(proposal, verdict, is_end)
         tokens += emitted
         target.rollback(len(tokens) - 1)
-        strategy.follow(passed, kept=target.length - passed.start)
+        strategy.observe(passed, kept=target.length - passed.start)
 
         draft_seconds = strategy.busy_seconds - draft_busy
         verify_seconds = target.busy_seconds - target_busy

@@ -151,7 +151,7 @@ class Rule(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class Backlog:
     """How much of a text a drafter has read, in tokens; nothing is to be read by default."""
 
     unread: int = 0  # newest tokens that it has to read before it can propose
@@ -164,32 +164,28 @@ class Reading:
         return self.unread + self.held
 
 
-class Drafter(Protocol):
-    """Proposes tokens and follows the text: it is told every pass of the target, prompts included.
+class Drafter:
+    """Proposes tokens and follows the text: it observes every batch of the target, prompts included.
 
-    It lives as long as its target and serves one reply after the other.
+    It lives as long as its target and serves one reply after the other. A new kind says what it is called (`source`),
+    what it proposes, what it observes, and how many runs of a model that takes; the rest are the defaults of a drafter
+    without a model that keeps nothing.
     """
 
-    @property
-    def source(self) -> Source:
-        """What its tokens are called, and what its price is stored under."""
-
-    @property
-    def wants(self) -> HiddenRows | None:
-        """What it reads of the target's layers: asked once, at load."""
+    source: Source  # what its tokens are called, and what its price is stored under
+    hidden_rows_needed: HiddenRows | None = None  # of the target's layers: asked once, at load
+    failure: LocalspecError | None = None  # why it proposes no more until the next reply
 
     @property
     def busy_seconds(self) -> float:
         """Time spent inside a draft model since it was made."""
+        return 0.0
 
-    @property
-    def failure(self) -> LocalspecError | None:
-        """Why it proposes no more until the next reply; None while all is well."""
+    def model_runs(self, depth: int) -> int:
+        """How many runs of its model `depth` tokens take: as many, 1 where they come at once, 0 without a model."""
+        return 0
 
-    def steps(self, depth: int) -> int:
-        """How many runs of its model `depth` tokens take: as many, one where they come at once, 0 without a model."""
-
-    def rehearse(self, batches: Sequence[Sequence[int]]) -> None:
+    def warm_up(self, batches: Sequence[Sequence[int]]) -> None:
         """Run its model on batches of tokens, one after the other, and forget them: to time it or to warm it up.
 
         Never asked of one without a model. Raises what decoding raises.
@@ -197,18 +193,21 @@ class Drafter(Protocol):
 
     def begin(self) -> None:
         """Another reply begins: an earlier failure is forgotten."""
+        self.failure = None
 
-    def follow(self, passed: Pass, kept: int) -> None:
-        """The first `kept` tokens of this pass are the text from `passed.start` on, and nothing behind them is.
+    def observe(self, batch: Pass, kept: int) -> None:
+        """The first `kept` tokens of this batch are the text from `batch.start` on, and nothing behind them is.
 
-        Called after every pass, and with an empty one where the text was cut. Hidden rows must be read here.
+        Called after every batch, and with an empty one where the text was cut. Hidden rows must be read here.
         """
 
-    def reading(self, tokens: Sequence[int]) -> Reading:
+    def backlog(self, tokens: Sequence[int]) -> Backlog:
         """How much it has read of `tokens`."""
+        return Backlog()
 
     def read(self, tokens: Sequence[int], most: int) -> int:
         """Read up to `most` of the unread ones, oldest first; how many it read."""
+        return 0
 
     def restart(self, tokens: Sequence[int], window: int) -> None:
         """Forget what it has read, and begin `window` tokens before the newest one."""
@@ -217,6 +216,7 @@ class Drafter(Protocol):
         self, tokens: Sequence[int], limit: int, rule: Rule, stopping: Stopping | None = None
     ) -> Proposal:
         """At most `limit` tokens to follow `tokens`, fewer where `stopping` says so; none: plain decoding."""
+        raise NotImplementedError
 
 
 class Strategy(Protocol):
@@ -244,8 +244,8 @@ class Strategy(Protocol):
     def propose(self, tokens: Sequence[int], room: int) -> Proposal:
         """At most `room` tokens to follow `tokens`; none means plain decoding."""
 
-    def follow(self, passed: Pass, kept: int) -> None:
-        """What the target has decoded, and how much of it is the text: see `Drafter.follow`."""
+    def observe(self, passed: Pass, kept: int) -> None:
+        """What the target has decoded, and how much of it is the text: see `Drafter.observe`."""
 
     def learn(self, cycle: Cycle) -> None:
         """What the last cycle did and cost."""

@@ -152,7 +152,7 @@ def rewind(target: Decoder, strategy: Strategy, prompt: Sequence[int], *, save: 
     """
     target.recall(prompt, save=save)
     keep = target.rewind(standing(target.tokens, 0, prompt[:-1]))
-    strategy.follow(Pass(0, prompt[:keep]), keep)
+    strategy.observe(Pass(0, prompt[:keep]), keep)
     return keep
 
 
@@ -170,7 +170,7 @@ def read(
         passed = next(passes, None)
         if passed is None:
             break
-        strategy.follow(passed, len(passed.tokens))
+        strategy.observe(passed, len(passed.tokens))
         done += len(passed.tokens)
         seconds += perf_counter() - began
         yield Prefill(done, total, seconds)

@@ -91,7 +91,7 @@ def run_seconds(
         found = list[float]()
         for tokens in islice(windows(text, DRAFT_STEPS), DRAFT_ROUNDS):
             began = clock()
-            drafter.rehearse([[token] for token in tokens])
+            drafter.warm_up([[token] for token in tokens])
             found.append((clock() - began) / DRAFT_STEPS)
             if clock() + 2 * found[-1] * DRAFT_STEPS > deadline:
                 break
@@ -109,12 +109,12 @@ def reading_seconds(
 ) -> dict[str, float]:
     """Seconds that a drafter takes for a token of many that it reads, if it reads tokens and time allows."""
     timed = {}
-    for drafter in (drafter for drafter in drafters if drafter.wants is None):
+    for drafter in (drafter for drafter in drafters if drafter.hidden_rows_needed is None):
         for tokens in islice(windows(text, READ), 2):  # the first pass of a width takes longer
             began = clock()
             if began + READ / 2 * runs[str(drafter.source)] > deadline:
                 break
-            drafter.rehearse([tokens])
+            drafter.warm_up([tokens])
             timed[str(drafter.source)] = (clock() - began) / READ
     return timed
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from localspec.algorithm.protocols import Drafter, Proposal, Reading
+from localspec.algorithm.protocols import Backlog, Drafter, Proposal
 from localspec.control.chances import Chances
 from localspec.control.costs import Costs
 from localspec.control.holding import Holding
@@ -85,7 +85,7 @@ class DepthControl:
 
     def seconds(self, depth: int) -> float:
         """What its drafter takes for so many tokens: its own price."""
-        return self.costs.draft(self._drafter.source, self._drafter.steps(depth))
+        return self.costs.draft(self._drafter.source, self._drafter.model_runs(depth))
 
     @property
     def mode(self) -> Mode:
@@ -120,7 +120,7 @@ class DepthControl:
 
     def learn(self, cycle: Cycle, proposal: Proposal) -> None:
         """A cycle that it was asked to draft in, what was read for it apart; and its proposal."""
-        runs = proposal.runs or self._drafter.steps(cycle.drafted)
+        runs = proposal.runs or self._drafter.model_runs(cycle.drafted)
         seconds, emitted = self._sane(cycle.seconds, cycle.width, runs), len(cycle.tokens)
         if self.costs.held:  # `reconsider` has asked for the change of width already
             seconds = max(seconds - self.costs.latest_extra, seconds / WILD)
@@ -142,7 +142,7 @@ class DepthControl:
         """Tokens were written without it."""
         self._budget = min(self._budget + SAVED * tokens, MOST)
 
-    def reconsider(self, reading: Reading) -> None:
+    def reconsider(self, reading: Backlog) -> None:
         """Switch drafting on again when another try, and what has to be read for it, can be paid for."""
         if self._unasked and reading.unread > LONG:
             self._budget = min(self._budget, LONG_START)
@@ -159,7 +159,7 @@ class DepthControl:
             self._tokens = self._seconds = 0.0
             self.chances.begin()
 
-    def window(self, reading: Reading) -> int | None:
+    def window(self, reading: Backlog) -> int | None:
         """How many of the newest tokens the drafter shall have read; None where it had better not draft yet."""
         affordable = int(READING_SHARE * self._budget * self.costs.verify(1) / self._token_seconds)
         here, whole = reading.window, reading.window + reading.older

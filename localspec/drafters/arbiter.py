@@ -1,6 +1,6 @@
 """Who drafts in the coming cycle: any of the drafters or nobody, by tokens per second."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 
@@ -9,9 +9,115 @@ from localspec.control.anchors import Anchors
 from localspec.control.costs import Costs
 from localspec.control.depth import DepthControl
 from localspec.control.places import Places
+from localspec.drafters.prediction import PredictionDrafter
 from localspec.errors import LocalspecError
 from localspec.events import Cycle, Mode
 from localspec.passes import Pass
+
+READING_CHUNK = 128  # tokens that a drafter catches up on at once
+
+
+class Plain:
+    """Plain decoding: the proposal is always empty."""
+
+    why_off = failure = plain_step_seconds = None
+
+    def __init__(self, readers: Sequence[Drafter] = ()) -> None:
+        """`readers` follow the text all the same: a head cannot read later what it did not see."""
+        self._readers = readers
+
+    @property
+    def busy_seconds(self) -> float:
+        return sum(reader.busy_seconds for reader in self._readers)
+
+    def catch_up(self, tokens: Sequence[int]) -> Iterator[None]:
+        return iter(())
+
+    def propose(self, tokens: Sequence[int], room: int) -> Proposal:
+        return Proposal(mode=Mode.OFF)
+
+    def observe(self, passed: Pass, kept: int) -> None:
+        for reader in self._readers:
+            reader.observe(passed, kept)
+
+    def learn(self, cycle: Cycle) -> None:
+        """Nothing to decide."""
+
+
+class Fixed:
+    """Always the same depth, where there is room; plain steps while the drafter catches up on tokens of another one.
+
+    What a prediction makes likely goes first, at any depth: that depends on the text alone, too.
+    """
+
+    why_off = plain_step_seconds = None
+
+    def __init__(
+        self,
+        drafter: Drafter,
+        depth: int,
+        rule: Rule,
+        prediction: PredictionDrafter | None = None,
+        most: int = 0,
+    ) -> None:
+        """`most`: tokens that may be proposed from the prediction."""
+        self._drafter = drafter
+        self._prediction = prediction
+        self._most = most
+        self._depth = depth
+        self._rule = rule
+
+    @property
+    def busy_seconds(self) -> float:
+        return self._drafter.busy_seconds
+
+    @property
+    def failure(self) -> LocalspecError | None:
+        return self._drafter.failure
+
+    def catch_up(self, tokens: Sequence[int]) -> Iterator[None]:
+        """All of it: what a drafter has read before must not decide what a seed repeats."""
+        while self._depth and self._drafter.backlog(tokens).unread:
+            self._read(tokens)
+            yield
+
+    def propose(self, tokens: Sequence[int], room: int) -> Proposal:
+        if self._prediction:
+            found = self._prediction.likely(tokens, min(self._most, room))
+            if found.tokens:
+                return found
+        depth = min(self._depth, room)
+        if depth and self._drafter.backlog(tokens).unread:
+            busy = self._drafter.busy_seconds
+            self._read(tokens)
+            return Proposal(reading_seconds=self._drafter.busy_seconds - busy)
+        return self._drafter.propose(tokens, depth, self._rule) if depth else Proposal()
+
+    def observe(self, passed: Pass, kept: int) -> None:
+        self._drafter.observe(passed, kept)
+
+    def learn(self, cycle: Cycle) -> None:
+        """The depth does not change."""
+
+    def _read(self, tokens: Sequence[int]) -> None:
+        self._drafter.read(tokens, READING_CHUNK)
+
+
+def best_depth(costs: Costs, chance: float, price: Callable[[int], float], depths: Sequence[int]) -> int:
+    """The depth with the most tokens per second where every draft token is kept with this chance; 0 is plain.
+
+    `price`: seconds of drafting by depth. Leviathan et al., "Fast inference from transformers via speculative
+    decoding", section 3: depth d brings 1 + chance + ... + chance ** d tokens.
+    """
+
+    def rate(depth: int) -> float:
+        if not depth:
+            return 1 / costs.verify(1)
+        tokens = sum(chance**kept for kept in range(depth + 1))
+        return tokens / (costs.verify(depth + 1) + price(depth))
+
+    return max((0, *depths), key=rate)
+
 
 ADVANTAGE = 1.02  # tokens that cost nothing to draft must promise this much more than the alternatives
 
@@ -26,7 +132,7 @@ class Contender:
     @property
     def is_free(self) -> bool:
         """Whether it proposes at no cost; the confidences of such a proposal are the chances of its tokens."""
-        return self.drafter.steps(1) == 0
+        return self.drafter.model_runs(1) == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +195,9 @@ class Arbiter:
         self._proposal = replace(proposal, padding=padding, deciding_seconds=deciding_seconds)
         return self._proposal
 
-    def follow(self, passed: Pass, kept: int) -> None:
+    def observe(self, passed: Pass, kept: int) -> None:
         for contender in self._contenders:
-            contender.drafter.follow(passed, kept)
+            contender.drafter.observe(passed, kept)
 
     def learn(self, cycle: Cycle) -> None:
         width, seconds = cycle.width + self._proposal.padding, cycle.verify_seconds + cycle.other_seconds
@@ -124,7 +230,7 @@ class Arbiter:
     def _offers(self, tokens: Sequence[int], room: int) -> Iterator[Offer]:
         for contender in self._contenders:
             drafter, control = contender.drafter, contender.control
-            reading = drafter.reading(tokens)
+            reading = drafter.backlog(tokens)
             control.reconsider(reading)
             if contender.is_free:
                 proposal = drafter.propose(tokens, room, self._rule)
@@ -155,7 +261,7 @@ class Arbiter:
         self, drafter: Drafter, control: DepthControl, tokens: Sequence[int]
     ) -> tuple[bool, float]:
         """Let a drafter read what it lacks, as far as one cycle allows: whether that was all, and its seconds."""
-        reading = drafter.reading(tokens)
+        reading = drafter.backlog(tokens)
         window = control.window(reading)
         assert window is not None, "only drafters that can pay for it are chosen"
         if window != reading.window:
@@ -166,7 +272,7 @@ class Arbiter:
         read = drafter.read(tokens, control.chunk)
         seconds = drafter.busy_seconds - busy
         control.learn_reading(read, seconds)
-        return not drafter.reading(tokens).unread, seconds
+        return not drafter.backlog(tokens).unread, seconds
 
 
 def best_prefix(chances: Sequence[float], depths: Sequence[int], costs: Costs) -> tuple[int, float]:

@@ -8,14 +8,10 @@ from localspec.control.chances import Chances
 from localspec.control.costs import Costs, CostTable
 from localspec.control.depth import DepthControl
 from localspec.control.places import Places
-from localspec.drafters.arbiter import Arbiter, Contender
-from localspec.drafters.fixed import Fixed, Plain
+from localspec.drafters.arbiter import Arbiter, Contender, Fixed, Plain, best_depth
 from localspec.drafters.lessons import LOOKUP_DEPTHS, Acceptance, Lessons
-from localspec.drafters.lookup import LookupDrafter
-from localspec.drafters.lookup_index import FixedIndex
-from localspec.drafters.lookup_trust import Trust
+from localspec.drafters.lookup import FixedIndex, LookupDrafter, Trust
 from localspec.drafters.prediction import PredictionDrafter
-from localspec.drafters.seeded_depth import best_depth
 
 
 class Drafting:
@@ -67,7 +63,7 @@ class Drafting:
         `predicted`: tokens that the caller expects of the reply.
         """
         if depth == 0 or not self._most:
-            readers = [drafter for drafter in self._drafters if drafter.wants]
+            readers = [drafter for drafter in self._drafters if drafter.hidden_rows_needed]
             for reader in readers:
                 reader.begin()
             return Plain(readers)

@@ -1,17 +1,122 @@
-"""A prediction head that proposes: it reads the target's hidden rows along with it, and guesses what follows them."""
+"""Prediction heads that propose: they read the target's hidden rows along with it, and guess what follows them.
+
+Heads that guess a token in a run (`Steps`, `Chain`): EAGLE-3 (Li et al. 2025) and multi-token prediction. Row p of the
+head's cache is made of the target's feature at position p and of the text's token p + 1. The target's passes give
+features, so after a pass the rows of all kept tokens but the last can be read, and the newest token completes the last
+one: one call of the head reads what is missing and guesses the first token. Each further guess is read with the feature
+that the head itself computed, and forgotten after the cycle.
+
+Heads that guess a whole block in one run (`Block`): DFlash, DSpark. Their cache holds the target's hidden rows as they
+are, one for each position. A draft is one run over the newest token and places for those to come.
+"""
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
-from localspec.algorithm.protocols import Proposal, Reading, Rule, Stopping
-from localspec.drafters.drawing import FAILURES, Rows, draw
-from localspec.drafters.head_text import HeadText
+from localspec.algorithm.protocols import Drafter, Proposal, Rule, Stopping
+from localspec.drafters.model import FAILURES, Rows, draw
 from localspec.errors import LocalspecError
 from localspec.events import Source
-from localspec.passes import HiddenRows, Pass
+from localspec.passes import HiddenRows, Pass, Row, standing
+
+REMEMBERED = 8  # hidden rows that were read already: a text that is cut there goes on as if it had not been
+UNKNOWN = -1  # in place of tokens that were not shown
+
+
+class HeadText:
+    """Row p of a head is made of the target's hidden row at position p and of the text's token p + 1.
+
+    A head that guesses blocks has no tokens in its rows; that the newest of them may be read once more costs little.
+    """
+
+    def __init__(self) -> None:
+        self.text: list[int] = []  # and the newest token, once it was drafted from
+        self.first = 0  # position of the first row
+        self.held = 0  # position after the last row that the head has read and that stands
+        self._base = 0  # position of the first hidden row that is remembered
+        self._hidden: list[np.ndarray] = []  # float32 [columns] each
+        # Hidden rows at the ends of prompt chunks, by position: texts are cut there.
+        self._ends: dict[int, np.ndarray] = {}
+        self._nothing = np.empty(0, dtype=np.float32)  # one of zeros
+
+    @property
+    def end(self) -> int:
+        """Position after the last hidden row."""
+        return self._base + len(self._hidden)
+
+    @property
+    def unread(self) -> int:
+        """Rows that can be read, once the token after the last is known."""
+        return self.end - self.held
+
+    def hidden(self, end: int) -> np.ndarray:
+        """Hidden rows of the unread positions before `end`, float32 [rows, columns]."""
+        return np.stack(self._hidden[self.held - self._base : end - self._base])
+
+    def observe(self, passed: Pass, kept: int) -> None:
+        """As `Drafter.observe`."""
+        start, tokens = passed.start, passed.tokens[:kept]
+        self.text += [UNKNOWN] * (start - len(self.text))
+        stands = standing(self.text, start, tokens)
+        self.text[stands:] = tokens[stands - start :]
+        if passed.hidden is None or not kept:
+            self._cut(stands, stands)
+        else:
+            self._cut(start, stands)
+            if start > self.end:  # nobody showed what stands between
+                self._base, self._hidden = start, []
+                self.restart()
+            self._hidden += list(passed.hidden[:kept])
+            self._nothing = np.zeros_like(self._hidden[-1])
+            if not passed.rows:
+                self._ends[start + kept - 1] = self._hidden[-1].copy()  # a view would keep the chunk
+
+    def ends_with(self, tokens: Sequence[int]) -> bool:
+        """Whether all but the newest of these tokens were shown; it is noted."""
+        end = len(tokens) - 1
+        if self.end != end or not self._hidden or len(self.text) < end:
+            return False
+        self.text[end:] = tokens[end:]
+        return True
+
+    def copy(self) -> "HeadText":
+        """The same, of which either goes its own way."""
+        copied = copy(self)
+        copied.text, copied._hidden, copied._ends = list(self.text), list(self._hidden), dict(self._ends)
+        return copied
+
+    @property
+    def bytes(self) -> int:
+        """What the hidden rows take, about."""
+        return sum(row.nbytes for row in (*self._hidden, *self._ends.values()))
+
+    def hold(self, held: int) -> None:
+        """The head has read the rows before this position."""
+        self.held = held
+        forgotten = max(held - REMEMBERED - self._base, 0)
+        del self._hidden[:forgotten]
+        self._base += forgotten
+
+    def restart(self) -> None:
+        """The head has forgotten all its rows: it begins with the oldest hidden row that is remembered."""
+        self.first = self.held = self._base
+
+    def _cut(self, end: int, stands: int) -> None:
+        """Hidden rows before `end` are of this text, and so are tokens before `stands`."""
+        del self._hidden[max(end - self._base, 0) :]
+        self._ends = {position: row for position, row in self._ends.items() if position < end}
+        self._base = min(self._base, end)
+        self.held = min(self.held, stands - 1, self.end)
+        if self.held < self.first or self.first == self.held < self._base:
+            self.restart()
+        elif self.held < self._base:  # its hidden row was forgotten: zeros say nothing
+            forgotten = range(self.held, self._base)
+            self._hidden[:0] = [self._ends.get(position, self._nothing) for position in forgotten]
+            self._base = self.held
 
 
 class Head(Protocol):
@@ -39,6 +144,188 @@ class Head(Protocol):
         """Bring a state back; False where that fails, and the cache is empty then."""
 
 
+class StepHead(Head, Protocol):
+    """A head whose rows are a token and a feature each."""
+
+    @property
+    def columns(self) -> int:
+        """Of a feature."""
+
+    def features(self, hidden: np.ndarray) -> np.ndarray:
+        """What it reads of hidden rows of the target, a copy: float32 [rows, columns]."""
+
+    def choose(self, layer: int, position: int) -> None:
+        """Go on with this one of several prediction layers, and without the rows from `position` on."""
+
+    def read(self, tokens: Sequence[int], features: np.ndarray, position: int) -> None:
+        """Append rows to the cache, for no logits."""
+
+    def predict(
+        self, tokens: Sequence[int], features: np.ndarray, position: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Append at most `most_rows` rows; the logits after the last, valid until the next call, and its feature."""
+
+
+class Guesses:
+    """How a kind of head reads and guesses; positions are those of the text."""
+
+    head: Head
+    keeps = True  # False: the head looks into its target's cache and has no rows of its own
+
+    def model_runs(self, depth: int) -> int:
+        """As `Drafter.model_runs`."""
+        return depth
+
+    def warm_up(self, batches: Sequence[Sequence[int]], position: int) -> None:
+        """As `Drafter.warm_up`, with rows from this position on."""
+        raise NotImplementedError
+
+    def read(self, known: HeadText, end: int) -> None:
+        """Read the rows before this position, and hold them."""
+        raise NotImplementedError
+
+    def rows(self, known: HeadText, limit: int) -> Rows:
+        """Read the rows that are missing, and guess up to `limit` tokens."""
+        raise NotImplementedError
+
+    def cut(self, position: int) -> None:
+        """Forget the rows from this position on."""
+        self.head.cut(position)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where a head keeps its rows."""
+
+    shift: int  # row p lies at position p + shift
+    opens: bool  # whether a row of zeros stands before the first, for the text's first token
+    keeps: bool = (
+        True  # False: the head looks into its target's cache and has none; all its rows lie at one position
+    )
+
+
+EAGLE3 = Layout(shift=0, opens=False)
+MTP = Layout(shift=1, opens=True)
+ASSISTANT = Layout(shift=1, opens=False, keeps=False)
+
+
+class Steps(Guesses):
+    """Guesses of such a head, one run for each token."""
+
+    head: StepHead
+
+    def __init__(self, head: StepHead, layout: Layout) -> None:
+        self.head = head
+        self.keeps = layout.keeps
+        self._layout = layout
+
+    def warm_up(self, batches: Sequence[Sequence[int]], position: int) -> None:
+        position += self._layout.shift
+        for batch in batches:
+            self.head.predict(batch, np.zeros((len(batch), self.head.columns), np.float32), position)
+            position += len(batch) if self._layout.keeps else 0
+
+    def read(self, known: HeadText, end: int) -> None:
+        if end > known.held:
+            if self._layout.keeps:
+                self.head.read(*self._missing(known, end))
+            known.hold(end)
+
+    def rows(self, known: HeadText, limit: int) -> Rows:
+        most = self.head.most_rows - 1 if self._layout.keeps else 1
+        self.read(known, known.end - min(known.unread, most))
+        row, feature = self.head.predict(*self._missing(known, known.end))
+        known.hold(known.end)
+        position = known.end - 1 + self._layout.shift
+        while True:
+            token = yield row
+            position += self._layout.keeps
+            row, feature = self.head.predict([token], feature[None], position)
+
+    def cut(self, position: int) -> None:
+        if self._layout.keeps:
+            self.head.cut(position + self._layout.shift if position else 0)
+
+    def _missing(self, known: HeadText, end: int) -> tuple[list[int], np.ndarray, int]:
+        """Tokens, features and the first position of the rows that are missing before `end`."""
+        tokens, features = known.text[known.held + 1 : end + 1], self.head.features(known.hidden(end))
+        position = known.held + self._layout.shift
+        if self._layout.opens and known.held == known.first:
+            zeros = np.zeros((1, features.shape[1]), np.float32)
+            return [known.text[known.held], *tokens], np.concatenate([zeros, features]), position - 1
+        return tokens, features, position
+
+
+class Chain(Steps):
+    """Guesses of several prediction layers, one for each token; each has read the whole text, guesses included."""
+
+    def __init__(self, head: StepHead, layers: int) -> None:
+        super().__init__(head, MTP)
+        self._layers = layers
+
+    def read(self, known: HeadText, end: int) -> None:
+        if end > known.held:
+            tokens, features, position = self._missing(known, end)
+            for layer in range(self._layers):
+                self.head.choose(layer, position)
+                self.head.read(tokens, features, position)
+            known.hold(end)
+
+    def rows(self, known: HeadText, limit: int) -> Rows:
+        self.read(known, known.end - 1)
+        # The newest row is not held: layers that guess nothing now have not read it.
+        tokens, features, position = self._missing(known, known.end)
+        for layer in range(self._layers):
+            self.head.choose(layer, position)
+            row, feature = self.head.predict(tokens, features, position)
+            token = yield row
+            tokens, features = [*tokens, token], np.concatenate([features, feature[None]])
+
+
+class BlockHead(Head, Protocol):
+    """A head whose rows are hidden rows of its target."""
+
+    most_guesses: int  # tokens of a block
+
+    def read(self, hidden: np.ndarray, position: int) -> None:
+        """Append the target's hidden rows of these positions, float32 [rows, columns]."""
+
+    def guess(self, token: int, count: int, position: int) -> "Callable[[int, int | None], Row]":
+        """Guess the `count` tokens after this one: the row of a place from 0, by the token of the place before.
+
+        Valid until the next call.
+        """
+
+
+class Block(Guesses):
+    """Guesses of such a head: one run, whatever the depth."""
+
+    head: BlockHead
+
+    def __init__(self, head: BlockHead) -> None:
+        self.head = head
+
+    def model_runs(self, depth: int) -> int:
+        return min(depth, 1)
+
+    def warm_up(self, batches: Sequence[Sequence[int]], position: int) -> None:
+        for batch in batches:
+            self.cut(position)
+            self.head.guess(batch[-1], self.head.most_guesses, position)
+
+    def read(self, known: HeadText, end: int) -> None:
+        if end > known.held:
+            self.head.read(known.hidden(end), known.held)
+            known.hold(end)
+
+    def rows(self, known: HeadText, limit: int) -> Rows:
+        self.read(known, known.end)
+        count = min(limit, self.head.most_guesses)
+        row_of, token = self.head.guess(known.text[known.end], count, known.end), None
+        for place in range(count):
+            token = yield row_of(place, token)
+
+
 @dataclass(frozen=True, slots=True)
 class SavedHead:
     """What a head knew of a text, and the state of its cache; None where it keeps no rows of its own."""
@@ -51,44 +338,15 @@ class SavedHead:
         return self.known.bytes + (0 if self.state is None else len(self.state))
 
 
-class Guesses(Protocol):
-    """How a kind of head reads and guesses; positions are those of the text."""
-
-    @property
-    def head(self) -> Head:
-        """What does it."""
-
-    @property
-    def keeps(self) -> bool:
-        """Whether the head has rows of its own; else it looks into its target's cache."""
-
-    def steps(self, depth: int) -> int:
-        """As `Drafter.steps`."""
-
-    def rehearse(self, batches: Sequence[Sequence[int]], position: int) -> None:
-        """As `Drafter.rehearse`, with rows from this position on."""
-
-    def read(self, known: HeadText, end: int) -> None:
-        """Read the rows before this position, and hold them."""
-
-    def rows(self, known: HeadText, limit: int) -> Rows:
-        """Read the rows that are missing, and guess up to `limit` tokens."""
-
-    def cut(self, position: int) -> None:
-        """Forget the rows from this position on."""
-
-
-class HeadDrafter:
+class HeadDrafter(Drafter):
     """Drafts with a head that reads along while its target does."""
 
     source = Source.HEAD
 
-    def __init__(self, guesses: Guesses, wants: HiddenRows, is_end: Callable[[int], bool]) -> None:
-        """`wants`: what the head reads of its target."""
+    def __init__(self, guesses: Guesses, needed: HiddenRows, is_end: Callable[[int], bool]) -> None:
+        """`needed`: what the head reads of its target."""
         self.guesses = guesses
-        self.wants = wants
-        self.failure: LocalspecError | None = None
-        self.steps = guesses.steps
+        self.hidden_rows_needed = needed
         self._is_end = is_end
         self._known = HeadText()
 
@@ -96,18 +354,18 @@ class HeadDrafter:
     def busy_seconds(self) -> float:
         return self.guesses.head.busy_seconds
 
-    def rehearse(self, batches: Sequence[Sequence[int]]) -> None:
+    def model_runs(self, depth: int) -> int:
+        return self.guesses.model_runs(depth)
+
+    def warm_up(self, batches: Sequence[Sequence[int]]) -> None:
         try:
-            self.guesses.rehearse(batches, self._known.held)
+            self.guesses.warm_up(batches, self._known.held)
         finally:
             self._forget_guesses()
 
-    def begin(self) -> None:
-        self.failure = None
-
-    def follow(self, passed: Pass, kept: int) -> None:
+    def observe(self, passed: Pass, kept: int) -> None:
         known = self._known
-        known.follow(passed, kept)
+        known.observe(passed, kept)
         self._forget_guesses()
         # What has no next token yet is read with the next guess, and so are the few tokens of a cycle.
         if known.unread > self.guesses.head.most_rows:
@@ -116,15 +374,6 @@ class HeadDrafter:
                 self.guesses.read(known, min(known.end, len(known.text) - 1))
             except FAILURES as error:
                 self._fail(error)
-
-    def reading(self, tokens: Sequence[int]) -> Reading:
-        return Reading()
-
-    def read(self, tokens: Sequence[int], most: int) -> int:
-        return 0
-
-    def restart(self, tokens: Sequence[int], window: int) -> None:
-        """It reads along."""
 
     def propose(
         self, tokens: Sequence[int], limit: int, rule: Rule, stopping: Stopping | None = None

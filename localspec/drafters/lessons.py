@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from localspec.control.chances import ChanceWeights
 from localspec.control.costs import CostTable
-from localspec.drafters.lookup_trust import TrustCounts
+from localspec.drafters.lookup import TrustCounts
 
 DEPTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12)
 LOOKUP_DEPTHS = (1, 2, 3, 4, 5, 6, 7, 11, 15, 23, 31)

@@ -4,17 +4,191 @@ The statistic is SuffixDecoding's (Oliaro et al. 2024): among the places where t
 before, follow the most frequent continuation. How far to trust it is learned from earlier guesses.
 """
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 
 import numpy as np
 
-from localspec.algorithm.protocols import Proposal, Reading, Rule, Stopping
-from localspec.drafters.lookup_index import GRAM, FixedIndex, GrowingIndex, key_of
-from localspec.drafters.lookup_trust import Trust
+from localspec.algorithm.protocols import Drafter, Proposal, Rule, Stopping
 from localspec.events import Source
-from localspec.passes import Pass
+
+MATCHES = (4, 6, 9, 17, 33)  # lengths at which a new bucket begins: 3, 4-5, 6-8, 9-16, 17-32, more
+DEPTHS = (1, 3, 7)  # 0-based depths at which a new bucket begins: first, 2nd-3rd, 4th-7th, more
+PRIOR = (0.4, 0.55, 0.7, 0.8, 0.9, 0.93)  # by match length, before anything was seen
+PRIOR_COUNT = 4.0
+AGREED = 0.99  # share of places from which on they count as unanimous
+DECAY = 0.998  # per emitted token
+CELLS = len(PRIOR) * (len(DEPTHS) + 1) * 2
+
+
+@dataclass(frozen=True, slots=True)
+class TrustCounts:
+    """Discounted counts by cell, in a form that can be stored."""
+
+    kept: tuple[float, ...]
+    rejected: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for what are no counts, as a damaged file may hold."""
+        if not all(isfinite(count) and count >= 0 for count in (*self.kept, *self.rejected)):
+            raise ValueError(f"counts are finite and not negative: {self}")
+
+
+class Trust:
+    """P(the target keeps a copied token | it is reached), by match length, depth and agreement."""
+
+    def __init__(self, prior: TrustCounts | None = None, beliefs: Sequence[float] = PRIOR) -> None:
+        """`beliefs`: the chance by match length before anything was seen."""
+        self._beliefs = beliefs
+        fits = prior is not None and len(prior.kept) == len(prior.rejected) == CELLS
+        self._kept = list(prior.kept) if prior and fits else [0.0] * CELLS
+        self._rejected = list(prior.rejected) if prior and fits else [0.0] * CELLS
+        self._weight = 1.0  # of a new count; grows instead of shrinking all the old ones
+
+    def counts(self) -> TrustCounts:
+        return TrustCounts(
+            tuple(k / self._weight for k in self._kept), tuple(r / self._weight for r in self._rejected)
+        )
+
+    def rate(self, match: int, depth: int, share: float) -> float:
+        """The chance of the token at `depth` (from 0), on which `share` of the places agree."""
+        i = cell(match, depth, share)
+        prior = PRIOR_COUNT * self._weight
+        believed = self._beliefs[bisect_right(MATCHES, match)] * share
+        return (self._kept[i] + prior * believed) / (self._kept[i] + self._rejected[i] + prior)
+
+    def learn(self, match: int, shares: Sequence[float], agreed: int, emitted: int) -> None:
+        """`shares` of the guessed tokens that were judged; the first `agreed` of them came true."""
+        self._weight /= DECAY**emitted
+        if self._weight > 1e6:
+            self._rescale()
+        for depth, share in enumerate(shares):
+            counts = self._kept if depth < agreed else self._rejected
+            counts[cell(match, depth, share)] += self._weight
+
+    def _rescale(self) -> None:
+        self._kept = [k / self._weight for k in self._kept]
+        self._rejected = [r / self._weight for r in self._rejected]
+        self._weight = 1.0
+
+
+def cell(match: int, depth: int, share: float) -> int:
+    bucket = bisect_right(MATCHES, match) * (len(DEPTHS) + 1) + bisect_right(DEPTHS, depth)
+    return 2 * bucket + (share >= AGREED)
+
+
+GRAM = 3  # tokens that must match for a place to be considered
+BITS = 21  # a token id in a key: vocabularies have up to 2 million entries
+NOWHERE = -1
+START = 1024
+
+
+def key_of(a: int, b: int, c: int) -> int:
+    return a << 2 * BITS | b << BITS | c
+
+
+def keys_of(tokens: np.ndarray) -> np.ndarray:
+    """The keys of every three tokens in a row, int64 [n - 2]."""
+    wide = tokens.astype(np.int64)
+    return wide[:-2] << 2 * BITS | wide[1:-1] << BITS | wide[2:]
+
+
+class GrowingIndex:
+    """A text that grows and is cut, with the places of each three tokens; O(1) for every token."""
+
+    def __init__(self) -> None:
+        self.tokens = np.zeros(START, dtype=np.int32)  # the first `length` are the text
+        self.length = 0
+        self._before: list[
+            int
+        ] = []  # for each position, the place before it that ends in the same three tokens
+        self._latest: dict[int, int] = {}  # by key
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Append tokens: a few at a time one by one, many at once by sorting."""
+        begin, end = self.length, self.length + len(tokens)
+        self._reserve(end)
+        self.tokens[begin:end] = tokens
+        self.length = end
+        first = min(GRAM - 1, end)
+        self._before += [NOWHERE] * (first - len(self._before))
+        first = len(self._before)
+        if first < end:
+            keys = keys_of(self.tokens[first - GRAM + 1 : end])
+            if len(keys) > 64:
+                self._link_many(keys, first)
+            else:
+                self._link(keys.tolist(), first)
+
+    def cut(self, length: int) -> None:
+        """Forget everything after the first `length` tokens."""
+        if length >= self.length:
+            return
+        begin = max(length, GRAM - 1)
+        if begin < self.length:
+            keys = keys_of(self.tokens[begin - GRAM + 1 : self.length]).tolist()
+            for position in range(self.length - 1, begin - 1, -1):
+                before = self._before[position]
+                if before == NOWHERE:
+                    del self._latest[keys[position - begin]]
+                else:
+                    self._latest[keys[position - begin]] = before
+        del self._before[length:]
+        self.length = length
+
+    def places(self, key: int, most: int) -> list[int]:
+        """The latest positions whose token ends these three; newest first."""
+        found: list[int] = []
+        place = self._latest.get(key, NOWHERE)
+        while place != NOWHERE and len(found) < most:
+            found.append(place)
+            place = self._before[place]
+        return found
+
+    def _link(self, keys: list[int], first: int) -> None:
+        for position, key in enumerate(keys, start=first):
+            self._before.append(self._latest.get(key, NOWHERE))
+            self._latest[key] = position
+
+    def _link_many(self, keys: np.ndarray, first: int) -> None:
+        order = np.argsort(keys, kind="stable")
+        ordered = keys[order]
+        starts = np.concatenate(([True], ordered[1:] != ordered[:-1]))
+        before = np.empty(len(keys), dtype=np.int64)
+        before[order[1:]] = order[:-1] + first
+        known = [self._latest.get(key, NOWHERE) for key in ordered[starts].tolist()]
+        before[order[starts]] = known
+        self._before += before.tolist()
+        ends = np.concatenate((starts[1:], [True]))
+        self._latest.update(zip(ordered[ends].tolist(), (order[ends] + first).tolist(), strict=True))
+
+    def _reserve(self, length: int) -> None:
+        if length > len(self.tokens):
+            larger = np.zeros(max(length, 2 * len(self.tokens)), dtype=np.int32)
+            larger[: self.length] = self.tokens[: self.length]
+            self.tokens = larger
+
+
+class FixedIndex:
+    """A collection of texts that does not change: sorted once, searched by bisection."""
+
+    def __init__(self, tokens: np.ndarray) -> None:
+        """`tokens`: int32 [n], texts separated by -1."""
+        self.tokens = tokens
+        self.length = len(tokens)
+        keys = keys_of(tokens) if self.length >= GRAM else np.empty(0, dtype=np.int64)
+        self._order = np.argsort(keys, kind="stable")
+        self._keys = keys[self._order]
+
+    def places(self, key: int, most: int) -> list[int]:
+        """The latest positions whose token ends these three; newest first."""
+        begin, end = np.searchsorted(self._keys, [key, key + 1])
+        found = self._order[max(begin, end - most) : end][::-1] + GRAM - 1
+        return list(found.tolist())
+
 
 PLACES = 64  # latest occurrences that are looked at: the cost of a cycle does not grow with the text
 LONGEST_MATCH = 64  # tokens
@@ -38,13 +212,10 @@ class Guess:
         return float(np.cumprod(self.chances).sum()) if self.chances else 0.0
 
 
-class LookupDrafter:
+class LookupDrafter(Drafter):
     """Proposes what followed the newest tokens before."""
 
     source = Source.LOOKUP
-    wants = None
-    failure = None
-    busy_seconds = 0.0  # no model
 
     def __init__(self, trust: Trust | None = None, earlier: FixedIndex | None = None) -> None:
         self.trust = trust or Trust()
@@ -53,26 +224,8 @@ class LookupDrafter:
         self._guess = Guess()
         self._guessed_at = 0  # length of the text that the guess follows
 
-    def steps(self, depth: int) -> int:
-        return 0
-
-    def rehearse(self, batches: Sequence[Sequence[int]]) -> None:
-        """There is no model."""
-
     def begin(self) -> None:
         self._guess = Guess()
-
-    def follow(self, passed: Pass, kept: int) -> None:
-        """The text is indexed when it is searched."""
-
-    def reading(self, tokens: Sequence[int]) -> Reading:
-        return Reading()
-
-    def read(self, tokens: Sequence[int], most: int) -> int:
-        return 0
-
-    def restart(self, tokens: Sequence[int], window: int) -> None:
-        """The whole text is searched."""
 
     def propose(
         self, tokens: Sequence[int], limit: int, rule: Rule | None = None, stopping: Stopping | None = None

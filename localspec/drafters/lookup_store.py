@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from localspec.drafters.lookup_index import FixedIndex
+from localspec.drafters.lookup import FixedIndex
 from localspec.files import write_atomically
 
 BETWEEN = -1  # stands between two replies, so that no match runs across

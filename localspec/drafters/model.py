@@ -1,19 +1,61 @@
 """A smaller model that proposes: it decodes only what its cache lacks, one token ahead at a time."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 
-from localspec.algorithm.protocols import Decoder, Proposal, Reading, Rule, Stopping
-from localspec.drafters.drawing import FAILURES, Rows, draw
-from localspec.errors import LocalspecError
+from localspec.algorithm.protocols import Backlog, Decoder, Drafter, Draw, Proposal, Rule, Stopping
+from localspec.errors import BackendFailure, ContextFull, LocalspecError, NotEnoughMemory
 from localspec.events import Source
-from localspec.passes import Pass, standing
+from localspec.passes import Pass, Row, standing
+
+# Of a draft model: its target goes on without it.
+FAILURES = (BackendFailure, ContextFull, NotEnoughMemory)
+
+Rows = Generator[Row, int, None]
+"""The row after the text, then after each token that is sent, until there is none."""
+
+
+def draw(
+    drafter: Drafter,
+    rows: Rows,
+    tokens: Sequence[int],
+    limit: int,
+    rule: Rule,
+    stopping: Stopping | None,
+    is_end: Callable[[int], bool],
+) -> tuple[Proposal, LocalspecError | None]:
+    """At least one row and at most `limit` tokens to follow `tokens`; and why the model failed, if it did."""
+    text, draws, asked = list(tokens), list[Draw](), 1
+    failure: LocalspecError | None = None
+    try:
+        row = next(rows)
+        while True:
+            found = rule.draw(row, text, len(tokens))
+            if stopping and not stopping.keeps(found.confidence, len(draws)):
+                break
+            draws.append(found)
+            text.append(found.token)
+            # Nothing can follow an end-of-generation token; it stays in the proposal, so stopping biases nothing.
+            if len(draws) == limit or is_end(found.token):
+                break
+            takes_a_run = drafter.model_runs(asked + 1) > drafter.model_runs(asked)
+            if stopping and takes_a_run and not stopping.goes_on(len(draws)):
+                break
+            asked += 1
+            row = rows.send(found.token)
+    except StopIteration:
+        pass
+    except FAILURES as error:
+        # What was drawn before is proposed: dropping it could favour the tokens that do not fail.
+        failure, limit = error, len(draws)
+    return Proposal.drawn(draws, drafter.source, depth=limit, runs=drafter.model_runs(asked)), failure
+
 
 AT_ONCE = 8  # unread tokens that are decoded along with the first draft step
 ROOM = 40  # tokens that a proposal may need behind the text, a quarter of the cache at most
 
 
-class ModelDrafter:
+class ModelDrafter(Drafter):
     """Drafts with a model that shares the target's vocabulary.
 
     After a cycle the cache holds the newest token and all draft tokens but the last; acceptance keeps a prefix of
@@ -22,7 +64,6 @@ class ModelDrafter:
     """
 
     source = Source.MODEL
-    wants = None
 
     def __init__(self, decoder: Decoder, is_end: Callable[[int], bool], *, one_by_one: bool = False) -> None:
         """`one_by_one`: whether two missing tokens are decoded one after the other, so that all passes are equal."""
@@ -31,22 +72,18 @@ class ModelDrafter:
         self._one_by_one = one_by_one
         self._room = min(ROOM, decoder.capacity // 4)
         self._first = 0  # the text's position of the first token in the cache
-        self.failure: LocalspecError | None = None
 
     @property
     def busy_seconds(self) -> float:
         return self.decoder.busy_seconds
 
-    def steps(self, depth: int) -> int:
+    def model_runs(self, depth: int) -> int:
         return depth
 
-    def rehearse(self, batches: Sequence[Sequence[int]]) -> None:
-        rehearse(self.decoder, batches)
+    def warm_up(self, batches: Sequence[Sequence[int]]) -> None:
+        decode_and_forget(self.decoder, batches)
 
-    def begin(self) -> None:
-        self.failure = None
-
-    def follow(self, passed: Pass, kept: int) -> None:
+    def observe(self, passed: Pass, kept: int) -> None:
         decoder, end = self.decoder, passed.start + kept
         before = max(self._first - passed.start, 0)
         start = max(passed.start - self._first, 0)
@@ -57,11 +94,11 @@ class ModelDrafter:
         if end + self._room > self._first + decoder.capacity:
             self._restart(end - decoder.capacity // 2)
 
-    def reading(self, tokens: Sequence[int]) -> Reading:
+    def backlog(self, tokens: Sequence[int]) -> Backlog:
         held = self.decoder.length
         unread = 0 if self.failure else len(tokens) - 1 - self._first - held
         spare = self.decoder.capacity // 2 - held - unread
-        return Reading(unread if unread > AT_ONCE else 0, held, min(self._first, max(spare, 0)))
+        return Backlog(unread if unread > AT_ONCE else 0, held, min(self._first, max(spare, 0)))
 
     def read(self, tokens: Sequence[int], most: int) -> int:
         begin = self._first + self.decoder.length
@@ -105,7 +142,7 @@ def rows_after(decoder: Decoder, *unread: Sequence[int]) -> Rows:
         token = yield row
 
 
-def rehearse(decoder: Decoder, batches: Sequence[Sequence[int]]) -> None:
+def decode_and_forget(decoder: Decoder, batches: Sequence[Sequence[int]]) -> None:
     """Decode these batches once; the cache ends as it began."""
     held = decoder.length
     decoder.checkpoint(lasting=False)

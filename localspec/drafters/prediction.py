@@ -10,11 +10,9 @@ from typing import Final
 
 import numpy as np
 
-from localspec.algorithm.protocols import Proposal, Reading, Rule, Stopping
-from localspec.drafters.lookup import agreeing, match_lengths
-from localspec.drafters.lookup_trust import Trust
+from localspec.algorithm.protocols import Drafter, Proposal, Rule, Stopping
+from localspec.drafters.lookup import Trust, agreeing, match_lengths
 from localspec.events import Source
-from localspec.passes import Pass
 
 # P(a proposed token is kept), by how many tokens have agreed (lookup_trust.MATCHES), before anything was seen.
 BELIEFS: Final = (0.7, 0.85, 0.93, 0.97, 0.98, 0.99)
@@ -28,13 +26,10 @@ NEAR: Final = 64  # tokens
 LEAST_SCORE: Final = 1 - log2(1 + NEAR)
 
 
-class PredictionDrafter:
+class PredictionDrafter(Drafter):
     """Proposes what follows in the prediction; serves one reply."""
 
     source = Source.PREDICTION
-    wants = None
-    failure = None
-    busy_seconds = 0.0  # no model
 
     def __init__(self, predicted: Sequence[int]) -> None:
         """`predicted`: the tokens of the expected reply."""
@@ -46,27 +41,6 @@ class PredictionDrafter:
         self._away = 0  # tokens written since
         self._length: int | None = None  # of the text that was seen; None: the reply has not begun
         self._proposed: tuple[int, ...] = ()  # what was proposed to follow it
-
-    def steps(self, depth: int) -> int:
-        return 0
-
-    def rehearse(self, batches: Sequence[Sequence[int]]) -> None:
-        """There is no model."""
-
-    def begin(self) -> None:
-        """It is made for the reply that begins."""
-
-    def follow(self, passed: Pass, kept: int) -> None:
-        """The text is looked at when a proposal is wanted."""
-
-    def reading(self, tokens: Sequence[int]) -> Reading:
-        return Reading()
-
-    def read(self, tokens: Sequence[int], most: int) -> int:
-        return 0
-
-    def restart(self, tokens: Sequence[int], window: int) -> None:
-        """Nothing is read."""
 
     def propose(
         self, tokens: Sequence[int], limit: int, rule: Rule | None = None, stopping: Stopping | None = None

@@ -1,5 +1,7 @@
 """A prediction head that guesses a whole block in one run (DFlash, DSpark); hidden rows lie in its cache."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -63,38 +65,31 @@ class BlockContext(HeadCache):
             batch = self._hidden.fill((), position + begin, rows=0, embeddings=part)
             self.run(lib.llama_decode, batch, len(part))
 
-    def guess(self, token: int, count: int, position: int) -> "Guesses":
-        """Guesses of the `count` tokens after this one, valid until the next call; at most `most_guesses`."""
+    def guess(self, token: int, count: int, position: int) -> Callable[[int, int | None], Row]:
+        """Guess the `count` tokens after this one, at most `most_guesses`: the row of a place from 0.
+
+        The row depends on the token that was drawn at the place before. It is valid until the next call.
+        """
         block = [min(token, self._last_token)] + [self._mask] * (count - self._anchored)
         self.run(
             lib.llama_decode, self._block.fill(block, position, 0 if self._top else len(block)), len(block)
         )
         first = 0 if self._anchored else 1
         if not self._top:
-            return Guesses(self._rows.read(self.handle, len(block))[first:])
+            rows = self._rows.read(self.handle, len(block))[first:]
+            return lambda place, before: rows[place]
         lattice = rows_at(get_output(self.handle), len(block), self._width)
-        return Guesses((), lattice[first:], self._top)
+        return partial(_row_of_lattice, lattice[first:], self._top)
 
     def _fact(self, name: str, default: str) -> str:
         return self.model.metadata.get(f"{self.model.architecture}.{name}", default)
 
 
-class Guesses:
-    """What may stand at each place of a block."""
-
-    def __init__(self, rows: tuple[np.ndarray, ...], lattice: np.ndarray | None = None, top: int = 0) -> None:
-        """Rows of logits; or for each place `top` tokens, and for each token of the place before their scores."""
-        self._rows = rows
-        self._lattice = lattice
-        self._top = top
-
-    def row(self, place: int, before: int | None) -> Row:
-        """Of a place from 0; `before`: the token that was drawn at the place before."""
-        if self._lattice is None:
-            return self._rows[place]
-        top, known = self._top, 0
-        if before is not None:
-            known = int(np.flatnonzero(self._lattice[place - 1, :top] == before)[0])
-        here = self._lattice[place]
-        begin = top * (1 + known)
-        return Candidates(here[:top].astype(np.int32), here[begin : begin + top])
+def _row_of_lattice(lattice: np.ndarray, top: int, place: int, before: int | None) -> Row:
+    """The row of a place: `top` tokens, and for each of these at the place before their scores."""
+    known = 0
+    if before is not None:
+        known = int(np.flatnonzero(lattice[place - 1, :top] == before)[0])
+    here = lattice[place]
+    begin = top * (1 + known)
+    return Candidates(here[:top].astype(np.int32), here[begin : begin + top])

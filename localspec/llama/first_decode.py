@@ -104,7 +104,7 @@ def _guess(head: "HeadContext | BlockContext", hidden: "np.ndarray", token: int,
         head.predict([token], head.features(hidden), position)
     else:
         head.read(hidden, position - 1)
-        head.guess(token, 1, position).row(0, None)
+        head.guess(token, 1, position)(0, None)
 
 
 def answer(error: LocalspecError | None) -> None:

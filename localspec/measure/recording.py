@@ -46,11 +46,11 @@ def begin(engine: LoadedPair, prompt: Sequence[int]) -> None:
     forget(engine)
     for passed in engine.target.prefill(prompt[:-1]):
         for drafter in engine.drafters:
-            drafter.follow(passed, len(passed.tokens))
+            drafter.observe(passed, len(passed.tokens))
 
 
 def forget(engine: LoadedPair) -> None:
     """Empty all caches."""
     engine.target.rollback(0)
     for drafter in engine.drafters:
-        drafter.follow(NO_TEXT, 0)
+        drafter.observe(NO_TEXT, 0)

@@ -5,7 +5,7 @@ import pytest
 from localspec.algorithm.loop import speculate
 from localspec.algorithm.protocols import Proposal
 from localspec.algorithm.verification import make_rule
-from localspec.drafters.fixed import Fixed, Plain
+from localspec.drafters.arbiter import Fixed, Plain
 from localspec.drafters.lookup import LookupDrafter
 from localspec.drafters.model import ModelDrafter
 from localspec.events import Source

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from localspec.algorithm.loop import emit, speculate
 from localspec.algorithm.protocols import Proposal, Verdict
 from localspec.algorithm.verification import make_rule
-from localspec.drafters.fixed import Fixed, Plain
+from localspec.drafters.arbiter import Fixed, Plain
 from localspec.drafters.lookup import LookupDrafter
 from localspec.drafters.model import ModelDrafter
 from localspec.events import Origin, Source

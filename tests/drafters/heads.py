@@ -9,10 +9,8 @@ from tempfile import TemporaryDirectory
 from localspec.algorithm.loop import speculate
 from localspec.algorithm.protocols import Drafter
 from localspec.algorithm.verification import make_rule
-from localspec.drafters.fixed import Fixed, Plain
-from localspec.drafters.head import HeadDrafter
-from localspec.drafters.head_block import Block
-from localspec.drafters.head_steps import ASSISTANT, EAGLE3, MTP, Chain, Steps
+from localspec.drafters.arbiter import Fixed, Plain
+from localspec.drafters.head import ASSISTANT, EAGLE3, MTP, Block, Chain, HeadDrafter, Steps
 from localspec.gguf.facts import header_at
 from localspec.gguf.heads import has_markov_chain
 from localspec.llama.block import BlockContext
@@ -69,10 +67,10 @@ class Opened:
         keep = self.target.rewind(common)
         if self.drafter:
             self.drafter.begin()
-            self.drafter.follow(Pass(0, prompt[:keep]), keep)
+            self.drafter.observe(Pass(0, prompt[:keep]), keep)
         for passed in self.target.prefill(prompt[keep:-1]):
             if self.drafter:
-                self.drafter.follow(passed, len(passed.tokens))
+                self.drafter.observe(passed, len(passed.tokens))
 
     def cycles(self, text, depth, room, rule=GREEDY):
         strategy = Fixed(self.drafter, depth, rule) if depth else Plain()

@@ -2,7 +2,7 @@
 
 import random
 
-from localspec.algorithm.protocols import Proposal, Reading
+from localspec.algorithm.protocols import Backlog, Proposal
 from localspec.control.anchors import Anchors
 from localspec.control.chances import Chances
 from localspec.control.depth import DepthControl
@@ -18,7 +18,7 @@ class Machine:
     """
 
     source = Source.MODEL
-    wants = failure = None
+    hidden_rows_needed = failure = None
 
     def __init__(
         self,
@@ -46,19 +46,19 @@ class Machine:
         self.busy_seconds = 0.0
         self.stalls = []  # seconds of each piece of reading
 
-    def steps(self, depth):
+    def model_runs(self, depth):
         return depth
 
     def begin(self):
         pass
 
-    def follow(self, passed, kept):
+    def observe(self, passed, kept):
         pass
 
-    def reading(self, tokens):
+    def backlog(self, tokens):
         unread = len(tokens) - 1 - self.held_to
         held = self.held_to - self.first
-        return Reading(unread if unread > 8 else 0, held, self.first) if self.reading_seconds else Reading()
+        return Backlog(unread if unread > 8 else 0, held, self.first) if self.reading_seconds else Backlog()
 
     def read(self, tokens, most):
         count = min(most, len(tokens) - 1 - self.held_to)

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from localspec.algorithm.loop import speculate
 from localspec.algorithm.verification import make_rule
 from localspec.control.costs import Costs, CostTable
-from localspec.drafters.arbiter import best_prefix
+from localspec.drafters.arbiter import Plain, best_prefix
 from localspec.drafters.drafting import Drafting
-from localspec.drafters.fixed import Plain
 from localspec.drafters.model import ModelDrafter
 from localspec.events import Mode, Source
 from localspec.passes import Pass
@@ -56,10 +55,10 @@ def drafting_of(draft, table, depths, *, most=32, lookup=True, lessons=None, end
 def run(target, draft, prompt, *, drafting, room, rule, end=is_end):
     tokens = list(prompt)
     strategy = drafting.strategy(rule, depth=None, sampled=rule.name != "greedy")
-    strategy.follow(Pass(0, ()), 0)
+    strategy.observe(Pass(0, ()), 0)
     target.rollback(0)
     for passed in target.prefill(tokens[:-1]):
-        strategy.follow(passed, len(passed.tokens))
+        strategy.observe(passed, len(passed.tokens))
     models = [target] if draft is None else [target, draft]
 
     def clock():

@@ -8,11 +8,8 @@ from localspec.control.chances import Chances
 from localspec.control.costs import CostTable
 from localspec.control.depth import DepthControl
 from localspec.control.places import Places
-from localspec.drafters.arbiter import Arbiter, Contender
-from localspec.drafters.fixed import Fixed
-from localspec.drafters.head import HeadDrafter
-from localspec.drafters.head_block import Block
-from localspec.drafters.head_steps import EAGLE3, MTP, Chain, Steps
+from localspec.drafters.arbiter import Arbiter, Contender, Fixed
+from localspec.drafters.head import EAGLE3, MTP, Block, Chain, HeadDrafter, Steps
 from localspec.passes import HiddenRows
 from tests.algorithm.random_pairs import PROMPT, RULES, World
 from tests.drafters.test_law import EXACT, error, never
@@ -73,11 +70,7 @@ class ToyBlock(ToyHead):
     def guess(self, token, count, position):
         assert position == max(self.held) + 1
         self.busy_seconds += 0.0001
-        self.token = token
-        return self
-
-    def row(self, place, before):
-        return self.world.draft((*PROMPT, *(self.token,) * place))
+        return lambda place, before: self.world.draft((*PROMPT, *(token,) * place))
 
 
 def drafter_of(kind, world):

@@ -88,8 +88,8 @@ def test_after_many_cycles_it_guesses_as_if_it_had_read_the_text_at_once(kind, f
         mine, found = guesses(pair, text), []
         for shift in (0, 1):
             hidden = np.stack([shown[max(i - shift, 0)] for i in range(len(text) - 1)])
-            fresh.drafter.follow(NO_TEXT, 0)
-            fresh.drafter.follow(Pass(0, text[:-1], hidden=hidden), len(text) - 1)
+            fresh.drafter.observe(NO_TEXT, 0)
+            fresh.drafter.observe(Pass(0, text[:-1], hidden=hidden), len(text) - 1)
             found.append(difference(mine, guesses(fresh, text)))
     assert found[0] < (1e-4 if kind.keeps else 5e-3)
     assert found[1] > 1
@@ -97,14 +97,14 @@ def test_after_many_cycles_it_guesses_as_if_it_had_read_the_text_at_once(kind, f
 
 def show_hidden_rows(drafter):
     """Those of every position of the text, as the drafter is shown them."""
-    follow, shown = drafter.follow, {}
+    observe, shown = drafter.observe, {}
 
-    def followed(passed, kept):
+    def observed(passed, kept):
         if passed.hidden is not None:
             shown.update(enumerate(np.array(passed.hidden[:kept]), start=passed.start))
-        follow(passed, kept)
+        observe(passed, kept)
 
-    drafter.follow = followed
+    drafter.observe = observed
     return shown
 
 
@@ -127,7 +127,7 @@ def test_a_reply_without_drafting_is_read_along(kind, files):
             GREEDY, depth=0, sampled=False
         )
         for passed in pair.target.prefill(text[:-1]):
-            strategy.follow(passed, len(passed.tokens))
+            strategy.observe(passed, len(passed.tokens))
         list(speculate(pair.target, strategy, text, rule=GREEDY, room=60, is_end=never))
         assert strategy.busy_seconds == pair.drafter.busy_seconds
         assert pair.drafter.propose(text, 4, GREEDY).tokens

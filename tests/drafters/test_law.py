@@ -18,10 +18,9 @@ from localspec.control.costs import Costs, CostTable
 from localspec.control.depth import DepthControl
 from localspec.control.places import Places
 from localspec.control.stopping import Stopper
-from localspec.drafters import drawing, model
+from localspec.drafters import model
 from localspec.drafters.arbiter import Arbiter, Contender
-from localspec.drafters.lookup import LookupDrafter
-from localspec.drafters.lookup_trust import CELLS, Trust, TrustCounts
+from localspec.drafters.lookup import CELLS, LookupDrafter, Trust, TrustCounts
 from localspec.drafters.model import ModelDrafter
 from localspec.events import Source
 from localspec.passes import Pass
@@ -124,8 +123,8 @@ class Stopped:
         )
         return self.drafter.propose(tokens, min(3, room), self.rule, stopper)
 
-    def follow(self, passed, kept):
-        self.drafter.follow(passed, kept)
+    def observe(self, passed, kept):
+        self.drafter.observe(passed, kept)
 
     def learn(self, cycle):
         """The calibration does not change."""
@@ -174,7 +173,7 @@ TRAPS = {
 @pytest.mark.parametrize("rule", ["block", "rejection"])
 @pytest.mark.parametrize("trap", TRAPS)
 def test_traps_of_the_drafter_are_caught(rule, trap, monkeypatch):
-    monkeypatch.setattr(model, "draw", mutant(drawing, TRAPS[trap]).draw)
+    monkeypatch.setattr(model, "draw", mutant(model, TRAPS[trap]).draw)
     assert error(World(2), RULES[rule], stopped(), 4, is_end=lambda token: token == 1) > CAUGHT
 
 

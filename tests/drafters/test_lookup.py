@@ -5,9 +5,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from localspec.drafters.lookup import LookupDrafter
-from localspec.drafters.lookup_index import FixedIndex, GrowingIndex, key_of
-from localspec.drafters.lookup_trust import PRIOR, Trust
+from localspec.drafters.lookup import PRIOR, FixedIndex, GrowingIndex, LookupDrafter, Trust, key_of
 
 TOKENS = st.lists(st.integers(0, 3), max_size=150)
 

@@ -6,14 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from localspec.algorithm.protocols import Proposal, Reading
+from localspec.algorithm.protocols import Drafter, Proposal
 from localspec.control.anchors import Anchors
 from localspec.control.chances import Chances
 from localspec.control.costs import CostTable
 from localspec.control.depth import DepthControl
 from localspec.control.places import Places
-from localspec.drafters.arbiter import Arbiter, Contender
-from localspec.drafters.fixed import Fixed
+from localspec.drafters.arbiter import Arbiter, Contender, Fixed
 from localspec.events import Cycle, Source
 from localspec.passes import HiddenRows
 from tests.algorithm.random_pairs import PROMPT, RULES, World
@@ -22,34 +21,28 @@ from tests.chat.letters import GREEDY, SYMBOLS, session_of
 from tests.drafters.test_law import EXACT, error
 
 
-class BlockHead:
+class BlockHead(Drafter):
     """Drafts a whole block in one run, from the hidden row of the text's last token but one."""
 
     source = Source.MODEL
-    wants = HiddenRows(output=True)
-    failure = None
+    hidden_rows_needed = HiddenRows(output=True)
+    busy_seconds = 0.0
 
     def __init__(self, row_of):
         """`row_of(hidden, newer)`: its logits after some tokens that are newer than a hidden row."""
         self.row_of = row_of
-        self.hidden, self.end, self.busy_seconds = None, 0, 0.0
+        self.hidden, self.end = None, 0
 
-    def steps(self, depth):
+    def model_runs(self, depth):
         return 1
 
-    def begin(self):
-        """No failure is remembered."""
-
-    def follow(self, passed, kept):
+    def observe(self, passed, kept):
         end = passed.start + kept
         if kept and passed.hidden is not None:
             self.hidden = np.array(passed.hidden[kept - 1])
         elif end != self.end:
             self.hidden = None
         self.end = end
-
-    def reading(self, tokens):
-        return Reading()
 
     def propose(self, tokens, limit, rule, stopping=None):
         if self.hidden is None or self.end != len(tokens) - 1:

@@ -5,7 +5,7 @@ import pytest
 
 from localspec.algorithm.loop import speculate
 from localspec.algorithm.verification import make_rule
-from localspec.drafters.fixed import Fixed
+from localspec.drafters.arbiter import Fixed
 from localspec.drafters.other_vocabulary import OtherVocabularyDrafter
 from localspec.gguf.shared_tokens import SharedTokens
 from localspec.passes import Candidates, Pass
@@ -76,8 +76,8 @@ def test_the_cache_holds_the_text_in_words_after_every_cycle():
         kept = int(rng.integers(0, len(proposal.tokens) + 1))
         passed = Pass(len(text) - 1, [text[-1], *proposal.tokens])
         text = [*text, *proposal.tokens[:kept], int(rng.integers(0, 3))]
-        drafter.follow(passed, kept + 1)
-        drafter.reading(text)
+        drafter.observe(passed, kept + 1)
+        drafter.backlog(text)
         spelled = b"".join(map(DRAFT.piece, draft.tokens))
         assert b"".join(map(TARGET.piece, text)).startswith(spelled)
 
@@ -90,7 +90,7 @@ def test_a_text_that_outgrows_the_cache_is_read_anew_from_its_middle():
     for i in range(150):
         assert len(drafter.propose(text, 3, rule).tokens) > 0
         text.append(i % 3)
-        drafter.follow(Pass(len(text) - 2, text[-2:-1]), 1)
+        drafter.observe(Pass(len(text) - 2, text[-2:-1]), 1)
     assert drafter.failure is None
 
 
@@ -105,9 +105,9 @@ def test_what_is_unread_is_read_in_pieces():
     draft = Reader(1)
     drafter = OtherVocabularyDrafter(draft, DRAFT, TARGET, SHARED, never)
     text = [0, 1, 2] * 30
-    unread = drafter.reading(text).unread
+    unread = drafter.backlog(text).unread
     assert unread == 89
-    while (left := drafter.reading(text).unread) > 0:
+    while (left := drafter.backlog(text).unread) > 0:
         assert drafter.read(text, 20) > 0
-        assert drafter.reading(text).unread < left
-    assert 80 <= drafter.reading(text).held <= 90
+        assert drafter.backlog(text).unread < left
+    assert 80 <= drafter.backlog(text).held <= 90

@@ -11,8 +11,7 @@ from localspec.control.chances import Chances
 from localspec.control.costs import CostTable
 from localspec.control.depth import DepthControl
 from localspec.control.places import Places
-from localspec.drafters.arbiter import Arbiter, Contender
-from localspec.drafters.fixed import Fixed
+from localspec.drafters.arbiter import Arbiter, Contender, Fixed
 from localspec.drafters.lookup import LookupDrafter
 from localspec.drafters.prediction import PredictionDrafter
 from tests.algorithm.random_pairs import RULES, World

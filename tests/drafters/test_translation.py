@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.drafters.translation import Translation
+from localspec.drafters.other_vocabulary import Translation
 
 
 class Pieces:

@@ -6,7 +6,7 @@ import pytest
 from localspec.algorithm.loop import speculate
 from localspec.algorithm.noise import gumbel
 from localspec.algorithm.verification import make_rule
-from localspec.drafters.fixed import Fixed, Plain
+from localspec.drafters.arbiter import Fixed, Plain
 from localspec.drafters.model import ModelDrafter
 from localspec.llama.widths import width_gap
 from localspec.passes import Pass
@@ -36,7 +36,7 @@ class Recording:
 def generate(target, strategy, rule, prompt, is_end):
     """The emitted tokens, and for each the row that it was chosen from."""
     target.rollback(0)
-    strategy.follow(Pass(0, ()), 0)
+    strategy.observe(Pass(0, ()), 0)
     list(target.prefill(prompt[:-1]))
     recording, tokens, rows = Recording(target), list(prompt), []
     for cycle in speculate(recording, strategy, tokens, rule=rule, room=NEW_TOKENS, is_end=is_end):

@@ -9,7 +9,7 @@ import pytest
 import localspec
 from localspec import demo
 from localspec.algorithm.loop import speculate
-from localspec.drafters.fixed import Fixed, Plain
+from localspec.drafters.arbiter import Fixed, Plain
 from localspec.drafters.model import ModelDrafter
 from localspec.drafters.other_vocabulary import OtherVocabularyDrafter
 from localspec.errors import IncompatiblePair

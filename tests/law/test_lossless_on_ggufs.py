@@ -9,7 +9,7 @@ import pytest
 
 from localspec.algorithm.loop import speculate
 from localspec.algorithm.verification import make_rule
-from localspec.drafters.fixed import Fixed, Plain
+from localspec.drafters.arbiter import Fixed, Plain
 from localspec.drafters.model import ModelDrafter
 from localspec.llama.widths import width_gap
 from localspec.passes import Pass
@@ -51,7 +51,7 @@ class Recording:
 def generate(target, strategy, prompt, room=NEW_TOKENS):
     """The emitted tokens, and for each the row that chose or verified it."""
     target.rollback(0)
-    strategy.follow(Pass(0, ()), 0)
+    strategy.observe(Pass(0, ()), 0)
     list(target.prefill(prompt[:-1]))
     recording = Recording(target, [])
     tokens = list(prompt)

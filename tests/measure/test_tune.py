@@ -40,22 +40,22 @@ class PricedDrafter:
     """A drafter whose runs take as long as is said."""
 
     source = Source.MODEL
-    wants = None
+    hidden_rows_needed = None
 
     def __init__(self, clock, seconds):
         self.clock, self.seconds, self.length = clock, seconds, 0
 
-    def steps(self, depth):
+    def model_runs(self, depth):
         return depth
 
-    def follow(self, passed, kept):
+    def observe(self, passed, kept):
         self.length = passed.start + kept
 
     def read(self, tokens, most):
         assert self.length == len(tokens)
         return most
 
-    def rehearse(self, batches):
+    def warm_up(self, batches):
         self.clock.now += self.seconds * len(batches)
 
 

@@ -5,7 +5,7 @@ import pytest
 from localspec.algorithm.loop import speculate
 from localspec.algorithm.protocols import Proposal
 from localspec.algorithm.verification import make_rule
-from localspec.drafters.fixed import Fixed, Plain
+from localspec.drafters.arbiter import Fixed, Plain
 from localspec.drafters.model import ModelDrafter
 from localspec.events import Cycle, Mode, Origin, Source
 from localspec.passes import Pass
@@ -202,9 +202,9 @@ def test_both_are_told_what_the_text_has_become():
     told = []
     inner, forcer = Remembering(), constraint()
     forcer.settle = told.append
-    inner.follow = lambda passed, kept: told.append((passed, kept))
+    inner.observe = lambda passed, kept: told.append((passed, kept))
     strategy, passed = Forcing(inner, forcer, 33), Pass(0, [1, 2])
-    strategy.follow(passed, 1)
+    strategy.observe(passed, 1)
     strategy.propose(PROMPT, 20)
     assert told == [(passed, 1), PROMPT]
 

@@ -94,7 +94,7 @@ def tune(
         samples += one_round(target, text, steps_back, stopped, clock)
     target.rollback(0)
     if drafter:
-        drafter.follow(NO_TEXT, 0)
+        drafter.observe(NO_TEXT, 0)
     table = fit(samples, runs, reading, length)
     return curve(samples, table, length, drafter) if table else None
 
@@ -104,10 +104,10 @@ def fill(target: Decoder, text: Sequence[int], length: int, drafters: Sequence[D
     tokens = next(windows(text, length))
     target.rollback(0)
     for drafter in drafters:
-        drafter.follow(NO_TEXT, 0)
+        drafter.observe(NO_TEXT, 0)
     for passed in target.prefill(tokens):
         for drafter in drafters:
-            drafter.follow(passed, len(passed.tokens))
+            drafter.observe(passed, len(passed.tokens))
             drafter.read(tokens[: target.length + 1], len(passed.tokens))
 
 
@@ -150,6 +150,6 @@ def curve(samples: list[Sample], table: CostTable, context_tokens: int, drafter:
         widths,
         table,
         context_tokens,
-        runs=tuple(map(drafter.steps, range(max(NARROW)))) if drafter else (),
+        runs=tuple(map(drafter.model_runs, range(max(NARROW)))) if drafter else (),
         run_seconds=table.run_seconds[drafter.source] if drafter else 0.0,
     )

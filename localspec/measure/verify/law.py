@@ -16,7 +16,7 @@ from localspec.algorithm.loop import speculate
 from localspec.algorithm.protocols import Proposal, Rule
 from localspec.algorithm.verification import make_rule
 from localspec.chat.loaded_pair import LoadedPair
-from localspec.drafters.fixed import Fixed
+from localspec.drafters.arbiter import Fixed
 from localspec.measure.recording import RecordingRule, begin
 from localspec.measure.statistics import bernstein
 from localspec.passes import Row
