@@ -16,10 +16,9 @@ from statistics import mean
 
 from benchmarks.controller.engine import OneRunAToken, run_auto, run_fixed
 from benchmarks.controller.worlds import Curve, Text
-from localspec.control.chances import Chances
-from localspec.control.costs import CostTable
+from localspec.control.acceptance import AcceptanceModel
+from localspec.control.costs import CostsByContext, CostTable
 from localspec.control.depth import DepthControl
-from localspec.control.places import Places
 
 TRACES = Path(__file__).parent / "traces"
 DEPTHS = tuple(range(1, 8))  # as wide as was measured
@@ -73,8 +72,8 @@ def report(name: str, table: CostTable, texts: list[Text], runs: int) -> dict[in
 
 
 def conversation(curve: Curve, table: CostTable, texts: list[Text], seed: int) -> float:
-    places, rng = Places([table]), random.Random(seed)
-    control = DepthControl(places, OneRunAToken(), Chances(), DEPTHS)
+    places, rng = CostsByContext([table]), random.Random(seed)
+    control = DepthControl(places, OneRunAToken(), AcceptanceModel(), DEPTHS)
     return sum(run_auto(curve, text, places, control, rng) for text in texts)
 
 

@@ -15,10 +15,9 @@ from statistics import mean
 
 from benchmarks.controller.engine import OneRunAToken, run_auto, run_fixed
 from benchmarks.controller.worlds import CURVES, PROCESSES, Curve, Launches, make_text
-from localspec.control.chances import Chances
-from localspec.control.costs import CostTable
+from localspec.control.acceptance import AcceptanceModel
+from localspec.control.costs import CostsByContext, CostTable
 from localspec.control.depth import DepthControl
-from localspec.control.places import Places
 
 READING = 0.1  # of a draft step: reading a token among many
 LENGTHS = (100, 300, 2000)
@@ -114,10 +113,10 @@ def simulate(curve: Curve, process: str, length: int, seeds: int, options: argpa
     )
 
 
-def make_control(curve: Curve, table: CostTable) -> tuple[Places, DepthControl]:
+def make_control(curve: Curve, table: CostTable) -> tuple[CostsByContext, DepthControl]:
     """A controller that knows nothing but costs."""
-    places = Places([table])
-    return places, DepthControl(places, OneRunAToken(), Chances(), curve.depths, pads=True)
+    places = CostsByContext([table])
+    return places, DepthControl(places, OneRunAToken(), AcceptanceModel(), curve.depths, pads=True)
 
 
 def calibrated(curve: Curve) -> CostTable:

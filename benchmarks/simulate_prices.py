@@ -20,8 +20,8 @@ from benchmarks.controller.device import Device
 from benchmarks.controller.engine import run_auto, run_fixed
 from benchmarks.controller.worlds import CURVES, PROCESSES, Curve, Launches, Text, make_text
 from benchmarks.simulate_depth import calibrated, make_control, quantile
-from localspec.control.anchors import Anchors
 from localspec.control.costs import CostTable
+from localspec.control.depth import PlainProbes
 from localspec.drafters.lessons import guess_for
 from localspec.tally import Tally
 from localspec.timing import PlainClock
@@ -121,7 +121,7 @@ def replies(
     """One conversation."""
     found = []
     places, control = make_control(curve, table)
-    anchors = Anchors()
+    anchors = PlainProbes()
     for text in texts:
         tally = Tally(plain=PlainClock(lambda: places.costs.plain_step_seconds))
         spent = run_auto(curve, text, places, control, rng, device=device, anchors=anchors, tally=tally)

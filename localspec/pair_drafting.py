@@ -13,7 +13,7 @@ from localspec.algorithm.protocols import Drafter, Rule, Strategy
 from localspec.chat.options import Request, seed_fixes_depth
 from localspec.control.calibration import NARROW, WIDE, calibrate
 from localspec.drafters.drafting import Drafting
-from localspec.drafters.lessons import DEPTHS, Lessons, guess_for
+from localspec.drafters.lessons import DEPTHS, TunedState, guess_for
 from localspec.drafters.lookup_store import ReplyStore
 from localspec.drafters.model import FAILURES
 from localspec.llama.contention import Threads
@@ -62,7 +62,7 @@ class PairDrafting:
         self._starting_depth = starting_depth
         self._store = Store(settings.data_dir() / "lessons")
         self._key = key
-        known = self._store.load(key, Lessons) if key else None
+        known = self._store.load(key, TunedState) if key else None
         self._replies = replies
         self.drafting = Drafting(
             drafters,

@@ -9,29 +9,29 @@ from hypothesis import strategies as st
 
 from localspec.algorithm.loop import speculate
 from localspec.algorithm.verification import make_rule
-from localspec.control.chances import ChanceWeights
+from localspec.control.acceptance import ChanceWeights
 from localspec.control.costs import CostTable
 from localspec.drafters.drafting import Drafting
-from localspec.drafters.lessons import DEPTHS, Acceptance, Lessons, guess_for
-from localspec.drafters.lookup import TrustCounts
+from localspec.drafters.lessons import DEPTHS, Acceptance, TunedState, guess_for
+from localspec.drafters.lookup import LookupCounts
 from localspec.drafters.model import ModelDrafter
 from localspec.sampler.sampling import Sampling
 from localspec.stored import Store
 from tests.algorithm.toys import Blend, Toy
 
 KEY = {"target": "a.gguf 123", "draft": "b.gguf 45", "device": "cpu", "threads": "8"}
-STATE = Lessons(
+STATE = TunedState(
     costs=(CostTable((1, 2, 8), (0.1, 0.12, 0.3), {"model": 0.01}, True, 0.02, 0.05, 300),),
     greedy=Acceptance(
         chances=ChanceWeights((-0.5, 0.9, 0.3), (0.2, 0.1, 0.1)),
-        trust=TrustCounts((2.0,), (1.0,)),
+        trust=LookupCounts((2.0,), (1.0,)),
     ),
 )
 
 
 def test_a_state_comes_back_as_it_was(tmp_path):
     Store(tmp_path / "new" / "folder").save(KEY, STATE)
-    assert Store(tmp_path / "new" / "folder").load(KEY, Lessons) == STATE
+    assert Store(tmp_path / "new" / "folder").load(KEY, TunedState) == STATE
 
 
 def drafting_of(drafters=(), lessons=None):
@@ -41,17 +41,17 @@ def drafting_of(drafters=(), lessons=None):
 def test_everything_that_is_learned_can_be_stored(tmp_path):
     state = drafting_of([ModelDrafter(Toy(1), never)]).lessons
     Store(tmp_path).save(KEY, state)
-    assert Store(tmp_path).load(KEY, Lessons) == state
+    assert Store(tmp_path).load(KEY, TunedState) == state
 
 
 def test_nothing_stored_is_nothing_known(tmp_path):
-    assert Store(tmp_path).load(KEY, Lessons) is None
+    assert Store(tmp_path).load(KEY, TunedState) is None
 
 
 @pytest.mark.parametrize("part", KEY)
 def test_another_file_device_or_thread_count_starts_afresh(tmp_path, part):
     Store(tmp_path).save(KEY, STATE)
-    assert Store(tmp_path).load(KEY | {part: "other"}, Lessons) is None
+    assert Store(tmp_path).load(KEY | {part: "other"}, TunedState) is None
 
 
 def damage(text):
@@ -92,11 +92,11 @@ def test_a_damaged_file_is_set_aside_and_written_again(tmp_path):
     store.save(KEY, STATE)
     for text in damage(store.path(KEY).read_text()):
         store.path(KEY).write_text(text)
-        assert store.load(KEY, Lessons) is None, text
+        assert store.load(KEY, TunedState) is None, text
         assert not store.path(KEY).exists()
         assert store.path(KEY).with_suffix(".damaged").exists()
         store.save(KEY, STATE)
-        assert store.load(KEY, Lessons) == STATE
+        assert store.load(KEY, TunedState) == STATE
 
 
 def test_a_save_that_fails_leaves_the_old_file_alone(tmp_path, monkeypatch):
@@ -111,7 +111,7 @@ def test_a_save_that_fails_leaves_the_old_file_alone(tmp_path, monkeypatch):
         with pytest.raises(OSError, match="No space"):
             store.save(KEY, STATE)
     assert list(tmp_path.iterdir()) == [store.path(KEY)]
-    assert store.load(KEY, Lessons) == STATE
+    assert store.load(KEY, TunedState) == STATE
 
 
 SECONDS = st.just(0.0) | st.floats(1e-6, 1e6)
@@ -144,7 +144,7 @@ def test_whatever_numbers_a_file_holds_it_is_set_aside_or_can_be_used(
         for name, pairs in counts.items()
     } | {"chances": {"weights": [w for w, _ in weights], "variances": [v for _, v in weights]}}
     store.path(KEY).write_text(json.dumps(stored))
-    state = store.load(KEY, Lessons)
+    state = store.load(KEY, TunedState)
     if state is None:
         assert not all(seconds for _, seconds in costs)
         return

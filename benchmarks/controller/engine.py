@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 
 from localspec.algorithm.protocols import Backlog, Proposal, Rule, Stopping
 from localspec.algorithm.verification import make_rule
-from localspec.control.anchors import Anchors
-from localspec.control.depth import DepthControl
-from localspec.control.places import Places
+from localspec.control.costs import CostsByContext
+from localspec.control.depth import DepthControl, PlainProbes
 from localspec.drafters.arbiter import Arbiter, Contender
 from localspec.drafters.model import AT_ONCE
 from localspec.events import Cycle, Origin, Source
@@ -124,7 +123,7 @@ class SimulatedDrafter:
 def run_auto(
     curve: Curve,
     text: Text,
-    places: Places,
+    places: CostsByContext,
     control: DepthControl,
     rng: random.Random,
     noise: Noise = Noise(),
@@ -132,7 +131,7 @@ def run_auto(
     unread: int = 0,
     reading: float = 0.0,
     device: Device | None = None,
-    anchors: Anchors | None = None,
+    anchors: PlainProbes | None = None,
     tally: Tally | None = None,
 ) -> float:
     """True time of a text with automatic depth, which sees noisy times, as `tally` does.
@@ -141,7 +140,7 @@ def run_auto(
     """
     device = device or Device(curve)
     drafter = SimulatedDrafter(device, text, unread, reading)
-    arbiter = Arbiter(places, anchors or Anchors(), [Contender(drafter, control)], ANY_RULE)
+    arbiter = Arbiter(places, anchors or PlainProbes(), [Contender(drafter, control)], ANY_RULE)
     seconds, at, n = 0.0, 0, len(text.agrees)
     while at < n:
         busy, drafter.drawn = drafter.busy_seconds, 0

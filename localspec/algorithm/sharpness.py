@@ -18,7 +18,7 @@ EAGER_CYCLES, EVERY = 8, 4  # every cycle is looked at in the beginning, later e
 DECAY = 0.97  # per position: about 33 positions of memory
 
 
-class Sharpness:
+class DraftTemperature:
     """The factor of one reply; it begins at 1, so that a seed reproduces the reply."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ from typing import ClassVar
 from localspec.algorithm import judgement
 from localspec.algorithm.noise import Keyed, Noise
 from localspec.algorithm.protocols import Draw, Proposal, Rule, Verdict
-from localspec.algorithm.sharpness import Sharpness
+from localspec.algorithm.sharpness import DraftTemperature
 from localspec.errors import BadSetting
 from localspec.events import Origin
 from localspec.passes import Row
@@ -83,7 +83,7 @@ class Sampled:
     judge: judgement.Judge
     chain: Chain
     noise: Noise
-    sharpness: Sharpness = field(default_factory=Sharpness)
+    sharpness: DraftTemperature = field(default_factory=DraftTemperature)
 
     def draw(self, row: Row, history: Sequence[int], start: int) -> Draw:
         whole = self.chain.distribution(row, history)

@@ -4,8 +4,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from math import isfinite
+from math import ceil, isfinite, log2
 
+from localspec.control.acceptance import AcceptanceModel
 from localspec.timing import middle
 
 WINDOW = 32  # measurements: 6 % timing noise becomes 1 %
@@ -310,3 +311,98 @@ class Costs:
 
     def _fresh(self, width: int) -> bool:
         return self._cycle - self._ratios[width].last_cycle < STALE_CYCLES
+
+
+HOLDING_PAYS = 0.25  # plain steps that a change of width costs: from here on it is avoided
+
+
+class FixedWidth:
+    """Goes over to another width when that one would have won by now what the change costs.
+
+    What it would have won is summed up from cycle to cycle, and is never less than nothing: how a reply has gone lately
+    is uncertain, but the errors of many cycles cancel out.
+    """
+
+    def __init__(self) -> None:
+        self._won: dict[int, float] = {}  # seconds, by width, since the latest change
+
+    def width(
+        self,
+        costs: Costs,
+        chances: AcceptanceModel,
+        price: Callable[[int], float],
+        depths: Sequence[int],
+        tokens: int,
+    ) -> int:
+        """The width to hold after `tokens` more were written at the present one; 0: none is to be held.
+
+        `price`: seconds of drafting by depth; `depths`: those that may be verified, ascending.
+        """
+        if costs.change_seconds < HOLDING_PAYS * costs.replayed(1):
+            return 0
+        rates = rates_of(costs, chances, price, depths)
+        held = costs.held
+        if held not in rates:
+            self._won = {}
+            return max(rates, key=lambda width: rates[width])
+        for width, rate in rates.items():
+            won = tokens / rates[held] - tokens / rate
+            self._won[width] = max(self._won.get(width, 0.0) + won, 0.0)
+        best = max(rates, key=lambda width: self._won[width])
+        if self._won[best] <= costs.change_seconds:
+            return held
+        self._won = {}
+        return best
+
+
+def rates_of(
+    costs: Costs, chances: AcceptanceModel, price: Callable[[int], float], depths: Sequence[int]
+) -> dict[int, float]:
+    """Tokens per second by width, if every proposal had it."""
+    rates: dict[int, float] = {}
+    expected, survival = 1.0, 1.0
+    for depth in range(1, depths[-1] + 1):
+        survival *= chances.ahead(depth - 1)
+        expected += survival
+        if depth in depths:
+            rates[depth + 1] = expected / (costs.replayed(depth + 1) + price(depth))
+    return rates
+
+
+SHORT = 2048  # tokens: up to here attention is a small part of a pass; every doubling beyond is a place of its own
+
+
+class CostsByContext:
+    """The costs of a pair by place. One that is new begins with those of the nearest as a guess, so measured anew."""
+
+    def __init__(self, tables: Sequence[CostTable], threads: Callable[[], int] = lambda: 0) -> None:
+        """`tables`: one at least, each for its length of context; `threads`: how many decode now."""
+        self._threads = threads
+        self._usual_threads = threads()
+        self._known = {(doublings(t.context_tokens), self._usual_threads): Costs(t) for t in tables}
+        self.costs = next(iter(self._known.values()))  # at the place of the coming pass, or of the latest one
+
+    def move(self, context_tokens: int) -> None:
+        """The coming pass meets so many tokens."""
+        place = doublings(context_tokens), self._threads()
+        if place not in self._known:
+            nearest = min(self._known, key=lambda other: (other[1] != place[1], abs(other[0] - place[0])))
+            guess = replace(self._known[nearest].table(), measured=False, context_tokens=context_tokens)
+            self._known[place] = Costs(guess)
+        self.costs = self._known[place]
+
+    def calibrated(self, table: CostTable) -> None:
+        """Forget what was learned where `table` was measured, and start from it."""
+        self.costs = self._known[doublings(table.context_tokens), self._threads()] = Costs(table)
+
+    def tables(self) -> tuple[CostTable, ...]:
+        """What was learned with the usual threads, for the next run: all that was measured, or one guess."""
+        found = [
+            costs.table() for (_, threads), costs in self._known.items() if threads == self._usual_threads
+        ]
+        return tuple(table for table in found if table.measured) or tuple(found[:1])
+
+
+def doublings(context_tokens: int) -> int:
+    """How often the shortest class of contexts has to be doubled to hold so many tokens."""
+    return max(ceil(log2(max(context_tokens, 1) / SHORT)), 0)

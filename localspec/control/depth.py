@@ -1,14 +1,51 @@
 """Whether a drafter drafts, and how much: as much as pays, on a budget of plain steps that losses come out of."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 
 from localspec.algorithm.protocols import Backlog, Drafter, Proposal
-from localspec.control.chances import Chances
-from localspec.control.costs import Costs
-from localspec.control.holding import Holding
-from localspec.control.places import Places
-from localspec.control.stopping import Stopper
+from localspec.control.acceptance import AcceptanceModel
+from localspec.control.costs import Costs, CostsByContext, FixedWidth
 from localspec.events import Cycle, Mode
+
+COUNTED = 3  # steps of a run that count, where the first ones do not
+LEAST_TOKENS = 48  # between two anchors
+SHARE = 0.003  # of the time that anchors may take
+MOST_TOKENS = 1024  # however large the gain: it may be large because a plain step was measured wrongly
+FIRST, FIRST_GAP = 2, 24  # with no measured table: so many plain steps soon, so many tokens apart
+
+
+class PlainProbes:
+    """Plain steps among drafting cycles: single ones, or runs where a device takes longer after a change of width."""
+
+    def __init__(self) -> None:
+        self._tokens = 0  # since a plain step that counted
+        self._left = 0  # steps of the run under way
+
+    def due(self, costs: Costs, gain: float) -> bool:
+        """Whether the coming step is to be plain; `gain`: of drafting's tokens per second on plain ones, minus 1."""
+        if not self._left and self._tokens >= gap(costs, gain):
+            self._left = costs.settling + COUNTED if costs.settling else 1
+        return self._left > 0
+
+    def learn(self, cycle: Cycle, costs: Costs) -> None:
+        """A cycle, after the costs have learned it."""
+        plain = cycle.is_plain
+        self._left = max(self._left - 1, 0) if plain else 0
+        self._tokens = 0 if plain and costs.settled else self._tokens + len(cycle.tokens)
+
+
+def gap(costs: Costs, gain: float) -> float:
+    """Tokens between two anchors, for a share of the time that they gain on them."""
+    if not costs.measured and costs.plain_steps < FIRST:
+        return FIRST_GAP * costs.plain_steps
+    if costs.plain_is_doubtful:
+        return FIRST_GAP
+    lost = gain  # plain steps that a run of anchors costs
+    if costs.settling:
+        lost = (costs.settling + COUNTED) * gain + 2 * costs.change_seconds / costs.verify(1)
+    return min(max(LEAST_TOKENS, lost / SHARE), MOST_TOKENS)
+
 
 START = (
     1.75  # plain steps that an unknown drafter may lose, beside the gift; half of it where costs are a guess
@@ -34,6 +71,60 @@ WIDER = 4  # times more text: only then a drafter reads anew
 CHUNK_SECONDS, LEAST_CHUNK = 0.1, 16  # a drafter reads so long, or so many tokens, in one cycle
 
 
+class Stopper:
+    """The `Stopping` of one cycle: the chance of a token against what it costs.
+
+    Maximising tokens per second is a renewal-reward problem: with `rate`, the tokens per second of the run as a
+    whole, another token is worth its time when its chance of being kept exceeds `rate` times the seconds it adds.
+    """
+
+    def __init__(
+        self,
+        chances: AcceptanceModel,
+        costs: Costs,
+        price: Callable[[int], float],
+        *,
+        rate: float,
+        depths: tuple[int, ...],
+        limit: int,
+    ) -> None:
+        """`price`: seconds of drafting by depth; `rate`: the run's tokens/s."""
+        self._chances = chances
+        self._costs = costs
+        self._price = price
+        self._rate = rate
+        self._depths = tuple(d for d in depths if d <= limit)
+        self._survival = 1.0
+
+    def keeps(self, confidence: float, drafted: int) -> bool:
+        chance = self._chances.of(confidence, drafted)
+        kept = self._must_go_on(drafted) or self._gain(drafted, first=chance, draw_first=False) > 0
+        self._survival *= chance
+        return kept
+
+    def goes_on(self, drafted: int) -> bool:
+        first = self._chances.ahead(drafted)
+        return self._must_go_on(drafted) or self._gain(drafted, first=first, draw_first=True) > 0
+
+    def _must_go_on(self, drafted: int) -> bool:
+        """Where only some depths may be used, a proposal ends only at one of them (or before the first)."""
+        return drafted > 0 and drafted not in self._depths
+
+    def _gain(self, drafted: int, *, first: float, draw_first: bool) -> float:
+        """Tokens won by going on to the best later depth, less the tokens its seconds are worth."""
+        best, won, survival = -math.inf, 0.0, self._survival * first
+        width = drafted + 1
+        here = self._costs.verify(width + self._costs.padding(width))
+        spent = self._price(drafted if draw_first else drafted + 1)
+        for depth in range(drafted + 1, self._depths[-1] + 1):
+            won += survival
+            survival *= self._chances.ahead(depth)
+            if depth in self._depths:
+                seconds = self._costs.verify(depth + 1) - here + self._price(depth) - spent
+                best = max(best, won - self._rate * seconds)
+        return best
+
+
 class DepthControl:
     """Decides for one drafter; it outlives its replies, which `begin` parts.
 
@@ -43,9 +134,9 @@ class DepthControl:
 
     def __init__(
         self,
-        places: Places,
+        places: CostsByContext,
         drafter: Drafter,
-        chances: Chances,
+        chances: AcceptanceModel,
         depths: Sequence[int],
         *,
         pads: bool = False,
@@ -55,7 +146,7 @@ class DepthControl:
         `pads`: whether verify batches may be filled up to one width.
         """
         self._places = places
-        self._holding = Holding() if pads else None
+        self._holding = FixedWidth() if pads else None
         self._latest_tokens = 0  # that the latest drafting cycle brought, until the width was chosen anew
         self.chances = chances
         self.depths = tuple(sorted(depths))

@@ -5,10 +5,8 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 
 from localspec.algorithm.protocols import Drafter, Proposal, Rule
-from localspec.control.anchors import Anchors
-from localspec.control.costs import Costs
-from localspec.control.depth import DepthControl
-from localspec.control.places import Places
+from localspec.control.costs import Costs, CostsByContext
+from localspec.control.depth import DepthControl, PlainProbes
 from localspec.drafters.prediction import PredictionDrafter
 from localspec.errors import LocalspecError
 from localspec.events import Cycle, Mode
@@ -148,7 +146,9 @@ class Offer:
 class Arbiter:
     """The strategy that users get: every cycle it takes the proposal with the highest value per second."""
 
-    def __init__(self, places: Places, anchors: Anchors, contenders: Sequence[Contender], rule: Rule) -> None:
+    def __init__(
+        self, places: CostsByContext, anchors: PlainProbes, contenders: Sequence[Contender], rule: Rule
+    ) -> None:
         self._places = places
         self._anchors = anchors
         self._contenders = contenders

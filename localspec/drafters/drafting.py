@@ -3,14 +3,12 @@
 from collections.abc import Callable, Sequence
 
 from localspec.algorithm.protocols import Drafter, Rule, Strategy
-from localspec.control.anchors import Anchors
-from localspec.control.chances import Chances
-from localspec.control.costs import Costs, CostTable
-from localspec.control.depth import DepthControl
-from localspec.control.places import Places
+from localspec.control.acceptance import AcceptanceModel
+from localspec.control.costs import Costs, CostsByContext, CostTable
+from localspec.control.depth import DepthControl, PlainProbes
 from localspec.drafters.arbiter import Arbiter, Contender, Fixed, Plain, best_depth
-from localspec.drafters.lessons import LOOKUP_DEPTHS, Acceptance, Lessons
-from localspec.drafters.lookup import FixedIndex, LookupDrafter, Trust
+from localspec.drafters.lessons import LOOKUP_DEPTHS, Acceptance, TunedState
+from localspec.drafters.lookup import FixedIndex, LookupAcceptance, LookupDrafter
 from localspec.drafters.prediction import PredictionDrafter
 
 
@@ -25,7 +23,7 @@ class Drafting:
         *,
         most: int,
         lookup: bool = True,
-        lessons: Lessons | None = None,
+        lessons: TunedState | None = None,
         earlier: FixedIndex | None = None,
         pads: bool = False,
         threads: Callable[[], int] = lambda: 0,
@@ -35,9 +33,9 @@ class Drafting:
         `most`: draft tokens that one verify batch can hold. `earlier`: replies that lookup may draft from.
         `pads`: whether verify batches may be filled up to one width; `threads`: how many decode now.
         """
-        known = lessons or Lessons()
-        self._places = Places(known.costs or (guess,), threads)
-        self._anchors = Anchors()
+        known = lessons or TunedState()
+        self._places = CostsByContext(known.costs or (guess,), threads)
+        self._anchors = PlainProbes()
         self._pads = pads
         self._drafters = tuple(drafters)
         self._depths = tuple(depth for depth in depths if depth <= most)
@@ -71,7 +69,7 @@ class Drafting:
         prediction = PredictionDrafter(predicted) if predicted else None
         if depth is None:
             if prediction:
-                contenders = (self._contender(prediction, Chances(), self._free_depths), *contenders)
+                contenders = (self._contender(prediction, AcceptanceModel(), self._free_depths), *contenders)
             return Arbiter(self._places, self._anchors, contenders, rule)
         fresh = seeded or not contenders
         drafter = next(iter(self._drafters), LookupDrafter() if fresh else contenders[0].drafter)
@@ -93,12 +91,12 @@ class Drafting:
         self._places.calibrated(table)
 
     @property
-    def lessons(self) -> Lessons:
+    def lessons(self) -> TunedState:
         """What was learned so far."""
         greedy, sampled = (acceptance_of(self._contenders[kind]) for kind in (False, True))
         if self.seeded_depth is None:
             self.seeded_depth = self._best_depth()
-        return Lessons(self._places.tables(), greedy, sampled, self.seeded_depth)
+        return TunedState(self._places.tables(), greedy, sampled, self.seeded_depth)
 
     def _best_depth(self) -> int | None:
         """By what passes cost and drafts are worth here; None while either is unknown."""
@@ -111,14 +109,19 @@ class Drafting:
     def _made(self, known: Acceptance) -> tuple[Contender, ...]:
         """Lookup, which is free, and then the others."""
         free = (
-            [LookupDrafter(Trust(known.trust), self._earlier)] if self._lookup and self._free_depths else []
+            [LookupDrafter(LookupAcceptance(known.trust), self._earlier)]
+            if self._lookup and self._free_depths
+            else []
         )
         return (
-            *(self._contender(drafter, Chances(), self._free_depths) for drafter in free),
-            *(self._contender(drafter, Chances(known.chances), self._depths) for drafter in self._drafters),
+            *(self._contender(drafter, AcceptanceModel(), self._free_depths) for drafter in free),
+            *(
+                self._contender(drafter, AcceptanceModel(known.chances), self._depths)
+                for drafter in self._drafters
+            ),
         )
 
-    def _contender(self, drafter: Drafter, chances: Chances, depths: Sequence[int]) -> Contender:
+    def _contender(self, drafter: Drafter, chances: AcceptanceModel, depths: Sequence[int]) -> Contender:
         return Contender(drafter, DepthControl(self._places, drafter, chances, depths, pads=self._pads))
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from localspec.control.chances import ChanceWeights
+from localspec.control.acceptance import ChanceWeights
 from localspec.control.costs import CostTable
-from localspec.drafters.lookup import TrustCounts
+from localspec.drafters.lookup import LookupCounts
 
 DEPTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12)
 LOOKUP_DEPTHS = (1, 2, 3, 4, 5, 6, 7, 11, 15, 23, 31)
@@ -16,11 +16,11 @@ class Acceptance:
     """What was learned about acceptance in one kind of sampling."""
 
     chances: ChanceWeights | None = None
-    trust: TrustCounts | None = None
+    trust: LookupCounts | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Lessons:
+class TunedState:
     """Everything that a later run with the same files on the same machine can start from."""
 
     costs: tuple[CostTable, ...] = ()  # one for each length of the context

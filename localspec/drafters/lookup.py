@@ -25,7 +25,7 @@ CELLS = len(PRIOR) * (len(DEPTHS) + 1) * 2
 
 
 @dataclass(frozen=True, slots=True)
-class TrustCounts:
+class LookupCounts:
     """Discounted counts by cell, in a form that can be stored."""
 
     kept: tuple[float, ...]
@@ -37,10 +37,10 @@ class TrustCounts:
             raise ValueError(f"counts are finite and not negative: {self}")
 
 
-class Trust:
+class LookupAcceptance:
     """P(the target keeps a copied token | it is reached), by match length, depth and agreement."""
 
-    def __init__(self, prior: TrustCounts | None = None, beliefs: Sequence[float] = PRIOR) -> None:
+    def __init__(self, prior: LookupCounts | None = None, beliefs: Sequence[float] = PRIOR) -> None:
         """`beliefs`: the chance by match length before anything was seen."""
         self._beliefs = beliefs
         fits = prior is not None and len(prior.kept) == len(prior.rejected) == CELLS
@@ -48,8 +48,8 @@ class Trust:
         self._rejected = list(prior.rejected) if prior and fits else [0.0] * CELLS
         self._weight = 1.0  # of a new count; grows instead of shrinking all the old ones
 
-    def counts(self) -> TrustCounts:
-        return TrustCounts(
+    def counts(self) -> LookupCounts:
+        return LookupCounts(
             tuple(k / self._weight for k in self._kept), tuple(r / self._weight for r in self._rejected)
         )
 
@@ -217,8 +217,8 @@ class LookupDrafter(Drafter):
 
     source = Source.LOOKUP
 
-    def __init__(self, trust: Trust | None = None, earlier: FixedIndex | None = None) -> None:
-        self.trust = trust or Trust()
+    def __init__(self, trust: LookupAcceptance | None = None, earlier: FixedIndex | None = None) -> None:
+        self.trust = trust or LookupAcceptance()
         self._earlier = earlier
         self._index = GrowingIndex()
         self._guess = Guess()

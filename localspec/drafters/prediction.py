@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from localspec.algorithm.protocols import Drafter, Proposal, Rule, Stopping
-from localspec.drafters.lookup import Trust, agreeing, match_lengths
+from localspec.drafters.lookup import LookupAcceptance, agreeing, match_lengths
 from localspec.events import Source
 
 # P(a proposed token is kept), by how many tokens have agreed (lookup_trust.MATCHES), before anything was seen.
@@ -34,7 +34,7 @@ class PredictionDrafter(Drafter):
     def __init__(self, predicted: Sequence[int]) -> None:
         """`predicted`: the tokens of the expected reply."""
         self._predicted = np.array(predicted, dtype=np.int32)
-        self._trust = Trust(beliefs=BELIEFS)
+        self._trust = LookupAcceptance(beliefs=BELIEFS)
         self._at: int | None = 0  # of the prediction: what should come next
         self._agreed = 0  # newest tokens that are the prediction's before `_at`
         self._left_at = 0  # of the prediction: where the reply was in step last

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.algorithm.sharpness import FACTORS, Sharpness, overlaps, sharpened
+from localspec.algorithm.sharpness import FACTORS, DraftTemperature, overlaps, sharpened
 from localspec.algorithm.verification import make_rule
 from localspec.sampler.distributions import Distribution
 from localspec.sampler.sampling import Sampling
@@ -19,7 +19,7 @@ def distribution(weights, ids=None):
 
 
 def after(p, q, cycles=12):
-    sharpness = Sharpness()
+    sharpness = DraftTemperature()
     for cycle in range(cycles):
         sharpness.shape(q, cycle)
         sharpness.learn(cycle, 1, lambda i: p)
@@ -60,7 +60,7 @@ def test_overlaps_are_the_chances_of_being_kept(p, q, shift):
 
 
 def test_positions_that_were_not_drawn_here_teach_nothing():
-    sharpness = Sharpness()
+    sharpness = DraftTemperature()
     for cycle in range(20):
         sharpness.learn(cycle, 3, lambda i: distribution([1]))
     assert sharpness.factor == 1.0

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from localspec.algorithm.protocols import Proposal
-from localspec.control.anchors import COUNTED, Anchors
 from localspec.control.costs import SETTLING, Costs, CostTable
+from localspec.control.depth import COUNTED, PlainProbes
 from tests.drafters.machine import cycle_of
 
 TABLE = CostTable((1, 2, 9), (1.0, 1.02, 1.16), {"model": 0.1})
@@ -15,7 +15,7 @@ RECORDED = replace(TABLE, direct_extra_seconds=0.25, capture_extra_seconds=0.75)
 
 def drive(table, tokens, *, gain=0.1):
     """Which cycles of a text were plain, on a device that costs what the table says, and what was learned."""
-    costs, anchors, plain = Costs(table), Anchors(), []
+    costs, anchors, plain = Costs(table), PlainProbes(), []
     extras = {1: table.direct_extra_seconds, 2: table.capture_extra_seconds}
     width, run, position = 0, 0, 0
     while position < tokens:
@@ -59,7 +59,7 @@ def test_nothing_known_is_measured_at_once():
 
 
 def test_a_stretch_that_is_plain_anyway_counts_once_it_has_settled():
-    costs, anchors = Costs(RECORDED), Anchors()
+    costs, anchors = Costs(RECORDED), PlainProbes()
     for extra in (0.25, 0.75, *[0.0] * 200):
         cycle = cycle_of(Proposal(), 0, verify=1.0 + extra)
         costs.learn_verify(1, cycle.verify_seconds)

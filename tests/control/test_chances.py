@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.control.chances import VARIANCES, WEIGHTS, Chances, ChanceWeights, logistic
+from localspec.control.acceptance import VARIANCES, WEIGHTS, AcceptanceModel, ChanceWeights, logistic
 
 PROPOSALS = st.lists(
     st.tuples(st.lists(st.floats(-0.5, 1.5), max_size=8), st.integers(0, 8)).map(
@@ -27,7 +27,7 @@ def feed(chances, rate, cycles, *, confidence=0.8, depth=4, seed=1):
 
 
 def test_before_anything_was_seen_a_surer_token_has_the_better_chance():
-    chances = Chances()
+    chances = AcceptanceModel()
     ordered = [chances.of(confidence, 0) for confidence in (0.1, 0.5, 0.9, 0.99)]
     assert ordered == sorted(ordered)
     assert ordered[0] < 0.55 < 0.8 < ordered[-1]
@@ -35,14 +35,14 @@ def test_before_anything_was_seen_a_surer_token_has_the_better_chance():
 
 @pytest.mark.parametrize("rate", [0.2, 0.5, 0.9])
 def test_it_learns_what_a_confidence_is_worth(rate):
-    chances = Chances()
+    chances = AcceptanceModel()
     feed(chances, rate, 400)
     average = sum(chances.of(0.8, i) for i in range(4)) / 4
     assert average == pytest.approx(rate, abs=0.12)
 
 
 def test_confidence_that_tells_nothing_loses_its_weight_and_one_that_tells_all_gains_it():
-    chance, deaf, telling = random.Random(1), Chances(), Chances()
+    chance, deaf, telling = random.Random(1), AcceptanceModel(), AcceptanceModel()
     for _ in range(600):
         sure = chance.choice((0.3, 0.95))
         deaf.learn((sure,), int(chance.random() < 0.6), 1)
@@ -52,7 +52,7 @@ def test_confidence_that_tells_nothing_loses_its_weight_and_one_that_tells_all_g
 
 
 def test_the_same_confidence_is_worth_less_in_a_reply_that_goes_badly():
-    chances = Chances()
+    chances = AcceptanceModel()
     before = chances.of(0.6, 0)
     feed(chances, 0.0, 8)
     during = chances.of(0.6, 0)
@@ -62,13 +62,13 @@ def test_the_same_confidence_is_worth_less_in_a_reply_that_goes_badly():
 
 
 def test_tokens_that_were_kept_before_it_in_the_proposal_speak_for_a_token():
-    chances = Chances()
+    chances = AcceptanceModel()
     assert chances.ahead(0) < chances.ahead(3) < 1
     assert chances.of(0.7, 0) < chances.of(0.7, 3)
 
 
 def test_tokens_behind_a_rejection_are_not_judged():
-    judged, unjudged = Chances(), Chances()
+    judged, unjudged = AcceptanceModel(), AcceptanceModel()
     judged.learn((0.4,), 0, 1)
     unjudged.learn((0.4, 0.9, 0.1), 0, 1)
     assert judged.weights() == unjudged.weights()
@@ -76,7 +76,7 @@ def test_tokens_behind_a_rejection_are_not_judged():
 
 def test_doubt_that_was_never_put_to_the_test_does_not_confirm_itself():
     """After a bad stretch nothing is proposed any more; the doubt fades with the tokens that are written."""
-    chances = Chances()
+    chances = AcceptanceModel()
     feed(chances, 0.0, 10)
     doubtful = chances.ahead(0)
     for _ in range(100):
@@ -86,7 +86,7 @@ def test_doubt_that_was_never_put_to_the_test_does_not_confirm_itself():
 
 @given(PROPOSALS, st.floats(-1, 2), st.integers(0, 16))
 def test_a_chance_is_never_certain_whatever_was_seen(proposals, confidence, drafted):
-    chances = Chances()
+    chances = AcceptanceModel()
     for confidences, accepted in proposals:
         chances.learn(confidences, accepted, accepted + 1)
         assert min(chances.weights().variances) > 0
@@ -96,10 +96,10 @@ def test_a_chance_is_never_certain_whatever_was_seen(proposals, confidence, draf
 
 @given(PROPOSALS)
 def test_weights_survive_storage(proposals):
-    chances = Chances()
+    chances = AcceptanceModel()
     for confidences, accepted in proposals:
         chances.learn(confidences, accepted, accepted + 1)
-    assert Chances(chances.weights()).weights() == chances.weights()
+    assert AcceptanceModel(chances.weights()).weights() == chances.weights()
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from localspec.control.chances import Chances
-from localspec.control.costs import Costs, CostTable
-from localspec.control.holding import Holding, rates_of
+from localspec.control.acceptance import AcceptanceModel
+from localspec.control.costs import Costs, CostTable, FixedWidth, rates_of
 
 TABLE = CostTable((1, 2, 9), (1.0, 1.02, 1.16), {"model": 0.1})
 RECORDED = replace(TABLE, direct_extra_seconds=0.25, capture_extra_seconds=0.75)
@@ -15,7 +14,7 @@ DEPTHS = (1, 2, 3, 4, 5, 6, 7, 8)
 
 def after(accepted, drafted, cycles=40):
     """What a draft is thought of that kept so many of its tokens in every cycle."""
-    chances = Chances()
+    chances = AcceptanceModel()
     for _ in range(cycles):
         chances.learn((0.8,) * drafted, accepted, accepted + 1)
     return chances
@@ -26,7 +25,7 @@ def price(depth):
 
 
 def width(costs, chances):
-    return Holding().width(costs, chances, price, DEPTHS, 0)
+    return FixedWidth().width(costs, chances, price, DEPTHS, 0)
 
 
 def test_no_width_is_held_where_a_change_costs_nothing():
@@ -40,7 +39,7 @@ def test_a_good_draft_is_given_a_wider_batch():
 
 @pytest.mark.parametrize("held", [2, 5])
 def test_another_width_is_taken_when_it_would_have_won_what_the_change_costs(held):
-    costs, chances, holding = Costs(RECORDED), after(6, 6), Holding()
+    costs, chances, holding = Costs(RECORDED), after(6, 6), FixedWidth()
     rates = rates_of(costs, chances, price, DEPTHS)
     best = max(rates, key=rates.get)
     needed = costs.change_seconds / (1 / rates[held] - 1 / rates[best])  # tokens
@@ -51,7 +50,7 @@ def test_another_width_is_taken_when_it_would_have_won_what_the_change_costs(hel
 
 
 def test_a_width_that_is_better_only_now_and_then_is_not_taken():
-    costs, holding = Costs(RECORDED), Holding()
+    costs, holding = Costs(RECORDED), FixedWidth()
     good, bad = after(6, 6), after(1, 4)
     rates = [rates_of(costs, chances, price, DEPTHS) for chances in (good, bad)]
     costs.held = min(rates[0], key=lambda width: sum(1 / each[width] for each in rates))

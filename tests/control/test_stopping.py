@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from localspec.algorithm.verification import make_rule
 from localspec.control.costs import Costs, CostTable
-from localspec.control.stopping import Stopper
+from localspec.control.depth import Stopper
 from localspec.sampler.sampling import Sampling
 from tests.drafters.machine import propose
 
@@ -17,7 +17,7 @@ TABLE = CostTable(
 
 
 class Believing:
-    """Chances without learning: a confidence is a probability, and all that is known of tokens ahead is one."""
+    """AcceptanceModel without learning: a confidence is a probability, and all that is known of tokens ahead is one."""
 
     def __init__(self, ahead):
         self._ahead = ahead

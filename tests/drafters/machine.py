@@ -3,10 +3,9 @@
 import random
 
 from localspec.algorithm.protocols import Backlog, Proposal
-from localspec.control.anchors import Anchors
-from localspec.control.chances import Chances
-from localspec.control.depth import DepthControl
-from localspec.control.places import Places
+from localspec.control.acceptance import AcceptanceModel
+from localspec.control.costs import CostsByContext
+from localspec.control.depth import DepthControl, PlainProbes
 from localspec.drafters.arbiter import Arbiter, Contender
 from localspec.events import Cycle, Origin, Source
 
@@ -80,8 +79,8 @@ class Machine:
         )
 
     def arbiter(self, table, depths, control=None):
-        control = control or DepthControl(Places([table]), self, Chances(), depths)
-        return Arbiter(control._places, Anchors(), [Contender(self, control)], rule=None)
+        control = control or DepthControl(CostsByContext([table]), self, AcceptanceModel(), depths)
+        return Arbiter(control._places, PlainProbes(), [Contender(self, control)], rule=None)
 
     def step(self, arbiter, room=10**6):
         """A cycle as the arbiter wants it, which it learns from."""

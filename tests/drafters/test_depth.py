@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec.control.anchors import LEAST_TOKENS
 from localspec.control.costs import CostTable
-from localspec.control.depth import GIFT, LONG_START, MOST, SAVED, START
+from localspec.control.depth import GIFT, LEAST_TOKENS, LONG_START, MOST, SAVED, START
 from localspec.events import Mode
 from tests.drafters.machine import Machine
 

@@ -3,11 +3,9 @@
 import numpy as np
 import pytest
 
-from localspec.control.anchors import Anchors
-from localspec.control.chances import Chances
-from localspec.control.costs import CostTable
-from localspec.control.depth import DepthControl
-from localspec.control.places import Places
+from localspec.control.acceptance import AcceptanceModel
+from localspec.control.costs import CostsByContext, CostTable
+from localspec.control.depth import DepthControl, PlainProbes
 from localspec.drafters.arbiter import Arbiter, Contender, Fixed
 from localspec.drafters.head import EAGLE3, MTP, Block, Chain, HeadDrafter, Steps
 from localspec.passes import HiddenRows
@@ -93,9 +91,9 @@ def test_the_sampled_law_is_the_targets(kind, rule, depth):
             drafter = drafter_of(kind, world)
             if depth:
                 return Fixed(drafter, depth, rule)
-            places = Places([TABLE])
-            control = DepthControl(places, drafter, Chances(), (1, 2, 3))
-            return Arbiter(places, Anchors(), [Contender(drafter, control)], rule)
+            places = CostsByContext([TABLE])
+            control = DepthControl(places, drafter, AcceptanceModel(), (1, 2, 3))
+            return Arbiter(places, PlainProbes(), [Contender(drafter, control)], rule)
 
         return made
 

@@ -12,15 +12,12 @@ import numpy as np
 import pytest
 
 from localspec.algorithm.loop import speculate
-from localspec.control.anchors import Anchors
-from localspec.control.chances import Chances, ChanceWeights
-from localspec.control.costs import Costs, CostTable
-from localspec.control.depth import DepthControl
-from localspec.control.places import Places
-from localspec.control.stopping import Stopper
+from localspec.control.acceptance import AcceptanceModel, ChanceWeights
+from localspec.control.costs import Costs, CostsByContext, CostTable
+from localspec.control.depth import DepthControl, PlainProbes, Stopper
 from localspec.drafters import model
 from localspec.drafters.arbiter import Arbiter, Contender
-from localspec.drafters.lookup import CELLS, LookupDrafter, Trust, TrustCounts
+from localspec.drafters.lookup import CELLS, LookupAcceptance, LookupCounts, LookupDrafter
 from localspec.drafters.model import ModelDrafter
 from localspec.events import Source
 from localspec.passes import Pass
@@ -119,7 +116,12 @@ class Stopped:
 
     def propose(self, tokens, room):
         stopper = Stopper(
-            Chances(), Costs(TABLE), lambda depth: 0.1 * depth, rate=self.rate, depths=self.depths, limit=3
+            AcceptanceModel(),
+            Costs(TABLE),
+            lambda depth: 0.1 * depth,
+            rate=self.rate,
+            depths=self.depths,
+            limit=3,
         )
         return self.drafter.propose(tokens, min(3, room), self.rule, stopper)
 
@@ -182,15 +184,15 @@ EVERY_TRIGRAM = (0, 0, 0, 1, 0, 1, 1, 1, 0, 0)  # so that lookup always has a gu
 
 def automatic(decoder, rule, is_end, *, table=TABLE, pads=False):
     """What users get, as it is after some replies: it knows costs and acceptance, and stops by confidence."""
-    places = Places([table])
+    places = CostsByContext([table])
     doubted = ChanceWeights((-3.0, 0.5, 1.5), (0.01, 0.01, 0.01))
-    trust = TrustCounts((9.0,) * CELLS, (1.0,) * CELLS)
-    drafters = LookupDrafter(Trust(trust)), ModelDrafter(decoder, is_end, one_by_one=pads)
+    trust = LookupCounts((9.0,) * CELLS, (1.0,) * CELLS)
+    drafters = LookupDrafter(LookupAcceptance(trust)), ModelDrafter(decoder, is_end, one_by_one=pads)
     contenders = [
-        Contender(drafter, DepthControl(places, drafter, Chances(doubted), (1, 2, 3), pads=pads))
+        Contender(drafter, DepthControl(places, drafter, AcceptanceModel(doubted), (1, 2, 3), pads=pads))
         for drafter in drafters
     ]
-    return Arbiter(places, Anchors(), contenders, rule)
+    return Arbiter(places, PlainProbes(), contenders, rule)
 
 
 @pytest.mark.parametrize("rule", RULES)

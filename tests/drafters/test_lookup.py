@@ -5,7 +5,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from localspec.drafters.lookup import PRIOR, FixedIndex, GrowingIndex, LookupDrafter, Trust, key_of
+from localspec.drafters.lookup import PRIOR, FixedIndex, GrowingIndex, LookupAcceptance, LookupDrafter, key_of
 
 TOKENS = st.lists(st.integers(0, 3), max_size=150)
 
@@ -109,7 +109,7 @@ def test_trust_follows_what_became_of_guesses():
 
 
 def test_tokens_after_the_first_wrong_one_are_not_judged():
-    trust = Trust()
+    trust = LookupAcceptance()
     for _ in range(50):
         trust.learn(40, (1.0,), 0, 1)
     assert trust.rate(40, 0, 1.0) < 0.2
@@ -117,10 +117,10 @@ def test_tokens_after_the_first_wrong_one_are_not_judged():
 
 
 def test_trust_survives_storage_and_a_very_long_conversation():
-    trust = Trust()
+    trust = LookupAcceptance()
     for i in range(20_000):
         trust.learn(5 + i % 40, (1.0, 0.5), i % 3, 5)
-    again = Trust(trust.counts())
+    again = LookupAcceptance(trust.counts())
     for match in (3, 8, 40):
         assert again.rate(match, 1, 0.5) == pytest.approx(trust.rate(match, 1, 0.5))
         assert 0 < trust.rate(match, 0, 1.0) < 1

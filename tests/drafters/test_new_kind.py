@@ -7,11 +7,9 @@ import numpy as np
 import pytest
 
 from localspec.algorithm.protocols import Drafter, Proposal
-from localspec.control.anchors import Anchors
-from localspec.control.chances import Chances
-from localspec.control.costs import CostTable
-from localspec.control.depth import DepthControl
-from localspec.control.places import Places
+from localspec.control.acceptance import AcceptanceModel
+from localspec.control.costs import CostsByContext, CostTable
+from localspec.control.depth import DepthControl, PlainProbes
 from localspec.drafters.arbiter import Arbiter, Contender, Fixed
 from localspec.events import Cycle, Source
 from localspec.passes import HiddenRows
@@ -120,12 +118,12 @@ def test_its_sampled_text_has_the_law_of_the_target(rule, depth):
     def strategy_of(world):
         def made(draft, rule, is_end):
             head = BlockHead(lambda hidden, newer: world.draft((*prompt, *newer[1:])))
-            places = Places([table])
-            control = DepthControl(places, head, Chances(), (1, 2, 3))
+            places = CostsByContext([table])
+            control = DepthControl(places, head, AcceptanceModel(), (1, 2, 3))
             return (
                 Fixed(head, 3, rule)
                 if depth
-                else Arbiter(places, Anchors(), [Contender(head, control)], rule)
+                else Arbiter(places, PlainProbes(), [Contender(head, control)], rule)
             )
 
         return made

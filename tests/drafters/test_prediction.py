@@ -6,11 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.control.anchors import Anchors
-from localspec.control.chances import Chances
-from localspec.control.costs import CostTable
-from localspec.control.depth import DepthControl
-from localspec.control.places import Places
+from localspec.control.acceptance import AcceptanceModel
+from localspec.control.costs import CostsByContext, CostTable
+from localspec.control.depth import DepthControl, PlainProbes
 from localspec.drafters.arbiter import Arbiter, Contender, Fixed
 from localspec.drafters.lookup import LookupDrafter
 from localspec.drafters.prediction import PredictionDrafter
@@ -93,9 +91,9 @@ def test_its_sampled_text_has_the_law_of_the_target(rule, depth):
         prediction = PredictionDrafter([1, 0, 1, 1])
         if depth:
             return Fixed(LookupDrafter(), depth, rule, prediction, 3)
-        places = Places([table])
-        control = DepthControl(places, prediction, Chances(), (1, 2, 3))
-        return Arbiter(places, Anchors(), [Contender(prediction, control)], rule)
+        places = CostsByContext([table])
+        control = DepthControl(places, prediction, AcceptanceModel(), (1, 2, 3))
+        return Arbiter(places, PlainProbes(), [Contender(prediction, control)], rule)
 
     for world in map(World, range(2)):
         assert error(world, RULES[rule], strategy_of, 4) < EXACT

@@ -2,7 +2,7 @@
 
 import pytest
 
-from localspec.control.chances import MANY, Chances
+from localspec.control.acceptance import MANY, AcceptanceModel
 from localspec.control.costs import Costs, CostTable
 from localspec.drafters.arbiter import best_depth
 from localspec.drafters.drafting import Drafting
@@ -35,7 +35,7 @@ def test_no_depth_brings_more_tokens_a_second(chance, step):
 
 
 def test_the_share_of_kept_tokens_is_known_after_many():
-    chances = Chances()
+    chances = AcceptanceModel()
     for _ in range(MANY // 4 - 1):
         chances.learn((0.5,) * 5, 3, 4)  # three kept, one rejected, one never judged
     assert chances.usual is None

@@ -41,7 +41,7 @@ class ChanceWeights:
             raise ValueError(f"variances of weights are neither negative nor that large: {self}")
 
 
-class Chances:
+class AcceptanceModel:
     """P(kept | reached) of draft tokens; knows the reply that is being written, and what replies have in common."""
 
     def __init__(self, prior: ChanceWeights | None = None) -> None:
