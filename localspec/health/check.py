@@ -14,7 +14,7 @@ from pathlib import Path
 from localspec import demo, settings
 from localspec.errors import BackendFailure, NotEnoughMemory
 from localspec.files import write_text_atomically
-from localspec.health.build import installed_build, processor, rebuild_command
+from localspec.health.build import BACKENDS, has_backend, installed_build, processor, rebuild_command
 from localspec.health.trial import Trial, TrialOutcome, decode_in_child
 from localspec.typed_json import loads_as
 
@@ -98,12 +98,9 @@ def untold_note() -> str:
 def fault_of_build(trial: Trial) -> BackendFailure | NotEnoughMemory | None:
     """Why a trial of some file ended without an answer, where the demo's ends so as well; None where it does not."""
     place = {name: value for name, value in trial.place.items() if name in ("devices", "gpu_layers")}
-    there = Trial(
-        str(demo.target_path()),
-        place,
-        servers=trial.servers,
-        extra_buffers=False,
-        flash_attn=trial.flash_attn,
+    demo_target = str(demo.target_path())
+    there = replace(
+        trial, path=demo_target, place=place, lora=(), more_parts=(), head=None, extra_buffers=False
     )
     outcome = decode_in_child(there)
     if outcome.answered:
@@ -122,9 +119,11 @@ def why_unusable(outcome: TrialOutcome) -> BackendFailure | NotEnoughMemory:
             f"the installed llama.cpp was built for another processor: it dies of {outcome.cause} on this one",
             hint=f"build it here: {rebuild_command()}",
         )
+    # A GPU's driver is loaded with the library, also where the trial is on the CPU.
+    driver = "update the driver of the GPU, or " if any(map(has_backend, BACKENDS)) else ""
     return BackendFailure(
         f"the installed llama.cpp does not work on this machine: its first trial ended with {outcome.cause}",
-        hint=f"build it for plainer processors: {rebuild_command('GGML_NATIVE=off')}",
+        hint=f"{driver}build it for plainer processors: {rebuild_command('GGML_NATIVE=off')}",
     )
 
 

@@ -103,3 +103,15 @@ def test_an_engine_that_dies_in_a_later_pass_names_the_device(gpu, dying, reques
         reports = reports_until(process, Died)
     assert f"(SIGSEGV) while running on {gpu}" in reports[-1].what or f"up on {gpu}" in reports[-1].what
     assert "--device CPU" in reports[-1].hint
+
+
+def test_a_file_that_dies_on_the_gpu_alone_is_refused_with_another_place_to_try(
+    tmp_path, monkeypatch, tiny_gguf
+):
+    dies_if = "params.n_gpu_layers and not params.no_alloc and b'demo' not in path"
+    folder = install(tmp_path / "site", SIGSEGV, dies_if=dies_if)
+    monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+    done = run("-m", "localspec", "run", "Hello", "--target", str(tiny_gguf(layers=1)), "--draft", "lookup")
+    assert done.returncode == 1
+    assert "error: llama.cpp gives up on" in done.stderr
+    assert "--device CPU" in done.stderr

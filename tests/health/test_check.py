@@ -138,3 +138,12 @@ def test_where_the_demo_decodes_the_file_is_at_fault(broken, tiny_gguf):
     with pytest.raises(BadModelFile, match="gives up on tiny"):
         trust.ensure_loadable(tiny_gguf(layers=1), {"gpu_layers": 0})
     assert health() == Health(), "it dies without them as well"
+
+
+@pytest.mark.parametrize(("backend", "driver"), [("cpu", False), ("vulkan", True)])
+def test_a_gpu_build_that_dies_in_every_way_names_the_driver_as_well(tmp_path, monkeypatch, backend, driver):
+    (tmp_path / f"libggml-{backend}.so").write_text("code")
+    monkeypatch.setenv("LLAMA_CPP_LIB_PATH", str(tmp_path))
+    hint = check.why_unusable(TrialOutcome(-SIGSEGV, None, False, "")).hint
+    assert hint.startswith("update the driver of the GPU, or build it") == driver
+    assert "GGML_NATIVE=off" in hint
