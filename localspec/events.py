@@ -35,6 +35,7 @@ class Mode(StrEnum):
     DRAFTING = "drafting"  # drafting is on, and as many tokens were proposed as pay
     ANCHOR = "anchor"  # a plain step, to know what plain decoding costs here
     OFF = "off"  # drafting does not pay: plain decoding
+    PLAIN = "plain"  # nobody was asked to draft
     PROBE = "probe"  # drafting is off; a look whether it pays again
 
 

@@ -60,6 +60,7 @@ class PairDrafting:
         self._drafters = drafters
         self._threads = (target.threads, *threads)
         self._starting_depth = starting_depth
+        self.seeds_keep_threads = True  # those that a measurement draws for itself do not
         self._store = Store(settings.data_dir() / "lessons")
         self._key = key
         known = self._store.load(key, TunedState) if key else None
@@ -79,7 +80,7 @@ class PairDrafting:
     def strategy(self, rule: Rule, request: Request, predicted: Sequence[int] = ()) -> Strategy:
         """The strategy of one reply: automatic, at a fixed depth, or none; `predicted`: tokens expected of it."""
         for threads in self._threads:
-            threads.fixed = request.seed is not None and not rule.seed_decides
+            threads.fixed = self.seeds_keep_threads and request.seed is not None and not rule.seed_decides
         depth = request.depth if request.speculate else 0
         if seed_fixes_depth(request, rule):
             known = self.drafting.seeded_depth
@@ -91,6 +92,11 @@ class PairDrafting:
             seeded=request.seed is not None,
             predicted=predicted,
         )
+
+    @property
+    def crowded(self) -> bool:
+        """Whether other programs keep the processor busy that a model is on."""
+        return any(threads.crowded for threads in self._threads)
 
     def store(self, reply: Sequence[int]) -> None:
         """Keep what was learned for the next run; a folder that cannot be written costs only that."""

@@ -137,6 +137,7 @@ _SAMPLING_RULES: dict[str, Callable[[Chain, Noise], Rule]] = {
     "compare": Compare,
 }
 RULES = ("auto", "greedy", *tuple(_SAMPLING_RULES)[1:])
+SEED_DECIDES = frozenset({Greedy.name, Coupled.name, Compare.name})  # whatever is drafted
 
 
 def _likeliest(chain: Chain, row: Row, history: Sequence[int]) -> Draw:

@@ -15,6 +15,12 @@ from localspec.sampler.sampling import Sampling
 class StrategyMaker(Protocol):
     """Makes the strategy of each reply, and keeps what drafting learns between replies."""
 
+    seeds_keep_threads: bool  # whether a reply with a seed decodes with the usual number of threads
+
+    @property
+    def crowded(self) -> bool:
+        """Whether other programs keep the processor busy that a model is on."""
+
     def strategy(self, rule: Rule, request: Request, predicted: Sequence[int] = ()) -> Strategy:
         """Who drafts for this reply, and how much; `predicted`: tokens that the caller expects of it."""
 

@@ -32,7 +32,7 @@ class Plain:
         return iter(())
 
     def propose(self, tokens: Sequence[int], room: int) -> Proposal:
-        return Proposal(mode=Mode.OFF)
+        return Proposal(mode=Mode.PLAIN)
 
     def observe(self, passed: Pass, kept: int) -> None:
         for reader in self._readers:

@@ -33,6 +33,7 @@ _GPU_CHUNK, _CPU_CHUNK = 512, 128
 _IN_PIPELINE = (
     4  # chunks in one call where several GPUs share the layers: as many as llama.cpp has copies of buffers
 )
+_SHORT = 4 * NARROW  # tokens: a prompt that takes no long pass
 _KV_TYPES = {
     "f32": lib.GGML_TYPE_F32,
     "f16": lib.GGML_TYPE_F16,
@@ -172,8 +173,11 @@ class Context(Closing):
         Whenever it is stopped, the cache holds exactly the chunks that were decoded. Raises as `decode` does.
         """
         self._require_room(len(tokens))
+        # A wide pass with too many threads can take a minute, so a narrow one tells first. No clock decides that:
+        # the chunks of a prompt move its rows.
+        leads = self.threads.contention is not None and len(tokens) > _SHORT
         done = 0
-        while chunk := tokens[done : done + self._most_tokens()]:
+        while chunk := tokens[done : done + (NARROW if leads and not done else self._most_tokens())]:
             yield self.decode(chunk, 0)
             done += len(chunk)
 
@@ -274,8 +278,6 @@ class Context(Closing):
 
     def _most_tokens(self) -> int:
         """How many tokens the next call may have."""
-        if self.threads.unsure:
-            return min(NARROW, self._chunk)
         return self._pace.tokens(self._chunk) if self._pace else self._chunk
 
     def _readable(self, tokens: Sequence[int]) -> Sequence[int]:

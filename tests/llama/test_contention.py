@@ -1,8 +1,11 @@
 """A simulated machine: threads share its cores with busy programs, and all wait for the slowest of them."""
 
+from functools import partial
+from itertools import repeat
+
 import pytest
 
-from localspec.llama.contention import NOTICED_PASSES, Contention
+from localspec.llama.contention import JUDGED_PASSES, NARROW, Contention
 from localspec.llama.context import Context
 from localspec.llama.model import Model
 
@@ -21,9 +24,9 @@ class Machine:
         threads = self.contention.threads(self.usual, width)
         share = min(1.0, self.cores / (threads + self.others))
         # A thread without its core holds up the others: twice as long as the lost share alone.
-        seconds = width * WORK / threads / (share if share == 1.0 else share / 2)
+        seconds = width * WORK / threads / (share if share == 1.0 or threads == 1 else share / 2)
         self.now += seconds
-        self.contention.learn(threads, self.usual, width, seconds, seconds * threads * share)
+        self.contention.learn(threads, width, seconds, seconds * threads * share)
         self.used.append(threads)
         return seconds
 
@@ -38,11 +41,11 @@ def test_idle_cores_are_all_used():
 
 
 @pytest.mark.parametrize(("cores", "others", "left"), [(2, 1, 1), (2, 8, 1), (4, 2, 2), (8, 3, 5)])
-def test_busy_programs_are_noticed_within_three_passes_and_left_their_cores(cores, others, left):
+def test_busy_programs_are_noticed_within_a_few_passes_and_left_their_cores(cores, others, left):
     machine = Machine(cores, usual=cores)
     machine.run(10)
     machine.others = others
-    machine.run(NOTICED_PASSES + 1)
+    machine.run(2 * JUDGED_PASSES)
     assert machine.used[-1] == left
 
 
@@ -75,18 +78,24 @@ def test_trying_takes_little_of_the_time():
     assert machine.run(2000) < 1.06 * alone.run(2000)
 
 
-def test_wide_passes_are_no_tries_and_come_after_narrow_ones_where_nothing_is_known():
+def test_wide_passes_are_no_tries():
     machine = Machine(cores=2, usual=2)
-    assert machine.contention.unsure
-    machine.step()
-    assert not machine.contention.unsure
     machine.others = 1
     machine.run(10)
-    machine.now += 1.5
-    machine.step(width=64)
-    assert machine.used[-1] == 1
     machine.now += 60.0
-    assert machine.contention.unsure
+    machine.step(width=64)
+    machine.step()
+    assert machine.used[-2:] == [1, 2]
+
+
+def test_a_try_that_is_crowded_tells_how_many_cores_are_left_now():
+    machine = Machine(cores=8, usual=8)
+    machine.others = 5
+    machine.run(10)
+    assert machine.used[-1] == 3
+    machine.others = 3
+    machine.run(500)
+    assert machine.used[-1] == 5
 
 
 def test_fewer_threads_that_are_no_faster_are_given_up():
@@ -97,20 +106,18 @@ def test_fewer_threads_that_are_no_faster_are_given_up():
         threads = contention.threads(4, 1)
         seconds = 0.1 / threads
         now += seconds
-        contention.learn(threads, 4, 1, seconds, 0.5 * seconds * threads)
+        contention.learn(threads, 1, seconds, 0.5 * seconds * threads)
         used.append(threads)
     assert used[-20:] == [4] * 20
 
 
 def test_a_context_decodes_with_the_threads_that_are_chosen(tiny_gguf):
     class Two:
-        unsure = False
-
         def threads(self, usual, width):
             return 2 if width == 1 else usual
 
         def learn(self, *measured):
-            seen.append(measured[:3])
+            seen.append(measured[:2])
 
     seen = []
     with Model(tiny_gguf(), gpu_layers=0) as model:
@@ -120,14 +127,24 @@ def test_a_context_decodes_with_the_threads_that_are_chosen(tiny_gguf):
             context.decode(tokens, 1)
         context.threads.fixed = True
         context.decode([4], 1)
-    assert seen == [(2, 3, 1), (3, 3, 2), (2, 3, 1), (3, 3, 1)]
+    assert seen == [(2, 1), (3, 2), (2, 1), (3, 1)]
 
 
-def test_a_prompt_begins_with_narrow_passes_until_the_cores_are_known_to_be_free(tiny_gguf):
-    clock = iter(range(0, 10**6, 10))  # seconds: every pass is the first in a long time
+def test_no_clock_decides_how_a_prompt_is_cut(tiny_gguf):
+    """A narrow pass leads a long prompt, because a wide one with too many threads can take a minute."""
     with Model(tiny_gguf(), gpu_layers=0) as model:
-        busy = Context(model, length=64, threads=2)
-        busy.threads.contention = Contention(2, clock=lambda: next(clock))
-        known = Context(model, length=64, threads=2)
-        assert [len(passed.tokens) for passed in busy.prefill([1] * 20)] == [8, 8, 4]
-        assert [len(passed.tokens) for passed in known.prefill([1] * 20)] == [20]
+        for seconds in (0, 10):  # between passes
+            clock = iter(range(0, 10**6, seconds)) if seconds else repeat(0)
+            adapts = Context(model, length=256, threads=2)
+            adapts.threads.contention = Contention(2, clock=partial(next, clock))
+            assert widths(adapts, 200) == [NARROW, 128, 64]
+            assert widths(adapts, 30) == [30]
+            adapts.threads.contention.limit = 1
+            adapts.threads.fixed = True
+            assert widths(adapts, 200) == [NARROW, 128, 64]
+        assert widths(Context(model, length=256, threads=2), 200) == [128, 72]
+
+
+def widths(context, count):
+    context.rollback(0)
+    return [len(passed.tokens) for passed in context.prefill([1] * count)]

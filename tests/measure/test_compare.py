@@ -6,12 +6,15 @@ import pytest
 
 import localspec
 from localspec import api
+from localspec.chat.reply import DEPTH_FIXED
 from localspec.errors import BadSetting, LocalspecError
-from localspec.events import Cycle, Finished, FinishReason, Kind, Origin, Piece, Source, Started
+from localspec.events import Cycle, Finished, FinishReason, Kind, Notice, Origin, Piece, Source, Started
+from localspec.llama.contention import Contention
 from localspec.measure.compare.compare import Comparison, SideEvent, compare_events, compare_on
 from localspec.measure.compare.segments import Segment, Segments, is_structured
 from localspec.measure.compare.words import table, verdict_on
 from localspec.measure.divergence import Divergence, diverged, first_difference
+from localspec.measure.machine import CROWDED
 from tests.measure.faults import leaky_comparison
 
 PROMPT = "Write a short story about a fox."
@@ -45,7 +48,7 @@ def test_sides_take_turns_and_every_run_reads_the_prompt_anew(session):
     assert [e.run for e in started] == [0, 0, 1, 1]
     assert all(e.event.reused_tokens == 0 for e in started)
     assert isinstance(events[-1], Comparison)
-    assert len(events[-1].plain.decode_seconds) == 2
+    assert len(events[-1].plain.replies) == 2
     assert session.messages == ()
 
 
@@ -53,6 +56,36 @@ def test_both_sides_have_one_seed_and_the_coupled_rule_one_text(session):
     found = compare_on(session, PROMPT, temperature=0.9, rule="coupled", max_tokens=30)
     assert found.plain.reply.seed == found.speculative.reply.seed
     assert found.identical
+
+
+def test_no_seed_of_its_own_fixes_the_depth_or_the_threads(session):
+    """The speed is that of replies without a seed."""
+    events = list(compare_events(session, PROMPT, temperature=0.9, max_tokens=8))
+    assert events[-1].rule == "block"
+    assert DEPTH_FIXED not in {e.event.text for e in events[:-1] if isinstance(e.event, Notice)}
+    assert not session.engine.target.threads.fixed
+
+
+def test_runs_of_unequal_length_are_compared_by_their_rates(session):
+    found = compare_on(session, PROMPT, temperature=0.0, max_tokens=6)
+    short = found.plain.reply
+    names = ("emitted", "draft_seconds", "verify_seconds", "other_seconds")
+    ten_times = {name: 10 * getattr(short.stats, name) for name in names}
+    long = dataclasses.replace(short, stats=dataclasses.replace(short.stats, **ten_times))
+    side = dataclasses.replace(found.plain, replies=(short, long, long))
+    assert side.tokens_per_second == pytest.approx(short.stats.tokens_per_second)
+
+
+def test_another_program_on_the_processor_is_told(session):
+    threads = session.engine.target.threads
+    threads.contention = Contention(2, limit=1)
+    try:
+        found = compare_on(session, PROMPT, temperature=0.0, max_tokens=6)
+    finally:
+        threads.contention = None
+    assert found.crowded
+    assert CROWDED in verdict_on(found)
+    assert CROWDED not in verdict_on(dataclasses.replace(found, crowded=False))
 
 
 def test_where_sampled_texts_part_is_told_without_alarm(session):

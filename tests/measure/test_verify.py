@@ -75,6 +75,19 @@ def test_too_few_replays_are_said(session, few_replays):
     assert as_json(found)["verdict"] == "incomplete"
 
 
+def test_only_a_given_seed_keeps_the_number_of_threads(session, few_replays):
+    threads, kept = session.engine.target.threads, {}
+    for seed in (None, 4):
+
+        def note(step, seed=seed):
+            if step.phase is Phase.COLLECTING:
+                kept[seed] = threads.fixed
+
+        verify(session, prompts=VERIFY_PROMPTS[:1], seed=seed, on_step=note)
+    assert kept == {None: False, 4: True}
+    assert session.engine.drafting.seeds_keep_threads
+
+
 @pytest.mark.parametrize("fault", [faults.leaky_coins, faults.leaky_comparison])
 def test_a_leaky_verifier_is_found_on_the_demo_pair(session, few_replays, fault):
     with fault(0.3):

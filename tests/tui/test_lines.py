@@ -4,10 +4,12 @@ import pytest
 from driving import running
 from localspec.tui.state.engine import EngineState
 from localspec.tui.text import status
+from localspec.tui.widgets import meter
 from localspec.tui.widgets.lines import KeyLine, TitleBar
 from scripted_engine import ScriptedEngine, ScriptedWorkshop
 
-from localspec.engine.messages import Died, Failure, LoadPair, Ready, ReplySettings
+from localspec.engine.messages import Died, Failure, LoadPair, Ready, ReplySettings, Turn
+from localspec.events import Cycle, Mode, Origin, Source
 
 READY = Ready("demo", "target", "draft", 8192, 0.4)
 LOOKUP = Ready("demo", "target", "", 8192, 0.4)
@@ -27,9 +29,9 @@ def engine(*reports, **settings):
     [
         (engine(), "no pair"),
         (engine(FAILED), "no pair"),
-        (engine(READY), "demo · draft on"),
+        (engine(READY), "demo · drafted by draft"),
         (engine(READY, DIED), "demo"),
-        (engine(LOOKUP), "demo · lookup"),
+        (engine(LOOKUP), "demo · drafted by lookup"),
         (engine(LOOKUP, DIED), "demo"),
         (engine(READY, speculate=False), "demo · draft off"),
         (engine(READY, depth=0), "demo · draft off · depth 0"),
@@ -37,6 +39,16 @@ def engine(*reports, **settings):
 )
 def test_the_title_names_who_drafts_only_where_somebody_does(state, title):
     assert status.title(state) == title
+
+
+def test_the_meter_blames_no_drafting_that_nobody_asked_for():
+    """A comparison's plain side does not draft, and neither does a reply after /draft off."""
+    state = engine(READY)
+    state.compare((Turn("user", "Why?"),))
+    for mode, said in ((Mode.PLAIN, "plain decoding"), (Mode.OFF, "it does not pay here")):
+        state.absorb(Cycle((1,), (Origin.PLAIN,), (), 0, 0, Source.PLAIN, 1, 0.0, 0.01, 0.0, mode))
+        assert said in meter.draw(state, 120).plain
+        assert ("drafting is off" in status.advice(state)) == (mode is Mode.OFF)
 
 
 async def test_the_title_follows_a_load_that_fails(tmp_path):

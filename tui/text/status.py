@@ -37,7 +37,7 @@ def drafting(engine: EngineState) -> str:
         return "draft off"
     if engine.ready is None:
         return ""
-    return "draft on" if engine.ready.draft else "lookup"
+    return f"drafted by {engine.ready.draft or 'lookup'}"
 
 
 def status(engine: EngineState, pull: PullProgress | None) -> str:

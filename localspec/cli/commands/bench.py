@@ -16,7 +16,7 @@ from localspec.cli.usage import Subparsers
 from localspec.errors import BadSetting, ContextFull
 
 if TYPE_CHECKING:
-    from localspec.measure.bench.bench import Arm, BenchOutcome, Limits
+    from localspec.measure.bench.bench import Arm, BenchOutcome, BenchStep, Limits
     from localspec.measure.bench.record import Subject
     from localspec.measure.bench.summary import Summary
     from localspec.measure.plot import Chart
@@ -60,6 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     from localspec.measure.bench.bench import bench
     from localspec.measure.bench.record import Subject
     from localspec.measure.bench.summary import summarise
+    from localspec.measure.machine import CROWDED
 
     files_of(arguments)
     prompts, began = chosen_prompts(arguments), perf_counter()
@@ -78,6 +79,13 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.max_tokens,
         )
         blocks = len(prompts) * len(arguments.temperature)
+        crowded = False
+
+        def on_step(step: "BenchStep") -> None:
+            nonlocal crowded
+            crowded |= session.engine.drafting.crowded
+            line.tell(progress_text(step, blocks, limits(arguments)), step.blocks_done)
+
         with DrawnLine(sys.stderr) as line:
             outcome = bench(
                 session,
@@ -85,13 +93,13 @@ def run(arguments: argparse.Namespace) -> int:
                 arms(arguments),
                 arguments.temperature,
                 limits(arguments),
-                on_step=lambda step: line.tell(
-                    progress_text(step, blocks, limits(arguments)), step.blocks_done
-                ),
+                on_step=on_step,
                 stopped=stopped.is_set,
             )
     summary = summarise(outcome.measurements)
     tell(arguments, subject, outcome, summary)
+    if crowded:
+        say(CROWDED, to=sys.stderr)
     return CANCELLED if outcome.stopped else 0
 
 

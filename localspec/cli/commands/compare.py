@@ -126,8 +126,12 @@ def record(comparison: "Comparison") -> dict[str, Any]:
             name: {
                 **as_json(side.reply),
                 "runs": [
-                    {"prefill_seconds": prefill, "decode_seconds": decode}
-                    for prefill, decode in zip(side.prefill_seconds, side.decode_seconds, strict=True)
+                    {
+                        "tokens": reply.stats.emitted,
+                        "prefill_seconds": reply.stats.prefill_seconds,
+                        "decode_seconds": reply.stats.decode_seconds,
+                    }
+                    for reply in side.replies
                 ],
                 "tokens_per_second": side.tokens_per_second,
                 "free_text": asdict(side.free_text),
@@ -142,5 +146,6 @@ def record(comparison: "Comparison") -> dict[str, Any]:
         "speedup": comparison.speedup,
         "total_speedup": comparison.total_speedup,
         "cancelled": comparison.cancelled,
+        "crowded": comparison.crowded,
         "verdict": verdict_on(comparison),
     }

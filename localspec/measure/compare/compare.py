@@ -7,13 +7,12 @@ from statistics import median
 from typing import Any, Unpack
 
 from localspec import api
-from localspec.algorithm.noise import fresh_seed
-from localspec.algorithm.verification import Greedy
+from localspec.algorithm.verification import SEED_DECIDES, Greedy
 from localspec.chat.messages import Message, as_messages
 from localspec.chat.options import ReplyOptions
 from localspec.chat.session import Session, never
 from localspec.errors import BadSetting, LocalspecError
-from localspec.events import Event, Finished, FinishReason, Reply, Started
+from localspec.events import Cycle, Event, Finished, FinishReason, Reply, Started
 from localspec.measure.compare.segments import Segment, Segments
 from localspec.measure.divergence import (
     Divergence,
@@ -30,13 +29,16 @@ Messages = str | Sequence[Mapping[str, Any] | Message]
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One way to decode: its first reply, and the times of all its runs."""
+    """One way to decode: the replies of all its runs."""
 
-    reply: Reply
-    prefill_seconds: tuple[float, ...]
-    decode_seconds: tuple[float, ...]
+    replies: tuple[Reply, ...]
     free_text: Segment  # of the first reply
     structured_text: Segment  # of the first reply: code blocks, JSON, what a grammar forces
+
+    @property
+    def reply(self) -> Reply:
+        """The first reply."""
+        return self.replies[0]
 
     @property
     def text(self) -> str:
@@ -50,24 +52,26 @@ class Side:
 
     @property
     def tokens_per_second(self) -> float:
-        """Emitted tokens / median decode seconds, prefill left out; 0 before the first token."""
-        seconds = self.median_decode_seconds
-        return len(self.tokens) / seconds if seconds else 0.0
+        """Emitted tokens / decode seconds, prefill left out; median of all runs, 0 before the first token."""
+        return median(reply.stats.tokens_per_second for reply in self.replies)
 
     @property
     def median_prefill_seconds(self) -> float:
         """What reading the prompt took, over all runs."""
-        return median(self.prefill_seconds)
+        return median(reply.stats.prefill_seconds for reply in self.replies)
 
     @property
     def median_decode_seconds(self) -> float:
         """What the reply took after that, over all runs."""
-        return median(self.decode_seconds)
+        return median(reply.stats.decode_seconds for reply in self.replies)
 
     @property
-    def total_seconds(self) -> float:
-        """Median prefill and median decode together."""
-        return self.median_prefill_seconds + self.median_decode_seconds
+    def total_tokens_per_second(self) -> float:
+        """Emitted tokens / seconds of prefill and decode; median of all runs, 0 before the first token."""
+        return median(
+            reply.stats.emitted / max(reply.stats.prefill_seconds + reply.stats.decode_seconds, 1e-9)
+            for reply in self.replies
+        )
 
     @property
     def acceptance_rate(self) -> float:
@@ -85,6 +89,7 @@ class Comparison:
     divergence: Divergence | None  # None: the same tokens
     width_difference: float | None  # largest logit difference between batch widths here; None: not measured
     cancelled: bool  # ended early: the times are of unequal texts
+    crowded: bool = False  # other programs kept the processor busy
 
     @property
     def identical(self) -> bool:
@@ -100,9 +105,8 @@ class Comparison:
     @property
     def total_speedup(self) -> float:
         """The speed-up with the reading of the prompt counted. 0 while that is unknown."""
-        sides = (self.speculative, self.plain)
-        rates = [len(side.tokens) / side.total_seconds if side.total_seconds else 0.0 for side in sides]
-        return rates[0] / rates[1] if rates[1] else 0.0
+        plain = self.plain.total_tokens_per_second
+        return self.speculative.total_tokens_per_second / plain if plain else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +161,7 @@ def compare_events(
     if n < 1:
         raise BadSetting(f"{n} runs cannot be compared", hint="compare at least one run of each kind")
     given = list(as_messages(messages))
-    seed = options.get("seed")
-    common = ReplyOptions(**options) | {"seed": fresh_seed() if seed is None else seed, "overflow": "error"}
+    common = ReplyOptions(**options) | {"overflow": "error"}
     outcome = _Outcome()
     for run in range(n):
         for speculative in (False, True) if run % 2 == 0 else (True, False):
@@ -167,6 +170,8 @@ def compare_events(
                 sides = asked(common, speculative=speculative)
                 for event in session.stream(given, cancelled=cancelled, **sides):
                     outcome.absorb(session, speculative, event)
+                    if isinstance(event, Started) and event.rule in SEED_DECIDES:
+                        common["seed"] = event.seed  # any other seed would only fix the depth and the threads
                     yield SideEvent(speculative, run, event)
     session.reset()
     if outcome.replies[False] and outcome.replies[True]:
@@ -194,6 +199,7 @@ class _Outcome:
     replies: dict[bool, list[Reply]] = field(default_factory=lambda: {False: [], True: []})
     segments: dict[bool, list[Segments]] = field(default_factory=lambda: {False: [], True: []})
     rule: str = ""
+    crowded: bool = False
     prompt: list[int] = field(default_factory=list)
     _prompt_tokens: int = 0
 
@@ -210,6 +216,8 @@ class _Outcome:
             case Started(rule=rule, prompt_tokens=count):
                 self.rule, self._prompt_tokens = rule, count
                 self.segments[speculative].append(Segments())
+            case Cycle():
+                self.crowded |= session.engine.drafting.crowded
             case Finished(reply=reply):
                 self.replies[speculative].append(reply)
                 self.prompt = list(session.engine.target.tokens[: self._prompt_tokens])
@@ -229,15 +237,14 @@ class _Outcome:
             divergence=diverged(plain.tokens, speculative.tokens, gap),
             width_difference=width_difference,
             cancelled=self.cancelled,
+            crowded=self.crowded,
         )
 
 
 def side_of(replies: Sequence[Reply], segments: Segments) -> Side:
     """One side from the replies of all its runs and the segments of the first."""
     return Side(
-        reply=replies[0],
-        prefill_seconds=tuple(reply.stats.prefill_seconds for reply in replies),
-        decode_seconds=tuple(reply.stats.decode_seconds for reply in replies),
+        replies=tuple(replies),
         free_text=segments.free,
         structured_text=segments.structured,
     )

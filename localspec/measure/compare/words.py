@@ -1,6 +1,8 @@
 """A comparison in words, and as a table of two rows."""
 
+from localspec.algorithm.verification import SEED_DECIDES
 from localspec.measure.compare.compare import Comparison, Side
+from localspec.measure.machine import CROWDED
 from localspec.measure.table import aligned
 
 NOTICEABLE = 1.03  # less than this either way is no difference
@@ -8,8 +10,9 @@ COLUMNS = ("", "tokens", "prompt s", "decode s", "tokens/s", "accepted", "tokens
 
 
 def verdict_on(comparison: Comparison) -> str:
-    """One sentence about the text, one about the speed."""
-    return f"{about_text(comparison)} {about_speed(comparison)}"
+    """One sentence about the text, one about the speed, and one about a busy processor."""
+    said = [about_text(comparison), about_speed(comparison), CROWDED if comparison.crowded else ""]
+    return " ".join(filter(None, said))
 
 
 def about_text(comparison: Comparison) -> str:
@@ -18,7 +21,7 @@ def about_text(comparison: Comparison) -> str:
         return "Stopped early, so the texts are not compared."
     if where is None:
         return "The same text, token for token."
-    if comparison.rule not in ("greedy", "coupled", "compare"):
+    if comparison.rule not in SEED_DECIDES:
         return (
             f"The texts part at token {where.index + 1}, as two draws from one distribution do. "
             "At temperature 0, or with the rule coupled, a seed gives one text."
@@ -46,7 +49,7 @@ def about_speed(comparison: Comparison) -> str:
         return "Too little was decoded to compare the speed."
     if not comparison.speculative.reply.stats.drafted:
         return "Nothing was drafted."
-    runs = len(comparison.plain.decode_seconds)
+    runs = len(comparison.plain.replies)
     measured = "one run each" if runs == 1 else f"medians of {runs} runs each"
     if 1 / NOTICEABLE < comparison.speedup < NOTICEABLE:
         said = "Speculative decoding is as fast as plain"

@@ -118,6 +118,7 @@ def verify(
             f"the law of sampling cannot be tested at temperature {temperature:g}",
             hint="give a temperature above 0; greedy texts are tested in any case",
         )
+    engine.drafting.seeds_keep_threads = seed is not None
     seed = fresh_seed() >> 1 if seed is None else seed
     sampling = plain_chain(engine.sampling, temperature)
     watch = _Watch(seconds, on_step, stopped, perf_counter())
@@ -125,7 +126,10 @@ def verify(
     greedy = run_greedy(engine, encoded, watch)
     if not greedy.cases and not stopped():
         greedy = replace(greedy, width_difference=width_difference_on(engine, encoded[0][1]))
-    scores = run_sampled(session, prompts, sampling, seed, greedy.width_difference, watch)
+    try:
+        scores = run_sampled(session, prompts, sampling, seed, greedy.width_difference, watch)
+    finally:
+        engine.drafting.seeds_keep_threads = True
     meetings = run_collecting(engine, encoded, sampling, seed, watch)
     law = run_replaying(meetings, sampling, seed, watch)
     session.reset()
