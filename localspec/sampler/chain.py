@@ -15,7 +15,7 @@ from localspec.errors import BackendFailure
 from localspec.passes import Candidates, Row
 from localspec.sampler.candidates import largest, likeliest
 from localspec.sampler.distributions import Distribution
-from localspec.sampler.penalties import adjust
+from localspec.sampler.penalties import NOTHING, Counts, adjust
 from localspec.sampler.sampling import Sampling
 
 GREEDY_HEAD = 10  # tokens that the confidence of a greedy choice is measured against
@@ -41,6 +41,8 @@ class Chain:
     def __init__(self, sampling: Sampling, constraint: Constraint | None = None) -> None:
         self.sampling = sampling
         self._constraint = constraint
+        self._text: list[int] = []  # that the penalties have counted
+        self._counts = NOTHING  # of its tokens
 
     def candidates_needed(self) -> int | None:
         """How many of the largest logits suffice; None when a whole row is needed."""
@@ -51,15 +53,29 @@ class Chain:
         return head + len(s.logit_bias) + (s.repeat_last_n if s.penalises else 0)
 
     def recall(self, history: Sequence[int]) -> list[int]:
-        """The tail of a text that can matter to the next tokens: it may stand for the whole text."""
-        return list(history) if self._constraint else self._recent(history)
+        """The tail of a text that can matter to the next tokens: it may stand for the whole text.
 
-    def _recent(self, history: Sequence[int]) -> list[int]:
+        What has been written so far is counted here, once: the texts to come begin with it.
+        """
+        s = self.sampling
+        looks_back = len(history) if s.repeat_last_n < 0 else s.repeat_last_n
+        if s.penalises and s.repeat_last_n < 0:
+            self._counts, self._text = self._recent(history), list(history)
+        if self._constraint:
+            return list(history)
+        return list(history[-looks_back:]) if s.penalises else []
+
+    def _recent(self, history: Sequence[int]) -> Counts:
         """What the penalties look back at."""
         s = self.sampling
         if not s.penalises:
-            return []
-        return list(history if s.repeat_last_n < 0 else history[-s.repeat_last_n :])
+            return NOTHING
+        if s.repeat_last_n >= 0:
+            return Counts.of(history[-s.repeat_last_n :])
+        counted = len(self._text)
+        if history[:counted] != self._text:
+            return Counts.of(history)
+        return self._counts.plus(history[counted:])
 
     def _permitted(self, row: Row, history: Sequence[int]) -> Row:
         """The row without what the constraint forbids."""
@@ -115,13 +131,11 @@ class Chain:
         _checked((row.logits if isinstance(row, Candidates) else row).max())  # selection would pass over NaN
         if not (s.logit_bias or s.penalises):
             return largest(row, count)
-        recent = self._recent(history)
-        if not s.only_lowers and not isinstance(row, Candidates):
-            return largest(self._adjusted(row, recent), count)
-        # Whatever is pushed down makes room for the next largest: at most one for each token concerned.
-        more = len(s.logit_bias) + len(recent) if s.only_lowers else _size(row)
-        ids, logits = largest(row, count + more)
-        adjust(ids, logits, s, recent)
+        if not isinstance(row, Candidates):
+            return largest(self._adjusted(row, history), count)
+        order = row.ids.argsort()
+        ids, logits = row.ids[order], row.logits[order]
+        adjust(ids, logits, s, self._recent(history))
         return largest(Candidates(ids, logits), count)
 
 

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from localspec.errors import BackendFailure
 from localspec.passes import Candidates
+from localspec.sampler import chain as chain_module
 from localspec.sampler.candidates import largest
 from localspec.sampler.chain import Chain
+from localspec.sampler.penalties import Counts
 from localspec.sampler.sampling import Sampling
 
 VOCABULARY = 3000
@@ -214,3 +216,42 @@ def test_a_row_that_is_not_finite_is_an_error(bad, temperature, top_k, size):
 def test_a_row_of_bans_is_an_error():
     with pytest.raises(BackendFailure):
         Chain(DEFAULT).distribution(np.full(5000, -np.inf, np.float32), [])
+
+
+WHOLE_TEXT = replace(
+    DEFAULT, repeat_penalty=1.2, presence_penalty=0.3, frequency_penalty=0.1, repeat_last_n=-1
+)
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 40), max_size=12), min_size=1, max_size=6),
+    st.lists(st.integers(0, 40), max_size=5),
+    st.sampled_from([WHOLE_TEXT, replace(WHOLE_TEXT, repeat_last_n=7), replace(WHOLE_TEXT, temperature=0.0)]),
+)
+def test_a_chain_that_counted_other_texts_finds_the_same(texts, more, sampling):
+    chain, row = Chain(sampling), np.random.default_rng(1).normal(size=32).astype(np.float32)
+    for text in texts:
+        chain.recall(text)
+        for history in ([*text, *more], text, text[:3], more):
+            fresh = Chain(sampling)
+            assert chain.likeliest(row, history) == fresh.likeliest(row, history)
+            if not sampling.greedy:
+                one, other = chain.distribution(row, history), fresh.distribution(row, history)
+                assert one.ids.tolist() == other.ids.tolist()
+                assert one.probabilities.tolist() == other.probabilities.tolist()
+
+
+def test_a_long_text_is_counted_once_and_no_row_is_sorted_for_it(monkeypatch):
+    counted, wanted = [], []
+    of, select = Counts.of, chain_module.largest
+    monkeypatch.setattr(Counts, "of", lambda tokens: counted.append(len(tokens)) or of(tokens))
+    monkeypatch.setattr(chain_module, "largest", lambda row, n: wanted.append(n) or select(row, n))
+    chain, text = Chain(WHOLE_TEXT), list(range(3000)) * 2
+    row = np.random.default_rng(1).normal(size=20_000).astype(np.float32)
+    for _ in range(10):
+        past = chain.recall(text)
+        for drafted in range(4):
+            chain.distribution(row, [*past, *range(drafted)])
+        text += [5, 6, 7]
+    assert sorted(counted)[-2:] == [3, 6000]
+    assert max(wanted) == WHOLE_TEXT.top_k
