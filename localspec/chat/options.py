@@ -31,7 +31,7 @@ class ReplyOptions(TypedDict, total=False):
     logit_bias: Mapping[int, float] | None
     seed: int | None  # None: fresh randomness, whatever is configured; the seed that was used is in the reply
     rule: Rule
-    max_tokens: int | None  # none: until the model ends, or the context is full
+    max_tokens: int | None  # none: until the model ends, or the context is full; 0 only reads the prompt
     stop: str | Sequence[str] | None
     depth: int | Literal["auto"] | None  # draft tokens in a cycle
     speculate: bool  # False: plain decoding
@@ -165,8 +165,10 @@ def check(request: Request) -> None:
             f"template_arguments is {request.template_arguments!r}",
             hint="give a dictionary of the template's variables by name",
         )
-    if request.max_tokens is not None and not is_count(request.max_tokens, at_least=1):
-        raise BadSetting(f"max_tokens is {request.max_tokens!r}", hint="give a whole number of at least 1")
+    if request.max_tokens is not None and not is_count(request.max_tokens, at_least=0):
+        raise BadSetting(
+            f"max_tokens is {request.max_tokens!r}", hint="give a whole number; 0 only reads the prompt"
+        )
     if request.depth is not None and not is_count(request.depth, at_least=0):
         raise BadSetting(f"depth is {request.depth!r}", hint="give a whole number from 0, or 'auto'")
     if request.seed is not None and not is_count(request.seed, at_least=0, below=2**64):

@@ -298,7 +298,7 @@ class Replier:
                 strategy,
                 text,
                 rule=rule,
-                room=min(task.request.max_tokens or room, room),
+                room=room if task.request.max_tokens is None else min(task.request.max_tokens, room),
                 is_end=engine.vocabulary.is_end,
             )
             remarks = Remarks()

@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from types import TracebackType
 from typing import TextIO
 
@@ -105,7 +105,8 @@ class NotesOfLibraries(logging.Handler):
     """What llama.cpp and others log reads like any other note."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        note(record.getMessage())
+        with suppress(OSError, OutputFailed):  # a note that nobody can read ends nothing
+            note(record.getMessage())
 
 
 def on_terminal(stream: TextIO | None) -> bool:

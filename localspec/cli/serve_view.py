@@ -2,10 +2,13 @@
 
 import sys
 import time
+from contextlib import suppress
+from typing import TextIO
 
-from localspec.cli.printing import DrawnLine, on_terminal, say
+from localspec.cli.printing import DrawnLine, OutputFailed, on_terminal, say
 from localspec.events import Reply
 from localspec.serve.jobs import Jobs
+from localspec.terminal_text import line_for_terminal
 
 COLUMNS = (
     "answered",
@@ -23,7 +26,10 @@ HEAD_EVERY = 20  # rows
 
 
 class View:
-    """Addresses go to stdout, everything else to stderr: a table on a terminal, elsewhere a sentence for each reply."""
+    """Addresses go to stdout, everything else to stderr: a table on a terminal, elsewhere a sentence for each reply.
+
+    A log that cannot be written (its reader left, its disk is full) costs no reply: the lines are dropped.
+    """
 
     def __init__(self, line: DrawnLine) -> None:
         self._line = line
@@ -31,9 +37,7 @@ class View:
         self._rows = 0 if on_terminal(sys.stderr) else None  # in the table
 
     def said(self, text: str) -> None:
-        self._line.clear()
-        say(text)
-        self._line.draw(self._drawn)
+        self._log(text, to=sys.stdout)
 
     def replied(self, reply: Reply) -> None:
         if self._rows is None:
@@ -45,16 +49,18 @@ class View:
         self._log(row_of(cells(reply)))
 
     def refused(self, method: str, path: str, status: int) -> None:
-        self._log(f"{method} {path[:80]}: {status}")
+        self._log(line_for_terminal(f"{method} {path[:80]}: {status}"))
 
     def changed(self, jobs: Jobs) -> None:
         self._drawn = status_of(jobs)
-        self._line.draw(self._drawn)
+        with suppress(OSError, OutputFailed):
+            self._line.draw(self._drawn)
 
-    def _log(self, text: str) -> None:
-        self._line.clear()
-        say(text, to=sys.stderr)
-        self._line.draw(self._drawn)
+    def _log(self, text: str, to: TextIO | None = None) -> None:
+        with suppress(OSError, OutputFailed):
+            self._line.clear()
+            say(text, to=sys.stderr if to is None else to)
+            self._line.draw(self._drawn)
 
 
 def cells(reply: Reply) -> tuple[str, ...]:

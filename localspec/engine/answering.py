@@ -1,10 +1,12 @@
 """Requests of programs, which the endpoint passes on: replies to messages or texts, prompts, tokens."""
 
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, assert_never
 
 from localspec.chat.session import Session
-from localspec.chat.vocabulary import Vocabulary
+from localspec.engine.infill import prompt_of
 from localspec.engine.messages import (
     Answer,
     Describe,
@@ -18,31 +20,67 @@ from localspec.engine.messages import (
     Tokens,
 )
 from localspec.errors import BadSetting
-from localspec.events import Cycle
+from localspec.events import Cycle, Event, Finished, FinishReason, Piece
 
 Asked = Render | Tokenize | Detokenize | Describe
-INFILL_NAMES = (  # of the tokens before a beginning, an end and a middle, in the vocabularies of several families
-    ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
-    ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
-    ("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),
-    ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
-    ("▁<PRE>", "▁<SUF>", "▁<MID>"),
-)
 
 
 def answer(
     session: Session, request: Answer, send: Callable[[Report], None], cancelled: Callable[[], bool]
 ) -> None:
     """Generate the reply; programs read the text, so cycles are not sent."""
-    options = dict(request.options)
+    options, limit = dict(request.options), LineLimit(request.line_end_after_seconds)
+
+    def over() -> bool:
+        return limit.reached or cancelled()
+
     if request.messages:
-        events = session.stream(list(request.messages), cancelled=cancelled, **options)
+        events = session.stream(list(request.messages), cancelled=over, **options)
     else:
-        text = request.text if request.tokens is None else request.tokens
-        events = session.stream_complete(text or "", cancelled=cancelled, **options)
-    for event in events:
+        events = session.stream_complete(continued(session, request), cancelled=over, **options)
+    for event in map(limit.seen, events):
         if not isinstance(event, Cycle):
             send(event)
+
+
+class LineLimit:
+    """Ends a reply at a line end, once it was written for so long; that is no cancel, but a limit like another."""
+
+    def __init__(self, seconds: float | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self.reached = False
+        self._seconds = seconds
+        self._clock = clock
+        self._began: float | None = None  # with the first text
+
+    def seen(self, event: Event) -> Event:
+        """The event as the reader gets it."""
+        if isinstance(event, Piece) and self._seconds is not None:
+            self._began = self._clock() if self._began is None else self._began
+            late = self._clock() - self._began > self._seconds
+            self.reached = self.reached or (late and "\n" in event.text)
+        if self.reached and isinstance(event, Finished):
+            reason = event.reply.finish_reason
+            cut = FinishReason.LENGTH if reason is FinishReason.CANCELLED else reason
+            return Finished(replace(event.reply, finish_reason=cut))
+        return event
+
+
+def continued(session: Session, request: Answer) -> str | list[int]:
+    """What the reply goes on from, where that is no conversation. Raises NoInfill."""
+    vocabulary = session.engine.vocabulary
+    if request.infill is not None:
+        reply = min(request.options.get("max_tokens") or session.context_length, session.context_length // 4)
+        room = session.context_length - reply - 1
+        return prompt_of(request.infill, vocabulary, session.target_name, room)
+    if request.parts is None:
+        return request.text or ""
+    tokens: list[int] = []
+    for number, part in enumerate(request.parts):
+        if isinstance(part, str):
+            tokens += vocabulary.tokenize(part, parse_special=True, add_special=not number)
+        else:
+            tokens.append(part)
+    return tokens
 
 
 def told(session: Session, request: Asked) -> Rendered | Tokens | Text | Description:
@@ -51,14 +89,14 @@ def told(session: Session, request: Asked) -> Rendered | Tokens | Text | Descrip
     match request:
         case Render():
             prompt = session.prompt_of(request.messages, **request.options)
-            return Rendered(prompt.text, tuple(prompt.tokens))
+            return Rendered(request.serial, prompt.text, tuple(prompt.tokens))
         case Tokenize():
             tokens = vocabulary.tokenize(
                 request.text, parse_special=request.parse_special, add_special=request.add_special
             )
-            return Tokens(tuple(tokens), tuple(map(session.text_of, tokens)))
+            return Tokens(request.serial, tuple(tokens), tuple(map(session.text_of, tokens)))
         case Detokenize():
-            return Text(text_of(session, request.tokens))
+            return Text(request.serial, text_of(session, request.tokens))
         case Describe():
             return description(session)
     assert_never(request)
@@ -73,13 +111,6 @@ def text_of(session: Session, tokens: Sequence[int]) -> str:
     return b"".join(pieces).decode(errors="replace")
 
 
-def infill_marks(vocabulary: Vocabulary) -> tuple[int, ...]:
-    """The tokens with which models of code are asked for a middle; none where the vocabulary lacks them."""
-    known = vocabulary.control_texts()
-    found = (names for names in INFILL_NAMES if all(name in known for name in names))
-    return tuple(known[name] for name in next(found, ()))
-
-
 def description(session: Session) -> Description:
     engine = session.engine
     vocabulary, template = engine.vocabulary, engine.template
@@ -91,5 +122,4 @@ def description(session: Session) -> Description:
         vocabulary_size=vocabulary.size,
         metadata={k: v for k, v in (model.metadata if model else {}).items() if len(v) <= 500},
         reasons=template.thinking_style("") is not None,
-        infill_marks=infill_marks(vocabulary),
     )

@@ -66,7 +66,7 @@ class EngineProcess:
 
     def send(self, request: Request) -> None:
         assert self._connection is not None, "start() comes first"
-        self._connection.outbox.put(request)
+        self._connection.send(request)
 
     def drain(self) -> list[Report]:
         reports: list[Report] = []
@@ -101,7 +101,7 @@ class _Connection:
         """`before` is told to quit; the new process is sent nothing until that one is gone."""
         self.inbox: deque[Report] = deque()
         self._on_report = on_report
-        self.outbox: queue.SimpleQueue[Request] = queue.SimpleQueue()
+        self.outbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._last_words: deque[str] = deque(maxlen=40)
         self._stage = ""  # of loading; its last one is that the pair runs, and where
         self._closing = False
@@ -118,10 +118,15 @@ class _Connection:
         for thread in self._threads:
             thread.start()
 
+    def send(self, request: Request) -> None:
+        """Queue a request; one that cannot be written fails here, and not in the thread that all others need."""
+        self.outbox.put(frames.encode(request))
+
     def quit(self) -> None:
         """Ask the process to end; its end is not reported."""
         self._closing = True
-        self.outbox.put(Quit())
+        self.send(Quit())
+        self.outbox.put(b"")
 
     def wait_for_end(self, patience_seconds: float) -> None:
         """Return when the process and the one before it are gone; they are killed when they take longer."""
@@ -144,6 +149,9 @@ class _Connection:
                 self._receive(report)
         except EngineDied as error:
             reason = error
+            self.process.kill()
+        except Exception as error:  # noqa: BLE001 - without this thread nobody would learn of the end
+            reason = EngineDied(f"its reports cannot be read: {type(error).__name__}", hint="restart it")
             self.process.kill()
         exit_code = self.process.wait()
         if not self._closing:
@@ -178,10 +186,8 @@ class _Connection:
             self._before = None
         # A broken pipe is reported by the reader, which sees the end of the process.
         with suppress(OSError):
-            request = None
-            while not isinstance(request, Quit):
-                request = self.outbox.get()
-                sink.write(frames.encode(request))
+            while line := self.outbox.get():
+                sink.write(line)
                 sink.flush()
 
     def _listen_to_stderr(self) -> None:

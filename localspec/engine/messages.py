@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from localspec.events import Cycle, Finished, Notice, Piece, Prefill, Reply, Scores, Started
 
-PROTOCOL: Final = 2  # raised when a message changes its meaning; both ends compare it in the hello
+PROTOCOL: Final = 3  # raised when a message changes its meaning; both ends compare it in the hello
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +77,26 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
+class Infill:
+    """A text with a hole, and other files that belong to it."""
+
+    before: str
+    after: str
+    begun: str = ""  # of the middle
+    files: tuple[tuple[str, str], ...] = ()  # names and texts, the most important last
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """Generate a reply for a program, which says itself what it wants of it."""
 
     serial: int
     messages: tuple[Mapping[str, Any], ...] = ()  # in OpenAI's form
     text: str | None = None  # to be continued, instead of messages
-    tokens: tuple[int, ...] | None = None  # to be continued, instead of messages
+    parts: tuple[int | str, ...] | None = None  # tokens and texts to be continued, instead of messages
+    infill: Infill | None = None  # whose middle is to be written, instead of messages
     options: Mapping[str, Any] = field(default_factory=dict)  # localspec.chat.options.ReplyOptions
+    line_end_after_seconds: float | None = None  # of writing: from then on the next line end is the reply's
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +213,7 @@ class Ready:
 class Rendered:
     """A prompt."""
 
+    serial: int
     text: str
     tokens: tuple[int, ...]
 
@@ -209,6 +222,7 @@ class Rendered:
 class Tokens:
     """A text's tokens, and the text of each."""
 
+    serial: int
     tokens: tuple[int, ...]
     pieces: tuple[str, ...]
 
@@ -217,6 +231,7 @@ class Tokens:
 class Text:
     """The text of tokens."""
 
+    serial: int
     text: str
 
 
@@ -230,7 +245,6 @@ class Description:
     vocabulary_size: int
     metadata: Mapping[str, str]
     reasons: bool
-    infill_marks: tuple[int, ...] = ()  # tokens before a beginning, an end, and what is to stand between them
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """Does in the engine process what requests ask for, with a session of `localspec.api`."""
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -44,6 +45,7 @@ class PairRequests:
 
     def __init__(self) -> None:
         self._session: api.Session | None = None
+        self._asking = threading.Lock()  # held while a question is answered beside what runs
 
     def perform(self, request: Request, send: Send, cancelled: Cancelled) -> None:
         match request:
@@ -54,7 +56,9 @@ class PairRequests:
             case Answer():
                 answering.answer(self._loaded(), request, send, cancelled)
             case Render() | Tokenize() | Detokenize() | Describe():
-                send(answering.told(self._loaded(), request))
+                with self._asking:
+                    found = answering.told(self._loaded(), request)
+                send(found)
             case CompareReplies():
                 self._compare(request, send, cancelled)
             case ListPairs():
@@ -62,14 +66,20 @@ class PairRequests:
             case Pull():
                 pairs.pull(request.name, send, cancelled)
 
+    def runs_beside(self, request: Request) -> bool:
+        """A pull, which needs no pair; and questions to the loaded one, whose vocabulary is only read."""
+        asks = isinstance(request, Render | Tokenize | Detokenize) and self._session is not None
+        return asks or isinstance(request, Pull)
+
     def rest(self, awaited: Callable[[], bool]) -> None:
         """Measure what batches cost, once for a pair, while its first reply is being read."""
         if self._session is not None:
             self._session.calibrate(stop=awaited)
 
     def close(self) -> None:
-        if self._session is not None:
-            self._session.close()
+        with self._asking:
+            if self._session is not None:
+                self._session.close()
 
     def _load(self, request: LoadPair, send: Send) -> None:
         began = time.monotonic()

@@ -33,10 +33,13 @@ Cancelled = Callable[[], bool]
 
 
 class RequestHandler(Protocol):
-    """Does what requests ask for. One thread calls everything but `perform` of a Pull."""
+    """Does what requests ask for. One thread calls everything but `perform` of what runs beside it."""
 
     def perform(self, request: Request, send: Send, cancelled: Cancelled) -> None:
         """Carry out a request, sending reports; return soon after `cancelled` turns true."""
+
+    def runs_beside(self, request: Request) -> bool:
+        """Whether a thread of its own may perform it, whatever runs."""
 
     def rest(self, awaited: Callable[[], bool]) -> None:
         """Use a moment without a request; return soon after `awaited` turns true."""
@@ -54,22 +57,20 @@ class Server:
         self._sink_lock = threading.Lock()  # download progress comes from several threads
         self._inbox: queue.SimpleQueue[Request] = queue.SimpleQueue()
         self._cancelled_serial = 0
+        self._handler: RequestHandler | None = None
 
     def serve(self, open_handler: Callable[[], RequestHandler]) -> None:
         """Answer requests. Listening starts before the heavy imports, so a lost client ends those too."""
         threading.Thread(target=self._listen, name="engine-listener", daemon=True).start()
         self._send(Hello(PROTOCOL, os.getpid()))
         try:
-            handler = open_handler()
+            self._handler = handler = open_handler()
         except Exception as error:  # noqa: BLE001 - a broken installation is reported, then the process ends
             self._send(_failure(error))
             return
         while not isinstance(request := self._next(handler), Quit):
-            if isinstance(request, Pull):
-                # It takes minutes, and needs nothing that the other requests use.
-                threading.Thread(target=self._perform, args=(handler, request), daemon=True).start()
-                continue
-            self._perform(handler, request)
+            if not self._begun_beside(request):
+                self._perform(handler, request)
         handler.close()
 
     def _next(self, handler: RequestHandler) -> Request:
@@ -99,10 +100,12 @@ class Server:
 
     def _listen(self) -> None:
         """Runs beside native calls, which release the GIL, so it can end the process at any moment."""
-        with suppress(LocalspecError, OSError):
-            for request in frames.read(self._source):
-                self._receive(request)
-        os._exit(0)  # nobody is left to answer
+        try:
+            with suppress(LocalspecError, OSError):
+                for request in frames.read(self._source):
+                    self._receive(request)
+        finally:
+            os._exit(0)  # nobody is left to answer, or nobody to listen
 
     def _receive(self, request: Request) -> None:
         if isinstance(request, Cancel):
@@ -113,7 +116,15 @@ class Server:
             deadline.daemon = True
             deadline.start()
             self._cancelled_serial = 2**63
-        self._inbox.put(request)
+        if not self._begun_beside(request):
+            self._inbox.put(request)
+
+    def _begun_beside(self, request: Request) -> bool:
+        """Whether a thread of its own performs it from now on."""
+        if self._handler is None or not self._handler.runs_beside(request):
+            return False
+        threading.Thread(target=self._perform, args=(self._handler, request), daemon=True).start()
+        return True
 
     def _send(self, report: Report) -> None:
         line = frames.encode(report)

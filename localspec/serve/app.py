@@ -13,30 +13,26 @@ from localspec.engine.remote import PATH
 from localspec.serve import anthropic, ollama
 from localspec.serve.anthropic import Anthropic
 from localspec.serve.connected import Connected
-from localspec.serve.guard import Guard
+from localspec.serve.guard import Access, Guard
 from localspec.serve.http import ErrorBody, answer, guarded, openai_error
 from localspec.serve.jobs import Jobs
 from localspec.serve.llama_server import LlamaServer
 from localspec.serve.ollama import Ollama
 from localspec.serve.openai import OpenAI
 from localspec.serve.pairs import Pairs
-from localspec.serve.problems import Problem
+from localspec.serve.problems import BROKEN, Problem, failed
 from localspec.serve.responses import Responses
 
 Handler = Callable[[Request], Awaitable[Response]]
 
 
 def application(
-    jobs: Jobs,
-    *,
-    api_key: str = "",
-    any_model: bool = False,
-    on_answer: Callable[[str, str, int], object] = lambda method, path, status: None,
+    jobs: Jobs, access: Access, any_model: bool, called: str, *, on_answer: Callable[[str, str, int], object]
 ) -> ASGIApp:
     """The whole endpoint, on one queue."""
-    routes = routes_of(jobs, Pairs(jobs, any_model=any_model))
+    routes = routes_of(jobs, Pairs(jobs, any_model=any_model, called=called))
     app = Starlette(routes=routes, exception_handlers={HTTPException: unknown, Exception: broken})
-    return Guard(app, api_key=api_key, on_answer=on_answer)
+    return Guard(app, access, on_answer)
 
 
 def routes_of(jobs: Jobs, pairs: Pairs) -> list[Route]:
@@ -51,6 +47,7 @@ def routes_of(jobs: Jobs, pairs: Pairs) -> list[Route]:
         ("GET", "/models", openai.models),
         ("GET", "/models/{name:path}", openai.model),
         ("GET", "/health", llama.health),
+        *(("POST", path, without_vectors) for path in ("/embeddings", "/rerank", "/reranking")),
     ]
     of_anthropic = [
         ("POST", "/messages", anthropic_.messages),
@@ -62,6 +59,7 @@ def routes_of(jobs: Jobs, pairs: Pairs) -> list[Route]:
         ("POST", "/slots/{id}", llama.slot),
         ("GET", "/metrics", llama.metrics),
         ("POST", "/completion", llama.completion),
+        ("POST", "/embedding", without_vectors),
         ("POST", "/infill", llama.infill),
         ("POST", "/tokenize", llama.tokenize),
         ("POST", "/detokenize", llama.detokenize),
@@ -76,6 +74,7 @@ def routes_of(jobs: Jobs, pairs: Pairs) -> list[Route]:
         ("POST", "/api/chat", api.chat),
         ("POST", "/api/generate", api.generate),
         ("POST", "/api/show", api.show),
+        *(("POST", path, without_vectors) for path in ("/api/embed", "/api/embeddings")),
         *((method, "/api/{path:path}", api.refused) for method in ("GET", "POST", "DELETE")),
     ]
     return [
@@ -99,6 +98,11 @@ async def greeting(request: Request) -> Response:
     return Response("localspec is running\n", media_type="text/plain")
 
 
+async def without_vectors(request: Request) -> Response:
+    what = "localspec writes text and makes no embeddings (run an embedding model in another server)"
+    raise failed(501, "not_supported_error", "not_supported", what)
+
+
 async def unknown(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     what = f"{request.method} {request.url.path[:200]}: {error.detail}"
@@ -108,5 +112,5 @@ async def unknown(request: Request, error: Exception) -> Response:
 
 
 async def broken(request: Request, error: Exception) -> Response:
-    problem = Problem(500, "server_error", "server_error", f"localspec failed: {type(error).__name__}")
+    problem = Problem(*BROKEN, f"localspec failed: {type(error).__name__}")
     return answer(openai_error(problem), status=500)

@@ -42,6 +42,8 @@ class Fields:
         if name not in self.rest:
             return default
         value = self.rest.pop(name)
+        if kind is int:
+            value = whole(value)
         if not is_kind(value, kind):
             raise BadSetting(f"{name} is {cut(value)}", hint=f"give {_NAMES[kind]}")
         return value
@@ -71,6 +73,11 @@ class Fields:
 def is_kind(value: object, kind: type) -> bool:
     """Whether a value of JSON is of a kind; true and false are no numbers."""
     return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+
+
+def whole(value: Any) -> Any:  # noqa: ANN401  JSON
+    """5 for 5.0, as some clients write every number with a point; anything else as it is."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def cut(value: object) -> str:

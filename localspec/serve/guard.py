@@ -3,6 +3,7 @@
 import hmac
 import ipaddress
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from starlette.datastructures import Headers
@@ -17,16 +18,33 @@ LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "::1")
 _ALLOWED_METHODS: Final = "GET, POST, OPTIONS"
 
 
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Who may ask, beside programs of this machine."""
+
+    api_key: str = ""  # "" for none; then only names that no foreign web page can have are answered
+    hosts: frozenset[str] = frozenset()  # names in small letters that others call this machine by
+    origins: frozenset[str] = frozenset()  # of web pages: SCHEME://HOST[:PORT], SCHEME://* or *
+
+    def has_host(self, host: str) -> bool:
+        """Whether a request to this Host is answered."""
+        return bool(self.api_key) or is_local_name(host) or name_in(host) in self.hosts
+
+    def has_origin(self, origin: str) -> bool:
+        """Whether a page of this origin may ask."""
+        written = origin.lower()
+        wanted = {"*", written, f"{written.partition('://')[0]}://*"}
+        return is_local_origin(origin) or not wanted.isdisjoint(self.origins)
+
+
 class Guard:
     """Checks Host, Origin and key before anything else looks at a request."""
 
-    def __init__(self, app: ASGIApp, *, api_key: str, on_answer: Callable[[str, str, int], object]) -> None:
-        """`api_key`: "" for none; then only names that no foreign web page can have are answered.
-
-        `on_answer` is told method, path and status.
-        """
+    def __init__(self, app: ASGIApp, access: Access, on_answer: Callable[[str, str, int], object]) -> None:
+        """`on_answer` is told method, path and status."""
         self._app = app
-        self._api_key = api_key.encode()
+        self._access = access
+        self._api_key = access.api_key.encode()
         self._on_answer = on_answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -39,7 +57,7 @@ class Guard:
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
                 self._on_answer(scope["method"], scope["path"], message["status"])
-                if origin is not None and is_local_origin(origin):
+                if origin is not None and self._access.has_origin(origin):
                     message["headers"] = [*message["headers"], *allowing(origin, headers)]
             await send(message)
 
@@ -48,12 +66,15 @@ class Guard:
 
     def _refused(self, scope: Scope, headers: Headers) -> Response | None:
         origin = headers.get("origin")
-        if origin is not None and not is_local_origin(origin):
-            return refusal(
-                403, "permission_error", "origin", f"web pages of {origin[:80]!r} may not ask here"
-            )
-        if not self._api_key and not is_local_name(headers.get("host", "")):
-            return refusal(403, "permission_error", "host", "this server does not answer to that Host")
+        if origin is not None and not self._access.has_origin(origin):
+            what = f"web pages of {origin[:80]!r} may not ask here"
+            remedy = "start the server with --allow-origin and this origin"
+            return refusal(403, "permission_error", "origin", f"{what} ({remedy})")
+        host = headers.get("host", "")
+        if not self._access.has_host(host):
+            what = f"this server does not answer to the Host {name_in(host)[:80]!r}"
+            remedy = "start it with --allow-host and this name, or with a key"
+            return refusal(403, "permission_error", "host", f"{what} ({remedy})")
         if scope["method"] == "OPTIONS":
             return Response(status_code=204)
         if self._api_key and scope["path"] not in PUBLIC and not self._has_key(headers):
@@ -72,8 +93,14 @@ def refusal(status: int, kind: str, code: str, message: str) -> Response:
 
 def is_local_name(host: str) -> bool:
     """Whether a Host is one that DNS cannot give to a foreign page: localhost, or an address in digits."""
+    name = name_in(host)
+    return name == "localhost" or is_address(name)
+
+
+def name_in(host: str) -> str:
+    """The name in a Host, without its port."""
     name = host[1 : host.find("]")] if host.startswith("[") else host.partition(":")[0]
-    return name.lower() == "localhost" or is_address(name)
+    return name.lower()
 
 
 def is_address(name: str) -> bool:
@@ -89,7 +116,7 @@ def is_local_origin(origin: str) -> bool:
     scheme, separator, rest = origin.partition("://")
     if not separator or scheme not in ("http", "https"):
         return scheme in ("app", "tauri", "vscode-webview", "vscode-file") and bool(separator)
-    name = rest[1 : rest.find("]")] if rest.startswith("[") else rest.partition(":")[0]
+    name = name_in(rest)
     return name in LOOPBACK_NAMES or name.endswith(".localhost")
 
 

@@ -2,28 +2,29 @@
 
 import asyncio
 import json
+import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from localspec.engine.messages import LoadPair, Report
 from localspec.errors import LocalspecError
 from localspec.events import Finished, Piece, Scores, Started
 from localspec.serve import numbers
 from localspec.serve.fields import Fields, parsed
-from localspec.serve.jobs import Jobs, Question
-from localspec.serve.problems import GONE, Problem, RequestFailed, failed, problem_of
-from localspec.serve.replies import Asked, Done, Replies
+from localspec.serve.jobs import Jobs
+from localspec.serve.problems import BROKEN, GONE, Problem, RequestFailed, failed, problem_of
+from localspec.serve.replies import Asked, Done, Prompt, Replies
 
 LARGEST_BODY: Final = 32 * 2**20  # bytes
 FIRST_SECONDS: Final = 1.0  # a mistake that shows so soon gets a status of its own
 PING_SECONDS: Final = 5.0  # of silence, after which a comment keeps the connection alive
 BACKGROUND_TOKENS: Final = 64  # a reply so short, without tools, is a title or a tag
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 ErrorBody = Callable[[Problem], object]
 
@@ -137,11 +138,6 @@ async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
         await ended(working, leaving)
 
 
-async def told(request: Request, jobs: Jobs, load: LoadPair, make: Callable[[int], Question]) -> Report:
-    """What the engine says to a question, unless the client leaves. Raises RequestFailed."""
-    return await unless_gone(request, jobs.submit(load, make).last())
-
-
 async def respond(request: Request, jobs: Jobs, asked: Asked, writer: Writer) -> Response:
     """The replies, as a stream where one is asked for. Raises RequestFailed."""
     if asked.stream:
@@ -188,11 +184,13 @@ async def events(replies: Replies, first: Any, writer: Writer) -> AsyncIterator[
             if time.monotonic() - spoke >= PING_SECONDS and (comment := writer.silence(replies.position)):
                 spoke = time.monotonic()
                 yield comment
+        for chunk in writer.end(replies.done):
+            yield chunk
     except RequestFailed as error:
         yield writer.failed(error.problem)
-        return
-    for chunk in writer.end(replies.done):
-        yield chunk
+    except Exception as error:
+        log.exception("a stream ended early")
+        yield writer.failed(Problem(*BROKEN, f"localspec failed: {type(error).__name__}"))
 
 
 def chunks_of(found: Any, replies: Replies, writer: Writer) -> Iterable[bytes]:  # noqa: ANN401
@@ -253,9 +251,10 @@ async def ended(*tasks: asyncio.Task[Any]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def is_background(request: Request, options: Mapping[str, Any]) -> bool:
-    """Whether nobody waits for the reply: titles, tags, or as the client says."""
+def is_background(request: Request, prompts: Sequence[Prompt], options: Mapping[str, Any]) -> bool:
+    """Whether nobody waits for the reply: titles, tags, or as the client says. Text is continued for an editor."""
     said = request.headers.get("x-localspec-background")
     if said is not None:
         return said.lower() not in ("0", "false", "")
-    return options.get("max_tokens", 10**9) <= BACKGROUND_TOKENS and "tools" not in options
+    in_chat = any(prompt.messages for prompt in prompts)
+    return in_chat and options.get("max_tokens", 10**9) <= BACKGROUND_TOKENS and "tools" not in options

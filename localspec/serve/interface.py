@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 from starlette.responses import Response
 
-from localspec.engine.messages import Render, Rendered, Report, Tokenize, Tokens
+from localspec.engine.messages import Detokenize, Render, Rendered, Report, Tokenize, Tokens
 from localspec.serve.fields import Fields
-from localspec.serve.http import Writer, is_background, respond, told
-from localspec.serve.jobs import Jobs, Loaded, Question
+from localspec.serve.http import Writer, is_background, respond, unless_gone
+from localspec.serve.jobs import Jobs, Loaded
 from localspec.serve.pairs import Chosen, Pairs
 from localspec.serve.problems import failed
 from localspec.serve.replies import Asked, Prompt
@@ -42,17 +42,26 @@ class Interface:
         chosen, stream = self._chosen(fields), fields.take("stream", bool, False)
         wishes = wishes or take_wishes(fields, more)
         return Asked(
-            chosen, prompts, wishes, stream, is_background(request, wishes.options), fields.unknown()
+            chosen,
+            prompts,
+            wishes,
+            stream,
+            is_background(request, prompts, wishes.options),
+            fields.unknown(),
         )
 
     async def _respond(self, request: Request, asked: Asked, writer: Writer) -> Response:
         return await respond(request, self._jobs, asked, writer)
 
     async def _told(
-        self, request: Request, chosen: Chosen, make: Callable[[int], Question], kind: type[R]
+        self,
+        request: Request,
+        chosen: Chosen,
+        make: Callable[[int], Render | Tokenize | Detokenize],
+        kind: type[R],
     ) -> R:
-        """What the engine says to a question. Raises RequestFailed."""
-        report = await told(request, self._jobs, chosen.load, make)
+        """What the engine says to a question, unless the client leaves. Raises RequestFailed."""
+        report = await unless_gone(request, self._jobs.ask(chosen.load, make).last())
         assert isinstance(report, kind)
         return report
 

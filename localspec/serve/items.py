@@ -1,9 +1,16 @@
 """The items that the Responses interface takes as input, as messages in OpenAI's older form."""
 
-from typing import Any
+from typing import Any, Final
 
 from localspec.errors import BadSetting
 from localspec.serve.fields import cut
+
+_AT_A_VENDOR: Final = (
+    "web_search_call",
+    "file_search_call",
+    "image_generation_call",
+    "code_interpreter_call",
+)
 
 
 def messages_of(instructions: str | None, given: object) -> list[dict[str, Any]]:
@@ -20,8 +27,10 @@ def messages_of(instructions: str | None, given: object) -> list[dict[str, Any]]
         kind = item.get("type", "message")
         if kind == "reasoning":
             thoughts = thoughts_in(item)
-        elif kind == "function_call":
+        elif kind in ("function_call", "custom_tool_call"):
             add_call(found, item, thoughts)
+        elif kind in _AT_A_VENDOR:
+            continue
         else:
             found.append(message_of(item, kind, number))
     return found
@@ -30,7 +39,7 @@ def messages_of(instructions: str | None, given: object) -> list[dict[str, Any]]
 def message_of(item: dict[str, Any], kind: object, number: int) -> dict[str, Any]:
     if kind == "message":
         return {"role": item.get("role"), "content": item.get("content")}
-    if kind == "function_call_output":
+    if kind in ("function_call_output", "custom_tool_call_output"):
         return {"role": "tool", "tool_call_id": str(item.get("call_id", "")), "content": item.get("output")}
     raise BadSetting(
         f"item {number} is of type {cut(kind)}", hint="send messages, function calls and their outputs"
@@ -50,5 +59,7 @@ def add_call(found: list[dict[str, Any]], item: dict[str, Any], thoughts: str) -
     message = found[-1]
     if thoughts:
         message["reasoning_content"] = thoughts
-    function = {"name": item.get("name"), "arguments": item.get("arguments")}
+    custom = item.get("type") == "custom_tool_call"  # its argument is a text
+    arguments = {"input": item.get("input")} if custom else item.get("arguments")
+    function = {"name": item.get("name"), "arguments": arguments}
     message.setdefault("tool_calls", []).append({"id": str(item.get("call_id", "")), "function": function})

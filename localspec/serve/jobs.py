@@ -36,8 +36,10 @@ from localspec.serve.problems import RequestFailed, described, failed
 
 MOST_WAITING: Final = 256  # requests
 PATIENCE_SECONDS: Final = 30.0  # that a background request lets others pass
+SWAP_SECONDS: Final = 10.0  # that a request for another pair lets those for the loaded one pass
 STUCK_SECONDS: Final = 60.0  # after which an engine that does not heed a cancel is ended
 _LAST: Final = (Finished, Failure, Rendered, Tokens, Text)
+_STOPPED: Final = Failure("EngineDied", "the server is being ended", "ask again once it runs")
 
 Question = Answer | Ask | Render | Tokenize | Detokenize
 
@@ -139,6 +141,7 @@ class Jobs:
         self._process = process
         self._waiting: list[Job] = []
         self._running: Job | None = None
+        self._aside: dict[int, Job] = {}  # by serial: questions that the engine answers beside a reply
         self._serials = itertools.count(1)
         self._load: LoadPair | None = first  # in the engine, or on its way there
         self._ready: Ready | None = None
@@ -150,14 +153,14 @@ class Jobs:
         self.totals = Totals()
         self.on_change: Callable[[], object] = lambda: None
         self.on_reply: Callable[[Reply], object] = lambda reply: None
-        loop = asyncio.get_running_loop()
+        self._loop = asyncio.get_running_loop()
 
         def wake() -> None:
             with suppress(RuntimeError):  # the loop is closed: nobody listens any more
-                loop.call_soon_threadsafe(self._pump)
+                self._loop.call_soon_threadsafe(self._pump)
 
         process.on_report = wake
-        loop.call_soon(self._pump)
+        self._loop.call_soon(self._pump)
 
     @property
     def pid(self) -> int | None:
@@ -178,10 +181,21 @@ class Jobs:
     ) -> Job:
         """Queue a request for the pair of `load`. Raises RequestFailed where too many wait."""
         if len(self._waiting) >= MOST_WAITING:
-            raise failed(503, "unavailable_error", "queue_full", f"{MOST_WAITING} requests wait already")
+            raise _too_many()
         job = Job(self, load, make, background)
         self._waiting.append(job)
         self._advance()
+        return job
+
+    def ask(self, load: LoadPair, make: Callable[[int], Render | Tokenize | Detokenize]) -> Job:
+        """The loaded pair answers beside a reply; another pair is waited for. Raises RequestFailed."""
+        if self.loaded is None or self.loaded.load != load:
+            return self.submit(load, make)
+        if len(self._aside) >= MOST_WAITING:
+            raise _too_many()
+        job = Job(self, load, make, background=False)
+        self._send(job, make)
+        self._aside[job.serial] = job
         return job
 
     def position(self, job: Job) -> int:
@@ -196,10 +210,16 @@ class Jobs:
         job.wanted = False
         if job in self._waiting:
             self._waiting.remove(job)
-        elif job is self._running and job.serial:
+        elif self._aside.pop(job.serial, None) is None and job is self._running and job.serial:
             self._process.send(Cancel(job.serial))
-            asyncio.get_running_loop().call_later(STUCK_SECONDS, self._end_if_stuck, job)
-        self.on_change()
+            self._loop.call_later(STUCK_SECONDS, self._end_if_stuck, job)
+        self._changed()
+
+    def stop(self) -> None:
+        """Tell everybody who waits that the server is being ended."""
+        for job in (self._running, *self._waiting, *self._aside.values()):
+            if job is not None:
+                job.tell(_STOPPED)
 
     def close(self) -> None:
         """End the engine; what waits is not answered."""
@@ -207,11 +227,13 @@ class Jobs:
         self._process.close()
 
     def _in_order(self) -> list[Job]:
-        """First come, first served, chat before background work that has not waited long."""
+        """First come, first served; what needs another pair, and background work, let others pass for a while."""
         now = time.monotonic()
 
-        def key(job: Job) -> tuple[bool, float]:
-            return job.background and now - job.came < PATIENCE_SECONDS, job.came
+        def key(job: Job) -> tuple[bool, bool, float]:
+            waited = now - job.came
+            swaps = job.load != self._load and waited < SWAP_SECONDS
+            return swaps, job.background and waited < PATIENCE_SECONDS, job.came
 
         return sorted(self._waiting, key=key)
 
@@ -224,7 +246,11 @@ class Jobs:
                 self._restart(job.load)
             elif self.loaded is not None:
                 self._begin(job)
-        self.on_change()
+        self._changed()
+
+    def _changed(self) -> None:
+        """Whoever watches is told later and apart: what fails there stalls no queue."""
+        self._loop.call_soon(lambda: self.on_change())
 
     def _begin(self, job: Job) -> None:
         if job.make is None or not job.wanted:
@@ -232,8 +258,11 @@ class Jobs:
             job.tell(self._ready)
             self._end()
             return
+        self._send(job, job.make)
+
+    def _send(self, job: Job, make: Callable[[int], Question]) -> None:
         job.serial = next(self._serials)
-        self._process.send(job.make(job.serial))
+        self._process.send(make(job.serial))
 
     def _end(self) -> None:
         self._running = None
@@ -242,6 +271,8 @@ class Jobs:
     def _restart(self, load: LoadPair) -> None:
         """A fresh process: the memory of the pair before is free before the next one is loaded."""
         self._load, self.loaded, self.trouble = load, None, None
+        self._waiting += self._aside.values()  # the process that they were asked of is gone
+        self._aside = {}
         try:
             self._process.start()
         except EngineDied as error:
@@ -258,7 +289,7 @@ class Jobs:
         match report:
             case LoadStage(text=text):
                 self.stage = text
-                self.on_change()
+                self._changed()
             case Ready():
                 self._ready = report
                 self._process.send(Describe(0))
@@ -268,21 +299,30 @@ class Jobs:
                 self.loaded = Loaded(self._load, self._ready, report)
                 if job is not None:
                     self._begin(job)
-                self.on_change()
+                self._changed()
             case Died(what=what, hint=hint):
                 self._died(Failure("EngineDied", what, hint))
             case Failure(serial=0) if self.loaded is None:
                 self._load_failed(report)
+            case Rendered() | Tokens() | Text() | Failure() if report.serial in self._aside:
+                self._aside.pop(report.serial).tell(report)
+            case Rendered() | Tokens() | Text() if job is None or report.serial != job.serial:
+                pass  # whoever asked has left
+            case Failure(serial=serial) if serial and (job is None or serial != job.serial):
+                pass
             case _ if job is not None and job.serial:
                 job.tell(report)
-                if isinstance(report, Finished):
-                    self.totals.add(report.reply)
-                    self.on_reply(report.reply)
                 if isinstance(report, _LAST):
                     self._end()
+                if isinstance(report, Finished):
+                    self.totals.add(report.reply)
+                    self._loop.call_soon(lambda: self.on_reply(report.reply))
 
     def _died(self, why: Failure) -> None:
         """Tell whoever is answered, and load the same pair again, unless that is what it died of."""
+        for asked in self._aside.values():  # one of them may be the reason
+            asked.tell(why)
+        self._aside = {}
         if self.loaded is None:
             self._load_failed(why)
             return
@@ -300,8 +340,12 @@ class Jobs:
         if self._running is not None:
             self._running.tell(why)
             self._end()
-        self.on_change()
+        self._changed()
 
     def _end_if_stuck(self, job: Job) -> None:
         if self._running is job and self._load is not None:
             self._died(Failure("EngineDied", "the engine did not heed a cancel", "it was started again"))
+
+
+def _too_many() -> Exception:
+    return failed(503, "unavailable_error", "queue_full", f"{MOST_WAITING} requests wait already")

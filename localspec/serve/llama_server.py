@@ -1,7 +1,8 @@
 """llama-server's own interface: health, props, completion, tokens, templates, metrics."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -9,12 +10,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import localspec
-from localspec.engine.messages import Detokenize, Text
+from localspec.engine.messages import Detokenize, Infill, Text
 from localspec.errors import BadSetting
 from localspec.events import FinishReason, Kind, Piece, Scored, Scores
 from localspec.serve import numbers
 from localspec.serve.conversation import prompt_of
-from localspec.serve.fields import Fields, cut
+from localspec.serve.fields import Fields, cut, texts_of
 from localspec.serve.http import Writer, answer, data_line, fields_of
 from localspec.serve.interface import Interface
 from localspec.serve.likelihoods import entry
@@ -24,7 +25,7 @@ from localspec.serve.problems import failed
 from localspec.serve.replies import Done, Prompt
 from localspec.serve.wishes import take_wishes
 
-_WITHOUT_EFFECT = ("n_keep", "t_max_predict_ms", "response_fields", "return_tokens", "min_keep")
+_WITHOUT_EFFECT = ("n_keep", "t_max_prompt_ms", "return_tokens", "min_keep")
 
 
 class LlamaServer(Interface):
@@ -84,18 +85,13 @@ class LlamaServer(Interface):
     async def infill(self, request: Request) -> Response:
         """What stands between a beginning and an end, in the form that the model's own tokens ask for."""
         fields = await fields_of(request)
-        extra = extra_text(fields)
-        marks = self._loaded().description.infill_marks
-        if not marks:
-            what = f"{self._loaded().ready.target} has no tokens for text in the middle"
-            raise failed(501, "not_supported_error", "not_supported", f"{what} (ask a model of code)")
-        before, after = fields.take("input_prefix", str, ""), fields.take("input_suffix", str, "")
-        texts = (extra + before, after, fields.take("prompt", str, ""))
-        chosen = self._chosen(Fields({"model": fields.rest.get("model")}))
-        parts = [await self._tokens(request, chosen, text, parse_special=False) for text in texts]
-        bos = await self._tokens(request, chosen, "", parse_special=False, add_special=True)
-        marked = (t for mark, part in zip(marks, parts, strict=True) for t in (mark, *part.tokens))
-        return await self._completed(request, fields, Prompt(tokens=(*bos.tokens, *marked)))
+        infill = Infill(
+            before=fields.take("input_prefix", str, ""),
+            after=fields.take("input_suffix", str, ""),
+            begun=fields.take("prompt", str, ""),
+            files=files_of(fields),
+        )
+        return await self._completed(request, fields, Prompt(infill=infill))
 
     async def _completed(self, request: Request, fields: Fields, prompt: Prompt) -> Response:
         fields.refuse(
@@ -103,11 +99,14 @@ class LlamaServer(Interface):
         )
         fields.drop(*_WITHOUT_EFFECT)
         fields.rest |= biases(fields.rest.get("logit_bias"))
-        count = fields.take("n_probs", int, 0)
+        count, wanted = fields.take("n_probs", int, 0), texts_of(fields, "response_fields")
+        milliseconds = fields.take("t_max_predict_ms", int, 0)
         asked = self._asked(request, fields, (prompt,), more={"logprobs": count} if count else {})
         if asked.count > 1:
             raise BadSetting("n is more than 1", hint="ask /v1/completions for several replies")
-        return await self._respond(request, asked, CompletionWriter(asked.chosen.name))
+        if milliseconds > 0:
+            asked = replace(asked, line_end_after_seconds=milliseconds / 1000)
+        return await self._respond(request, asked, CompletionWriter(asked.chosen.name, wanted))
 
     async def tokenize(self, request: Request) -> Response:
         fields = await fields_of(request)
@@ -141,14 +140,27 @@ class LlamaServer(Interface):
         return Response(text, media_type="text/plain; version=0.0.4")
 
 
-def extra_text(fields: Fields) -> str:
-    """Other files that belong to the text, each after its name. Raises BadSetting."""
+def files_of(fields: Fields) -> tuple[tuple[str, str], ...]:
+    """Names and texts of other files that belong to the text. Raises BadSetting."""
     extras = [
         Fields(extra) if isinstance(extra, dict) else Fields({})
         for extra in fields.take("input_extra", list, [])
     ]
-    named = [(extra.take("filename", str, ""), extra.need("text", str)) for extra in extras]
-    return "".join(f"{name}\n{text}\n" for name, text in named)
+    return tuple((extra.take("filename", str, ""), extra.need("text", str)) for extra in extras)
+
+
+def picked(answer: dict[str, Any], wanted: Sequence[str]) -> dict[str, Any]:
+    """The wanted values of an answer, each under its path ("timings/prompt_ms"); all of it where none is named."""
+    if not wanted:
+        return answer
+    found: dict[str, Any] = {}
+    for path in wanted:
+        value: Any = answer
+        for name in path.split("/"):
+            value = value.get(name) if isinstance(value, dict) else None
+        if value is not None:
+            found[path] = value
+    return found
 
 
 def biases(given: object) -> dict[str, Any]:
@@ -175,8 +187,10 @@ def entries_of(scores: Iterable[Scored]) -> list[dict[str, Any]]:
 class CompletionWriter(Writer):
     """llama-server's completion, whole or as a stream."""
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, wanted: Sequence[str] = ()) -> None:
+        """`wanted`: the fields of the whole answer, or of what ends a stream; all where none is named."""
         self._model = model
+        self._wanted = wanted
         self._scores: list[Scored] = []  # that no chunk has told yet
 
     def last(self, done: Done, content: str) -> dict[str, Any]:
@@ -184,7 +198,7 @@ class CompletionWriter(Writer):
         reply = done.reply
         stats = reply.stats
         kind = "word" if reply.stopped_by else "eos"
-        return {
+        found = {
             "index": 0,
             "content": content,
             "tokens": reply.tokens if content else (),
@@ -202,6 +216,7 @@ class CompletionWriter(Writer):
             "stopping_word": reply.stopped_by,
             "timings": numbers.timings(reply, done.notices),
         }
+        return picked(found, self._wanted)
 
     def whole(self, done: list[Done]) -> dict[str, Any]:
         return self.last(done[0], done[0].reply.text)

@@ -38,7 +38,8 @@ class Ollama(Interface):
         return answer({"version": INTERFACE_VERSION})
 
     async def tags(self, request: Request) -> Response:
-        return answer({"models": [listed(name) for name in self._pairs.names()]})
+        names = self._pairs.names()
+        return answer({"models": [listed(name, self._pairs.files_of(name)) for name in names]})
 
     async def running(self, request: Request) -> Response:
         loaded = self._jobs.loaded
@@ -46,7 +47,8 @@ class Ollama(Interface):
             return answer({"models": []})
         more = {"expires_at": "2318-01-01T00:00:00Z", "size_vram": 0}
         context = {"context_length": loaded.ready.context_length}
-        return answer({"models": [{**listed(loaded.ready.pair), **more, **context}]})
+        pair = loaded.ready.pair
+        return answer({"models": [{**listed(pair, self._pairs.files_of(pair)), **more, **context}]})
 
     async def show(self, request: Request) -> Response:
         fields = await fields_of(request)
@@ -58,7 +60,7 @@ class Ollama(Interface):
         info[f"{architecture}.context_length"] = loaded.ready.context_length
         return answer(
             {
-                **listed(name),
+                **listed(name, self._pairs.files_of(name)),
                 "modelfile": "",
                 "parameters": "",
                 "template": told.template,

@@ -1,9 +1,12 @@
 """The forms of Ollama's interface: options in, lines of JSON out."""
 
 import hashlib
+import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
 
 from localspec.errors import BadSetting
@@ -137,17 +140,25 @@ def calls_of(calls: Iterable[ToolCall]) -> list[dict[str, Any]]:
 
 
 def now() -> str:
-    return datetime.now(UTC).isoformat().replace("+00:00", "Z")
+    return written(datetime.now(UTC))
 
 
-def listed(name: str) -> dict[str, Any]:
+def written(moment: datetime) -> str:
+    return moment.isoformat().replace("+00:00", "Z")
+
+
+def listed(name: str, files: Sequence[Path]) -> dict[str, Any]:
     """A model as Ollama's clients list it."""
+    found: list[os.stat_result] = []
+    with suppress(OSError):  # a file may go meanwhile
+        found += [file.stat() for file in files]
+    changed = max((stat.st_mtime for stat in found), default=0.0)
     details = {"format": "gguf", "family": "", "families": [], "parameter_size": "", "quantization_level": ""}
     return {
         "name": name,
         "model": name,
-        "modified_at": "1970-01-01T00:00:00Z",
-        "size": 0,
+        "modified_at": written(datetime.fromtimestamp(changed, UTC)),
+        "size": sum(stat.st_size for stat in found),
         "digest": hashlib.sha256(name.encode("utf-8", "replace")).hexdigest(),
         "details": {"parent_model": "", **details},
     }

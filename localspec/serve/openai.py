@@ -17,7 +17,7 @@ from localspec.events import FinishReason, Kind, Piece, Reply, Scored, Scores, T
 from localspec.serve import likelihoods, numbers
 from localspec.serve.calls import Began, CallReader, Grew
 from localspec.serve.conversation import prompt_of
-from localspec.serve.fields import Fields, cut
+from localspec.serve.fields import Fields, cut, is_kind, whole
 from localspec.serve.http import Writer, answer, data_line, fields_of
 from localspec.serve.interface import Interface
 from localspec.serve.replies import Asked, Done, Prompt
@@ -71,7 +71,7 @@ class OpenAI(Interface):
         fields.refuse({"suffix": "models continue a text", "echo": "the prompt is not repeated"})
         if fields.take("best_of", int, 1) not in (1, fields.rest.get("n")):
             raise BadSetting("best_of is not supported: every reply is sent", hint="leave it out")
-        scores = {"logprobs": fields.rest.pop("logprobs", None)}
+        scores = {"logprobs": whole(fields.rest.pop("logprobs", None))}
         with_usage = wants_usage(fields)
         asked = self._asked(request, fields, prompts, more=scores)
         form = Form(asked.chosen.name, f"cmpl-{secrets.token_hex(12)}")
@@ -89,7 +89,7 @@ class OpenAI(Interface):
         found: dict[str, Any] = {"id": name, "object": "model", "created": 0, "owned_by": "localspec"}
         found |= {"type": "model", "display_name": name, "created_at": "1970-01-01T00:00:00Z"}  # Anthropic's
         loaded = self._jobs.loaded
-        if loaded is None or name.split(":")[0] != loaded.ready.pair:
+        if loaded is None or self._pairs.pair_of(name) != loaded.ready.pair:
             return {**found, "status": {"value": "unloaded"}}
         meta = {"n_ctx": loaded.ready.context_length, "n_vocab": loaded.description.vocabulary_size}
         return {**found, "status": {"value": "loaded"}, "meta": meta}
@@ -102,13 +102,17 @@ def wants_usage(fields: Fields) -> bool:
 
 
 def prompts_of(given: object) -> tuple[Prompt, ...]:
-    """A text, tokens, or a list of either. Raises BadSetting."""
+    """A text, tokens, both mixed, llama-server's object with a text, or a list of these. Raises BadSetting."""
+    if isinstance(given, dict) and not given.get("multimodal_data"):
+        given = given.get("prompt_string")
     if isinstance(given, str):
         return (Prompt(text=given),)
-    if isinstance(given, list) and given and all(type(token) is int for token in given):
-        return (Prompt(tokens=tuple(given)),)
-    if not isinstance(given, list) or not given or any(isinstance(part, int) for part in given):
+    if not isinstance(given, list) or not given:
         raise BadSetting(f"prompt is {cut(given)}", hint="give a text, tokens, or a list of either")
+    if any(isinstance(part, int) for part in given):
+        if not all(is_kind(part, int) or isinstance(part, str) for part in given):
+            raise BadSetting(f"prompt is {cut(given)}", hint="a list with tokens has tokens and texts only")
+        return (Prompt(parts=tuple(given)),)
     if len(given) > MOST_PROMPTS:
         raise BadSetting(f"there are {len(given)} prompts", hint=f"send {MOST_PROMPTS} at most")
     return tuple(prompt for part in given for prompt in prompts_of(part))

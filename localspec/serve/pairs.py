@@ -2,14 +2,15 @@
 
 import difflib
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from localspec.engine.messages import LoadPair
-from localspec.errors import BadSetting
+from localspec.errors import BadSetting, LocalspecError
 from localspec.pairs import store
-from localspec.pairs.registry import all_pairs
+from localspec.pairs.registry import all_pairs, find, is_known
 from localspec.pairs.resolve import resolve
 from localspec.serve.jobs import Jobs
-from localspec.serve.problems import failed
+from localspec.serve.problems import RequestFailed, failed
 
 TARGET, DRAFT, LATEST = ":target", ":draft", ":latest"
 
@@ -26,10 +27,11 @@ class Chosen:
 class Pairs:
     """The loaded pair and those on disk; nothing is ever fetched."""
 
-    def __init__(self, jobs: Jobs, *, any_model: bool) -> None:
-        """`any_model`: names that are not known mean the loaded pair."""
+    def __init__(self, jobs: Jobs, *, any_model: bool, called: str = "") -> None:
+        """`any_model`: names that are not known mean the pair of the start, which the user `called` so."""
         self._jobs = jobs
         self._any_model = any_model
+        self._called = called.casefold()
         self._first = jobs.first.pair or ""
 
     @property
@@ -46,12 +48,29 @@ class Pairs:
         pairs = dict.fromkeys(name for name in [self.first, *others] if name)
         return [name + part for name in pairs for part in ("", TARGET, DRAFT)]
 
+    def pair_of(self, model: str) -> str | None:
+        """The name of the pair that a model belongs to, however it is written; None where none is here."""
+        asked, _ = parted(model)
+        if asked in ("", self._called, self.first.casefold()):
+            return self.first
+        known = find(asked) if is_known(asked) else None  # by its name, an alias, or ORG/REPO:QUANT
+        if known is None or not (known.name == self.first or store.on_disk(known)):
+            return None
+        return known.name
+
+    def files_of(self, model: str) -> tuple[Path, ...]:
+        """The files of a model in `names`; none where they cannot be told."""
+        try:
+            load = self.choose(model).load
+            files = resolve(load.pair, load.target, load.draft if load.draft != "lookup" else None)
+        except (RequestFailed, LocalspecError):
+            return ()
+        return tuple(path for path in (files.target, files.draft) if path)
+
     def choose(self, model: str) -> Chosen:
         """What a name means; none is the pair of the start. Raises RequestFailed, LocalspecError."""
-        name = model.removesuffix(LATEST) or self.first
-        part = next((part for part in (TARGET, DRAFT) if name.endswith(part)), "")
-        pair = name.removesuffix(part)
-        if pair != self.first and not self._is_here(pair):
+        pair, part = self.pair_of(model), parted(model)[1]
+        if pair is None:
             if not self._any_model:
                 raise self._unknown(model)
             pair, part = self.first, ""
@@ -62,10 +81,7 @@ class Pairs:
         )
         if part == DRAFT:
             load = draft_alone(load)
-        return Chosen(model or name, load, speculate=not part)
-
-    def _is_here(self, pair: str) -> bool:
-        return any(known.name == pair and store.on_disk(known) for known in all_pairs())
+        return Chosen(model or self.first, load, speculate=not part)
 
     def _unknown(self, model: str) -> Exception:
         names = self.names()
@@ -74,6 +90,13 @@ class Pairs:
         return failed(
             404, "not_found_error", "model_not_found", f"there is no model {model[:80]!r} here{hint}"
         )
+
+
+def parted(model: str) -> tuple[str, str]:
+    """The pair of a model name in small letters, and the part of it that is meant."""
+    name = model.casefold().removesuffix(LATEST)
+    part = next((part for part in (TARGET, DRAFT) if name.endswith(part)), "")
+    return name.removesuffix(part), part
 
 
 def draft_alone(load: LoadPair) -> LoadPair:

@@ -9,6 +9,8 @@ GONE: Final = 499  # the client left before there was an answer; nobody reads it
 _STATUS: Final = {
     "BadSetting": (400, "invalid_request_error", "invalid_value"),
     "BadTemplate": (400, "invalid_request_error", "invalid_value"),
+    "TemplateStopped": (400, "invalid_request_error", "invalid_value"),
+    "NoInfill": (501, "not_supported_error", "not_supported"),
     "ContextFull": (400, "exceed_context_size_error", "context_length_exceeded"),
     "UnknownPair": (404, "not_found_error", "model_not_found"),
     "NotOnDisk": (404, "not_found_error", "model_not_found"),
@@ -16,7 +18,7 @@ _STATUS: Final = {
     "EngineDied": (503, "unavailable_error", "engine_restarts"),
     "NotEnoughMemory": (503, "unavailable_error", "not_enough_memory"),
 }
-_OTHER: Final = (500, "server_error", "server_error")
+BROKEN: Final = (500, "server_error", "server_error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,5 +54,5 @@ def problem_of(error: LocalspecError) -> Problem:
 
 def described(name: str, what: str, hint: str) -> Problem:
     """The problem that an error of this class name is."""
-    status, kind, code = _STATUS.get(name, _OTHER)
+    status, kind, code = _STATUS.get(name, BROKEN)
     return Problem(status, kind, code, f"{what} ({hint})" if hint else what)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from localspec.engine.messages import Answer, Report
+from localspec.engine.messages import Answer, Infill, Report
 from localspec.events import Finished, Notice, Reply, Scored, Scores
 from localspec.serve.jobs import Job, Jobs
 from localspec.serve.pairs import Chosen
@@ -16,7 +16,8 @@ class Prompt:
 
     messages: tuple[dict[str, Any], ...] = ()
     text: str | None = None
-    tokens: tuple[int, ...] | None = None
+    parts: tuple[int | str, ...] | None = None  # tokens, and texts between them
+    infill: Infill | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class Asked:
     stream: bool
     background: bool = False
     unknown: tuple[str, ...] = ()  # fields that nobody knows: they have no effect, and answers say so
+    line_end_after_seconds: float | None = None  # of writing: from then on the next line end is the reply's
 
     @property
     def notices(self) -> tuple[str, ...]:
@@ -107,6 +109,14 @@ class Replies:
             options["system"] = ""  # a program's conversation is all that the model sees
 
         def make(serial: int) -> Answer:
-            return Answer(serial, prompt.messages, prompt.text, prompt.tokens, options)
+            return Answer(
+                serial,
+                prompt.messages,
+                prompt.text,
+                prompt.parts,
+                prompt.infill,
+                options,
+                self._asked.line_end_after_seconds,
+            )
 
         return self._jobs.submit(chosen.load, make, background=self._asked.background)

@@ -21,6 +21,7 @@ from localspec.serve.interface import Interface
 from localspec.serve.items import messages_of
 from localspec.serve.problems import Problem
 from localspec.serve.replies import Done
+from localspec.serve.wishes import is_function
 
 _REFUSED: Final = {
     "previous_response_id": "nothing is stored here, send the whole conversation",
@@ -65,10 +66,6 @@ def as_chat(fields: Fields) -> None:
     fields.rest |= {"tools": tools} if tools else {}
     if not tools and fields.rest.get("tool_choice") == "auto":
         del fields.rest["tool_choice"]
-
-
-def is_function(tool: object) -> bool:
-    return not isinstance(tool, dict) or tool.get("type", "function") == "function"
 
 
 @dataclass(slots=True)

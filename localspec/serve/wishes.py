@@ -7,7 +7,7 @@ from typing import Any, Final
 from localspec.chat.options import request_from
 from localspec.errors import BadSetting
 from localspec.sampler.sampling import Sampling
-from localspec.serve.fields import Fields, cut, texts_of
+from localspec.serve.fields import Fields, cut, texts_of, whole
 
 OWN: tuple[str, ...] = (  # options that have the same name here and there
     "temperature", "top_k", "top_p", "min_p", "repeat_penalty", "repeat_last_n", "presence_penalty",
@@ -19,6 +19,12 @@ WITHOUT_EFFECT: Final = (  # they say who asks, or how a service in the cloud wo
     "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
     "prompt_cache_retention", "prompt_cache_options", "verbosity", "cache_prompt", "id_slot",
     "timings_per_token", "return_progress", "reasoning_format", "parse_tool_calls", "sse_ping_interval",
+    "response_fields",
+)  # fmt: skip
+_WHOLE: Final = ("top_k", "repeat_last_n", "depth")
+_SAMPLERS: Final = (  # llama-server's; what is not ours does nothing unless its own field asks for it
+    "penalties", "dry", "top_n_sigma", "top_k", "typ_p", "typical_p", "top_p", "min_p", "xtc", "temperature",
+    "infill",
 )  # fmt: skip
 _ANOTHER_SAMPLER = "localspec has penalties, top-k, top-p, min-p and temperature"
 REFUSED: Final = {
@@ -29,7 +35,6 @@ REFUSED: Final = {
     "typical_p": _ANOTHER_SAMPLER,
     "tfs_z": _ANOTHER_SAMPLER,
     "top_n_sigma": _ANOTHER_SAMPLER,
-    "samplers": _ANOTHER_SAMPLER,
     "ignore_eos": "a reply ends where the model ends it",
     "audio": "models read and write text",
     "web_search_options": "nothing is looked up",
@@ -55,7 +60,7 @@ class Wishes:
 
 def take_wishes(fields: Fields, more: Mapping[str, Any] | None = None) -> Wishes:
     """The options in a request of OpenAI's kind, and `more` that were read already. Raises BadSetting."""
-    options = own(fields, "stop") | length(fields) | seed(fields) | effort(fields) | shape(fields)
+    options = shape(fields) | own(fields, "stop") | length(fields) | seed(fields) | effort(fields)
     replies = fields.take("n", int, 1)
     if not 1 <= replies <= MOST_REPLIES:
         raise BadSetting(f"n is {cut(replies)}", hint=f"give a whole number from 1 to {MOST_REPLIES}")
@@ -70,6 +75,10 @@ def own(fields: Fields, stop: str) -> dict[str, Any]:
     """Options that every interface takes; `stop`: what it calls texts that end a reply. Raises BadSetting."""
     options = {name: fields.rest.pop(name) for name in OWN if name in fields.rest}
     options |= {ours: fields.rest.pop(name) for name, ours in OTHER_NAMES.items() if name in fields.rest}
+    options |= {name: whole(options[name]) for name in _WHOLE if name in options}
+    for name in ("grammar", "regex"):  # an empty one is how clients write that there is none
+        if options.get(name) == "":
+            del options[name]
     stops = texts_of(fields, stop)
     return options | prediction(fields) | ({"stop": stops} if stops else {})
 
@@ -79,6 +88,9 @@ def refuse_others(fields: Fields) -> None:
     fields.drop(
         *WITHOUT_EFFECT, *(name for name, value in _NEUTRAL.items() if fields.rest.get(name) == value)
     )
+    samplers = texts_of(fields, "samplers")
+    if unknown := [name for name in samplers if name not in _SAMPLERS]:
+        raise BadSetting(f"samplers has {cut(unknown[0])}", hint=_ANOTHER_SAMPLER)
     fields.refuse(REFUSED)
     fields.drop(*_ONLY_WITH_THOSE)
 
@@ -132,7 +144,10 @@ def effort_options(found: str) -> dict[str, Any]:
 
 def shape(fields: Fields) -> dict[str, Any]:
     """What the answer must match, from response_format or llama-server's json_schema."""
-    if (schema := fields.take("json_schema", dict)) is not None:
+    schema = fields.take("json_schema", dict)
+    if schema or (
+        schema == {} and "grammar" not in fields.rest
+    ):  # beside a grammar it is llama-server's "none"
         return {"json_schema": schema}
     wanted = Fields(fields.take("response_format", dict, {}), "response_format")
     kind = wanted.take("type", str, "text")
@@ -155,19 +170,40 @@ def shape(fields: Fields) -> dict[str, Any]:
 def tool_options(fields: Fields) -> dict[str, Any]:
     """tools and tool_choice; what may not be called is not shown to the model."""
     tools = fields.take("tools", list, [])
+    for tool in tools:
+        if not is_function(tool):
+            raise BadSetting(f"a tool is of type {cut(tool['type'])}", hint="models here call only functions")
     choice = fields.rest.pop("tool_choice", "auto")
     if isinstance(choice, dict):
-        inner = choice.get("function", choice)
-        name = inner.get("name") if isinstance(inner, dict) else None
-        tools = [tool for tool in tools if name_of(tool) == name]
-        if not tools:
-            raise BadSetting(f"tool_choice names {cut(name)}, which is no tool", hint="name one of the tools")
-        choice = "required"
+        tools, choice = allowed(choice, tools)
     if choice not in ("auto", "required", "none"):
         raise BadSetting(f"tool_choice is {cut(choice)}", hint="give auto, required, none, or a function")
     if choice == "required" and not tools:
         raise BadSetting("tool_choice is required, and there are no tools", hint="give tools")
     return {"tools": tools, "tool_choice": choice} if tools and choice != "none" else {}
+
+
+def allowed(choice: dict[str, Any], tools: list[Any]) -> tuple[list[Any], object]:
+    """The tools that a choice names, and whether one of them must be called. Raises BadSetting."""
+    named, mode = [choice], "required"
+    if choice.get("type") == "allowed_tools":
+        given = choice.get("allowed_tools", choice)
+        inner = Fields(given if isinstance(given, dict) else {}, "allowed_tools")
+        named, mode = inner.take("tools", list, []), inner.take("mode", str, "auto")
+    names = [name_of(tool) for tool in named if is_function(tool)]
+    if not names or None in names:
+        raise BadSetting(f"tool_choice is {cut(choice)}", hint="give auto, required, none, or a function")
+    offered = [name_of(tool) for tool in tools]
+    if unknown := [name for name in names if name not in offered]:
+        raise BadSetting(
+            f"tool_choice names {cut(unknown[0])}, which is no tool", hint="name one of the tools"
+        )
+    return [tool for tool in tools if name_of(tool) in names], mode
+
+
+def is_function(tool: object) -> bool:
+    """Whether a tool is a function; other kinds run at a vendor, or take text of any form."""
+    return not isinstance(tool, dict) or tool.get("type", "function") == "function"
 
 
 def name_of(tool: object) -> object:

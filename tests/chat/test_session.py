@@ -384,7 +384,7 @@ def test_biases_may_name_tokens_as_json_does():
     [
         ({"temprature": 1}, "temprature"),
         ({"temperature": -1}, "temperature"),
-        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": -1}, "max_tokens"),
         ({"depth": -2}, "depth"),
         ({"depth": "deep"}, "depth"),
         ({"seed": -1}, "seed"),

@@ -35,6 +35,9 @@ class Workshop:
         send(LoadStage("running on Vulkan0"))
         os.kill(os.getpid(), signal.SIGSEGV)
 
+    def runs_beside(self, request):
+        return False
+
     def rest(self, awaited):
         pass
 
@@ -61,3 +64,18 @@ def test_a_death_by_a_signal_names_the_device_and_a_gpu_build_says_what_to_try(
     assert reports[-1].what == "the engine process ended unexpectedly (SIGSEGV) while running on Vulkan0"
     assert hint in reports[-1].hint
     assert bool(hint) == bool(reports[-1].hint)
+
+
+@pytest.mark.parametrize(
+    "said", ["""'["Ready",[]]'""", "'[' * 100_000", """'["Ready",5]'""", "'5'", """'["Nobody",{}]'"""]
+)
+def test_a_process_whose_words_make_no_sense_is_ended_and_reported(said):
+    code = f"import time; print({said}, flush=True); time.sleep(60)"
+    process = EngineProcess((sys.executable, "-c", code))
+    process.start()
+    deadline, found = time.monotonic() + 20, []
+    while not found and time.monotonic() < deadline:
+        found = process.drain()
+        time.sleep(0.01)
+    process.close()
+    assert isinstance(found[-1], Died)

@@ -7,6 +7,7 @@ import pytest
 
 from localspec.engine.client import EngineProcess
 from localspec.engine.messages import (
+    Answer,
     Ask,
     Cancel,
     CompareReplies,
@@ -19,6 +20,7 @@ from localspec.engine.messages import (
     PullProgress,
     Ready,
     ReplySettings,
+    Tokenize,
     Turn,
 )
 from localspec.events import Cycle, Finished, FinishReason, Notice
@@ -34,6 +36,12 @@ class Workshop:
         match request:
             case Ask():
                 send(Notice(f"answer {request.serial}"))
+            case Answer():
+                while not cancelled():
+                    time.sleep(0.005)
+                send(Notice(f"replied {request.serial}"))
+            case Tokenize():
+                send(Notice(f"tokens {request.serial}"))
             case Pull():
                 send(PullProgress(request.name, "", 0, 0))
                 while not cancelled():
@@ -43,6 +51,9 @@ class Workshop:
                 send(PairList(()))
             case CompareReplies():
                 open("/nowhere/x.gguf")
+
+    def runs_beside(self, request):
+        return isinstance(request, Pull | Tokenize)
 
     def rest(self, awaited):
         REST
@@ -132,3 +143,22 @@ def test_a_cancel_that_comes_late_leaves_the_next_reply_alone(tmp_path, monkeypa
         process.close()
     (reply,) = (report.reply for report in found if isinstance(report, Finished))
     assert reply.finish_reason is not FinishReason.CANCELLED
+
+
+def test_a_question_is_answered_while_a_reply_is_written(engine):
+    process = engine()
+    process.send(Ask(1, ()))
+    until(process, Notice)  # it listens, and has what it needs
+    process.send(Answer(2))
+    process.send(Tokenize(3, "a"))
+    assert until(process, Notice) == [Notice("tokens 3")]
+    process.send(Cancel(2))
+    assert until(process, Notice) == [Notice("replied 2")]
+
+
+def test_a_request_that_cannot_be_written_fails_where_it_is_sent_and_no_other_one(engine):
+    process = engine()
+    with pytest.raises(TypeError):
+        process.send(Answer(1, options={"stop": object()}))
+    process.send(Ask(2, ()))
+    assert until(process, Notice)[-1] == Notice("answer 2")

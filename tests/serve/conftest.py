@@ -23,12 +23,15 @@ class Endpoint:
         return httpx.get(f"{self.url}/props").json()["localspec"]["engine_pid"]
 
 
-def start(home, *arguments, environment=None):
-    """The server's process once its pair is loaded, and its address."""
+def start(home, *arguments, environment=None, stderr=subprocess.DEVNULL, files=None):
+    """The server's process once its pair is loaded, and its address; `files`: how many it may have open."""
+    command = [sys.executable, "-m", "localspec", "serve", "--port", "0", *arguments]
+    if files:
+        command = ["bash", "-c", f'ulimit -n {files}; exec "$@"', "bash", *command]
     process = subprocess.Popen(
-        [sys.executable, "-m", "localspec", "serve", "--port", "0", *arguments],
+        command,
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,  # a line for each reply
+        stderr=stderr,  # a line for each reply
         env=os.environ | {"LOCALSPEC_HOME": str(home)} | (environment or {}),
         text=True,
     )

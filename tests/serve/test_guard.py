@@ -2,8 +2,11 @@
 
 import httpx
 import pytest
+from starlette.responses import Response
 
-from localspec.serve.guard import is_local_name, is_local_origin
+from localspec.cli.commands.serve import check_guests
+from localspec.cli.usage import WrongUsage
+from localspec.serve.guard import Access, Guard, is_local_name, is_local_origin
 from tests.serve.conftest import start, stop
 
 
@@ -66,3 +69,66 @@ def test_the_key_is_asked_of_everybody_and_everywhere_but_for_the_health(locked)
     assert status("/v1/models", authorization="Bearer sesame") == 200
     assert status("/v1/models", **{"x-api-key": "sesame"}) == 200
     assert status("/v1/models", **{"x-api-key": "sesame", "host": "any.example"}) == 200
+
+
+ASKER = {"origin": "https://chat.example", "host": "host.docker.internal:8080"}
+
+
+async def status_for(access, **headers):
+    async def app(scope, receive, send):
+        await Response("fine")(scope, receive, send)
+
+    guard = Guard(app, access, lambda method, path, status: None)
+    transport = httpx.ASGITransport(guard)
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+        return await client.get("/v1/models", headers=headers)
+
+
+async def test_a_refusal_names_the_option_that_lets_the_asker_in():
+    refused = await status_for(Access(), host=ASKER["host"])
+    assert (refused.status_code, refused.json()["error"]["message"]) == (
+        403,
+        "this server does not answer to the Host 'host.docker.internal' "
+        "(start it with --allow-host and this name, or with a key)",
+    )
+    refused = await status_for(Access("key"), origin=ASKER["origin"])
+    assert "--allow-origin" in refused.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("origin", ["https://chat.example", "chrome-extension://*", "*"])
+async def test_allowed_hosts_and_origins_are_answered_and_others_still_not(origin):
+    access = Access(hosts=frozenset({"host.docker.internal"}), origins=frozenset({origin}))
+    asker = "chrome-extension://abc" if origin.startswith("chrome") else "https://chat.example"
+    answer = await status_for(access, host="HOST.docker.internal:8080", origin=asker)
+    assert answer.status_code == 200
+    assert answer.headers["access-control-allow-origin"] == asker
+    assert (await status_for(access, host="evil.example")).status_code == 403
+    if origin != "*":
+        assert (await status_for(access, origin="https://evil.example")).status_code == 403
+
+
+async def test_an_allowed_page_still_needs_the_key():
+    access = Access("key", origins=frozenset({"https://chat.example"}))
+    assert (await status_for(access, origin="https://chat.example")).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("hosts", "origins", "key", "said"),
+    [
+        (["http://a.example"], [], "", "is no name of a machine"),
+        (["*"], [], "", "is no name of a machine"),
+        ([], ["chat.example"], "", "is no origin"),
+        ([], ["https://chat.example/path"], "", "is no origin"),
+        ([], ["*"], "", "lets every web page in"),
+        ([], ["https://*"], "", "lets every web page in"),
+        ([], ["null"], "", "lets every web page in"),
+    ],
+)
+def test_guests_that_cannot_be_meant_are_refused(hosts, origins, key, said):
+    with pytest.raises(WrongUsage, match=said):
+        check_guests(hosts, origins, key)
+
+
+def test_guests_that_can_be_meant():
+    check_guests(["host.docker.internal"], ["https://chat.example:3000", "moz-extension://*"], "")
+    check_guests([], ["*", "null", "https://*"], "key")

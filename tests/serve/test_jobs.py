@@ -5,14 +5,25 @@ import asyncio
 import pytest
 from starlette.requests import Request
 
-from localspec.engine.messages import Answer, Cancel, Describe, Description, Died, Failure, LoadPair, Ready
+from localspec.engine.messages import (
+    Answer,
+    Cancel,
+    Describe,
+    Description,
+    Detokenize,
+    Died,
+    Failure,
+    LoadPair,
+    Ready,
+    Text,
+)
 from localspec.events import Finished, FinishReason, Reply
 from localspec.serve import http
 from localspec.serve import jobs as jobs_module
 from localspec.serve.jobs import MOST_WAITING, Jobs
 from localspec.serve.pairs import Chosen
 from localspec.serve.problems import RequestFailed
-from localspec.serve.replies import Asked, Prompt
+from localspec.serve.replies import Asked, Prompt, Replies
 from localspec.serve.wishes import Wishes
 from localspec.stats import Stats
 
@@ -166,3 +177,86 @@ async def test_whoever_leaves_before_the_first_word_is_noticed_at_once(jobs, pro
     with pytest.raises(RequestFailed, match="the client left"):
         await http.streamed(Request({"type": "http"}, gone), jobs, asked, None)
     assert process.sent[-1] == Cancel(1)
+
+
+def asked(serial):
+    return Detokenize(serial, (1, 2))
+
+
+async def test_a_watcher_that_fails_stalls_no_queue(jobs, process, caplog):
+    def fail(_=None):
+        raise OSError("the log cannot be written")
+
+    jobs.on_reply = jobs.on_change = fail
+    first, second = jobs.submit(DEMO, Answer), jobs.submit(DEMO, Answer)
+    await process.say(FINISHED, Text(9, "of another one"))
+    await process.say(FINISHED)
+    assert (await first.next(1), await second.next(1)) == (FINISHED, FINISHED)
+    assert not jobs.busy
+    assert "the log cannot be written" in caplog.text
+
+
+async def test_questions_are_answered_beside_a_reply_each_its_own(jobs, process):
+    reply = jobs.submit(DEMO, Answer)
+    one, two = jobs.ask(DEMO, asked), jobs.ask(DEMO, asked)
+    assert process.sent[-2:] == [asked(2), asked(3)]
+    await process.say(Text(3, "two"), Failure("BadSetting", "a token is missing", "", 2), FINISHED)
+    assert await two.last() == Text(3, "two")
+    with pytest.raises(RequestFailed, match="a token is missing"):
+        await one.last()
+    assert await reply.next(1) == FINISHED
+
+
+async def test_a_question_to_another_pair_waits_for_it_and_one_that_a_swap_overtakes_is_asked_again(
+    jobs, process
+):
+    lost = jobs.ask(DEMO, asked)
+    waiting = jobs.ask(OTHER, asked)
+    assert (process.starts, waiting.position, lost.position) == (1, 0, 1)
+    await process.say(*READY)
+    await process.say(Text(2, "of the other"))
+    assert await waiting.last() == Text(2, "of the other")
+    assert process.sent[-1] == DEMO
+    await process.say(*READY)
+    await process.say(Text(3, "of the first"))
+    assert await lost.last() == Text(3, "of the first")
+
+
+async def test_an_engine_that_dies_fails_the_questions_too(jobs, process):
+    one = jobs.ask(DEMO, asked)
+    await process.say(Died("it ended", ""))
+    with pytest.raises(RequestFailed, match="it ended"):
+        await one.last()
+
+
+async def test_what_waits_for_the_loaded_pair_goes_before_a_swap_for_a_while(jobs, process, monkeypatch):
+    jobs.submit(DEMO, Answer)
+    other, ours = jobs.submit(OTHER, Answer), jobs.submit(DEMO, Answer)
+    assert (ours.position, other.position) == (1, 2)
+    monkeypatch.setattr(jobs_module, "SWAP_SECONDS", 0.0)
+    assert (other.position, ours.position) == (1, 2)
+
+
+async def test_whoever_waits_is_told_that_the_server_ends(jobs):
+    waiting = [jobs.submit(DEMO, Answer), jobs.submit(DEMO, Answer), jobs.ask(DEMO, asked)]
+    jobs.stop()
+    for job in waiting:
+        with pytest.raises(RequestFailed, match="the server is being ended"):
+            await job.next(1)
+
+
+async def test_a_writer_that_fails_ends_its_stream_with_an_error(jobs, process):
+    class Wrong(http.Writer):
+        whole = None
+
+        def piece(self, index, piece):
+            raise KeyError("wrong")
+
+        def finished(self, index, done):
+            raise KeyError("wrong")
+
+    wanted = Asked(Chosen("demo", DEMO), (Prompt(text="a"),), Wishes({}), stream=True)
+    replies = Replies(jobs, wanted)
+    await process.say(FINISHED)
+    (said,) = [chunk async for chunk in http.events(replies, None, Wrong())]
+    assert b"localspec failed: KeyError" in said

@@ -91,3 +91,54 @@ def test_an_engine_that_is_killed_in_a_reply_is_an_error_there_and_nowhere_else(
             assert text_of(http, SHORT) == expected
     finally:
         stop(endpoint)
+
+
+def test_a_log_on_a_full_disk_costs_no_reply(tmp_path):
+    with open("/dev/full", "w") as full:
+        endpoint = start(tmp_path, "demo", stderr=full)
+        try:
+            with httpx.Client(base_url=endpoint.url, timeout=60) as http:
+                assert all(text_of(http, SHORT) for _ in range(3))
+                assert http.get("/nope").status_code == 404
+                assert http.get("/health").status_code == 200
+        finally:
+            stop(endpoint)
+
+
+def test_tokens_are_counted_beside_a_running_reply(http):
+    question = {"messages": [{"role": "user", "content": "x"}]}
+    asked = {
+        "/tokenize": {"content": "hello"},
+        "/detokenize": {"tokens": [5, 6]},
+        "/apply-template": question,
+        "/v1/messages/count_tokens": question,
+        "/v1/chat/completions/input_tokens": question,
+    }
+    with http.stream("POST", "/v1/chat/completions", json=LONG | {"stream": True}) as running:
+        lines = running.iter_lines()
+        while "content" not in next(lines):
+            pass
+        for path, body in asked.items():
+            assert http.post(path, json=body).status_code == 200
+        assert http.get("/slots").json()[0]["is_processing"], "they would have waited for its end"
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_a_stream_that_the_servers_end_cuts_says_so(tmp_path, sign):
+    log = (tmp_path / "log").open("w+")
+    endpoint = start(tmp_path, "demo", stderr=log)
+    try:
+        with (
+            httpx.Client(base_url=endpoint.url, timeout=60) as http,
+            http.stream("POST", "/v1/chat/completions", json=LONG | {"stream": True}) as running,
+        ):
+            lines = running.iter_lines()
+            next(lines)
+            endpoint.process.send_signal(sign)
+            *_, last = (line for line in lines if line)
+        assert "the server is being ended" in last
+        endpoint.process.wait(20)
+    finally:
+        stop(endpoint)
+    log.seek(0)
+    assert "Exception" not in log.read()

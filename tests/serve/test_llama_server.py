@@ -2,6 +2,13 @@
 
 import json
 
+import pytest
+from starlette.requests import Request
+
+from localspec.engine.messages import Infill
+from localspec.serve.http import is_background
+from localspec.serve.replies import Prompt
+
 PROMPT = {"prompt": "def add(a, b):", "n_predict": 6, "temperature": 0}
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
 
@@ -84,3 +91,82 @@ def test_a_model_without_marks_for_a_middle_says_so(http):
     answer = http.post("/infill", json={"input_prefix": "def f(", "input_suffix": "return a"})
     assert answer.status_code == 501
     assert "has no tokens for text in the middle" in answer.json()["error"]["message"]
+
+
+def test_no_tokens_are_written_where_none_are_wanted_and_the_prompt_is_read(http):
+    body = {"prompt": "def multiply(one, other):", "temperature": 0}
+    read = http.post("/completion", json=body | {"n_predict": 0}).json()
+    assert (read["content"], read["tokens_predicted"], read["stop_type"]) == ("", 0, "limit")
+    again = http.post("/completion", json=body | {"n_predict": 2}).json()
+    assert again["timings"]["prompt_n"] <= 1
+
+
+def test_only_the_wanted_fields_are_answered(http):
+    wanted = ["content", "timings/predicted_n", "timings/nothing", "nothing"]
+    found = http.post("/completion", json=PROMPT | {"response_fields": wanted}).json()
+    assert found.keys() == {"content", "timings/predicted_n"}
+    *_, last = lines_of(http, "/completion", PROMPT | {"response_fields": wanted, "stream": True})
+    assert last.keys() == {"content", "timings/predicted_n"}
+
+
+def test_samplers_that_are_known_are_taken_and_others_named(http):
+    known = ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"]
+    assert http.post("/completion", json=PROMPT | {"samplers": known}).status_code == 200
+    answer = http.post("/completion", json=PROMPT | {"samplers": ["top_k", "magic"]})
+    assert (answer.status_code, "samplers has 'magic'" in answer.text) == (400, True)
+
+
+def test_a_late_reply_ends_at_a_line_end(http):
+    body = {"prompt": "x", "n_predict": 300, "regex": "([a-z]{4}\n){100}", "t_max_predict_ms": 1}
+    found = http.post("/completion", json=body).json()
+    assert found["stop_type"] == "limit"
+    assert 1 <= found["content"].count("\n") < 100
+
+
+def test_texts_and_tokens_may_be_mixed_and_a_text_be_an_object(http):
+    tokens = http.post("/tokenize", json={"content": "def add", "add_special": True}).json()["tokens"]
+    wanted = http.post("/completion", json={**PROMPT, "prompt": "def add(a"}).json()["tokens_evaluated"]
+    rest = len(http.post("/tokenize", json={"content": "(a"}).json()["tokens"])
+    mixed = http.post("/completion", json={**PROMPT, "prompt": [*tokens, "(a"]}).json()
+    assert mixed["tokens_evaluated"] == len(tokens) + rest
+    found = http.post("/completion", json={**PROMPT, "prompt": {"prompt_string": "def add(a"}}).json()
+    assert found["tokens_evaluated"] == wanted
+    seen = http.post(
+        "/completion", json={**PROMPT, "prompt": {"prompt_string": "a", "multimodal_data": ["x"]}}
+    )
+    assert seen.status_code == 400
+
+
+def test_the_neutral_values_of_llama_server_ask_for_nothing(http):
+    neutral = {"json_schema": {}, "grammar": "", "mirostat": 0, "typical_p": 1.0, "stop": []}
+    assert http.post("/completion", json=PROMPT | neutral).json()["tokens_predicted"] == 6
+    only = http.post("/completion", json=PROMPT | {"json_schema": {}, "n_predict": 100, "regex": ""}).json()
+    json.loads(only["content"])
+
+
+def test_a_message_that_no_context_holds_blames_the_request(http):
+    huge = {"messages": [{"role": "user", "content": "hello world " * 2_500_000}]}
+    assert http.post("/v1/chat/completions", json=huge).status_code == 400
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/embeddings", "/embeddings", "/embedding", "/v1/rerank", "/api/embed", "/api/embeddings"]
+)
+def test_embeddings_are_refused_with_the_reason(http, path):
+    answer = http.post(path, json={"model": "demo", "input": "x"})
+    assert (answer.status_code, "makes no embeddings" in answer.text) == (501, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "prompts", "background"),
+    [
+        ({"max_tokens": 64}, (Prompt(messages=({},)),), True),
+        ({"max_tokens": 65}, (Prompt(messages=({},)),), False),
+        ({}, (Prompt(messages=({},)),), False),
+        ({"max_tokens": 64, "tools": [1]}, (Prompt(messages=({},)),), False),
+        ({"max_tokens": 8}, (Prompt(text="x"),), False),
+        ({"max_tokens": 8}, (Prompt(infill=Infill("a", "b")),), False),
+    ],
+)
+def test_titles_are_background_and_completions_never(options, prompts, background):
+    assert is_background(Request({"type": "http", "headers": []}), prompts, options) == background

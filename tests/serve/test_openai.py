@@ -263,7 +263,7 @@ def test_likelihoods_of_a_continued_text(client):
     ("options", "said"),
     [
         ({"temperature": -1}, "temperature cannot be -1"),
-        ({"max_tokens": 0}, "max_tokens is 0"),
+        ({"max_tokens": -2}, "max_tokens is -2"),
         ({"n": 99}, "n is 99"),
         ({"messages": []}, "list of messages is empty"),
         ({"messages": [{"role": "pope", "content": "x"}]}, "role 'pope'"),
@@ -333,3 +333,37 @@ def test_what_the_client_predicts_is_drafted_from_and_counted(client):
     assert again.timings["localspec"]["tokens_by_source"]["prediction"] == details.accepted_prediction_tokens
     with pytest.raises(openai.BadRequestError, match="prediction is"):
         client.chat.completions.create(**asked, prediction={"type": "content", "content": 3})
+
+
+def test_whole_numbers_may_have_a_point(http):
+    numbers = {"max_tokens": 3.0, "seed": 5.0, "top_k": 40.0, "n": 2.0, "depth": 2.0, "repeat_last_n": 8.0}
+    found = http.post("/v1/chat/completions", json={"messages": QUESTION, **numbers}).json()
+    assert found["usage"]["completion_tokens"] == 6
+    refused = http.post("/v1/chat/completions", json={"messages": QUESTION, "max_tokens": 3.5})
+    assert "max_tokens is 3.5" in refused.text
+
+
+def test_only_the_allowed_tools_are_offered(client):
+    other = {"type": "function", "function": {"name": "other", "parameters": {"type": "object"}}}
+    named = {"type": "function", "function": {"name": "other"}}
+    allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [named]}}
+    short = {"city": {"type": "string", "maxLength": 3}}
+    weather = {"name": "weather", "parameters": {"type": "object", "properties": short}}
+    tools = [{"type": "function", "function": weather}, other]
+    choice = ask(client, tools=tools, tool_choice=allowed, max_tokens=60).choices[0]
+    assert {call.function.name for call in choice.message.tool_calls} == {"other"}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "a tool is of type 'custom'"),
+        ({"tool_choice": {"type": "custom", "custom": {"name": "x"}}}, "tool_choice is {"),
+        ({"tool_choice": {"type": "function", "function": {"name": "x"}}}, "names 'x', which is no tool"),
+        ({"tool_choice": {"type": "allowed_tools", "allowed_tools": 5}}, "tool_choice is {"),
+    ],
+)
+def test_what_is_wrong_with_a_tool_is_named(client, options, said):
+    with pytest.raises(openai.BadRequestError) as caught:
+        ask(client, **options)
+    assert said in caught.value.body["message"]

@@ -85,3 +85,14 @@ def test_what_would_need_a_store_is_refused(client):
         ask(client, previous_response_id="resp_1")
     with pytest.raises(openai.BadRequestError, match="item 1 is of type 'image'"):
         ask(client, input=[{"type": "image"}])
+
+
+def test_a_conversation_with_custom_tools_and_a_vendors_goes_on(client):
+    history = [
+        {"role": "user", "content": "Change the file."},
+        {"type": "web_search_call", "id": "ws_1", "status": "completed"},
+        {"type": "custom_tool_call", "call_id": "a", "name": "apply_patch", "input": "*** Begin Patch"},
+        {"type": "custom_tool_call_output", "call_id": "a", "output": "done"},
+    ]
+    tools = [{"type": "custom", "name": "apply_patch"}]
+    assert ask(client, input=history, tools=tools).usage.output_tokens > 0

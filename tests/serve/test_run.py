@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from localspec.errors import BadSetting
-from localspec.serve.run import address_of, listener
+from localspec.serve.run import address_of, listener, reuse_option
 
 
 def test_small_segments_are_not_held_back():
@@ -18,3 +18,14 @@ def test_small_segments_are_not_held_back():
 def test_a_port_that_is_taken_is_refused_in_a_sentence():
     with listener("127.0.0.1", 0) as first, pytest.raises(BadSetting, match="cannot be listened on"):
         listener("127.0.0.1", first.getsockname()[1])
+
+
+def test_a_host_that_cannot_be_one_is_refused_in_a_sentence():
+    with pytest.raises(BadSetting, match="cannot be listened on"):
+        listener("\u00e9..b", 0)
+
+
+def test_on_windows_as_its_name_says_no_second_program_takes_the_port_over():
+    """The decision, with the platform faked: -5 is SO_EXCLUSIVEADDRUSE, ~SO_REUSEADDR in winsock2.h."""
+    assert reuse_option("win32") == ~4
+    assert reuse_option("linux") == reuse_option("darwin") == socket.SO_REUSEADDR

@@ -1,11 +1,13 @@
 """What whoever runs the endpoint sees: a table on a terminal, sentences in a log."""
 
+import errno
 import io
+import logging
 import sys
 
 import pytest
 
-from localspec.cli.printing import DrawnLine
+from localspec.cli.printing import DrawnLine, NotesOfLibraries
 from localspec.cli.serve_view import View
 from localspec.events import FinishReason, Reply
 from localspec.stats import Stats
@@ -48,3 +50,33 @@ def test_each_reply_is_a_row_on_a_terminal_and_a_sentence_elsewhere(monkeypatch,
     else:
         assert "50 tokens, 25 tokens/s" in head
         assert len(rows) == 1
+
+
+class Broken(Output):
+    def __init__(self, terminal, error):
+        super().__init__(terminal)
+        self.error = error
+
+    def write(self, text):
+        raise self.error
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+@pytest.mark.parametrize("error", [BrokenPipeError(), OSError(errno.ENOSPC, "No space left on device")])
+def test_a_log_that_cannot_be_written_ends_nothing(monkeypatch, terminal, error):
+    output = Broken(terminal, error)
+    monkeypatch.setattr(sys, "stderr", output)
+    monkeypatch.setattr(sys, "stdout", output)
+    view = View(DrawnLine(output))
+    view.replied(REPLY)
+    view.refused("GET", "/nope", 404)
+    view.said("listening")
+    NotesOfLibraries().emit(logging.LogRecord("uvicorn", 30, "", 0, "a note", (), None))
+
+
+def test_a_path_forges_no_line_of_the_log(monkeypatch):
+    output = Output(terminal=False)
+    monkeypatch.setattr(sys, "stderr", output)
+    View(DrawnLine(output)).refused("GET", "/a\nlistening on http://evil\x1b[2K", 404)
+    assert output.getvalue().count("\n") == 1
+    assert "\x1b" not in output.getvalue()

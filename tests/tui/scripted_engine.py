@@ -222,6 +222,9 @@ class ScriptedWorkshop:
         self.asked: list[Request] = []
         self.pulled: set[str] = set()
 
+    def runs_beside(self, request: Request) -> bool:
+        return isinstance(request, Pull)
+
     def rest(self, awaited: Callable[[], bool]) -> None:
         pass
 

@@ -34,7 +34,7 @@ def test_options_reach_the_engine():
     [
         (("--temperature", "-3"), "temperature"),
         (("--top-p", "2"), "top_p"),
-        (("--max-tokens", "0"), "max_tokens"),
+        (("--max-tokens", "-1"), "max_tokens"),
         (("--depth", "-1"), "depth"),
         (("--rule", "magic"), "rule"),
     ],

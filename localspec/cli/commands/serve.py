@@ -2,11 +2,12 @@
 
 import argparse
 import os
+import re
 import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from localspec.cli.options import add_pair_argument, load_options
+from localspec.cli.options import add_pair_argument, load_options, pair_of
 from localspec.cli.printing import DrawnLine
 from localspec.cli.usage import Subparsers, WrongUsage
 from localspec.errors import BadSetting
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 KEY_VARIABLE = "LOCALSPEC_API_KEY"
+_HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
+_ORIGIN = re.compile(r"\*|null|[A-Za-z][A-Za-z0-9+.-]*://(\*|[^\s/*?#@]+)/?")
+_ANY_PAGE = ("*", "null", "http://*", "https://*")  # origins that whoever runs a web site can have
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -36,12 +40,27 @@ def add_parser(subparsers: Subparsers) -> None:
     group.add_argument(
         "--any-model", action="store_true", help="a model name that is not known means the loaded pair"
     )
+    group.add_argument(
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="answer requests to this name too; may be repeated",
+    )
+    group.add_argument(
+        "--allow-origin",
+        action="append",
+        default=[],
+        metavar="ORIGIN",
+        help="let web pages of this origin ask, as https://HOST or SCHEME://*; may be repeated",
+    )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     key = arguments.api_key if arguments.api_key is not None else os.environ.get(KEY_VARIABLE, "")
     check_address(arguments.host, arguments.port, key)
+    check_guests(arguments.allow_host, arguments.allow_origin, key)
     load = load_request(arguments)
     from localspec.engine.client import EngineProcess
 
@@ -51,6 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         # The engine process starts and loads while the HTTP side is imported.
         from localspec.cli.serve_view import View
+        from localspec.serve.guard import Access
         from localspec.serve.run import serve
 
         with DrawnLine(sys.stderr) as line, suppress(KeyboardInterrupt):
@@ -59,8 +79,13 @@ def run(arguments: argparse.Namespace) -> int:
                 load,
                 host=arguments.host,
                 port=arguments.port,
-                api_key=key,
+                access=Access(
+                    key,
+                    frozenset(name.lower() for name in arguments.allow_host),
+                    frozenset(origin.lower().removesuffix("/") for origin in arguments.allow_origin),
+                ),
                 any_model=arguments.any_model,
+                called=arguments.target or pair_of(arguments) or "",
                 view=View(line),
             )
     finally:
@@ -78,6 +103,26 @@ def check_address(host: str, port: int, key: str) -> None:
         )
     if not key.isprintable() or not key.isascii():
         raise BadSetting("the API key has characters that HTTP cannot carry", hint="use letters and digits")
+
+
+def check_guests(hosts: list[str], origins: list[str], key: str) -> None:
+    """Raises WrongUsage for names and origins that cannot be, and for any web page at all without a key."""
+    for name in hosts:
+        if not _HOST_NAME.fullmatch(name):
+            raise WrongUsage(
+                f"--allow-host {name} is no name of a machine",
+                hint="give a name alone, as host.docker.internal",
+            )
+    for origin in origins:
+        if not _ORIGIN.fullmatch(origin):
+            raise WrongUsage(
+                f"--allow-origin {origin} is no origin", hint="give SCHEME://HOST, SCHEME://* or *"
+            )
+        if origin.lower().removesuffix("/") in _ANY_PAGE and not key:
+            raise WrongUsage(
+                f"--allow-origin {origin} lets every web page in",
+                hint=f"name the pages, or add a key: {KEY_VARIABLE}",
+            )
 
 
 def load_request(arguments: argparse.Namespace) -> "LoadPair":
