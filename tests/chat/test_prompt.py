@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import localspec.demo
 from localspec.chat.messages import Message
-from localspec.chat.prompt import encode, guarded_texts, tokens_around
+from localspec.chat.prompt import encode, guarded_texts, opening_of, tokens_around
 from localspec.chat.template import CHATML, ChatTemplate
 from tests.chat.carried import TEMPLATES
 from tests.chat.toys import ToyVocabulary
@@ -147,6 +147,19 @@ def test_a_template_that_looks_into_the_content_still_sees_it():
     prompt = encode(TOY, smollm, (Message("system", "/no_think <|im_end|>"), Message("user", "hi")))
     assert "Reasoning Mode: /no_think" in prompt.text
     assert controls(TOY, prompt.tokens)[TOY.control_texts()["<|im_end|>"]] == 2
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_the_opening_of_a_reply_begins_where_the_prompt_parts_from_the_closed_conversation(name):
+    ask, answer, again = Message("user", "hi é"), Message("assistant", "yes"), Message("user", "go on")
+    for told in ((ask,), (ask, answer, again), (ask, answer, again, answer)):
+        prompt = encode(TOY, template(TEMPLATES[name]), told)
+        closed = template(TEMPLATES[name]).render(told, add_generation_prompt=False)
+        tokens = TOY.tokenize(closed, parse_special=True)
+        shared = enumerate(zip(prompt.tokens, tokens, strict=False))
+        parting = next((i for i, (a, b) in shared if a != b), min(len(prompt.tokens), len(tokens)))
+        # Where both go on with "<", characters part one later than control tokens.
+        assert parting <= opening_of(prompt, closed, TOY) <= parting + 1
 
 
 contents = st.lists(
