@@ -21,8 +21,7 @@ from localspec.llama.devices import devices as list_devices
 from localspec.llama.threads import default_threads as default_threads
 from localspec.memory.known_devices import with_host
 from localspec.memory.wishes import check_at_least, wishes_of
-from localspec.pairs.additions import add_pair
-from localspec.pairs.any_model import described, is_on_hub, known_as
+from localspec.pairs.any_model import described, is_on_hub, keep, known_as
 from localspec.pairs.download import pull as fetch
 from localspec.pairs.resolve import PairFiles, PairNotOnDisk, resolve
 from localspec.pairs.store import mark_used
@@ -110,8 +109,7 @@ def find_files(
     texts = str(target or ""), None if draft is None else str(draft)
     if pull and target is not None and is_on_hub(*texts):
         if (found := known_as(*texts)) is None:
-            found, _ = described(*texts)
-            add_pair(found)
+            found = keep(described(*texts)[0])
         pair, target, draft = found.name, None, None
     try:
         return resolve(pair, target, draft)

@@ -1,15 +1,20 @@
-"""Paths as people write them, small files that are there as a whole or not at all, and files that grow by lines."""
+"""Paths as people write them, small files that several processes change, and files that grow by lines."""
 
+import itertools
 import json
+import logging
 import os
 import stat
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from localspec.errors import BadSetting
+from localspec.locks import locked
+
+log = logging.getLogger(__name__)
 
 
 def expanded(path: str | Path) -> Path:
@@ -46,9 +51,90 @@ def write_atomically(path: Path, content: bytes, *, lasting: bool = True) -> Non
         with suppress(FileNotFoundError):
             os.chmod(temporary, stat.S_IMODE(path.stat().st_mode))
         os.replace(temporary, path)
+        if lasting:
+            sync_folder(path.parent)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename survive a power cut, where folders can be synced. Raises OSError."""
+    if os.name != "posix":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def lies_in(path: Path, folder: Path) -> bool:
+    """Whether a name, of a file or a link, is in a folder or below it, links to folders followed.
+
+    Removing the name then removes nothing elsewhere.
+    """
+    return Path(os.path.realpath(path.parent)).is_relative_to(os.path.realpath(folder))
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file, {} where there is no file. Raises OSError, and ValueError for a damaged file."""
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return {}
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    if not isinstance(content, dict):
+        raise ValueError("not a JSON object")
+    return content
+
+
+def change_json_object(path: Path, changes: Mapping[str, object]) -> str:
+    """Put values into the JSON object of a file that other processes change too; None takes a name out.
+
+    All other names stay. A damaged file is set aside; the sentence that tells so is returned, else "". Raises OSError.
+    """
+    told = ""
+    with locked(path.parent):
+        try:
+            content = read_json_object(path)
+        except ValueError as error:
+            content = {}
+            told = f"{path} was damaged ({error}); it is kept as {set_aside(path).name}"
+        content = {name: value for name, value in (content | dict(changes)).items() if value is not None}
+        write_atomically(path, _utf8(json.dumps(content, indent=1, ensure_ascii=False)))
+    return told
+
+
+def read_numbers(path: Path, most: float) -> dict[str, float]:
+    """The numbers from 0 to `most` in the JSON object of a file; nothing where it cannot be read."""
+    try:
+        values = read_json_object(path)
+    except (OSError, ValueError):
+        return {}
+    return {
+        name: float(value)
+        for name, value in values.items()
+        if type(value) in (int, float) and 0 <= value <= most
+    }
+
+
+def remember_number(path: Path, name: str, value: float) -> None:
+    """Put a number into such a file; a disk that is full loses it and nothing else."""
+    with suppress(OSError):
+        if told := change_json_object(path, {name: value}):
+            log.warning("%s", told)
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a damaged file to NAME.damaged, or to NAME.damaged-2 and so on, and return that. Raises OSError."""
+    path = Path(os.path.realpath(path))
+    endings = itertools.chain([""], (f"-{n}" for n in itertools.count(2)))
+    free = (path.with_name(f"{path.name}.damaged{ending}") for ending in endings)
+    aside = next(place for place in free if not os.path.lexists(place))
+    os.replace(path, aside)
+    return aside
 
 
 def append_json_lines(path: Path, values: Iterable[object], *, head: object = None) -> None:
@@ -87,8 +173,12 @@ def read_json_lines(path: Path) -> tuple[list[Any], int]:
 
 
 def _line(value: object) -> bytes:
-    text = json.dumps(value, ensure_ascii=False)
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode() + b"\n"
+    return _utf8(json.dumps(value, ensure_ascii=False)) + b"\n"
+
+
+def _utf8(text: str) -> bytes:
+    """Halves of characters are joined, or replaced."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
 
 
 def _write_whole(descriptor: int, content: bytes, before: int) -> None:

@@ -23,7 +23,7 @@ def home() -> Path | None:
 
 
 def config_dir() -> Path:
-    """The folder of config.toml and of the user's own models.toml. Not created here."""
+    """The folder of config.toml and of the user's own pairs. Not created here."""
     return home() or Path(platformdirs.user_config_path("localspec", appauthor=False))
 
 

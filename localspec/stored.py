@@ -3,13 +3,13 @@
 import dataclasses
 import hashlib
 import json
-import os
 import typing
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from localspec.files import write_text_atomically
+from localspec.files import set_aside, write_text_atomically
 from localspec.typed_json import read_as
 
 VERSION = 4
@@ -39,7 +39,8 @@ class Store:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
-            _set_aside(path)
+            with suppress(OSError):  # unreadable and immovable: the next save says so
+                set_aside(path)
             return None
 
     def save(self, key: Mapping[str, str], value: object) -> None:
@@ -49,13 +50,6 @@ class Store:
         """
         stored = {"version": VERSION, "key": dict(key), "value": dataclasses.asdict(typing.cast(Any, value))}
         write_text_atomically(self.path(key), json.dumps(stored), lasting=False)
-
-
-def _set_aside(path: Path) -> None:
-    try:
-        os.replace(path, path.with_suffix(".damaged"))
-    except OSError:
-        return  # unreadable and immovable: the next save will say so
 
 
 def _text(key: Mapping[str, str]) -> str:

@@ -63,7 +63,8 @@ def test_content_is_on_the_disk_before_it_gets_the_name(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", on_fsync)
     monkeypatch.setattr(os, "replace", on_rename)
     write_text_atomically(path, "brand-new")
-    assert told == [len("brand-new"), "renamed"]
+    assert told[:2] == [len("brand-new"), "renamed"]
+    assert len(told) == 3 or sys.platform == "win32", "the new name is on the disk as well"
 
 
 def test_what_fails_leaves_the_old_text_and_nothing_beside_it(tmp_path, monkeypatch):

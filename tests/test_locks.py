@@ -1,9 +1,13 @@
 """A lock between processes that cleans up after itself."""
 
+import errno
+import os
 import subprocess
 import sys
 
-from localspec.locks import FileLock
+import pytest
+
+from localspec.locks import FileLock, locked
 
 HOLD = """
 import sys
@@ -48,17 +52,43 @@ def test_another_process_holds_it_until_it_dies(tmp_path):
     assert not path.exists()
 
 
+COUNT = """
+import sys
+from pathlib import Path
+from localspec.locks import FileLock
+path, count = Path(sys.argv[1]), Path(sys.argv[2])
+for _ in range(100):
+    lock = FileLock(path)
+    while not lock.try_acquire():
+        pass
+    count.write_text(str(int(count.read_text()) + 1))
+    lock.release()
+"""
+
+
 def test_a_file_that_its_holder_removed_is_no_lock(tmp_path):
-    """Whoever waits on the file of a finished holder has to begin anew."""
-    path = tmp_path / "x.lock"
-    first = FileLock(path)
-    assert first.try_acquire()
-    path.unlink()
-    second = FileLock(path)
-    assert second.try_acquire()
-    first.release()
-    third = FileLock(path)
-    assert not third.try_acquire()
-    second.release()
-    assert third.try_acquire()
-    third.release()
+    """Whoever waits for the file of a finished holder begins anew: of three that count, none overtakes another."""
+    path, count = tmp_path / "x.lock", tmp_path / "count"
+    count.write_text("0")
+    counting = [subprocess.Popen([sys.executable, "-c", COUNT, path, count]) for _ in range(3)]
+    assert [process.wait() for process in counting] == [0, 0, 0]
+    assert count.read_text() == "300"
+    assert not path.exists()
+
+
+def test_the_folder_of_small_files_is_changed_by_one_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr("localspec.locks._PATIENCE_SECONDS", 0.05)
+    with locked(tmp_path), pytest.raises(TimeoutError, match="another localspec"), locked(tmp_path):
+        pass
+    with locked(tmp_path):
+        pass
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="flock")
+def test_where_there_are_no_locks_nobody_waits(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with locked(tmp_path), locked(tmp_path):
+        pass

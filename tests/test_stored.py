@@ -94,7 +94,9 @@ def test_a_damaged_file_is_set_aside_and_written_again(tmp_path):
         store.path(KEY).write_text(text)
         assert store.load(KEY, TunedState) is None, text
         assert not store.path(KEY).exists()
-        assert store.path(KEY).with_suffix(".damaged").exists()
+        aside = store.path(KEY).with_name(f"{store.path(KEY).name}.damaged")
+        assert aside.read_text() == text
+        aside.unlink()
         store.save(KEY, STATE)
         assert store.load(KEY, TunedState) == STATE
 

@@ -35,7 +35,7 @@ class ChatApp(App[None]):
 
     def __init__(self, setup: Setup) -> None:
         super().__init__()
-        self.state = ChatState(setup, self._not_saved)
+        self.state = ChatState(setup, self._warn)
         self.register_theme(themes.LOCALSPEC)
         wanted = setup.theme or self.state.preferences.theme
         self.theme = wanted if wanted in self.available_themes else themes.LOCALSPEC.name
@@ -67,8 +67,8 @@ class ChatApp(App[None]):
         else:
             self.notify("^q leaves, and so does ^d in an empty prompt.")
 
-    def _not_saved(self, error: OSError) -> None:
-        self.notify(f"Could not be remembered: {error}.", severity="warning")
+    def _warn(self, sentence: str) -> None:
+        self.notify(sentence, severity="warning")
 
     async def on_unmount(self) -> None:
         await self.state.saver.finish()

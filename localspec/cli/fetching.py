@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 def fetch_reference(target: str, draft: str | None, *, dry: bool = False) -> str:
     """Fetch models of the Hub as a pair of the user's, whose name is returned; or only say what that would fetch."""
     from localspec.hub.failures import of_system
-    from localspec.pairs.additions import add_pair
-    from localspec.pairs.any_model import described, known_as
+    from localspec.pairs.any_model import described, keep, known_as
     from localspec.pairs.quants import SeveralModels
 
     pair = known_as(target, draft)
@@ -23,7 +22,7 @@ def fetch_reference(target: str, draft: str | None, *, dry: bool = False) -> str
         try:
             pair, opened = described(target, draft)
             if not dry:
-                add_pair(pair)
+                pair = keep(pair)
                 note(f"{target} is the pair {pair.name} from now on")
         except SeveralModels as several:
             tell_models(several)

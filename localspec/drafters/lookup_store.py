@@ -14,7 +14,8 @@ from typing import BinaryIO
 import numpy as np
 
 from localspec.drafters.lookup import FixedIndex
-from localspec.files import write_atomically
+from localspec.files import set_aside, write_atomically
+from localspec.locks import locked
 
 BETWEEN = -1  # stands between two replies, so that no match runs across
 MOST_TOKENS = 500_000  # 2 MB; the oldest half goes when it is full
@@ -36,14 +37,14 @@ class ReplyStore:
 
     def add(self, reply: Sequence[int]) -> None:
         """Append a finished reply. OSError when the file cannot be written."""
-        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         tokens = np.array([*reply, BETWEEN], dtype=TOKEN)
-        with open(self._path, "ab", opener=for_owner) as file:
-            cut_to_whole_tokens(file)
-            file.write(tokens.tobytes())
-            full = file.tell() > self._most * TOKEN.itemsize
-        if full:
-            self._drop_oldest()
+        with locked(self._path.parent):
+            with open(self._path, "ab", opener=for_owner) as file:
+                cut_to_whole_tokens(file)
+                file.write(tokens.tobytes())
+                full = file.tell() > self._most * TOKEN.itemsize
+            if full:
+                self._drop_oldest()
 
     def forget(self) -> None:
         """Delete everything that is stored."""
@@ -52,10 +53,13 @@ class ReplyStore:
     def _read(self, vocabulary: int) -> np.ndarray:
         """The stored tokens; a file of other numbers is set aside, so that the next reply starts afresh."""
         try:
-            stored = whole_tokens(self._path.read_bytes())
+            content = self._path.read_bytes()
+            stored = whole_tokens(content)
             if not len(stored) or (stored.min() >= BETWEEN and stored.max() < vocabulary):
                 return stored
-            os.replace(self._path, self._path.with_suffix(".damaged"))
+            with locked(self._path.parent):
+                if self._path.read_bytes() == content:  # else another process has set it aside
+                    set_aside(self._path)
         except FileNotFoundError:
             pass
         except OSError as error:

@@ -1,12 +1,10 @@
 """Pairs as the picker wants them: listed with what this machine can say about each, fetched with progress."""
 
-import json
-from contextlib import suppress
 from pathlib import Path
 
 from localspec.engine.messages import PairList, PairRow, Pulled, PullProgress
 from localspec.engine.server import Cancelled, Send
-from localspec.files import write_text_atomically
+from localspec.files import read_numbers, remember_number
 from localspec.hub.partial import PullCancelled
 from localspec.hub.progress import Progress, PullEvent
 from localspec.memory.known_devices import last_devices
@@ -54,17 +52,12 @@ def pull(name: str, send: Send, cancelled: Cancelled) -> None:
 
 def measured_speedups() -> dict[str, float]:
     """By pair, how much faster than plain it was here; damaged entries are as if never measured."""
-    with suppress(OSError, ValueError, TypeError, AttributeError, RecursionError, OverflowError):
-        values = json.loads(_speedups_file().read_text("utf-8"))
-        return {str(name): float(value) for name, value in values.items()}
-    return {}
+    return read_numbers(_speedups_file(), most=1e6)
 
 
 def remember_speedup(name: str, speedup: float) -> None:
-    """Keep a measured speed-up for the picker; a disk that is full loses it and nothing else."""
-    known = measured_speedups() | {name: round(speedup, 3)}
-    with suppress(OSError):
-        write_text_atomically(_speedups_file(), json.dumps(known))
+    """Keep a measured speed-up for the picker."""
+    remember_number(_speedups_file(), name, round(speedup, 3))
 
 
 def _speedups_file() -> Path:

@@ -66,7 +66,7 @@ def alone_in(folder: Path) -> Iterator[None]:
             f"{folder.name} is being made by another command", hint="let it end, or stop it with Ctrl-C"
         )
     try:
-        for unfinished in folder.glob(".*"):
+        for unfinished in (*folder.glob(".*.npz.*"), *folder.glob(".checkpoint.pt.*")):
             unfinished.unlink()
         yield
     finally:

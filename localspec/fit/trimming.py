@@ -76,7 +76,7 @@ def fitted_path(name: str) -> Path:
 
 
 def keep(name: str, files: PairFiles, draft: Path, use: str) -> Path:
-    """Write the pair of a target and its new draft into the user's models.toml, which is returned. Raises OSError."""
+    """Write the pair of a target and its new draft among the user's pairs; returns its file. Raises OSError."""
     target = open_reference(str(files.target))
     return add_pair(
         Pair(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from localspec.errors import DownloadFailed
+from localspec.files import sync_folder
 from localspec.hub import repository as hub
 from localspec.hub.failures import is_passing, of_system, translated, wait_asked_for
 from localspec.hub.progress import PullStage
@@ -108,7 +109,7 @@ class PartialFile:
             os.fsync(self._file.fileno())
             self.close()
             os.replace(self.path, self.final)
-            _sync_folder(self.final.parent)
+            sync_folder(self.final.parent)
         except OSError as error:
             raise of_system(error, self.remote.name) from error
 
@@ -190,14 +191,3 @@ def part_of(final: Path) -> Path:
 def lock_of(final: Path) -> FileLock:
     """The lock that whoever fetches or removes a file holds."""
     return FileLock(final.with_name(final.name + LOCK))
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename survive a power cut, where folders can be synced."""
-    if os.name != "posix":
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -1,73 +1,94 @@
-"""Writing pairs into the user's own models.toml, and taking them out of it."""
+"""Writing pairs of the user's own, one file each, and taking them out of the files they are in."""
 
-import itertools
 import json
-import re
 import tomllib
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from localspec.errors import BadSetting
 from localspec.files import write_text_atomically
-from localspec.pairs.registry import HubFile, ModelFile, Pair, all_pairs, user_file, valid_name
-
-# A new table in every way in which TOML lets one write it, and each line of the comment right above it.
-_HEAD = re.compile(
-    r"""^(?=(?:[ \t]*\#.*\n)*[ \t]*\[\[[ \t]*(?:pair|"pair"|'pair')[ \t]*\]\])""", re.MULTILINE
+from localspec.locks import locked
+from localspec.pairs.registry import (
+    HubFile,
+    ModelFile,
+    Pair,
+    all_pairs,
+    stays_inside,
+    users_files,
+    users_folder,
+    valid_name,
 )
 
 
 def add_pair(pair: Pair) -> Path:
-    """Write a pair, in place of one of the same name there; returns the file. Raises BadSetting, OSError."""
+    """Write a pair, in place of an earlier one of the same name; returns its file. Raises BadSetting, OSError."""
     if not valid_name(pair.name):
         raise BadSetting(
             f"a pair cannot be called {pair.name}",
             hint="use lower-case letters, digits and . _ + -, beginning with a letter or a digit",
         )
     all_pairs()  # a file that cannot be read is not written over
-    path = user_file()
-    text = (
-        path.read_text("utf-8")
-        if path.exists()
-        else "# Your own pairs; the fields are explained in localspec's models.toml.\n"
-    )
-    others = _without(text, pair.name).rstrip()
-    written = f"{others}\n\n{_block(pair)}"
-    if _names(written) != [*_names(others), pair.name]:
-        raise _by_hand(f"{pair.name} cannot be added to it")
-    write_text_atomically(path, written)
+    path = _place(pair.name)
+    for other in users_files()[1:]:
+        names = _names(_text(other))
+        if names != [pair.name] if other == path else pair.name in names:
+            raise _by_hand(other, f"{pair.name} cannot be written")
+    write_text_atomically(path, "# The fields are explained in localspec's models.toml.\n" + _block(pair))
     return path
 
 
-def take_out(name: str) -> Path:
-    """Take a pair out of the user's file, which is returned; the files of the pair stay where they are.
+def take_out(name: str) -> tuple[Path, ...]:
+    """Take a pair out of the user's files, which are returned; the model files stay where they are.
 
     Raises BadSetting where only a person can tell what belongs to it, OSError.
     """
-    path = user_file()
-    write_text_atomically(path, _without(path.read_text("utf-8"), name).rstrip() + "\n")
-    return path
+    changed = []
+    with locked(users_folder()):
+        for path in users_files():
+            text = _text(path)
+            if name not in _names(text):
+                continue
+            if path == _place(name) and _names(text) == [name]:
+                path.unlink()
+            else:
+                write_text_atomically(path, _without(path, text, name))
+            changed.append(path)
+    return tuple(changed)
 
 
-def _without(text: str, name: str) -> str:
+def _place(name: str) -> Path:
+    """The file of a pair; no pair is called _NAME, and Windows has devices that are."""
+    return users_folder() / f"{'' if stays_inside(name) else '_'}{name}.toml"
+
+
+def _without(path: Path, text: str, name: str) -> str:
     """The text without the tables of that pair; all others stay as they were written, comments too."""
-    left = "".join(_set_apart(block) if name in _names(block) else block for block in _HEAD.split(text))
+    lines = text.splitlines(keepends=True)
+    heads = [number for number, line in enumerate(lines) if _tables(line) == [{}]]
+    gone: set[int] = set()
+    for head, end in pairwise([*heads, len(lines)]):
+        if name in _names("".join(lines[head:end])):
+            while head and lines[head - 1].lstrip().startswith("#"):
+                head -= 1
+            while lines[end - 1].lstrip()[:1] in ("", "#"):  # about what follows
+                end -= 1
+            gone.update(range(head, end))
+    left = "".join(line for number, line in enumerate(lines) if number not in gone)
     if _tables(left) != [table for table in _tables(text) if table.get("name") != name]:
-        raise _by_hand(f"{name} cannot be taken out of it")
+        raise _by_hand(path, f"{name} cannot be taken out of it")
     return left
 
 
-def _set_apart(block: str) -> str:
-    """The comments at the end of a table that a blank line parts from it: they are not about it."""
-    lines = block.splitlines(keepends=True)
-    end = list(itertools.takewhile(lambda line: line.strip()[:1] in ("", "#"), reversed(lines)))[::-1]
-    return "".join(itertools.dropwhile(str.strip, end))
+def _by_hand(path: Path, what: str) -> BadSetting:
+    return BadSetting(f"{path} was written by hand: {what}", hint="change the file by hand")
 
 
-def _by_hand(what: str) -> BadSetting:
-    return BadSetting(
-        f"{user_file()} does not write its pairs as [[pair]] tables: {what}", hint="change the file by hand"
-    )
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except FileNotFoundError:
+        return ""
 
 
 def _names(text: str) -> list[object]:

@@ -1,14 +1,17 @@
-"""Any model of the Hub as a pair: described, pinned under a name in the user's models.toml, and found there again."""
+"""Any model of the Hub as a pair: described, pinned under a name among the user's pairs, and found there again."""
 
 import re
+from dataclasses import replace
 
 from localspec.errors import NotOnDisk
 from localspec.gguf.facts import ModelFacts
 from localspec.gguf.header import Header
 from localspec.gguf.heads import draft_kind, has_head
+from localspec.locks import locked
+from localspec.pairs.additions import add_pair
 from localspec.pairs.proof import prove
 from localspec.pairs.references import HubReference, OpenedFile, hub_reference, open_reference, pin
-from localspec.pairs.registry import LocalFile, ModelFile, Pair, PairKind, all_pairs, is_known
+from localspec.pairs.registry import LocalFile, ModelFile, Pair, PairKind, all_pairs, is_known, users_folder
 
 LOOKUP = "lookup"  # in place of a draft
 _LONGEST_NAME = 80  # characters
@@ -35,7 +38,7 @@ def fetched_before(target: str, draft: str | None) -> Pair:
 
 
 def described(target: str, draft: str | None) -> tuple[Pair, OpenedFile]:
-    """A pair of these two, proved from their headers, for `add_pair`; and its target.
+    """A pair of these two, proved from their headers, for `keep`; and its target.
 
     Without a draft the head inside the target proposes, where it has one; else, or with `lookup`, proposals come from
     the text. Raises DownloadFailed, UnknownPair,
@@ -55,6 +58,17 @@ def described(target: str, draft: str | None) -> tuple[Pair, OpenedFile]:
         context=ModelFacts.from_header(opened.header).context,
     )
     return pair, opened
+
+
+def keep(pair: Pair) -> Pair:
+    """Write a described pair, under another name where another process has taken its own.
+
+    Raises BadSetting, OSError.
+    """
+    with locked(users_folder()):
+        pair = replace(pair, name=_free_name((pair.target, pair.draft), *pair.aliases))
+        add_pair(pair)
+    return pair
 
 
 def _kind(target: Header, beside: Header | None, draft: str | None) -> PairKind:

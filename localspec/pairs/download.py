@@ -131,6 +131,11 @@ class _Pull:
             found = self._hash(fetched, file)
             if found == file.sha256:
                 return fetched
+            if not store.is_ours(fetched):
+                raise BadModelFile(
+                    f"{fetched} is damaged: its sha256 is {found}, pinned is {file.sha256}",
+                    hint="a link leads to its folder, so it was left alone; remove it, and pull again",
+                )
             fetched.unlink()
             stamps.forget(fetched)
             self._progress(

@@ -1,6 +1,7 @@
 """The pairs that localspec knows by name: models.toml, and over it the user's own."""
 
 import difflib
+import os
 import re
 import tomllib
 from collections.abc import Mapping
@@ -133,26 +134,50 @@ def registry_file() -> Path:
     return packaged if packaged.is_file() else _PACKAGE.parent / "models.toml"
 
 
+def users_folder() -> Path:
+    """The user's own pairs, one file each: two processes that change pairs never write the same file."""
+    return settings.config_dir() / "pairs.d"
+
+
 def user_file() -> Path:
+    """The file that had all of the user's pairs before; what is in it still counts."""
     return settings.config_dir() / "models.toml"
 
 
 def all_pairs() -> tuple[Pair, ...]:
-    """Every known pair, localspec's own first; one in the user's file replaces one of the same name."""
+    """Every known pair, localspec's own first; one of the user's replaces one of the same name."""
     own = _read(registry_file(), relative_to=_PACKAGE)
     return tuple({pair.name: pair for pair in (*own, *users_pairs())}.values())
 
 
 def users_pairs() -> tuple[Pair, ...]:
-    """The pairs of the user's own models.toml."""
-    path = user_file()
+    """The user's own pairs; of two of one name the one in the folder."""
+    found: dict[str, Pair] = {}
+    for path in users_files():
+        try:
+            found |= {pair.name: pair for pair in _read(path, relative_to=path.parent)}
+        except BadSetting as error:
+            if not _is_absent(path, error.__cause__):  # as another process may have removed it meanwhile
+                raise
+    return tuple(found.values())
+
+
+def users_files() -> list[Path]:
+    """The files in which the user's own pairs are, the last of which counts. Raises BadSetting."""
+    folder, single = users_folder(), user_file()
     try:
-        path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return ()
-    except OSError:
-        pass  # reading it says what is wrong
-    return _read(path, relative_to=path.parent)
+        names = sorted(os.listdir(folder))
+    except OSError as error:
+        if not _is_absent(folder, error):
+            raise _unreadable(folder, error) from error
+        names = []
+    files = [folder / name for name in names if name.endswith(".toml") and not name.startswith(".")]
+    return [single, *files]
+
+
+def _is_absent(path: Path, error: BaseException | None) -> bool:
+    """Whether there is nothing at all of that name, a link neither."""
+    return isinstance(error, FileNotFoundError | NotADirectoryError) and not path.is_symlink()
 
 
 def find(name: str) -> Pair:
@@ -202,13 +227,15 @@ def _read(path: Path, *, relative_to: Path) -> tuple[Pair, ...]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadSetting(f"{path} is not valid TOML: {error}", hint="repair or remove the file") from error
     except OSError as error:
-        raise BadSetting(
-            f"{path} cannot be read: {error.strerror}", hint="check the path and its permissions"
-        ) from error
+        raise _unreadable(path, error) from error
     pairs = tables.get("pair", [])
     if set(tables) - {"pair"} or not isinstance(pairs, list):
         raise BadSetting(f"{path} may hold nothing but [[pair]] tables", hint=_explained())
     return tuple(_pair(_Table(path, f"pair {i}", table), relative_to) for i, table in enumerate(pairs, 1))
+
+
+def _unreadable(path: Path, error: OSError) -> BadSetting:
+    return BadSetting(f"{path} cannot be read: {error.strerror}", hint="check the path and its permissions")
 
 
 def _explained() -> str:

@@ -1,5 +1,6 @@
 """Taking files off the disk without taking any that another pair uses."""
 
+import os
 import re
 from collections.abc import Iterable
 from contextlib import suppress
@@ -39,22 +40,27 @@ def remove(pair: Pair) -> Removal:
     unwanted: list[Path] = []
     kept: list[tuple[str, str]] = []
     for file in store.distinct(pair.singles):
-        final, user = store.path_of(file), used.get(store.path_of(file))
         if not isinstance(file, HubFile):
             kept.append((str(file.path), "it is a file of yours"))
-        elif user and final.exists():
+            continue
+        place, user = store.place(file), used.get(store.path_of(file))
+        if user and place.exists():
             kept.append((file.name, f"{user} uses it"))
+            continue
+        names = list(filter(os.path.lexists, (place, part_of(place))))
+        if store.is_ours(place):
+            unwanted += names
         else:
-            unwanted += [path for path in (final, part_of(final)) if path.exists()]
-            if not final.exists() and (cached := store.locate(file)):
-                kept.append((str(cached), "it belongs to another program"))
+            kept += [(str(name), "a link leads to its folder") for name in names]
+        if not place.exists() and (cached := store.locate(file)):
+            kept.append((str(cached), "it belongs to another program"))
     return _removed(unwanted, kept)
 
 
 def prune() -> Removal:
     """Remove all leftovers. Raises BadSetting, DownloadFailed."""
     removal = _removed([leftover.path for leftover in leftovers()], [])
-    for path in store.models_dir().glob(f"*/*/*{LOCK}"):  # of processes that were killed
+    for path in filter(_is_ours, store.models_dir().glob(f"*/*/*{LOCK}")):  # of processes that were killed
         with suppress(OSError):
             lock = lock_of(_final(path))
             if lock.try_acquire():
@@ -70,11 +76,23 @@ def leftovers() -> tuple[Leftover, ...]:
     named = {store.path_of(file): pair.name for pair in pairs for file in pair.hub_files}
     found = []
     for path in sorted(store.models_dir().glob("*/*/*")):
-        final = _final(path).resolve()
-        ours = _OURS.fullmatch(path.relative_to(store.models_dir()).as_posix()) and path.suffix != LOCK
-        if ours and final not in used and path.is_file():
-            found.append(Leftover(path, path.stat().st_size, named.get(final)))
+        final = Path(os.path.realpath(_final(path)))
+        if path.suffix != LOCK and _is_ours(path) and final not in used and not path.is_dir():
+            found.append(Leftover(path, _size(path), named.get(final)))
     return tuple(found)
+
+
+def _is_ours(path: Path) -> bool:
+    below = path.relative_to(store.models_dir()).as_posix()
+    return _OURS.fullmatch(below) is not None and store.is_ours(path)
+
+
+def _size(path: Path) -> int:
+    """Bytes that are free once the name is gone; none for a link, nor where another process removed it already."""
+    try:
+        return 0 if path.is_symlink() else path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _used(pairs: Iterable[Pair]) -> dict[Path, str]:
@@ -104,7 +122,7 @@ def _removed(unwanted: Iterable[Path], kept: list[tuple[str, str]]) -> Removal:
     freed = 0
     for path in unwanted:
         try:
-            size = path.stat().st_size
+            size = _size(path)
             _unlink(path)
         except OSError as error:
             raise of_system(error, path.name, "removed") from error
@@ -118,7 +136,7 @@ def _unlink(path: Path) -> None:
     if not lock.try_acquire_where_possible():
         raise BadSetting(f"{path.name} is being fetched right now", hint="stop that pull first")
     try:
-        path.unlink()
+        path.unlink(missing_ok=True)
         stamps.forget(path)
     finally:
         lock.release()
@@ -127,8 +145,9 @@ def _unlink(path: Path) -> None:
 
 def _remove_empty_folders(path: Path) -> None:
     for folder in (path.parent, path.parent.parent):
-        with suppress(OSError):  # there is something in it, or has just been put there
-            folder.rmdir()
+        if store.is_ours(folder):
+            with suppress(OSError):  # there is something in it, or has just been put there
+                folder.rmdir()
 
 
 def _final(path: Path) -> Path:

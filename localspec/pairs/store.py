@@ -1,6 +1,5 @@
 """Where model files lie on this machine, and which pair was used last."""
 
-import json
 import os
 import time
 from collections.abc import Iterable
@@ -10,10 +9,9 @@ from pathlib import Path
 import platformdirs
 
 from localspec import settings
-from localspec.files import expanded, write_text_atomically
+from localspec.files import expanded, lies_in, read_numbers, remember_number
 from localspec.pairs import stamps
 from localspec.pairs.registry import HubFile, ModelFile, Pair
-from localspec.typed_json import loads_as
 
 _LATEST = 253_000_000_000.0  # seconds since 1970 in the last year that a date can have
 
@@ -29,7 +27,7 @@ def place(file: HubFile) -> Path:
 
 def path_of(file: ModelFile) -> Path:
     """Where a file lies, or will lie once it is fetched, with links followed: equal for equal files."""
-    return (place(file) if isinstance(file, HubFile) else file.path).resolve()
+    return Path(os.path.realpath(place(file) if isinstance(file, HubFile) else file.path))
 
 
 def distinct(files: Iterable[ModelFile]) -> tuple[ModelFile, ...]:
@@ -105,8 +103,8 @@ def _copies(file: HubFile) -> list[Path]:
 
 
 def is_ours(path: Path) -> bool:
-    """Whether localspec fetched the file itself, so that it may remove it."""
-    return path.is_relative_to(models_dir())
+    """Whether a name is in localspec's own folder, so that it may be removed: of a file, or of a link to one."""
+    return lies_in(path, models_dir())
 
 
 def on_disk(pair: Pair) -> bool:
@@ -119,19 +117,12 @@ def missing(pair: Pair) -> tuple[ModelFile, ...]:
 
 def mark_used(name: str) -> None:
     """Remember that a pair was run now."""
-    times = last_uses()
-    times[name] = time.time()
-    with suppress(OSError):  # nobody should fail to run for lack of a note about it
-        write_text_atomically(_uses_file(), json.dumps(times))
+    remember_number(_uses_file(), name, time.time())
 
 
 def last_uses() -> dict[str, float]:
-    """Pair name -> time of its last run, in seconds since 1970; a damaged file counts as none."""
-    try:
-        times = loads_as(dict[str, float], _uses_file().read_text("utf-8"))
-        return {name: seconds for name, seconds in times.items() if 0 <= seconds <= _LATEST}
-    except (OSError, ValueError):
-        return {}
+    """Pair name -> time of its last run, in seconds since 1970; a damaged entry counts as none."""
+    return read_numbers(_uses_file(), most=_LATEST)
 
 
 def _uses_file() -> Path:

@@ -12,7 +12,7 @@ from localspec import demo
 from localspec.cli import main
 from localspec.cli.offer import agreed, fetch_if_wanted, question
 from localspec.pairs import store
-from localspec.pairs.registry import find, user_file
+from localspec.pairs.registry import find, users_folder
 from localspec.pairs.resolve import PairNotOnDisk
 from tests.gguf.mutations import taken_apart
 
@@ -74,7 +74,7 @@ def test_list_and_rm(known, capsys):
     assert main(["rm", "tiny", "--json"]) == 0
     removed = json.loads(capsys.readouterr().out)
     assert removed["freed_bytes"] == known.target.size + known.draft.size
-    assert removed["taken_out_of"] == str(user_file())
+    assert removed["taken_out_of"] == str(users_folder() / "tiny.toml")
     assert main(["list"]) == 0
     assert main(["pairs"]) == 0
     assert "tiny" not in capsys.readouterr().out

@@ -1,6 +1,7 @@
 """Pairs by name, the user's own pairs, and which files are meant when little or nothing is named."""
 
 import os
+import sys
 import tomllib
 from dataclasses import replace
 
@@ -20,7 +21,9 @@ from localspec.pairs.registry import (
     all_pairs,
     find,
     registry_file,
+    stays_inside,
     user_file,
+    users_folder,
     users_pairs,
 )
 from localspec.pairs.removal import remove
@@ -247,17 +250,62 @@ def test_an_added_pair_is_read_back_the_same_and_can_be_replaced(tiny_gguf):
     add_pair(Pair("mine", PairKind.SIMPLE, first.target, first.draft, use="y"))
     assert find("mine").use == "y"
     assert find("other").target == first.target
-    assert user_file().read_text("utf-8").count("[[pair]]") == 2
+    assert sorted(path.name for path in users_folder().iterdir()) == ["mine.toml", "other.toml"]
 
 
-def test_comments_in_the_users_file_survive_an_addition(tiny_gguf):
-    user_pairs("# my notes\n" + MINE)
-    add_pair(
-        Pair(
-            "other", PairKind.SIMPLE, LocalFile(tiny_gguf(), 1, "0" * 64), LocalFile(tiny_gguf(), 1, "0" * 64)
-        )
+def test_the_file_of_earlier_releases_still_counts_and_is_not_written(tiny_gguf):
+    text = "# my notes\n" + MINE + MINE.replace("mine", "other")
+    user_pairs(text)
+    new = Pair(
+        "mine", PairKind.SIMPLE, LocalFile(tiny_gguf(), 1, "0" * 64), LocalFile(tiny_gguf(), 1, "0" * 64)
     )
-    assert user_file().read_text("utf-8").startswith("# my notes\n[[pair]]")
+    add_pair(new)
+    assert user_file().read_text("utf-8") == text
+    assert find("mine") == new
+    assert find("other").target == LocalFile(user_file().parent / "t.gguf")
+    assert take_out("mine") == (user_file(), users_folder() / "mine.toml")
+    assert [pair.name for pair in users_pairs()] == ["other"]
+
+
+def test_a_file_with_more_than_the_pair_is_left_to_its_writer(tiny_gguf):
+    new = Pair("mine", PairKind.SIMPLE, LocalFile(tiny_gguf(), 1, "0" * 64), None)
+    users_folder().mkdir(parents=True)
+    for name, text in (("mine", MINE + MINE.replace("mine", "other")), ("work", MINE)):
+        path = users_folder() / f"{name}.toml"
+        path.write_text(text, "utf-8")
+        with pytest.raises(BadSetting, match="mine cannot be written"):
+            add_pair(new)
+        assert path.read_text("utf-8") == text
+        take_out("mine")
+        assert [pair.name for pair in users_pairs()] == (["other"] if name == "mine" else [])
+        path.unlink()
+
+
+@pytest.mark.parametrize("name", ["con", "nul.x", "x.", "a" * 80])
+def test_a_pair_may_have_the_name_of_a_device(tiny_gguf, name):
+    add_pair(Pair(name, PairKind.SIMPLE, LocalFile(tiny_gguf(), 1, "0" * 64), None))
+    (path,) = users_folder().iterdir()
+    assert stays_inside(path.name)
+    assert [pair.name for pair in users_pairs()] == [name]
+    assert take_out(name) == (path,)
+    assert users_pairs() == ()
+
+
+def test_a_file_that_another_process_removes_meanwhile_is_no_mistake(monkeypatch):
+    user_pairs(MINE)
+    monkeypatch.setattr(os, "listdir", lambda folder: ["gone.toml"])
+    assert [pair.name for pair in users_pairs()] == ["mine"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX links")
+@pytest.mark.parametrize("name", ["pairs.d", "models.toml", "pairs.d/x.toml"])
+def test_a_link_to_nothing_is_a_mistake_and_not_an_empty_file(name):
+    """The files of its pairs would be pruned."""
+    link = user_file().with_name(name) if "/" not in name else users_folder() / "x.toml"
+    link.parent.mkdir(parents=True)
+    link.symlink_to("nowhere")
+    with pytest.raises(BadSetting, match="cannot be read"):
+        users_pairs()
 
 
 HEADS = ("[[pair]]", '[["pair"]]', "[['pair']]", "[[ pair ]]  # mine", '  [[ "pair" ]]')
@@ -278,11 +326,11 @@ def test_a_pair_is_taken_out_however_its_table_is_written(head, name):
 
 def test_comments_that_a_blank_line_sets_apart_stay_when_the_pair_before_them_goes():
     one = MINE.replace("mine", "one")
-    user_pairs(f"{MINE}# about mine\n\n# about all\n\n# about one\n{one}\n# the end\n")
+    user_pairs(f"# about mine\n{MINE}\n# about all\n\n# about one\n{one}\n# the end\n")
     take_out("mine")
     assert user_file().read_text("utf-8") == f"\n# about all\n\n# about one\n{one}\n# the end\n"
     take_out("one")
-    assert user_file().read_text("utf-8") == "\n# about all\n\n# about one\n\n# the end\n"
+    assert user_file().read_text("utf-8") == "\n# about all\n\n\n# the end\n"
     assert users_pairs() == ()
 
 
@@ -293,15 +341,13 @@ def test_what_looks_like_a_table_in_a_text_is_none():
     assert [pair.name for pair in users_pairs()] == ["one"]
 
 
-def test_pairs_in_one_line_are_left_to_their_writer(tiny_gguf):
+def test_pairs_in_one_line_are_left_to_their_writer():
     in_one = ", ".join(f'{{name = "{name}", target = {{path = "t.gguf"}}}}' for name in ("mine", "one"))
     user_pairs(f"pair = [{in_one}]\n")
     before = user_file().read_text("utf-8")
     with pytest.raises(BadSetting, match="mine cannot be taken out") as caught:
         take_out("mine")
     assert "by hand" in caught.value.hint
-    with pytest.raises(BadSetting, match="other cannot be added"):
-        add_pair(Pair("other", PairKind.SIMPLE, LocalFile(tiny_gguf(), 1, "0" * 64), None))
     assert user_file().read_text("utf-8") == before
 
 

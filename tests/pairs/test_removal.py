@@ -17,7 +17,7 @@ from localspec.memory import plan as plan
 from localspec.pairs import store
 from localspec.pairs.additions import add_pair
 from localspec.pairs.download import pull
-from localspec.pairs.registry import LocalFile, Pair, PairKind, find, user_file
+from localspec.pairs.registry import LocalFile, Pair, PairKind, find, user_file, users_folder
 from localspec.pairs.removal import leftovers, prune, remove
 from tests.pairs.hub import Hub
 
@@ -196,8 +196,10 @@ def test_a_kill_at_any_effect_on_the_disk_touches_nothing_of_another_pair(
     )
     assert not run_until(None, ["pull", "other"], own_home)
     other = find("other")
-    user_file().write_text("# my notes\n" + user_file().read_text() + "# about other\n")
-    add_pair(served.pair)
+    written = users_folder() / "other.toml"
+    tiny = described(served.pair, "tiny", served.pair.target.revision)
+    user_file().write_text("# my notes\n" + written.read_text() + "# about other\n" + tiny)
+    written.unlink()
     assert not run_until(None, ["pull", "tiny"], own_home)
     if line in ("pull tiny", "prune"):
         part = store.place(served.pair.target).replace(part_of(store.place(served.pair.target)))

@@ -1,5 +1,6 @@
 """Commands that set how replies are generated: drafting and sampling."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -22,13 +23,14 @@ async def draft(chat: Chat, argument: str) -> None:
 async def preset(chat: Chat, argument: str) -> None:
     """Use a system prompt by its name, give one a name, or say which there are."""
     presets, (name, _, text) = chat.state.presets, argument.partition(" ")
-    known = presets.load()
-    if text.strip():
-        presets.save(name, "" if text.strip() == "off" else text.strip())
+    if text := text.strip():
+        told = await asyncio.to_thread(presets.save, name, "" if text == "off" else text)
         await chat.remark(
-            f"/preset {name} " + ("is forgotten." if text.strip() == "off" else "uses it from now on.")
+            f"/preset {name} " + ("is forgotten." if text == "off" else "uses it from now on."), told
         )
-    elif name in known:
+        return
+    known = presets.load()
+    if name in known:
         await chat.run_command("system", known[name])
     else:
         names = ", ".join(known) or "none yet"

@@ -27,7 +27,7 @@ class PlainChat:
     """A conversation with a pair; satisfies `commands.protocol.Chat`."""
 
     def __init__(self, setup: Setup) -> None:
-        self.state = ChatState(setup, lambda error: lines.note(f"Could not be remembered: {error}."))
+        self.state = ChatState(setup, lines.note)
         self.editing: int | None = None
         self.failed = False  # a message had no reply
         self._left = False

@@ -1,6 +1,6 @@
 """What a chat begins with, and everything it knows while it runs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -45,15 +45,15 @@ class Setup:
 class ChatState:
     """The engine, the pairs, the conversation that is open, and what is remembered of the person's choices."""
 
-    def __init__(self, setup: Setup, not_saved: Callable[[OSError], None]) -> None:
-        """`not_saved` is told when a prompt or a preference could not be written."""
+    def __init__(self, setup: Setup, tell: Callable[[str], None]) -> None:
+        """`tell` gets a sentence when a prompt or a preference could not be written."""
         self.setup = setup
         self.engine = EngineState(setup.engine, setup.load, setup.settings)
         self.engine.load(setup.load, started=True)
         self.downloads = Downloads(setup.make_engine)
         self.prompt_history = PromptHistory.load(setup.folder / "prompts.jsonl", stored=setup.stored)
         self.preferences: Preferences = preferences.load(setup.folder / "chat.json")
-        self.saver = Saver(not_saved)
+        self.saver = Saver(tell)
         self.presets = Presets(setup.folder / "presets.json")
         self.prefill = ""  # what the next reply is to begin with
         self.conversation = (
@@ -71,7 +71,7 @@ class ChatState:
         """Change preferences, and remember them."""
         self.preferences = replace(self.preferences, **changes)  # type: ignore[arg-type]
         if self.setup.stored:
-            self.saver.save(self._save_preferences)
+            self.saver.save(partial(self._save_preferences, changes))
 
     def remember_prompt(self, text: str) -> None:
         self.saver.save(partial(self.prompt_history.add, text))
@@ -80,5 +80,5 @@ class ChatState:
         self.engine.client.close()
         self.downloads.close()
 
-    def _save_preferences(self) -> None:
-        preferences.save(self.setup.folder / "chat.json", self.preferences)
+    def _save_preferences(self, choices: Mapping[str, object]) -> str:
+        return preferences.save(self.setup.folder / "chat.json", choices)

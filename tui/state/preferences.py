@@ -1,12 +1,12 @@
 """What the person at the terminal chose and wants to find again: kept beside the conversations, not in config.toml."""
 
-import json
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from localspec.files import write_text_atomically
+from localspec.files import change_json_object, read_json_object
 
 
 class TokenStyle(StrEnum):
@@ -27,10 +27,8 @@ class Preferences:
 def load(path: Path) -> Preferences:
     """Preferences from a file; what is missing or damaged there is as if never chosen."""
     try:
-        values = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError):
-        values = None
-    if not isinstance(values, dict):
+        values = read_json_object(path)
+    except (OSError, ValueError):
         return Preferences()
     chosen = asdict(Preferences())
     for name, default in chosen.items():
@@ -43,6 +41,9 @@ def load(path: Path) -> Preferences:
     return Preferences(**chosen)
 
 
-def save(path: Path, preferences: Preferences) -> None:
-    """Replace the file in one step. Raises OSError."""
-    write_text_atomically(path, json.dumps(asdict(preferences), indent=1))
+def save(path: Path, choices: Mapping[str, object]) -> str:
+    """Keep what was chosen here, by name, beside what other chats chose. Raises OSError.
+
+    Says where a damaged file was put, else "".
+    """
+    return change_json_object(path, choices)

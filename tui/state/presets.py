@@ -1,11 +1,10 @@
 """System prompts that the person has given names to: one JSON object beside the conversations."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from localspec.errors import BadSetting
-from localspec.files import write_text_atomically
+from localspec.files import change_json_object, read_json_object
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,23 +14,29 @@ class Presets:
     path: Path
 
     def load(self) -> dict[str, str]:
-        """Names and texts; what makes no sense in the file is left out."""
+        """Names and texts; an entry that is no text is left out. Raises BadSetting for a damaged file."""
         try:
-            values = json.loads(self.path.read_text("utf-8"))
-        except (OSError, ValueError, RecursionError):
-            values = None
-        known = values.items() if isinstance(values, dict) else ()
-        return {name: text for name, text in known if isinstance(text, str) and text}
-
-    def save(self, name: str, text: str) -> None:
-        """Keep a text under a name; without a text, forget the name. Raises BadSetting."""
-        kept = {known: other for known, other in self.load().items() if known != name}
-        if text:
-            kept[name] = text
-        try:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_text_atomically(self.path, json.dumps(kept, indent=1, ensure_ascii=False))
+            values = read_json_object(self.path)
         except OSError as error:
+            raise self._failure("read", error) from error
+        except ValueError as error:
             raise BadSetting(
-                f"{self.path} cannot be written: {error.strerror}", hint="check its folder"
+                f"{self.path} is damaged: {error}",
+                hint="repair it; a new preset begins a new file and keeps this one",
             ) from error
+        return {name: text for name, text in values.items() if isinstance(text, str) and text}
+
+    def save(self, name: str, text: str) -> str:
+        """Keep a text under a name; without a text, forget the name. Says where a damaged file was put, else "".
+
+        Raises BadSetting.
+        """
+        try:
+            return change_json_object(self.path, {name: text or None})
+        except OSError as error:
+            raise self._failure("written", error) from error
+
+    def _failure(self, what: str, error: OSError) -> BadSetting:
+        return BadSetting(
+            f"{self.path} cannot be {what}: {error.strerror}", hint="check its folder and the disk"
+        )

@@ -1,20 +1,17 @@
 """What was typed before, across conversations: one JSON string a line, for its owner only."""
 
 import json
-import time
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from localspec.files import append_json_lines, read_json_lines, write_text_atomically
-from localspec.locks import FileLock
+from localspec.locks import locked
 
 LIMIT: Final = 500
 MOST_LINES: Final = 2 * LIMIT  # in the file; with more of them it is written anew
 LONGEST: Final = 20_000  # characters; a pasted book is not worth recalling
-PATIENCE_SECONDS: Final = 2.0
 
 
 @dataclass(slots=True)
@@ -51,7 +48,9 @@ class PromptHistory:
         """Remove prompts, also from the file. Raises OSError."""
         self.entries = [text for text in self.entries if text not in texts]
         self._index = len(self.entries)
-        with _alone_with(self.path):
+        if not self.path.exists():
+            return
+        with locked(self.path.parent):
             prompts, damaged = _read(self.path)
             kept = [text for text in prompts if text not in texts]
             if damaged or len(kept) < len(prompts):
@@ -72,7 +71,7 @@ class PromptHistory:
         return self._unsent if self._index == len(self.entries) else self.entries[self._index]
 
     def _save(self, text: str) -> None:
-        with _alone_with(self.path):
+        with locked(self.path.parent):
             append_json_lines(self.path, [text])
             self._lines += 1
             if self._lines > MOST_LINES:
@@ -91,18 +90,3 @@ def _read(path: Path) -> tuple[list[str], int]:
         return [], 0
     prompts = [value for value in values if isinstance(value, str)]
     return prompts, damaged + len(values) - len(prompts)
-
-
-@contextmanager
-def _alone_with(path: Path) -> Iterator[None]:
-    """Keep other chats from adding to a file that is being written anew; where there are no locks, go on without."""
-    lock = FileLock(path.with_suffix(".lock"))
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    with suppress(OSError):
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        while not lock.try_acquire() and time.monotonic() < deadline:
-            time.sleep(0.01)
-    try:
-        yield
-    finally:
-        lock.release()

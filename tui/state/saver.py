@@ -6,18 +6,17 @@ from collections.abc import Callable
 
 
 class Saver:
-    """Runs saves one after the other; `failed` is told of those that fail."""
+    """Runs saves one after the other; `tell` gets a sentence about those that fail, and what others return."""
 
-    def __init__(self, failed: Callable[[OSError], None]) -> None:
-        self._failed = failed
-        self._waiting: deque[Callable[[], None]] = deque()
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._waiting: deque[Callable[[], str | None]] = deque()
         # A task of its own: Textual cancels its workers when the app ends.
         self._running: asyncio.Task[None] | None = None
 
-    def save(self, work: Callable[[], None]) -> None:
-        """Run `work` soon; once, when it waits already, so let it read what it saves only then."""
-        if work not in self._waiting:
-            self._waiting.append(work)
+    def save(self, work: Callable[[], str | None]) -> None:
+        """Run `work` soon."""
+        self._waiting.append(work)
         if self._running is None or self._running.done():
             self._running = asyncio.create_task(self._run())
 
@@ -29,6 +28,8 @@ class Saver:
     async def _run(self) -> None:
         while self._waiting:
             try:
-                await asyncio.to_thread(self._waiting.popleft())
+                told = await asyncio.to_thread(self._waiting.popleft())
             except OSError as error:
-                self._failed(error)
+                told = f"Could not be remembered: {error}"
+            if told:
+                self._tell(f"{told}.")

@@ -58,6 +58,7 @@ def _paths() -> dict[str, Path]:
 
     return {
         "config.toml": settings.config_file(),
+        "your pairs": registry.users_folder(),
         "models.toml": registry.user_file(),
         "known pairs": registry.registry_file(),
         "models": store.models_dir(),

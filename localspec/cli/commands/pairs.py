@@ -29,7 +29,7 @@ def add_parser(subparsers: Subparsers) -> None:
     add = actions.add_parser(
         "add",
         help="add a pair of your own",
-        description="Check that two files make a pair and write it, pinned, into your own models.toml.",
+        description="Check that two files make a pair and write it, pinned, among your own pairs.",
     )
     add.add_argument("name", metavar="NAME", help="of the pair: lower-case letters, digits and . _ + -")
     add.add_argument("--target", required=True, metavar="FILE", help="org/repo:file.gguf, or a path")

@@ -17,7 +17,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "rm",
         help="remove a pair from this machine",
         description="Remove what was fetched for a pair, unless another pair on this machine uses it. A pair "
-        "of your own is also taken out of your models.toml.",
+        "of your own is forgotten, too.",
     )
     parser.add_argument("name", metavar="NAME", help="as `localspec list` names it")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -38,16 +38,16 @@ def run(arguments: argparse.Namespace) -> int:
         )
     removal = remove(pair)
     try:
-        left = take_out(pair.name) if users else None
+        left = take_out(pair.name) if users else ()
     except OSError as error:
         raise of_system(error, pair.name) from error
     if arguments.json:
-        say(json.dumps(as_json(removal) | {"taken_out_of": str(left) if left else None}))
+        say(json.dumps(as_json(removal) | {"taken_out_of": str(left[-1]) if left else None}))
         return 0
     tell(removal)
-    if left:
-        say(f"{pair.name} is no longer in {left}")
-    elif not removal.removed and not removal.kept:
+    for path in left:
+        say(f"{pair.name} is no longer in {path}")
+    if not left and not removal.removed and not removal.kept:
         say(f"nothing of {pair.name} is on this machine")
     return 0
 

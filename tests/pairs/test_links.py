@@ -1,0 +1,145 @@
+"""Links in the folder of models: what they lead to is the user's, and nothing of it is ever removed."""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from localspec.cli import main
+from localspec.errors import BadModelFile
+from localspec.hub.partial import LOCK, part_of
+from localspec.pairs import store
+from localspec.pairs.additions import add_pair
+from localspec.pairs.download import pull
+from localspec.pairs.registry import LocalFile, Pair, PairKind
+from localspec.pairs.removal import leftovers, prune, remove
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links need a right there")
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def disk(known, impatient, tmp_path):
+    """A disk of the user's, with a folder of nothing but the files of the pair "tiny"."""
+    pull(known.pair, patience=impatient)
+    disk = tmp_path / "mydisk"
+    disk.mkdir()
+    for file in known.pair.hub_files:
+        shutil.move(store.place(file), disk / file.name)
+    return disk
+
+
+def link(place: Path, to: Path, way: str) -> None:
+    place.symlink_to(to if way == "absolute" else os.path.relpath(to, place.parent))
+
+
+@pytest.mark.parametrize("way", ["absolute", "relative"])
+def test_rm_unlinks_links_to_files_and_leaves_the_files(known, disk, capsys, way):
+    for file in known.pair.hub_files:
+        link(store.place(file), disk / file.name, way)
+    before = contents(disk)
+    assert store.on_disk(known.pair)
+    assert main(["rm", "tiny"]) == 0
+    assert contents(disk) == before
+    assert list(store.models_dir().rglob("*")) == []
+    assert f"removed {store.place(known.pair.target)}\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("way", ["absolute", "relative"])
+def test_prune_unlinks_links_to_files_and_to_nothing(known, disk, way):
+    target, draft = (store.place(file) for file in known.pair.hub_files)
+    link(target, disk / target.name, way)
+    link(draft, disk / "nowhere.gguf", way)
+    link(part_of(draft), disk / draft.name, way)
+    before = contents(disk)
+    removal = prune()
+    assert set(removal.removed) == {target, draft, part_of(draft)}
+    assert removal.freed == 0
+    assert contents(disk) == before
+    assert list(store.models_dir().rglob("*")) == []
+
+
+@pytest.mark.parametrize("way", ["absolute", "relative"])
+@pytest.mark.parametrize("level", ["repository", "version"])
+def test_files_in_a_folder_behind_a_link_are_left_alone(known, disk, capsys, way, level):
+    """Half a pull, the lock of a killed one and a file that no pair names as well."""
+    for file in known.pair.hub_files:
+        place = store.place(file)
+        at = disk / place.parent.parent.name / place.parent.name
+        at.mkdir(parents=True)
+        shutil.move(disk / file.name, at / file.name)
+        for name in (part_of(place).name, place.name + LOCK, "other.gguf"):
+            (at / name).write_bytes(b"mine")
+        linked = place.parent if level == "version" else place.parent.parent
+        shutil.rmtree(linked, ignore_errors=True)
+        linked.parent.mkdir(exist_ok=True)
+        link(linked, at if level == "version" else at.parent, way)
+    before = contents(disk)
+    assert store.on_disk(known.pair)
+    assert leftovers() == ()
+    assert main(["prune"]) == 0
+    assert main(["rm", "tiny"]) == 0
+    assert main(["prune"]) == 0
+    assert contents(disk) == before
+    assert "target.gguf: a link leads to its folder" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("way", ["absolute", "relative"])
+def test_all_models_may_lie_on_another_disk(known, disk, way, impatient):
+    shutil.rmtree(store.models_dir())
+    link(store.models_dir(), disk, way)
+    (disk / "notes").mkdir()
+    pull(known.pair, patience=impatient)
+    removal = remove(known.pair)
+    assert {path.name for path in removal.removed} == {"target.gguf", "draft.gguf"}
+    assert removal.freed == known.target.size + known.draft.size
+    assert {path.name for path in disk.iterdir()} == {"target.gguf", "draft.gguf", "notes"}
+
+
+@pytest.mark.parametrize("way", ["absolute", "relative"])
+def test_a_fetched_file_that_a_pair_names_by_a_link_is_kept(known, disk, way):
+    for file in known.pair.hub_files:
+        shutil.move(disk / file.name, store.place(file))
+    link(disk / "t.gguf", store.place(known.pair.target), way)
+    add_pair(Pair("mine", PairKind.LOOKUP, LocalFile(disk / "t.gguf"), None))
+    removal = remove(known.pair)
+    assert removal.removed == (store.place(known.pair.draft),)
+    assert removal.kept == (("target.gguf", "mine uses it"),)
+    assert prune().removed == ()
+    assert (disk / "t.gguf").exists()
+
+
+def test_a_damaged_file_in_a_folder_behind_a_link_is_named_and_left_alone(known, disk, impatient):
+    place = store.place(known.pair.target)
+    place.parent.rmdir()
+    place.parent.symlink_to(disk)
+    damaged = bytes(known.pair.target.bytes)
+    (disk / place.name).write_bytes(damaged)
+    with pytest.raises(BadModelFile, match="is damaged") as caught:
+        pull(known.pair, patience=impatient)
+    assert "left alone" in caught.value.hint
+    assert (disk / place.name).read_bytes() == damaged
+
+
+def test_a_link_to_itself_is_only_a_link(known, disk):
+    place = store.place(known.pair.target)
+    place.symlink_to(place.name)
+    assert not store.on_disk(known.pair)
+    assert place in remove(known.pair).removed
+
+
+def test_forget_deletes_what_was_logged_and_nothing_behind_a_link(known, tmp_path, own_home):
+    folder = own_home / "data" / "logits"
+    mine = tmp_path / "mine"
+    for path in (mine / "thesis.npz", folder / "0123" / "17-000000-1.npz", folder / "0123" / "notes.txt"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+    (folder / "4567").symlink_to(mine)
+    assert main(["forget"]) == 0
+    assert (mine / "thesis.npz").exists()
+    assert [path.name for path in (folder / "0123").iterdir()] == ["notes.txt"]
