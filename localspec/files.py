@@ -104,6 +104,8 @@ def change_json_object(path: Path, changes: Mapping[str, object]) -> str:
             told = f"{path} was damaged ({error}); it is kept as {set_aside(path).name}"
         content = {name: value for name, value in (content | dict(changes)).items() if value is not None}
         write_atomically(path, _utf8(json.dumps(content, indent=1, ensure_ascii=False)))
+        for left in path.parent.glob(f".{path.name}.*"):  # by a process that was killed
+            left.unlink(missing_ok=True)
     return told
 
 

@@ -2,12 +2,22 @@
 
 import os
 import stat
+import subprocess
 import sys
 
 import pytest
 
 from localspec.errors import BadSetting
-from localspec.files import append_json_lines, expanded, read_json_lines, write_text_atomically
+from localspec.files import (
+    append_json_lines,
+    change_json_object,
+    expanded,
+    read_json_lines,
+    read_json_object,
+    read_numbers,
+    remember_number,
+    write_text_atomically,
+)
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="POSIX modes and links")
 
@@ -65,6 +75,84 @@ def test_content_is_on_the_disk_before_it_gets_the_name(tmp_path, monkeypatch):
     write_text_atomically(path, "brand-new")
     assert told[:2] == [len("brand-new"), "renamed"]
     assert len(told) == 3 or sys.platform == "win32", "the new name is on the disk as well"
+
+
+def test_a_value_of_a_name_is_changed_and_all_others_stay(tmp_path):
+    path = tmp_path / "new" / "x.json"
+    assert change_json_object(path, {"a": "caf\udce9 é", "b": 1}) == ""
+    assert change_json_object(path, {"b": None, "of a newer release": [1]}) == ""
+    assert read_json_object(path) == {"a": "caf\ufffd é", "of a newer release": [1]}
+    (tmp_path / "new" / ".x.json.k1ll3d").write_text("half")
+    change_json_object(path, {"c": 2})
+    assert {found.name for found in path.parent.iterdir()} == {"x.json", ".lock"}
+
+
+@pytest.mark.parametrize("content", [b'{"a": "b",}', b"[1]", b"\xff", b"", b"[" * 100_000], ids=range(5))
+def test_a_damaged_file_is_set_aside_each_time_and_never_written_over(tmp_path, content):
+    path = tmp_path / "x.json"
+    for name in ("x.json.damaged", "x.json.damaged-2"):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"."):
+            read_json_object(path)
+        told = change_json_object(path, {"a": "b"})
+        assert told.startswith(f"{path} was damaged (")
+        assert told.endswith(f"; it is kept as {name}")
+        assert (tmp_path / name).read_bytes() == content
+        assert read_json_object(path) == {"a": "b"}
+
+
+def test_numbers_that_make_no_sense_are_none_and_a_damaged_file_is_told(tmp_path, caplog):
+    path = tmp_path / "x.json"
+    path.write_text(
+        '{"a": 1, "b": 2.5, "c": -1, "d": 1e99, "e": "x", "f": true, "g": NaN, "h": 1%s}' % ("0" * 400)
+    )
+    assert read_numbers(path, most=10) == {"a": 1.0, "b": 2.5}
+    path.write_text("{")
+    assert read_numbers(path, most=10) == {}
+    remember_number(path, "a", 3)
+    assert read_numbers(path, most=10) == {"a": 3.0}
+    assert "it is kept as x.json.damaged" in caplog.text
+
+
+LITTLE = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # no file can grow, as on a full disk
+{}
+"""
+
+
+@POSIX
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        (
+            "localspec.tui.state.presets.Presets(Path('x/presets.json')).save('a', 'b')",
+            "presets.json cannot be written",
+        ),
+        ("sys.exit(localspec.cli.main(['pairs', 'add', 'b', '--target', *sys.argv[1:]]))", "error: "),
+        ("sys.exit(localspec.cli.main(['rm', 'a']))", "error: "),
+    ],
+)
+def test_a_full_disk_ends_in_a_sentence_and_loses_nothing(tmp_path, what, said, tiny_gguf):
+    table = "".join(f"[[pair]]\nname = '{name}'\ntarget = {{path = 't.gguf'}}\n" for name in "ac")
+    for path, content in (("models.toml", table), ("x/presets.json", '{"old": "text"}')):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(content)
+    names = "import localspec.cli, localspec.tui.state.presets\nfrom pathlib import Path\n"
+    done = subprocess.run(
+        [sys.executable, "-c", LITTLE.format(names + what), tiny_gguf(), "--draft", tiny_gguf(layers=1)],
+        cwd=tmp_path,
+        env=os.environ | {"LOCALSPEC_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert "File too large" in done.stderr
+    assert "made a mistake" not in done.stderr
+    assert (tmp_path / "models.toml").read_text() == table
+    assert (tmp_path / "x" / "presets.json").read_text() == '{"old": "text"}'
+    assert not [path for path in tmp_path.rglob(".*") if path.name != ".lock"]
 
 
 def test_what_fails_leaves_the_old_text_and_nothing_beside_it(tmp_path, monkeypatch):

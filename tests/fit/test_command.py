@@ -7,7 +7,9 @@ import localspec
 from localspec import demo
 from localspec.cli import main
 from localspec.fit.collect import Asked, answers
+from localspec.fit.making import alone_in
 from localspec.fit.needed import needed_tokens
+from localspec.fit.trimming import fitted_path
 from localspec.gguf.facts import facts_of_file
 from localspec.llama.context import Context
 from localspec.llama.model import Model
@@ -44,6 +46,12 @@ def test_the_new_pair_writes_what_the_old_one_writes(capsys):
 def test_what_cannot_be_is_refused_in_a_sentence(arguments, what, capsys):
     assert main(["fit", "demo", *arguments, "--threads", "1"]) != 0
     assert what in capsys.readouterr().err
+
+
+def test_one_command_makes_a_draft_of_a_name_at_a_time(capsys):
+    with alone_in(fitted_path("demo-trim-1500").with_suffix("")):
+        assert main(["fit", "demo", "--trim", "1500", "--threads", "1"]) == 1
+    assert "demo-trim-1500 is being made by another command" in capsys.readouterr().err
 
 
 def test_a_target_alone_has_nothing_to_trim(capsys):

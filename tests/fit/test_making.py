@@ -75,8 +75,10 @@ def test_one_command_makes_a_draft_at_a_time_and_clears_what_was_left_half_writt
     folder = tmp_path / "draft"
     written = add_texts(folder, [some_text(1)])
     (folder / ".checkpoint.pt.x1y2").write_bytes(b"half")
+    (folder / f".{written.name}.x1y2").write_bytes(b"half")
+    (folder / ".gitignore").write_text("of the user, who has linked the folder")
     with alone_in(folder):
-        assert [path.name for path in sorted(folder.iterdir())] == [written.name, "lock"]
+        assert {path.name for path in folder.iterdir()} == {written.name, "lock", ".gitignore"}
         with pytest.raises(BadSetting, match="draft is being made by another command"), alone_in(folder):
             pass
     with alone_in(folder):

@@ -1,7 +1,10 @@
 """Changing what was said: any message, branches, titles, presets, replies that are continued or begun."""
 
+import json
+
 from driving import asked, messages, open_conversations, running, source
 from localspec.tui.dialogs.conversations import ConversationsDialog, TitleDialog
+from localspec.tui.state.presets import Presets
 from scripted_engine import ESSAY, Gate
 
 from localspec import conversations
@@ -106,3 +109,24 @@ async def test_system_prompts_have_names(tmp_path):
         await chat.type("/preset pirate off")
         await chat.type("/preset")
         await chat.until(lambda: chat.remarks[-1].startswith("Presets: none yet."))
+
+
+async def test_a_damaged_file_of_presets_is_told_and_kept(tmp_path):
+    damaged = '{"review": "You review code.", "poet": "Verse only.",}'
+    (tmp_path / "presets.json").write_text(damaged)
+    async with running(tmp_path) as chat:
+        await chat.type("/preset review")
+        await chat.until(lambda: "presets.json is damaged" in chat.remarks[-1])
+        assert (tmp_path / "presets.json").read_text() == damaged
+        await chat.type("/preset new x")
+        await chat.until(lambda: "it is kept as presets.json.damaged" in chat.remarks[-1])
+        assert (tmp_path / "presets.json.damaged").read_text() == damaged
+        assert chat.state.presets.load() == {"new": "x"}
+
+
+def test_an_entry_that_is_no_text_stays_in_the_file_of_presets(tmp_path):
+    path = tmp_path / "presets.json"
+    path.write_text('{"a": 5, "b": "text"}')
+    assert Presets(path).load() == {"b": "text"}
+    Presets(path).save("c", "more")
+    assert json.loads(path.read_text()) == {"a": 5, "b": "text", "c": "more"}

@@ -197,6 +197,24 @@ async def test_a_chat_that_is_not_stored_leaves_nothing(tmp_path):
     assert contents(tmp_path) == before
 
 
+async def test_two_chats_keep_what_each_of_them_chose(tmp_path):
+    async with running(tmp_path) as one, running(tmp_path) as other:
+        await one.type("/theme nord")
+        await one.until(lambda: preferences.load(tmp_path / "chat.json").theme == "nord")
+        await other.type("/tokens strong")
+        await other.until(lambda: preferences.load(tmp_path / "chat.json").tokens == "strong")
+    assert preferences.load(tmp_path / "chat.json").theme == "nord"
+
+
+async def test_a_damaged_file_of_choices_is_told_and_kept(tmp_path):
+    (tmp_path / "chat.json").write_text('{"theme": "nord",}')
+    async with running(tmp_path) as chat:
+        await chat.type("/tokens strong")
+        await chat.until(lambda: any("it is kept as chat.json.damaged" in told for told in chat.notices))
+    assert (tmp_path / "chat.json.damaged").read_text() == '{"theme": "nord",}'
+    assert preferences.load(tmp_path / "chat.json").tokens == "strong"
+
+
 async def test_the_choice_of_theme_and_token_style_is_remembered(tmp_path):
     async with running(tmp_path) as chat:
         await chat.type("/theme nord")

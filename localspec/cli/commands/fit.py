@@ -105,6 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def trim(arguments: argparse.Namespace, options: dict[str, Any], files: "PairFiles", name: str) -> int:
     from localspec import api
+    from localspec.fit.making import alone_in
     from localspec.fit.trim import trimmable
     from localspec.fit.trimming import fitted_path, keep, trim_for
 
@@ -117,7 +118,7 @@ def trim(arguments: argparse.Namespace, options: dict[str, Any], files: "PairFil
     count = TRIMMED if arguments.trim is None else arguments.trim
     trimmable(files.draft, count)
     path, before = fitted_path(name), files.draft.stat().st_size
-    with DrawnLine(sys.stderr) as line:
+    with alone_in(path.with_suffix("")), DrawnLine(sys.stderr) as line:
         options |= {"target": files.target, "speculate": False}
         with api.load(**options, on_stage=line.draw) as session:
             found = trim_for(

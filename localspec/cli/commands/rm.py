@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         left = take_out(pair.name) if users else ()
     except OSError as error:
-        raise of_system(error, pair.name) from error
+        raise of_system(error, pair.name, "removed") from error
     if arguments.json:
         say(json.dumps(as_json(removal) | {"taken_out_of": str(left[-1]) if left else None}))
         return 0

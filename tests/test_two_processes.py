@@ -1,0 +1,168 @@
+"""Two processes that change the same small files, killed at any moment, lose nothing that they have reported as done.
+
+The test is the short form; `python -m tests.test_two_processes 50` runs as many rounds and says what was found.
+"""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from localspec.tui.state.presets import Presets
+from localspec.tui.state.prompt_history import PromptHistory
+
+from localspec.drafters.lookup_store import BETWEEN, ReplyStore
+from localspec.files import read_json_object
+from localspec.pairs.registry import users_files, users_pairs
+from localspec.pairs.store import last_uses
+
+CHANGES = 15  # of each kind, by each process
+TOGETHER = 2 * CHANGES
+WORK = f"""
+import sys
+from pathlib import Path
+from localspec.drafters.lookup_store import ReplyStore
+from localspec.pairs.additions import add_pair, take_out
+from localspec.pairs.registry import LocalFile, Pair, PairKind
+from localspec.pairs.store import mark_used
+from localspec.tui.state import preferences
+from localspec.tui.state.presets import Presets
+from localspec.tui.state.prompt_history import PromptHistory
+
+name, start, chat = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+history = PromptHistory.load(chat / "prompts.jsonl")
+def done(*what):
+    print(*what, flush=True)
+for n in range(start, start + {CHANGES}):
+    add_pair(Pair(f"{{name}}{{n}}", PairKind.LOOKUP, LocalFile(Path("t.gguf"), 1, "a" * 64), None))
+    done("pair", f"{{name}}{{n}}")
+    Presets(chat / "presets.json").save(f"{{name}}{{n}}", "text")
+    done("preset", f"{{name}}{{n}}")
+    preferences.save(chat / "chat.json", {{name: n}})
+    done("choice", n)
+    mark_used(f"{{name}}{{n}}")
+    done("used", f"{{name}}{{n}}")
+    history.add(f"{{name}}{{n}}")
+    done("prompt", f"{{name}}{{n}}")
+    ReplyStore(chat / "replies" / "x.tokens").add([ord(name), n])
+    done("reply", n)
+    take_out(f"old-{{name}}{{n}}")
+    done("taken", f"old-{{name}}{{n}}")
+"""
+
+
+def in_models_toml(name: str) -> str:
+    return (
+        f"# about {name}\n[[pair]]\nname = '{name}'\nkind = 'draft-lookup'\ntarget = {{path = 't.gguf'}}\n\n"
+    )
+
+
+def run(home: Path, round_: int, chance: random.Random | None) -> dict[str, list[list[str]]]:
+    """What two processes report as done; each is killed at a random moment where there is `chance`."""
+    environment = os.environ | {"LOCALSPEC_HOME": str(home)}
+
+    def one(name: str, kill_after: int, wait: float) -> list[list[str]]:
+        command = [sys.executable, "-c", WORK, name, str(round_ * CHANGES), str(home)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as process:
+            assert process.stdout is not None
+            reported = []
+            for line in process.stdout:
+                reported.append(line.split())
+                if len(reported) == kill_after:
+                    time.sleep(wait)
+                    process.kill()
+        assert process.returncode == 0 or chance, name
+        return reported
+
+    with ThreadPoolExecutor() as threads:
+        kills = [
+            (chance.randrange(1, 7 * CHANGES), chance.random() / 100) if chance else (0, 0) for _ in "ab"
+        ]
+        return dict(zip("ab", threads.map(one, "ab", *zip(*kills, strict=True)), strict=True))
+
+
+def lost(home: Path, reported: dict[str, list[list[str]]]) -> list[str]:
+    """What was reported as done and is not there."""
+    pairs = {pair.name for pair in users_pairs()}
+    tokens = ReplyStore(home / "replies" / "x.tokens").index(vocabulary=1 << 20).tokens.tolist()
+    replies = {tuple(reply) for reply in _cut(tokens)}
+    there = {
+        "pair": pairs,
+        "preset": set(Presets(home / "presets.json").load()),
+        "used": set(last_uses()),
+        "prompt": set(PromptHistory.load(home / "prompts.jsonl").entries),
+    }
+    missing = []
+    for name, steps in reported.items():
+        for kind, what in steps:
+            if kind == "choice":
+                kept = read_json_object(home / "chat.json").get(name, -1) >= int(what)
+            elif kind == "reply":
+                kept = (ord(name), int(what)) in replies
+            elif kind == "taken":
+                kept = what not in pairs
+            else:
+                kept = what in there[kind]
+            if not kept:
+                missing.append(f"{kind} {what}")
+    return missing
+
+
+def _cut(tokens: list[int]) -> list[list[int]]:
+    found: list[list[int]] = [[]]
+    for token in tokens:
+        if token == BETWEEN:
+            found.append([])
+        else:
+            found[-1].append(token)
+    return found
+
+
+def damaged(home: Path) -> list[str]:
+    """Files that were set aside or cannot be read."""
+    found = [str(path) for path in home.rglob("*.damaged*")]
+    for path in home.rglob("*.json"):
+        json.loads(path.read_text("utf-8"))
+    return found
+
+
+def play(home: Path, rounds: int, seed: int | None) -> tuple[int, list[str]]:
+    """How many changes were reported in so many rounds, and what was lost or damaged."""
+    chance = None if seed is None else random.Random(seed)
+    count, wrong = 0, []
+    home.mkdir(exist_ok=True)
+    for round_ in range(rounds):
+        numbers = range(round_ * CHANGES, (round_ + 1) * CHANGES)
+        old = ["old-mine", *(f"old-{name}{n}" for n in numbers for name in "ab")]
+        users_files()[0].write_text("".join(map(in_models_toml, old)))
+        reported = run(home, round_, chance)
+        count += sum(map(len, reported.values()))
+        wrong += lost(home, reported) + damaged(home)
+        if in_models_toml("old-mine") not in users_files()[0].read_text("utf-8"):
+            wrong.append("a pair of models.toml that nobody took out")
+    return count, wrong
+
+
+@pytest.mark.parametrize("seed", [None, 1])
+def test_nothing_that_was_done_is_lost_to_another_process_or_to_a_kill(tmp_path, monkeypatch, seed):
+    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path / "home"))
+    rounds = 1 if seed is None else 2
+    count, wrong = play(tmp_path / "home", rounds, seed)
+    assert wrong == []
+    if seed is None:
+        assert count == 7 * TOGETHER
+        assert sum(not pair.name.startswith("old") for pair in users_pairs()) == TOGETHER
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["LOCALSPEC_HOME"] = folder
+        changes, wrong = play(Path(folder), int(sys.argv[1]), seed=0)
+        print(f"{sys.argv[1]} rounds, {changes:,} changes reported, lost or damaged: {wrong or 'none'}")
+        print("left over:", sorted(p.name for p in Path(folder).rglob(".*") if p.name != ".lock"))
