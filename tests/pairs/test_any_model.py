@@ -14,6 +14,7 @@ from localspec.gguf.parts import parts_of
 from localspec.hub.partial import PartialFile
 from localspec.hub.repository import Listing, RemoteFile
 from localspec.pairs import store
+from localspec.pairs.any_model import described, keep
 from localspec.pairs.outdated import outdated
 from localspec.pairs.quants import SeveralModels, chosen, models_in, quant_of
 from localspec.pairs.references import hub_reference, open_reference
@@ -229,6 +230,19 @@ def test_files_of_other_programs_are_used_where_they_are(several, tmp_path, monk
     assert store.locate(pair.target) == place
     assert main(["rm", pair.name]) == 0
     assert place.exists()
+
+
+def test_two_models_that_were_described_at_once_get_two_names(hub, tiny_gguf):
+    """As two processes do it: each has looked for a free name before the other one writes its pair."""
+    described_pairs = []
+    for number, repository in enumerate(("one/X-GGUF", "two/X-GGUF"), 1):
+        hub.add(repository, "X-Q4_K_M.gguf", tiny_gguf(layers=number))
+        described_pairs.append(described(f"{repository}:Q4_K_M", None)[0])
+    assert len({pair.name for pair in described_pairs}) == 1
+    kept = [keep(pair) for pair in described_pairs]
+    assert [find(pair.name) for pair in kept] == kept
+    assert kept[0].name != kept[1].name
+    assert keep(described_pairs[0]) == kept[0]
 
 
 def test_pins_that_were_replaced_are_told(several, tiny_gguf, capsys):
