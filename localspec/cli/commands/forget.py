@@ -21,7 +21,7 @@ def run(arguments: argparse.Namespace) -> int:
     from localspec.pair_drafting import logits_dir, replies_dir
     from localspec.units import size_text
 
-    replies = [path for path in replies_dir().glob("*") if path.suffix != ".lock" and not path.is_dir()]
+    replies = [path for path in replies_dir().glob("*") if path.name != ".lock" and not path.is_dir()]
     logged = [path for path in logits_dir().glob("*/*.npz*") if lies_in(path, logits_dir())]
     targets, freed = len({path.parent for path in logged}), sum(path.stat().st_size for path in logged)
     for path in (*replies, *logged):
