@@ -36,6 +36,7 @@ def pytest_addoption(parser):
     )
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config):
     """One more than there are cores: tests that start processes wait for them."""
     return (os.cpu_count() or 1) + 1
