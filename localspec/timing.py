@@ -9,6 +9,7 @@ BIN = math.log(1.05)  # histogram bins are 5 % wide
 LATEST = 32  # plain steps that say what one costs now
 UNKNOWN_SPREAD = 0.10  # relative spread of a plain step, until several were seen
 SEVERAL = 4
+PATIENCE = 128  # tokens that wait for several plain steps: the context has hardly grown by then
 STALL = 2.5  # times as long as usual: something else held the machine up
 MIDDLE = 1.1  # the mean of the middle half is this much less certain than the mean
 
@@ -83,14 +84,14 @@ class PlainClock:
 
     Plain steps are exact. All other cycles, and the plain steps between them that only measure, are judged by what a
     plain step costs at that time (it grows dearer with the context): as `known` says, where the run itself keeps that
-    price. Those that come before it is known are judged by the first price.
+    price. The first tokens are judged by the price after several plain steps: the first step runs cold.
     """
 
     known: Callable[[], float | None] = lambda: None
     stalls: Stalls = field(default_factory=Stalls)
     _exact: float = 0.0  # seconds
     _judged: float = 0.0  # seconds
-    _waiting: int = 0  # tokens before anything was known
+    _waiting: int = 0  # tokens before several plain steps
     _doubt: float = 0.0  # judged tokens, each / square root of the steps it was judged by
     _steps: deque[float] = field(default_factory=lambda: deque(maxlen=LATEST))
 
@@ -113,7 +114,8 @@ class PlainClock:
     @property
     def seconds(self) -> float:
         """0 while nothing is known of a plain step."""
-        return self._exact + self._judged * self.stalls.factor
+        waiting = self._waiting * (self._step() or 0.0)
+        return self._exact + (self._judged + waiting) * self.stalls.factor
 
     @property
     def error(self) -> float:
@@ -125,7 +127,7 @@ class PlainClock:
         self._doubt += tokens / math.sqrt(max(len(self._steps), 1))
         self._waiting += tokens
         step = self._step()
-        if step is not None:
+        if step is not None and (len(self._steps) >= SEVERAL or self._waiting > PATIENCE):
             self._judged += self._waiting * step
             self._waiting = 0
 

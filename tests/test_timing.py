@@ -107,6 +107,23 @@ def test_a_price_that_the_run_keeps_is_the_one_that_counts():
     assert tally.stats().speedup.value == pytest.approx(2.0)
 
 
+def test_a_cold_first_step_does_not_price_the_tokens_around_it():
+    cold = cycle(0, 0, 0.3, mode=Mode.ANCHOR)
+    warm = [cycle(0, 0, 0.1, mode=Mode.ANCHOR)] * 6
+    drafted = [cycle(3, 3, 0.2)] * 5
+    stats = tally_of(*drafted, cold, *drafted, *warm, *drafted)
+    assert stats.plain_seconds == pytest.approx(0.1 * stats.emitted)
+
+
+def test_the_first_price_holds_for_what_was_long_ago():
+    price = 0.1
+    tally = Tally(plain=PlainClock(lambda: price))
+    for _ in range(200):
+        tally.add(cycle(3, 3, 0.2))
+    price = 0.2
+    assert tally.stats().plain_seconds < 0.12 * tally.stats().emitted
+
+
 def test_stalls_of_the_machine_would_have_met_plain_decoding_as_well():
     def stalled(i):
         return 4.0 if i % 50 == 49 else 1.0
