@@ -51,7 +51,23 @@ VALID = {
             "max_output_tokens": 3,
         },
     ],
-    "/completion": [{"prompt": "Hello", "n_predict": 3}, {"prompt": [1, 2], "n_predict": 3, "stream": True}],
+    "/completion": [
+        {"prompt": "Hello", "n_predict": 3, "response_fields": ["content"]},
+        {"prompt": [1, "a", 2], "n_predict": 3, "samplers": ["top_k"], "t_max_predict_ms": 1},
+        {"prompt": [1, 2], "n_predict": 3, "stream": True},
+    ],
+    "/infill": [
+        {
+            "input_prefix": "a",
+            "input_suffix": "b",
+            "input_extra": [{"filename": "c", "text": "d"}],
+            "prompt": "e",
+            "n_predict": 3,
+            "samplers": ["top_k", "infill"],
+            "response_fields": ["content", "timings/prompt_n"],
+            "t_max_predict_ms": 250,
+        }
+    ],
     "/tokenize": [{"content": "Hello", "with_pieces": True}],
     "/detokenize": [{"tokens": [5, 6]}],
     "/apply-template": [{"messages": QUESTION}],
@@ -83,6 +99,7 @@ NAMES = [
     "reasoning_effort", "chat_template_kwargs", "modalities", "prediction", "thinking",
     "output_config", "format", "options", "keep_alive", "raw", "max_tokens",
     "max_completion_tokens", "n_predict", "reasoning", "text", "instructions",
+    "samplers", "response_fields", "t_max_predict_ms", "input_extra", "n_probs",
 ]  # fmt: skip
 
 

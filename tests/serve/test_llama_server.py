@@ -117,7 +117,7 @@ def test_samplers_that_are_known_are_taken_and_others_named(http):
 
 
 def test_a_late_reply_ends_at_a_line_end(http):
-    body = {"prompt": "x", "n_predict": 300, "regex": "([a-z]{4}\n){100}", "t_max_predict_ms": 1}
+    body = {"prompt": "x", "n_predict": 1500, "regex": "([a-z]{4}\n){100}", "t_max_predict_ms": 1}
     found = http.post("/completion", json=body).json()
     assert found["stop_type"] == "limit"
     assert 1 <= found["content"].count("\n") < 100
