@@ -9,7 +9,7 @@ still count.
 import math
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime
 from pathlib import Path
@@ -75,6 +75,10 @@ class StoredMessage:
     ] = ()  # of a reply that was generated again: all of them, in the order they came
     version: int = 0  # which of them this is
 
+    def has_words_after(self, beginning: str) -> bool:
+        """Whether the reply says more than the beginning that it was given."""
+        return bool(self.content.removeprefix(beginning).strip() or self.reasoning.strip())
+
     def replaced_by(self, message: "StoredMessage") -> "StoredMessage":
         """A newer version of this reply, which keeps the older ones."""
         versions = (*(self.versions or (self,)), message)
@@ -134,13 +138,13 @@ class Journal:
         stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
         return cls(folder / f"{stamp}-{secrets.token_hex(2)}.jsonl", pair, system)
 
-    def add(self, message: StoredMessage) -> None:
-        """Write a message with its versions. Returns when it is on the disk. Raises OSError."""
-        first, *others = message.versions or (message,)
-        records = [_record("message", first), *(_record("version", other, back=1) for other in others)]
-        if message.version < len(others):
-            records.append(_choice(message.version, back=1))
-        self._append(records)
+    def add(self, *messages: StoredMessage, keep: int | None = None) -> None:
+        """Write messages with their versions; they take the place of all after the first `keep`, where it is given.
+
+        Returns when they are on the disk. Raises OSError.
+        """
+        records = [] if keep is None else [_keep(keep)]
+        self._append(records + [record for message in messages for record in _records(message)])
 
     def add_version(self, message: StoredMessage, back: int) -> None:
         """Write another version of a reply, `back` messages from the end; from here on it counts. Raises OSError."""
@@ -152,7 +156,7 @@ class Journal:
 
     def keep(self, count: int) -> None:
         """From here on only the first `count` messages belong to the conversation; the others stay in the file."""
-        self._append([{"type": "keep", "count": count}])
+        self._append([_keep(count)])
 
     def rename(self, title: str) -> None:
         """Give the conversation a title; "" goes back to its first question. Raises OSError."""
@@ -170,16 +174,29 @@ class Journal:
         self._lock = self._lock or _held(self.path)
         if self._written and self._written != described:
             records.insert(0, {"type": "settings", **described})
+        if len(records) > 1:  # one line, so that a crash keeps all of them or none
+            records = [{"type": "batch", "records": records}]
         # The head is written again when somebody has removed the file meanwhile.
         head = {"type": "conversation", "version": VERSION, "created": time.time(), **described}
         append_json_lines(self.path, records, head=head)
         self._written = described
 
 
+def _records(message: StoredMessage) -> list[dict[str, object]]:
+    """A message, its other versions, and which of them counts."""
+    first, *others = message.versions or (message,)
+    records = [_record("message", first), *(_record("version", other, back=1) for other in others)]
+    return records + [_choice(message.version, back=1)] * (message.version < len(others))
+
+
 def _record(kind: str, message: StoredMessage, **more: object) -> dict[str, object]:
     values = asdict(replace(message, versions=(), version=0))
     compact = {name: value for name, value in values.items() if value not in ("", 0, None, ())}
     return {"type": kind, "at": time.time(), **more, **compact}
+
+
+def _keep(count: int) -> dict[str, object]:
+    return {"type": "keep", "count": count}
 
 
 def _choice(version: int, back: int) -> dict[str, object]:
@@ -249,12 +266,19 @@ def read(path: Path) -> Conversation:
 
 def _replay(conversation: Conversation, records: Iterable[dict[str, Any]]) -> Conversation:
     messages: list[StoredMessage] = []
-    for record in records:
+    for record in _singly(records):
         try:
             conversation = _take(record, messages, conversation)
         except (KeyError, IndexError, TypeError, ValueError, OverflowError):
             conversation = replace(conversation, lost_lines=conversation.lost_lines + 1)
     return replace(conversation, messages=tuple(messages))
+
+
+def _singly(records: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The records, those of a batch one by one."""
+    for record in records:
+        batch = record.get("records") if record.get("type") == "batch" else None
+        yield from batch if isinstance(batch, list) else [record]
 
 
 def _take(record: dict[str, Any], messages: list[StoredMessage], conversation: Conversation) -> Conversation:
@@ -383,5 +407,6 @@ def _written_by_the_person(path: Path) -> frozenset[str]:
         values, _damaged = read_json_lines(path)
     except FileNotFoundError:
         return frozenset()
-    questions = (value for value in values if isinstance(value, dict) and value.get("role") == "user")
+    records = _singly(value for value in values if isinstance(value, dict))
+    questions = (value for value in records if isinstance(value, dict) and value.get("role") == "user")
     return frozenset(text for value in questions if isinstance(text := value.get("content"), str))

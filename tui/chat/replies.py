@@ -30,18 +30,20 @@ class Replies:
         self._transcript = transcript
         self._prompt = prompt
         self.view: ReplyView | None = None  # of the reply that is written
-        self._replaced: tuple[StoredMessage, ...] = ()  # by a changed question: the old one and its reply
 
     async def ask(self, text: str, instead_of: int | None = None) -> None:
-        """Put a question, save it, and begin the reply; `instead_of` is the index of one that it replaces."""
-        self._replaced = () if instead_of is None else await self._cut(instead_of)
-        await self._is_saved(self._chat.state.conversation.add(StoredMessage("user", text)))
+        """Put a question and begin the reply; `instead_of` is the index of one that it replaces."""
+        conversation, question = self._chat.state.conversation, StoredMessage("user", text)
+        if instead_of is None:
+            await self._is_saved(conversation.add(question))
+        else:
+            conversation.change(instead_of, question)
+            await self._transcript.keep(instead_of)
         await self._transcript.add(UserMessage(text))
         await self._begin()
 
     async def ask_again(self, beginning: str = "") -> None:
         """Generate another reply to the last question, or from `beginning` on; an earlier one stays as a version."""
-        self._replaced = ()
         conversation = self._chat.state.conversation
         await self._transcript.keep(len(conversation.messages) - (conversation.reply is not None))
         await self._begin(beginning)
@@ -80,12 +82,14 @@ class Replies:
     async def save_running(self) -> None:
         """Save what the running reply has said so far, as stopped; the program is about to end."""
         engine = self._chat.state.engine
+        conversation = self._chat.state.conversation
         view, self.view = self.view, None  # nobody else saves it from here on
-        if view is None or engine.reply is None or engine.comparing:
-            return
-        message = engine.reply.message("cancelled")
-        if _has_words(message, engine.reply.beginning):
-            await self._is_saved(self._chat.state.conversation.add(message))
+        if view is not None and engine.reply is not None and not engine.comparing:
+            message = engine.reply.message("cancelled")
+            if message.has_words_after(engine.reply.beginning):
+                await self._is_saved(conversation.add(message))
+        if conversation.is_behind:
+            await self._is_saved(conversation.catch_up())
 
     async def _begin(self, beginning: str = "") -> None:
         """Generate a reply to the conversation as it stands."""
@@ -104,7 +108,7 @@ class Replies:
         chat.refresh_state()
 
     async def _finish(self, view: ReplyView, message: StoredMessage, beginning: str) -> None:
-        if _has_words(message, beginning):
+        if message.has_words_after(beginning):
             conversation = self._chat.state.conversation
             saved = await self._is_saved(conversation.add(message))
             held = conversation.messages[-1]
@@ -127,8 +131,8 @@ class Replies:
             await self._take_back_question()
             if not told:
                 await chat.remark("The reply ended without a word.", "The message is back in the prompt.")
-        elif self._replaced:
-            await self._take_back_change()
+        elif self._chat.state.conversation.is_changed:
+            await self._take_back()
             await chat.remark(
                 "The changed message has no reply; the old one is back.", "Up brings the change."
             )
@@ -137,31 +141,26 @@ class Replies:
 
     async def _take_back_question(self) -> None:
         """The question goes into the prompt; one that it had replaced comes back, and is being changed as before."""
-        replaced = len(self._replaced)
-        question = await self._take_back_change()
-        if replaced:
-            self._chat.begin_editing(len(self._chat.state.conversation.messages) - replaced)
+        changed = self._chat.state.conversation.is_changed
+        index, question = await self._take_back()
+        if changed:
+            self._chat.begin_editing(index)
         self._prompt.replace_text(question.content)
 
-    async def _take_back_change(self) -> StoredMessage:
-        """Drop the last question, which is returned, and bring back what it had replaced."""
+    async def _take_back(self) -> tuple[int, StoredMessage]:
+        """Drop the last question, which is returned with its index, and bring back what it had replaced."""
         conversation = self._chat.state.conversation
-        (question,) = await self._cut(len(conversation.messages) - 1)
-        for message in self._replaced:
-            await self._is_saved(conversation.add(message))
+        index, question = len(conversation.messages) - 1, conversation.messages[-1]
+        await self._is_saved(conversation.take_back())
+        await self._transcript.keep(index)
+        for message in conversation.messages[index:]:
             await self._transcript.add(view_of(message))
-        return question
-
-    async def _cut(self, count: int) -> tuple[StoredMessage, ...]:
-        """Drop the messages after the first `count`, here and in the file; returns them."""
-        conversation = self._chat.state.conversation
-        dropped = tuple(conversation.messages[count:])
-        await self._is_saved(conversation.keep(count))
-        await self._transcript.keep(count)
-        return dropped
+        return index, question
 
     async def _is_saved(self, saving: Awaitable[None]) -> bool:
-        """Whether the conversation's file took it; tells when it did not."""
+        """Whether the conversation's file took it; tells when it did not, and when it has all again."""
+        conversation = self._chat.state.conversation
+        was_behind = conversation.is_behind
         try:
             await saving
         except OSError as error:
@@ -169,8 +168,6 @@ class Replies:
                 f"the conversation could not be saved: {error}", "free some space, or /export it", "error"
             )
             return False
+        if was_behind and not conversation.is_behind:
+            await self._chat.remark("The whole conversation is saved again.")
         return True
-
-
-def _has_words(message: StoredMessage, beginning: str) -> bool:
-    return bool(message.content.removeprefix(beginning).strip() or message.reasoning.strip())

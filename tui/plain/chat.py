@@ -1,14 +1,20 @@
 """`localspec chat --plain`: questions and replies, and what else happens, as lines."""
 
 import asyncio
+import io
+import os
 import signal
 import sys
-from collections.abc import Awaitable, Sequence
+import threading
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
+from math import inf
+from time import monotonic
 from typing import Final, Literal
 
 from localspec.conversations import StoredMessage, listing
-from localspec.engine.messages import Compared, PairRow, Ready
+from localspec.engine.messages import Compared, Ready
 from localspec.errors import BadSetting, EngineDied, LocalspecError
 from localspec.events import Kind, Reply
 
@@ -21,44 +27,87 @@ from ..text import status
 from . import lines
 
 LOOK_SECONDS: Final = 0.05
+PATIENCE_SECONDS: Final = 2.0  # with what was asked to stop
 
 
 class PlainChat:
-    """A conversation with a pair; satisfies `commands.protocol.Chat`."""
+    """A conversation with a pair; satisfies `commands.protocol.Chat`. Nothing runs while a message is typed."""
 
     def __init__(self, setup: Setup) -> None:
         self.state = ChatState(setup, lines.note)
         self.editing: int | None = None
         self.failed = False  # a message had no reply
+        self.ended_by: signal.Signals | None = None
         self._left = False
+        self._is_reading = False
+        self._stopped_at = inf  # when Ctrl+C stopped the reply that runs
         self._shows_thinking = False
         self._line_open = False  # the reply has not ended its line
-        self._replaced: tuple[StoredMessage, ...] = ()  # by a changed question
-        self._replied = asyncio.Event()
         self._told_of: Ready | None = None
-        self._hanging_up: asyncio.Task[None] | None = None
+        self._told_of_pull = ""
 
     async def run(self) -> int:
         """Until the input ends or the person leaves; the exit code is 1 when a message had no reply."""
-        self._heed_signals()
-        listening = asyncio.create_task(self._listen())
-        await self._greet()
         try:
-            while not self._left and (text := await asyncio.to_thread(lines.read_message)) is not None:
+            self._greet()
+            await self._until(self._is_idle)
+            while not self._left and (text := self._read()) is not None:
                 await self._take(text)
+                await self._until(self._is_idle)
         finally:
-            listening.cancel()
-            with suppress(asyncio.CancelledError):
-                await listening
-            await self.state.saver.finish()
-            self.state.conversation.close()
+            await self._save()
         return int(self.failed)
 
-    async def _greet(self) -> None:
-        if sys.stdin.isatty():
+    def _greet(self) -> None:
+        if sys.stdin is not None and sys.stdin.isatty():
             lines.note("localspec, line by line. /help lists the commands, ^d or /quit leaves.")
         if messages := self.state.conversation.messages:
             lines.note(f"Going on with “{self.state.conversation.saved.title}”, {len(messages)} messages.")
+
+    def _read(self) -> str | None:
+        """What the person says next; "" for a line that Ctrl+C has cleared, None at the end."""
+        self._is_reading = True
+        try:
+            return lines.read_message() if self.ended_by is None else None
+        except KeyboardInterrupt:
+            if self.ended_by is None and not sys.stdin.isatty():
+                raise
+            lines.note("\n^d or /quit leaves.")
+            return "" if self.ended_by is None else None
+        finally:
+            self._is_reading = False
+
+    async def _until(self, done: Callable[[], bool]) -> None:
+        """Take in and say what is reported, until something is done or a signal ends the program."""
+        while True:
+            for report in self.state.engine.client.drain():
+                await reports.receive(self, report)
+            for news in self.state.downloads.take_news():
+                await reports.receive_news(self, news)
+            self._say_fresh()
+            self._say_progress()
+            if done() or self.ended_by is not None:
+                return
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def _is_idle(self) -> bool:
+        engine = self.state.engine
+        return not (engine.busy or engine.loading or self.state.downloads.progress)
+
+    async def _save(self) -> None:
+        """Keep what the running reply has said. What failed may be the output, so this prints little."""
+        conversation, reply = self.state.conversation, self.state.engine.reply
+        try:
+            if reply is not None and not self.state.engine.comparing:
+                message = reply.message("cancelled")
+                if message.has_words_after(reply.beginning):
+                    await conversation.add(message)
+            await conversation.catch_up()
+        except OSError as error:
+            with suppress(OSError):
+                lines.note(f"error: the conversation could not be saved: {error}")
+        await self.state.saver.finish()
+        conversation.close()
 
     async def _take(self, text: str) -> None:
         if command := table.parse(text):
@@ -73,39 +122,25 @@ class PlainChat:
             self.state.remember_prompt(text)
             await self._ask(asked)
 
-    async def _listen(self) -> None:
-        while True:
-            for report in self.state.engine.client.drain():
-                await reports.receive(self, report)
-            for news in self.state.downloads.take_news():
-                await reports.receive_news(self, news)
-            self._say_fresh()
-            await asyncio.sleep(LOOK_SECONDS)
-
     # -- questions and replies -----------------------------------------------------------------------
 
     async def _ask(self, text: str) -> None:
-        conversation, editing = self.state.conversation, self.editing
+        conversation, editing, question = self.state.conversation, self.editing, StoredMessage("user", text)
         self.editing = None
-        if editing is not None:
-            self._replaced = tuple(conversation.messages[editing:])
-            await self._saved_or_told(conversation.keep(editing))
-        await self._saved_or_told(conversation.add(StoredMessage("user", text)))
-        await self._reply()
+        if editing is None:
+            await self._saved_or_told(conversation.add(question))
+        else:
+            conversation.change(editing, question)
+        await self.ask_again()
 
     async def ask_again(self, beginning: str = "") -> None:
-        await self._reply(beginning)
-
-    async def _reply(self, beginning: str = "") -> None:
         beginning, self.state.prefill = beginning or self.state.prefill, ""
-        self._replied.clear()
+        self._stopped_at = inf
         try:
             self.state.engine.ask(self.state.conversation.turns(), beginning)
         except EngineDied as error:
             await self._step_back()
             await self.remark(str(error), error.hint, "error")
-            return
-        await self._replied.wait()
 
     async def end_reply(self, outcome: str, final: Reply | None = None) -> None:
         engine = self.state.engine
@@ -118,13 +153,11 @@ class PlainChat:
         engine.end_reply()
         if not comparing:
             await self._keep(reply.message(outcome, final), reply.beginning)
-        self._replied.set()
 
     async def _keep(self, message: StoredMessage, beginning: str) -> None:
         self._end_line()
-        if message.content.removeprefix(beginning).strip() or message.reasoning.strip():
+        if message.has_words_after(beginning):
             await self._saved_or_told(self.state.conversation.add(message))
-            self._replaced = ()
             lines.note(f"[{status.footer(message)}]")
         else:
             await self._step_back()
@@ -135,10 +168,7 @@ class PlainChat:
         self.failed = True
         conversation = self.state.conversation
         if conversation.reply is None and conversation.messages:
-            await self._saved_or_told(conversation.keep(len(conversation.messages) - 1))
-        for message in self._replaced:
-            await self._saved_or_told(conversation.add(message))
-        self._replaced = ()
+            await self._saved_or_told(conversation.take_back())
 
     async def _saved_or_told(self, saving: Awaitable[None]) -> None:
         try:
@@ -155,36 +185,41 @@ class PlainChat:
                 lines.say(piece.text)
                 self._line_open = not piece.text.endswith("\n")
             elif self._shows_thinking:
-                sys.stderr.write(piece.text)
+                lines.note(piece.text, end="")
 
     def _end_line(self) -> None:
         if self._line_open:
             lines.say("\n")
             self._line_open = False
 
-    def _heed_signals(self) -> None:
-        """Ctrl+C stops the reply, or tells how to leave; what was said is kept when the terminal goes away."""
-        signal.signal(signal.SIGINT, lambda *_: self._interrupt())
-        if sys.platform != "win32":
-            loop = asyncio.get_running_loop()
-            loop.add_signal_handler(signal.SIGTERM, self._hang_up, signal.SIGTERM)
-            loop.add_signal_handler(signal.SIGHUP, self._hang_up, signal.SIGHUP)
+    def _say_progress(self) -> None:
+        """A line for every tenth of a pull."""
+        if (pull := self.state.downloads.progress) is not None:
+            tenth = f"{pull.name} {10 * pull.done_bytes // max(1, pull.total_bytes)}"
+            if tenth != self._told_of_pull:
+                self._told_of_pull = tenth
+                lines.note(f"{status.pull_status(pull)}; ^c stops it")
 
-    def _interrupt(self) -> None:
-        if self.state.engine.busy:
+    def interrupt(self) -> None:
+        """Ctrl+C: stop the reply or the pull, clear a line, or end what does not stop. Raises KeyboardInterrupt."""
+        now = monotonic()
+        if self.state.engine.busy and now - self._stopped_at < PATIENCE_SECONDS:
+            self._stopped_at = min(now, self._stopped_at)
             self.state.engine.stop()
+        elif self.state.downloads.progress is not None and not self.state.engine.busy:
+            self.state.downloads.cancel()
         else:
-            lines.note("\n^d or /quit leaves.")
+            raise KeyboardInterrupt
 
-    def _hang_up(self, number: signal.Signals) -> None:
-        self._hanging_up = asyncio.create_task(self._save_and_end(number))
-
-    async def _save_and_end(self, number: signal.Signals) -> None:
-        await self.end_reply("cancelled")
-        await self.state.saver.finish()
-        self.state.close_engines()
+    def end(self, number: signal.Signals) -> None:
+        """The program is to end: save, and end even where that takes too long. Raises KeyboardInterrupt."""
         signal.signal(number, signal.SIG_DFL)
-        signal.raise_signal(number)
+        self.ended_by = number
+        last = threading.Timer(PATIENCE_SECONDS, os.kill, (os.getpid(), number))
+        last.daemon = True
+        last.start()
+        if self._is_reading:
+            raise KeyboardInterrupt
 
     # -- what the commands ask for -------------------------------------------------------------------
 
@@ -195,8 +230,6 @@ class PlainChat:
             return
         try:
             await command.run(self, argument)
-            while self.state.engine.comparing:
-                await asyncio.sleep(LOOK_SECONDS)
         except LocalspecError as error:
             await self.remark(str(error), error.hint, "error")
 
@@ -255,14 +288,10 @@ class PlainChat:
         downloads = self.state.downloads
         downloads.rows = None
         downloads.refresh()
-        for row in await self._rows():
+        await self._until(lambda: downloads.rows is not None)
+        for row in self.state.downloads.rows or ():
             lines.note(f"{row.name}: {'here' if row.on_disk else 'not here'}. {row.use}")
         lines.note("/pair NAME loads one, /pull NAME fetches it.")
-
-    async def _rows(self) -> tuple[PairRow, ...]:
-        while (rows := self.state.downloads.rows) is None:
-            await asyncio.sleep(LOOK_SECONDS)
-        return rows
 
     async def choose_conversation(self) -> None:
         found = await asyncio.to_thread(listing, self.state.setup.conversations)
@@ -299,12 +328,18 @@ class PlainChat:
 
 def chat(setup: Setup) -> int:
     """Run the chat until the person leaves or the input ends; the exit code."""
-
-    async def run() -> int:
-        plain = PlainChat(setup)
-        try:
-            return await plain.run()
-        finally:
-            plain.state.close_engines()
-
-    return asyncio.run(run())
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")
+    plain = PlainChat(setup)
+    handlers: dict[signal.Signals, Callable[[], None]] = {signal.SIGINT: plain.interrupt}
+    if sys.platform != "win32":
+        handlers |= {number: partial(plain.end, number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before = {number: signal.signal(number, lambda *_, do=do: do()) for number, do in handlers.items()}
+    try:
+        return asyncio.run(plain.run())
+    finally:
+        plain.state.close_engines()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if plain.ended_by is not None:
+            signal.raise_signal(plain.ended_by)

@@ -2,7 +2,7 @@
 
 import sys
 from contextlib import suppress
-from typing import Final
+from typing import Final, TextIO
 
 from localspec.terminal_text import for_terminal
 
@@ -25,24 +25,31 @@ def read_message() -> str | None:
 
 def say(text: str) -> None:
     """A part of a reply."""
-    sys.stdout.write(for_terminal(text) if sys.stdout.isatty() else text)
-    sys.stdout.flush()
+    _write(for_terminal(text) if sys.stdout is not None and sys.stdout.isatty() else text, sys.stdout)
 
 
-def note(text: str) -> None:
+def note(text: str, end: str = "\n") -> None:
     """A line of the program itself."""
-    sys.stderr.write(f"{for_terminal(text)}\n")
-    sys.stderr.flush()
+    _write(for_terminal(text) + end, sys.stderr)
+
+
+def _write(text: str, stream: TextIO | None) -> None:
+    if stream is not None:  # the shell may have closed it
+        stream.write(text)
+        stream.flush()
 
 
 def _read(prompt: str) -> str | None:
-    if not sys.stdin.isatty():
-        line = sys.stdin.readline()
-        return line.rstrip("\n") if line else None
-    with suppress(ImportError):  # Windows has its own
-        import readline  # noqa: F401 - lets `input` edit and recall
-    try:
-        return input(prompt)
-    except EOFError:
-        note("")
-        return None
+    streams = (sys.stdin, sys.stdout, sys.stderr)
+    if all(stream is not None and stream.isatty() for stream in streams):
+        with suppress(ImportError):  # Windows has its own
+            import readline  # noqa: F401 - lets `input` edit and recall
+        try:
+            return input(prompt)
+        except EOFError:
+            note("")
+            return None
+    if sys.stdin is not None and sys.stdin.isatty():
+        note(prompt, end="")
+    line = sys.stdin.readline() if sys.stdin is not None else ""
+    return line.rstrip("\n") if line else None

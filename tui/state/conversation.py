@@ -1,4 +1,4 @@
-"""The conversation that is open: its messages in memory and its journal on disk, always in that order."""
+"""The conversation that is open: its messages in memory and its journal on disk."""
 
 import asyncio
 import itertools
@@ -11,13 +11,16 @@ from localspec.engine.messages import Turn
 
 @dataclass(slots=True)
 class OpenConversation:
-    """Changes reach the disk first and memory after, so what is shown as finished is saved."""
+    """The person sees a change as finished once the disk has it; after a failed write the next one brings all along."""
 
     journal: Journal
     messages: list[StoredMessage] = field(default_factory=list)
     lost_lines: int = 0  # of the file, when it was read
     title: str = ""  # that the person gave it
     stored: bool = True  # False: nothing more reaches the file
+    is_behind: bool = False  # the file, because a write failed
+    # Messages that a changed question replaces: they count in the file until that question has a reply.
+    _replaced: tuple[StoredMessage, ...] = ()
     # Two writers in two threads could swap lines.
     _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -32,29 +35,44 @@ class OpenConversation:
         self.journal.close()
 
     async def add(self, message: StoredMessage) -> None:
-        """Save a message, then hold it; a reply to what has one already becomes its newest version.
+        """Hold a message and save it; a reply to what has one already becomes its newest version.
 
         Raises OSError, and holds it all the same.
         """
         earlier = self.reply
         if earlier is not None and message.role == "assistant":
-            try:
-                await self._write(lambda: self.journal.add_version(message, back=1))
-            finally:
-                self.messages[-1] = earlier.replaced_by(message)
-            return
-        try:
-            await self._write(lambda: self.journal.add(message))
-        finally:
+            self.messages[-1] = earlier.replaced_by(message)
+            await self._write(lambda: self.journal.add_version(message, back=1))
+        elif self.is_changed:
+            self._replaced, count, question = (), len(self.messages) - 1, self.messages[-1]
             self.messages.append(message)
+            await self._write(lambda: self.journal.add(question, message, keep=count))
+        else:
+            self.messages.append(message)
+            await self._write(lambda: self.journal.add(message))
+
+    def change(self, index: int, question: StoredMessage) -> None:
+        """Put a question in the place of the one at that index and all after it; its reply saves the change."""
+        self._replaced = tuple(self.messages[index:])
+        self.messages[index:] = [question]
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether the last question replaces others and has no reply yet."""
+        return bool(self._replaced)
+
+    async def take_back(self) -> None:
+        """Drop the last question, and bring back what it replaced. Raises OSError."""
+        if self.is_changed:
+            self.messages[-1:], self._replaced = self._replaced, ()
+        else:
+            await self.keep(len(self.messages) - 1)
 
     async def choose(self, index: int, version: int) -> None:
         """Go back to another version of a reply. Raises OSError as `add` does."""
         back = len(self.messages) - index
-        try:
-            await self._write(lambda: self.journal.choose(version, back))
-        finally:
-            self.messages[index] = self.messages[index].in_version(version)
+        self.messages[index] = self.messages[index].in_version(version)
+        await self._write(lambda: self.journal.choose(version, back))
 
     async def rename(self, title: str) -> None:
         """Give it a title. Raises OSError."""
@@ -64,15 +82,29 @@ class OpenConversation:
     async def keep(self, count: int) -> None:
         """Drop everything after the first `count` messages. Raises OSError."""
         if count < len(self.messages):
-            try:
-                await self._write(lambda: self.journal.keep(count))
-            finally:
-                del self.messages[count:]
+            del self.messages[count:]
+            await self._write(lambda: self.journal.keep(count))
+
+    async def catch_up(self) -> None:
+        """Save what an earlier write could not. Raises OSError."""
+        if self.is_behind:
+            await self._write(lambda: None)
 
     async def _write(self, write: Callable[[], None]) -> None:
-        if self.stored:
-            async with self._writing:
-                await asyncio.to_thread(write)
+        if not self.stored:
+            return
+        lasting = (*self.messages[:-1], *self._replaced) if self.is_changed else tuple(self.messages)
+        async with self._writing:
+            try:
+                if self.is_behind:
+                    await asyncio.to_thread(self.journal.rename, self.title)
+                    await asyncio.to_thread(self.journal.add, *lasting, keep=0)
+                else:
+                    await asyncio.to_thread(write)
+            except OSError:
+                self.is_behind = True
+                raise
+            self.is_behind = False
 
     @property
     def reply(self) -> StoredMessage | None:
