@@ -1,10 +1,11 @@
-"""Paths as people write them, small files that several processes change, and files that grow by lines."""
+"""Paths, programs, small files that several processes change, and files that grow by lines."""
 
 import itertools
 import json
 import logging
 import os
 import stat
+import sys
 import tempfile
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -26,6 +27,13 @@ def expanded(path: str | Path) -> Path:
             f"{path} begins with the folder of a user that this machine does not know",
             hint="write the path out",
         ) from None
+
+
+def program(name: str) -> str | None:
+    """The whole path of a program on the search path; never one in the working directory, where Windows looks first."""
+    suffix = ".exe" if sys.platform == "win32" and not name.endswith(".exe") else ""
+    places = (Path(folder, name + suffix) for folder in os.get_exec_path() if os.path.isabs(folder))
+    return next((str(place) for place in places if place.is_file() and os.access(place, os.X_OK)), None)
 
 
 def write_text_atomically(path: Path, text: str, *, lasting: bool = True) -> None:

@@ -13,6 +13,8 @@ _IN_A_TEXT: Final = {code: sign for code, sign in _IN_A_LINE.items() if chr(code
     ord("\r"): " "
 }
 
+_NOTHING: Final = dict.fromkeys(_CONTROLS)
+
 
 def for_terminal(text: str) -> str:
     """The text with U+FFFD for every control character but newline and tab, one for one; blank for a return.
@@ -25,3 +27,8 @@ def for_terminal(text: str) -> str:
 def line_for_terminal(text: str) -> str:
     """The text with U+FFFD for every control character, newline and tab included: it stays one line."""
     return text.translate(_IN_A_LINE)
+
+
+def without_controls(text: str) -> str:
+    """The text without control characters; as they take no cell of a terminal, it is as wide as before."""
+    return text if text.isprintable() else text.translate(_NOTHING)

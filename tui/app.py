@@ -5,22 +5,35 @@ import gc
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, ClassVar
 
+from rich.segment import Segment
 from textual import on
 from textual.app import App, SystemCommand
+from textual.color import Color
 from textual.command import Provider
+from textual.filter import LineFilter
 from textual.screen import Screen
 from textual.types import CSSPathType
+from textual.worker import WorkerFailed
 
-from localspec.terminal_text import for_terminal
+from localspec.errors import LocalspecError
+from localspec.terminal_text import for_terminal, without_controls
 
 from . import garbage_collection, themes
 from .chat.palette import CommandProvider
 from .chat.replies import Replies
 from .chat.screen import ChatScreen
 from .state.chat import ChatState, Setup
+
+
+class NoControls(LineFilter):
+    """Takes out of every line that is drawn what would steer the terminal, whichever widget it comes from."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        return [segment._replace(text=without_controls(segment.text)) for segment in segments]
 
 
 class ChatApp(App[None]):
@@ -36,6 +49,7 @@ class ChatApp(App[None]):
     def __init__(self, setup: Setup) -> None:
         super().__init__()
         self.state = ChatState(setup, self._warn)
+        self._no_controls = NoControls()
         self.register_theme(themes.LOCALSPEC)
         wanted = setup.theme or self.state.preferences.theme
         self.theme = wanted if wanted in self.available_themes else themes.LOCALSPEC.name
@@ -46,6 +60,26 @@ class ChatApp(App[None]):
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """None of Textual's own: the one table has what they do."""
         return ()
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        return [*super().get_line_filters(), self._no_controls]
+
+    def panic(self, *_renderables: object) -> None:
+        """Instead of Textual's pages of frames, which hold what was said: leave, and let `raise_failure` tell."""
+        self.exit(return_code=1)
+
+    _fatal_error = panic
+
+    def raise_failure(self) -> None:
+        """Raise what ended the app, if something did, after the running reply was kept."""
+        if not self.return_code:
+            return
+        with suppress(OSError, LocalspecError):  # what ended the app is told, and only that
+            asyncio.run(self.state.save_running())
+        self.state.conversation.close()
+        self.state.close_engines()
+        error = self._exception or LocalspecError("the terminal cannot be read", hint="open another one")
+        raise error.error if isinstance(error, WorkerFailed) else error
 
     def notify(self, message: str, **options: Any) -> None:  # noqa: ANN401 - Textual's
         """A message in the corner, never read as markup: it may hold anything that was typed or read."""
@@ -118,4 +152,5 @@ def chat(setup: Setup) -> int:
         themes.check(setup.theme, app.available_themes)
     with garbage_collection.only_small():
         app.run()
-    return app.return_code or 0
+    app.raise_failure()
+    return 0

@@ -2,12 +2,12 @@
 
 import platform
 import re
-import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
 from enum import StrEnum
 
+from localspec.files import program
 from localspec.health.build import LLAMA_CPP_PYTHON, source_command
 
 WHEELS = "https://abetlen.github.io/llama-cpp-python/whl"
@@ -75,7 +75,7 @@ def find_with(tool: str, vendor: Vendor, pattern: str, *arguments: str) -> Gpu |
 
 def output_of(tool: str, *arguments: str) -> str:
     """What a tool prints; nothing when it is missing, fails or hangs."""
-    path = shutil.which(tool)
+    path = program(tool)
     if path is None:
         return ""
     try:

@@ -105,6 +105,7 @@ class _Connection:
         self._last_words: deque[str] = deque(maxlen=40)
         self._stage = ""  # of loading; its last one is that the pair runs, and where
         self._closing = False
+        self._failure: EngineDied | None = None  # of a thread here, which then ends the process
         self.process = _spawn(command)
         self._before = before
         if before is not None:
@@ -112,7 +113,7 @@ class _Connection:
         # The reader last: it waits for the end of stderr when the process dies, which may be at once.
         threads = {"stderr": self._listen_to_stderr, "writer": self._write, "reader": self._read}
         self._threads = [
-            threading.Thread(target=target, name=f"engine-{name}", daemon=True)
+            threading.Thread(target=self._guarded, args=(target,), name=f"engine-{name}", daemon=True)
             for name, target in threads.items()
         ]
         for thread in self._threads:
@@ -140,23 +141,33 @@ class _Connection:
         if before is not None:
             before.wait_for_end(0)
 
+    def _guarded(self, work: Callable[[], None]) -> None:
+        """Nobody waits for a thread: what goes wrong in one ends the process, which the reader reports."""
+        try:
+            work()
+        except EngineDied as error:
+            self._failure = error
+        except Exception as error:  # noqa: BLE001 - a silent end of a thread would leave the client waiting
+            what = f"the connection to the engine process broke: {type(error).__name__}: {error}"
+            self._failure = EngineDied(what, hint="please report it; the conversation is safe")
+        else:
+            return
+        self.process.kill()
+        if work == self._read:
+            self._report_end()
+
     def _read(self) -> None:
         """Every end of the stream becomes a report, so that the UI learns of it in order."""
-        reason: EngineDied | None = None
-        try:
-            for report in frames.read(_pipe(self.process.stdout)):
-                _check_protocol(report)
-                self._receive(report)
-        except EngineDied as error:
-            reason = error
-            self.process.kill()
-        except Exception as error:  # noqa: BLE001 - without this thread nobody would learn of the end
-            reason = EngineDied(f"its reports cannot be read: {type(error).__name__}", hint="restart it")
-            self.process.kill()
+        for report in frames.read(_pipe(self.process.stdout)):
+            _check_protocol(report)
+            self._receive(report)
+        self._report_end()
+
+    def _report_end(self) -> None:
         exit_code = self.process.wait()
         if not self._closing:
             self._threads[0].join(timeout=1)
-            self._receive(self._obituary(exit_code, reason))
+            self._receive(self._obituary(exit_code, self._failure))
 
     def _receive(self, report: Report) -> None:
         if isinstance(report, LoadStage):

@@ -104,8 +104,9 @@ class Server:
             with suppress(LocalspecError, OSError):
                 for request in frames.read(self._source):
                     self._receive(request)
-        finally:
-            os._exit(0)  # nobody is left to answer, or nobody to listen
+        except Exception as error:  # noqa: BLE001 - nobody waits for this thread
+            self._send(_failure(error))
+        os._exit(0)  # nobody is left to answer, or to listen
 
     def _receive(self, request: Request) -> None:
         if isinstance(request, Cancel):

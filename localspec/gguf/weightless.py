@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from localspec.files import program
 from localspec.gguf.header import Entry, Header
 from localspec.gguf.trimmed import is_trimmed
 from localspec.gguf.writing import UINT32, header_bytes, padded, text_entry
@@ -20,8 +21,8 @@ def write_weightless(header: Header, path: Path) -> Path:
     end = max((tensor.offset + tensor.bytes for tensor in header.tensors), default=0)
     with path.open("wb") as file:
         file.write(data)
-        if sys.platform == "win32":
-            subprocess.run(["fsutil", "sparse", "setflag", str(path)], check=False, capture_output=True)
+        if sys.platform == "win32" and (fsutil := program("fsutil")):
+            subprocess.run([fsutil, "sparse", "setflag", str(path)], check=False, capture_output=True)
         file.truncate(padded(len(data), header.alignment) + padded(end, header.alignment))
     return path
 

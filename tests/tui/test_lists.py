@@ -88,7 +88,7 @@ async def test_a_reply_waits_to_be_drawn_while_the_person_types(tmp_path, monkey
         await chat.until(lambda: chat.state.engine.reply and chat.state.engine.reply.tally.cycles == 3)
         reply = chat.state.engine.reply
         now += 1.0
-        await chat.until(lambda: not reply.fresh)
+        await chat.until(lambda: chat.screen._drawn_at == now)
         await chat.pilot.press("x")
         gate.hold_after = 6
         await chat.until(lambda: reply.tally.cycles == 6)

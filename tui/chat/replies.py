@@ -81,15 +81,8 @@ class Replies:
 
     async def save_running(self) -> None:
         """Save what the running reply has said so far, as stopped; the program is about to end."""
-        engine = self._chat.state.engine
-        conversation = self._chat.state.conversation
-        view, self.view = self.view, None  # nobody else saves it from here on
-        if view is not None and engine.reply is not None and not engine.comparing:
-            message = engine.reply.message("cancelled")
-            if message.has_words_after(engine.reply.beginning):
-                await self._is_saved(conversation.add(message))
-        if conversation.is_behind:
-            await self._is_saved(conversation.catch_up())
+        self.view = None
+        await self._is_saved(self._chat.state.save_running())
 
     async def _begin(self, beginning: str = "") -> None:
         """Generate a reply to the conversation as it stands."""

@@ -5,6 +5,7 @@ from textual.widgets import DataTable, Static
 
 from localspec.engine.messages import Compared
 from localspec.stats import Stats
+from localspec.terminal_text import for_terminal
 
 from .base import Dialog
 
@@ -25,7 +26,7 @@ class ComparisonDialog(Dialog[None]):
         table.add_row("drafting", *numbers(self._compared.drafted.stats))
         table.add_row("plain", *numbers(self._compared.plain.stats))
         yield table
-        yield Static(verdict(self._compared), markup=False, classes="detail")
+        yield Static(for_terminal(verdict(self._compared)), markup=False, classes="detail")
 
 
 def numbers(stats: Stats) -> tuple[str, ...]:

@@ -12,8 +12,9 @@ from textual.binding import Binding, BindingType
 from textual.widgets import DataTable, Input, Static
 
 from localspec import conversations
-from localspec.conversations import Conversation, ConversationInUse, Listing
-from localspec.terminal_text import for_terminal
+from localspec.conversations import Conversation, Listing
+from localspec.errors import LocalspecError
+from localspec.terminal_text import for_terminal, line_for_terminal
 
 from ..state import export
 from ..state.conversation import OpenConversation
@@ -94,7 +95,7 @@ class ConversationsDialog(Dialog[str]):
                 await self._current.rename(title)
             else:
                 await asyncio.to_thread(conversations.rename, conversation.path, title)
-        except ConversationInUse as error:
+        except LocalspecError as error:
             self.notify(f"{error}; {error.hint}.", severity="warning")
         except OSError as error:
             self.notify(f"{conversation.name} cannot be renamed: {error.strerror}.", severity="error")
@@ -135,7 +136,7 @@ class ConversationsDialog(Dialog[str]):
         elif await self.app.push_screen_wait(ConfirmDialog(f"Delete “{conversation.title}” for good?")):
             try:
                 await asyncio.to_thread(conversations.delete, conversation, self._forget)
-            except ConversationInUse as error:
+            except LocalspecError as error:
                 self.notify(f"{error}; {error.hint}.", severity="warning")
             except OSError as error:
                 self.notify(f"{conversation.name} cannot be deleted: {error.strerror}.", severity="error")
@@ -153,7 +154,7 @@ class TitleDialog(Dialog[str]):
         self._title = title
 
     def content(self) -> ComposeResult:
-        yield Input(self._title, compact=True)
+        yield Input(line_for_terminal(self._title), compact=True)
 
     @on(Input.Submitted)
     def _take(self, event: Input.Submitted) -> None:

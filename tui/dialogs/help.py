@@ -8,6 +8,8 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
+from localspec.terminal_text import for_terminal
+
 from ..commands.table import COMMANDS
 from ..widgets.live_tail import LEGEND
 from .base import Dialog
@@ -50,7 +52,10 @@ def page(folder: Path) -> Content:
     for area, table in groupby(COMMANDS, key=lambda command: command.area):
         lines += [_head(area), *(_row(f"/{c.usage}", c.key_label, c.help) for c in table)]
     lines += [_head("tokens in the live text"), Content("  ") + LEGEND]
-    lines += [_head("files"), Content(f"  Conversations, prompts and choices: {page_folder(folder)}")]
+    lines += [
+        _head("files"),
+        Content("  Conversations, prompts and choices: " + for_terminal(page_folder(folder))),
+    ]
     return Content("\n").join(lines)
 
 

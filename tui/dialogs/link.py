@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import webbrowser
 from typing import ClassVar, Final
 from urllib.parse import quote, urlsplit
 
@@ -36,7 +37,7 @@ class LinkDialog(Dialog[None]):
             yield Static(for_terminal(self._address), markup=False)
 
     def foot(self) -> ComposeResult:
-        yield Static(self._where, markup=False, classes="detail")
+        yield Static(for_terminal(self._where), markup=False, classes="detail")
 
     @property
     def _where(self) -> str:
@@ -50,8 +51,12 @@ class LinkDialog(Dialog[None]):
             self.notify(self._where, severity="warning")
             return
         # Some systems wait for the browser.
-        await asyncio.to_thread(self.app.open_url, self._web_address)
-        self.dismiss()
+        try:
+            await asyncio.to_thread(self.app.open_url, self._web_address)
+        except (OSError, webbrowser.Error) as error:
+            self.notify(f"The browser cannot be opened: {error}.", severity="error")
+        else:
+            self.dismiss()
 
     def action_copy(self) -> None:
         self.app.copy_to_clipboard(self._address)

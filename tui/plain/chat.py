@@ -96,18 +96,13 @@ class PlainChat:
 
     async def _save(self) -> None:
         """Keep what the running reply has said. What failed may be the output, so this prints little."""
-        conversation, reply = self.state.conversation, self.state.engine.reply
         try:
-            if reply is not None and not self.state.engine.comparing:
-                message = reply.message("cancelled")
-                if message.has_words_after(reply.beginning):
-                    await conversation.add(message)
-            await conversation.catch_up()
+            await self.state.save_running()
         except OSError as error:
             with suppress(OSError):
                 lines.note(f"error: the conversation could not be saved: {error}")
         await self.state.saver.finish()
-        conversation.close()
+        self.state.conversation.close()
 
     async def _take(self, text: str) -> None:
         if command := table.parse(text):

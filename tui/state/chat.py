@@ -8,6 +8,7 @@ from pathlib import Path
 from localspec.conversations import Conversation, Journal
 from localspec.engine.client import Engine
 from localspec.engine.messages import LoadPair, ReplySettings
+from localspec.events import Piece
 from localspec.pairs.resolve import resolve
 
 from . import preferences
@@ -66,6 +67,19 @@ class ChatState:
         """A conversation with the pair that is loaded; nothing of it is on the screen or on the disk."""
         journal = Journal.new(self.setup.conversations, self.engine.pair_name, system)
         return OpenConversation(journal, stored=self.setup.stored)
+
+    async def save_running(self) -> None:
+        """Keep what the running reply has said, as stopped, and what could not be saved before. Raises OSError."""
+        for report in self.engine.client.drain():
+            if isinstance(report, Piece):
+                self.engine.absorb(report)
+        reply, comparing = self.engine.reply, self.engine.comparing
+        self.engine.end_reply()
+        if reply is not None and not comparing:
+            message = reply.message("cancelled")
+            if message.has_words_after(reply.beginning):
+                await self.conversation.add(message)
+        await self.conversation.catch_up()
 
     def prefer(self, **changes: object) -> None:
         """Change preferences, and remember them."""

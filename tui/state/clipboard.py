@@ -1,11 +1,12 @@
 """The system's clipboard, for terminals that refuse the sequence for it (OSC 52)."""
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
 from typing import Final
+
+from localspec.files import program
 
 PATIENCE_SECONDS: Final = 2.0
 
@@ -23,18 +24,19 @@ def command(platform: str = sys.platform, environ: Mapping[str, str] = os.enviro
         candidates += [("xclip", "-selection", "clipboard"), ("xsel", "--clipboard", "--input")]
     if environ.get("WSL_DISTRO_NAME"):
         candidates.append(("clip.exe",))
-    return next((found for found in candidates if shutil.which(found[0])), None)
+    found = ((program(name), options) for name, *options in candidates)
+    return next(((path, *options) for path, options in found if path), None)
 
 
 def copy(text: str) -> bool:
     """Whether a program of the system took it. Waits for that program: call it in a thread."""
-    program = command()
-    if program is None:
+    arguments = command()
+    if arguments is None:
         return False
-    encoding = "utf-16" if program[0] == "clip.exe" else "utf-8"
+    encoding = "utf-16" if arguments[0].endswith("clip.exe") else "utf-8"
     try:
         done = subprocess.run(
-            program,
+            arguments,
             input=text.encode(encoding, "replace"),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
