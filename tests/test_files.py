@@ -12,6 +12,7 @@ from localspec.files import (
     append_json_lines,
     change_json_object,
     expanded,
+    program,
     read_json_lines,
     read_json_object,
     read_numbers,
@@ -215,3 +216,32 @@ def test_lines_that_find_no_room_leave_no_piece_of_themselves(tmp_path, monkeypa
 def test_halves_of_characters_are_joined_or_replaced(tmp_path):
     append_json_lines(tmp_path / "x.jsonl", ["caf\udce9 \ud83d\ude42"])
     assert read_json_lines(tmp_path / "x.jsonl") == (["caf\ufffd 🙂"], 0)
+
+
+def executable(path):
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("platform", "name", "file"),
+    [
+        ("win32", "clip.exe", "clip.exe"),
+        ("win32", "nvidia-smi", "nvidia-smi.exe"),
+        ("linux", "xclip", "xclip"),
+        ("linux", "clip.exe", "clip.exe"),
+    ],
+)
+def test_a_program_in_the_working_directory_is_never_taken_with_the_platform_faked(
+    tmp_path, monkeypatch, platform, name, file
+):
+    executable(tmp_path / "cloned" / file)
+    executable(tmp_path / "cloned" / "bin" / file)
+    monkeypatch.chdir(tmp_path / "cloned")
+    monkeypatch.setattr("localspec.files.sys.platform", platform)
+    monkeypatch.setenv("PATH", os.pathsep.join(["", ".", "bin", str(tmp_path / "system")]))
+    assert program(name) is None
+    expected = executable(tmp_path / "system" / file)
+    assert program(name) == str(expected)

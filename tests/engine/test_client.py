@@ -9,17 +9,23 @@ from localspec.engine.client import EngineProcess
 from localspec.engine.messages import Died, ListPairs
 
 
+def death(process):
+    """What the client reports last."""
+    deadline, reports = time.monotonic() + 20, []
+    while not (reports and isinstance(reports[-1], Died)) and time.monotonic() < deadline:
+        reports += process.drain()
+        time.sleep(0.01)
+    process.close()
+    return reports[-1]
+
+
 def test_a_process_that_dies_without_a_word_is_reported():
     woken = []
     process = EngineProcess((sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"))
     process.on_report = lambda: woken.append(True)
     process.start()
-    deadline = time.monotonic() + 20
-    while not woken and time.monotonic() < deadline:
-        time.sleep(0.01)
-    (died,) = process.drain()
-    process.close()
-    assert isinstance(died, Died)
+    died = death(process)
+    assert woken == [True]
     assert "SIGKILL" in died.what
     assert died.hint == ""
 
@@ -55,15 +61,10 @@ def test_a_death_by_a_signal_names_the_device_and_a_gpu_build_says_what_to_try(
     process.start()
     monkeypatch.setenv("LLAMA_CPP_LIB_PATH", str(tmp_path))
     process.send(ListPairs())
-    reports = []
-    deadline = time.monotonic() + 20
-    while not any(isinstance(report, Died) for report in reports) and time.monotonic() < deadline:
-        reports += process.drain()
-        time.sleep(0.01)
-    process.close()
-    assert reports[-1].what == "the engine process ended unexpectedly (SIGSEGV) while running on Vulkan0"
-    assert hint in reports[-1].hint
-    assert bool(hint) == bool(reports[-1].hint)
+    died = death(process)
+    assert died.what == "the engine process ended unexpectedly (SIGSEGV) while running on Vulkan0"
+    assert hint in died.hint
+    assert bool(hint) == bool(died.hint)
 
 
 @pytest.mark.parametrize(
@@ -73,9 +74,4 @@ def test_a_process_whose_words_make_no_sense_is_ended_and_reported(said):
     code = f"import time; print({said}, flush=True); time.sleep(60)"
     process = EngineProcess((sys.executable, "-c", code))
     process.start()
-    deadline, found = time.monotonic() + 20, []
-    while not found and time.monotonic() < deadline:
-        found = process.drain()
-        time.sleep(0.01)
-    process.close()
-    assert isinstance(found[-1], Died)
+    assert death(process).what

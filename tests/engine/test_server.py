@@ -11,6 +11,7 @@ from localspec.engine.messages import (
     Ask,
     Cancel,
     CompareReplies,
+    Died,
     Failure,
     ListPairs,
     LoadPair,
@@ -162,3 +163,11 @@ def test_a_request_that_cannot_be_written_fails_where_it_is_sent_and_no_other_on
         process.send(Answer(1, options={"stop": object()}))
     process.send(Ask(2, ()))
     assert until(process, Notice)[-1] == Notice("answer 2")
+
+
+def test_a_failure_of_the_listener_is_reported_and_ends_the_process(engine):
+    process = engine()
+    process.send(Cancel("the first"))
+    failure, died = until(process, Died)[-2:]
+    assert "an error of its own: TypeError" in failure.what
+    assert died.what == "the engine process ended unexpectedly (exit code 0)"

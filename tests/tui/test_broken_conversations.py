@@ -76,6 +76,9 @@ def test_the_lines_that_are_broken_above_can_be_read_when_they_are_not(tmp_path)
         b'{"type":"choose","back":1,"version":0}',
         b'{"type":"choose","back":1,"version":-1}',
         b'{"type":"choose","back":true,"version":0}',
+        b'{"type":"batch","records":5}',
+        b'{"type":"batch","records":[7]}',
+        b'{"type":"batch","records":[{"type":"batch","records":[]}]}',
         b"[1]",
         b"{}",
         b"torn",
@@ -104,8 +107,20 @@ JSON = st.recursive(
     lambda values: st.lists(values, max_size=3) | st.dictionaries(st.text(max_size=3), values, max_size=3),
     max_leaves=5,
 )
-KEYS = ["at", "role", "content", "count", "back", "version", "numbers", "reasoning_tokens", "pair", "system"]
-KINDS = ["message", "keep", "settings", "version", "choose"]
+KEYS = [
+    "at",
+    "role",
+    "content",
+    "count",
+    "back",
+    "version",
+    "numbers",
+    "reasoning_tokens",
+    "pair",
+    "system",
+    "records",
+]
+KINDS = ["message", "keep", "settings", "version", "choose", "batch"]
 
 
 @settings(max_examples=60, deadline=None)

@@ -4,11 +4,13 @@ import os
 import stat
 import subprocess
 import sys
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from localspec.tui.state.conversation import OpenConversation
 from localspec.tui.state.export import to_markdown
 
 from localspec import conversations
@@ -279,3 +281,71 @@ def test_text_that_is_no_unicode_is_repaired_and_loses_no_conversation(tmp_path)
     log.add(StoredMessage("user", "a \ud83d\ude42 and half \ud83d"))
     conversation = conversations.read(log.path)
     assert (conversation.system, conversation.title) == ("caf\ufffd", "a 🙂 and half \ufffd")
+
+
+@contextmanager
+def full_disk(path):
+    """The file can take half a line more, as on a disk that is nearly full."""
+    resource = pytest.importorskip("resource", reason="limits of POSIX")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 20, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+LATER = {
+    "a question": lambda held: held.add(StoredMessage("user", "q3")),
+    "another version": lambda held: held.add(StoredMessage("assistant", "a2 again", outcome="stop")),
+    "an earlier version": lambda held: held.choose(1, 0),
+    "fewer messages": lambda held: held.keep(2),
+    "a title": lambda held: held.rename("A title"),
+    "leaving": lambda held: held.catch_up(),
+}
+
+
+@pytest.mark.parametrize("later", LATER)
+async def test_what_a_full_disk_refused_is_saved_with_whatever_is_saved_next(tmp_path, later):
+    held = OpenConversation(journal(tmp_path))
+    for message in (QUESTION, ANSWER, replace(ANSWER, content="blue light"), StoredMessage("user", "q2")):
+        await held.add(message)
+    with full_disk(held.journal.path):
+        for message in (StoredMessage("assistant", "a2", outcome="stop"), StoredMessage("user", "lost")):
+            with pytest.raises(OSError, match="large"):
+                await held.add(message)
+        with pytest.raises(OSError, match="large"):
+            await held.keep(4)
+    assert len(conversations.read(held.journal.path).messages) == 3
+    await LATER[later](held)
+    found = conversations.read(held.journal.path)
+    assert list(found.messages) == held.messages
+    assert (found.given_title, found.lost_lines) == (held.title, 0)
+    await held.add(StoredMessage("user", "and then"))
+    assert list(conversations.read(held.journal.path).messages) == held.messages
+
+
+@settings(max_examples=40, deadline=None)
+@given(cut=st.integers(1, 500))
+def test_a_crash_in_what_belongs_together_keeps_all_or_nothing_of_it(tmp_path_factory, cut):
+    log = journal(tmp_path_factory.mktemp("c"))
+    log.add(QUESTION)
+    log.add(ANSWER)
+    before = log.path.stat().st_size
+    log.add(StoredMessage("user", "changed"), StoredMessage("assistant", "otherwise"), keep=0)
+    whole = log.path.read_bytes()
+    log.path.write_bytes(whole[: max(before, len(whole) - cut)])
+    assert conversations.read(log.path).messages in (
+        (QUESTION, ANSWER),
+        (StoredMessage("user", "changed"), StoredMessage("assistant", "otherwise")),
+    )
+
+
+def test_what_was_changed_is_forgotten_with_the_conversation(tmp_path):
+    log = journal(tmp_path)
+    log.add(QUESTION)
+    log.add(StoredMessage("user", "changed"), ANSWER, keep=0)
+    log.close()
+    forgotten = []
+    conversations.delete(conversations.read(log.path), forgotten.extend)
+    assert sorted(forgotten) == ["changed", QUESTION.content]

@@ -1,15 +1,20 @@
 """What a model or a person wrote is shown as it is: markup is not read, and nothing steers the terminal."""
 
+import ast
 import unicodedata
+from pathlib import Path
 
 import pytest
 from driving import open_conversations, running
 from localspec.tui.dialogs.base import ConfirmDialog
+from localspec.tui.dialogs.conversations import TitleDialog
 from localspec.tui.state.preferences import TokenStyle
 from localspec.tui.widgets.live_tail import LiveTail
 from localspec.tui.widgets.reply_part import ReplyPart
 from scripted_engine import Gate
+from textual.widgets import Input
 
+from localspec.conversations import Journal, StoredMessage
 from localspec.events import Kind, Origin, Piece, Source
 from localspec.terminal_text import for_terminal
 
@@ -92,6 +97,91 @@ async def test_what_the_program_repeats_in_prompt_remarks_titles_and_questions_s
         await chat.pilot.pause()
         assert "first \ufffd]52" in chat.drawn
         assert not controls(chat.drawn)
+
+
+async def test_a_title_that_is_being_changed_steers_nothing_and_what_is_pasted_neither(tmp_path):
+    journal = Journal.new(tmp_path / "conversations", "demo", "")
+    journal.add(StoredMessage("user", STEERING))
+    journal.close()
+    async with running(tmp_path) as chat:
+        await open_conversations(chat, rows=1)
+        await chat.pilot.press("r")
+        await chat.until(lambda: isinstance(chat.app.screen, TitleDialog) and chat.app.screen.query(Input))
+        field = chat.app.screen.query_one(Input)
+        await chat.pilot.pause()
+        assert "first \ufffd]52" in chat.drawn
+        assert not controls(chat.drawn)
+        field.value = f"pasted {CLIPBOARD}"
+        await chat.pilot.pause()
+        assert "pasted ]52" in chat.drawn
+        assert not controls(chat.drawn)
+
+
+async def test_no_character_that_markdown_spells_out_turns_the_text_around(tmp_path):
+    async with running(tmp_path) as chat:
+        await chat.ask("exact so &#8238;backwards &#x2066;isolated &#27;]0;x")
+        await chat.until(lambda: chat.replies[0].finished_parts[0].is_drawn)
+        await chat.pilot.pause()
+        assert "so backwards isolated" in chat.drawn
+        assert not {c for c in chat.drawn if unicodedata.bidirectional(c) in ("RLO", "LRI")}
+
+
+FILTERS = {"for_terminal", "line_for_terminal"}
+SHOWING = {"Input", "Static", "Label", "Option", "print", "input", "write"}
+ROOT = Path(__file__).resolve().parents[2]
+UNFILTERED = {  # what shows a text without a filter around it, and why it may
+    ("localspec/cli/printing.py", "text"): "the one place that prints, whose callers stand beside it",
+    ("tui/plain/lines.py", "text"): "the one place that prints lines, whose callers stand beside it",
+    ("tui/plain/lines.py", "prompt"): "a prompt of the program",
+    ("tui/state/export.py", "content"): "a file",
+    ("tui/dialogs/base.py", "self.KEYS"): "the program's own words",
+    ("tui/dialogs/blocks.py", "Content(for_terminal(beginning(block)))"): "filtered",
+    ("tui/dialogs/help.py", "page(self._folder)"): "the program's own words, and a folder that is filtered",
+    ("tui/dialogs/themes.py", "name"): "the program's own themes",
+    ("tui/widgets/completion.py", "Content(for_terminal(path))"): "filtered",
+    ("tui/widgets/completion.py", "Content.assemble((f'/{command.usage:<27}', 'bold'), command.help, key)"): (
+        "the program's own commands"
+    ),
+    ("tui/widgets/reply.py", "status.footer(message)"): "numbers",
+    ("tui/widgets/reply_part.py", "self.source"): "filtered",
+    ("tui/widgets/transcript.py", "folded(text)"): "filtered",
+    ("tui/widgets/transcript.py", """f"↑ {count} earlier message{'s' * (count > 1)}\""""): "a number",
+}
+
+
+def unfiltered(tree):
+    """The texts that a file shows as they are. Notices pass the filter in the app and in `lines.note`."""
+    for node in ast.walk(tree):
+        own = isinstance(node, ast.ClassDef) and SHOWING & {ast.unparse(base) for base in node.bases}
+        for call in ast.walk(node) if own else [node]:
+            if isinstance(call, ast.Call) and (named(call) in SHOWING or (own and named(call) == "__init__")):
+                yield from (ast.unparse(text) for text in call.args[:1] if open_in(text))
+
+
+def named(call):
+    function = call.func
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+def open_in(text):
+    """Whether something of a text does not come out of a filter."""
+    if isinstance(text, ast.Call) and named(text) in FILTERS:
+        return False
+    if isinstance(text, ast.Name | ast.Attribute | ast.Call | ast.Subscript | ast.Starred):
+        return True
+    return any(open_in(part) for part in ast.iter_child_nodes(text))
+
+
+def test_nothing_is_shown_without_the_filter_that_is_not_known_to_be_harmless():
+    files = [*ROOT.glob("tui/**/*.py"), *ROOT.glob("localspec/cli/**/*.py")]
+    assert len(files) > 60
+    shown = {
+        (path.relative_to(ROOT).as_posix(), text)
+        for path in files
+        for text in unfiltered(ast.parse(path.read_text("utf-8")))
+    }
+    assert shown - UNFILTERED.keys() == set()
+    assert UNFILTERED.keys() - shown == set()  # nothing is excused that is gone
 
 
 @pytest.mark.parametrize("text", ["[/INST]", "[bold]loud[/bold]", "[@click=app.quit]out[/]", "a[1] = b[/x]"])

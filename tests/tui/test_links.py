@@ -1,5 +1,6 @@
 """Links in a reply: shown before anything opens, and only addresses of the web can be opened."""
 
+import webbrowser
 from urllib.parse import unquote
 
 import pytest
@@ -75,6 +76,18 @@ async def test_a_web_address_is_opened_only_once_it_was_seen(tmp_path, opened, a
         await chat.pilot.press("o")
         await chat.until(lambda: isinstance(chat.app.screen, ChatScreen))
         assert opened == ["https://example.org/a%20b?c=d#e"]
+
+
+async def test_a_browser_that_cannot_be_opened_is_told(tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise webbrowser.Error("could not locate runnable browser")
+
+    monkeypatch.setattr("webbrowser.open", refuse)
+    async with running(tmp_path) as chat:
+        await click_link(chat, "https://example.org/")
+        await chat.pilot.press("o")
+        await chat.until(lambda: chat.notices)
+        assert chat.notices == ["The browser cannot be opened: could not locate runnable browser."]
 
 
 async def test_a_link_that_is_left_opens_nothing(tmp_path, opened):

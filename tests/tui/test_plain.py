@@ -75,6 +75,28 @@ def test_every_command_runs_without_a_screen(talk):
     assert "no command /nonsense" in err
 
 
+def test_reasoning_that_is_shown_steers_no_terminal(talk, monkeypatch):
+    monkeypatch.setattr("scripted_engine.answer_to", lambda _prompt: ("so", "hm \x1b]52;c;aGk=\x07"))
+    _code, out, err, _saved = talk("/thinking", "why?")
+    assert out == "so\n"
+    assert "hm \ufffd]52;c;aGk=\ufffd" in err
+    assert "\x1b" not in err
+
+
+def test_a_changed_message_without_a_word_of_reply_leaves_what_it_should_replace(talk):
+    code, _out, err, saved = talk("exact one", "/edit", "fail please")
+    assert code == 1
+    assert "the message is taken back" in err
+    assert [message.content for message in saved[0].messages] == ["exact one", "one"]
+
+
+def test_a_line_that_is_no_text_is_read_as_far_as_it_is(tmp_path):
+    script = str(Path(__file__).parent / "scripted_chat.py")
+    command_line = [sys.executable, script, str(tmp_path), "--plain"]
+    done = subprocess.run(command_line, input=b"exact \xff\xfeone\n", capture_output=True, check=False)
+    assert (done.returncode, done.stdout.decode()) == (0, "\ufffd\ufffdone\n"), done.stderr
+
+
 def test_a_message_without_a_reply_is_taken_back_and_makes_the_exit_code(talk):
     code, out, err, saved = talk("exact one", "fail please")
     assert (code, out) == (1, "one\n")

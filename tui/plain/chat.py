@@ -4,13 +4,13 @@ import asyncio
 import io
 import os
 import signal
+import socket
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
-from functools import partial
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from math import inf
-from time import monotonic
+from time import monotonic, sleep
 from typing import Final, Literal
 
 from localspec.conversations import StoredMessage, listing
@@ -40,7 +40,7 @@ class PlainChat:
         self.ended_by: signal.Signals | None = None
         self._left = False
         self._is_reading = False
-        self._stopped_at = inf  # when Ctrl+C stopped the reply that runs
+        self._interrupted_at = inf  # by Ctrl+C, since the last message
         self._shows_thinking = False
         self._line_open = False  # the reply has not ended its line
         self._told_of: Ready | None = None
@@ -54,23 +54,24 @@ class PlainChat:
             while not self._left and (text := self._read()) is not None:
                 await self._take(text)
                 await self._until(self._is_idle)
+                await self.state.saver.finish()
         finally:
             await self._save()
         return int(self.failed)
 
     def _greet(self) -> None:
-        if sys.stdin is not None and sys.stdin.isatty():
+        if _is_typed():
             lines.note("localspec, line by line. /help lists the commands, ^d or /quit leaves.")
         if messages := self.state.conversation.messages:
             lines.note(f"Going on with “{self.state.conversation.saved.title}”, {len(messages)} messages.")
 
     def _read(self) -> str | None:
         """What the person says next; "" for a line that Ctrl+C has cleared, None at the end."""
-        self._is_reading = True
+        self._is_reading, self._interrupted_at = True, inf
         try:
             return lines.read_message() if self.ended_by is None else None
         except KeyboardInterrupt:
-            if self.ended_by is None and not sys.stdin.isatty():
+            if self.ended_by is None and not _is_typed():
                 raise
             lines.note("\n^d or /quit leaves.")
             return "" if self.ended_by is None else None
@@ -78,7 +79,7 @@ class PlainChat:
             self._is_reading = False
 
     async def _until(self, done: Callable[[], bool]) -> None:
-        """Take in and say what is reported, until something is done or a signal ends the program."""
+        """Take in and say what is reported, until something is done or the person does not wait for it."""
         while True:
             for report in self.state.engine.client.drain():
                 await reports.receive(self, report)
@@ -86,7 +87,8 @@ class PlainChat:
                 await reports.receive_news(self, news)
             self._say_fresh()
             self._say_progress()
-            if done() or self.ended_by is not None:
+            working = self.state.engine.busy or self.state.downloads.progress
+            if done() or self.ended_by is not None or (self._interrupted_at < inf and not working):
                 return
             await asyncio.sleep(LOOK_SECONDS)
 
@@ -130,7 +132,6 @@ class PlainChat:
 
     async def ask_again(self, beginning: str = "") -> None:
         beginning, self.state.prefill = beginning or self.state.prefill, ""
-        self._stopped_at = inf
         try:
             self.state.engine.ask(self.state.conversation.turns(), beginning)
         except EngineDied as error:
@@ -195,26 +196,33 @@ class PlainChat:
                 self._told_of_pull = tenth
                 lines.note(f"{status.pull_status(pull)}; ^c stops it")
 
-    def interrupt(self) -> None:
-        """Ctrl+C: stop the reply or the pull, clear a line, or end what does not stop. Raises KeyboardInterrupt."""
+    def interrupt(self, *_: object) -> None:
+        """Ctrl+C: stop the reply or the pull, come back from a wait, clear a line. Raises KeyboardInterrupt."""
+        if self.ended_by is not None and not self._is_reading:
+            return
         now = monotonic()
-        if self.state.engine.busy and now - self._stopped_at < PATIENCE_SECONDS:
-            self._stopped_at = min(now, self._stopped_at)
-            self.state.engine.stop()
-        elif self.state.downloads.progress is not None and not self.state.engine.busy:
-            self.state.downloads.cancel()
+        engine, downloads = self.state.engine, self.state.downloads
+        working = engine.busy or downloads.progress
+        if self._is_reading or now - self._interrupted_at > PATIENCE_SECONDS or not (working or _is_typed()):
+            raise KeyboardInterrupt
+        self._interrupted_at = min(now, self._interrupted_at)
+        if engine.busy:
+            engine.stop()
         else:
-            raise KeyboardInterrupt
+            downloads.cancel()
 
-    def end(self, number: signal.Signals) -> None:
-        """The program is to end: save, and end even where that takes too long. Raises KeyboardInterrupt."""
-        signal.signal(number, signal.SIG_DFL)
-        self.ended_by = number
-        last = threading.Timer(PATIENCE_SECONDS, os.kill, (os.getpid(), number))
-        last.daemon = True
-        last.start()
-        if self._is_reading:
-            raise KeyboardInterrupt
+    def end_on_signals(self, numbers: socket.socket) -> None:
+        """Runs in a thread: end the program at a signal, in order where that does not take long."""
+        while number := numbers.recv(1):
+            if (signal_number := signal.Signals(number[0])) is signal.SIGINT:
+                continue
+            self.ended_by = signal_number
+            deadline = monotonic() + PATIENCE_SECONDS
+            while monotonic() < deadline:
+                if self._is_reading:  # again and again: one that comes just before the read wakes nobody
+                    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+                sleep(LOOK_SECONDS)
+            os._exit(128 + signal_number)
 
     # -- what the commands ask for -------------------------------------------------------------------
 
@@ -321,20 +329,42 @@ class PlainChat:
         self._left = True
 
 
+def _is_typed() -> bool:
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
 def chat(setup: Setup) -> int:
     """Run the chat until the person leaves or the input ends; the exit code."""
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")
     plain = PlainChat(setup)
-    handlers: dict[signal.Signals, Callable[[], None]] = {signal.SIGINT: plain.interrupt}
-    if sys.platform != "win32":
-        handlers |= {number: partial(plain.end, number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    before = {number: signal.signal(number, lambda *_, do=do: do()) for number, do in handlers.items()}
+    with ExitStack() as undoing:
+        undoing.callback(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, plain.interrupt))
+        if sys.platform != "win32":
+            undoing.enter_context(_ending_on_signals(plain))
+        try:
+            code = asyncio.run(plain.run())
+        finally:
+            plain.state.close_engines()
+    if plain.ended_by is not None:
+        signal.signal(plain.ended_by, signal.SIG_DFL)
+        signal.raise_signal(plain.ended_by)
+    return code
+
+
+@contextmanager
+def _ending_on_signals(plain: PlainChat) -> Iterator[None]:
+    """While the terminal may go away, or the program be asked to end."""
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, lambda *_: None) for number in numbers]  # the thread heeds them
+    written_before = signal.set_wakeup_fd(theirs.fileno())
+    threading.Thread(target=plain.end_on_signals, args=(ours,), daemon=True).start()
     try:
-        return asyncio.run(plain.run())
+        yield
     finally:
-        plain.state.close_engines()
-        for number, handler in before.items():
+        signal.set_wakeup_fd(written_before)
+        for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)
-        if plain.ended_by is not None:
-            signal.raise_signal(plain.ended_by)
+        theirs.close()

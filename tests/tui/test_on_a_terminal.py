@@ -1,0 +1,191 @@
+"""The chat on a terminal of its own, and with outputs that take nothing: how it ends, and what is kept."""
+
+import fcntl
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+import pytest
+
+from localspec import conversations
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals and signals of POSIX")
+
+HERE = Path(__file__).parent
+PLAIN = (sys.executable, str(HERE / "scripted_chat.py"))
+# The whole program on the scripted engine, with a fault of its own.
+BROKEN = """
+import asyncio, sys
+from localspec.cli import main
+from localspec.engine.client import EngineProcess
+from localspec.tui.app import ChatApp
+from localspec.tui.widgets.inspector import Inspector
+
+EngineProcess.__init__.__defaults__ = ((sys.executable, sys.argv[1]),)
+secret_of_the_person = "never to be on a screen"
+
+def replies(app):
+    reply = app.state.engine.reply
+    return reply is not None and reply.tally.cycles >= 3
+
+def fail(app):
+    if replies(app):
+        raise ZeroDivisionError("by \\x1b]0;nothing\\x07")
+
+FAULTS = {
+    "drawing": lambda app: setattr(Inspector, "show", lambda *_: fail(app)),
+    "a timer": lambda app: app.set_interval(0.01, lambda: fail(app)),
+    "a worker": lambda app: app.run_worker(fail_soon(app)),
+    "the terminal": lambda app: app.set_interval(0.01, lambda: replies(app) and app.panic("frames")),
+}
+
+async def fail_soon(app):
+    while not fail(app):
+        await asyncio.sleep(0.01)
+
+before = ChatApp.on_mount
+ChatApp.on_mount = lambda app: (before(app), FAULTS[sys.argv[2]](app))[0]
+sys.exit(main(["chat", "demo"]))
+"""
+
+
+class Terminal:
+    """A program on a terminal of its own."""
+
+    def __init__(self, *command, **environment):
+        self._ours, theirs = pty.openpty()
+        size = {"COLUMNS": "100", "LINES": "30", "TERM": "xterm-256color"}
+        self.process = subprocess.Popen(
+            command,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # ^c is a signal then
+            env=os.environ | size | environment,
+        )
+        os.close(theirs)
+        self.drawn = ""
+
+    def type(self, text):
+        os.write(self._ours, text.encode())
+
+    def until(self, text, seconds=60.0, typing=""):
+        """Everything since the last call, up to and including a text; meanwhile a key is typed again and again."""
+        deadline = time.monotonic() + seconds
+        while text not in self.drawn:
+            assert time.monotonic() < deadline, self.drawn[-500:]
+            self.type(typing)
+            if select.select([self._ours], [], [], 0.1)[0]:
+                try:
+                    self.drawn += os.read(self._ours, 1 << 16).decode(errors="replace")
+                except OSError:  # nobody has it open any more
+                    assert text in self.drawn, self.drawn[-500:]
+        before, _, self.drawn = self.drawn.partition(text)
+        return before + text
+
+    def close(self):
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        os.close(self._ours)
+
+
+@pytest.fixture
+def terminal():
+    opened = []
+
+    def open_terminal(*command, **environment):
+        opened.append(Terminal(*command, **environment))
+        return opened[-1]
+
+    yield open_terminal
+    for one in opened:
+        one.close()
+
+
+def saved(folder):
+    (conversation,) = conversations.listing(folder / "conversations").conversations
+    return [message.content for message in conversation.messages]
+
+
+@pytest.mark.parametrize("fault", ["drawing", "a timer", "a worker", "the terminal"])
+def test_what_nobody_foresaw_ends_the_chat_in_a_sentence_and_keeps_the_reply(terminal, tmp_path, fault):
+    shown = terminal(
+        *(sys.executable, "-c", BROKEN, str(HERE / "scripted_engine.py"), fault), LOCALSPEC_HOME=str(tmp_path)
+    )
+    shown.until("8,192")
+    shown.type("tokens 4000\r")
+    shown.until("\x1b[?1049l")  # the screen of before is back
+    if fault == "the terminal":
+        told = shown.until("open another one")
+        assert "error: the terminal cannot be read" in told
+    else:
+        told = shown.until("it holds the command line")
+        assert "error: localspec made a mistake: ZeroDivisionError: by \ufffd]0;nothing\ufffd" in told
+        (report,) = (tmp_path / "data" / "reports").iterdir()
+        assert "ZeroDivisionError" in report.read_text("utf-8")
+        assert "never to be on a screen" not in report.read_text("utf-8")
+    assert shown.process.wait(20) == 1
+    assert "Traceback" not in told
+    assert "never to be on a screen" not in told
+    question, reply = saved(tmp_path / "data")
+    assert question == "tokens 4000"
+    assert reply.startswith("## Why a draft helps")
+
+
+def test_line_by_line_a_prompt_stands_last_and_ctrl_c_clears_what_was_half_typed(terminal, tmp_path):
+    shown = terminal(*PLAIN, str(tmp_path), "--plain")
+    assert "demo is ready.\r\n" in shown.until("> ")
+    shown.type("exact never")
+    shown.until("never")
+    # `input` of Python sees one that comes just before it waits only with the next key.
+    shown.until("^d or /quit leaves.", typing="\x03")
+    shown.until("> ")
+    shown.type("exact one\r")
+    shown.until("\r\none\r\n")
+    shown.until("> ")
+    shown.type("tokens 4000\r")
+    shown.until("Why a draft")
+    shown.type("\x03")
+    assert "stopped" in shown.until("> ")
+    shown.type("\x04")
+    assert shown.process.wait(20) == 0
+    assert [message for message in saved(tmp_path) if "exact" in message] == ["exact one"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("when", ["reading", "replying"])
+def test_line_by_line_the_first_signal_ends_it_and_keeps_what_was_said(tmp_path, number, when):
+    plain = subprocess.Popen(
+        (*PLAIN, str(tmp_path), "--plain"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    plain.stdin.write("exact one\n" if when == "reading" else "tokens 4000\n")
+    plain.stdin.flush()
+    while "one" not in (line := plain.stdout.readline()) and "reads **all" not in line:
+        assert line
+    plain.send_signal(number)
+    assert plain.wait(20) == -number
+    plain.stdin.close()
+    plain.stdout.close()
+    assert saved(tmp_path)[1].startswith("one" if when == "reading" else "## Why")
+    assert list((tmp_path / "conversations").glob("*.lock")) == []
+
+
+@pytest.mark.parametrize("output", ["a reader that leaves", "a full disk", "nothing"])
+def test_line_by_line_an_output_that_takes_nothing_ends_it_and_keeps_the_reply(tmp_path, output):
+    ends = {"a reader that leaves": "| head -c 5", "a full disk": ">/dev/full", "nothing": ">&- 2>&-"}
+    script = (
+        f'printf "tokens 40\\nexact two\\n" | "$0" "$1" "$2" --plain {ends[output]}; echo ${{PIPESTATUS[1]}}'
+    )
+    done = subprocess.run(
+        ("bash", "-c", script, *PLAIN, str(tmp_path)), capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout[-2] == ("0" if output == "nothing" else "1")
+    assert saved(tmp_path)[1].startswith("##")
