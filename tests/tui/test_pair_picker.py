@@ -40,7 +40,7 @@ async def test_keys_and_columns_of_the_picker_are_in_view_whatever_row_is_chosen
             await chat.settled()
             assert PairsDialog.KEYS in chat.drawn
             assert "speed-up" in chat.drawn
-        assert "qwen3-8b-eagle3" in chat.drawn
+        await chat.until(lambda: "qwen3-8b-eagle3" in chat.drawn)
 
 
 async def test_enter_loads_a_pair_that_is_here(tmp_path):
