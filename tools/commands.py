@@ -38,6 +38,7 @@ def _command(command: argparse.ArgumentParser, name: str) -> Iterator[str]:
         yield f"{' '.join(command.description.split())}\n"
     rows = [action for action in command._actions if not isinstance(action, argparse._SubParsersAction)]
     rows = [action for action in rows if not set(_SHARED) & set(action.option_strings)]
+    rows = [action for action in rows if action.help != argparse.SUPPRESS]
     if rows:
         yield "| argument | meaning |\n|---|---|"
         yield "\n".join(f"| {_named(action)} | {_cell(action.help or '')} |" for action in rows) + "\n"

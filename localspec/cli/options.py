@@ -2,7 +2,7 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from localspec.cli.completion import complete_with_pairs
 from localspec.cli.offer import take_from_hub
@@ -144,10 +144,12 @@ def add_report_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_drawing_options(group: argparse._ArgumentGroup, what: str) -> None:
-    for kind in ("SVG", "PNG"):
-        group.add_argument(
-            f"--{kind.lower()}", type=Path, metavar="FILE", help=f"also draw {what} into a file, {kind}"
-        )
+    group.add_argument("--svg", type=Path, metavar="FILE", help=f"also draw {what} into an SVG file")
+    group.add_argument("--png", type=svg_instead, help=argparse.SUPPRESS)
+
+
+def svg_instead(path: str) -> NoReturn:
+    raise WrongUsage("PNG files are no longer drawn", hint=f"--svg {Path(path).with_suffix('.svg')}")
 
 
 def reply_options(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -1,8 +1,10 @@
-"""A bar chart as data, and as shapes on a page: drawn to a terminal, an SVG or a PNG elsewhere."""
+"""Tables and bar charts: as text for a terminal, and as SVG, which browsers and a README show."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
+from xml.sax.saxutils import escape
 
 WIDTH = 760  # all lengths in pixels
 MARGIN, LABELS, VALUES = 20, 150, 150
@@ -10,6 +12,9 @@ BAR, GAP, TITLE, AXIS = 18, 8, 44, 36
 TEXT_SIZE, TITLE_SIZE = 13, 16
 INK, FAINT, BLUE, RED = "#222222", "#999999", "#3b7dd8", "#c8553d"
 MOST_TICKS = 7
+EIGHTHS = " ▏▎▍▌▋▊▉"
+REFERENCE, WHISKER = "│", "─"
+LEAST_ROOM = 10  # columns for the bars
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,3 +134,64 @@ def ticks(end: float) -> list[float]:
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough)
     return [round(step * i, 10) for i in range(int(end / step + 1e-9) + 1)]
+
+
+def svg(*charts: Chart) -> str:
+    """An SVG document on white ground, the charts below each other."""
+    drawn_page = page(*charts)
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{drawn_page.width}" height="{drawn_page.height}" '
+        f'viewBox="0 0 {drawn_page.width} {drawn_page.height}" font-family="system-ui, sans-serif">'
+    )
+    ground = '<rect width="100%" height="100%" fill="#ffffff"/>'
+    return "\n".join([head, ground, *map(element, drawn_page.shapes), "</svg>", ""])
+
+
+def element(shape: Shape) -> str:
+    match shape:
+        case Box(x, y, width, height, colour):
+            return (
+                f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" fill="{colour}"/>'
+            )
+        case Line(x1, y1, x2, y2, colour):
+            return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{colour}"/>'
+    return (
+        f'<text x="{shape.x:.1f}" y="{shape.y:.1f}" font-size="{shape.size}" text-anchor="{shape.anchor}" '
+        f'dominant-baseline="central" fill="{shape.colour}">{escape(shape.text)}</text>'
+    )
+
+
+def drawn(chart: Chart, columns: int) -> str:
+    """The chart in at most `columns` columns, as long as its labels leave room."""
+    labels = max((len(bar.label) for bar in chart.bars), default=0)
+    values = max((len(bar.text) for bar in chart.bars), default=0)
+    room = max(columns - labels - values - 4, LEAST_ROOM)
+    lines = [f"{bar.label:<{labels}}  {track(chart, bar, room)}  {bar.text:>{values}}" for bar in chart.bars]
+    return "\n".join([chart.title, *lines])
+
+
+def track(chart: Chart, bar: Bar, room: int) -> str:
+    """One bar, its interval as a line beyond it, and the reference where the bar does not cover it."""
+    scale = room / chart.end
+    eighths = round(bar.value * scale * 8)
+    cells = list("█" * (eighths // 8) + (EIGHTHS[eighths % 8] if eighths % 8 else ""))
+    cells += " " * (room - len(cells))
+    if bar.high is not None:
+        for i in range(-(-eighths // 8), min(round(bar.high * scale), room)):
+            cells[i] = WHISKER
+    if chart.reference is not None:
+        at = min(int(chart.reference * scale), room - 1)
+        if cells[at] in (" ", WHISKER):
+            cells[at] = REFERENCE
+    return "".join(cells[:room])
+
+
+def aligned(rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    """Lines of columns: the first `left` of them to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    sides = ["<"] * left + [">"] * (len(widths) - left)
+    lines = (
+        "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True))
+        for row in rows
+    )
+    return "\n".join(line.rstrip() for line in lines)

@@ -193,7 +193,7 @@ def test_a_draft_that_cannot_be_taught_is_refused_in_a_sentence(tiny_gguf, capsy
 
 def test_what_was_learned_is_drawn_every_time_that_the_draft_was_judged(tmp_path):
     path = tmp_path / "curve.svg"
-    drawn = fit.drawing(SimpleNamespace(svg=path, png=None))
+    drawn = fit.drawing(SimpleNamespace(svg=path))
     for i in range(60):  # judged at every other step
         drawn(SimpleNamespace(visits=1000 * i, loss=float(i), overlap=0.01 * (i // 2)))
         assert path.exists()

@@ -6,11 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.errors import BadSetting
-from localspec.measure import plot_png
-from localspec.measure.plot import BLUE, RED, Bar, Box, Chart, page, ticks
-from localspec.measure.plot_svg import svg
-from localspec.measure.plot_terminal import EIGHTHS, drawn
+from localspec.measure.plot import BLUE, EIGHTHS, RED, Bar, Box, Chart, drawn, page, svg, ticks
 
 SPEEDUPS = Chart(
     "Speed-up", (Bar("code", 2.0, "2.00x", 1.5, 2.5), Bar("chat <T>", 0.5, "0.50x")), reference=1.0
@@ -38,7 +34,7 @@ def test_the_reference_stands_in_the_same_column_of_every_line_that_does_not_cov
 
 
 def test_an_svg_is_well_formed_and_holds_every_label_and_value():
-    texts = [e.text for e in ET.fromstring(svg(page(SPEEDUPS, SPEEDUPS))).iter() if e.tag.endswith("text")]
+    texts = [e.text for e in ET.fromstring(svg(SPEEDUPS, SPEEDUPS)).iter() if e.tag.endswith("text")]
     assert texts.count("chat <T>") == 2
     assert "2.00x  (1.50 to 2.50)" in texts
 
@@ -64,20 +60,3 @@ def test_ticks_are_few_round_and_inside(end):
     assert 2 <= len(found) <= 9
     assert found[0] == 0
     assert found[-1] <= end * (1 + 1e-6)
-
-
-def test_a_png_has_the_size_of_the_page_twice_and_its_colours(tmp_path):
-    image_module = pytest.importorskip("PIL.Image")
-    drawing = page(SPEEDUPS)
-    plot_png.write_png(drawing, tmp_path / "chart.png")
-    with image_module.open(tmp_path / "chart.png") as image:
-        assert image.size == (drawing.width * 2, drawing.height * 2)
-        colours = {colour for _, colour in image.convert("RGB").getcolors(maxcolors=100_000)}
-    assert {tuple(bytes.fromhex(c[1:])) for c in (BLUE, RED)} <= colours
-
-
-def test_without_pillow_the_hint_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(plot_png, "find_spec", lambda name: None)
-    with pytest.raises(BadSetting) as caught:
-        plot_png.require_pillow()
-    assert "localspec[png]" in caught.value.hint

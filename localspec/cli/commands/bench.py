@@ -4,6 +4,7 @@ import argparse
 import json
 import shutil
 import sys
+from collections.abc import Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -62,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     from localspec.measure.bench.summary import summarise
     from localspec.measure.machine import CROWDED
 
-    files_of(arguments)
+    refuse_missing_folder(arguments)
     prompts, began = chosen_prompts(arguments), perf_counter()
     with open_session(arguments, measures=True) as session, stop_on_interrupt(session) as stopped:
         drafter = session.draft_name or ("lookup" if arguments.draft == "lookup" else "")
@@ -116,7 +117,7 @@ def tell(
         return
     machine = this_machine(arguments.threads)
     recorded = record(subject, machine, outcome, summary)
-    write_drawing(arguments, tuple(chart(summary, temperature) for temperature in summary.temperatures))
+    write_drawing(arguments, [chart(summary, temperature) for temperature in summary.temperatures])
     if not outcome.stopped:
         try:
             keep(subject.pair, recorded)
@@ -145,34 +146,21 @@ def say_why_nothing(outcome: "BenchOutcome", summary: "Summary") -> None:
     say("Stopped before a prompt was finished with every depth.", to=sys.stderr)
 
 
-def write_drawing(arguments: argparse.Namespace, drawn: "tuple[Chart, ...]") -> None:
-    """The charts as the files that were asked for."""
-    from localspec.measure.plot import page
+def write_drawing(arguments: argparse.Namespace, charts: "Sequence[Chart]") -> None:
+    """Draw the charts into the file that --svg names."""
+    from localspec.measure.plot import svg
 
-    try:
-        if arguments.svg:
-            from localspec.measure.plot_svg import svg
-
-            arguments.svg.write_text(svg(page(*drawn)), encoding="utf-8")
-        if arguments.png:
-            from localspec.measure.plot_png import write_png
-
-            write_png(page(*drawn), arguments.png)
-    except OSError as error:
-        note(f"{error.filename} was not written: {error.strerror}")
+    if arguments.svg:
+        try:
+            arguments.svg.write_text(svg(*charts), encoding="utf-8")
+        except OSError as error:
+            note(f"{error.filename} was not written: {error.strerror}")
 
 
-def files_of(arguments: argparse.Namespace) -> None:
-    """Refuse what could not be written before anything is measured."""
-    if arguments.png:
-        from localspec.measure.plot_png import require_pillow
-
-        require_pillow()
-    for path in (arguments.svg, arguments.png):
-        if path and not path.absolute().parent.is_dir():
-            raise BadSetting(
-                f"there is no folder {path.absolute().parent}", hint="make it, or name another file"
-            )
+def refuse_missing_folder(arguments: argparse.Namespace) -> None:
+    """Raises BadSetting if the folder of the SVG file does not exist, before anything is measured."""
+    if arguments.svg and not (folder := arguments.svg.absolute().parent).is_dir():
+        raise BadSetting(f"there is no folder {folder}", hint="make it, or name another file")
 
 
 def chosen_prompts(arguments: argparse.Namespace) -> "tuple[BenchPrompt, ...]":

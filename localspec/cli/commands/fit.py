@@ -113,7 +113,7 @@ def trim(arguments: argparse.Namespace, options: dict[str, Any], files: "PairFil
         raise BadSetting(
             f"{files.name} has no draft model to trim", hint="name one: --draft FILE, or make one: --make"
         )
-    if arguments.svg or arguments.png:
+    if arguments.svg:
         raise BadSetting("trimming learns nothing that could be drawn", hint="add --make or --teach")
     count = TRIMMED if arguments.trim is None else arguments.trim
     trimmable(files.draft, count)
@@ -220,14 +220,14 @@ def logged_texts(options: dict[str, Any], files: "PairFiles") -> "list[Text]":
 
 def drawing(arguments: argparse.Namespace) -> "Callable[[Progress], None]":
     """Draws what was learned so far into the files that were asked for, every time that the draft was judged."""
-    from localspec.cli.commands.bench import files_of, write_drawing
+    from localspec.cli.commands.bench import refuse_missing_folder, write_drawing
     from localspec.fit.curve import curves
 
-    files_of(arguments)
+    refuse_missing_folder(arguments)
     seen: list[Progress] = []
 
     def told(now: "Progress") -> None:
-        if (arguments.svg or arguments.png) and (not seen or now.overlap != seen[-1].overlap):
+        if arguments.svg and (not seen or now.overlap != seen[-1].overlap):
             seen.append(now)
             write_drawing(arguments, curves(seen))
 

@@ -6,7 +6,7 @@ import shutil
 import sys
 from typing import TYPE_CHECKING
 
-from localspec.cli.commands.bench import duration, files_of, write_drawing
+from localspec.cli.commands.bench import duration, refuse_missing_folder, write_drawing
 from localspec.cli.interrupts import CANCELLED, stop_on_interrupt
 from localspec.cli.loading import open_session
 from localspec.cli.options import add_pair_argument, add_report_options
@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     from localspec.measure.tune.tune import store, tune
     from localspec.warm_up import ordinary_tokens
 
-    files_of(arguments)
+    refuse_missing_folder(arguments)
     with open_session(arguments, measures=True) as session, stop_on_interrupt(session) as stopped:
         engine = session.engine
         with DrawnLine(sys.stderr) as line:

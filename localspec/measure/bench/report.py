@@ -5,11 +5,9 @@ from collections.abc import Sequence
 from localspec.measure.bench.bench import AUTO
 from localspec.measure.bench.summary import Row, Summary
 from localspec.measure.bench.verdict import in_words, verdicts
-from localspec.measure.plot import Bar, Chart
-from localspec.measure.plot_terminal import drawn
+from localspec.measure.plot import Bar, Chart, aligned, drawn
 from localspec.measure.prompts import Category
 from localspec.measure.statistics import Interval
-from localspec.measure.table import aligned
 
 MIX = "all"
 COLUMNS = ("", "depth", "plain t/s", "t/s", "speed-up", "95 % interval", "accepted", "tokens/pass", "prompts")

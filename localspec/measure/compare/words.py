@@ -3,7 +3,7 @@
 from localspec.algorithm.verification import SEED_DECIDES
 from localspec.measure.compare.compare import Comparison, Side
 from localspec.measure.machine import CROWDED
-from localspec.measure.table import aligned
+from localspec.measure.plot import aligned
 
 NOTICEABLE = 1.03  # less than this either way is no difference
 COLUMNS = ("", "tokens", "prompt s", "decode s", "tokens/s", "accepted", "tokens/pass")

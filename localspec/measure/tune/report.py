@@ -3,8 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
-from localspec.measure.plot import Bar, Chart
-from localspec.measure.plot_terminal import drawn
+from localspec.measure.plot import Bar, Chart, drawn
 from localspec.measure.tune.tune import Curve
 
 DEPTHS = (1, 2, 3, 4, 5, 7)

@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from localspec.measure.plot import aligned
 from localspec.measure.prompts import Category
-from localspec.measure.table import aligned
 from localspec.measure.verify.greedy import FIXED_DEPTH, GreedyCase, GreedyResult
 from localspec.measure.verify.law import ALPHA, EACH, LEAK, LawResult
 from localspec.measure.verify.quality import QualityResult
