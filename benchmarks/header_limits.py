@@ -17,7 +17,7 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 from localspec.errors import BadModelFile
-from localspec.gguf.header import header_of_file
+from localspec.gguf.header import header_at
 from tests.gguf import Shape, write_gguf
 from tests.gguf.mutations import by_bytes, by_meaning, header_of_bytes, largest_lies, taken_apart
 
@@ -25,7 +25,7 @@ from tests.gguf.mutations import by_bytes, by_meaning, header_of_bytes, largest_
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = write_gguf(Path(folder) / "model.gguf", Shape(vocab_size=4000))
-        header_bytes = header_of_file(path).data_offset
+        header_bytes = header_at(path).data_offset
         measure("2,000 changes of bytes", by_bytes(path.read_bytes(), header_bytes, 2000, seed=2))
         measure("changes of meaning", (raw.written() for raw in by_meaning(taken_apart(path))))
     for name, content in largest_lies():

@@ -21,8 +21,8 @@ from localspec.llama.devices import devices as list_devices
 from localspec.llama.threads import default_threads as default_threads
 from localspec.memory.known_devices import with_host
 from localspec.memory.wishes import check_at_least, wishes_of
-from localspec.pairs.any_model import described, is_on_hub, keep, known_as
 from localspec.pairs.download import pull as fetch
+from localspec.pairs.references import described, is_on_hub, keep, known_as
 from localspec.pairs.resolve import PairFiles, PairNotOnDisk, resolve
 from localspec.pairs.store import mark_used
 from localspec.settings import Settings

@@ -11,9 +11,8 @@ from localspec.chat.loaded_pair import LoadedPair
 from localspec.chat.template import template_of
 from localspec.errors import RollbackUnsupported
 from localspec.gguf.adapters import check_adapter
-from localspec.gguf.facts import header_at
+from localspec.gguf.header import header_at, parts_of
 from localspec.gguf.heads import has_markov_chain
-from localspec.gguf.parts import parts_of
 from localspec.health.check import untold_note
 from localspec.health.gpu import ensure_gpu
 from localspec.health.gpu import untold_note as untold_gpu_note

@@ -10,8 +10,7 @@ from localspec.algorithm.protocols import Drafter
 from localspec.drafters.head import ASSISTANT, EAGLE3, MTP, Block, Chain, HeadDrafter, Layout, Steps
 from localspec.drafters.model import ModelDrafter
 from localspec.drafters.other_vocabulary import OtherVocabularyDrafter
-from localspec.gguf.facts import header_at
-from localspec.gguf.header import Header
+from localspec.gguf.header import Header, header_at
 from localspec.gguf.heads import DraftKind, has_markov_chain, prediction_layers, target_layers, trunk_layers
 from localspec.gguf.shared_tokens import in_words
 from localspec.gguf.trimmed import token_table

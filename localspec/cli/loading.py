@@ -23,7 +23,7 @@ def open_session(arguments: argparse.Namespace, *, measures: bool = False) -> "S
     `measures`: earlier replies are left out, so that no prompt is answered from memory, and nothing is logged.
     """
     from localspec import api
-    from localspec.cli.offer import fetch_if_wanted
+    from localspec.cli.fetching import fetch_if_wanted
     from localspec.pairs.resolve import PairNotOnDisk
 
     options = load_options(arguments) | (NOTHING_REMEMBERED if measures else {})

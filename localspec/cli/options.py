@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from localspec.cli.completion import complete_with_pairs
-from localspec.cli.offer import take_from_hub
+from localspec.cli.fetching import take_from_hub
 from localspec.cli.usage import WrongUsage, refuse_together
 from localspec.errors import BadSetting
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from localspec.errors import BadModelFile
-from localspec.gguf.facts import header_at
-from localspec.gguf.header import Header
+from localspec.gguf.header import Header, header_at
 from localspec.gguf.trimmed import EMBEDDINGS, SCALES, output_tensor
 from localspec.gguf.writing import TensorBytes, stored
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from localspec import settings
 from localspec.errors import BadModelFile
-from localspec.gguf.header import header_of_file
+from localspec.gguf.header import header_at
 from localspec.gguf.trimmed import PROVENANCE, is_trimmed
 from localspec.pairs.registry import all_pairs
 from localspec.units import size_text
@@ -25,7 +25,7 @@ def report() -> str:
 def _told(path: Path) -> list[str]:
     """What stands in a draft's header."""
     try:
-        header = header_of_file(path)
+        header = header_at(path)
     except BadModelFile as error:
         return [str(error)]
     said = {

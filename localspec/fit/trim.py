@@ -7,9 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from localspec.errors import BadModelFile, BadSetting
-from localspec.gguf.facts import header_at
-from localspec.gguf.header import Entry, Header
-from localspec.gguf.parts import parts_of
+from localspec.gguf.header import Entry, Header, header_at, parts_of
 from localspec.gguf.trimmed import (
     EMBEDDINGS,
     SCALES,

@@ -5,8 +5,7 @@ from pathlib import Path
 
 from localspec.errors import BadModelFile, BadSetting
 from localspec.files import expanded
-from localspec.gguf.facts import header_at
-from localspec.gguf.header import Header, TensorInfo
+from localspec.gguf.header import Header, TensorInfo, header_at
 from localspec.units import printable
 
 Adapter = tuple[Path, float]  # the file, and how much of it is added

@@ -1,11 +1,16 @@
-"""What a GGUF header says about a model, in the terms that pairs are judged by."""
+"""What a GGUF header says about a model, and the contents on which llama.cpp aborts."""
 
+import math
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
-from localspec.gguf.header import Header, HeaderVocabulary, header_of_file
-from localspec.gguf.parts import joined, require_parts
+from localspec.gguf.header import (
+    BLOCKS,
+    INTEGERS,
+    Header,
+    HeaderVocabulary,
+    header_at,
+)
 from localspec.gguf.trimmed import TOKENIZER
 from localspec.units import printable
 
@@ -92,27 +97,6 @@ def facts_of_file(path: Path) -> ModelFacts:
     return ModelFacts.from_header(header_at(path))
 
 
-def header_at(path: Path) -> Header:
-    """The header of a model on this machine, of all its parts together. Raises BadModelFile."""
-    header = _header_of(path)
-    count = header.number("split.count") or 1
-    return joined(path, [_header_of(part) for part in require_parts(path, count)]) if count > 1 else header
-
-
-def _header_of(path: Path) -> Header:
-    """The header of one file, read once while the file does not change."""
-    try:
-        now = path.stat()
-    except (OSError, ValueError):
-        return header_of_file(path)  # which says what is wrong
-    return _header(path, now.st_size, now.st_mtime_ns)
-
-
-@lru_cache(maxsize=32)
-def _header(path: Path, _size: int, _mtime_ns: int) -> Header:
-    return header_of_file(path)
-
-
 def _vocabulary(header: Header) -> VocabularyFacts | None:
     if header.vocabulary is None:
         return None
@@ -158,3 +142,40 @@ def _product(shape: tuple[int, ...]) -> int:
     for extent in shape:
         total *= extent
     return total
+
+
+_MOST_LAYERS = 512  # llama-hparams.h: LLAMA_MAX_LAYERS
+_MAP = "d2t"  # from the reduced vocabulary of an EAGLE-3 head, and no weight
+
+
+def first_hazard(header: Header) -> str | None:
+    """The first one, as the end of a sentence about the file; None when nothing is wrong."""
+    architecture = header.text("general.architecture")
+    if not architecture:
+        return "does not say what architecture it is"
+    layers = header.number(f"{architecture}.block_count")
+    if layers is None or not 1 <= layers <= _MOST_LAYERS:
+        return f"says that it has {layers} layers"
+    if (ahead := header.number(f"{architecture}.nextn_predict_layers") or 0) > layers or ahead < 0:
+        return f"says that {ahead} of its {layers} layers are prediction layers"
+    for key, entry in header.entries.items():
+        if isinstance(entry.value, float) and not math.isfinite(entry.value):
+            return f"has {entry.value} as {key}"
+        if key.endswith("_epsilon") and isinstance(entry.value, float) and entry.value < 0:
+            return f"has {entry.value} as {key}"
+    for tensor in header.tensors:
+        if tensor.type in INTEGERS and tensor.name != _MAP:
+            return f"stores the weight {tensor.name} as {BLOCKS[tensor.type][0]}"
+        if 0 in tensor.shape:
+            return f"has the empty tensor {tensor.name}"
+    return _vocabulary_hazard(header)
+
+
+def _vocabulary_hazard(header: Header) -> str | None:
+    if header.vocabulary is None:
+        return None
+    if header.vocabulary.count == 0:
+        return "has an empty vocabulary"
+    if len(set(header.vocabulary.texts())) != header.vocabulary.count:
+        return "has the same token twice"
+    return None

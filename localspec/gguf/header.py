@@ -1,17 +1,61 @@
-"""The one GGUF header reader: strict, streaming, and bounded in time and memory whatever the file says.
+"""The one GGUF header reader: strict, streaming, and bounded in time and memory for any content.
 
 Follows ggml/src/gguf.cpp, little-endian versions 2 and 3. Every count and length is checked against what is
 left of the file before anything is allocated; nested arrays, duplicates and gaps are refused, as there.
+Models in several files are called NAME-00001-of-0000N.gguf, as llama.cpp's gguf-split calls them.
 """
 
+import re
 import struct
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path, PurePath
+from typing import TypeVar
 
 from localspec.errors import BadModelFile
-from localspec.gguf.ggml_types import BLOCKS
 from localspec.units import printable
+
+# ggml-common.h: name of a tensor type, elements in a block, bytes of a block
+BLOCKS: dict[int, tuple[str, int, int]] = {
+    0: ("F32", 1, 4),
+    1: ("F16", 1, 2),
+    2: ("Q4_0", 32, 18),
+    3: ("Q4_1", 32, 20),
+    6: ("Q5_0", 32, 22),
+    7: ("Q5_1", 32, 24),
+    8: ("Q8_0", 32, 34),
+    9: ("Q8_1", 32, 36),
+    10: ("Q2_K", 256, 84),
+    11: ("Q3_K", 256, 110),
+    12: ("Q4_K", 256, 144),
+    13: ("Q5_K", 256, 176),
+    14: ("Q6_K", 256, 210),
+    15: ("Q8_K", 256, 292),
+    16: ("IQ2_XXS", 256, 66),
+    17: ("IQ2_XS", 256, 74),
+    18: ("IQ3_XXS", 256, 98),
+    19: ("IQ1_S", 256, 50),
+    20: ("IQ4_NL", 32, 18),
+    21: ("IQ3_S", 256, 110),
+    22: ("IQ2_S", 256, 82),
+    23: ("IQ4_XS", 256, 136),
+    24: ("I8", 1, 1),
+    25: ("I16", 1, 2),
+    26: ("I32", 1, 4),
+    27: ("I64", 1, 8),
+    28: ("F64", 1, 8),
+    29: ("IQ1_M", 256, 56),
+    30: ("BF16", 1, 2),
+    34: ("TQ1_0", 256, 54),
+    35: ("TQ2_0", 256, 66),
+    39: ("MXFP4", 32, 17),
+    40: ("NVFP4", 64, 36),
+    41: ("Q1_0", 128, 18),
+    42: ("Q2_0", 64, 18),
+}
+INTEGERS = frozenset({24, 25, 26, 27})  # llama.cpp aborts when a weight has one of these
+
 
 ReadRange = Callable[[int, int], bytes]  # offset, length -> those bytes, fewer only at the end of the file
 Value = int | float | bool | str | tuple[int | float | bool | str, ...]
@@ -46,7 +90,7 @@ class Entry:
 class TensorInfo:
     name: str
     shape: tuple[int, ...]  # innermost dimension first, as in the file
-    type: int  # see ggml_types.BLOCKS
+    type: int  # see header.BLOCKS
     offset: int  # bytes from the start of the data
     bytes: int
 
@@ -97,22 +141,36 @@ class Header:
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def header_of_file(path: Path) -> Header:
-    """The header of a file on this machine. Raises BadModelFile."""
+def header_at(path: Path) -> Header:
+    """The header of a model on this machine, of all its parts together. Raises BadModelFile."""
+    header = header_of_part(path)
+    count = header.number("split.count") or 1
+    return (
+        joined(path, [header_of_part(part) for part in require_parts(path, count)]) if count > 1 else header
+    )
+
+
+def header_of_part(path: Path) -> Header:
+    """The header of one file, parsed once per process while the file does not change. Raises BadModelFile."""
     try:
-        with path.open("rb", buffering=0) as file:
-            size = file.seek(0, 2)
-
-            def read(offset: int, length: int) -> bytes:
-                file.seek(offset)
-                return file.read(length)
-
-            return read_header(read, size, label=str(path), chunk=1 << 18)
+        now = path.stat()
+        return _parsed(path, now.st_size, now.st_mtime_ns)
     except (OSError, ValueError) as error:  # ValueError: a name with NUL
         why = (isinstance(error, OSError) and error.strerror) or error
         raise BadModelFile(
             f"{path} cannot be read: {why}", hint="check the path and its permissions"
         ) from error
+
+
+@lru_cache(maxsize=32)
+def _parsed(path: Path, _size: int, _mtime_ns: int) -> Header:
+    with path.open("rb", buffering=0) as file:
+
+        def read(offset: int, length: int) -> bytes:
+            file.seek(offset)
+            return file.read(length)
+
+        return read_header(read, file.seek(0, 2), label=str(path), chunk=1 << 18)
 
 
 def read_header(read: ReadRange, file_bytes: int, *, label: str, chunk: int = 1 << 19) -> Header:
@@ -357,3 +415,49 @@ def _tensor(cursor: _Cursor, expected_offset: int) -> TensorInfo:
 
 def _padded(count: int, alignment: int) -> int:
     return (count + alignment - 1) // alignment * alignment
+
+
+_PART = re.compile(r"(.+)-\d{5}-of-(\d{5})\.gguf")
+_AnyPath = TypeVar("_AnyPath", bound=PurePath)
+_HINT = "put all parts into one folder, under the names that they were given"
+
+
+def parts_of(path: _AnyPath) -> tuple[_AnyPath, ...]:
+    """The files of the model that a file belongs to, going by its name; the file itself where it is the only one."""
+    found = _PART.fullmatch(path.name)
+    if found is None:
+        return (path,)
+    return tuple(path.with_name(f"{found[1]}-{i:05}-of-{found[2]}.gguf") for i in range(1, int(found[2]) + 1))
+
+
+def joined(path: Path, headers: Sequence[Header]) -> Header:
+    """One header for the parts of a model, in their order. Raises BadModelFile where they do not go together."""
+    first = headers[0]
+    tensors: list[TensorInfo] = []
+    offset = 0
+    for number, header in enumerate(headers):
+        if (header.number("split.no"), header.number("split.count")) != (number, len(headers)):
+            raise BadModelFile(
+                f"{parts_of(path)[number].name} is not part {number + 1} of {len(headers)} of a model",
+                hint=_HINT,
+            )
+        for tensor in header.tensors:
+            tensors.append(replace(tensor, offset=offset))
+            offset += (tensor.bytes + first.alignment - 1) // first.alignment * first.alignment
+    return replace(
+        first,
+        entries={key: entry for key, entry in first.entries.items() if not key.startswith("split.")},
+        tensors=tuple(tensors),
+        file_bytes=sum(header.file_bytes for header in headers),
+    )
+
+
+def require_parts(path: Path, count: int) -> tuple[Path, ...]:
+    """The parts of a model in `count` files, all of which are there. Raises BadModelFile."""
+    parts = parts_of(path)
+    if len(parts) != count:
+        raise BadModelFile(f"{path.name} is one of {count} parts of a model, and not called so", hint=_HINT)
+    for part in parts:
+        if not part.is_file():
+            raise BadModelFile(f"{part.name} is missing, one of the {count} parts of a model", hint=_HINT)
+    return parts

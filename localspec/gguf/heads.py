@@ -7,8 +7,7 @@ drafts nonsense where one is broken.
 from collections.abc import Iterator
 from enum import StrEnum
 
-from localspec.gguf.ggml_types import BLOCKS
-from localspec.gguf.header import Header, TensorInfo
+from localspec.gguf.header import BLOCKS, Header, TensorInfo
 
 # Architectures whose graphs show what goes into their layers; others end the process.
 SHOW_LAYERS = {

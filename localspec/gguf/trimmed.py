@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from localspec.errors import BadModelFile
-from localspec.gguf.header import Header, TensorInfo, header_of_file
+from localspec.gguf.header import Header, TensorInfo, header_at
 from localspec.gguf.writing import tensor_at
 
 TOKENIZER = "localspec.trimmed.tokenizer"  # what tokenizer.ggml.model was
@@ -32,7 +32,7 @@ class TokenTable:
     """How a trimmed model reads and speaks."""
 
     embeddings: np.ndarray  # uint8 [tokens, bytes of a row], quantised, in the file
-    type: int  # of its elements, see ggml_types.BLOCKS
+    type: int  # of its elements, see header.BLOCKS
     width: int  # elements of a row
     scale: float
     token_ids: np.ndarray  # int32 [output rows], ascending: the token that each row stands for
@@ -64,7 +64,7 @@ def token_table(model: Path, header: Header) -> TokenTable | None:
     hint = f"make the draft anew: localspec fit; or put {path.name} of the same draft beside it"
     if not path.exists():
         raise BadModelFile(f"{model.name} is trimmed and needs {path.name}, which is not there", hint=hint)
-    table = header_of_file(path)
+    table = header_at(path)
     tensors = {tensor.name: tensor for tensor in table.tensors}
     architecture = header.text("general.architecture")
     if (

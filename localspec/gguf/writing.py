@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from localspec.gguf.ggml_types import BLOCKS
-from localspec.gguf.header import SCALARS, Entry, HeaderVocabulary, TensorInfo
+from localspec.gguf.header import BLOCKS, SCALARS, Entry, HeaderVocabulary, TensorInfo
 
 STRING, ARRAY, UINT32 = 8, 9, 4
 TOKENS = "tokenizer.ggml.tokens"
@@ -23,7 +22,7 @@ class TensorBytes:
 
     name: str
     shape: tuple[int, ...]  # innermost dimension first, as in the file
-    type: int  # see ggml_types.BLOCKS
+    type: int  # see header.BLOCKS
     data: np.ndarray  # whose bytes lie in order, in the memory or in another file
 
 

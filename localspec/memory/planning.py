@@ -5,8 +5,7 @@ from pathlib import Path
 
 from localspec.errors import LocalspecError
 from localspec.gguf.adapters import Adapter
-from localspec.gguf.facts import header_at
-from localspec.gguf.header import Header
+from localspec.gguf.header import Header, header_at
 from localspec.memory.known_devices import DeviceMemory
 from localspec.memory.plan import Plan, plan
 from localspec.memory.probe import Probe

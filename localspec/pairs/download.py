@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from localspec.errors import BadModelFile, DownloadFailed, IncompatiblePair
-from localspec.gguf.header import Header, header_of_file, read_header
-from localspec.gguf.parts import joined
+from localspec.gguf.header import Header, header_of_part, joined, read_header
 from localspec.hub import repository as hub
 from localspec.hub.failures import RevisionGone, of_system
 from localspec.hub.partial import PartialFile, PullCancelled, lock_of, part_of
@@ -20,7 +19,7 @@ from localspec.hub.repository import Patience, RemoteFile
 from localspec.hub.side_by_side import side_by_side
 from localspec.locks import FileLock
 from localspec.pairs import stamps, store
-from localspec.pairs.proof import prove
+from localspec.pairs.compatibility import prove
 from localspec.pairs.registry import HubFile, ModelFile, Pair
 from localspec.pairs.resolve import refuse_unless_runnable
 from localspec.units import size_text
@@ -229,7 +228,7 @@ class _Pull:
         part = parts.get(store.place(file)) if isinstance(file, HubFile) else None
         if part is not None:
             return read_header(part.read, part.remote.bytes, label=part.remote.name)
-        return header_of_file(self._path(file))  # of a part too: what is joined are single headers
+        return header_of_part(self._path(file))  # of a part too: what is joined are single headers
 
     def _finish(self, file: HubFile, part: PartialFile) -> None:
         if part.sha256() != file.sha256 and part.resumed_from:

@@ -10,8 +10,8 @@ from enum import StrEnum
 from math import ceil
 
 from localspec.errors import NotEnoughMemory
+from localspec.gguf.header import parts_of
 from localspec.gguf.heads import DraftKind
-from localspec.gguf.parts import parts_of
 from localspec.memory.known_devices import DeviceMemory
 from localspec.memory.needs import CHECKPOINT_SHARE, HOST, Load, Needs, layers_on
 from localspec.memory.plan import Plan, plan

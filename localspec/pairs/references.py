@@ -1,21 +1,37 @@
-"""How a user names one file: org/repo:file.gguf on the Hub, or a path on this machine."""
+"""How a user names a model: on the Hub, or by a path on this machine.
+
+A model of the Hub becomes a pair of the user's, pinned to its files and found again by the same names.
+"""
 
 import os
 import re
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
 
-from localspec.errors import BadModelFile, BadSetting, DownloadFailed
+from localspec.errors import BadModelFile, BadSetting, DownloadFailed, NotOnDisk, UnknownPair
 from localspec.files import expanded
-from localspec.gguf.facts import header_at
-from localspec.gguf.header import Header, read_header
-from localspec.gguf.parts import joined, parts_of
+from localspec.gguf.facts import ModelFacts
+from localspec.gguf.header import Header, header_at, joined, parts_of, read_header
+from localspec.gguf.heads import draft_kind, has_head
 from localspec.hub import repository as hub
-from localspec.hub.repository import RemoteFile
+from localspec.hub.repository import Listing, RemoteFile
+from localspec.locks import locked
 from localspec.pairs import stamps, store
-from localspec.pairs.quants import chosen, models_in
-from localspec.pairs.registry import HubFile, LocalFile, ModelFile, stays_inside
+from localspec.pairs.additions import add_pair
+from localspec.pairs.compatibility import prove
+from localspec.pairs.registry import (
+    HubFile,
+    LocalFile,
+    ModelFile,
+    Pair,
+    PairKind,
+    all_pairs,
+    is_known,
+    stays_inside,
+    users_folder,
+)
+from localspec.units import size_text
 
 _ON_THE_HUB = re.compile(r"(?:hf://)?([\w.-]+/[\w.-]+)(?::(.+\.gguf|[\w.-]+))?", re.IGNORECASE)
 _ADDRESS = re.compile(
@@ -134,3 +150,212 @@ def pinned(named: HubReference) -> HubFile:
         return HubFile(remote.repo, remote.file, remote.commit, remote.bytes, remote.sha256 or "")
     found = hub.listing(named.repo, named.revision)
     return chosen(named.repo, named.file or named.quant, models_in(found))
+
+
+_QUANT = re.compile(
+    r"(?:^|[-._/])((?:UD-)?(?:I?Q\d\w*|TQ\d_\d|MXFP4\w*|NVFP4|BF16|F16|F32|FP16|FP32))(?=[-./]|$)",
+    re.IGNORECASE,
+)
+# Parts of models for other ways of drafting and seeing, and what quantising is steered by.
+_NO_MODEL = re.compile(r"^(?:mtp-|eagle3-|dflash-|dspark-)|mmproj|imatrix", re.IGNORECASE)
+
+
+class SeveralModels(UnknownPair):
+    """A repository of several models, of which none or more than one was meant."""
+
+    def __init__(self, repo: str, models: tuple[HubFile, ...], wanted: str) -> None:
+        self.repo, self.models = repo, models
+        known = ", ".join(dict.fromkeys(quant_of(model) or model.file for model in models))
+        what = f"has no {wanted}" if wanted else f"holds {len(models)} models"
+        first = (
+            quant_of(next((m for m in models if quant_of(m).upper() == "Q4_K_M"), models[0]))
+            or models[0].file
+        )
+        super().__init__(f"{repo} {what}: {known}", hint=f"name one of them, for example {repo}:{first}")
+
+
+def models_in(listing: Listing) -> tuple[HubFile, ...]:
+    """Its GGUF models, the smallest first; a model in several files is one. Raises UnknownPair for none."""
+    files = {file.file: file for file in listing.files if _is_model(file)}
+    models = [
+        model
+        for name, file in files.items()
+        if name == _first(name) and (model := _whole(file, files)) is not None
+    ]
+    if not models:
+        raise UnknownPair(
+            f"{listing.repo} has no GGUF model", hint="look for a repository whose name ends in -GGUF"
+        )
+    return tuple(sorted(models, key=lambda model: model.all_bytes))
+
+
+def chosen(repo: str, wanted: str, models: tuple[HubFile, ...]) -> HubFile:
+    """The model whose file or quantisation is wanted, any case; the only one where nothing is. Raises SeveralModels."""
+    text = wanted.lower()
+    by_file = [model for model in models if text in (model.file.lower(), model.name.lower())]
+    by_part = [model for model in models if text in (part.file.lower() for part in model.rest)]
+    by_quant = [model for model in models if quant_of(model).lower() == text]
+    by_ending = [model for model in models if quant_of(model).lower().endswith(f"-{text}")]
+    for found in (by_file, by_part, by_quant, by_ending, [] if wanted else list(models)):
+        if len(found) == 1:
+            return found[0]
+    raise SeveralModels(repo, models, wanted)
+
+
+def quant_of(model: HubFile) -> str:
+    """The quantisation that the name of a file tells; "" for none."""
+    found = _QUANT.findall(model.file.removesuffix(".gguf"))
+    return str(found[-1]) if found else ""
+
+
+def size_of(model: HubFile) -> str:
+    parts = f" in {len(model.rest) + 1} files" if model.rest else ""
+    return f"{size_text(model.all_bytes)}{parts}"
+
+
+def _is_model(file: RemoteFile) -> bool:
+    name = PurePosixPath(file.file).name
+    return name.lower().endswith(".gguf") and not _NO_MODEL.search(name) and stays_inside(file.file)
+
+
+def _names(file: str) -> list[str]:
+    """The files of the model that a file belongs to."""
+    path = PurePosixPath(file)
+    return [str(path.with_name(part.name)) for part in parts_of(path)]
+
+
+def _first(file: str) -> str:
+    return _names(file)[0]
+
+
+def _whole(first: RemoteFile, files: dict[str, RemoteFile]) -> HubFile | None:
+    """A model with all its files; None where the repository lacks one."""
+    names = _names(first.file)
+    if not all(name in files for name in names):
+        return None
+    rest = tuple(_hub_file(files[name], first.sha256 or "") for name in names[1:])
+    return HubFile(first.repo, first.file, first.commit, first.bytes, first.sha256 or "", rest=rest)
+
+
+def _hub_file(file: RemoteFile, first_sha256: str) -> HubFile:
+    return HubFile(
+        file.repo, file.file, file.commit, file.bytes, file.sha256 or "", first_sha256=first_sha256
+    )
+
+
+LOOKUP = "lookup"  # in place of a draft
+_LONGEST_NAME = 80  # characters
+
+
+def is_on_hub(target: str | None, draft: str | None) -> bool:
+    """Whether one of the two has to come from the Hub. Raises BadSetting."""
+    return any(hub_reference(text) for text in (target, draft) if text and text != LOOKUP)
+
+
+def known_as(target: str, draft: str | None) -> Pair | None:
+    """The pair that was made of these two before."""
+    key = _key(target, draft)
+    pairs = [pair for pair in all_pairs() if key in pair.aliases]
+    return pairs[-1] if pairs else None
+
+
+def fetched_before(target: str, draft: str | None) -> Pair:
+    """The same, or NotOnDisk with the command that fetches it."""
+    if pair := known_as(target, draft):
+        return pair
+    command = f"localspec pull {target}" + (f" --draft {draft}" if draft and draft != LOOKUP else "")
+    raise NotOnDisk(f"{_key(target, draft)} was not fetched yet", hint=f"fetch it with: {command}")
+
+
+def described(target: str, draft: str | None) -> tuple[Pair, OpenedFile]:
+    """A pair of these two, proved from their headers, for `keep`; and its target.
+
+    Without a draft the head inside the target proposes, where it has one; else, or with `lookup`, proposals come from
+    the text. Raises DownloadFailed, UnknownPair,
+    BadModelFile, IncompatiblePair, BadSetting, OSError.
+    """
+    opened = open_reference(target)
+    beside = None if draft in (None, LOOKUP) else open_reference(draft or "")
+    prove(opened.header, beside.header if beside else None)
+    files = (pin(opened), pin(beside) if beside else None)
+    pair = Pair(
+        name=_free_name(files, _key(target, draft)),
+        kind=_kind(opened.header, beside.header if beside else None, draft),
+        target=files[0],
+        draft=files[1],
+        aliases=(_key(target, draft),),
+        use="your own",
+        context=ModelFacts.from_header(opened.header).context,
+    )
+    return pair, opened
+
+
+def keep(pair: Pair) -> Pair:
+    """Write a described pair, under another name where another process has taken its own.
+
+    Raises BadSetting, OSError.
+    """
+    with locked(users_folder()):
+        pair = replace(pair, name=_free_name((pair.target, pair.draft), *pair.aliases))
+        add_pair(pair)
+    return pair
+
+
+def _kind(target: Header, beside: Header | None, draft: str | None) -> PairKind:
+    if beside:
+        return PairKind.of(draft_kind(beside))
+    return PairKind.MTP if draft is None and has_head(target) else PairKind.LOOKUP
+
+
+def _key(target: str, draft: str | None) -> str:
+    """Both as they were written, in a form that is the same for every way to write them."""
+    return " ".join(_normal(text) for text in (target, draft) if text and text != LOOKUP)
+
+
+def _normal(text: str) -> str:
+    found = hub_reference(text)
+    return (found.text if isinstance(found, HubReference) else text).lower()
+
+
+def _free_name(files: tuple[ModelFile, ModelFile | None], key: str) -> str:
+    """A name from the files' own that no other pair has."""
+    stems = "+".join(_stem(file) for file in files if file)
+    name = re.sub(r"[^a-z0-9._+-]+", "-", stems.lower()).strip("-._+")[:_LONGEST_NAME] or "model"
+    ours = {pair.name for pair in all_pairs() if key in pair.aliases}
+    numbered = (name if n == 1 else f"{name}-{n}" for n in range(1, 1000))
+    return next(free for free in numbered if free in ours or not is_known(free))
+
+
+def _stem(file: ModelFile) -> str:
+    name = file.path.stem if isinstance(file, LocalFile) else file.name.removesuffix(".gguf")
+    return re.sub(r"-\d{5}-of-\d{5}$", "", name)
+
+
+@dataclass(frozen=True, slots=True)
+class Newer:
+    """What the Hub has now in the place of a pinned file."""
+
+    pair: str
+    file: HubFile
+    bytes: int | None  # None: no file of that name any more
+
+    @property
+    def text(self) -> str:
+        return f"{self.file.repo}:{self.file.file}"
+
+
+def outdated() -> tuple[Newer, ...]:
+    """One question to the Hub for each file of the pairs that are here. Raises DownloadFailed."""
+    found = []
+    for pair in filter(store.on_disk, all_pairs()):
+        for file in pair.hub_files:
+            try:
+                remote = hub.look(file.repo, file.file)
+            except UnknownPair:
+                found.append(Newer(pair.name, file, None))
+                continue
+            if remote.sha256 is None:
+                raise DownloadFailed(f"the Hub gives no sha256 for {remote.name}", hint="check HF_ENDPOINT")
+            if remote.sha256 != file.sha256:
+                found.append(Newer(pair.name, file, remote.bytes))
+    return tuple(found)

@@ -7,9 +7,9 @@ from pathlib import Path
 from localspec.errors import BadModelFile, BadSetting, IncompatiblePair, NotOnDisk
 from localspec.files import expanded
 from localspec.gguf.adapters import Adapter
-from localspec.gguf.parts import parts_of
+from localspec.gguf.header import parts_of
 from localspec.pairs import store
-from localspec.pairs.any_model import fetched_before, is_on_hub
+from localspec.pairs.references import fetched_before, is_on_hub
 from localspec.pairs.registry import DEMO, HubFile, ModelFile, Pair, PairKind, all_pairs, find
 from localspec.units import size_text
 

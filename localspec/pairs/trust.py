@@ -13,9 +13,8 @@ from types import MappingProxyType
 from typing import Any
 
 from localspec.errors import BadModelFile
-from localspec.gguf.damage import first_hazard
-from localspec.gguf.facts import header_at
-from localspec.gguf.parts import parts_of
+from localspec.gguf.facts import first_hazard
+from localspec.gguf.header import header_at, parts_of
 from localspec.health.build import installed_build
 from localspec.health.check import fault_of_build, health, switch_off_extra_buffers
 from localspec.health.gpu import GPU_WIDTHS

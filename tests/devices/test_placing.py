@@ -10,7 +10,7 @@ from localspec import api
 from localspec.compose import memory_of
 from localspec.errors import BackendFailure, BadSetting, LocalspecError, NotEnoughMemory
 from localspec.events import Finished
-from localspec.gguf.facts import header_at
+from localspec.gguf.header import header_at
 from localspec.llama.context import Context
 from localspec.llama.devices import devices
 from localspec.llama.model import Model

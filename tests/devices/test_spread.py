@@ -6,7 +6,7 @@ import pytest
 from localspec import api
 from localspec.compose import memory_of
 from localspec.errors import BadSetting
-from localspec.gguf.facts import header_at
+from localspec.gguf.header import header_at
 from localspec.health import servers
 from localspec.llama.context import Context
 from localspec.llama.devices import devices

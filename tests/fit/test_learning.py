@@ -12,7 +12,7 @@ from localspec.cli import main
 from localspec.errors import BadSetting
 from localspec.fit.judging import Judgement
 from localspec.fit.making import Plan
-from localspec.gguf.header import header_of_file
+from localspec.gguf.header import header_at
 from localspec.logits.texts import KEPT, Text, add_texts, texts_in
 from localspec.measure.statistics import Interval
 
@@ -62,7 +62,7 @@ def test_it_learns_and_writes_what_it_learned(target, folder):
     assert told[0].right < 0.2 < 0.8 < end.right
     assert told[0].overlap < end.overlap
     assert told[1].loss > 1.5 * told[-1].loss
-    header = header_of_file(folder.with_suffix(".gguf"))
+    header = header_at(folder.with_suffix(".gguf"))
     assert header.text("localspec.fitted.answers") == "1,280 tokens to 64 prompts"
     assert header.text("localspec.fitted.held_out").startswith(f"overlap {end.overlap:.3f}")
 
@@ -74,7 +74,7 @@ def test_logged_texts_are_learned_from_as_well(target, folder):
     add_texts(folder, texts[:32])
     path = folder.with_suffix(".gguf")
     learn(target, "target.gguf", folder, path, PLAN, lambda now: None, lambda: False, texts[32:])
-    said = header_of_file(path).text("localspec.fitted.answers")
+    said = header_at(path).text("localspec.fitted.answers")
     assert said == "1,280 tokens to 64 prompts, 640 of them logged"
 
 

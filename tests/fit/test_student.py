@@ -6,7 +6,7 @@ import pytest
 from localspec.errors import BadModelFile
 from localspec.fit.cut import NORM, OUTPUT, ModelFile, Shape
 from localspec.fit.export import export
-from localspec.gguf.header import header_of_file
+from localspec.gguf.header import header_at
 from localspec.gguf.trimmed import token_table
 from tests.fit.test_trim import rows_of
 
@@ -32,7 +32,7 @@ def draft(request, tiny_gguf, tmp_path, monkeypatch):
 
 def test_a_cut_drafts_in_llama_cpp(draft):
     _, path = draft
-    header = header_of_file(path)
+    header = header_at(path)
     assert header.number(f"{header.text('general.architecture')}.block_count") == 2
     assert header.text("localspec.fitted.answers") == "12 tokens"
     rows = rows_of(path, TEXT, token_table(path, header))
@@ -47,7 +47,7 @@ def test_torch_computes_what_llama_cpp_computes(draft):
     from localspec.fit.student import hidden_rows
 
     target, path = draft
-    rows = rows_of(path, TEXT, token_table(path, header_of_file(path)))
+    rows = rows_of(path, TEXT, token_table(path, header_at(path)))
     again, shape = ModelFile(path), Shape.of(target.header)
     weights = {name: torch.from_numpy(value) for name, value in again.cut([0, 1], np.arange(256)).items()}
     assert {NORM, OUTPUT} < weights.keys()

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator
 
-from localspec.gguf.ggml_types import BLOCKS
-from localspec.gguf.header import Entry, Header, HeaderVocabulary, TensorInfo
+from localspec.gguf.header import BLOCKS, Entry, Header, HeaderVocabulary, TensorInfo
 
 _TYPES = {block[0]: number for number, block in BLOCKS.items()}
 _STRING, _UINT32, _FLOAT32 = 8, 4, 6

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from localspec.gguf.header import Header, header_of_file, read_header
+from localspec.gguf.header import Header, header_at, read_header
 
 _STRING, _ARRAY = 8, 9
 _CODES = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
@@ -55,7 +55,7 @@ def header_of_bytes(data: bytes) -> Header:
 
 
 def taken_apart(path: Path) -> RawFile:
-    header = header_of_file(path)
+    header = header_at(path)
     content = path.read_bytes()
     tensors = tuple(RawTensor(t.name.encode(), t.shape, t.type, t.offset) for t in header.tensors)
     return RawFile(tuple(_raw_entries(content, header)), tensors, content[header.data_offset :])

@@ -8,7 +8,7 @@ import pytest
 from localspec import api
 from localspec.errors import BadModelFile, BadSetting
 from localspec.gguf.adapters import adapters_of, check_adapter
-from localspec.gguf.facts import header_at
+from localspec.gguf.header import header_at
 from localspec.llama.context import Context
 from localspec.llama.model import Model
 from localspec.pairs import stamps

@@ -9,8 +9,7 @@ import gguf
 import pytest
 
 from localspec.errors import BadModelFile
-from localspec.gguf.ggml_types import BLOCKS
-from localspec.gguf.header import header_of_file, read_header
+from localspec.gguf.header import BLOCKS, header_at, read_header
 from tests.gguf.mutations import by_bytes, by_meaning, header_of_bytes, largest_lies, taken_apart, text
 
 MOST_BYTES = 64 << 20
@@ -18,7 +17,7 @@ MOST_BYTES = 64 << 20
 
 def test_reads_what_the_gguf_package_reads(tiny_gguf):
     path = tiny_gguf(vocab_size=700, weights="Q8_0")
-    header, reader = header_of_file(path), gguf.GGUFReader(path)
+    header, reader = header_at(path), gguf.GGUFReader(path)
     expected = {key: field.contents() for key, field in reader.fields.items() if not key.startswith("GGUF.")}
     assert set(header.entries) == set(expected)
     for key, value in expected.items():
@@ -58,7 +57,7 @@ def test_reads_in_small_steps_and_no_further_than_the_header(tiny_gguf):
         return content[offset : offset + length]
 
     header = read_header(read, len(content), label="x", chunk=1000)
-    assert header == header_of_file(path)
+    assert header == header_at(path)
     assert max(offset + length for offset, length in asked) < header.data_offset + 1000
 
 
@@ -137,7 +136,7 @@ def test_is_bounded_on_every_change_of_meaning(raw):
 
 def test_is_bounded_on_changes_of_bytes(tiny_gguf):
     path = tiny_gguf(vocab_size=400, layers=1)
-    for content in by_bytes(path.read_bytes(), header_of_file(path).data_offset, 500, seed=1):
+    for content in by_bytes(path.read_bytes(), header_at(path).data_offset, 500, seed=1):
         bounded(content)
 
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 import localspec
-from localspec.gguf.damage import first_hazard
-from localspec.gguf.facts import header_at
+from localspec.gguf.facts import first_hazard
+from localspec.gguf.header import header_at
 from localspec.gguf.heads import DraftKind, draft_kind, has_head, misfit
 from tests.gguf.heads import Walk, write_assistant, write_dflash, write_eagle3, write_mtp, write_target
 

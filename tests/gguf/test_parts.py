@@ -5,8 +5,7 @@ import pytest
 from localspec import api
 from localspec.cli import main
 from localspec.errors import BadModelFile
-from localspec.gguf.facts import header_at
-from localspec.gguf.parts import parts_of
+from localspec.gguf.header import header_at, parts_of
 from localspec.memory.needs import Load
 from localspec.memory.probe import Probe
 from localspec.pairs import stamps

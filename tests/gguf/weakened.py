@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Collection
 from pathlib import Path
 
-from localspec.gguf.header import header_of_file
+from localspec.gguf.header import header_at
 
 _ADDED = ("attn_output.weight", "ffn_down.weight")  # what a layer adds to the stream goes through these
 
@@ -12,7 +12,7 @@ _ADDED = ("attn_output.weight", "ffn_down.weight")  # what a layer adds to the s
 def weakened(source: Path, out: Path, layers: Collection[int]) -> Path:
     """Write a copy in which these layers add nothing, and return its path."""
     shutil.copyfile(source, out)
-    header = header_of_file(source)
+    header = header_at(source)
     silent = {f"blk.{layer}.{name}" for layer in layers for name in _ADDED}
     with out.open("r+b") as file:
         for tensor in header.tensors:

@@ -16,7 +16,7 @@ from localspec.errors import IncompatiblePair
 from localspec.fit.cut import ModelFile
 from localspec.fit.export import export
 from localspec.fit.trim import trim
-from localspec.gguf.facts import header_at
+from localspec.gguf.header import header_at
 from localspec.gguf.trimmed import token_table
 from localspec.llama.context import Context
 from localspec.llama.model import Model

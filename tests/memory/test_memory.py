@@ -7,7 +7,8 @@ import subprocess
 import pytest
 
 from localspec.errors import BackendFailure, BadModelFile
-from localspec.gguf.facts import header_at, trained_context
+from localspec.gguf.facts import trained_context
+from localspec.gguf.header import header_at
 from localspec.memory import host_memory, known_devices
 from localspec.memory.known_devices import DeviceMemory, last_devices, remember_devices
 from localspec.memory.needs import Load

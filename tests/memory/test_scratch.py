@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 from localspec import settings
-from localspec.gguf.facts import header_at
+from localspec.gguf.header import header_at
 from localspec.memory.needs import Load
 from localspec.memory.probe import Probe
 from localspec.memory.scratch import scratch_folder
@@ -12,7 +12,7 @@ from localspec.memory.scratch import scratch_folder
 PROBE = """
 import os, sys
 from pathlib import Path
-from localspec.gguf.facts import header_at
+from localspec.gguf.header import header_at
 from localspec.memory.needs import Load
 from localspec.memory.probe import Probe
 with Probe() as probe:

@@ -10,17 +10,24 @@ import localspec
 from localspec import demo
 from localspec.cli import main
 from localspec.errors import BadSetting, NotOnDisk, UnknownPair
-from localspec.gguf.parts import parts_of
+from localspec.gguf.header import parts_of
 from localspec.hub.partial import PartialFile
 from localspec.hub.repository import Listing, RemoteFile
 from localspec.pairs import store
-from localspec.pairs.any_model import described, keep
-from localspec.pairs.outdated import outdated
-from localspec.pairs.quants import SeveralModels, chosen, models_in, quant_of
-from localspec.pairs.references import hub_reference, open_reference
+from localspec.pairs.inspection import suggested_draft
+from localspec.pairs.references import (
+    SeveralModels,
+    chosen,
+    described,
+    hub_reference,
+    keep,
+    models_in,
+    open_reference,
+    outdated,
+    quant_of,
+)
 from localspec.pairs.registry import PairKind, find, is_known
 from localspec.pairs.resolve import resolve
-from localspec.pairs.suggestion import suggested_draft
 from tests.pairs.hub import COMMIT
 
 QUICK = ("-n", "4", "--temperature", "0", "--threads", "1", "--json")
@@ -256,7 +263,7 @@ def test_pins_that_were_replaced_are_told(several, tiny_gguf, capsys):
 
 
 def test_a_draft_is_suggested_that_fits(served, hub, tiny_gguf, monkeypatch, capsys):
-    from localspec.gguf.facts import header_at
+    from localspec.gguf.header import header_at
     from localspec.pairs.additions import add_pair
     from tests.pairs.conftest import pair_of
 

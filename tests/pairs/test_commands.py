@@ -10,7 +10,7 @@ import pytest
 
 from localspec import demo
 from localspec.cli import main
-from localspec.cli.offer import agreed, fetch_if_wanted, question
+from localspec.cli.fetching import agreed, fetch_if_wanted, question
 from localspec.pairs import store
 from localspec.pairs.registry import find, users_folder
 from localspec.pairs.resolve import PairNotOnDisk

@@ -9,8 +9,8 @@ import pytest
 
 from localspec import demo
 from localspec.errors import IncompatiblePair
-from localspec.gguf.facts import ModelFacts, facts_of_file, header_at
-from localspec.gguf.header import HeaderVocabulary
+from localspec.gguf.facts import ModelFacts, facts_of_file
+from localspec.gguf.header import HeaderVocabulary, header_at
 from localspec.pairs.compatibility import check, differences
 
 CUT = sorted((Path(__file__).parent / "vocabularies").glob("*.gguf"))
@@ -178,6 +178,11 @@ def bytes_of_tokens(path):
     with vocabulary_of(path) as vocabulary:
         for token in range(vocabulary.size):
             yield vocabulary.piece(token) or vocabulary.text(token).encode()
+
+
+def test_a_header_is_parsed_once_while_the_file_does_not_change(tiny_gguf):
+    path = tiny_gguf(vocab_size=600)
+    assert header_at(path) is header_at(path)
 
 
 def test_a_header_is_read_again_when_the_file_changed(tiny_gguf, tmp_path):

@@ -11,8 +11,8 @@ from dataclasses import replace
 import pytest
 
 from localspec.errors import BadModelFile, LocalspecError
-from localspec.gguf.damage import first_hazard
-from localspec.gguf.header import header_of_file
+from localspec.gguf.facts import first_hazard
+from localspec.gguf.header import header_at
 from localspec.health import trial
 from localspec.health.build import installed_build
 from localspec.pairs import stamps, trust
@@ -66,7 +66,7 @@ def test_an_abort_in_the_child_is_a_sentence_here(raw, tmp_path, monkeypatch):
     path = tmp_path / "model.gguf"
     broken = next(m for m in by_meaning(raw) if "layer_norm_rms_epsilon" in m.note and "nan" in m.note)
     path.write_bytes(broken.written())
-    assert "nan" in first_hazard(header_of_file(path))
+    assert "nan" in first_hazard(header_at(path))
     monkeypatch.setattr(trust, "first_hazard", lambda _: None)
     with pytest.raises(BadModelFile, match=r"gives up on model\.gguf") as caught:
         ensure_loadable(path)

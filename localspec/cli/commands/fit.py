@@ -175,8 +175,8 @@ def teach(arguments: argparse.Namespace, options: dict[str, Any], files: "PairFi
 
 def draft_of(files: "PairFiles") -> Path:
     """The draft that is to learn. Raises BadSetting where there is none of the target's vocabulary."""
-    from localspec.gguf.facts import header_at
-    from localspec.pairs.proof import prove
+    from localspec.gguf.header import header_at
+    from localspec.pairs.compatibility import prove
 
     if files.draft is None:
         raise BadSetting(

@@ -66,8 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _open(arguments: argparse.Namespace) -> "tuple[Pair | None, OpenedFile, OpenedFile | None]":
-    from localspec.pairs.quants import SeveralModels
-    from localspec.pairs.references import is_file_reference, open_file, open_reference
+    from localspec.pairs.references import SeveralModels, is_file_reference, open_file, open_reference
     from localspec.pairs.registry import find, is_known
 
     if is_file_reference(arguments.pair) and not (is_known(arguments.pair) and arguments.draft is None):
@@ -117,8 +116,8 @@ def _suggested(target: "InspectedModel") -> str:
     from localspec.fit.cut import Shape
     from localspec.fit.trim import trimmable
     from localspec.gguf.shared_tokens import in_words
+    from localspec.pairs.inspection import draft_of_another_vocabulary, suggested_draft
     from localspec.pairs.store import locate
-    from localspec.pairs.suggestion import draft_of_another_vocabulary, suggested_draft
 
     path, header, ways = target.opened.path, target.opened.header, list[str]()
     fit = f"localspec fit --target {path}"
@@ -227,7 +226,7 @@ def _weights(side: "InspectedModel") -> str:
     """The tensor types that make up most of the file, by bytes."""
     from collections import Counter
 
-    from localspec.gguf.ggml_types import BLOCKS
+    from localspec.gguf.header import BLOCKS
 
     sizes: Counter[str] = Counter()
     for tensor in side.opened.header.tensors:

@@ -8,7 +8,7 @@ from localspec.cli.printing import say
 from localspec.cli.usage import Subparsers
 
 if TYPE_CHECKING:
-    from localspec.pairs.outdated import Newer
+    from localspec.pairs.references import Newer
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -23,7 +23,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from localspec.pairs.outdated import outdated
+    from localspec.pairs.references import outdated
 
     found = outdated()
     if arguments.json:

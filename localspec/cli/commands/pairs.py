@@ -66,7 +66,7 @@ def run_add(arguments: argparse.Namespace) -> int:
     from localspec.gguf.heads import draft_kind
     from localspec.hub.failures import of_system
     from localspec.pairs.additions import add_pair
-    from localspec.pairs.proof import prove
+    from localspec.pairs.compatibility import prove
     from localspec.pairs.references import open_reference, pin
     from localspec.pairs.registry import Pair, PairKind, all_pairs, users_pairs
     from localspec.pairs.store import on_disk

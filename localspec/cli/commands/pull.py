@@ -27,7 +27,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from localspec.pairs.any_model import is_on_hub
+    from localspec.pairs.references import is_on_hub
     from localspec.pairs.registry import find, is_known
 
     if is_on_hub(arguments.name, arguments.draft) and not (

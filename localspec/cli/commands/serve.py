@@ -127,8 +127,8 @@ def check_guests(hosts: list[str], origins: list[str], key: str) -> None:
 
 def load_request(arguments: argparse.Namespace) -> "LoadPair":
     """What to load, fetched before with --pull: a server never fetches."""
+    from localspec.cli.fetching import fetch_if_wanted
     from localspec.cli.loading import chosen_pair
-    from localspec.cli.offer import fetch_if_wanted
     from localspec.engine.messages import LoadPair
     from localspec.pairs.resolve import PairNotOnDisk, resolve
     from localspec.settings import Settings
