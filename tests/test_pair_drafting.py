@@ -11,7 +11,7 @@ from localspec.chat.reply import DEPTH_FIXED
 from localspec.cli import main
 from localspec.events import Notice
 from localspec.llama.context import Context
-from localspec.measure.bench.bench import AUTO, PLAIN, Limits, bench
+from localspec.measure.bench import AUTO, PLAIN, Limits, bench
 from localspec.measure.prompts import built_in_prompts
 
 

@@ -7,11 +7,10 @@ from statistics import median
 from localspec.chat.loaded_pair import LoadedPair
 from localspec.fit.prompts import made_prompts, tokens_of
 from localspec.logits.texts import is_held_out
-from localspec.measure.bench.bench import Measurement
-from localspec.measure.bench.summary import grouped, log_ratios, paired
-from localspec.measure.bench.verdict import HARDLY_DRAFTED, Finding, finding
+from localspec.measure.bench import Measurement
 from localspec.measure.prompts import BenchPrompt, Category
 from localspec.measure.statistics import Interval, mean_ratio
+from localspec.measure.summary import HARDLY_DRAFTED, Finding, finding, grouped, log_ratios, paired
 
 EACH = 15  # prompts of every category
 

@@ -4,9 +4,9 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from localspec.measure.bench.bench import AUTO, PLAIN, Limits, bench, blocks, fixed, turned
-from localspec.measure.bench.summary import LEAST_TOKENS, summarise
+from localspec.measure.bench import AUTO, PLAIN, Limits, bench, blocks, fixed, turned
 from localspec.measure.prompts import BenchPrompt, Category, built_in_prompts, in_turn
+from localspec.measure.summary import LEAST_TOKENS, summarise
 from tests.measure.scripted import Clock, ScriptedSession
 
 ARMS = (PLAIN, AUTO, fixed(2))

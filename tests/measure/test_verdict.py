@@ -4,12 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from localspec.measure.bench.report import COLUMNS, cells, report
-from localspec.measure.bench.summary import Row, Summary
-from localspec.measure.bench.verdict import Decision, Finding, finding, in_words, verdicts
 from localspec.measure.plot import aligned
 from localspec.measure.prompts import Category
+from localspec.measure.report import COLUMNS, cells, report
 from localspec.measure.statistics import Interval
+from localspec.measure.summary import Decision, Finding, Row, Summary, finding, in_words, verdicts
 
 CODE, CHAT = Category.CODE, Category.CHAT
 

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from localspec.cli.bench_progress import progress_text
 from localspec.cli.interrupts import CANCELLED, stop_on_interrupt
 from localspec.cli.loading import open_session
 from localspec.cli.options import add_pair_argument, add_report_options
@@ -17,13 +16,14 @@ from localspec.cli.usage import Subparsers
 from localspec.errors import BadSetting, ContextFull
 
 if TYPE_CHECKING:
-    from localspec.measure.bench.bench import Arm, BenchOutcome, BenchStep, Limits
-    from localspec.measure.bench.record import Subject
-    from localspec.measure.bench.summary import Summary
+    from localspec.measure.bench import Arm, BenchOutcome, BenchStep, Limits
     from localspec.measure.plot import Chart
     from localspec.measure.prompts import BenchPrompt
+    from localspec.measure.report import Subject
+    from localspec.measure.summary import Summary
 
 SECONDS = 300.0  # where neither a time nor a number of runs is given
+_BAR = 16  # characters of the progress bar
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -58,10 +58,10 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from localspec.measure.bench.bench import bench
-    from localspec.measure.bench.record import Subject
-    from localspec.measure.bench.summary import summarise
+    from localspec.measure.bench import bench
     from localspec.measure.machine import CROWDED
+    from localspec.measure.report import Subject
+    from localspec.measure.summary import summarise
 
     refuse_missing_folder(arguments)
     prompts, began = chosen_prompts(arguments), perf_counter()
@@ -108,9 +108,8 @@ def tell(
     arguments: argparse.Namespace, subject: "Subject", outcome: "BenchOutcome", summary: "Summary"
 ) -> None:
     """Print the report or the JSON, draw the files, keep the record."""
-    from localspec.measure.bench.record import keep, record
-    from localspec.measure.bench.report import chart, report
     from localspec.measure.machine import this_machine
+    from localspec.measure.report import chart, keep, record, report
 
     if not summary.rows:
         say_why_nothing(outcome, summary)
@@ -173,13 +172,13 @@ def chosen_prompts(arguments: argparse.Namespace) -> "tuple[BenchPrompt, ...]":
 
 
 def arms(arguments: argparse.Namespace) -> "tuple[Arm, ...]":
-    from localspec.measure.bench.bench import AUTO, PLAIN, fixed
+    from localspec.measure.bench import AUTO, PLAIN, fixed
 
     return (PLAIN, AUTO, *(fixed(depth) for depth in arguments.depths))
 
 
 def limits(arguments: argparse.Namespace) -> "Limits":
-    from localspec.measure.bench.bench import Limits
+    from localspec.measure.bench import Limits
 
     seconds = arguments.seconds if arguments.seconds or arguments.runs else SECONDS
     return Limits(rounds=arguments.runs, seconds=seconds, max_tokens=arguments.max_tokens)
@@ -207,3 +206,20 @@ def positive(text: str) -> int:
     if (value := int(text)) < 1:
         raise argparse.ArgumentTypeError(f"{value} is not above 0")
     return value
+
+
+def progress_text(step: "BenchStep", blocks_in_round: int, limits: "Limits") -> str:
+    """How far by the limit that is nearer, what runs now, and the speed of the reply before it."""
+    shares = [step.seconds / limits.seconds] if limits.seconds else []
+    shares += [step.blocks_done / (blocks_in_round * limits.rounds)] if limits.rounds else []
+    done = min(max(shares, default=0.0), 1.0)
+    filled = int(done * _BAR)
+    minutes, seconds = divmod(int(step.seconds), 60)
+    line = (
+        f"{'█' * filled}{'░' * (_BAR - filled)} {done:4.0%}  {minutes}:{seconds:02d}  "
+        f"{step.block.prompt.category}: {step.block.prompt.name}, "
+        f"T={step.block.temperature:g}, {step.arm.name}"
+    )
+    if step.last:
+        line += f"  (before: {step.last.arm} {step.last.tokens_per_second:.1f} tokens/s)"
+    return line

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from localspec.fit.learning import Progress
     from localspec.fit.making import Plan
     from localspec.logits.texts import Text
-    from localspec.measure.bench.bench import BenchStep, Measurement
+    from localspec.measure.bench import BenchStep, Measurement
     from localspec.pairs.resolve import PairFiles
 
 TRIMMED, MADE = 16_384, 8_192  # tokens that drafts can still say
@@ -279,7 +279,7 @@ def measured(options: dict[str, Any], line: DrawnLine) -> "tuple[Measurement, ..
     from localspec import api
     from localspec.cli.interrupts import stop_on_interrupt
     from localspec.fit.judging import unseen_prompts
-    from localspec.measure.bench.bench import AUTO, PLAIN, Limits, bench
+    from localspec.measure.bench import AUTO, PLAIN, Limits, bench
 
     def told(step: "BenchStep") -> None:
         line.draw(

@@ -1,13 +1,19 @@
-"""A bench as text: the table, the bars, and the verdict."""
+"""A bench as text (table, bars, verdict) and as JSON; the latest record of each pair is kept."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
-from localspec.measure.bench.bench import AUTO
-from localspec.measure.bench.summary import Row, Summary
-from localspec.measure.bench.verdict import in_words, verdicts
+from localspec.files import write_text_atomically
+from localspec.measure.bench import AUTO, BenchOutcome
+from localspec.measure.machine import Machine
 from localspec.measure.plot import Bar, Chart, aligned, drawn
 from localspec.measure.prompts import Category
 from localspec.measure.statistics import Interval
+from localspec.measure.summary import Row, Summary, finding, in_words, verdicts
+from localspec.settings import data_dir
 
 MIX = "all"
 COLUMNS = ("", "depth", "plain t/s", "t/s", "speed-up", "95 % interval", "accepted", "tokens/pass", "prompts")
@@ -113,3 +119,42 @@ def footnotes(summary: Summary) -> str:
     if summary.too_short:
         lines.append(f"Left out: {summary.too_short} pairs of replies too short to time.")
     return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What was measured."""
+
+    pair: str
+    target: str
+    draft: str
+    load_seconds: float
+    max_tokens: int
+
+
+def record(subject: Subject, machine: Machine, outcome: BenchOutcome, summary: Summary) -> dict[str, Any]:
+    """Plain values for json.dumps; an interval that is not known has no bounds."""
+    return {
+        **asdict(subject),
+        "machine": asdict(machine),
+        "stopped": outcome.stopped,
+        "too_long": outcome.too_long,
+        "too_short": summary.too_short,
+        "prefill": {"tokens": summary.prefill_tokens, "seconds": summary.prefill_seconds},
+        "verdicts": [asdict(verdict) for verdict in verdicts(summary)],
+        "rows": [without_infinity({**asdict(row), "finding": finding(row.speedup)}) for row in summary.rows],
+        "measurements": [asdict(measurement) for measurement in outcome.measurements],
+    }
+
+
+def without_infinity(row: dict[str, Any]) -> dict[str, Any]:
+    if row["speedup"]["high"] == float("inf"):
+        row["speedup"] = {"middle": row["speedup"]["middle"], "low": None, "high": None}
+    return row
+
+
+def keep(pair: str, recorded: Mapping[str, Any]) -> Path:
+    """Store a record as the pair's latest one; a crash leaves the one before. OSError where that fails."""
+    path = data_dir() / "bench" / f"{''.join(c if c.isalnum() or c in '.+-_' else '_' for c in pair)}.json"
+    write_text_atomically(path, json.dumps(recorded))
+    return path

@@ -1,1 +1,0 @@
-"""Pairs measured on prompts: plain decoding against drafting."""
