@@ -9,6 +9,8 @@ import time
 import pytest
 
 from localspec.cli import main
+from localspec.measure.machine import CROWDED
+from localspec.pair_drafting import PairDrafting
 from localspec.settings import data_dir
 
 QUICK = ("--runs", "1", "--only", "json", "--max-tokens", "24", "--threads", "1")
@@ -46,6 +48,14 @@ def test_json_is_one_object_with_every_reply_and_the_record_is_kept(capsys):
     assert len(found["measurements"]) == 4 * 2
     assert all(m["drafted"] == 0 for m in found["measurements"] if m["arm"] == "plain")
     assert json.loads((data_dir() / "bench" / "demo.json").read_text(encoding="utf-8")) == found
+
+
+def test_a_processor_that_is_busy_is_told_beside_the_json(capsys, monkeypatch):
+    """The decision is faked, as a busy machine cannot be had at will."""
+    monkeypatch.setattr(PairDrafting, "crowded", True)
+    _, out, err = run(capsys, "bench", "demo", *QUICK, "--temperature", "0", "--json")
+    assert json.loads(out)
+    assert CROWDED in err
 
 
 def test_what_the_bench_learned_is_where_the_next_run_starts(capsys):

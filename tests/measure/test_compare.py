@@ -8,7 +8,7 @@ import localspec
 from localspec import api
 from localspec.chat.reply import DEPTH_FIXED
 from localspec.errors import BadSetting, LocalspecError
-from localspec.events import Cycle, Finished, FinishReason, Kind, Notice, Origin, Piece, Source, Started
+from localspec.events import Cycle, Finished, FinishReason, Kind, Mode, Notice, Origin, Piece, Source, Started
 from localspec.llama.contention import Contention
 from localspec.measure.compare.compare import Comparison, SideEvent, compare_events, compare_on
 from localspec.measure.compare.segments import Segment, Segments, is_structured
@@ -49,6 +49,8 @@ def test_sides_take_turns_and_every_run_reads_the_prompt_anew(session):
     assert all(e.event.reused_tokens == 0 for e in started)
     assert isinstance(events[-1], Comparison)
     assert len(events[-1].plain.replies) == 2
+    plain = [e.event for e in events[:-1] if not e.speculative and isinstance(e.event, Cycle)]
+    assert {cycle.mode for cycle in plain} == {Mode.PLAIN}
     assert session.messages == ()
 
 
