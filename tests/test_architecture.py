@@ -33,7 +33,7 @@ ROOMS = {
     "gguf": {"errors", "files", "units"},
     "llama": {"closing", "errors", "gguf", "health", "passes", "terminal_text"},
     "hub": {"errors", "files", "gguf", "locks"},
-    "memory": {"closing", "errors", "files", "gguf", "health", "locks", "settings", "typed_json", "units"},
+    "memory": {"closing", "errors", "files", "gguf", "health", "llama", "settings", "typed_json", "units"},
     "pairs": {
         "errors",
         "files",

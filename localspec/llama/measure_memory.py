@@ -1,28 +1,19 @@
-"""Says what a model would need, without reserving it: a child process that reads requests and answers each.
+"""What a model would need, by llama.cpp's own plan: loads without memory (`no_alloc`), whose log is read."""
 
-    python -m localspec.llama.measure_memory HEALTH [HOST:PORT ...]        one JSON object a line, in and out
-
-HEALTH is a JSON object, the fields of localspec.health.check.Health; the addresses are those of RPC servers.
-
-{"devices": true} lists the devices; anything else holds the arguments of `measure`. The numbers are
-llama.cpp's own, from what it logs while it plans its buffers.
-"""
-
-import json
 import logging
 import re
-import sys
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from localspec.errors import LocalspecError
-from localspec.health.check import Health, assume
-from localspec.llama.child_limits import limit_this_process
+from localspec.closing import Closing
+from localspec.llama.block import BlockContext
+from localspec.llama.context import Context
+from localspec.llama.devices import buffer_names
+from localspec.llama.head import HeadContext
 from localspec.llama.log import logger
-
-if TYPE_CHECKING:  # what loads llama.cpp is imported once its health is known
-    from localspec.llama.model import Model
+from localspec.llama.model import Model
 
 _MIB = 1 << 20
 _LAYER = re.compile(r"load_tensors: layer +(\d+) assigned to device (\S+?),")
@@ -70,47 +61,42 @@ class BufferLog(logging.Handler):
         self._cache_layers = []
 
 
-class Measurer:
+class Measurer(Closing):
     """Keeps the last model open, because contexts of many lengths are asked for in a row."""
 
-    def __init__(self, log: BufferLog) -> None:
-        from localspec.llama.devices import buffer_names
-
-        self._log = log
-        self._key: tuple[str, dict[str, Any]] | None = None
+    def __init__(self) -> None:
+        self._log = BufferLog()
+        self._key: tuple[Path, dict[str, Any]] | None = None
         self._model: Model | None = None
         self._names = buffer_names()
 
     def measure(
         self,
-        path: str,
+        path: Path,
         place: dict[str, Any],
         context: dict[str, Any],
         kind: str = "model",
-        target: str | None = None,
+        target: Path | None = None,
     ) -> dict[str, Any]:
         """Bytes of cache and of compute buffers by device, and the device of each layer.
 
         place, context: what Model and Context take by these names, or HeadContext for a head of this kind and target.
+        Raises what loading raises.
         """
-        from localspec.llama.context import Context
-        from localspec.llama.model import Model
-
-        if self._model is None or (path, place) != self._key:
-            if self._model is not None:
-                self._model.close()
-            self._log.layers = {}
-            self._model, self._key = Model(Path(path), no_alloc=True, **place), (path, place)
         log = self._log
-        if target is None:
-            log.forget()
-            with Context(self._model, **context) as opened:
-                checkpoints = opened.needs_checkpoints
-        else:
-            of_head, checkpoints = dict(log.layers), False
-            self._open_head(kind, target, place, context)
-            log.layers = of_head
-        layers = [log.layers[layer] for layer in sorted(log.layers)]
+        with _heard_by(log):
+            if self._model is None or (path, place) != self._key:
+                self.close()
+                log.layers = {}
+                self._model, self._key = Model(path, no_alloc=True, **place), (path, place)
+            if target is None:
+                log.forget()
+                with Context(self._model, **context) as opened:
+                    checkpoints = opened.needs_checkpoints
+            else:
+                of_head, checkpoints = dict(log.layers), False
+                self._open_head(kind, target, place, context)
+                log.layers = of_head
         cache, compute = (
             {self._names.get(name, name): size for name, size in part.items()}
             for part in (log.cache, log.compute)
@@ -118,23 +104,21 @@ class Measurer:
         return {
             "cache": cache,
             "compute": compute,
-            "layers": layers,
+            "layers": tuple(log.layers[layer] for layer in sorted(log.layers)),
             "flash": log.flash_attention,
             "checkpoints": checkpoints,
         }
 
-    def _open_head(self, kind: str, target: str, place: dict[str, Any], context: dict[str, Any]) -> None:
-        from localspec.llama.block import BlockContext
-        from localspec.llama.context import Context
-        from localspec.llama.head import HeadContext
-        from localspec.llama.model import Model
+    def close(self) -> None:
+        model, self._model = self._model, None
+        if model is not None:
+            model.close()
 
+    def _open_head(self, kind: str, target: Path, place: dict[str, Any], context: dict[str, Any]) -> None:
         assert self._model is not None
         with ExitStack() as opened:
             inside = self._key is not None and self._key[0] == target
-            model = (
-                self._model if inside else opened.enter_context(Model(Path(target), no_alloc=True, **place))
-            )
+            model = self._model if inside else opened.enter_context(Model(target, no_alloc=True, **place))
             beside = opened.enter_context(Context(model, length=context["length"]))
             self._log.forget()
             if kind == "dflash":
@@ -143,37 +127,16 @@ class Measurer:
                 opened.enter_context(HeadContext(self._model, beside, encodes=kind == "eagle3", **context))
 
 
-def answer(measurer: Measurer, request: dict[str, Any]) -> dict[str, Any]:
-    from localspec.llama.devices import devices
-
-    if request.get("devices"):
-        fields = ("name", "kind", "free", "total", "shared")
-        listed = [(d.name, d.kind, d.free_bytes, d.total_bytes, d.shares_memory) for d in devices()]
-        return {"devices": [dict(zip(fields, values, strict=True)) for values in listed]}
-    try:
-        return measurer.measure(**request)
-    except LocalspecError as error:
-        return {"error": str(error), "hint": error.hint, "kind": type(error).__name__}
-
-
-def main() -> None:
-    limit_this_process()
-    found, *servers = sys.argv[1:]
-    assume(Health(**json.loads(found)))
-    if servers:
-        from localspec.llama.rpc import add_servers
-        from localspec.llama.watch import tell_lost_by
-
-        tell_lost_by(lambda what, hint: print(json.dumps({"lost": what, "hint": hint}), flush=True))
-        add_servers(servers)
-    log = BufferLog()
+@contextmanager
+def _heard_by(log: BufferLog) -> Iterator[None]:
+    """The log of llama.cpp goes to this handler alone: a plan is no load, and its lines are nobody else's."""
+    level, propagates = logger.level, logger.propagate
     logger.addHandler(log)
     logger.setLevel(logging.DEBUG)
     logger.propagate = False
-    measurer = Measurer(log)
-    for line in sys.stdin:
-        print(json.dumps(answer(measurer, json.loads(line))), flush=True)
-
-
-if __name__ == "__main__":
-    main()
+    try:
+        yield
+    finally:
+        logger.removeHandler(log)
+        logger.setLevel(level)
+        logger.propagate = propagates

@@ -20,9 +20,9 @@ def plan_for_files(
     devices: Sequence[DeviceMemory] | None = None,
     lora: Sequence[Adapter] = (),
 ) -> Plan:
-    """How to load two files here; llama.cpp is asked in a child process unless the answer is remembered.
+    """How to load two files here; llama.cpp is asked unless the answer is remembered.
 
-    devices: as llama.cpp lists them now; None asks for them in the child as well.
+    devices: as llama.cpp lists them now; None asks for them as well.
     Raises NotEnoughMemory, BadSetting, BadModelFile.
     """
     with Probe(devices) as probe:

@@ -1,43 +1,35 @@
-"""Asks llama.cpp, in a child process, what a model would need and which devices there are."""
+"""Asks llama.cpp what a model would need and which devices there are; answers about models are remembered."""
 
 import hashlib
 import json
 import re
-import subprocess
-import sys
 import tempfile
-import threading
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from localspec import errors, settings
+from localspec import settings
 from localspec.closing import Closing
-from localspec.errors import BackendFailure, BadModelFile, LocalspecError
+from localspec.errors import BackendFailure, LocalspecError
 from localspec.files import write_text_atomically
 from localspec.gguf.facts import trained_context
 from localspec.gguf.header import Header
 from localspec.gguf.heads import DraftKind, draft_kind, has_head, trunk_layers
 from localspec.gguf.weightless import write_weightless
 from localspec.health.build import installed_build
-from localspec.health.check import health
-from localspec.health.child_environment import child_environment
-from localspec.health.servers import used_servers
 from localspec.memory.known_devices import DeviceMemory, remember_devices, with_host
 from localspec.memory.needs import CHECKPOINT_SHARE, HOST, Load, Needs
-from localspec.memory.scratch import scratch_folder
-from localspec.typed_json import loads_as, read_as
+from localspec.typed_json import loads_as
 from localspec.units import printable
 
-_ANSWER_SECONDS = 60.0
+if TYPE_CHECKING:  # loads llama.cpp
+    from localspec.llama.measure_memory import Measurer
+
 _EXPERTS = re.compile(r"ffn_(up|down|gate|gate_up)_(ch)?exps")
 _AS_NAMED_IN_ERRORS = "this file"  # what llama.cpp reads is a stand-in for it
-
-
-_PLAINEST = Load(64, devices=(HOST,))  # which every model that can be loaded at all allows
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +44,14 @@ class _Buffers:
 
 
 class Probe(Closing):
-    """Answers `needs` and `devices`; starts its child when something is asked that it does not remember."""
+    """Answers `needs` and `devices`; llama.cpp is loaded when something is asked that is not remembered."""
 
     def __init__(self, devices: Sequence[DeviceMemory] | None = None) -> None:
         """devices: as llama.cpp lists them now, where they are known; None has them asked for."""
         self._listed: tuple[DeviceMemory, ...] | None = None
         if devices is not None:
             self._learn(tuple(devices))
-        self._child: subprocess.Popen[str] | None = None
+        self._measurer: Measurer | None = None
         self._opened = ExitStack()
         self._written: dict[str, Path] = {}
         self._remembered: dict[str, _Buffers] = {}
@@ -70,6 +62,7 @@ class Probe(Closing):
         """What a model of this header would need; for a head, what it adds to its target.
 
         Raises BadModelFile where llama.cpp refuses the model, BackendFailure or BadSetting where it refuses the load.
+        A header on which llama.cpp aborts ends the process.
         """
         fingerprint = _fingerprint(header)
         places = [device.name for device in self._known_devices()]
@@ -81,23 +74,12 @@ class Probe(Closing):
         known = self._remembered.get(key) or _recall(key)
         if known is None:
             if target is not None:
-                asked["target"] = str(self._weightless(target, of_target))
+                asked["target"] = self._weightless(target, of_target)
             try:
-                answer = self._ask({"path": str(self._weightless(header, fingerprint)), **asked})
-            except BadModelFile:
-                if load == _PLAINEST or target is not None:
-                    raise
-                self.needs(header, _PLAINEST)  # raises as well where the file is at fault
-                raise BackendFailure(
-                    f"llama.cpp gives up on a context of {load.length:,} tokens on {', '.join(load.devices or [HOST])}",
-                    hint="use a shorter context (--context), or fewer layers on the GPU (--gpu-layers)",
-                ) from None
-            if "error" in answer:
+                known = _Buffers(**self._measuring().measure(self._weightless(header, fingerprint), **asked))
+            except LocalspecError as error:
                 name = printable(header.text("general.name")) or _AS_NAMED_IN_ERRORS
-                what = answer["error"].replace(_AS_NAMED_IN_ERRORS, name)
-                error: LocalspecError = getattr(errors, answer["kind"])(what, hint=answer["hint"])
-                raise error
-            known = read_as(_Buffers, answer)
+                raise type(error)(str(error).replace(_AS_NAMED_IN_ERRORS, name), hint=error.hint) from error
             _remember(key, known)
         self._remembered[key] = known
         weights = () if target is header else (header, *adapters)
@@ -119,22 +101,23 @@ class Probe(Closing):
         return with_host(self._known_devices())
 
     def close(self) -> None:
-        child, self._child = self._child, None
-        if child is not None:
-            assert child.stdin is not None
-            with suppress(OSError):
-                child.stdin.close()
-            child.wait()
-            assert child.stdout is not None
-            child.stdout.close()
+        if self._measurer is not None:
+            self._measurer.close()
+            self._measurer = None
         self._opened.close()
         self._written.clear()
+
+    def _measuring(self) -> "Measurer":
+        if self._measurer is None:
+            from localspec.llama.measure_memory import Measurer
+
+            self._measurer = Measurer()
+        return self._measurer
 
     def _known_devices(self) -> tuple[DeviceMemory, ...]:
         if self._listed is not None:
             return self._listed
-        answer = self._ask({"devices": True})
-        return self._learn(tuple(DeviceMemory(**device) for device in answer["devices"]))
+        return self._learn(listed_devices())
 
     def _learn(self, listed: tuple[DeviceMemory, ...]) -> tuple[DeviceMemory, ...]:
         self._listed = listed
@@ -155,49 +138,17 @@ class Probe(Closing):
         return self._written[fingerprint]
 
     def _new_folder(self) -> Path:
-        """A weightless file is as long as its model, on some file systems also in bytes: none may be left behind."""
-        try:
-            return self._opened.enter_context(scratch_folder(settings.cache_dir() / "weightless"))
-        except OSError:  # a home that cannot be written need not be one that nothing runs in
-            return Path(self._opened.enter_context(tempfile.TemporaryDirectory(prefix="localspec-")))
+        return Path(self._opened.enter_context(tempfile.TemporaryDirectory(prefix="localspec-")))
 
-    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        if self._child is None:
-            found = json.dumps(asdict(health()))
-            self._child = subprocess.Popen(
-                [sys.executable, "-P", "-m", "localspec.llama.measure_memory", found, *used_servers()],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-                encoding="utf-8",
-                env=child_environment(),
-            )
-        child = self._child
-        assert child.stdin is not None
-        assert child.stdout is not None
-        watchdog = threading.Timer(_ANSWER_SECONDS, child.kill)
-        watchdog.start()
-        try:
-            child.stdin.write(json.dumps(request) + "\n")
-            child.stdin.flush()
-            line = child.stdout.readline()
-        except OSError:
-            line = ""
-        finally:
-            watchdog.cancel()
-        if line:
-            answer: dict[str, Any] = json.loads(line)
-            if "lost" in answer:
-                raise BackendFailure(answer["lost"], hint=answer["hint"])
-            return answer
-        self.close()
-        if request.get("devices"):
-            raise BackendFailure("llama.cpp could not list its devices", hint="`localspec doctor` says more")
-        raise BadModelFile(
-            "llama.cpp gives up on this model file: something in its header is impossible",
-            hint="fetch it again, or choose another file",
-        )
+
+def listed_devices() -> tuple[DeviceMemory, ...]:
+    """Every device with its memory, as llama.cpp lists them now."""
+    from localspec.llama.devices import devices
+
+    return tuple(
+        DeviceMemory(device.name, device.kind, device.free_bytes, device.total_bytes, device.shares_memory)
+        for device in devices()
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,13 +71,13 @@ def really_loaded(path, length, kv_type) -> dict[str, float]:
     return {"weights": total("model"), "cache": total("KV") + total("RS"), "compute": total("compute")}
 
 
-def test_an_answer_is_remembered_and_needs_no_child(tiny_gguf):
+def test_an_answer_is_remembered_and_needs_no_load(tiny_gguf):
     header, devices = header_at(tiny_gguf()), [DeviceMemory("CPU", "cpu", 1, 1)]
     with Probe(devices) as probe:
         first = probe.needs(header, Load(1024))
     with Probe(devices) as probe:
         assert probe.needs(header, Load(1024)) == first
-        assert probe._child is None
+        assert probe._measurer is None
 
 
 def test_an_answer_for_other_devices_is_not_used(tiny_gguf):
@@ -86,7 +86,7 @@ def test_an_answer_for_other_devices_is_not_used(tiny_gguf):
         probe.needs(header, Load(1024))
     with Probe([DeviceMemory("GPU0", "gpu", 1, 1), cpu]) as probe:
         probe.needs(header, Load(1024))
-        assert probe._child is not None
+        assert probe._measurer is not None
 
 
 def test_an_architecture_that_llama_cpp_does_not_know_is_its_own_verdict(tiny_gguf, tmp_path):

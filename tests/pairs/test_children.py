@@ -6,8 +6,6 @@ import sys
 
 import pytest
 
-from localspec.memory.planning import plan_for_files
-from localspec.memory.wishes import MemoryWishes
 from localspec.pairs.trust import ensure_loadable
 
 # Python runs a module of this name at its start, in children too.
@@ -33,20 +31,16 @@ SECRETS = {
 }
 
 
-@pytest.fixture(params=["first_decode", "measure_memory"])
-def told(request, tmp_path, monkeypatch, tiny_gguf):
+@pytest.fixture
+def told(tmp_path, monkeypatch, tiny_gguf):
     """What a child was given, by the child itself."""
     (tmp_path / "sitecustomize.py").write_text(TELLS)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     for name, value in SECRETS.items():
         monkeypatch.setenv(name, value)
-    path = tiny_gguf(vocab_size=400, layers=1)
-    if request.param == "first_decode":
-        ensure_loadable(path)
-    else:
-        plan_for_files(path, None, MemoryWishes())
-    return json.loads((tmp_path / f"{request.param}.py.json").read_text())
+    ensure_loadable(tiny_gguf(vocab_size=400, layers=1))
+    return json.loads((tmp_path / "first_decode.py.json").read_text())
 
 
 def test_a_child_sees_what_it_needs_and_no_secret(told):
