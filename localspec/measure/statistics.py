@@ -10,7 +10,6 @@ DRAWS = 4000  # of the bootstrap
 SEED = 1  # the same measurements give the same interval
 TAILS = (0.025, 0.975)
 LEAST_FREEDOM = 2  # below, Student's interval would be a guess
-LEAST_VALUES = 6  # the range of fewer does not hold the median in 19 of 20 cases
 
 Log = float
 """The logarithm of a ratio: 2x and 0.5x are equally far from 1x."""
@@ -74,15 +73,6 @@ def resampled_medians(values: np.ndarray, random: np.random.Generator) -> np.nda
     chosen = random.integers(values.size, size=(values.size, DRAWS))
     medians: np.ndarray = np.median(values[chosen], axis=0)
     return medians
-
-
-def median_interval(values: Sequence[float]) -> Interval:
-    """The median of repeated measurements, with its bootstrap interval; one wild value moves neither."""
-    middle = float(np.median(values))
-    if len(values) < LEAST_VALUES:
-        return Interval(middle)
-    low, high = np.quantile(resampled_medians(np.asarray(values), np.random.default_rng(SEED)), TAILS)
-    return Interval(middle, float(low), float(high))
 
 
 def student_quantile(freedom: int) -> float:

@@ -101,12 +101,19 @@ def test_a_context_without_room_for_any_prompt_is_said(capsys):
 
 
 def test_tune_shows_the_curve_and_later_runs_start_from_it(capsys):
-    code, out, _ = run(capsys, "tune", "demo", "--threads", "1", "--seconds", "0.1")
+    code, out, _ = run(capsys, "tune", "demo", "--threads", "1", "--seconds", "20")
     assert code == 0
     assert "tokens in a pass" in out
     assert "█" in out
     (lessons,) = (data_dir() / "lessons").glob("*.json")
     assert json.loads(lessons.read_text())["value"]["costs"][0]["widths"][:8] == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_too_little_time_to_tune_is_one_sentence_and_a_hint(capsys):
+    code, out, err = run(capsys, "tune", "demo", "--threads", "1", "--seconds", "0.00001")
+    assert (code, out) == (1, "")
+    assert "too few" in err
+    assert "--seconds" in err
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a console's Ctrl-C cannot be sent to one process there")

@@ -8,10 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.measure.statistics import (
-    Interval,
     bernstein,
     mean_ratio,
-    median_interval,
     student_quantile,
 )
 
@@ -68,14 +66,6 @@ def test_nothing_measured_has_no_mean():
 def test_the_same_measurements_give_the_same_interval():
     values = [[[0.1, 0.3], [0.2], [0.5, 0.4]]]
     assert mean_ratio(values) == mean_ratio(values)
-
-
-def test_the_median_of_repeated_measurements_ignores_a_wild_one():
-    found = median_interval([1.0, 1.01, 0.99, 1.0, 30.0, 1.0, 1.02])
-    assert found.middle == 1.0
-    assert 0.98 < found.low <= 1.0
-    assert median_interval([2.0, 3.0]) == Interval(2.5)
-    assert not median_interval([1.0] * 5).known
 
 
 def test_students_quantiles_are_those_of_the_tables():

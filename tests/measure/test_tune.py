@@ -3,13 +3,11 @@
 import pytest
 
 from localspec.events import Source
-from localspec.measure.tune.report import as_json, report
-from localspec.measure.tune.tune import LEAST_ROUNDS, ROUNDS, tune
+from localspec.measure.tune import as_json, report, tune
 from localspec.passes import Pass
 from tests.measure.scripted import Clock
 
 TEXT = tuple(range(1, 50))
-REPLAYED = 3  # passes of a run that count
 
 
 class PricedDecoder:
@@ -67,22 +65,21 @@ def measured(seconds=60.0, **settings):
     clock = Clock()
     target = PricedDecoder(clock, price, **settings)
     draft = PricedDrafter(clock, 0.003)
-    return tune(target, draft, TEXT, seconds=seconds, clock=clock), target, draft
+    return tune(target, [draft], TEXT, seconds=seconds, clock=clock), target, draft
 
 
 def test_every_width_costs_what_it_costs():
     curve, target, draft = measured()
-    assert [c.width for c in curve.widths] == [1, 2, 3, 4, 5, 6, 7, 8, 16, 32]
-    for cost in curve.widths:
-        assert cost.seconds.middle == pytest.approx(price(cost.width))
-        assert cost.samples == REPLAYED * ROUNDS
-    assert curve.run_seconds == pytest.approx(0.003)
+    assert curve.table.widths == (1, 2, 3, 4, 5, 6, 7, 8, 16, 32)
+    assert curve.table.verify_seconds == pytest.approx([price(width) for width in curve.table.widths])
+    assert curve.draft_seconds == pytest.approx([0.003 * depth for depth in range(8)])
+    assert curve.table.context_tokens == 256
     assert (target.length, draft.length) == (0, 0)
 
 
 def test_a_change_of_width_is_told_apart_from_the_width():
     curve, _, _ = measured(change=0.010)
-    assert curve.widths[0].seconds.middle == pytest.approx(price(1))
+    assert curve.table.verify(1) == pytest.approx(price(1))
     assert curve.table.direct_extra_seconds == pytest.approx(0.010)
 
 
@@ -91,31 +88,33 @@ def test_break_even_is_the_cycle_over_the_plain_step():
     assert curve.break_even(3) == pytest.approx((price(4) + 3 * 0.003) / price(1))
 
 
-def test_little_time_still_gives_an_interval():
-    curve, _, _ = measured(seconds=0.001)
-    assert all(cost.samples == REPLAYED * LEAST_ROUNDS and cost.seconds.known for cost in curve.widths)
+def test_too_little_time_gives_no_curve():
+    curve, target, draft = measured(seconds=0.001)
+    assert curve is None
+    assert (target.length, draft.length) == (0, 0)
 
 
 def test_a_short_context_leaves_the_wide_passes_out():
     curve, _, _ = measured(capacity=20)
-    assert curve.widths[-1].width == 16
+    assert curve.table.widths[-1] == 16
 
 
 def test_a_recurrent_target_is_measured_without_stepping_back():
-    """Its cache grows from pass to pass, and begins anew before it is full."""
-    clock = Clock()
-    target = PricedDecoder(clock, price, capacity=700)
-    kept = []
-    target.rollback = lambda keep: (kept.append(keep), setattr(target, "length", keep))
-    curve = tune(target, None, TEXT, seconds=60.0, steps_back=False, clock=clock)
-    assert set(kept) == {0}
-    assert [cost.samples for cost in curve.widths] == [REPLAYED * ROUNDS] * 10
-
-
-def test_stopped_at_once_there_is_no_curve():
+    """It can only forget everything."""
     clock = Clock()
     target = PricedDecoder(clock, price)
-    assert tune(target, None, TEXT, seconds=60.0, clock=clock, stopped=lambda: True) is None
+    kept = []
+    target.rollback = lambda keep: (kept.append(keep), setattr(target, "length", keep))
+    curve = tune(target, [], TEXT, seconds=60.0, steps_back=False, clock=clock)
+    assert set(kept) == {0}
+    assert len(curve.table.widths) == 10
+
+
+def test_a_stopped_measurement_gives_no_curve_and_leaves_the_caches_empty():
+    clock = Clock()
+    target = PricedDecoder(clock, price)
+    stopped = lambda: target.passes > 3  # noqa: E731
+    assert tune(target, [], TEXT, seconds=60.0, clock=clock, stopped=stopped) is None
     assert target.length == 0
 
 

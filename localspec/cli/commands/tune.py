@@ -4,7 +4,6 @@ import argparse
 import json
 import shutil
 import sys
-from typing import TYPE_CHECKING
 
 from localspec.cli.commands.bench import duration, refuse_missing_folder, write_drawing
 from localspec.cli.interrupts import CANCELLED, stop_on_interrupt
@@ -12,9 +11,7 @@ from localspec.cli.loading import open_session
 from localspec.cli.options import add_pair_argument, add_report_options
 from localspec.cli.printing import DrawnLine, say
 from localspec.cli.usage import Subparsers
-
-if TYPE_CHECKING:
-    from localspec.measure.tune.tune import Curve
+from localspec.errors import BadSetting
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -28,41 +25,42 @@ def add_parser(subparsers: Subparsers) -> None:
     add_pair_argument(parser)
     group = parser.add_argument_group("measurement")
     group.add_argument(
-        "--seconds", type=duration, default=60.0, metavar="S", help="about so long (default: 60)"
+        "--seconds", type=duration, default=60.0, metavar="S", help="at most about S seconds (default: 60)"
     )
     add_report_options(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from localspec.measure.tune.tune import store, tune
+    from localspec.measure.tune import as_json, chart, report, tune
+    from localspec.pair_drafting import PairDrafting
     from localspec.warm_up import ordinary_tokens
 
     refuse_missing_folder(arguments)
     with open_session(arguments, measures=True) as session, stop_on_interrupt(session) as stopped:
         engine = session.engine
         with DrawnLine(sys.stderr) as line:
+            line.draw(f"measuring for up to {arguments.seconds:g} s")
             curve = tune(
                 engine.target,
-                next(iter(engine.drafters), None),
+                engine.drafters,
                 ordinary_tokens(engine.vocabulary),
                 seconds=arguments.seconds,
                 steps_back=engine.rollback_limit is None,
-                on_round=lambda done, most: line.draw(f"measuring: round {done + 1} of at most {most}"),
                 stopped=stopped.is_set,
             )
-        if curve and not stopped.is_set():
-            store(engine, curve)
-    if curve:
-        tell(arguments, curve)
-    return CANCELLED if stopped.is_set() else 0
-
-
-def tell(arguments: argparse.Namespace, curve: "Curve") -> None:
-    from localspec.measure.tune.report import as_json, chart, report
-
-    write_drawing(arguments, (chart(curve),))
+        if curve and isinstance(engine.drafting, PairDrafting):
+            engine.drafting.drafting.calibrated(curve.table)
+            engine.drafting.store(())
+    if stopped.is_set():
+        return CANCELLED
+    if curve is None:
+        raise BadSetting(
+            f"{arguments.seconds:g} seconds are too few for this pair", hint="give more: --seconds 120"
+        )
+    write_drawing(arguments, [chart(curve)])
     if arguments.json:
         say(json.dumps(as_json(curve)))
     else:
         say(report(curve, shutil.get_terminal_size().columns))
+    return 0

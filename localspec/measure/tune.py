@@ -1,0 +1,143 @@
+"""What passes cost here: the target by batch width, the draft by depth, and from where on drafting pays."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from time import perf_counter
+from typing import Any
+
+from localspec.algorithm.protocols import Decoder, Drafter
+from localspec.control.calibration import NARROW, WIDE, calibrate
+from localspec.control.costs import CostTable
+from localspec.measure.plot import Bar, Chart, aligned, drawn
+from localspec.passes import NO_TEXT
+
+CONTEXT_TOKENS = 256  # in the caches while measuring: an ordinary prompt
+DEPTHS = (1, 2, 3, 4, 5, 7)
+EXTRA_TO_MENTION = 0.05  # of a plain step: a smaller extra after a change of width is left out
+
+
+class _Stopped(Exception):
+    """The user ended the measurement."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """What passes cost here, with these files."""
+
+    table: CostTable  # in the form that the depth control uses
+    draft_seconds: tuple[float, ...]  # of a draft, by depth from 0; empty without a draft model
+
+    def break_even(self, depth: int) -> float:
+        """Mean accepted length from which drafting `depth` tokens beats plain decoding."""
+        drafting = self.draft_seconds[depth] if self.draft_seconds else 0.0
+        return (self.table.verify(depth + 1) + drafting) / self.table.verify(1)
+
+
+def tune(
+    target: Decoder,
+    drafters: Sequence[Drafter],
+    text: Sequence[int],
+    *,
+    seconds: float,
+    steps_back: bool = True,
+    stopped: Callable[[], bool] = lambda: False,
+    clock: Callable[[], float] = perf_counter,
+) -> Curve | None:
+    """Measure for at most about `seconds`; both caches are empty afterwards.
+
+    `text`: ordinary tokens, because the experts that a mixture uses depend on them. `steps_back`: whether the target
+    can drop its newest tokens; a recurrent one can only start again, so it is measured with an empty context. None
+    if it was stopped, or if the time was too short.
+    """
+
+    def watched() -> float:
+        if stopped():
+            raise _Stopped
+        return clock()
+
+    try:
+        clear(target, drafters)
+        if steps_back:
+            length = min(CONTEXT_TOKENS, max(target.capacity - max(NARROW + WIDE), 1))
+            fill(target, drafters, (list(text) * (length // len(text) + 1))[:length])
+        table = calibrate(target, drafters, text, budget_seconds=seconds, clock=watched)
+    except _Stopped:
+        return None
+    finally:
+        clear(target, drafters)
+    if table is None:
+        return None
+    if not drafters:
+        return Curve(table, ())
+    run_seconds = table.run_seconds[drafters[0].source]
+    return Curve(table, tuple(drafters[0].model_runs(depth) * run_seconds for depth in range(max(NARROW))))
+
+
+def clear(target: Decoder, drafters: Sequence[Drafter]) -> None:
+    """Empty all caches."""
+    target.rollback(0)
+    for drafter in drafters:
+        drafter.observe(NO_TEXT, 0)
+
+
+def fill(target: Decoder, drafters: Sequence[Drafter], tokens: Sequence[int]) -> None:
+    """Target and drafters read these tokens."""
+    for batch in target.prefill(tokens):
+        for drafter in drafters:
+            drafter.observe(batch, len(batch.tokens))
+            drafter.read(tokens[: target.length + 1], len(batch.tokens))
+
+
+def report(curve: Curve, columns: int) -> str:
+    """Table, bars and sentences for a terminal of that many columns."""
+    table = curve.table
+    plain = table.verify(1)
+    rows = [("tokens in a pass", "ms", "x one token", "ms per token")]
+    for width, seconds in zip(table.widths, table.verify_seconds, strict=True):
+        milliseconds = seconds * 1000
+        rows.append(
+            (str(width), f"{milliseconds:.1f}", f"{seconds / plain:.2f}", f"{milliseconds / width:.1f}")
+        )
+    lines = []
+    if curve.draft_seconds:
+        one, two = curve.draft_seconds[1:3]
+        each = "A draft token" if two > one else "A draft of any depth"
+        lines.append(f"{each} costs {one * 1000:.1f} ms, {one / plain:.0%} of a plain token.")
+        needed = ", ".join(f"{curve.break_even(depth):.2f} at {depth}" for depth in DEPTHS)
+        lines.append(f"Drafting pays from this many tokens per target pass, by depth: {needed}.")
+    direct, capture = table.direct_extra_seconds, table.capture_extra_seconds
+    if max(direct, capture) > EXTRA_TO_MENTION * plain:
+        lines.append(
+            f"The first pass after one of another width takes {direct * 1000:.1f} ms longer, "
+            f"the second {capture * 1000:.1f} ms; the table shows those after them."
+        )
+    lines.append(f"Measured with {table.context_tokens} tokens in the context.")
+    return "\n\n".join((aligned(rows, left=0), drawn(chart(curve), columns), "\n".join(lines)))
+
+
+def chart(curve: Curve) -> Chart:
+    """The curve as bars, in units of one plain step."""
+    relative = [seconds / curve.table.verify(1) for seconds in curve.table.verify_seconds]
+    return Chart(
+        title="Cost of a target pass, in passes over one token",
+        bars=tuple(
+            Bar(f"{width} token{'s' if width > 1 else ''}", cost, f"{cost:.2f}x")
+            for width, cost in zip(curve.table.widths, relative, strict=True)
+        ),
+        reference=1.0,
+        more_is_better=False,
+    )
+
+
+def as_json(curve: Curve) -> dict[str, Any]:
+    """Plain values for json.dumps."""
+    table = curve.table
+    return {
+        "widths": [
+            {"width": width, "seconds": seconds, "relative": seconds / table.verify(1)}
+            for width, seconds in zip(table.widths, table.verify_seconds, strict=True)
+        ],
+        "table": asdict(table),
+        "break_even": {depth: curve.break_even(depth) for depth in DEPTHS},
+        "context_tokens": table.context_tokens,
+    }
