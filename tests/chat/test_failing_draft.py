@@ -23,7 +23,7 @@ class FailingDraft(ToyDraftContext):
 
 WHILE_READING = (range(1, 999), range(2, 999))
 WHILE_DRAFTING = (range(9, 10), range(20, 999))
-# Whether automatic depth drafts for so long is up to the clock.
+# Whether automatic depth drafts at all is up to the clock: a busy machine makes plain steps look cheap.
 CASES = [*((3, when) for when in WHILE_READING + WHILE_DRAFTING), *(("auto", when) for when in WHILE_READING)]
 
 
@@ -42,7 +42,9 @@ def test_a_draft_that_fails_is_left_out_of_the_reply_with_a_notice(monkeypatch, 
 
     draft.calls, draft.fails_at = 0, fails_at
     reply, troubles = replied("abc" * 9)
-    assert troubles == ["the draft model failed, and the reply goes on without it: out of luck"]
+    failed = depth != "auto" or draft.calls >= fails_at[0]
+    trouble = "the draft model failed, and the reply goes on without it: out of luck"
+    assert troubles == [trouble] * failed
     assert len(reply.tokens) == 60
     assert draft.calls <= fails_at[0] + 1, "once it failed it is asked again by its drafter at most"
     if rule != "block":
@@ -52,4 +54,4 @@ def test_a_draft_that_fails_is_left_out_of_the_reply_with_a_notice(monkeypatch, 
     assert replied("abc" * 9, speculate=False)[1] == []
     asked = draft.calls
     assert replied("abc" * 9)[1] == []
-    assert draft.calls > asked, "the next reply tries it again"
+    assert depth == "auto" or draft.calls > asked, "the next reply tries it again"
