@@ -295,7 +295,7 @@ def command_of(name: str, client: Client, folder: Path, url: str) -> tuple[list[
 def answered(url: str) -> int:
     """Replies that the endpoint has given so far."""
     lines = httpx.get(f"{url}/metrics").text.splitlines()
-    return int(next(line.split()[1] for line in lines if line.startswith("vllm:request_success_total")))
+    return int(next(line.split()[1] for line in lines if line.startswith("localspec:replies_total")))
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ LAST_WORDS: Final = 3  # lines of stderr that explain a death
 
 
 class Engine(Protocol):
-    """What the terminal UI needs of an engine, wherever it runs."""
+    """What the terminal UI needs of an engine."""
 
     def start(self) -> None:
         """Begin; a running engine is ended. Never waits for that."""

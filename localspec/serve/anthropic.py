@@ -51,7 +51,7 @@ class Anthropic(Interface):
         fields = await fields_of(request)
         max_tokens = fields.need("max_tokens", int)
         prompt, wishes = conversation(fields, {"max_tokens": max_tokens})
-        asked = self._asked(request, fields, (prompt,), wishes)
+        asked = self._asked(fields, (prompt,), wishes)
         writer = MessageWriter(asked.chosen.name, wishes.options.get("stop", ()))
         return await self._respond(request, asked, writer)
 

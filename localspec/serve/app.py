@@ -9,10 +9,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from localspec.engine.remote import PATH
 from localspec.serve import anthropic, ollama
 from localspec.serve.anthropic import Anthropic
-from localspec.serve.connected import Connected
 from localspec.serve.guard import Access, Guard
 from localspec.serve.http import ErrorBody, answer, guarded, openai_error
 from localspec.serve.jobs import Jobs
@@ -55,8 +53,7 @@ def routes_of(jobs: Jobs, pairs: Pairs) -> list[Route]:
     ]
     of_llama_server = [
         ("GET", "/props", llama.props),
-        ("GET", "/slots", llama.slots),
-        ("POST", "/slots/{id}", llama.slot),
+        *((method, path, slots) for method, path in (("GET", "/slots"), ("POST", "/slots/{id}"))),
         ("GET", "/metrics", llama.metrics),
         ("POST", "/completion", llama.completion),
         ("POST", "/embedding", without_vectors),
@@ -64,7 +61,6 @@ def routes_of(jobs: Jobs, pairs: Pairs) -> list[Route]:
         ("POST", "/tokenize", llama.tokenize),
         ("POST", "/detokenize", llama.detokenize),
         ("POST", "/apply-template", llama.apply_template),
-        ("POST", PATH, Connected(jobs, pairs).messages),
         ("GET", "/", greeting),
     ]
     of_ollama = [
@@ -100,6 +96,11 @@ async def greeting(request: Request) -> Response:
 
 async def without_vectors(request: Request) -> Response:
     what = "localspec writes text and makes no embeddings (run an embedding model in another server)"
+    raise failed(501, "not_supported_error", "not_supported", what)
+
+
+async def slots(request: Request) -> Response:
+    what = "one reply is written at a time and caches are not saved (/health and /metrics tell the state)"
     raise failed(501, "not_supported_error", "not_supported", what)
 
 

@@ -251,10 +251,7 @@ async def ended(*tasks: asyncio.Task[Any]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def is_background(request: Request, prompts: Sequence[Prompt], options: Mapping[str, Any]) -> bool:
-    """Whether nobody waits for the reply: titles, tags, or as the client says. Text is continued for an editor."""
-    said = request.headers.get("x-localspec-background")
-    if said is not None:
-        return said.lower() not in ("0", "false", "")
+def is_background(prompts: Sequence[Prompt], options: Mapping[str, Any]) -> bool:
+    """Whether a reply is a title or a tag, which nobody waits for. An editor waits for a continued text."""
     in_chat = any(prompt.messages for prompt in prompts)
     return in_chat and options.get("max_tokens", 10**9) <= BACKGROUND_TOKENS and "tools" not in options

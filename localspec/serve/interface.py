@@ -32,7 +32,6 @@ class Interface:
 
     def _asked(
         self,
-        request: Request,
         fields: Fields,
         prompts: tuple[Prompt, ...],
         wishes: Wishes | None = None,
@@ -46,7 +45,7 @@ class Interface:
             prompts,
             wishes,
             stream,
-            is_background(request, prompts, wishes.options),
+            is_background(prompts, wishes.options),
             fields.unknown(),
         )
 

@@ -11,7 +11,6 @@ from typing import Final, Protocol
 
 from localspec.engine.messages import (
     Answer,
-    Ask,
     Cancel,
     Describe,
     Description,
@@ -41,7 +40,7 @@ STUCK_SECONDS: Final = 60.0  # after which an engine that does not heed a cancel
 _LAST: Final = (Finished, Failure, Rendered, Tokens, Text)
 _STOPPED: Final = Failure("EngineDied", "the server is being ended", "ask again once it runs")
 
-Question = Answer | Ask | Render | Tokenize | Detokenize
+Question = Answer | Render | Tokenize | Detokenize
 
 
 class Process(Protocol):

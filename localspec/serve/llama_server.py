@@ -21,7 +21,6 @@ from localspec.serve.interface import Interface
 from localspec.serve.likelihoods import entry
 from localspec.serve.metrics import exposition
 from localspec.serve.openai import prompts_of
-from localspec.serve.problems import failed
 from localspec.serve.replies import Done, Prompt
 from localspec.serve.wishes import take_wishes
 
@@ -60,19 +59,6 @@ class LlamaServer(Interface):
         }
         return answer(found)
 
-    async def slots(self, request: Request) -> Response:
-        """The one place where replies are written."""
-        if self._jobs.busy and request.query_params.get("fail_on_no_slot"):
-            raise failed(503, "unavailable_error", "no_slot", "the only slot is busy")
-        loaded = self._loaded()
-        speculates = bool(loaded.ready.draft)
-        size = {"n_ctx": loaded.ready.context_length, "speculative": speculates}
-        return answer([{"id": 0, **size, "is_processing": self._jobs.busy}])
-
-    async def slot(self, request: Request) -> Response:
-        what = "caches are neither stored nor erased: a conversation that goes on is found by its beginning"
-        raise failed(501, "not_supported_error", "not_supported", what)
-
     async def completion(self, request: Request) -> Response:
         fields = await fields_of(request)
         prompts = prompts_of(fields.rest.pop("prompt", None))
@@ -101,7 +87,7 @@ class LlamaServer(Interface):
         fields.rest |= biases(fields.rest.get("logit_bias"))
         count, wanted = fields.take("n_probs", int, 0), texts_of(fields, "response_fields")
         milliseconds = fields.take("t_max_predict_ms", int, 0)
-        asked = self._asked(request, fields, (prompt,), more={"logprobs": count} if count else {})
+        asked = self._asked(fields, (prompt,), more={"logprobs": count} if count else {})
         if asked.count > 1:
             raise BadSetting("n is more than 1", hint="ask /v1/completions for several replies")
         if milliseconds > 0:

@@ -1,4 +1,4 @@
-"""What all replies together cost and gained, for Prometheus, under the names that llama-server and vLLM have."""
+"""What all replies together cost and gained, for Prometheus, under llama-server's names."""
 
 from dataclasses import dataclass, field
 
@@ -80,14 +80,7 @@ def exposition(totals: Totals, *, running: int, waiting: int, restarts: int) -> 
         "llamacpp:spec_decode_num_drafts_total": totals.cycles,
         "llamacpp:spec_decode_num_draft_tokens_total": totals.drafted,
         "llamacpp:spec_decode_num_accepted_tokens_total": totals.accepted,
-        "vllm:prompt_tokens_total": totals.prompt_tokens,
-        "vllm:generation_tokens_total": totals.written_tokens,
-        "vllm:request_success_total": totals.replies,
-        "vllm:prefix_cache_queries_total": totals.prompt_tokens,
-        "vllm:prefix_cache_hits_total": totals.reused_tokens,
-        "vllm:spec_decode_num_drafts_total": totals.cycles,
-        "vllm:spec_decode_num_draft_tokens_total": totals.drafted,
-        "vllm:spec_decode_num_accepted_tokens_total": totals.accepted,
+        "localspec:replies_total": totals.replies,
         "localspec:saved_seconds_total": totals.saved_seconds,
         "localspec:engine_restarts_total": restarts,
     }
@@ -96,8 +89,6 @@ def exposition(totals: Totals, *, running: int, waiting: int, restarts: int) -> 
         "llamacpp:predicted_tokens_seconds": totals.tokens_per_second,
         "llamacpp:requests_processing": running,
         "llamacpp:requests_deferred": waiting,
-        "vllm:num_requests_running": running,
-        "vllm:num_requests_waiting": waiting,
     }
     if totals.speedup is not None:
         gauges["localspec:speedup"] = totals.speedup
@@ -105,8 +96,7 @@ def exposition(totals: Totals, *, running: int, waiting: int, restarts: int) -> 
     for kind, values in (("counter", counters), ("gauge", gauges)):
         for name, value in values.items():
             lines += [f"# TYPE {name} {kind}", f"{name} {value:g}" if kind == "gauge" else f"{name} {value}"]
-    for prefix in ("llamacpp", "vllm"):
-        name = f"{prefix}:spec_decode_num_accepted_tokens_per_pos_total"
-        lines.append(f"# TYPE {name} counter")
-        lines += [f'{name}{{position="{n}"}} {count}' for n, count in enumerate(totals.accepted_by_position)]
+    name = "llamacpp:spec_decode_num_accepted_tokens_per_pos_total"
+    lines.append(f"# TYPE {name} counter")
+    lines += [f'{name}{{position="{n}"}} {count}' for n, count in enumerate(totals.accepted_by_position)]
     return "\n".join(lines) + "\n"

@@ -95,7 +95,7 @@ class Ollama(Interface):
     async def _reply(self, request: Request, fields: Fields, prompt: Prompt | None, form: Form) -> Response:
         fields.rest.setdefault("stream", True)
         options, unknown = options_of(fields)
-        asked = self._asked(request, fields, (prompt,) if prompt else (), Wishes(options))
+        asked = self._asked(fields, (prompt,) if prompt else (), Wishes(options))
         asked = replace(asked, unknown=(*unknown, *asked.unknown))
         writer = LineWriter(asked.chosen.name, form)
         if prompt is None:  # only to have the pair in memory

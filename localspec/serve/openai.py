@@ -53,7 +53,7 @@ class OpenAI(Interface):
         fields = await fields_of(request)
         prompt = prompt_of(fields.need("messages", list))
         with_usage = wants_usage(fields)
-        asked = self._asked(request, fields, (prompt,), more=chat_scores(fields))
+        asked = self._asked(fields, (prompt,), more=chat_scores(fields))
         form = Form(asked.chosen.name, f"chatcmpl-{secrets.token_hex(12)}")
         return await self._respond(request, asked, ChatWriter(form, asked, with_usage))
 
@@ -61,7 +61,7 @@ class OpenAI(Interface):
         """How long the prompt of a chat completion would be."""
         fields = await fields_of(request)
         prompt = prompt_of(fields.need("messages", list))
-        asked = self._asked(request, fields, (prompt,), more=chat_scores(fields))
+        asked = self._asked(fields, (prompt,), more=chat_scores(fields))
         rendered = await self._rendered(request, asked.chosen, prompt, asked.wishes.options)
         return answer({"object": "response.input_tokens", "input_tokens": len(rendered.tokens)})
 
@@ -73,7 +73,7 @@ class OpenAI(Interface):
             raise BadSetting("best_of is not supported: every reply is sent", hint="leave it out")
         scores = {"logprobs": whole(fields.rest.pop("logprobs", None))}
         with_usage = wants_usage(fields)
-        asked = self._asked(request, fields, prompts, more=scores)
+        asked = self._asked(fields, prompts, more=scores)
         form = Form(asked.chosen.name, f"cmpl-{secrets.token_hex(12)}")
         return await self._respond(request, asked, TextWriter(form, asked, with_usage))
 

@@ -42,7 +42,7 @@ class Responses(Interface):
         fields.refuse(_REFUSED)
         fields.drop(*_WITHOUT_EFFECT)
         as_chat(fields)
-        asked = self._asked(request, fields, (prompt,))
+        asked = self._asked(fields, (prompt,))
         return await self._respond(request, asked, ResponseWriter(asked.chosen.name))
 
 

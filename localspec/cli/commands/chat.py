@@ -1,14 +1,10 @@
 """`localspec chat`: the terminal UI. The engine process starts first and loads while the screen is being imported."""
 
 import argparse
-import os
 import sys
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NoReturn
 
-from localspec.cli.commands.serve import KEY_VARIABLE
 from localspec.cli.options import (
     NOTHING_REMEMBERED,
     add_pair_argument,
@@ -22,7 +18,6 @@ from localspec.errors import BadSetting
 
 if TYPE_CHECKING:
     from localspec.conversations import Conversation, Journal
-    from localspec.engine.client import Engine
     from localspec.engine.messages import LoadPair, ReplySettings
 
 CONVERSATIONS = "conversations"
@@ -50,9 +45,7 @@ def add_parser(subparsers: Subparsers) -> None:
     group.add_argument(
         "--no-store", action="store_true", help="leave no trace of what is said: no conversation, no prompts"
     )
-    group.add_argument(
-        "--connect", metavar="URL", help="talk to the `localspec serve` at this address, with the same meter"
-    )
+    group.add_argument("--connect", type=other_client_instead, help=argparse.SUPPRESS)
     group.add_argument(
         "--plain", action="store_true", help="line by line, for screen readers and pipes; TERM=dumb picks it"
     )
@@ -80,6 +73,13 @@ def run(arguments: argparse.Namespace) -> int:
             resumed[0].close()
 
 
+def other_client_instead(url: str) -> NoReturn:
+    raise WrongUsage(
+        "the chat no longer connects to a server",
+        hint=f"give {url.rstrip('/')}/v1 to any OpenAI client, or run the chat there: `ssh -t HOST localspec chat`",
+    )
+
+
 def run_with(pair: str) -> int:
     """Open the chat with a pair and nothing else asked for."""
     parser = argparse.ArgumentParser()
@@ -88,19 +88,18 @@ def run_with(pair: str) -> int:
 
 
 def _chat(arguments: argparse.Namespace, folder: Path, resumed: "tuple[Journal, Conversation] | None") -> int:
+    from localspec.engine.client import EngineProcess
     from localspec.settings import Settings
 
-    make_engine = engine_maker(arguments.connect)
     load = load_request(arguments, resumed[1].pair if resumed else "")
     if resumed and arguments.system is not None:
         resumed[0].system = arguments.system
     settings = reply_settings(arguments)
-    engine = make_engine()
+    engine = EngineProcess()
     engine.start()
     engine.send(load)
     try:
         # Textual takes longer to import than the engine process to start: both happen at once.
-        from localspec.pairs.resolve import resolve
         from localspec.tui.state.chat import Setup
 
         if arguments.plain:
@@ -110,7 +109,7 @@ def _chat(arguments: argparse.Namespace, folder: Path, resumed: "tuple[Journal, 
 
         setup = Setup(
             engine=engine,
-            make_engine=make_engine,
+            make_engine=EngineProcess,
             folder=folder,
             load=load,
             settings=settings,
@@ -119,25 +118,10 @@ def _chat(arguments: argparse.Namespace, folder: Path, resumed: "tuple[Journal, 
             stored=not arguments.no_store,
             theme=arguments.theme,
             pull=arguments.pull,
-            # A server says itself which pairs it has.
-            find_pair=resolve if arguments.connect is None else lambda name: None,
         )
         return int(chat(setup))
     finally:
         engine.close()
-
-
-def engine_maker(url: str | None) -> "Callable[[], Engine]":
-    """What makes the engine: a process of this machine, or one behind a server. Raises BadSetting."""
-    from localspec.engine.client import EngineProcess
-
-    if url is None:
-        return EngineProcess
-    from localspec.engine.remote import RemoteEngine
-
-    make = partial(RemoteEngine, url, os.environ.get(KEY_VARIABLE, ""))
-    make()
-    return make
 
 
 def load_request(arguments: argparse.Namespace, resumed_pair: str) -> "LoadPair":
@@ -150,10 +134,6 @@ def load_request(arguments: argparse.Namespace, resumed_pair: str) -> "LoadPair"
     from localspec.settings import Settings
 
     options = load_options(arguments)
-    if arguments.connect is not None:
-        options.pop("speculate")
-        refuse_others_than_pair(options)
-        return LoadPair(**options)
     if arguments.no_store:
         options |= NOTHING_REMEMBERED
     options["rpc"] = Settings.load(rpc=arguments.rpc).rpc
@@ -161,13 +141,6 @@ def load_request(arguments: argparse.Namespace, resumed_pair: str) -> "LoadPair"
         known = resumed_pair and is_known(resumed_pair)
         options["pair"] = resumed_pair if known else chosen_pair()
     return LoadPair(**options)
-
-
-def refuse_others_than_pair(options: dict[str, Any]) -> None:
-    """Raises WrongUsage: how models are loaded is said where the server is started."""
-    for name in options.keys() - {"pair"}:
-        flag = "--context" if name == "context_length" else "--" + name.replace("_", "-")
-        raise WrongUsage(f"{flag} does not go with --connect", hint="give it to `localspec serve` there")
 
 
 def reply_settings(arguments: argparse.Namespace) -> "ReplySettings":
