@@ -10,8 +10,8 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from localspec.serve.bodies import Problem
 from localspec.serve.http import answer
-from localspec.serve.problems import Problem
 
 PUBLIC: Final = ("/health", "/v1/health")
 LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "::1")

@@ -1,4 +1,4 @@
-"""What all interfaces share of HTTP: bodies in, JSON or a stream out, and whoever leaves is noticed."""
+"""What all interfaces share: bodies in, JSON or a stream of replies out, questions to the engine."""
 
 import asyncio
 import json
@@ -6,19 +6,135 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from localspec.engine.messages import Answer, Detokenize, Infill, Render, Rendered, Report, Tokenize, Tokens
 from localspec.errors import LocalspecError
-from localspec.events import Finished, Piece, Scores, Started
+from localspec.events import Finished, Notice, Piece, Reply, Scored, Scores, Started
 from localspec.serve import numbers
-from localspec.serve.fields import Fields, parsed
-from localspec.serve.jobs import Jobs
-from localspec.serve.problems import BROKEN, GONE, Problem, RequestFailed, failed, problem_of
-from localspec.serve.replies import Asked, Done, Prompt, Replies
+from localspec.serve.bodies import BROKEN, GONE, Fields, Problem, RequestFailed, failed, parsed, problem_of
+from localspec.serve.jobs import Job, Jobs, Loaded
+from localspec.serve.options import Wishes, take_wishes
+from localspec.serve.pairs import Chosen, Pairs
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What is to be answered or continued: one of these."""
+
+    messages: tuple[dict[str, Any], ...] = ()
+    text: str | None = None
+    parts: tuple[int | str, ...] | None = None  # tokens, and texts between them
+    infill: Infill | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request for text, whatever interface it came by."""
+
+    chosen: Chosen
+    prompts: tuple[Prompt, ...]
+    wishes: Wishes
+    stream: bool
+    background: bool = False
+    unknown: tuple[str, ...] = ()  # fields that nobody knows: they have no effect, and answers say so
+    line_end_after_seconds: float | None = None  # of writing: from then on the next line end is the reply's
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        return tuple(f"the field {name} is not known and has no effect" for name in self.unknown)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"x-localspec-unknown": ", ".join(self.unknown)} if self.unknown else {}
+
+    @property
+    def count(self) -> int:
+        return len(self.prompts) * self.wishes.replies
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A finished reply, and what was said beside it."""
+
+    reply: Reply
+    notices: tuple[str, ...]
+    scores: tuple[Scored, ...] = ()  # of the answer's tokens, where they were asked for
+
+
+class Replies:
+    """Reports of the current reply; the next one begins when it has finished."""
+
+    def __init__(self, jobs: Jobs, asked: Asked) -> None:
+        """Queues the first. Raises RequestFailed."""
+        self._jobs = jobs
+        self._asked = asked
+        self.done: list[Done] = []
+        self._notices, self._scores = list[str](), list[Scored]()  # of the current reply
+        self._job: Job = self._submit(0)
+
+    @property
+    def complete(self) -> bool:
+        return len(self.done) == self._asked.count
+
+    @property
+    def position(self) -> int:
+        """How many requests are answered before the current reply."""
+        return self._job.position
+
+    async def next(self, timeout_seconds: float | None = None) -> tuple[int, Report] | None:
+        """A report with the number of its reply; None after the timeout. Raises RequestFailed."""
+        index = len(self.done)
+        report = await self._job.next(timeout_seconds)
+        match report:
+            case None:
+                return None
+            case Notice(text=text):
+                self._notices.append(text)
+            case Scores(tokens=tokens):
+                self._scores += tokens
+            case Finished(reply=reply):
+                notices = (*self._asked.notices, *self._notices)
+                self.done.append(Done(reply, notices, tuple(self._scores)))
+                self._notices, self._scores = [], []
+                if not self.complete:
+                    self._job = self._submit(len(self.done))
+        return index, report
+
+    def give_up(self) -> None:
+        """Nobody reads them any more."""
+        self._job.give_up()
+
+    def _submit(self, index: int) -> Job:
+        wishes, chosen = self._asked.wishes, self._asked.chosen
+        prompt = self._asked.prompts[index // wishes.replies]
+        options = dict(wishes.options)
+        if not chosen.speculate:
+            options["speculate"] = False
+        if "seed" in options:
+            options["seed"] = (options["seed"] + index % wishes.replies) % 2**64
+        if prompt.messages and prompt.messages[0]["role"] != "system":
+            options["system"] = ""  # a program's conversation is all that the model sees
+
+        def make(serial: int) -> Answer:
+            return Answer(
+                serial,
+                prompt.messages,
+                prompt.text,
+                prompt.parts,
+                prompt.infill,
+                options,
+                self._asked.line_end_after_seconds,
+            )
+
+        return self._jobs.submit(chosen.load, make, background=self._asked.background)
+
 
 LARGEST_BODY: Final = 32 * 2**20  # bytes
 FIRST_SECONDS: Final = 1.0  # a mistake that shows so soon gets a status of its own
@@ -255,3 +371,71 @@ def is_background(prompts: Sequence[Prompt], options: Mapping[str, Any]) -> bool
     """Whether a reply is a title or a tag, which nobody waits for. An editor waits for a continued text."""
     in_chat = any(prompt.messages for prompt in prompts)
     return in_chat and options.get("max_tokens", 10**9) <= BACKGROUND_TOKENS and "tools" not in options
+
+
+R = TypeVar("R", bound=Report)
+
+
+class Interface:
+    """Handlers on one queue."""
+
+    def __init__(self, jobs: Jobs, pairs: Pairs) -> None:
+        self._jobs = jobs
+        self._pairs = pairs
+
+    def _chosen(self, fields: Fields) -> Chosen:
+        """What the model of a request means. Raises BadSetting, RequestFailed."""
+        return self._pairs.choose(fields.take("model", str, ""))
+
+    def _asked(
+        self,
+        fields: Fields,
+        prompts: tuple[Prompt, ...],
+        wishes: Wishes | None = None,
+        more: Mapping[str, Any] | None = None,
+    ) -> Asked:
+        """All that is asked; options are read in OpenAI's form where no `wishes` are given. Raises BadSetting."""
+        chosen, stream = self._chosen(fields), fields.take("stream", bool, False)
+        wishes = wishes or take_wishes(fields, more)
+        return Asked(
+            chosen,
+            prompts,
+            wishes,
+            stream,
+            is_background(prompts, wishes.options),
+            fields.unknown(),
+        )
+
+    async def _respond(self, request: Request, asked: Asked, writer: Writer) -> Response:
+        return await respond(request, self._jobs, asked, writer)
+
+    async def _told(
+        self,
+        request: Request,
+        chosen: Chosen,
+        make: Callable[[int], Render | Tokenize | Detokenize],
+        kind: type[R],
+    ) -> R:
+        """What the engine says to a question, unless the client leaves. Raises RequestFailed."""
+        report = await unless_gone(request, self._jobs.ask(chosen.load, make).last())
+        assert isinstance(report, kind)
+        return report
+
+    async def _rendered(
+        self, request: Request, chosen: Chosen, prompt: Prompt, options: Mapping[str, Any]
+    ) -> Rendered:
+        """The prompt that a reply to these messages would read."""
+        make = partial(Render, messages=prompt.messages, options=options)
+        return await self._told(request, chosen, make, Rendered)
+
+    async def _tokens(
+        self, request: Request, chosen: Chosen, text: str, *, parse_special: bool, add_special: bool = False
+    ) -> Tokens:
+        make = partial(Tokenize, text=text, parse_special=parse_special, add_special=add_special)
+        return await self._told(request, chosen, make, Tokens)
+
+    def _loaded(self) -> Loaded:
+        """The loaded pair. Raises RequestFailed while there is none."""
+        if self._jobs.loaded is None:
+            raise failed(503, "unavailable_error", "loading", self._jobs.stage or "loading the pair")
+        return self._jobs.loaded

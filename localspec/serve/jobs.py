@@ -30,8 +30,8 @@ from localspec.engine.messages import (
 )
 from localspec.errors import EngineDied
 from localspec.events import Finished, Piece, Reply
-from localspec.serve.metrics import Totals
-from localspec.serve.problems import RequestFailed, described, failed
+from localspec.serve.bodies import RequestFailed, described, failed
+from localspec.serve.numbers import Totals
 
 MOST_WAITING: Final = 256  # requests
 PATIENCE_SECONDS: Final = 30.0  # that a background request lets others pass

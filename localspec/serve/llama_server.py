@@ -14,15 +14,11 @@ from localspec.engine.messages import Detokenize, Infill, Text
 from localspec.errors import BadSetting
 from localspec.events import FinishReason, Kind, Piece, Scored, Scores
 from localspec.serve import numbers
-from localspec.serve.conversation import prompt_of
-from localspec.serve.fields import Fields, cut, texts_of
-from localspec.serve.http import Writer, answer, data_line, fields_of
-from localspec.serve.interface import Interface
-from localspec.serve.likelihoods import entry
-from localspec.serve.metrics import exposition
-from localspec.serve.openai import prompts_of
-from localspec.serve.replies import Done, Prompt
-from localspec.serve.wishes import take_wishes
+from localspec.serve.bodies import Fields, cut, texts_of
+from localspec.serve.http import Done, Interface, Prompt, Writer, answer, data_line, fields_of
+from localspec.serve.numbers import exposition
+from localspec.serve.openai import entry, prompt_of, prompts_of
+from localspec.serve.options import take_wishes
 
 _WITHOUT_EFFECT = ("n_keep", "t_max_prompt_ms", "return_tokens", "min_keep")
 

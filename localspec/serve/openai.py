@@ -1,4 +1,4 @@
-"""OpenAI's interface: chat completions, completions, models."""
+"""OpenAI's interface: messages in, chat completions, completions and models out; scores of tokens in both forms."""
 
 import json
 import secrets
@@ -12,15 +12,85 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import localspec
+from localspec.chat.messages import as_messages
 from localspec.errors import BadSetting
-from localspec.events import FinishReason, Kind, Piece, Reply, Scored, Scores, ToolCall
-from localspec.serve import likelihoods, numbers
+from localspec.events import FinishReason, Kind, Likelihood, Piece, Reply, Scored, Scores, ToolCall
+from localspec.serve import numbers
+from localspec.serve.bodies import Fields, cut, is_kind, whole
 from localspec.serve.calls import Began, CallReader, Grew
-from localspec.serve.conversation import prompt_of
-from localspec.serve.fields import Fields, cut, is_kind, whole
-from localspec.serve.http import Writer, answer, data_line, fields_of
-from localspec.serve.interface import Interface
-from localspec.serve.replies import Asked, Done, Prompt
+from localspec.serve.http import Asked, Done, Interface, Prompt, Writer, answer, data_line, fields_of
+
+
+def of_chat(scores: Sequence[Scored]) -> dict[str, Any]:
+    """For chat completions: one entry a token."""
+    entries = [{**entry(s.chosen), "top_logprobs": [entry(a) for a in s.alternatives]} for s in scores]
+    return {"content": entries, "refusal": None}
+
+
+def of_text(scores: Sequence[Scored], start: int) -> dict[str, Any]:
+    """For completions: lists side by side; `start`: characters of the text before."""
+    texts = [text_of(s.chosen) for s in scores]
+    offsets = [start + sum(map(len, texts[:n])) for n in range(len(texts))]
+    return {
+        "tokens": texts,
+        "token_logprobs": [s.chosen.logprob for s in scores],
+        "top_logprobs": [{text_of(a): a.logprob for a in s.alternatives} for s in scores],
+        "text_offset": offsets,
+    }
+
+
+def entry(found: Likelihood) -> dict[str, Any]:
+    return {"token": text_of(found), "logprob": found.logprob, "bytes": found.piece}
+
+
+def text_of(found: Likelihood) -> str:
+    """A token's text; incomplete characters become U+FFFD."""
+    return bytes(found.piece).decode(errors="replace")
+
+
+_KEPT = ("role", "content", "tool_calls", "tool_call_id", "reasoning_content", "reasoning")
+_ROLES = {"developer": "system"}
+
+
+def prompt_of(messages: list[Any]) -> Prompt:
+    """The prompt; what clients note on messages for themselves is left out. Raises BadSetting."""
+    kept = [known(message, n) for n, message in enumerate(messages, start=1)]
+    kept = one_system(kept)
+    as_messages(kept)
+    return Prompt(messages=tuple(kept))
+
+
+def known(message: object, number: int) -> dict[str, Any]:
+    if not isinstance(message, dict):
+        raise BadSetting(f"message {number} is {cut(message)}", hint="a message has a role and content")
+    found = {name: message[name] for name in _KEPT if message.get(name) is not None}
+    role = found.get("role")
+    if isinstance(role, str):
+        found["role"] = _ROLES.get(role, role)
+    if isinstance(found.get("content"), list):
+        found["content"] = [plain(part) for part in found["content"]]
+    found["content"] = found.get("content", "")
+    return found
+
+
+def plain(part: object) -> object:
+    """A part of a message; other interfaces have names of their own for texts."""
+    if isinstance(part, dict):
+        for kind, name in (("input_text", "text"), ("output_text", "text"), ("refusal", "refusal")):
+            if part.get("type") == kind:
+                return {"type": "text", "text": part.get(name)}
+    return part
+
+
+def one_system(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Texts of system messages at the beginning are joined: most templates take one."""
+    count = next((n for n, m in enumerate(messages) if m.get("role") != "system"), len(messages))
+    leading = messages[:count]
+    if count < 2 or not all(isinstance(m["content"], str) for m in leading):
+        return messages
+    text = "\n\n".join(m["content"] for m in leading)
+    return [{"role": "system", "content": text}, *messages[count:]]
+
 
 MOST_PROMPTS = 64  # in one request for completions
 
@@ -141,7 +211,7 @@ def message_choice(index: int, done: Done) -> dict[str, Any]:
     if reply.tool_calls:
         message["content"] = reply.text.strip() or None
         message["tool_calls"] = [call_form(call) for call in reply.tool_calls]
-    logprobs = likelihoods.of_chat(done.scores) if done.scores else None
+    logprobs = of_chat(done.scores) if done.scores else None
     return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": reason(reply)}
 
 
@@ -153,7 +223,7 @@ def call_form(call: ToolCall) -> dict[str, Any]:
 def text_choice(
     index: int, text: str, finish_reason: str | None, scores: Sequence[Scored] = (), start: int = 0
 ) -> dict[str, Any]:
-    logprobs = likelihoods.of_text(scores, start) if scores else None
+    logprobs = of_text(scores, start) if scores else None
     return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason}
 
 
@@ -250,7 +320,7 @@ class ChatWriter(OpenAIWriter):
     def _choice(
         self, index: int, delta: dict[str, Any], scores: Sequence[Scored], finish_reason: str | None
     ) -> dict[str, Any]:
-        logprobs = {"logprobs": likelihoods.of_chat(scores)} if self._scored else {}
+        logprobs = {"logprobs": of_chat(scores)} if self._scored else {}
         return {"index": index, "delta": delta, **logprobs, "finish_reason": finish_reason}
 
 

@@ -9,8 +9,8 @@ from localspec.errors import BadSetting, LocalspecError
 from localspec.pairs import store
 from localspec.pairs.registry import all_pairs, find, is_known
 from localspec.pairs.resolve import resolve
+from localspec.serve.bodies import RequestFailed, failed
 from localspec.serve.jobs import Jobs
-from localspec.serve.problems import RequestFailed, failed
 
 TARGET, DRAFT, LATEST = ":target", ":draft", ":latest"
 

@@ -3,7 +3,7 @@
 import anthropic
 import pytest
 
-from localspec.serve.blocks import messages_of
+from localspec.serve.anthropic import messages_of
 
 QUESTION = [{"role": "user", "content": "What is speculative decoding?"}]
 GREEDY = {"temperature": 0}  # which the client no longer has a parameter for

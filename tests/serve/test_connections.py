@@ -10,8 +10,8 @@ import httpx
 import pytest
 import uvicorn
 
-from localspec.serve import connections
-from localspec.serve.connections import Connection, Seldom, limits
+from localspec.serve import server as server_module
+from localspec.serve.server import Connection, Seldom, limits
 from tests.serve.conftest import start, stop
 
 HALF = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Le"
@@ -81,7 +81,7 @@ async def sent(address, *parts):
 
 @pytest.mark.parametrize("parts", [(), (HALF,), (HALF_A_BODY,), (WHOLE, HALF)])
 async def test_a_request_that_does_not_arrive_ends_its_connection(monkeypatch, parts):
-    monkeypatch.setattr(connections, "ARRIVAL_SECONDS", 0.05)
+    monkeypatch.setattr(server_module, "ARRIVAL_SECONDS", 0.05)
     async with server(slow) as address:
         reader, writer = await sent(address, *parts)
         try:
@@ -93,7 +93,7 @@ async def test_a_request_that_does_not_arrive_ends_its_connection(monkeypatch, p
 
 
 async def test_an_answer_may_take_longer_than_its_request(monkeypatch):
-    monkeypatch.setattr(connections, "ARRIVAL_SECONDS", 0.05)
+    monkeypatch.setattr(server_module, "ARRIVAL_SECONDS", 0.05)
     async with server(slow) as address:
         reader, writer = await sent(address, WHOLE)
         assert (await asyncio.wait_for(reader.readuntil(b"ok"), 20)).startswith(b"HTTP/1.1 200")
@@ -114,7 +114,7 @@ async def test_where_there_are_too_many_the_half_sent_ones_go_and_answers_stay(m
 
 def test_the_same_trouble_is_logged_once_a_minute(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(connections.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(server_module.time, "monotonic", lambda: now[0])
     seldom = Seldom()
 
     def passed(message):

@@ -20,11 +20,11 @@ from localspec.engine.messages import (
 from localspec.events import Finished, FinishReason, Reply
 from localspec.serve import http
 from localspec.serve import jobs as jobs_module
+from localspec.serve.bodies import RequestFailed
+from localspec.serve.http import Asked, Prompt, Replies
 from localspec.serve.jobs import MOST_WAITING, Jobs
+from localspec.serve.options import Wishes
 from localspec.serve.pairs import Chosen
-from localspec.serve.problems import RequestFailed
-from localspec.serve.replies import Asked, Prompt, Replies
-from localspec.serve.wishes import Wishes
 from localspec.stats import Stats
 
 DEMO, OTHER = LoadPair("demo"), LoadPair("other")

@@ -5,8 +5,7 @@ import json
 import pytest
 
 from localspec.engine.messages import Infill
-from localspec.serve.http import is_background
-from localspec.serve.replies import Prompt
+from localspec.serve.http import Prompt, is_background
 
 PROMPT = {"prompt": "def add(a, b):", "n_predict": 6, "temperature": 0}
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]

@@ -4,9 +4,9 @@ import pytest
 
 from localspec.demo import __file__ as demo
 from localspec.engine.messages import Description, LoadPair, Ready
+from localspec.serve.bodies import RequestFailed
 from localspec.serve.jobs import Loaded
 from localspec.serve.pairs import Pairs
-from localspec.serve.problems import RequestFailed
 
 OURS = f"""
 [[pair]]

@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
         # The engine process starts and loads while the HTTP side is imported.
         from localspec.cli.serve_view import View
         from localspec.serve.guard import Access
-        from localspec.serve.run import serve
+        from localspec.serve.server import serve
 
         with DrawnLine(sys.stderr) as line, suppress(KeyboardInterrupt):
             serve(

@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from localspec.errors import BadSetting
-from localspec.serve.run import address_of, listener, reuse_option
+from localspec.serve.server import address_of, listener, reuse_option
 
 
 def test_small_segments_are_not_held_back():

@@ -7,7 +7,7 @@ from typing import Any, Final
 from localspec.chat.options import request_from
 from localspec.errors import BadSetting
 from localspec.sampler.sampling import Sampling
-from localspec.serve.fields import Fields, cut, texts_of, whole
+from localspec.serve.bodies import Fields, cut, texts_of, whole
 
 OWN: tuple[str, ...] = (  # options that have the same name here and there
     "temperature", "top_k", "top_p", "min_p", "repeat_penalty", "repeat_last_n", "presence_penalty",

@@ -1,0 +1,365 @@
+"""The HTTP process: the port, the connections, the routes; it answers until it is told to end."""
+
+import asyncio
+import logging
+import socket
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from http import HTTPStatus
+from typing import Any, Final, Protocol
+
+import h11
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from localspec.engine.messages import LoadPair
+from localspec.errors import BadSetting, LocalspecError
+from localspec.events import Reply
+from localspec.serve import anthropic, ollama
+from localspec.serve.anthropic import Anthropic
+from localspec.serve.bodies import BROKEN, Problem, RequestFailed, failed
+from localspec.serve.guard import Access, Guard
+from localspec.serve.http import ErrorBody, answer, guarded, openai_error
+from localspec.serve.jobs import Jobs, Process
+from localspec.serve.llama_server import LlamaServer
+from localspec.serve.ollama import Ollama
+from localspec.serve.openai import OpenAI
+from localspec.serve.pairs import Pairs
+from localspec.serve.responses import Responses
+
+GRACE_SECONDS: Final = 2  # for replies that are being sent when the server is told to end
+_FAREWELL_SECONDS: Final = 1  # for the error that ends the others
+_EXCLUSIVE: Final = -5  # SO_EXCLUSIVEADDRUSE, which Python names on Windows only
+
+
+class NotLoaded(LocalspecError):
+    """The pair that the server was started for cannot be loaded."""
+
+
+class View(Protocol):
+    """Whoever watches."""
+
+    def said(self, text: str) -> None: ...
+
+    def replied(self, reply: Reply) -> None: ...
+
+    def refused(self, method: str, path: str, status: int) -> None: ...
+
+    def changed(self, jobs: Jobs) -> None: ...
+
+
+class Server(uvicorn.Server):
+    """uvicorn's; replies that are not done soon after the end was asked for end with an error, not in the middle."""
+
+    def __init__(self, config: uvicorn.Config, jobs: Jobs) -> None:
+        super().__init__(config)
+        self._jobs = jobs
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().call_later(GRACE_SECONDS, self._jobs.stop)
+        await super().shutdown(sockets)
+
+
+def serve(
+    engine: Process,
+    load: LoadPair,
+    *,
+    host: str,
+    port: int,
+    access: Access,
+    any_model: bool,
+    called: str,
+    view: View,
+) -> None:
+    """Answer until Ctrl-C; `engine` was told to load, what the user `called` so.
+
+    Raises BadSetting, and NotLoaded for the load.
+    """
+    listening = listener(host, port)
+    with listening:
+        asyncio.run(_serve(engine, load, listening, access, any_model, called, view))
+
+
+async def _serve(
+    engine: Process,
+    load: LoadPair,
+    listening: socket.socket,
+    access: Access,
+    any_model: bool,
+    called: str,
+    view: View,
+) -> None:
+    jobs = Jobs(engine, load)
+    jobs.on_change = lambda: view.changed(jobs)
+    jobs.on_reply = view.replied
+
+    def answered(method: str, path: str, status: int) -> None:
+        if status >= HTTPStatus.BAD_REQUEST:
+            view.refused(method, path, status)
+
+    server = Server(_config(application(jobs, access, any_model, called, on_answer=answered)), jobs)
+    view.said(f"listening on {address_of(listening)}")
+    loading = asyncio.create_task(_load(jobs, load, server, view))
+    try:
+        await server.serve(sockets=[listening])
+    finally:
+        loading.cancel()
+        jobs.close()
+    if loading.done() and not loading.cancelled() and (error := loading.exception()):
+        raise error
+
+
+def _config(app: ASGIApp) -> uvicorn.Config:
+    for name in ("uvicorn.error", "asyncio"):
+        logging.getLogger(name).addFilter(Seldom())
+    Connection.most, backlog = limits()
+    return uvicorn.Config(
+        app,
+        http=Connection,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        backlog=backlog,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=GRACE_SECONDS + _FAREWELL_SECONDS,
+    )
+
+
+async def _load(jobs: Jobs, load: LoadPair, server: uvicorn.Server, view: View) -> None:
+    """Say when the pair is there; end the server when it cannot be loaded. Raises NotLoaded."""
+    try:
+        await jobs.submit(load, None).next()
+    except RequestFailed:
+        if server.should_exit or jobs.trouble is None:
+            return
+        server.should_exit = True
+        raise NotLoaded(jobs.trouble.what, hint=jobs.trouble.hint) from None
+    assert jobs.loaded is not None
+    ready = jobs.loaded.ready
+    draft = f", drafted by {ready.draft}" if ready.draft else ""
+    view.said(f"{ready.pair} is ready: {ready.target}{draft}; {ready.context_length} tokens of context")
+
+
+def listener(host: str, port: int) -> socket.socket:
+    """A bound socket. Raises BadSetting for an address that cannot be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # asyncio sends small segments at once only where the protocol is named; else answers wait 40 ms.
+    found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, reuse_option(sys.platform), 1)
+        found.bind((host, port))
+        found.listen(limits()[1])
+    except (OSError, TypeError, UnicodeError) as error:  # the latter two for names that DNS cannot have
+        found.close()
+        reason = (isinstance(error, OSError) and error.strerror) or error
+        raise BadSetting(
+            f"{host}:{port} cannot be listened on: {reason}",
+            hint="end what uses it, or take another --host or --port",
+        ) from error
+    return found
+
+
+def reuse_option(platform: str) -> int:
+    """On Windows "reuse" would let a second program take the port over, requests and keys included."""
+    return _EXCLUSIVE if platform == "win32" else socket.SO_REUSEADDR
+
+
+def address_of(listening: socket.socket) -> str:
+    """The address as clients write it."""
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+def application(
+    jobs: Jobs, access: Access, any_model: bool, called: str, *, on_answer: Callable[[str, str, int], object]
+) -> ASGIApp:
+    """The whole endpoint, on one queue."""
+    routes = routes_of(jobs, Pairs(jobs, any_model=any_model, called=called))
+    app = Starlette(routes=routes, exception_handlers={HTTPException: unknown, Exception: broken})
+    return Guard(app, access, on_answer)
+
+
+def routes_of(jobs: Jobs, pairs: Pairs) -> list[Route]:
+    """Clients differ in what they call the base URL: paths of OpenAI and Anthropic are there with and without /v1."""
+    openai, anthropic_ = OpenAI(jobs, pairs), Anthropic(jobs, pairs)
+    llama, api = LlamaServer(jobs, pairs), Ollama(jobs, pairs)
+    of_openai = [
+        ("POST", "/chat/completions", openai.chat),
+        ("POST", "/chat/completions/input_tokens", openai.input_tokens),
+        ("POST", "/completions", openai.completions),
+        ("POST", "/responses", Responses(jobs, pairs).responses),
+        ("GET", "/models", openai.models),
+        ("GET", "/models/{name:path}", openai.model),
+        ("GET", "/health", llama.health),
+        *(("POST", path, without_vectors) for path in ("/embeddings", "/rerank", "/reranking")),
+    ]
+    of_anthropic = [
+        ("POST", "/messages", anthropic_.messages),
+        ("POST", "/messages/count_tokens", anthropic_.count_tokens),
+    ]
+    of_llama_server = [
+        ("GET", "/props", llama.props),
+        *((method, path, slots) for method, path in (("GET", "/slots"), ("POST", "/slots/{id}"))),
+        ("GET", "/metrics", llama.metrics),
+        ("POST", "/completion", llama.completion),
+        ("POST", "/embedding", without_vectors),
+        ("POST", "/infill", llama.infill),
+        ("POST", "/tokenize", llama.tokenize),
+        ("POST", "/detokenize", llama.detokenize),
+        ("POST", "/apply-template", llama.apply_template),
+        ("GET", "/", greeting),
+    ]
+    of_ollama = [
+        ("GET", "/api/version", api.version),
+        ("GET", "/api/tags", api.tags),
+        ("GET", "/api/ps", api.running),
+        ("POST", "/api/chat", api.chat),
+        ("POST", "/api/generate", api.generate),
+        ("POST", "/api/show", api.show),
+        *(("POST", path, without_vectors) for path in ("/api/embed", "/api/embeddings")),
+        *((method, "/api/{path:path}", api.refused) for method in ("GET", "POST", "DELETE")),
+    ]
+    return [
+        *listed(of_openai, openai_error, "/v1", ""),
+        *listed(of_anthropic, anthropic.error_body, "/v1", ""),
+        *listed(of_llama_server, openai_error, ""),
+        *listed(of_ollama, ollama.error_body, ""),
+    ]
+
+
+def listed(
+    rows: Sequence[tuple[str, str, Handler]], error_body: ErrorBody, *prefixes: str
+) -> Iterator[Route]:
+    for method, path, handler in rows:
+        yield from (
+            Route(prefix + path, guarded(handler, error_body), methods=[method]) for prefix in prefixes
+        )
+
+
+async def greeting(request: Request) -> Response:
+    return Response("localspec is running\n", media_type="text/plain")
+
+
+async def without_vectors(request: Request) -> Response:
+    what = "localspec writes text and makes no embeddings (run an embedding model in another server)"
+    raise failed(501, "not_supported_error", "not_supported", what)
+
+
+async def slots(request: Request) -> Response:
+    what = "one reply is written at a time and caches are not saved (/health and /metrics tell the state)"
+    raise failed(501, "not_supported_error", "not_supported", what)
+
+
+async def unknown(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    what = f"{request.method} {request.url.path[:200]}: {error.detail}"
+    kind = "not_found_error" if error.status_code == 404 else "invalid_request_error"
+    problem = Problem(error.status_code, kind, kind, what)
+    return answer(openai_error(problem), status=error.status_code, headers=error.headers)
+
+
+async def broken(request: Request, error: Exception) -> Response:
+    problem = Problem(*BROKEN, f"localspec failed: {type(error).__name__}")
+    return answer(openai_error(problem), status=500)
+
+
+ARRIVAL_SECONDS: Final = 60.0  # from the connection, or the last answer's next byte, to the end of a body
+KEEP_ALIVE_SECONDS: Final = 65  # longer than clients keep idle connections, so that they close first
+QUIET_SECONDS: Final = 60.0  # in which the same trouble is logged once
+_MOST: Final = 512  # connections
+_OWN_FILES: Final = 64  # descriptors that the rest of the process needs
+
+
+def limits() -> tuple[int, int]:
+    """Most connections, and how many the kernel may hold until they are accepted: together they leave files free."""
+    if sys.platform == "win32":
+        return _MOST, 128
+    import resource
+
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = _MOST * 8 if files == resource.RLIM_INFINITY else max(files - _OWN_FILES, 16)
+    # Several rounds of accepting pass before the first of them counts as a connection.
+    return min(_MOST, free // 2), min(128, free // 8)
+
+
+class Connection(H11Protocol):
+    """uvicorn's, with a time limit for each request; where there are too many, one without a whole request goes."""
+
+    most = _MOST
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
+        super().__init__(*args, **kwargs)
+        self._since = time.monotonic()  # it was opened, or answered last
+        self._deadline: asyncio.TimerHandle | None = None
+
+    @property
+    def arrives(self) -> bool:
+        """Whether a request is on its way: begun, or expected of a new connection."""
+        return self._deadline is not None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._watch()
+        if len(self.connections) > self.most:
+            self._make_room()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._unwatch()
+        super().connection_lost(exc)
+
+    def on_response_complete(self) -> None:
+        self._since = time.monotonic()
+        super().on_response_complete()
+
+    def _watch(self) -> None:
+        if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
+            self._unwatch()
+        elif self._deadline is None and not self.transport.is_closing():
+            self._deadline = self.loop.call_later(ARRIVAL_SECONDS, self.transport.abort)
+
+    def _unwatch(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _make_room(self) -> None:
+        """End the oldest one that no reply is being made for, half-sent requests first; else the new one itself."""
+        waiting = [c for c in self.connections if isinstance(c, Connection) and (c.arrives or c.is_idle)]
+        oldest = min(waiting, key=lambda c: (not c.arrives, c._since), default=self)
+        oldest.transport.abort()
+        self.connections.discard(oldest)
+
+    @property
+    def is_idle(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+
+class Seldom(logging.Filter):
+    """Passes a message once a minute, however often it is logged: a flood of requests fills no disk."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        what, now = str(record.msg).partition("\n")[0], time.monotonic()
+        self._last = {text: at for text, at in self._last.items() if now - at < QUIET_SECONDS}
+        if what in self._last:
+            return False
+        self._last[what] = now
+        return True
