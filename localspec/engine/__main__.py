@@ -6,6 +6,7 @@ import sys
 from typing import BinaryIO
 
 from localspec.engine.server import RequestHandler, Server
+from localspec.health.process_limits import limit_this_process
 
 
 def take_pipes() -> tuple[BinaryIO, BinaryIO]:
@@ -24,6 +25,7 @@ def open_handler() -> RequestHandler:
 
 
 def main() -> None:
+    limit_this_process(largest_file=None)  # caches may be large
     # Ctrl+C in the terminal is the client's business: it cancels by message.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     Server(*take_pipes()).serve(open_handler)

@@ -8,12 +8,25 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, BinaryIO, Final, Protocol
 
 from localspec.engine import frames
-from localspec.engine.messages import PROTOCOL, Died, Hello, LoadStage, Quit, Report, Request
+from localspec.engine.messages import (
+    PROTOCOL,
+    Died,
+    Failure,
+    Hello,
+    LoadPair,
+    LoadStage,
+    Quit,
+    Ready,
+    Report,
+    Request,
+)
 from localspec.errors import EngineDied
+from localspec.events import Cycle, Finished, Notice, Piece, Started
 from localspec.health.build import BACKENDS, has_backend
 from localspec.health.trial import describe_exit, died_by_signal
 
@@ -26,6 +39,7 @@ COMMAND: Final = (
 CLOSE_SECONDS: Final = 0.8
 KILL_SECONDS: Final = 5.0  # a process stuck in a driver may outlive its kill
 _KILL: Final = 9  # the signal of whoever wants the process gone; SIGKILL is none of Windows' names
+_NO_CRASHES: Final = (1, 2, _KILL, 15)  # nor are SIGHUP, SIGINT and SIGTERM
 LAST_WORDS: Final = 3  # lines of stderr that explain a death
 
 
@@ -55,6 +69,7 @@ class EngineProcess:
         """`on_report` may be set to what is to be called, in another thread, when `drain` has something."""
         self._command = tuple(command)
         self._connection: _Connection | None = None
+        self._changing = threading.Lock()  # the connection, which a process that dies may replace
         self.on_report: Callable[[], object] = lambda: None
 
     def start(self) -> None:
@@ -62,11 +77,13 @@ class EngineProcess:
 
         Raises EngineDied when none can be started; the one before then goes on.
         """
-        self._connection = _Connection(self._command, self._connection, lambda: self.on_report())
+        with self._changing:
+            self._connection = self._connect(self._connection)
 
     def send(self, request: Request) -> None:
-        assert self._connection is not None, "start() comes first"
-        self._connection.send(request)
+        with self._changing:
+            assert self._connection is not None, "start() comes first"
+            self._connection.send(request)
 
     def drain(self) -> list[Report]:
         reports: list[Report] = []
@@ -86,21 +103,51 @@ class EngineProcess:
 
     def close(self) -> None:
         """Ask the process to quit, and kill it when it does not within a second."""
-        connection, self._connection = self._connection, None
+        with self._changing:
+            connection, self._connection = self._connection, None
         if connection is not None:
             connection.quit()
             connection.wait_for_end(CLOSE_SECONDS)
+
+    def _connect(self, before: "_Connection | None") -> "_Connection":
+        return _Connection(self._command, before, lambda: self.on_report(), self._try_again)
+
+    def _try_again(self, dead: "_Connection", cause: str) -> bool:
+        """Ask a new process the same, without repacked weights; False where that was tried, or cannot help.
+
+        Some builds die where they repack weights for this processor, and of some types of weights only.
+        """
+        with self._changing:
+            if dead is not self._connection or not dead.unanswered or dead.unanswered[0].died_of:
+                return False
+            load, *others = dead.unanswered
+            self._connection = again = self._connect(None)
+            again.inbox, again.heard = dead.inbox, dead.heard
+            for request in (replace(load, died_of=cause), *others):
+                again.send(request)
+        return True
 
 
 class _Connection:
     """One process with its pipes; three threads keep every pipe moving."""
 
     def __init__(
-        self, command: Sequence[str], before: "_Connection | None", on_report: Callable[[], object]
+        self,
+        command: Sequence[str],
+        before: "_Connection | None",
+        on_report: Callable[[], object],
+        on_crash: Callable[["_Connection", str], bool],
     ) -> None:
-        """`before` is told to quit; the new process is sent nothing until that one is gone."""
+        """`before` is told to quit; the new process is sent nothing until that one is gone.
+
+        `on_crash` is told what ended the process, where llama.cpp did; True: another process goes on with its work.
+        """
         self.inbox: deque[Report] = deque()
-        self._on_report = on_report
+        self.unanswered: list[Any] = []  # a LoadPair and what followed it, until the first token
+        self.heard: set[object] = (
+            set()
+        )  # reports since then that are not repeated by a process that does it again
+        self._on_report, self._on_crash = on_report, on_crash
         self.outbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._last_words: deque[str] = deque(maxlen=40)
         self._stage = ""  # of loading; its last one is that the pair runs, and where
@@ -122,10 +169,14 @@ class _Connection:
     def send(self, request: Request) -> None:
         """Queue a request; one that cannot be written fails here, and not in the thread that all others need."""
         self.outbox.put(frames.encode(request))
+        if isinstance(request, LoadPair):
+            self.unanswered = [request]
+        elif self.unanswered:
+            self.unanswered.append(request)
 
     def quit(self) -> None:
         """Ask the process to end; its end is not reported."""
-        self._closing = True
+        self._closing, self.unanswered = True, []
         self.send(Quit())
         self.outbox.put(b"")
 
@@ -165,15 +216,33 @@ class _Connection:
 
     def _report_end(self) -> None:
         exit_code = self.process.wait()
-        if not self._closing:
-            self._threads[0].join(timeout=1)
+        if self._closing:
+            return
+        self._threads[0].join(timeout=1)
+        aborted = any(line.startswith("error: llama.cpp aborted") for line in self._last_words)
+        crashed = (died_by_signal(exit_code) and -exit_code not in _NO_CRASHES) or aborted
+        if not (crashed and self._on_crash(self, describe_exit(exit_code))):
             self._receive(self._obituary(exit_code, self._failure))
 
     def _receive(self, report: Report) -> None:
         if isinstance(report, LoadStage):
             self._stage = report.text
+        if self.unanswered and self._is_repeated(report):
+            return
         self.inbox.append(report)
         self._on_report()
+
+    def _is_repeated(self, report: Report) -> bool:
+        """Whether an earlier process has said so about the same requests; noted, if not."""
+        if isinstance(report, Cycle | Piece | Finished | Failure):
+            self.unanswered, self.heard = [], set()
+            return False
+        once: object = type(report) if isinstance(report, Hello | Ready | Started) else report
+        if once in self.heard:
+            return True
+        if isinstance(report, Hello | Ready | Started | Notice):
+            self.heard.add(once)
+        return False
 
     def _obituary(self, exit_code: int, reason: EngineDied | None) -> Died:
         if reason is not None:

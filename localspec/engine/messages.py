@@ -65,6 +65,7 @@ class LoadPair:
     speculate: bool = True  # False: no draft model is loaded
     remember_replies: bool | None = None  # to draft from later; None: as set
     remember_logits: bool | None = None  # to make drafts of later; None: as set
+    died_of: str = ""  # what ended the process before; this one repacks no weights
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from localspec.engine.messages import (
 from localspec.engine.server import Cancelled, Send
 from localspec.errors import BadSetting
 from localspec.events import Cycle, Notice
+from localspec.health.check import remember_trial, try_without_extra_buffers
 from localspec.health.hello import answering_servers
 from localspec.health.servers import addresses_of
 from localspec.measure.compare.compare import Comparison, SideEvent, compare_events
@@ -48,6 +49,11 @@ class PairRequests:
         self._asking = threading.Lock()  # held while a question is answered beside what runs
 
     def perform(self, request: Request, send: Send, cancelled: Cancelled) -> None:
+        self._perform(request, send, cancelled)
+        if isinstance(request, Ask | Answer):
+            remember_trial()
+
+    def _perform(self, request: Request, send: Send, cancelled: Cancelled) -> None:
         match request:
             case LoadPair():
                 self._load(request, send)
@@ -86,7 +92,9 @@ class PairRequests:
         if request.rpc and not request.rpc_required:
             request = without_lost_servers(request, send)
         options = {name: value for name, value in asdict(request).items() if value is not None}
-        del options["rpc_required"]
+        del options["rpc_required"], options["died_of"]
+        if request.died_of:
+            try_without_extra_buffers(request.died_of)
         spare = 1 if api.default_threads() >= MANY_CORES else 0
         self._session = session = api.load(
             **options, spare_cores=spare, on_stage=lambda stage: send(LoadStage(stage))

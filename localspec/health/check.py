@@ -41,6 +41,7 @@ class Health:
 
 
 _known: Health | None = None
+_on_trial = False  # whether `_known` is to be remembered only once it has helped
 
 
 def health() -> Health:
@@ -84,6 +85,21 @@ def assume(found: Health) -> None:
 def switch_off_extra_buffers(died_of: str) -> None:
     """From now on, here: a model died with them and decodes without."""
     _learn(Health(extra_buffers=False, died_of=died_of))
+
+
+def try_without_extra_buffers(died_of: str) -> None:
+    """For this process alone, until `remember_trial`: another one died of that."""
+    global _known, _on_trial
+    if health().extra_buffers:
+        _known, _on_trial = Health(extra_buffers=False, died_of=died_of), True
+
+
+def remember_trial() -> None:
+    """A model answered without extra buffers, so they are off from now on, here."""
+    global _on_trial
+    if _on_trial and _known is not None:
+        _on_trial = False
+        _learn(_known)
 
 
 def untold_note() -> str:
@@ -136,6 +152,8 @@ def without_amx() -> tuple[str, ...]:
 
 def _learn(found: Health) -> Health:
     assume(found)
+    if _on_trial:
+        return found
     with suppress(OSError):  # a cache that cannot be written costs a second each time
         write_text_atomically(_file(), json.dumps(asdict(found)))
     return found

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from localspec.errors import BackendFailure, LocalspecError
 from localspec.health.check import Health, assume
+from localspec.health.process_limits import limit_this_process
 from localspec.health.trial import HeadTrial, Trial
-from localspec.llama.child_limits import limit_this_process
 
 if TYPE_CHECKING:
     import numpy as np

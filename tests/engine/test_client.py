@@ -6,7 +6,8 @@ import time
 import pytest
 
 from localspec.engine.client import EngineProcess
-from localspec.engine.messages import Died, ListPairs
+from localspec.engine.messages import Answer, Died, ListPairs, LoadPair
+from localspec.events import Piece
 
 
 def death(process):
@@ -75,3 +76,61 @@ def test_a_process_whose_words_make_no_sense_is_ended_and_reported(said):
     process = EngineProcess((sys.executable, "-c", code))
     process.start()
     assert death(process).what
+
+
+REPACKING_KILLS = """
+import os, signal
+from localspec.engine.__main__ import take_pipes
+from localspec.engine.messages import Answer, LoadPair, Ready
+from localspec.engine.server import Server
+from localspec.events import Kind, Notice, Origin, Piece, Source
+
+class Workshop:
+    def perform(self, request, send, cancelled):
+        if isinstance(request, LoadPair):
+            self.repacks = not request.died_of
+            if self.repacks and "WHERE" == "loading":
+                os.kill(os.getpid(), signal.SIGILL)
+            send(Notice("the plan"))
+            send(Ready("pair", "target", "", 64, 0.1))
+        if isinstance(request, Answer):
+            if self.repacks or "WHERE" == "always":
+                os.kill(os.getpid(), SIGNAL)
+            send(Piece("an answer", Kind.ANSWER, Origin.PLAIN, Source.PLAIN))
+
+    def runs_beside(self, request):
+        return False
+
+    def rest(self, awaited):
+        pass
+
+Server(*take_pipes()).serve(Workshop)
+"""
+
+
+def told_by(where, end="signal.SIGILL"):
+    """What a client hears of a process that dies while it loads or before its first token."""
+    process = EngineProcess(
+        (sys.executable, "-c", REPACKING_KILLS.replace("WHERE", where).replace("SIGNAL", end))
+    )
+    process.start()
+    process.send(LoadPair())
+    process.send(Answer(1, text="Hello"))
+    deadline, reports = time.monotonic() + 30, []
+    while not any(isinstance(r, Piece | Died) for r in reports) and time.monotonic() < deadline:
+        reports += process.drain()
+        time.sleep(0.01)
+    process.close()
+    return [type(report).__name__ for report in reports]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="dies by a signal")
+@pytest.mark.parametrize("where", ["loading", "answering"])
+def test_a_crash_before_the_first_token_is_tried_once_more_without_repacked_weights(where):
+    assert told_by(where) == ["Hello", "Notice", "Ready", "Piece"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="dies by a signal")
+@pytest.mark.parametrize(("where", "end"), [("always", "signal.SIGSEGV"), ("answering", "signal.SIGKILL")])
+def test_a_second_crash_is_reported_and_a_kill_is_not_tried_again(where, end):
+    assert told_by(where, end) == ["Hello", "Notice", "Ready", "Died"]

@@ -1,27 +1,28 @@
-"""Limits on a child process that reads a file nobody has vouched for; Windows has none of these."""
+"""Limits on a process that reads files nobody has vouched for; Windows has none of these."""
 
 import contextlib
 import os
 import sys
 
-_LARGEST_FILE = 64 << 20  # bytes: the caches of GPU drivers are smaller
+LARGEST_FILE = 64 << 20  # bytes: the caches of GPU drivers are smaller
 
 if sys.platform == "win32":
 
-    def limit_this_process() -> None:
+    def limit_this_process(*, largest_file: int | None = LARGEST_FILE) -> None:
         """Nothing: there are no such limits."""
 
 else:
     import resource
 
-    def limit_this_process() -> None:
-        """No core dump, no large file, no more private memory than the machine has; lower limits stay.
+    def limit_this_process(*, largest_file: int | None = LARGEST_FILE) -> None:
+        """No core dump, no larger file, no more private memory than the machine has; lower limits stay.
 
         Private memory without address space: a GPU driver reserves more of that than any machine has.
         """
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         _lower(resource.RLIMIT_CORE, 0)
-        _lower(resource.RLIMIT_FSIZE, _LARGEST_FILE)
+        if largest_file is not None:
+            _lower(resource.RLIMIT_FSIZE, largest_file)
         _lower(resource.RLIMIT_DATA, memory)
 
     def _lower(kind: int, limit: int) -> None:
