@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack, cast
 
 from localspec.chat.asynchronous import in_a_thread
+from localspec.chat.loaded_pair import LoadedPair
 from localspec.chat.messages import Message, as_messages
 from localspec.chat.options import ReplyOptions
 from localspec.chat.session import Session as Session
@@ -26,6 +27,9 @@ from localspec.pairs.references import described, is_on_hub, keep, known_as
 from localspec.pairs.resolve import PairFiles, PairNotOnDisk, resolve
 from localspec.pairs.store import mark_used
 from localspec.settings import Settings
+from localspec.stopping import Stop, interruptible
+
+PATIENCE_SECONDS = 1.0  # after Ctrl-C: a load that a disk holds up ends by itself, and frees what it has
 
 Prompt = str | Sequence[Mapping[str, Any] | Message]
 
@@ -65,7 +69,8 @@ def load(
 
     With nothing named: the pair used last, else the one that came last, else the embedded demo.
     draft="lookup" drafts from the text alone; speculate=False is plain decoding; pull=True fetches a pair that is
-    not here; spare_cores stay free where threads is set nowhere; on_stage is told what is being done.
+    not here; spare_cores stay free where threads is set nowhere; on_stage is told what is being done, by the
+    thread that does it: Ctrl-C ends a load within about a second.
     Options: see LoadOptions. Raises LocalspecErrors.
     """
     check_names(pair=pair, target=target, draft=draft)
@@ -77,18 +82,27 @@ def load(
     wanted = pair or (None if target else settings.pair)
     files = find_files(wanted, target, draft if by_model else None, pull=pull)
     files = replace(files, lora=adapters_of(settings.lora or ""))
-    engine = open_engine(
-        files,
-        wishes,
-        rpc=settings.rpc or "",
-        mmap=settings.mmap,
-        threads=settings.threads,
-        spare_cores=spare_cores,
-        speculate=speculate,
-        remember_replies=settings.remember_replies or False,
-        remember_logits=settings.remember_logits or False,
-        on_stage=on_stage,
-    )
+    stop = Stop()
+
+    def told(stage: str) -> None:
+        stop.check()
+        on_stage(stage)
+
+    def opened() -> LoadedPair:
+        return open_engine(
+            files,
+            wishes,
+            rpc=settings.rpc or "",
+            mmap=settings.mmap,
+            threads=settings.threads,
+            spare_cores=spare_cores,
+            speculate=speculate,
+            remember_replies=settings.remember_replies or False,
+            remember_logits=settings.remember_logits or False,
+            on_stage=told,
+        )
+
+    engine = interruptible(opened, stop, patience_seconds=PATIENCE_SECONDS)
     session = Session(engine, reply_defaults(settings, speculate, files))
     if target is None:
         mark_used(files.name)

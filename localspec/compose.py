@@ -92,7 +92,6 @@ def open_engine(
             contexts = [target, *(each.context for each in found)]
             give_way([context.threads for context in contexts if not context.model.gpu])
         drafting = drafting_of(files, plan, target, found, remember_replies)
-        log = opened.enter_context(LogitLog(logit_folder(files))) if remember_logits else None
         on_stage(f"warming up{where_of(plan)}")
         drafters = tuple(each.drafter for each in found)
         warm_up(target, drafters, drafting)
@@ -118,8 +117,9 @@ def open_engine(
                 *template_notices,
             ),
             drafting=drafting,
+            log=opened.enter_context(LogitLog(logit_folder(files))) if remember_logits else None,
             close=opened.pop_all().close,
-            log=log,
+            interrupt=target.interrupt,
         )
 
 

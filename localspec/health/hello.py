@@ -95,6 +95,7 @@ def _line_within(seconds: float, child: subprocess.Popen[str]) -> str | None:
         child.kill()
 
     limit = threading.Timer(seconds, end)
+    limit.daemon = True
     limit.start()
     line = child.stdout.readline()
     limit.cancel()

@@ -6,13 +6,17 @@ import re
 import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from localspec import errors
 from localspec.errors import LocalspecError
 from localspec.health.child_environment import child_environment
+from localspec.stopping import heeded
 
+_LOOK_SECONDS = 0.2
 _SECONDS = 300.0  # a GPU's programs may have to be compiled first
 _BYTES_PER_SECOND = 20e6  # the slowest disk that a model may lie on
 _CRASHED_ON_WINDOWS = 0xC0000000  # exit codes from here on are NTSTATUS errors: what signals are elsewhere
@@ -96,25 +100,41 @@ def decode_in_child(trial: Trial) -> TrialOutcome:
     # Nothing is ever written: the child ends when the pipe does, so also when this process is killed.
     reader, writer = os.pipe()
     try:
-        done = subprocess.run(
+        child = subprocess.Popen(
             [sys.executable, "-P", "-m", "localspec.llama.first_decode", json.dumps(asdict(trial))],
             stdin=reader,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             env=child_environment(),
-            timeout=limit,
-            check=False,
         )
-    except subprocess.TimeoutExpired:
-        return TrialOutcome(None, None, False, "")
+        said = _said(child, limit)
     finally:
         os.close(reader)
         os.close(writer)
+    if said is None:
+        return TrialOutcome(None, None, False, "")
+    out, words = said
     try:
-        answer = json.loads(done.stdout.decode("utf-8", "replace").strip().rpartition("\n")[2])
+        answer = json.loads(out.decode("utf-8", "replace").strip().rpartition("\n")[2])
     except ValueError:
-        return TrialOutcome(done.returncode, None, False, _last_words(done.stderr))
+        return TrialOutcome(child.returncode, None, False, _last_words(words))
     error = getattr(errors, answer["kind"])(answer["error"], hint=answer["hint"]) if answer else None
-    return TrialOutcome(done.returncode, error, True, "")
+    return TrialOutcome(child.returncode, error, True, "")
+
+
+def _said(child: subprocess.Popen[bytes], limit: float) -> tuple[bytes, bytes] | None:
+    """What it printed until its end; None, and the child is killed, after so many seconds. Raises Stopped."""
+    stop, deadline = heeded(), time.monotonic() + limit
+    with child:
+        try:
+            while (left := deadline - time.monotonic()) > 0:
+                if stop:
+                    stop.check()
+                with suppress(subprocess.TimeoutExpired):
+                    return child.communicate(timeout=min(left, _LOOK_SECONDS))
+            return None
+        finally:
+            child.kill()
 
 
 def died_by_signal(exit_code: int | None) -> bool:

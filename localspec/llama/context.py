@@ -1,7 +1,10 @@
 """A model's cache and the decoding on it: feed tokens, get rows, step back."""
 
+import ctypes
+import sys
 import weakref
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from time import perf_counter, process_time
 from typing import Any
 
@@ -25,6 +28,7 @@ from localspec.llama.saved_texts import LEAST, Companion, SavedTexts
 from localspec.llama.threads import thread_count
 from localspec.llama.watch import LOADING_SECONDS, Pace, waiting_for
 from localspec.passes import HiddenRows, Pass, Row, standing
+from localspec.stopping import Held, Stop, Stopped, heeded, interruptible
 
 _LONGEST = 2**25  # tokens: above every model; llama.cpp would fill the memory with its cell table first
 TOP_K = 128  # logits of a row: top-k 40 with penalties over 64 tokens needs 104
@@ -34,6 +38,8 @@ _IN_PIPELINE = (
     4  # chunks in one call where several GPUs share the layers: as many as llama.cpp has copies of buffers
 )
 _SHORT = 4 * NARROW  # tokens: a prompt that takes no long pass
+# Bytes of weights times tokens: about a tenth of a second on two cores. Beside it the thread costs nothing.
+_LONG_PASS = 1e10
 _KV_TYPES = {
     "f32": lib.GGML_TYPE_F32,
     "f16": lib.GGML_TYPE_F16,
@@ -51,12 +57,18 @@ _FLASH_ATTENTION = {
     "off": lib.LLAMA_FLASH_ATTN_TYPE_DISABLED,
 }
 
+# llama.cpp asks after every node of a graph: a function of C, as Python would take a microsecond and the GIL.
+_asked = ctypes.cast(
+    ctypes.CDLL("msvcrt" if sys.platform == "win32" else None).strlen, lib.ggml_abort_callback
+)
+
 
 class Context(Closing):
     """One sequence of tokens in a model's cache: a Decoder for the loop, and not for two threads at once."""
 
     _hidden: HiddenReader | None = None  # until somebody wants hidden rows
     _companion: Companion | None = None
+    _reading: Stop | None = None  # of the chunk of a prompt that is being read
 
     def __init__(
         self,
@@ -170,7 +182,8 @@ class Context(Closing):
     def prefill(self, tokens: Sequence[int]) -> Iterator[Pass]:
         """Append tokens chunk by chunk without rows: stop iterating to cancel.
 
-        Whenever it is stopped, the cache holds exactly the chunks that were decoded. Raises as `decode` does.
+        Whenever it is stopped, the cache holds exactly the chunks that were decoded; a pass that `interrupt` ended
+        has no tokens. Raises as `decode` does.
         """
         self._require_room(len(tokens))
         # A wide pass with too many threads can take a minute, so a narrow one tells first. No clock decides that:
@@ -178,8 +191,14 @@ class Context(Closing):
         leads = self.threads.contention is not None and len(tokens) > _SHORT
         done = 0
         while chunk := tokens[done : done + (NARROW if leads and not done else self._most_tokens())]:
-            yield self.decode(chunk, 0)
-            done += len(chunk)
+            passed = self._read(chunk)
+            yield passed
+            done += len(passed.tokens)
+
+    def interrupt(self) -> None:
+        """End the chunk of a prompt that is being read, on a CPU at once; from any thread."""
+        if stop := self._reading:
+            stop.ask()
 
     def rollback(self, keep: int) -> None:
         """Forget everything after the first `keep` tokens: absolute, so saying it twice is saying it once."""
@@ -248,6 +267,21 @@ class Context(Closing):
         assert self._finalizer.alive, "the context is closed"
         return self._context
 
+    def _read(self, chunk: Sequence[int]) -> Pass:
+        """A chunk of a prompt, or nothing where `interrupt` ended it."""
+        before, stop = self.length, Stop()
+        self._reading = stop
+        try:
+            if len(chunk) * self.model.size_bytes < _LONG_PASS:
+                return self.decode(chunk, 0)
+            return interruptible(lambda: self.decode(chunk, 0), stop)
+        except Stopped:
+            if self.length != before:  # the cache could not step back so far
+                raise
+            return Pass(before, ())
+        finally:
+            self._reading = None
+
     def _decode_chunk(self, tokens: Sequence[int], rows: int) -> Sequence[Row]:
         """One call into llama.cpp, timed until its results are there."""
         batch = self._batch.fill(self._readable(tokens), self.length, rows)
@@ -255,7 +289,8 @@ class Context(Closing):
         self.threads.choose(pointer, len(tokens))
         forget_log_errors()
         began, given = perf_counter(), process_time()
-        with waiting_for(self.model.remote, self._pace.limit(len(tokens)) if self._pace else 0.0):
+        seconds = self._pace.limit(len(tokens)) if self._pace else 0.0
+        with computing(pointer, self.model, seconds):
             code = lib.llama_decode(pointer, batch)
             lib.llama_synchronize(pointer)
         seconds, given = perf_counter() - began, process_time() - given
@@ -380,9 +415,24 @@ def _sampler(model: Model, shared: int, params: Any) -> TopK | None:  # noqa: AN
     return TopK(min(TOP_K + size - shared, size), params) if model.output_on_gpu else None
 
 
+@contextmanager
+def computing(pointer: Any, model: Model, seconds: float) -> Iterator[None]:  # noqa: ANN401  a C pointer
+    """Surrounds a pass, which a CPU ends where this thread is asked to stop; `seconds` as for `waiting_for`."""
+    stop = heeded()
+    if stop:
+        lib.llama_set_abort_callback(pointer, _asked, stop.address)
+    try:
+        # A CPU logs nothing while it decodes.
+        with Held() if model.gpus else nullcontext(), waiting_for(model.remote, seconds):
+            yield
+    finally:
+        if stop:
+            lib.llama_set_abort_callback(pointer, lib.ggml_abort_callback(), None)
+
+
 def new_context(model: Model, params: Any, length: int) -> Any:  # noqa: ANN401  C structs
     forget_log_errors()
-    with waiting_for(model.remote, LOADING_SECONDS):
+    with Held(), waiting_for(model.remote, LOADING_SECONDS):
         pointer = lib.llama_init_from_model(model.pointer, params)
     if not pointer:
         raise context_failure(model.name, length, last_log_errors())
@@ -390,7 +440,7 @@ def new_context(model: Model, params: Any, length: int) -> Any:  # noqa: ANN401 
 
 
 def _free(pointer: Any, sampler: TopK | None, model: Model) -> None:  # noqa: ANN401  a C pointer
-    with waiting_for(model.remote):
+    with Held(), waiting_for(model.remote):
         lib.llama_free(pointer)
     if sampler:
         sampler.free()

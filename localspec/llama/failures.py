@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from localspec.errors import BackendFailure, BadModelFile, ContextFull, LocalspecError, NotEnoughMemory
+from localspec.stopping import Stopped
 
 _MEMORY = re.compile(
     r"failed to allocate|unable to allocate|allocation failed|out of memory|bad_alloc|cudaMalloc"
@@ -63,7 +64,7 @@ def decode_failure(code: int, log: Sequence[str]) -> LocalspecError:
             "llama.cpp found no room in the cache for the batch", hint="use a longer context (--context)"
         )
     if code == 2:
-        return BackendFailure("llama.cpp was told to stop in the middle of a batch", hint="run it again")
+        return Stopped()
     if code == -1:
         return BackendFailure(
             f"llama.cpp refused the batch: {reason(log)}",

@@ -10,12 +10,13 @@ import numpy as np
 from localspec.closing import Closing
 from localspec.llama.checkpoints import restore_state, state_of
 from localspec.llama.contention import Threads
-from localspec.llama.context import Context, make_room, new_context, params_of
+from localspec.llama.context import Context, computing, make_room, new_context, params_of
 from localspec.llama.failures import decode_failure
 from localspec.llama.library import forget_log_errors, last_log_errors, lib
 from localspec.llama.model import Model
 from localspec.llama.threads import thread_count
 from localspec.llama.watch import Pace, waiting_for
+from localspec.stopping import Held
 
 
 class HeadCache(Closing):
@@ -51,7 +52,6 @@ class HeadCache(Closing):
         self.chunk: int = lib.llama_n_batch(pointer)
         self.threads = Threads(params.n_threads)
         self.model = model
-        self._remote = model.remote
         self._context: Any = pointer
         self._memory: Any = lib.llama_get_memory(pointer)
         self._pace = Pace() if model.remote else None
@@ -74,7 +74,7 @@ class HeadCache(Closing):
 
     def state(self) -> np.ndarray | None:
         """A copy of the cache's state, uint8; None where llama.cpp cannot copy it."""
-        return None if self._remote else state_of(self.handle)
+        return None if self.model.remote else state_of(self.handle)
 
     def restore(self, state: np.ndarray) -> bool:
         """Bring a state back; False where that fails, and the cache is empty then."""
@@ -94,7 +94,7 @@ class HeadCache(Closing):
         self.threads.choose(pointer, count)
         forget_log_errors()
         began, given = perf_counter(), process_time()
-        with waiting_for(self._remote, self._pace.limit(count) if self._pace else 0.0):
+        with computing(pointer, self.model, self._pace.limit(count) if self._pace else 0.0):
             code = call(pointer, batch)
             lib.llama_synchronize(pointer)
         seconds, given = perf_counter() - began, process_time() - given
@@ -108,5 +108,5 @@ class HeadCache(Closing):
 
 def _free(pointer: Any, model: Model, target: Context) -> None:  # noqa: ANN401  a C pointer
     del target
-    with waiting_for(model.remote):
+    with Held(), waiting_for(model.remote):
         lib.llama_free(pointer)

@@ -14,13 +14,15 @@ from localspec.errors import BackendFailure
 from localspec.health.check import health
 from localspec.llama import watch
 from localspec.llama.log import LogRouter
+from localspec.stopping import Held
 from localspec.terminal_text import for_terminal
 
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # ggml's crash handler would attach gdb and print pages
 health()  # a build that dies while it is loaded would take this process with it
 
 try:
-    from llama_cpp import llama_cpp as lib
+    with Held():
+        from llama_cpp import llama_cpp as lib
 except (ImportError, OSError, RuntimeError, AttributeError) as error:
     raise BackendFailure(
         f"llama.cpp could not be loaded: {error}",
@@ -92,7 +94,8 @@ def _silence() -> None:
     lib.llama_log_set(harmless, None)
 
 
-lib.llama_log_set(_on_log, None)  # also ggml's; replaces llama_cpp's own callback, which prints
-symbol("ggml_set_abort_callback", ctypes.c_void_p, [ctypes.c_void_p])(_on_abort)
-lib.llama_backend_init()
+with Held():  # a GPU's driver may take seconds
+    lib.llama_log_set(_on_log, None)  # also ggml's; replaces llama_cpp's own callback, which prints
+    symbol("ggml_set_abort_callback", ctypes.c_void_p, [ctypes.c_void_p])(_on_abort)
+    lib.llama_backend_init()
 atexit.register(_silence)

@@ -16,6 +16,7 @@ from localspec.llama.modelfile import check_model_file
 from localspec.llama.placement import chosen_gpus, model_params
 from localspec.llama.vocab import Vocab
 from localspec.llama.watch import LOADING_SECONDS, made_progress, waiting_for
+from localspec.stopping import Held, Stop, heeded, heeding
 
 
 class Model(Closing):
@@ -55,8 +56,7 @@ class Model(Closing):
             params.no_alloc, params.load_mode = True, lib.LLAMA_LOAD_MODE_NONE
         # What devices of other machines are called in sentences.
         self.remote = " or ".join(gpu.remote for gpu in gpus if gpu.remote)
-        if self.remote:
-            params.progress_callback = _on_progress
+        params.progress_callback = _on_progress
         self._pointer: Any = (pointer := _loaded(path, params, self.remote))
         self._contexts: weakref.WeakSet[Closing] = weakref.WeakSet()
         self._finalizer = weakref.finalize(self, _free, pointer, self.remote)
@@ -117,21 +117,25 @@ class Model(Closing):
 
 def _loaded(path: Path, params: Any, remote: str) -> Any:  # noqa: ANN401  C structs
     forget_log_errors()
-    with waiting_for(remote, LOADING_SECONDS):
+    stop = heeded() or Stop()
+    with heeding(stop), Held(stop), waiting_for(remote, LOADING_SECONDS):
         pointer = lib.llama_model_load_from_file(os.fsencode(path), params)
     if not pointer:
+        stop.check()
         raise load_failure(path, last_log_errors())
     return pointer
 
 
 @lib.llama_progress_callback  # type: ignore[untyped-decorator]
 def _on_progress(_share: float, _data: object) -> bool:
+    """llama.cpp gives the load up where this is False."""
     made_progress()
-    return True
+    stop = heeded()
+    return stop is None or not stop.asked
 
 
 def _free(pointer: Any, remote: str) -> None:  # noqa: ANN401  a C pointer
-    with waiting_for(remote):
+    with Held(), waiting_for(remote):
         lib.llama_model_free(pointer)
 
 

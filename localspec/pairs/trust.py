@@ -21,6 +21,7 @@ from localspec.health.gpu import GPU_WIDTHS
 from localspec.health.servers import used_servers
 from localspec.health.trial import HeadTrial, Trial, TrialOutcome, decode_in_child
 from localspec.pairs import stamps
+from localspec.stopping import heeded
 from localspec.units import printable, size_text
 
 _HINT = "fetch it again, or use another file"
@@ -57,7 +58,7 @@ def ensure_loadable(
     if all(stamp is not None and build in stamp.decoded_with for stamp in known.values()):
         return
     refuse_hazards(path)
-    over = threading.Event()
+    over, stop = threading.Event(), heeded()
 
     new = [file for file, stamp in known.items() if stamp is None]
     total, done = sum(file.stat().st_size for file in new), 0
@@ -66,7 +67,7 @@ def ensure_loadable(
 
     def stop_when_over(count: int) -> None:
         nonlocal done
-        if over.is_set():
+        if over.is_set() or (stop and stop.asked):
             raise CancelledError
         before, done = done, done + count
         if before * 100 // total != done * 100 // total:

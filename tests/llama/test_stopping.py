@@ -1,0 +1,131 @@
+"""A load and the reading of a prompt end where somebody asks; what is left can be used."""
+
+import logging
+import os
+import signal
+import sys
+
+import numpy as np
+import pytest
+
+import localspec
+from localspec.cli import main
+from localspec.llama import context as contexts
+from localspec.llama.log import logger
+from localspec.llama.model import Model
+from localspec.stopping import Stop, Stopped, heeding
+from tests.llama.rows import NEAR, row_after
+
+pytestmark = pytest.mark.skipif(
+    sys.platform == "win32", reason="Ctrl-C goes to all processes of a console there"
+)
+
+
+class CtrlC(logging.Handler):
+    """Comes while llama.cpp logs its line of this number, which Python is called for out of C."""
+
+    def __init__(self, line):
+        super().__init__(logging.DEBUG)
+        self.line = line
+
+    def emit(self, record):
+        self.line -= 1
+        if self.line == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.fixture
+def lines_until(monkeypatch):
+    """lines_until(work, line) does the work with Ctrl-C at a line of the log; how many lines were left for it then."""
+    lost = []
+    monkeypatch.setattr("sys.unraisablehook", lost.append)
+
+    def work_until(work, line):
+        handler, level = CtrlC(line), logger.level
+        logger.addHandler(handler)
+        logger.setLevel(logging.DEBUG)
+        try:
+            work()
+        finally:
+            logger.setLevel(level)
+            logger.removeHandler(handler)
+            assert not lost
+        return handler.line
+
+    return work_until
+
+
+@pytest.mark.parametrize("mmap", [True, False])
+def test_ctrl_c_at_any_line_of_the_log_ends_the_load_of_a_file(tiny_gguf, lines_until, mmap):
+    path = tiny_gguf()
+    lines = -lines_until(lambda: Model(path, mmap=mmap).close(), 0)
+    for line in range(1, lines, lines // 12):
+        with pytest.raises(KeyboardInterrupt):
+            lines_until(lambda: Model(path, mmap=mmap), line)
+
+
+def test_ctrl_c_at_any_line_of_the_log_ends_the_load_of_a_pair(lines_until):
+    lines = -lines_until(lambda: localspec.load("demo").close(), 0)
+    for line in range(1, lines, lines // 6):
+        with pytest.raises(KeyboardInterrupt):
+            lines_until(lambda: localspec.load("demo"), line)
+
+
+def test_a_command_whose_load_is_ended_says_nothing_and_ends_with_130(home_of_processes, lines_until, capsys):
+    ended = []
+    for line in (1, 400):
+        lines_until(lambda: ended.append(main(["run", "Hi", "--pair", "demo", "-q"])), line)
+    assert ended == [130, 130]
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_load_that_is_asked_to_stop_is_no_bad_file(tiny_gguf):
+    stop = Stop()
+    stop.ask()
+    with heeding(stop), pytest.raises(Stopped):
+        Model(tiny_gguf())
+
+
+@pytest.mark.parametrize("architecture", ["llama", "mamba", "lfm2"])
+@pytest.mark.parametrize("long_pass", [0, np.inf])
+def test_a_chunk_that_is_interrupted_was_not_read_and_can_be_read_again(
+    context, tokens, architecture, long_pass, monkeypatch
+):
+    monkeypatch.setattr(contexts, "_LONG_PASS", long_pass)
+    shape, settings = {"architecture": architecture}, {"batch_size": 16, "checkpoint_bytes": 1_000_000}
+    reader, fresh = context(settings, **shape), context(**shape)
+    chunks = reader.prefill(tokens(40))
+    assert len(next(chunks).tokens) == 16
+    reader.checkpoint(lasting=True)
+
+    class Asked(Stop):
+        def __init__(self):
+            super().__init__()
+            self.ask()
+
+    monkeypatch.setattr(contexts, "Stop", Asked)
+    interrupted = next(chunks)
+    assert len(interrupted.tokens) == (0 if long_pass == 0 else 16)
+    assert reader.length == (16 if long_pass == 0 else 32)
+    monkeypatch.setattr(contexts, "Stop", Stop)
+    assert [len(passed.tokens) for passed in chunks] == ([16, 8] if long_pass == 0 else [8])
+    got = reader.decode([9], 1).rows[0]
+    assert np.abs(got - row_after(fresh, [*tokens(40), 9])).max() < NEAR
+
+
+def test_interrupt_asks_the_chunk_that_is_read_and_nothing_else(context, tokens, monkeypatch):
+    monkeypatch.setattr(contexts, "_LONG_PASS", 0)
+    reader = context({"batch_size": 16})
+    decode = reader.decode
+
+    def decode_interrupted(*given):
+        reader.interrupt()
+        return decode(*given)
+
+    reader.interrupt()  # nothing is read: this asks nobody
+    chunks = reader.prefill(tokens(20))
+    assert len(next(chunks).tokens) == 16
+    with monkeypatch.context() as patch:
+        patch.setattr(reader, "decode", decode_interrupted)
+        assert len(next(chunks).tokens) == 0
+    assert [len(passed.tokens) for passed in chunks] == [4]
