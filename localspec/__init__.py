@@ -9,8 +9,8 @@ Names are resolved when they are first used, so that importing localspec loads n
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # of typing, which takes longer to import than the rest
 if TYPE_CHECKING:
     from localspec.api import Session, arun, astream, load, run, stream, unload
     from localspec.errors import LocalspecError

@@ -5,9 +5,9 @@ import unicodedata
 
 import pytest
 
-from localspec.cli import tell
 from localspec.cli.commands.compare import CompareProgress
 from localspec.cli.commands.run import show
+from localspec.cli.program import tell
 from localspec.errors import BadSetting
 from localspec.events import Finished, FinishReason, Kind, Notice, Origin, Piece, Reply, Source
 from localspec.measure.compare.compare import SideEvent

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
-from localspec.cli import parser
+from localspec.cli.program import parser
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "commands.md"
 _HEAD = """\

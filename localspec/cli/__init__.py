@@ -1,106 +1,32 @@
-"""The command line: one file for each command; this one joins them and turns errors into sentences."""
+"""The command line: `main` imports it where Ctrl-C is heeded, so this file imports nothing."""
 
-import contextlib
-import io
-import logging
-import os
-import sys
-from collections.abc import Sequence
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-import localspec
-from localspec.cli import commands, completion
-from localspec.cli.interrupts import CANCELLED
-from localspec.cli.last_defence import refused_by_system, reported
-from localspec.cli.printing import NotesOfLibraries, OutputFailed, on_terminal, quietly, say
-from localspec.cli.usage import Parser, WrongUsage
-from localspec.errors import LocalspecError
-
-WRONG_USAGE = 2  # what argparse and most commands end with
+CANCELLED = 130  # the exit code that a shell expects after Ctrl-C
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: "Sequence[str] | None" = None) -> int:
     """Run one command; the exit code is 0, 1 after an error, 2 for wrong usage, 130 after Ctrl-C.
 
-    `verify` also has one of its own for an alarm.
+    `verify` also has one of its own for an alarm. Without arguments it is the program itself, with its command line.
     """
-    _prepare_output()
     try:
-        code = _run(sys.argv[1:] if arguments is None else arguments)
-        say("", end="")  # what argparse printed goes out too
-        return code
+        import sys
+
+        from localspec.cli.program import run
+
+        return run(sys.argv[1:] if arguments is None else arguments)
     except KeyboardInterrupt:
         return CANCELLED
-    except BrokenPipeError:  # the reader went away (`| head`)
-        _drop_output()
-        return 1
-    except OutputFailed as error:
-        _drop_output()
-        tell(error)
-        return 1
-    except LocalspecError as error:
-        tell(error)
-        return WRONG_USAGE if isinstance(error, WrongUsage) else 1
-    except OSError as error:
-        tell(refused_by_system(error))
-        return 1
-    except Exception as error:  # noqa: BLE001  the last line of defence: a sentence and a file, never a traceback
-        tell(reported(error, sys.argv[1:] if arguments is None else arguments))
-        return 1
+    finally:
+        if arguments is None:
+            end_at_once_on_interrupt()
 
 
-def _run(arguments: Sequence[str]) -> int:
-    if completion.ASKED in os.environ:
-        completion.answer(parser())
-    arguments = _spelled_out(arguments)
-    try:
-        parsed = parser(arguments[0]).parse_args(arguments)
-    except SystemExit:  # --help and --version end so; a mistake does not, see Parser
-        return 0
-    with quietly(vars(parsed).get("quiet", False)):
-        code: int = parsed.run(parsed)
-    return code
+def end_at_once_on_interrupt() -> None:
+    """What is left is to free memory: Ctrl-C in it would show where it was."""
+    import signal
 
-
-def _spelled_out(arguments: Sequence[str]) -> Sequence[str]:
-    """`help COMMAND`; nothing at all, which opens the chat where one can be; a prompt without a command."""
-    if not arguments:
-        return ["chat"] if sys.stdin and sys.stdin.isatty() and on_terminal(sys.stdout) else ["--help"]
-    if arguments[0] == "help":
-        return [*arguments[1:], "--help"]
-    return ["run", *arguments] if " " in arguments[0].strip() else arguments
-
-
-def _prepare_output() -> None:
-    """No character that a terminal lacks ends a command; what libraries log reads like other notes."""
-    logging.basicConfig(handlers=[NotesOfLibraries()])
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
-
-
-def _drop_output() -> None:
-    """Let what is still buffered go nowhere, so that flushing at exit does not complain a second time."""
-    with contextlib.suppress(AttributeError, OSError, ValueError):  # no stdout, or one of a Python program
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def parser(command: str = "") -> Parser:
-    """The parser of one command, or of all; building it imports nothing heavy."""
-    root = Parser(
-        prog="localspec", description=localspec.__doc__.splitlines()[0] if localspec.__doc__ else None
-    )
-    root.epilog = (
-        'Without a command: the chat on a terminal. A prompt in quotes is answered: localspec "Hello there".'
-    )
-    root.add_argument("-V", "--version", action="version", version=f"localspec {localspec.__version__}")
-    subparsers = root.add_subparsers(title="commands", required=True, dest="command", metavar="COMMAND")
-    for module in commands.modules(command):
-        module.add_parser(subparsers)
-    return root
-
-
-def tell(error: LocalspecError) -> None:
-    """One sentence and a hint on stderr."""
-    say(f"error: {error}", to=sys.stderr)
-    if error.hint:
-        say(f"hint: {error.hint}", to=sys.stderr)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)

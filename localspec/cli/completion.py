@@ -1,4 +1,4 @@
-"""What a shell is told when Tab is pressed: commands and options from the parser, names of pairs from the registry."""
+"""What a shell is told when Tab is pressed: commands, options, and the names of pairs and themes."""
 
 import argparse
 
@@ -24,7 +24,20 @@ def complete_with_pairs(action: argparse.Action) -> None:
     action.completer = _names  # type: ignore[attr-defined]
 
 
+def complete_with_themes(action: argparse.Action) -> None:
+    """The values of an argument are names of themes."""
+    action.completer = _themes  # type: ignore[attr-defined]
+
+
 def _names(**_: object) -> list[str]:
     from localspec.pairs.registry import all_pairs
 
     return [name for pair in all_pairs() for name in (pair.name, *pair.aliases)]
+
+
+def _themes(**_: object) -> list[str]:
+    from textual.theme import BUILTIN_THEMES
+
+    from localspec.tui.themes import LOCALSPEC
+
+    return [LOCALSPEC.name, *BUILTIN_THEMES]

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from localspec.cli import CANCELLED as CANCELLED
+
 if TYPE_CHECKING:
     from localspec.api import Session
-
-CANCELLED = 130  # the exit code that a shell expects after it
 
 
 @contextmanager

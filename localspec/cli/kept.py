@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from localspec.cli.printing import note, on_terminal
+from localspec.cli.printing import on_terminal, say
 from localspec.cli.usage import WrongUsage
+from localspec.errors import LocalspecError
 
 if TYPE_CHECKING:
     from localspec.api import Session
@@ -34,11 +35,16 @@ def add_conversation_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+class NotStored(LocalspecError):
+    """A conversation that --store was to keep."""
+
+
 @dataclass(frozen=True, slots=True)
 class Kept:
     """The conversation that a prompt belongs to."""
 
     journal: "Journal | None"  # None: it is not to be stored
+    asked: bool = False  # whether --store was given
     before: "Conversation | None" = None  # that it goes on from
 
     @property
@@ -54,7 +60,10 @@ class Kept:
             session.resume([{"role": m.role, "content": m.content} for m in self.before.messages])
 
     def add(self, pair: str, prompt: str, reply: "Reply") -> None:
-        """Store a question and its reply; a note where that fails, as both are on the screen."""
+        """Store a question and its reply. Raises NotStored where that was asked for and fails.
+
+        Where it was not, a note says so, also in silence: the conversation cannot be gone on with.
+        """
         from localspec.conversations import Numbers, StoredMessage
 
         if self.journal is None or not reply.tokens:
@@ -72,7 +81,10 @@ class Kept:
             self.journal.add(StoredMessage("user", prompt))
             self.journal.add(answer)
         except OSError as error:
-            note(f"the conversation is not stored: {error.strerror or error}")
+            what = f"the conversation is not stored: {error.strerror or error}"
+            if self.asked:
+                raise NotStored(what, hint="make room, or set LOCALSPEC_HOME to another folder") from error
+            say(f"note: {what}", to=sys.stderr)
 
 
 @contextmanager
@@ -96,7 +108,7 @@ def kept_conversation(arguments: argparse.Namespace) -> Iterator[Kept]:
         system = Settings.load(system=arguments.system).system if not before else arguments.system
         journal.system = journal.system if system is None else system
     try:
-        yield Kept(journal if stored else None, before)
+        yield Kept(journal if stored else None, arguments.store is True, before)
     finally:
         if journal:
             journal.close()

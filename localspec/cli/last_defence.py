@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import localspec
+from localspec.cli.masks import shown_line, without_secrets
 from localspec.errors import LocalspecError
 
 
@@ -21,10 +22,10 @@ def refused_by_system(error: OSError) -> LocalspecError:
 def reported(error: Exception, arguments: Sequence[str]) -> LocalspecError:
     """The sentence for any other error, after a report has been written."""
     path = _write_report(error, arguments)
-    said = " ".join(str(error).split())[:200]
+    said = " ".join(without_secrets(str(error), arguments).split())[:200]
     return LocalspecError(
         f"localspec made a mistake: {type(error).__name__}{': ' * bool(said)}{said}",
-        hint=f"send {path} along when you report it; it holds the command line"
+        hint=f"send {path} along when you report it; it holds the command line without keys and prompts"
         if path
         else "no report could be written: make room, or set LOCALSPEC_HOME to another folder",
     )
@@ -34,7 +35,8 @@ def _write_report(error: Exception, arguments: Sequence[str]) -> Path | None:
     import tempfile
     import traceback
 
-    text = "\n".join([_about_this(arguments), *traceback.format_exception(error)])
+    told = without_secrets("".join(traceback.format_exception(error)), arguments)
+    text = f"{_about_this(arguments)}\n{told}"
     name = f"localspec-{time.strftime('%Y%m%d-%H%M%S')}-"
     for folder in (_reports, lambda: None):
         try:
@@ -66,5 +68,5 @@ def _about_this(arguments: Sequence[str]) -> str:
         binding = "not installed"
     return (
         f"localspec {localspec.__version__}, llama-cpp-python {binding}, Python {sys.version.split()[0]}, "
-        f"{platform.platform()}\nlocalspec {shlex.join(arguments)}\n"
+        f"{platform.platform()}\nlocalspec {shlex.join(shown_line(arguments))}\n"
     )

@@ -38,6 +38,11 @@ def open_session(arguments: argparse.Namespace, *, measures: bool = False) -> "S
             return api.load(**options, on_stage=stage.show)
 
 
+def names_of(session: "Session") -> dict[str, str]:
+    """Of the pair and its models, for JSON."""
+    return {"pair": session.name, "target": session.target_name, "draft": session.draft_name}
+
+
 def chosen_pair() -> str | None:
     """The configured pair; else the one that the user picks, where several are here and none was used yet."""
     from localspec.pairs.resolve import undecided

@@ -4,18 +4,20 @@ A file or a pipe behind stdout gets every character of a reply; stderr is made s
 what lands in a log is read on a terminal later.
 """
 
+import json
 import logging
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from types import TracebackType
-from typing import TextIO
+from typing import Any, Final, TextIO
 
 from localspec.errors import LocalspecError
 from localspec.terminal_text import for_terminal, line_for_terminal
 
+JSON_VERSION: Final = 1  # of every --json: it grows where a name goes or changes its meaning
 _TO_THE_START = "\r\x1b[K"  # of an emptied line
 _DIM, _NORMAL = "\x1b[2m", "\x1b[0m"
 
@@ -29,6 +31,11 @@ def say(text: str, *, end: str = "\n", to: TextIO | None = None) -> None:
     stream = sys.stdout if to is None else to
     whole = stream is sys.stdout and not on_terminal(stream)
     _write((text if whole else for_terminal(text)) + end, stream)
+
+
+def say_json(found: Mapping[str, object], **form: Any) -> None:  # noqa: ANN401  json's own
+    """Print one JSON object with the version of what its names mean; `form`: arguments of json.dumps."""
+    say(json.dumps({"version": JSON_VERSION, **found}, **form))
 
 
 _quiet = False

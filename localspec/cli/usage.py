@@ -1,6 +1,8 @@
 """What is wrong with a command line, told like every other mistake: a sentence, a hint, exit code 2."""
 
 import argparse
+import difflib
+from collections.abc import Iterable
 from typing import Any, NoReturn, TypeAlias
 
 from localspec.cli.printing import say
@@ -16,10 +18,24 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, *args: Any, **options: Any) -> None:  # noqa: ANN401  argparse's own
         super().__init__(*args, **options)
+        self.allow_abbrev = False  # an option that is shortened today may be two options tomorrow
         self.color = False  # of Python 3.14: the help goes through a filter that shows no sequences
 
     def error(self, message: str) -> NoReturn:
-        raise WrongUsage(message, hint=f"`{self.prog} --help` shows what can be given")
+        raise WrongUsage(message, hint=self._help)
+
+    def parse_known_args(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401  argparse's own
+        """As argparse does it, for a parser whose words are all known: the parser of a command knows its options."""
+        parsed, unknown = super().parse_known_args(*args, **options)
+        if unknown:
+            word = next((word for word in unknown if word.startswith("--")), "").partition("=")[0]
+            near = did_you_mean(word, self._option_string_actions) if word else ""
+            raise WrongUsage(f"unexpected {' '.join(unknown)}", hint=f"{near}{self._help}")
+        return parsed, unknown
+
+    @property
+    def _help(self) -> str:
+        return f"`{self.prog} --help` shows what can be given"
 
     def _print_message(self, message: str, file: object = None) -> None:
         """Help and version, through the filter like everything else."""
@@ -27,6 +43,14 @@ class Parser(argparse.ArgumentParser):
 
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[Parser]"
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A question with the known word that this one looks like, a space behind it; "" for none."""
+    names = list(known)
+    longer = [name for name in names if name.startswith(word)]
+    near = longer or difflib.get_close_matches(word, names, n=1)
+    return f"did you mean {near[0]}? " if near else ""
 
 
 def refuse_together(*flags: tuple[str, object]) -> None:

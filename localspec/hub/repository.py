@@ -73,7 +73,7 @@ def look(repo: str, file: str, revision: str = "main", patience: Patience | None
         found = get_hf_file_metadata(url, timeout=_METADATA_SECONDS, endpoint=_endpoint())
         if not found.commit_hash or found.size is None:
             raise DownloadFailed(
-                f"the server at {urlsplit(url).netloc} does not answer like a Hugging Face Hub",
+                f"the server at {urlsplit(url).hostname} does not answer like a Hugging Face Hub",
                 hint="check HF_ENDPOINT and the proxy settings",
             )
         etag = found.etag or ""
@@ -243,7 +243,8 @@ def _endpoint() -> str:
     endpoint = (os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")
     if not endpoint.startswith(("http://", "https://")):
         raise DownloadFailed(
-            f"HF_ENDPOINT={endpoint} is not the address of a server", hint="begin it with https://"
+            f"HF_ENDPOINT={endpoint.rpartition('@')[2]} is not the address of a server",
+            hint="begin it with https://",
         )
     return endpoint
 

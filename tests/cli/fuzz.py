@@ -81,7 +81,7 @@ def world(folder: Path, cache: Path | None = None) -> Iterator[World]:
 
 
 def _options() -> Options:
-    from localspec.cli import parser
+    from localspec.cli.program import parser
 
     commands = next(action.choices for action in parser()._actions if action.dest == "command")
     return {

@@ -6,6 +6,7 @@ import pytest
 
 from localspec import settings
 from localspec.cli import main
+from localspec.cli.last_defence import reported
 from localspec.pair_drafting import replies_dir
 from localspec.pairs import registry
 
@@ -35,6 +36,38 @@ def test_a_mistake_of_ours_is_a_sentence_and_a_report(broken, capsys):
     assert "localspec pairs --json" in text
     assert "Traceback" in text
     assert "llama-cpp-python" in text
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["serve", "--api-key", "SEKRET 1", "-m", "demo"],
+        ["serve", "--api-key=SEKRET 1", "-m", "demo"],
+        ["run", "-m", "demo", "SEKRET 1"],
+        ["run", "-sSEKRET 1", "-m", "demo", "Hi"],
+        ["chat", "-s", "SEKRET 1", "-m", "demo"],
+        ["chat", "--system", "SEKRET 1", "-m", "demo"],
+        ["compare", "--json", "SEKRET 1", "-m", "demo"],
+        ["SEKRET 1", "-m", "demo"],
+        ["info", "https://SEKRET:1@hub/org/repo", "--no-draft", "-m", "demo"],
+    ],
+)
+def test_keys_prompts_and_passwords_stay_out_of_a_report(home, line):
+    secret = "https://SEKRET:1@hub" if line[0] == "info" else "SEKRET 1"
+    error = ValueError(f"Invalid header value {secret!r}")
+    told = reported(error, line)
+    (report,) = (settings.data_dir() / "reports").iterdir()
+    for text in (report.read_text("utf-8"), str(told)):
+        assert "SEKRET" not in text
+        assert "Invalid header value" in text
+    assert "-m demo" in report.read_text("utf-8")
+
+
+def test_keys_of_the_environment_stay_out_of_a_report(home, monkeypatch):
+    monkeypatch.setenv("LOCALSPEC_API_KEY", "SEKRET\n1")
+    reported(ValueError("Invalid header value b'Bearer SEKRET\\n1'"), ["chat"])
+    (report,) = (settings.data_dir() / "reports").iterdir()
+    assert "SEKRET" not in report.read_text("utf-8")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX modes")

@@ -12,6 +12,7 @@ import pytest
 from localspec import demo
 from localspec.cli import main
 from localspec.cli.commands.run import as_json
+from localspec.cli.printing import JSON_VERSION
 from localspec.events import FinishReason, Reply
 from localspec.stats import Stats
 
@@ -57,7 +58,54 @@ def test_json_is_one_object_with_text_and_stats(capsys):
     found = json.loads(out)
     assert set(STATS) <= set(found["stats"])
     assert found["seed"] == 7
+    assert found["version"] == 1
+    assert (found["pair"], bool(found["target"]), bool(found["draft"])) == ("demo", True, True)
     assert found["stats"]["emitted"] == len(found["tokens"]) <= 20
+
+
+# A name that goes, or means something else, needs another JSON_VERSION.
+VERSION_1 = {
+    *(
+        "acceptance_by_position",
+        "acceptance_rate",
+        "accepted",
+        "cycles",
+        "decode_seconds",
+        "draft_seconds",
+        "drafted",
+    ),
+    *(
+        "emitted",
+        "first_token_seconds",
+        "from_grammar",
+        "from_head",
+        "from_lookup",
+        "from_model",
+        "from_prediction",
+    ),
+    *(
+        "mean_accepted_length",
+        "other_seconds",
+        "plain_seconds",
+        "predicted",
+        "prefill_seconds",
+        "prefill_share",
+    ),
+    *("prompt_tokens", "reused_tokens", "saved_seconds", "speedup", "tokens_per_second", "verify_seconds"),
+}
+
+
+def test_names_that_scripts_read_stay_as_long_as_the_version_does():
+    assert set(as_json(reply_with(Stats()))["stats"]) >= VERSION_1
+    assert JSON_VERSION == 1
+
+
+def test_json_lines_begin_with_the_names_of_pair_and_models(capsys):
+    lines = run(capsys, "Hello", "--json-lines", "--max-tokens", "4", "--pair", "demo")[1].splitlines()
+    first, last = json.loads(lines[0]), json.loads(lines[-1])
+    for name in ("version", "pair", "target", "draft", "seed"):
+        assert first[name] == last[name]
+    assert (first["version"], first["pair"]) == (1, "demo")
 
 
 def test_json_says_what_drafting_won_and_nothing_where_that_is_unknown():
@@ -272,7 +320,7 @@ def test_a_context_that_no_memory_holds_is_refused(capsys):
         ["--pair", "lama-3-8b"],
         ["--temperature", "-1"],
         ["--top-p", "7"],
-        ["--max-tokens", "0"],
+        ["--max-tokens", "-1"],
         ["--depth", "-3"],
         ["--threads", "0"],
         ["--threads", "513"],

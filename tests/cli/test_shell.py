@@ -124,6 +124,27 @@ def test_a_script_keeps_no_conversation_and_no_store_adds_nothing(capsys):
     assert len(conversations.find(data_dir() / "conversations", "").messages) == 2
 
 
+@pytest.fixture
+def full_disk(monkeypatch):
+    def refuse(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(conversations.Journal, "add", refuse)
+
+
+def test_a_conversation_that_was_to_be_kept_and_is_not_is_an_error_also_in_silence(full_disk, capsys):
+    assert main(["run", "demo", "Hello", "-q", "--store", *QUICK]) == 1
+    out, err = capsys.readouterr()
+    assert out.strip()
+    assert err.splitlines()[0] == "error: the conversation is not stored: No space left on device"
+
+
+def test_a_conversation_that_is_not_kept_by_itself_is_a_note_also_in_silence(full_disk, capsys, monkeypatch):
+    monkeypatch.setattr("localspec.cli.kept.on_terminal", lambda stream: True)
+    assert main(["run", "demo", "Hello", "-q", *QUICK]) == 0
+    assert capsys.readouterr().err == "note: the conversation is not stored: No space left on device\n"
+
+
 def test_files_follow_the_prompt_under_their_names(tmp_path, capsys, monkeypatch):
     (tmp_path / "a.py").write_text("print('```')\n```\n")
     text = with_files("Explain:", [tmp_path / "a.py"])
@@ -137,7 +158,7 @@ def test_files_follow_the_prompt_under_their_names(tmp_path, capsys, monkeypatch
 
 
 def main_raising(words):
-    from localspec.cli import parser
+    from localspec.cli.program import parser
 
     arguments = parser().parse_args(words)
     return arguments.run(arguments)
@@ -172,6 +193,18 @@ def test_settings_are_shown_with_their_source(home, monkeypatch, capsys):
     assert found["settings"]["temperature"] == {"value": 0.5, "source": str(home / "config.toml")}
     assert found["settings"]["top_k"] is None
     assert found["paths"]["data"] == str(home / "data")
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_passwords_in_addresses_are_not_shown(monkeypatch, capsys, form):
+    monkeypatch.setenv("HTTPS_PROXY", "http://me:hunter2@proxy:3128")
+    monkeypatch.setenv("HTTP_PROXY", "me:hunter2@proxy:3128")
+    monkeypatch.setenv("HF_ENDPOINT", "https://hunter2@mirror/hub")
+    assert main(["config", *form]) == 0
+    told = capsys.readouterr().out
+    assert "hunter2" not in told
+    for shown in ("http://...@proxy:3128", "https://...@mirror/hub"):
+        assert shown in told
 
 
 def test_a_terminal_that_obeys_nothing_gets_no_sequence(terminal, monkeypatch):
@@ -230,9 +263,12 @@ def completed(line):
         ("localspec run --max", "--max-tokens"),
         ("localspec chat qwen3-4b", "qwen3-4b+0.6b"),
         ("localspec run -m dem", "demo"),
+        ("localspec rm dem", "demo"),
+        ("localspec chat --theme loc", "localspec"),
+        ("localspec chat --theme gru", "gruvbox"),
     ],
 )
-def test_tab_completes_commands_options_and_pairs(line, word):
+def test_tab_completes_commands_options_pairs_and_themes(line, word):
     assert word in completed(line)
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import io
+import json
 import os
 import subprocess
 import sys
@@ -31,8 +32,14 @@ def shell(words, **options):
 @pytest.mark.parametrize(
     ("line", "names"),
     [
-        ("rnu", "rnu"),
+        ("rnu", "hint: did you mean run? `localspec --help`"),
+        ("frobnicate", "`localspec --help` lists all of them"),
         ("run Hi --frob", "--frob"),
+        ("run Hi --temprature 0", "hint: did you mean --temperature? `localspec run --help`"),
+        ("run Hi --temp 0", "hint: did you mean --temperature? `localspec run --help`"),
+        ("pairs --jsn=1", "hint: did you mean --json? `localspec pairs --help`"),
+        ("rm demo more", "hint: `localspec rm --help`"),
+        ("serve --api-key K --host é..b", "--host é..b is no address"),
         ("run Hi --depth deep", "neither a number nor auto"),
         ("run Hi --rule magic", "coupled"),
         ("chat --rule magic", "coupled"),
@@ -142,6 +149,14 @@ def test_without_any_standard_input_there_is_no_prompt(words, monkeypatch, capsy
     monkeypatch.setattr("sys.stdin", None)
     assert main(words) == 1
     assert "error: there is no prompt" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="another shell")
+def test_notes_never_reach_stdout_where_stderr_is_closed():
+    command = f"{sys.executable} -m localspec run Hi --json --pair demo --max-tokens 4 </dev/null 2>&-"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["pair"] == "demo"
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="only Linux has a device that is always full")

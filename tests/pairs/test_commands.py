@@ -55,7 +55,7 @@ def test_pairs_as_json(known, capsys):
     assert main(["pull", "tiny"]) == 0
     capsys.readouterr()
     assert main(["pairs", "--json"]) == 0
-    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["pairs"]}
     assert rows["tiny"]["on_disk"]
     assert rows["tiny"]["bytes"] == known.target.size + known.draft.size
     assert rows["llama-3.1-8b+1b"]["aliases"] == ["llama-3-8b+1b"]
@@ -91,7 +91,7 @@ def test_the_demo_too_was_used_when_it_was_run(capsys):
 
 def test_the_memory_that_pairs_estimates_is_near_what_info_has_from_llama_cpp(capsys):
     assert main(["pairs", "--json"]) == 0
-    estimate = next(row for row in json.loads(capsys.readouterr().out) if row["name"] == "demo")[
+    estimate = next(row for row in json.loads(capsys.readouterr().out)["pairs"] if row["name"] == "demo")[
         "memory_bytes"
     ]
     assert main(["info", "demo", "--json"]) == 0

@@ -4,8 +4,8 @@ import pytest
 from localspec.tui.app import ChatApp
 from scripted_engine import ScriptedEngine
 
-from localspec.cli import parser
 from localspec.cli.commands import chat
+from localspec.cli.program import parser
 from localspec.conversations import Journal, StoredMessage
 from localspec.engine.messages import LoadPair, ReplySettings, Turn
 from localspec.errors import BadSetting

@@ -130,6 +130,13 @@ def test_an_export_that_cannot_be_written_says_why(tmp_path, monkeypatch, name):
     assert os.listdir(tmp_path) == ["file"]
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX modes")
+def test_an_export_is_its_owners_only(tmp_path):
+    assert (
+        export(Conversation(tmp_path, 0.0, "demo", ""), str(tmp_path / "out.md")).stat().st_mode & 0o77 == 0
+    )
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="no limit on the size of files")
 def test_an_export_that_is_cut_short_leaves_no_file(tmp_path):
     import resource

@@ -12,8 +12,8 @@ from scripted_engine import ESSAY, ScriptedEngine, ScriptedWorkshop
 from scripted_pairs import find
 
 from localspec import conversations
-from localspec.cli import parser
 from localspec.cli.commands import chat as command
+from localspec.cli.program import parser
 from localspec.engine.messages import LoadPair
 
 

@@ -1,5 +1,6 @@
 """Writes a conversation as Markdown into a file of its own."""
 
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -30,7 +31,9 @@ def export(conversation: Conversation, name: str) -> Path:
 
 def _write_new(path: Path, content: bytes) -> None:
     """A file with all of the content, or after an OSError none. Raises FileExistsError, and leaves that file."""
-    file = path.open("xb")
+    file = os.fdopen(
+        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600), "wb"
+    )
     try:
         with file:
             file.write(content)

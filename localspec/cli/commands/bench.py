@@ -1,7 +1,6 @@
 """`localspec bench`: what speculative decoding brings with this pair on this machine."""
 
 import argparse
-import json
 import shutil
 import sys
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 from localspec.cli.interrupts import CANCELLED, stop_on_interrupt
 from localspec.cli.loading import open_session
 from localspec.cli.options import add_pair_argument, add_report_options
-from localspec.cli.printing import DrawnLine, note, say
+from localspec.cli.printing import JSON_VERSION, DrawnLine, note, say, say_json
 from localspec.cli.usage import Subparsers
 from localspec.errors import BadSetting, ContextFull
 
@@ -115,7 +114,7 @@ def tell(
         say_why_nothing(outcome, summary)
         return
     machine = this_machine(arguments.threads)
-    recorded = record(subject, machine, outcome, summary)
+    recorded = {"version": JSON_VERSION, **record(subject, machine, outcome, summary)}
     write_drawing(arguments, [chart(summary, temperature) for temperature in summary.temperatures])
     if not outcome.stopped:
         try:
@@ -123,7 +122,7 @@ def tell(
         except OSError as error:
             note(f"the record was not kept: {error}")
     if arguments.json:
-        say(json.dumps(recorded))
+        say_json(recorded)
         return
     say(f"{subject.target} with {subject.draft}, loaded in {subject.load_seconds:.1f} s")
     say(f"{machine.sentence()}\n")

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from localspec.cli.completion import complete_with_themes
 from localspec.cli.options import (
     NOTHING_REMEMBERED,
     add_pair_argument,
@@ -49,7 +50,8 @@ def add_parser(subparsers: Subparsers) -> None:
     group.add_argument(
         "--plain", action="store_true", help="line by line, for screen readers and pipes; TERM=dumb picks it"
     )
-    group.add_argument("--theme", metavar="NAME", help="colours of the terminal UI")
+    theme = group.add_argument("--theme", metavar="NAME", help="colours of the terminal UI")
+    complete_with_themes(theme)
     parser.set_defaults(run=run)
 
 

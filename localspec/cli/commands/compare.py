@@ -1,7 +1,6 @@
 """`localspec compare`: one prompt with and without drafting, side by side."""
 
 import argparse
-import json
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -9,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from localspec.cli.commands.run import as_json
 from localspec.cli.interrupts import CANCELLED, stop_on_interrupt
-from localspec.cli.loading import open_session
+from localspec.cli.loading import names_of, open_session
 from localspec.cli.options import add_pair_options, add_reply_options, reply_options
-from localspec.cli.printing import DrawnLine, note, say
+from localspec.cli.printing import DrawnLine, note, say, say_json
 from localspec.cli.prompt import add_prompt_argument, prompt_of, take_pair
 from localspec.cli.usage import Subparsers, WrongUsage
 from localspec.events import Cycle, Notice, Started
@@ -48,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     options, prompt = reply_options(arguments), prompt_of(arguments)
     comparison: Comparison | None = None
     with open_session(arguments, measures=True) as session, stop_on_interrupt(session):
-        progress = CompareProgress(arguments.runs)
+        progress, names = CompareProgress(arguments.runs), names_of(session)
         for event in compare_events(session, prompt, n=arguments.runs, **options):
             if isinstance(event, Comparison):
                 comparison = event
@@ -60,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
         say("Stopped before both sides had replied.", to=sys.stderr)
         return CANCELLED
     if arguments.json:
-        say(json.dumps(record(comparison), ensure_ascii=False))
+        say_json({**names, **record(comparison)}, ensure_ascii=False)
     else:
         say(told(comparison, texts))
     if arguments.texts and not arguments.json:

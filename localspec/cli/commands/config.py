@@ -6,16 +6,17 @@ import json
 import os
 from pathlib import Path
 
-from localspec.cli.printing import say
+from localspec.cli.masks import SECRET_VARIABLES, without_userinfo
+from localspec.cli.printing import say, say_json
 from localspec.cli.usage import Subparsers
 
-SECRET = ("HF_TOKEN", "LOCALSPEC_API_KEY")
+ADDRESSES = ("HF_ENDPOINT", "HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")
 HEEDED = (
     "LOCALSPEC_HOME",
-    *SECRET,
-    *("HF_ENDPOINT", "HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "LLAMA_CACHE", "OLLAMA_MODELS"),
-    *("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR"),
-    *("NO_COLOR", "TERM"),
+    *SECRET_VARIABLES,
+    *ADDRESSES,
+    *("HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "LLAMA_CACHE", "OLLAMA_MODELS"),
+    *("NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR", "NO_COLOR", "TERM"),
 )
 
 
@@ -24,7 +25,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "config",
         help="show settings and folders, and where each is set",
         description="Show every setting of config.toml with its value and its source, the folders in use, and "
-        "the variables of the environment that localspec heeds. Values of keys and tokens are not shown.",
+        "the variables of the environment that localspec heeds. Keys, tokens and passwords are not shown.",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=run)
@@ -38,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         settings = {name: dataclasses.asdict(found) if found else None for name, found in rows}
         paths = {name: str(path) for name, path in _paths().items()}
-        say(json.dumps({"settings": settings, "paths": paths, "environment": _environment()}, indent=2))
+        say_json({"settings": settings, "paths": paths, "environment": _environment()}, indent=2)
         return 0
     for name, found in rows:
         value, source = (json.dumps(found.value), f"  {found.source}") if found else ("-", "")
@@ -72,7 +73,14 @@ def _paths() -> dict[str, Path]:
 def _environment() -> dict[str, str]:
     """The heeded variables that are set."""
     return {
-        name: "(set)" if name in SECRET else value
+        name: "(set)" if name in SECRET_VARIABLES else _address(value) if name in ADDRESSES else value
         for name in HEEDED
         if (value := os.environ.get(name, os.environ.get(name.lower())))
     }
+
+
+def _address(value: str) -> str:
+    """Without its password; a proxy may be named without http://."""
+    return without_userinfo(value if "//" in value else f"//{value}").removeprefix(
+        "" if "//" in value else "//"
+    )

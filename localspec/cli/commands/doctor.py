@@ -1,13 +1,12 @@
 """`localspec doctor`: whether the installed llama.cpp works here, on what, and what to install if it could do more."""
 
 import argparse
-import json
 import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from localspec.cli.options import add_rpc_option
-from localspec.cli.printing import DrawnLine, say
+from localspec.cli.printing import DrawnLine, say, say_json
 from localspec.cli.usage import Subparsers
 
 if TYPE_CHECKING:
@@ -49,16 +48,14 @@ def run(arguments: argparse.Namespace) -> int:
     missing = gpu is not None and not backend.supports_gpu
     command = install_command(gpu, this_machine()) if gpu and missing else None
     if arguments.json:
-        say(
-            json.dumps(
-                {
-                    "backend": asdict(backend),
-                    "devices": [as_json(device, states[device.name]) for device in devices],
-                    "note": note,
-                    "gpu": asdict(gpu) if gpu else None,
-                    "install": command,
-                }
-            )
+        say_json(
+            {
+                "backend": asdict(backend),
+                "devices": [as_json(device, states[device.name]) for device in devices],
+                "note": note,
+                "gpu": asdict(gpu) if gpu else None,
+                "install": command,
+            }
         )
         return 0
     tell(backend, devices, states)

@@ -1,7 +1,6 @@
 """`localspec info`: a pair in detail, from its headers, before it costs gigabytes."""
 
 import argparse
-import json
 from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING
 from localspec.cli.completion import complete_with_pairs
 from localspec.cli.fetching import tell_models
 from localspec.cli.options import MEMORY_OPTIONS, add_lora_option, add_memory_options
-from localspec.cli.printing import say
+from localspec.cli.printing import say, say_json
 from localspec.cli.usage import Subparsers, WrongUsage
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     adapters = adapters_of(",".join(arguments.lora or ()) or settings.lora or "")
     found = inspect(target, draft, wishes_of(settings, draft=not arguments.no_draft), adapters)
     if arguments.json:
-        say(json.dumps(_as_json(known, found), indent=2))
+        say_json(_as_json(known, found), indent=2)
     else:
         say("\n".join(_as_text(known, found)))
     if found.problem is not None:

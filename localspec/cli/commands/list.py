@@ -1,11 +1,10 @@
 """`localspec list`: the pairs whose files are on this machine, and files that no pair uses."""
 
 import argparse
-import json
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from localspec.cli.printing import say
+from localspec.cli.printing import say, say_json
 from localspec.cli.usage import Subparsers
 
 if TYPE_CHECKING:
@@ -39,17 +38,15 @@ def run(arguments: argparse.Namespace) -> int:
     }
     total = sum(path.stat().st_size for path in paths) + sum(left.bytes for left in unused)
     if arguments.json:
-        say(
-            json.dumps(
-                {
-                    "pairs": [_pair_json(pair, file_bytes(pair), uses.get(pair.name)) for pair in here],
-                    "unused": [
-                        {"path": str(left.path), "bytes": left.bytes, "pair": left.pair} for left in unused
-                    ],
-                    "bytes": total,
-                },
-                indent=2,
-            )
+        say_json(
+            {
+                "pairs": [_pair_json(pair, file_bytes(pair), uses.get(pair.name)) for pair in here],
+                "unused": [
+                    {"path": str(left.path), "bytes": left.bytes, "pair": left.pair} for left in unused
+                ],
+                "bytes": total,
+            },
+            indent=2,
         )
         return 0
     say(f"{'NAME':<26} {'SIZE':>8}  LAST USED")

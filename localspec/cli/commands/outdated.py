@@ -1,10 +1,9 @@
 """`localspec outdated`: which pins of the pairs here are older than what the Hub has."""
 
 import argparse
-import json
 from typing import TYPE_CHECKING
 
-from localspec.cli.printing import say
+from localspec.cli.printing import say, say_json
 from localspec.cli.usage import Subparsers
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     found = outdated()
     if arguments.json:
-        say(json.dumps([{"pair": new.pair, "file": new.text, "bytes": new.bytes} for new in found]))
+        say_json({"newer": [{"pair": new.pair, "file": new.text, "bytes": new.bytes} for new in found]})
         return 0
     for new in found:
         say(f"{new.pair:<26} {new.text}  {_what(new)}")

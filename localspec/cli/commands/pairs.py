@@ -1,11 +1,10 @@
 """`localspec pairs`: all known pairs, what they need, whether they fit; `pairs add` writes one more."""
 
 import argparse
-import json
 import sys
 from typing import TYPE_CHECKING
 
-from localspec.cli.printing import say
+from localspec.cli.printing import say, say_json
 from localspec.cli.usage import Subparsers
 from localspec.errors import BadSetting
 
@@ -23,7 +22,7 @@ def add_parser(subparsers: Subparsers) -> None:
         description="List all known pairs: download size, about the memory needed at 8,192 tokens of context, "
         "whether that fits on this machine, and whether the files are here. Nothing is asked of the network.",
     )
-    parser.add_argument("--json", action="store_true", help="print a JSON list")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=run)
     actions = parser.add_subparsers(title="actions", metavar="ACTION")
     add = actions.add_parser(
@@ -52,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     for pair in all_pairs():
         rows.append(_Row(pair, file_bytes(pair), memory_needed(pair), fit(pair, devices), on_disk(pair)))
     if arguments.json:
-        say(json.dumps([row.as_json() for row in rows], indent=2))
+        say_json({"pairs": [row.as_json() for row in rows]}, indent=2)
         return 0
     say(f"{'NAME':<26} {'SIZE':>8} {'MEMORY':>8}  {'FITS HERE':<13} {'HERE':<5} USE")
     for row in rows:

@@ -1,10 +1,9 @@
 """`localspec prune`: remove half pulls and files that no pair uses any more."""
 
 import argparse
-import json
 
 from localspec.cli.commands.rm import as_json, tell
-from localspec.cli.printing import say
+from localspec.cli.printing import say, say_json
 from localspec.cli.usage import Subparsers
 
 
@@ -24,7 +23,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     removal = prune()
     if arguments.json:
-        say(json.dumps(as_json(removal)))
+        say_json(as_json(removal))
         return 0
     tell(removal)
     if not removal.removed:

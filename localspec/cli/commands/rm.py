@@ -1,10 +1,10 @@
 """`localspec rm`: take a pair off the disk."""
 
 import argparse
-import json
 from typing import TYPE_CHECKING
 
-from localspec.cli.printing import say
+from localspec.cli.completion import complete_with_pairs
+from localspec.cli.printing import say, say_json
 from localspec.cli.usage import Subparsers
 from localspec.errors import BadSetting
 
@@ -19,7 +19,8 @@ def add_parser(subparsers: Subparsers) -> None:
         description="Remove what was fetched for a pair, unless another pair on this machine uses it. A pair "
         "of your own is forgotten, too.",
     )
-    parser.add_argument("name", metavar="NAME", help="as `localspec list` names it")
+    named = parser.add_argument("name", metavar="NAME", help="as `localspec list` names it")
+    complete_with_pairs(named)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=run)
 
@@ -42,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     except OSError as error:
         raise of_system(error, pair.name, "removed") from error
     if arguments.json:
-        say(json.dumps(as_json(removal) | {"taken_out_of": str(left[-1]) if left else None}))
+        say_json(as_json(removal) | {"taken_out_of": str(left[-1]) if left else None})
         return 0
     tell(removal)
     for path in left:

@@ -10,7 +10,7 @@ from typing import Any
 from localspec.cli.commands import chat
 from localspec.cli.interrupts import CANCELLED, stop_on_interrupt
 from localspec.cli.kept import add_conversation_options, kept_conversation
-from localspec.cli.loading import open_session
+from localspec.cli.loading import names_of, open_session
 from localspec.cli.options import (
     add_pair_options,
     add_quiet_option,
@@ -19,7 +19,7 @@ from localspec.cli.options import (
     reply_options,
     text_of,
 )
-from localspec.cli.printing import note, on_terminal, say, say_dimmed
+from localspec.cli.printing import JSON_VERSION, note, on_terminal, say, say_dimmed, say_json
 from localspec.cli.prompt import add_prompt_argument, prompt_of, something_is_piped, take_pair
 from localspec.cli.report import report, summary
 from localspec.cli.usage import Subparsers, WrongUsage, refuse_together
@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
         with open_session(arguments) as session, stop_on_interrupt(session):
             kept.resume(session)
             stream = session.stream_complete if arguments.raw else session.stream
-            reply = answer(stream(prompt, **options), arguments)
+            reply = answer(stream(prompt, **options), arguments, names_of(session))
             kept.add(session.name, prompt, reply)
     if arguments.stats or not (arguments.json or arguments.json_lines or arguments.quiet):
         say(report(reply) if arguments.stats else summary(reply), to=sys.stderr)
@@ -88,13 +88,13 @@ def opens_chat(arguments: argparse.Namespace) -> bool:
     return bool(arguments.name) and not asked and on_terminal(sys.stdin) and on_terminal(sys.stdout)
 
 
-def answer(events: Iterator[Event], arguments: argparse.Namespace) -> Reply:
-    """Print the reply in the form that was asked for."""
+def answer(events: Iterator[Event], arguments: argparse.Namespace, names: dict[str, str]) -> Reply:
+    """Print the reply in the form that was asked for; `names`: of the pair and its models."""
     if arguments.json_lines:
-        return show_lines(events)
+        return show_lines(events, names)
     reply = show(events, quiet=arguments.json)
     if arguments.json:
-        say(json.dumps(as_json(reply), ensure_ascii=False))
+        say_json({**names, **as_json(reply)}, ensure_ascii=False)
     return reply
 
 
@@ -136,18 +136,18 @@ def show(events: Iterator[Event], *, quiet: bool) -> Reply:
     raise AssertionError("a run ends with Finished")
 
 
-def show_lines(events: Iterator[Event]) -> Reply:
+def show_lines(events: Iterator[Event], names: dict[str, str]) -> Reply:
     """Print what comes as objects of JSON, one a line; the last one is the reply, as --json has it."""
     for event in events:
         match event:
             case Started():
-                line = {"event": "started", "target": event.target, "draft": event.draft, "seed": event.seed}
+                line = {"version": JSON_VERSION, "event": "started", **names, "seed": event.seed}
             case Piece():
                 line = {"event": "text", "kind": event.kind, "text": event.text}
             case Notice():
                 line = {"event": "notice", "text": event.text}
             case Finished(reply=reply):
-                say(json.dumps({"event": "reply", **as_json(reply)}, ensure_ascii=False))
+                say_json({"event": "reply", **names, **as_json(reply)}, ensure_ascii=False)
                 return reply
             case _:
                 continue

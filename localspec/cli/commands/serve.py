@@ -97,6 +97,10 @@ def check_address(host: str, port: int, key: str) -> None:
     """Raises WrongUsage for a port that cannot be, and for other addresses than this machine's without a key."""
     if not 0 <= port < 2**16:
         raise WrongUsage(f"--port is {port}", hint="give a number from 1 to 65535, or 0 for a free one")
+    try:
+        host.encode("idna")
+    except UnicodeError as error:
+        raise WrongUsage(f"--host {host} is no address", hint="give a name or an IP address") from error
     if host not in LOOPBACK and not key:
         raise WrongUsage(
             f"--host {host} lets other machines in", hint=f"add --api-key, or set {KEY_VARIABLE}"

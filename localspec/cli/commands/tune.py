@@ -1,15 +1,14 @@
 """`localspec tune`: measure what a pair's passes cost on this machine, for every later run."""
 
 import argparse
-import json
 import shutil
 import sys
 
 from localspec.cli.commands.bench import duration, refuse_missing_folder, write_drawing
 from localspec.cli.interrupts import CANCELLED, stop_on_interrupt
-from localspec.cli.loading import open_session
+from localspec.cli.loading import names_of, open_session
 from localspec.cli.options import add_pair_argument, add_report_options
-from localspec.cli.printing import DrawnLine, say
+from localspec.cli.printing import DrawnLine, say, say_json
 from localspec.cli.usage import Subparsers
 from localspec.errors import BadSetting
 
@@ -38,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     refuse_missing_folder(arguments)
     with open_session(arguments, measures=True) as session, stop_on_interrupt(session) as stopped:
-        engine = session.engine
+        engine, names = session.engine, names_of(session)
         with DrawnLine(sys.stderr) as line:
             line.draw(f"measuring for up to {arguments.seconds:g} s")
             curve = tune(
@@ -60,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     write_drawing(arguments, [chart(curve)])
     if arguments.json:
-        say(json.dumps(as_json(curve)))
+        say_json({**names, **as_json(curve)})
     else:
         say(report(curve, shutil.get_terminal_size().columns))
     return 0

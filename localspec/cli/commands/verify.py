@@ -1,14 +1,13 @@
 """`localspec verify`: does speculation change what this pair says, on this machine?"""
 
 import argparse
-import json
 import sys
 from typing import TYPE_CHECKING
 
 from localspec.cli.interrupts import CANCELLED, stop_on_interrupt
-from localspec.cli.loading import open_session
+from localspec.cli.loading import names_of, open_session
 from localspec.cli.options import add_pair_argument
-from localspec.cli.printing import DrawnLine, say
+from localspec.cli.printing import DrawnLine, say, say_json
 from localspec.cli.usage import Subparsers
 from localspec.errors import BadSetting
 
@@ -62,11 +61,13 @@ def run(arguments: argparse.Namespace) -> int:
                 on_step=lambda step: tell(line, step),
                 stopped=stopped.is_set,
             )
-        pair = f"{session.target_name} with {session.draft_name}"
+        names = names_of(session)
     if arguments.json:
-        say(json.dumps({"pair": session.name, **as_json(found)}))
+        say_json({**names, **as_json(found)})
     else:
-        say(f"{pair}; {this_machine(arguments.threads).sentence()}\n\n{report(found)}")
+        say(
+            f"{names['target']} with {names['draft']}; {this_machine(arguments.threads).sentence()}\n\n{report(found)}"
+        )
     if problems(found):
         return DIFFERENT
     return CANCELLED if found.stopped else 0

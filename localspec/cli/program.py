@@ -1,0 +1,111 @@
+"""Joins the commands, one file for each, and turns errors into sentences."""
+
+import contextlib
+import io
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+import localspec
+from localspec.cli import commands, completion
+from localspec.cli.last_defence import refused_by_system, reported
+from localspec.cli.printing import NotesOfLibraries, OutputFailed, on_terminal, quietly, say
+from localspec.cli.usage import Parser, WrongUsage, did_you_mean
+from localspec.errors import LocalspecError
+
+WRONG_USAGE = 2  # what argparse and most commands end with
+
+
+def run(arguments: Sequence[str]) -> int:
+    """One command, from its arguments to its exit code; what goes wrong is said."""
+    _prepare_output()
+    try:
+        code = _run(arguments)
+        say("", end="")  # what argparse printed goes out too
+        return code
+    except BrokenPipeError:  # the reader went away (`| head`)
+        _drop_output()
+        return 1
+    except OutputFailed as error:
+        _drop_output()
+        tell(error)
+        return 1
+    except LocalspecError as error:
+        tell(error)
+        return WRONG_USAGE if isinstance(error, WrongUsage) else 1
+    except OSError as error:
+        tell(refused_by_system(error))
+        return 1
+    except Exception as error:  # noqa: BLE001  the last line of defence: a sentence and a file, never a traceback
+        tell(reported(error, arguments))
+        return 1
+
+
+def _run(arguments: Sequence[str]) -> int:
+    if completion.ASKED in os.environ:
+        completion.answer(parser())
+    arguments = _spelled_out(arguments)
+    try:
+        parsed = parser(arguments[0]).parse_args(arguments)
+    except SystemExit:  # --help and --version end so; a mistake does not, see Parser
+        return 0
+    with quietly(vars(parsed).get("quiet", False)):
+        code: int = parsed.run(parsed)
+    return code
+
+
+def _spelled_out(arguments: Sequence[str]) -> Sequence[str]:
+    """`help COMMAND`; nothing at all, which opens the chat where one can be; a prompt without a command."""
+    if not arguments:
+        return ["chat"] if sys.stdin and sys.stdin.isatty() and on_terminal(sys.stdout) else ["--help"]
+    if arguments[0] == "help":
+        return [*arguments[1:], "--help"]
+    if " " in arguments[0].strip():
+        return ["run", *arguments]
+    if not arguments[0].startswith("-") and arguments[0] not in commands.NAMES:
+        raise WrongUsage(
+            f"there is no command called {arguments[0]}",
+            hint=f"{did_you_mean(arguments[0], commands.NAMES)}`localspec --help` lists all of them",
+        )
+    return arguments
+
+
+def _prepare_output() -> None:
+    """No character that a terminal lacks ends a command; what libraries log reads like other notes."""
+    if (
+        sys.stderr is None
+    ):  # closed: what is meant for it must not reach stdout, nor the next file that is opened
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  until the end
+    logging.basicConfig(handlers=[NotesOfLibraries()])
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def _drop_output() -> None:
+    """Let what is still buffered go nowhere, so that flushing at exit does not complain a second time."""
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # no stdout, or one of a Python program
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def parser(command: str = "") -> Parser:
+    """The parser of one command, or of all; building it imports nothing heavy."""
+    root = Parser(
+        prog="localspec", description=localspec.__doc__.splitlines()[0] if localspec.__doc__ else None
+    )
+    root.epilog = (
+        'Without a command: the chat on a terminal. A prompt in quotes is answered: localspec "Hello there".'
+    )
+    root.add_argument("-V", "--version", action="version", version=f"localspec {localspec.__version__}")
+    subparsers = root.add_subparsers(title="commands", required=True, dest="command", metavar="COMMAND")
+    for module in commands.modules(command):
+        module.add_parser(subparsers)
+    return root
+
+
+def tell(error: LocalspecError) -> None:
+    """One sentence and a hint on stderr."""
+    say(f"error: {error}", to=sys.stderr)
+    if error.hint:
+        say(f"hint: {error.hint}", to=sys.stderr)
