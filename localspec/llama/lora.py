@@ -10,6 +10,7 @@ from typing import Any
 from localspec.errors import BackendFailure, BadModelFile
 from localspec.llama.failures import reason
 from localspec.llama.library import forget_log_errors, last_log_errors, lib
+from localspec.stopping import Held
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,8 @@ class LoadedAdapter:
 def load_adapter(model: Any, path: Path, scale: float) -> LoadedAdapter:  # noqa: ANN401  a C pointer
     """Raises BadModelFile for one that llama.cpp cannot add to this model."""
     forget_log_errors()
-    pointer = lib.llama_adapter_lora_init(model, os.fsencode(path))
+    with Held():
+        pointer = lib.llama_adapter_lora_init(model, os.fsencode(path))
     if not pointer:
         raise BadModelFile(
             f"{path.name} cannot be added to the target: {reason(last_log_errors())}",

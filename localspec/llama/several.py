@@ -13,6 +13,7 @@ from localspec.llama.library import forget_log_errors, last_log_errors, lib
 from localspec.llama.model import Model
 from localspec.llama.rows import FullRows
 from localspec.llama.threads import thread_count
+from localspec.stopping import Held
 
 
 class Several(Closing):
@@ -32,7 +33,8 @@ class Several(Closing):
         params.n_threads = params.n_threads_batch = thread_count(threads)
         params.no_perf = True
         forget_log_errors()
-        self._pointer: Any = lib.llama_init_from_model(model.pointer, params)
+        with Held():
+            self._pointer: Any = lib.llama_init_from_model(model.pointer, params)
         if not self._pointer:
             raise context_failure(model.name, texts * length, last_log_errors())
         self._memory = lib.llama_get_memory(self._pointer)
