@@ -10,6 +10,7 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime
 from pathlib import Path
@@ -347,7 +348,15 @@ def _numbers(values: Any) -> Numbers | None:  # noqa: ANN401 - whatever the file
 
 def listing(folder: Path) -> Listing:
     """Every conversation in the folder; a file that is broken is named and skipped."""
-    return _read_all(folder.glob("*.jsonl"))
+    return _read_all(_files(folder))
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Every file of a conversation; those that a full disk or a crash left empty never held one."""
+    for path in folder.glob("*.jsonl"):
+        with suppress(OSError):
+            if path.stat().st_size:
+                yield path
 
 
 def _read_all(paths: Iterable[Path]) -> Listing:
@@ -367,7 +376,7 @@ def find(folder: Path, name: str) -> Conversation:
 
     Raises BrokenConversation.
     """
-    matching = [path for path in folder.glob("*.jsonl") if path.stem.startswith(name)]
+    matching = [path for path in _files(folder) if path.stem.startswith(name)]
     found = _read_all(matching).conversations
     if found:
         return found[0]

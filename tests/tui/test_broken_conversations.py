@@ -26,7 +26,6 @@ def journal(tmp_path):
 @pytest.mark.parametrize(
     "content",
     [
-        b"",
         b"not json\n",
         b'{"type":"message"}\n',
         b'{"type":"conversation","version":99}\n',
@@ -46,6 +45,17 @@ def test_a_broken_file_is_named_skipped_and_left_alone(tmp_path, content):
     assert [conversation.path for conversation in found.conversations] == [log.path]
     assert [path for path, _reason in found.broken] == [broken]
     assert broken.read_bytes() == content
+
+
+def test_a_file_that_a_full_disk_left_empty_is_no_broken_conversation(tmp_path):
+    log = journal(tmp_path)
+    log.add(QUESTION)
+    (log.path.parent / "empty.jsonl").touch()
+    found = conversations.listing(log.path.parent)
+    assert ([one.path for one in found.conversations], found.broken) == ([log.path], ())
+    log.path.unlink()
+    with pytest.raises(conversations.BrokenConversation, match="no conversation to resume"):
+        conversations.find(log.path.parent, "")
 
 
 def test_the_lines_that_are_broken_above_can_be_read_when_they_are_not(tmp_path):
