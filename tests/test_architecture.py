@@ -33,7 +33,7 @@ ROOMS = {
     "health": {"demo", "errors", "files", "settings", "stopping", "typed_json"},
     "gguf": {"errors", "files", "units"},
     "llama": {"closing", "errors", "gguf", "health", "passes", "stopping", "terminal_text"},
-    "hub": {"errors", "files", "gguf", "locks"},
+    "hub": {"errors"},
     "memory": {"closing", "errors", "files", "gguf", "health", "llama", "settings", "typed_json", "units"},
     "pairs": {
         "errors",

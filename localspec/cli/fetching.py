@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 
 def fetch_reference(target: str, draft: str | None, *, dry: bool = False) -> str:
     """Fetch models of the Hub as a pair of the user's, whose name is returned; or only say what that would fetch."""
-    from localspec.hub.failures import of_system
+    from localspec.hub import of_system
     from localspec.pairs.references import SeveralModels, described, keep, known_as
 
     pair = known_as(target, draft)

@@ -3,8 +3,8 @@
 import sys
 
 from localspec.cli.printing import DrawnLine, aside
-from localspec.hub.progress import FileReady, Note, Progress, Proved, PullEvent, PullStage
 from localspec.memory.planning import outlook
+from localspec.pairs.download import FileReady, Note, Progress, Proved, PullEvent, PullStage
 from localspec.units import duration_text, size_text
 
 _BAR = 20  # characters

@@ -5,9 +5,8 @@ from pathlib import Path
 from localspec.engine.messages import PairList, PairRow, Pulled, PullProgress
 from localspec.engine.server import Cancelled, Send
 from localspec.files import read_numbers, remember_number
-from localspec.hub.partial import PullCancelled
-from localspec.hub.progress import Progress, PullEvent
 from localspec.memory.known_devices import last_devices
+from localspec.pairs.download import Progress, PullCancelled, PullEvent
 from localspec.pairs.download import pull as fetch
 from localspec.pairs.estimate import file_bytes, fit, memory_needed
 from localspec.pairs.registry import all_pairs, find

@@ -1,32 +1,87 @@
-"""Fetching a pair: pinned, proved from its headers first, resumed after interruptions, every byte hashed."""
+"""Pulls a pair: pinned, checked by its headers first, resumed after interruptions, every byte hashed."""
 
+import hashlib
+import os
 import shutil
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
-from typing import TypeVar
 
+from localspec import hub
 from localspec.errors import BadModelFile, DownloadFailed, IncompatiblePair
-from localspec.gguf.header import Header, header_of_part, joined, read_header
-from localspec.hub import repository as hub
-from localspec.hub.failures import RevisionGone, of_system
-from localspec.hub.partial import PartialFile, PullCancelled, lock_of, part_of
-from localspec.hub.progress import FileReady, Note, OnProgress, Proved, PullEvent, PullStage, TransferRate
-from localspec.hub.repository import Patience, RemoteFile
-from localspec.hub.side_by_side import side_by_side
+from localspec.files import sync_folder
+from localspec.gguf.header import Header, header_at, header_of_part, joined, read_header
+from localspec.hub import Patience, RemoteFile, RevisionGone, of_system
 from localspec.locks import FileLock
 from localspec.pairs import stamps, store
 from localspec.pairs.compatibility import prove
-from localspec.pairs.registry import HubFile, ModelFile, Pair
+from localspec.pairs.registry import HubFile, LocalFile, ModelFile, Pair
 from localspec.pairs.resolve import refuse_unless_runnable
 from localspec.units import size_text
 
+PART, LOCK = ".part", ".lock"  # after the final name of a file
+_CHUNK = 1 << 20
+_HEAD = 4 << 20  # bytes of a request while a header is read
+_THREADS = 4  # one connection seldom fills a line
 _POLL_SECONDS = 0.2
-_T = TypeVar("_T")
-_ByPlace = dict[Path, _T]  # by where a file will lie, which is equal for equal files
+_RATE_SECONDS = 5.0  # over which the rate is taken
+_REPORT_SECONDS = 0.1  # between two reports
+_END_SECONDS = 2.0  # for threads that wait for the network when the pull ends
+
+
+class PullCancelled(DownloadFailed):
+    """The user stopped the pull; the bytes so far stay."""
+
+
+class PullStage(StrEnum):
+    WAITING = "waiting"  # another process fetches the same file
+    HASHING = "hashing"  # bytes that are here already
+    FETCHING = "fetching"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a pull is."""
+
+    stage: PullStage
+    file: str
+    done: int  # bytes, of all files to fetch
+    total: int
+    bytes_per_second: float
+    seconds_left: float | None  # None: not known yet
+
+
+@dataclass(frozen=True, slots=True)
+class Proved:
+    """Both headers are here and fit each other; most bytes are still to come."""
+
+    target: Header
+    draft: Header | None
+
+
+@dataclass(frozen=True, slots=True)
+class FileReady:
+    """A file is here, and its hash is right."""
+
+    file: str
+    path: Path
+    fetched: int  # bytes that just came over the network; 0: it was here already
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """One sentence for the user."""
+
+    text: str
+
+
+PullEvent = Progress | Proved | FileReady | Note
+OnProgress = Callable[[PullEvent], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +90,27 @@ class PlannedFile:
 
     name: str
     bytes: int
-    here: Path | None  # where it lies already, whole
-    cached: bool  # another program has it, and it only has to be hashed
-    partial: int  # bytes that an earlier pull left
+    here: Path | None  # the whole file
+    cached: bool  # another program has it, and a pull would only hash it
+    partial: int  # bytes of an earlier pull
 
     @property
     def to_fetch(self) -> int:
         return 0 if self.here or self.cached else self.bytes - self.partial
 
 
+def part_of(final: Path) -> Path:
+    return final.with_name(final.name + PART)
+
+
+def lock_of(final: Path) -> FileLock:
+    """The lock for fetching or removing a file."""
+    return FileLock(final.with_name(final.name + LOCK))
+
+
 def plan_pull(pair: Pair) -> tuple[PlannedFile, ...]:
-    """What is here and what would be fetched, without asking anybody."""
-    return tuple(_planned(file) for file in _single_files(pair))
+    """The files that are here and those to fetch, without a question to the network."""
+    return tuple(map(_planned, _single_files(pair)))
 
 
 def pull(
@@ -56,12 +120,172 @@ def pull(
     cancelled: Callable[[], bool] = lambda: False,
     patience: Patience | None = None,
 ) -> tuple[Path, ...]:
-    """Fetch what is missing of a pair and return its files, the target first.
+    """Fetch the missing files of a pair and return all of its files, the target first.
 
     Raises DownloadFailed, PullCancelled, UnknownPair, IncompatiblePair or BadModelFile.
     """
     refuse_unless_runnable(pair)
     return _Pull(pair, progress, cancelled, patience or Patience()).run()
+
+
+class PartialFile:
+    """FINAL.part: the first `size` bytes of the remote file, and their running hash.
+
+    Each chunk is written as it arrives, so that a killed process loses next to nothing.
+    """
+
+    def __init__(
+        self,
+        final: Path,
+        remote: RemoteFile,
+        on_size: Callable[[PullStage, int], None],
+        check: Callable[[], None],
+        patience: Patience,
+    ) -> None:
+        """`on_size` hears every new size, and `check` raises once the pull is cancelled. Raises DownloadFailed."""
+        self.final, self.remote, self.path = final, remote, part_of(final)
+        self.fetched = 0  # bytes over the network in this process
+        self.size = self.resumed_from = 0
+        self._on_size, self._check, self._patience = on_size, check, patience
+        self._digest = hashlib.sha256()
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self.path.open("a+b", buffering=0)
+        except OSError as error:
+            raise of_system(error, remote.name) from error
+
+    def take_up(self) -> None:
+        """Hash the bytes that an earlier process left."""
+        if os.fstat(self._file.fileno()).st_size > self.remote.bytes:
+            self.restart()
+        self._file.seek(0)
+        while chunk := self._file.read(_CHUNK):
+            self._add(chunk, PullStage.HASHING)
+            self._check()
+        self.resumed_from = self.size
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Bytes of the file, fetched first where they are not here: for the reader of headers."""
+        if offset + length > self.size:
+            self._extend(min(max(offset + length, self.size + _HEAD), self.remote.bytes))
+        self._file.seek(offset)
+        return self._file.read(length)
+
+    def fetch_rest(self) -> None:
+        """Fetch the missing bytes. Raises DownloadFailed, PullCancelled."""
+        self._extend(self.remote.bytes)
+
+    def sha256(self) -> str:
+        return self._digest.hexdigest()
+
+    def restart(self) -> None:
+        """Throw away all bytes."""
+        self._file.truncate(0)
+        self._digest = hashlib.sha256()
+        self.size = self.resumed_from = 0
+
+    def publish(self) -> None:
+        """Give the whole, verified file its final name. Raises DownloadFailed."""
+        assert self.size == self.remote.bytes, "only a whole file gets the final name"
+        try:
+            os.fsync(self._file.fileno())
+            self.close()
+            os.replace(self.path, self.final)
+            sync_folder(self.final.parent)
+        except OSError as error:
+            raise of_system(error, self.remote.name) from error
+
+    def close(self) -> None:
+        """Close the file, which stays unless it is empty. A second call does nothing."""
+        if not self._file.closed:
+            is_empty = not os.fstat(self._file.fileno()).st_size
+            self._file.close()
+            if is_empty:
+                self.path.unlink(missing_ok=True)
+
+    def _extend(self, end: int) -> None:
+        import httpx2
+
+        failures, renewed, reached = 0, False, self.size
+        while self.size < end:
+            self._check()
+            try:
+                self._receive(end)
+            except (httpx2.HTTPError, OSError) as error:
+                if self.size > reached:
+                    failures, renewed, reached = 0, False, self.size
+                failures += 1
+                status = getattr(getattr(error, "response", None), "status_code", None)
+                if status == 416 and self.size:
+                    self.restart()
+                elif status in (401, 403) and not self.remote.with_token and not renewed:
+                    renewed = True  # the signed address of the other origin has expired
+                    remote = self.remote
+                    self.remote = hub.look(remote.repo, remote.file, remote.commit, self._patience)
+                else:
+                    self._patience.wait(failures, error, self.remote.name)
+
+    def _receive(self, end: int) -> None:
+        import httpx2
+
+        with hub.stream(self.remote, self.size, end) as (at, chunks):
+            if at < self.size:  # the server ignores ranges
+                self.restart()
+            for chunk in chunks:
+                self._append(chunk[: self.remote.bytes - self.size])
+                if self.size >= end:
+                    return
+                self._check()
+        raise httpx2.RemoteProtocolError(f"it ended after {self.size:,} of {self.remote.bytes:,} bytes")
+
+    def _append(self, chunk: bytes) -> None:
+        try:
+            written = 0
+            while written < len(chunk):
+                written += self._file.write(chunk[written:])
+        except OSError as error:
+            raise of_system(error, self.remote.name) from error
+        self.fetched += len(chunk)
+        self._add(chunk, PullStage.FETCHING)
+
+    def _add(self, chunk: bytes, stage: PullStage) -> None:
+        self._digest.update(chunk)
+        self.size += len(chunk)
+        self._on_size(stage, self.size)
+
+
+class _Meter:
+    """Adds up the bytes of all files of one pull and reports them a few times a second."""
+
+    def __init__(self, tell: OnProgress, files: Sequence[HubFile]) -> None:
+        self._tell, self._total = tell, sum(file.bytes for file in files)
+        self._done: dict[HubFile, int] = {}
+        self._recent: deque[tuple[float, int]] = deque()  # when, and bytes fetched since the start
+        self._fetched = 0
+        self._last = -1.0
+        self._counting = threading.Lock()  # of threads, one for each file
+
+    def at(self, stage: PullStage, file: HubFile, done: int) -> None:
+        """`done` bytes of a file are here."""
+        with self._counting:
+            gained, self._done[file] = done - self._done.get(file, 0), done
+            now = time.monotonic()
+            if stage is PullStage.FETCHING:
+                self._fetched += max(gained, 0)
+                self._recent.append((now, self._fetched))
+                while now - self._recent[0][0] > _RATE_SECONDS:
+                    self._recent.popleft()
+            if done >= file.bytes or now - self._last >= _REPORT_SECONDS:
+                self._last = now
+                so_far, rate = sum(self._done.values()), self._rate()
+                left = (self._total - so_far) / rate if rate else None
+                self._tell(Progress(stage, file.name, so_far, self._total, rate, left))
+
+    def _rate(self) -> float:
+        if len(self._recent) < 2:
+            return 0.0
+        (began, before), (now, after) = self._recent[0], self._recent[-1]
+        return (after - before) / (now - began) if now > began else 0.0
 
 
 class _Pull:
@@ -70,22 +294,24 @@ class _Pull:
     def __init__(
         self, pair: Pair, progress: OnProgress, cancelled: Callable[[], bool], patience: Patience
     ) -> None:
-        self._pair, self._tell, self._is_cancelled, self._patience = pair, progress, cancelled, patience
+        self._pair, self._progress, self._cancelled, self._patience = pair, progress, cancelled, patience
         self._telling = threading.Lock()
         self._stopped = threading.Event()  # another file has failed
-        self._wanted = _single_files(pair)
-        self._meter = TransferRate(self._progress, sum(file.bytes for file in self._wanted))
+        self._meter = _Meter(self._tell, _single_files(pair))
 
-    def _progress(self, event: PullEvent) -> None:
+    def _tell(self, event: PullEvent) -> None:
         with self._telling:
-            self._tell(event)
+            self._progress(event)
 
-    def _cancelled(self) -> bool:
-        return self._stopped.is_set() or self._is_cancelled()
+    def _check(self, file: HubFile) -> None:
+        if self._stopped.is_set() or self._cancelled():
+            raise PullCancelled(f"stopped before {file.name} was complete", hint="the bytes so far are kept")
 
     def run(self) -> tuple[Path, ...]:
         try:
-            while missing := self._missing(self._wanted):  # again where another process removed one meanwhile
+            while missing := self._missing(
+                _single_files(self._pair)
+            ):  # again: another process may remove one
                 with ExitStack() as held:
                     locks = self._lock(missing, held)
                     if missing := self._missing(missing):
@@ -95,103 +321,127 @@ class _Pull:
         return tuple(self._path(file) for file in self._pair.files)
 
     def _missing(self, files: Sequence[HubFile]) -> list[HubFile]:
-        return [file for file in files if self._verified(file) is None]
+        return [file for file in files if not self._is_verified(file)]
 
-    def _fetch(self, missing: list[HubFile], locks: _ByPlace[FileLock]) -> None:
+    def _fetch(self, missing: list[HubFile], locks: dict[HubFile, FileLock]) -> None:
         if hub.offline():
             raise DownloadFailed(
                 f"{missing[0].name} is not on this machine, and HF_HUB_OFFLINE is set",
                 hint="unset it to fetch files",
             )
-        self._meter = TransferRate(self._progress, sum(file.bytes for file in missing))
+        self._meter = _Meter(self._tell, missing)
         remotes = [self._look(file) for file in missing]
         check_space(
             store.models_dir(), sum(file.bytes - _size(part_of(store.place(file))) for file in missing)
         )
         with ExitStack() as opened:
-            parts: _ByPlace[PartialFile] = {
-                store.place(file): opened.enter_context(self._part(file, remote))
+            parts = {
+                file: opened.enter_context(self._part(file, remote))
                 for file, remote in zip(missing, remotes, strict=True)
             }
             self._prove(parts)
 
             def fetch(file: HubFile) -> None:
-                place = store.place(file)
-                parts[place].fetch_rest()
-                self._finish(file, parts[place])
-                locks[place].release()
+                self._finish(file, parts[file])
+                locks[file].release()
 
-            side_by_side(fetch, missing, self._stopped)
+            self._side_by_side(fetch, missing)
 
-    def _verified(self, file: HubFile) -> Path | None:
-        """The file if it is here, hashed unless it was hashed before; a damaged one of ours is removed."""
+    def _side_by_side(self, fetch: Callable[[HubFile], None], files: Sequence[HubFile]) -> None:
+        """Fetch some files at a time, in their order; raises the first error, which ends the others."""
+        todo, failures = iter(files), list[BaseException]()
+
+        def work() -> None:
+            for file in todo:
+                if self._stopped.is_set():
+                    return
+                try:
+                    fetch(file)
+                except BaseException as error:  # noqa: BLE001  raised again below
+                    failures.append(error)
+                    self._stopped.set()
+
+        # Daemons: an interrupted program does not wait for a server that sends nothing.
+        threads = [threading.Thread(target=work, daemon=True) for _ in files[:_THREADS]]
+        for thread in threads:
+            thread.start()
+        try:
+            for thread in threads:
+                thread.join()
+        except BaseException:
+            self._stopped.set()
+            for thread in threads:
+                thread.join(_END_SECONDS)
+            raise
+        if failures:
+            raise failures[0]
+
+    def _is_verified(self, file: HubFile) -> bool:
+        """Whether the file is here with the right hash; a damaged one of ours is removed."""
         fetched = store.place(file)
         if fetched.is_file():
             found = self._hash(fetched, file)
             if found == file.sha256:
-                return fetched
+                return True
             if not store.is_ours(fetched):
                 raise BadModelFile(
                     f"{fetched} is damaged: its sha256 is {found}, pinned is {file.sha256}",
-                    hint="a link leads to its folder, so it was left alone; remove it, and pull again",
+                    hint="a link leads to its folder, so it is left alone; remove it, and pull again",
                 )
             fetched.unlink()
             stamps.forget(fetched)
-            self._progress(
+            self._tell(
                 Note(f"{file.name} was damaged and is removed: sha256 {found}, pinned is {file.sha256}.")
             )
-        return next(
-            (path for path in store.cached_copies(file) if self._hash(path, file) == file.sha256), None
-        )
+        return any(self._hash(path, file) == file.sha256 for path in store.cached_copies(file))
 
     def _hash(self, path: Path, file: HubFile) -> str:
-        known = stamps.read(path)
-        if known is None:
+        if known := stamps.read(path):
+            return known.sha256
+        done = 0
 
-            def on_bytes(count: int) -> None:
-                self._stop_if_cancelled(file)
-                self._meter.add(PullStage.HASHING, file.name, count, file.bytes)
+        def on_bytes(count: int) -> None:
+            nonlocal done
+            done += count
+            self._check(file)
+            self._meter.at(PullStage.HASHING, file, done)
 
-            known = stamps.write(path, stamps.sha256_of(path, on_bytes))
-            self._meter.forget(file.name)
-            if known.sha256 == file.sha256:
-                self._progress(FileReady(file.name, path, 0))
-        return known.sha256
+        found = stamps.write(path, stamps.sha256_of(path, on_bytes)).sha256
+        if found == file.sha256:
+            self._tell(FileReady(file.name, path, 0))
+        return found
 
-    def _lock(self, files: list[HubFile], held: ExitStack) -> _ByPlace[FileLock]:
-        """Locks on the files, taken in one order by everybody so that two pulls never wait for each other."""
-        locks: _ByPlace[FileLock] = {}
+    def _lock(self, files: list[HubFile], held: ExitStack) -> dict[HubFile, FileLock]:
+        """Locks on the files, in one order for all processes, so that two pulls never wait for each other."""
+        locks = {}
         for file in sorted(files, key=lambda file: file.sha256):
-            lock = lock_of(store.place(file))
+            place = store.place(file)
+            lock = locks[file] = lock_of(place)
             while not lock.try_acquire_where_possible():
-                self._stop_if_cancelled(file)
-                self._progress_of_others(file)
+                self._check(file)
+                self._meter.at(PullStage.WAITING, file, min(_size(part_of(place)), file.bytes))
                 time.sleep(_POLL_SECONDS)
             held.callback(lock.release)
-            locks[store.place(file)] = lock
         return locks
 
     def _look(self, file: HubFile) -> RemoteFile:
-        """What the Hub has under the pin now; raises when it is not what was pinned."""
+        """The file under the pin as the Hub has it now; raises where it is not the pinned one."""
         try:
             remote = hub.look(file.repo, file.file, file.revision, self._patience)
         except RevisionGone:
             remote = hub.look(file.repo, file.file, patience=self._patience)
             if remote.sha256 != file.sha256:
                 raise
-            self._progress(
-                Note(f"The pinned revision of {file.name} is gone; the newest one has the same file.")
-            )
-        if remote.bytes != file.bytes:
-            raise DownloadFailed(
-                f"{remote.name} was replaced: it has {remote.bytes:,} bytes, pinned are {file.bytes:,}",
-                hint="nothing was fetched; `localspec pairs add` can pin the new file under a name of yours",
-            )
-        if remote.sha256 not in (None, file.sha256):
-            raise DownloadFailed(
-                f"{remote.name} was replaced: its sha256 is {remote.sha256}, pinned is {file.sha256}",
-                hint="nothing was fetched; `localspec pairs add` can pin the new file under a name of yours",
-            )
+            self._tell(Note(f"The pinned revision of {file.name} is gone; the newest one has the same file."))
+        for what, now, pinned in (
+            ("size", f"{remote.bytes:,} bytes", f"{file.bytes:,}"),
+            ("sha256", remote.sha256 or file.sha256, file.sha256),
+        ):
+            if now.removesuffix(" bytes") != pinned:
+                raise DownloadFailed(
+                    f"{remote.name} was replaced: its {what} is {now}, pinned is {pinned}",
+                    hint="nothing was fetched; `localspec pairs add` can pin the new file under another name",
+                )
         return remote
 
     @contextmanager
@@ -199,87 +449,84 @@ class _Pull:
         part = PartialFile(
             store.place(file),
             remote,
-            on_bytes=lambda stage, count: self._meter.add(stage, file.name, count, file.bytes),
-            cancelled=self._cancelled,
-            patience=self._patience,
+            lambda stage, size: self._meter.at(stage, file, size),
+            lambda: self._check(file),
+            self._patience,
         )
         try:
+            part.take_up()
             yield part
         finally:
             part.close()
 
-    def _prove(self, parts: _ByPlace[PartialFile]) -> None:
-        """Fetch the heads of both files and check the pair; what cannot run is not kept."""
+    def _prove(self, parts: dict[HubFile, PartialFile]) -> None:
+        """Fetch the headers of both models and check the pair; files that cannot run are not kept."""
         try:
             headers = [self._header(file, parts) for file in self._pair.files]
             target, draft = headers[0], headers[1] if len(headers) > 1 else None
             prove(target, draft)
         except (BadModelFile, IncompatiblePair):
             for part in parts.values():
-                part.discard()
+                part.restart()
             raise
-        if any(part.fetched for part in parts.values()):  # else an earlier pull has told it
-            self._progress(Proved(target, draft))
+        if any(part.fetched for part in parts.values()):  # else an earlier pull has reported it
+            self._tell(Proved(target, draft))
 
-    def _header(self, file: ModelFile, parts: _ByPlace[PartialFile]) -> Header:
-        if isinstance(file, HubFile) and file.rest:
-            singles = [replace(file, rest=()), *file.rest]
-            return joined(Path(file.name), [self._header(single, parts) for single in singles])
-        part = parts.get(store.place(file)) if isinstance(file, HubFile) else None
-        if part is not None:
-            return read_header(part.read, part.remote.bytes, label=part.remote.name)
-        return header_of_part(self._path(file))  # of a part too: what is joined are single headers
+    def _header(self, file: ModelFile, parts: dict[HubFile, PartialFile]) -> Header:
+        if isinstance(file, LocalFile):
+            return header_at(self._path(file))
+        by_place = {part.final: part for part in parts.values()}
+        headers = []
+        for single in (replace(file, rest=()), *file.rest):
+            part = by_place.get(store.place(single))
+            headers.append(
+                read_header(part.read, part.remote.bytes, label=part.remote.name)
+                if part
+                else header_of_part(self._path(single))
+            )
+        return joined(Path(file.name), headers) if file.rest else headers[0]
 
     def _finish(self, file: HubFile, part: PartialFile) -> None:
+        part.fetch_rest()
         if part.sha256() != file.sha256 and part.resumed_from:
-            self._progress(Note(f"{file.name} did not survive an interruption whole: fetching it again."))
-            self._meter.forget(file.name)
+            self._tell(Note(f"An interruption damaged {file.name}: fetching it again."))
             part.restart()
             part.fetch_rest()
-        if part.sha256() != file.sha256:
-            part.discard()
+        found = part.sha256()
+        if found != file.sha256:
+            part.restart()
             raise DownloadFailed(
-                f"{part.remote.name} came damaged and was removed: "
-                f"sha256 {part.sha256()}, pinned is {file.sha256}",
+                f"{part.remote.name} came damaged and was removed: sha256 {found}, pinned is {file.sha256}",
                 hint="try again; if it happens twice, something changes the file on its way",
             )
         part.publish()
         stamps.write(part.final, file.sha256)
-        self._progress(FileReady(file.name, part.final, part.fetched))
+        self._tell(FileReady(file.name, part.final, part.fetched))
 
     def _path(self, file: ModelFile) -> Path:
         path = store.locate(file)
         if path is None:
             raise BadModelFile(
                 f"{self._pair.name} needs {file.name}, which is not there",
-                hint="put it there, or write the pair anew: `localspec pairs add`",
+                hint="put it there, or write the pair again: `localspec pairs add`",
             )
         return path
-
-    def _progress_of_others(self, file: HubFile) -> None:
-        self._meter.forget(file.name)
-        self._meter.add(PullStage.WAITING, file.name, _size(part_of(store.place(file))), file.bytes)
-        self._meter.forget(file.name)
-
-    def _stop_if_cancelled(self, file: HubFile) -> None:
-        if self._cancelled():
-            raise PullCancelled(f"stopped before {file.name} was complete", hint="what came so far is kept")
 
 
 def check_space(folder: Path, needed: int) -> None:
     """Raises DownloadFailed unless `needed` bytes and a margin fit into the folder's file system."""
     existing = next(path for path in (folder, *folder.parents) if path.exists())
-    margin = max(32_000_000, needed // 100)
+    with_margin = needed + max(32_000_000, needed // 100)
     free = shutil.disk_usage(existing).free
-    if needed and free < needed + margin:
+    if needed and free < with_margin:
         raise DownloadFailed(
-            f"{size_text(needed + margin)} are needed in {folder}, and {size_text(free)} are free",
+            f"{size_text(with_margin)} are needed in {folder}, and {size_text(free)} are free",
             hint="make room, or set LOCALSPEC_HOME to a folder on a larger disk",
         )
 
 
 def _single_files(pair: Pair) -> tuple[HubFile, ...]:
-    """Every file to have, each once, and none for the others of its model."""
+    """Every file of the pair on the Hub, each once, models in several files taken apart."""
     singles = [file for file in store.distinct(pair.singles) if isinstance(file, HubFile)]
     return tuple(replace(file, rest=()) for file in singles)
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
 
+from localspec import hub
 from localspec.errors import BadModelFile, BadSetting, DownloadFailed, NotOnDisk, UnknownPair
 from localspec.files import expanded
 from localspec.gguf.facts import ModelFacts
 from localspec.gguf.header import Header, header_at, joined, parts_of, read_header
 from localspec.gguf.heads import draft_kind, has_head
-from localspec.hub import repository as hub
-from localspec.hub.repository import Listing, RemoteFile
+from localspec.hub import Listing, RemoteFile
 from localspec.locks import locked
 from localspec.pairs import stamps, store
 from localspec.pairs.additions import add_pair

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localspec.errors import BadSetting
-from localspec.hub.failures import of_system
-from localspec.hub.partial import LOCK, PART, lock_of, part_of
+from localspec.hub import of_system
 from localspec.pairs import stamps, store
+from localspec.pairs.download import LOCK, PART, lock_of, part_of
 from localspec.pairs.registry import HubFile, Pair, all_pairs
 
 _OURS = re.compile(r".+--.+/[0-9a-f]{12}/.+")  # where files lie below models/, see store.place

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from localspec.hub.repository import Patience
+from localspec.hub import Patience
 from localspec.pairs.additions import add_pair
 from localspec.pairs.registry import Facts, HubFile, Pair, PairKind
 from tests.pairs.hub import COMMIT, Hub, Served

@@ -11,9 +11,9 @@ from localspec import demo
 from localspec.cli import main
 from localspec.errors import BadSetting, NotOnDisk, UnknownPair
 from localspec.gguf.header import parts_of
-from localspec.hub.partial import PartialFile
-from localspec.hub.repository import Listing, RemoteFile
+from localspec.hub import Listing, RemoteFile
 from localspec.pairs import store
+from localspec.pairs.download import PartialFile
 from localspec.pairs.inspection import suggested_draft
 from localspec.pairs.references import (
     SeveralModels,

@@ -12,10 +12,19 @@ import pytest
 
 from localspec import demo
 from localspec.errors import BadModelFile, DownloadFailed, IncompatiblePair, UnknownPair
-from localspec.hub.partial import PartialFile, PullCancelled, part_of
-from localspec.hub.progress import FileReady, Note, Progress, Proved
 from localspec.pairs import store
-from localspec.pairs.download import check_space, plan_pull, pull
+from localspec.pairs.download import (
+    FileReady,
+    Note,
+    PartialFile,
+    Progress,
+    Proved,
+    PullCancelled,
+    check_space,
+    part_of,
+    plan_pull,
+    pull,
+)
 from localspec.pairs.estimate import file_bytes
 from localspec.pairs.registry import Facts
 from localspec.pairs.removal import remove
@@ -100,6 +109,14 @@ def test_a_server_that_ignores_ranges_still_serves_the_rest(served, impatient):
     assert target.read_bytes() == served.target.path.read_bytes()
 
 
+def test_a_server_that_ignores_ranges_and_breaks_off_each_time_is_given_up(served, impatient):
+    served.target.ignores_range = True
+    served.target.drops = [200_000] * 50
+    with pytest.raises(DownloadFailed, match="connection broke"):
+        pull(served.pair, patience=impatient)
+    assert len(served.target.drops) > 40
+
+
 def test_416_falls_back_to_the_whole_file(served, impatient):
     served.target.drops = [300_000]
     served.target.statuses = []
@@ -133,7 +150,7 @@ def test_a_replaced_file_is_refused_before_a_byte_comes(served, hub, impatient):
 
 def test_a_wrong_size_is_refused_before_a_byte_comes(served, hub, impatient):
     served.target.said_size = 5
-    with pytest.raises(DownloadFailed, match="replaced: it has 5 bytes"):
+    with pytest.raises(DownloadFailed, match="replaced: its size is 5 bytes"):
         pull(served.pair, patience=impatient)
     assert hub.gets() == []
 
@@ -346,11 +363,13 @@ def test_no_space_is_asked_for_when_nothing_is_needed(tmp_path):
     [(errno.ENOSPC, "disk is full"), (errno.EROFS, "no permission"), (errno.EACCES, "no permission")],
 )
 def test_a_disk_that_refuses_is_one_sentence(served, monkeypatch, impatient, code, says):
-    class Refusing(io.BytesIO):
+    class Refusing(io.FileIO):
         def write(self, chunk):
             raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(PartialFile, "_take_up", lambda part: setattr(part, "_file", Refusing()) or 0)
+    monkeypatch.setattr(
+        PartialFile, "take_up", lambda part: setattr(part, "_file", Refusing(part.path, "r+"))
+    )
     with pytest.raises(DownloadFailed, match=says):
         pull(served.pair, patience=impatient)
 

@@ -9,10 +9,9 @@ import pytest
 
 from localspec.cli import main
 from localspec.errors import BadModelFile
-from localspec.hub.partial import LOCK, part_of
 from localspec.pairs import store
 from localspec.pairs.additions import add_pair
-from localspec.pairs.download import pull
+from localspec.pairs.download import LOCK, part_of, pull
 from localspec.pairs.registry import LocalFile, Pair, PairKind
 from localspec.pairs.removal import leftovers, prune, remove
 

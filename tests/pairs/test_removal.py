@@ -11,12 +11,10 @@ import huggingface_hub.file_download  # noqa: F401 - imported once, not in every
 import pytest
 
 from localspec.cli import main
-from localspec.hub.partial import part_of
-from localspec.hub.progress import Proved
 from localspec.memory import plan as plan
 from localspec.pairs import store
 from localspec.pairs.additions import add_pair
-from localspec.pairs.download import pull
+from localspec.pairs.download import Proved, part_of, pull
 from localspec.pairs.registry import LocalFile, Pair, PairKind, find, user_file, users_folder
 from localspec.pairs.removal import leftovers, prune, remove
 from tests.pairs.hub import Hub

@@ -82,7 +82,7 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from localspec.fit.report import report
     from localspec.fit.trimming import fitted_name
-    from localspec.hub.failures import of_system
+    from localspec.hub import of_system
     from localspec.pairs.registry import valid_name
     from localspec.pairs.resolve import resolve
 

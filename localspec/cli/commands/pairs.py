@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
 def run_add(arguments: argparse.Namespace) -> int:
     from localspec.gguf.facts import ModelFacts
     from localspec.gguf.heads import draft_kind
-    from localspec.hub.failures import of_system
+    from localspec.hub import of_system
     from localspec.pairs.additions import add_pair
     from localspec.pairs.compatibility import prove
     from localspec.pairs.references import open_reference, pin

@@ -26,7 +26,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from localspec.hub.failures import of_system
+    from localspec.hub import of_system
     from localspec.pairs.additions import take_out
     from localspec.pairs.registry import DEMO, find, users_pairs
     from localspec.pairs.removal import remove

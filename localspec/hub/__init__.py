@@ -1,1 +1,0 @@
-"""Fetches files from the Hugging Face Hub."""
