@@ -77,6 +77,8 @@ class Patience:
 
 
 def offline() -> bool:
+    """Whether HF_HUB_OFFLINE is set. Raises DownloadFailed."""
+    _endpoint()
     from huggingface_hub import constants
 
     return constants.is_offline_mode()
@@ -84,11 +86,11 @@ def offline() -> bool:
 
 def look(repo: str, file: str, revision: str = "main", patience: Patience | None = None) -> RemoteFile:
     """One HEAD request. Raises DownloadFailed, or UnknownPair for an unknown repository or file."""
+    endpoint = _endpoint()
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
 
     def ask() -> RemoteFile:
         _session()
-        endpoint = _endpoint()
         url = hf_hub_url(repo, file, revision=revision, endpoint=endpoint)
         found = get_hf_file_metadata(url, timeout=_METADATA_SECONDS, endpoint=endpoint)
         if not found.commit_hash or found.size is None:
@@ -105,11 +107,12 @@ def look(repo: str, file: str, revision: str = "main", patience: Patience | None
 
 def listing(repo: str, revision: str = "main") -> Listing:
     """One request. Raises DownloadFailed, or UnknownPair for an unknown repository."""
+    endpoint = _endpoint()
     from huggingface_hub import HfApi
 
     def ask() -> Listing:
         _session()
-        api = HfApi(endpoint=_endpoint(), library_name="localspec")
+        api = HfApi(endpoint=endpoint, library_name="localspec")
         found = api.model_info(repo, revision=revision, files_metadata=True, timeout=_METADATA_SECONDS)
         if not found.sha:
             raise DownloadFailed(f"the server does not say the commit of {repo}", hint="check HF_ENDPOINT")
@@ -312,14 +315,14 @@ def _session() -> "httpx2.Client":
 
 
 def _endpoint() -> str:
-    from huggingface_hub import constants
-
-    endpoint = (os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")
-    if not endpoint.startswith(("http://", "https://")):
-        raise DownloadFailed(
-            f"HF_ENDPOINT={endpoint} is not the address of a server", hint="begin it with https://"
-        )
-    return endpoint
+    """The address of the Hub. Raises DownloadFailed for one on which the import of huggingface_hub would fail."""
+    endpoint = (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
+    with suppress(ValueError):
+        if urlsplit(endpoint).scheme in ("http", "https"):
+            return endpoint
+    raise DownloadFailed(
+        f"HF_ENDPOINT={endpoint} is not the address of a server", hint="begin it with https://"
+    )
 
 
 def _origin(url: str) -> tuple[str, str, int | None]:

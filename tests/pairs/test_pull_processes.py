@@ -134,3 +134,9 @@ def test_a_token_file_that_is_none_is_not_taken_for_the_disk(known):
     process = command("info", "org/target:target.gguf", HF_TOKEN_PATH="/")
     _, told = process.communicate(timeout=60)
     assert told.startswith("error: org/target:target.gguf cannot be fetched: Is a directory")
+
+
+def test_an_endpoint_on_which_the_hubs_library_cannot_be_imported_is_one_sentence(known):
+    process = command("pull", "tiny", HF_ENDPOINT="http://[bad")
+    _, told = process.communicate(timeout=60)
+    assert told.startswith("error: HF_ENDPOINT=http://[bad is not the address of a server")
