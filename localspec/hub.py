@@ -95,7 +95,7 @@ def look(repo: str, file: str, revision: str = "main", patience: Patience | None
         found = get_hf_file_metadata(url, timeout=_METADATA_SECONDS, endpoint=endpoint)
         if not found.commit_hash or found.size is None:
             raise DownloadFailed(
-                f"the server at {urlsplit(url).netloc} does not answer like a Hugging Face Hub",
+                f"the server at {urlsplit(url).hostname} does not answer like a Hugging Face Hub",
                 hint="check HF_ENDPOINT and the proxy settings",
             )
         sha256 = found.etag if re.fullmatch(r"[0-9a-f]{64}", found.etag or "") else None
