@@ -11,7 +11,7 @@ import numpy as np
 from localspec.algorithm.protocols import Draw, Proposal, Rule
 from localspec.algorithm.verification import make_rule
 from localspec.passes import Candidates, Row
-from localspec.sampler.candidates import largest
+from localspec.sampler.chain import largest
 from localspec.sampler.sampling import Sampling
 
 SETTINGS = {

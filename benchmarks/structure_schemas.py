@@ -14,8 +14,8 @@ import jsonschema
 
 import localspec
 from localspec.events import FinishReason, Reply
+from localspec.structure.constraint import GrammarTokens
 from localspec.structure.grammar import json_grammar
-from localspec.structure.tokens import GrammarTokens
 from tests.structure.schemas import schema_of
 
 TEMPERATURES = (0.0, 0.8)

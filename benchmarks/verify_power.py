@@ -20,7 +20,7 @@ from localspec.algorithm.noise import Keyed
 from localspec.algorithm.verification import Sampled
 from localspec.measure.verify.report import problems, verdict
 from localspec.measure.verify.verify import SECONDS, verify
-from localspec.sampler.distributions import Distribution
+from localspec.sampler.chain import Distribution
 
 chance = random.SystemRandom()
 

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from time import perf_counter
 
-from localspec.algorithm.protocols import Drafter
-from localspec.chat.vocabulary import Vocabulary
+from localspec.algorithm.protocols import Drafter, Vocabulary
 from localspec.drafters.model import FAILURES
 from localspec.llama.context import Context
 from localspec.pair_drafting import PairDrafting

@@ -147,6 +147,7 @@ ROOMS = {
     },
     "engine": {
         *(
+            "algorithm",
             "api",
             "chat",
             "errors",

@@ -7,7 +7,7 @@ follow the law of p: docs/lossless.md has the argument, tests/algorithm/test_los
 
 from collections.abc import Callable, Sequence
 
-from localspec.sampler.distributions import Distribution, excess, normalised
+from localspec.sampler.chain import Distribution, excess, normalised
 
 Target = Callable[[int], Distribution]
 """p after so many draft tokens, 0 to all of them."""

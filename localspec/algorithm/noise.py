@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from localspec.sampler.distributions import Distribution, pick
+from localspec.sampler.chain import Distribution, pick
 
 _WORD = (1 << 64) - 1
 _STEP = 0x9E3779B97F4A7C15

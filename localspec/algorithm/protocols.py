@@ -1,13 +1,13 @@
 """What the loop needs from models and drafters: the seams where models, toys and new drafters plug in."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self
 
 from localspec.errors import LocalspecError
 from localspec.events import Cycle, Mode, Origin, Source
 from localspec.passes import HiddenRows, Pass, Row
-from localspec.sampler.distributions import Distribution
+from localspec.sampler.chain import Distribution
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +111,44 @@ class Decoder(Protocol):
 
         The next checkpoint takes the place of one that is not `lasting`: it is for drafts.
         """
+
+
+class Vocabulary(Protocol):
+    """Satisfied by a GGUF's vocabulary and by the toys of the tests."""
+
+    @property
+    def size(self) -> int:
+        """How many tokens there are."""
+
+    @property
+    def bos(self) -> int | None:
+        """The token that begins a text; None where the model has none."""
+
+    @property
+    def eos(self) -> int | None:
+        """The token that ends a text; None where the model has none."""
+
+    @property
+    def add_bos(self) -> bool:
+        """Whether the model wants bos in front of every prompt."""
+
+    def tokenize(self, text: str, *, parse_special: bool, add_special: bool = False) -> list[int]:
+        """Tokens of a text; `parse_special` reads control texts as such, `add_special` adds bos and eos."""
+
+    def piece(self, token: int) -> bytes:
+        """The bytes that a token stands for, possibly part of a character; b"" for control tokens."""
+
+    def text(self, token: int) -> str:
+        """The token's name in the model file, for example "<|im_end|>"."""
+
+    def is_end(self, token: int) -> bool:
+        """Whether the token ends a reply."""
+
+    def is_control(self, token: int) -> bool:
+        """Whether the token steers the model and stands for no text."""
+
+    def control_texts(self) -> Mapping[str, int]:
+        """Every text that tokenize(parse_special=True) turns into one token, with that token."""
 
 
 class Stopping(Protocol):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from localspec.sampler.distributions import Distribution
+from localspec.sampler.chain import Distribution
 
 FACTORS = (0.0, 0.5, 0.7, 0.85, 1.0)  # of the request's temperature; 0 is the likeliest token
 BETTER = 1.01  # another factor has to promise this much more than the one in use

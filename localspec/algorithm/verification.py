@@ -12,8 +12,7 @@ from localspec.algorithm.sharpness import DraftTemperature
 from localspec.errors import BadSetting
 from localspec.events import Origin
 from localspec.passes import Row
-from localspec.sampler.chain import Chain, Constraint
-from localspec.sampler.distributions import Distribution
+from localspec.sampler.chain import Chain, Constraint, Distribution
 from localspec.sampler.sampling import Sampling
 
 

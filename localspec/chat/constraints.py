@@ -3,15 +3,14 @@
 from dataclasses import replace
 from functools import cached_property
 
+from localspec.algorithm.protocols import Vocabulary
 from localspec.chat.options import Request
 from localspec.chat.template import ChatTemplate
 from localspec.chat.thinking import ThinkingStyle
 from localspec.chat.tools import GENERIC, CallFormat, tools_grammar
-from localspec.chat.vocabulary import Vocabulary
 from localspec.events import Kind
-from localspec.structure.constraint import Constrained
-from localspec.structure.lead import Marks, lead_of
-from localspec.structure.tokens import GrammarTokens
+from localspec.structure.constraint import Constrained, GrammarTokens
+from localspec.structure.grammar import Marks, lead_of
 
 
 class Shaping:

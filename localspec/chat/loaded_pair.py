@@ -4,10 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from localspec.algorithm.protocols import Decoder, Drafter, Rule, Strategy
+from localspec.algorithm.protocols import Decoder, Drafter, Rule, Strategy, Vocabulary
 from localspec.chat.options import Request
 from localspec.chat.template import ChatTemplate
-from localspec.chat.vocabulary import Vocabulary
 from localspec.logits.log import LogitLog
 from localspec.sampler.sampling import Sampling
 

@@ -15,9 +15,9 @@ from itertools import pairwise
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from localspec.algorithm.protocols import Vocabulary
 from localspec.chat.messages import Message
 from localspec.chat.template import ChatTemplate
-from localspec.chat.vocabulary import Vocabulary
 
 _CONTROL_LIKE = re.compile(r"^<[|｜]|[|｜]>$")
 _CUT = "\U0010fffc"  # stands behind the beginning of a reply: a private character, and the last of them in its prompt

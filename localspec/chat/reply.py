@@ -3,20 +3,18 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol
+
+import numpy as np
 
 from localspec.algorithm.loop import speculate
 from localspec.algorithm.noise import fresh_seed
-from localspec.algorithm.protocols import Decoder, Rule, Strategy
+from localspec.algorithm.protocols import Decoder, Draw, Proposal, Rule, Strategy, Verdict, Vocabulary
 from localspec.algorithm.verification import make_rule
-from localspec.chat.expectation import Expectation
 from localspec.chat.loaded_pair import LoadedPair
 from localspec.chat.options import Request, seed_fixes_depth
-from localspec.chat.scoring import Scoring
 from localspec.chat.text import TextPart, TextStream
 from localspec.chat.tools import CallFormat, calls_in
-from localspec.chat.vocabulary import Vocabulary
-from localspec.chat.watching import WatchedRule
 from localspec.errors import LocalspecError
 from localspec.events import (
     Cycle,
@@ -24,6 +22,7 @@ from localspec.events import (
     Finished,
     FinishReason,
     Kind,
+    Likelihood,
     Notice,
     Origin,
     Piece,
@@ -34,11 +33,111 @@ from localspec.events import (
     Source,
     Started,
 )
-from localspec.passes import Pass, standing
+from localspec.passes import Candidates, Pass, Row, standing
 from localspec.structure.constraint import Constrained
 from localspec.structure.forcing import Forcing
 from localspec.tally import Tally
 from localspec.timing import PlainClock
+
+
+class Watcher(Protocol):
+    """Somebody who is shown what a reply's tokens come from."""
+
+    def see(self, rows: Sequence[Row], tokens: Sequence[int]) -> None:
+        """The tokens that a verdict lets through: rows[i] is where tokens[i] was taken from, until the next decode."""
+
+
+class WatchedRule:
+    """A rule whose verdicts others see as well."""
+
+    def __init__(self, rule: Rule, watchers: Sequence[Watcher]) -> None:
+        self._rule = rule
+        self._watchers = watchers
+
+    @property
+    def name(self) -> str:
+        return self._rule.name
+
+    @property
+    def seed_decides(self) -> bool:
+        return self._rule.seed_decides
+
+    def draw(self, row: Row, history: Sequence[int], start: int) -> Draw:
+        return self._rule.draw(row, history, start)
+
+    def verify(self, rows: Sequence[Row], proposal: Proposal, history: Sequence[int]) -> Verdict:
+        verdict = self._rule.verify(rows, proposal, history)
+        emitted = (*proposal.tokens[: verdict.accepted], verdict.next_token)
+        for watcher in self._watchers:
+            watcher.see(rows, emitted)
+        return verdict
+
+
+ENOUGH = 200  # draft tokens
+FAR_BELOW = 0.5  # of the published share
+
+
+class Expectation:
+    """Counts over all replies of a pair, and says once what is far below."""
+
+    def __init__(self, expected: float | None) -> None:
+        """`expected`: accepted / drafted tokens; None: nothing was published."""
+        self._expected = expected
+        self._drafted = self._accepted = 0
+
+    def after_cycle(self, cycle: Cycle) -> Iterator[Notice]:
+        if self._expected is None or cycle.source not in (Source.MODEL, Source.HEAD):
+            return
+        self._drafted += cycle.drafted
+        self._accepted += cycle.accepted
+        if self._drafted < ENOUGH:
+            return
+        share, expected, self._expected = self._accepted / self._drafted, self._expected, None
+        if share < FAR_BELOW * expected:
+            yield Notice(
+                f"the target keeps {share:.0%} of the draft's tokens, where {expected:.0%} were published for this "
+                "pair: the text is right, but the draft may not be this target's own; `localspec verify` looks closer"
+            )
+
+
+class Scoring:
+    """The scores of the newest cycle's tokens; needs whole rows."""
+
+    def __init__(self, vocabulary: Vocabulary, alternatives: int) -> None:
+        self._vocabulary = vocabulary
+        self._alternatives = alternatives
+        self.scores: tuple[Scored, ...] = ()  # in order
+
+    def see(self, rows: Sequence[Row], tokens: Sequence[int]) -> None:
+        self.scores = tuple(self._scored(row, token) for row, token in zip(rows, tokens, strict=False))
+
+    def _scored(self, row: Row, token: int) -> Scored:
+        assert not isinstance(row, Candidates), "scores need whole rows"
+        logprobs = log_softmax(row)
+        likeliest = top(logprobs, self._alternatives)
+        return Scored(
+            self._likelihood(token, logprobs), tuple(self._likelihood(t, logprobs) for t in likeliest)
+        )
+
+    def _likelihood(self, token: int, logprobs: np.ndarray) -> Likelihood:
+        piece = self._vocabulary.piece(token) or self._vocabulary.text(token).encode()
+        return Likelihood(token, tuple(piece), float(logprobs[token]))
+
+
+def log_softmax(row: np.ndarray) -> np.ndarray:
+    """Natural logarithms of the probabilities [vocab] that logits stand for."""
+    shifted = row.astype(np.float64) - float(row.max())
+    return np.asarray(shifted - np.log(np.exp(shifted).sum()))
+
+
+def top(values: np.ndarray, count: int) -> list[int]:
+    """Where the largest values are, the largest first; of equal ones the lowest index."""
+    if not count:
+        return []
+    edge = np.partition(values, -count)[-count]
+    found = np.flatnonzero(values >= edge)
+    return [int(i) for i in found[(-values[found]).argsort(kind="stable")][:count]]
+
 
 DEPTH_FIXED = (
     "a reply with a seed drafts at a fixed depth, as measured time must not decide what the seed reproduces; "

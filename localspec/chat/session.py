@@ -7,6 +7,7 @@ from dataclasses import replace
 from time import perf_counter
 from typing import Any, Unpack
 
+from localspec.algorithm.protocols import Vocabulary
 from localspec.chat.asynchronous import in_a_thread
 from localspec.chat.constraints import Shaping
 from localspec.chat.fitting import Cut, Fitted, Fitter
@@ -18,7 +19,6 @@ from localspec.chat.reply import Replier, Task
 from localspec.chat.template import tool_variables
 from localspec.chat.text import TextStream
 from localspec.chat.tools import spelled_out
-from localspec.chat.vocabulary import Vocabulary
 from localspec.closing import Closing
 from localspec.errors import BadSetting, ContextFull
 from localspec.events import Event, Finished, Reply

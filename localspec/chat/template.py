@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 from jinja2 import TemplateSyntaxError, nodes
 from jinja2.exceptions import SecurityError
 
+from localspec.algorithm.protocols import Vocabulary
 from localspec.chat.messages import Message
 from localspec.chat.sandbox import Sandbox, TemplateRefusalError
 from localspec.chat.thinking import THINK, ThinkingStyle, after_prompt, style_of, thinking_variables
 from localspec.chat.tools import PROBE, CallFormat, Tool, format_of
-from localspec.chat.vocabulary import Vocabulary
 from localspec.errors import BadTemplate
 
 CHATML = (

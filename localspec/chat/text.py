@@ -1,16 +1,56 @@
 """From tokens to what a user sees: characters complete, reasoning told from answer, stop strings obeyed."""
 
 import codecs
+import re
 from collections.abc import Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from localspec.chat.patterns import Patterns
-from localspec.chat.thinking import Thinking, ThinkingStyle
-from localspec.chat.tools import CallFormat, CallSplitter, Tool, head_of
-from localspec.chat.vocabulary import Vocabulary
+from localspec.algorithm.protocols import Vocabulary
+from localspec.chat.thinking import CALLING, A, R, ThinkingStyle
+from localspec.chat.tools import CallFormat, Tool, head_of
 from localspec.events import Kind
-from localspec.structure.tokens import prefixes_space
+from localspec.structure.constraint import prefixes_space
+
+LONGEST_HEADER = 256  # characters
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    start: int
+    end: int
+    pattern: str
+
+
+class Patterns:
+    """Texts to look for; empty ones are ignored."""
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        self._patterns = tuple(dict.fromkeys(p for p in patterns if p))
+        self._first = frozenset(p[0] for p in self._patterns)
+        self._longest = max(map(len, self._patterns), default=0)
+
+    def find(self, text: str) -> Match | None:
+        """The occurrence that is complete first; of those that end together, the longest."""
+        best: Match | None = None
+        for pattern in self._patterns:
+            start = text.find(pattern)
+            if start < 0:
+                continue
+            end = start + len(pattern)
+            if best is None or (end, start) < (best.end, best.start):
+                best = Match(start, end, pattern)
+        return best
+
+    def unfinished(self, text: str) -> int:
+        """Length of the longest end of the text with which a pattern could begin; 0 when none could."""
+        length = len(text)
+        for start in range(max(0, length - self._longest + 1), length):
+            if text[start] in self._first:
+                tail = text[start:]
+                if any(p.startswith(tail) for p in self._patterns):
+                    return length - start
+        return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,3 +241,155 @@ class StopScanner:
         """What was held back, when no more text follows."""
         held, self._held = self._held, ""
         return held
+
+
+class Headers:
+    """Shortens the headers of a stream of channels, `<|channel|>final <|constrain|>json<|message|>`, to their names."""
+
+    _header = re.compile(
+        r"<\|start\|>assistant([^<]*)|<\|channel\|>\s*(\w*)((?:(?!<\|message\|>).)*)<\|message\|>", re.DOTALL
+    )
+    _beginnings = Patterns(("<|channel|>", "<|start|>"))
+
+    def __init__(self) -> None:
+        self._held = ""
+        self._recipient = False  # named by the role, in front of the channel
+
+    def push(self, text: str) -> str:
+        """The text with every complete header shortened; an incomplete one is held."""
+        text = self._held + text
+        start = max(text.rfind("<|channel|>"), text.rfind("<|start|>"))
+        if start < 0 or "<|message|>" in text[start:] or len(text) - start > LONGEST_HEADER:
+            start = len(text) - self._beginnings.unfinished(text)
+        self._held = text[start:]
+        return self._header.sub(self._short, text[:start])
+
+    def flush(self) -> str:
+        held, self._held = self._held, ""
+        return held
+
+    def _short(self, header: re.Match[str]) -> str:
+        role, channel, rest = header.groups()
+        if role is not None:
+            self._recipient = "to=" in role
+            return "<|start|>assistant"
+        called = self._recipient or "to=" in rest
+        self._recipient = False
+        return f"<|channel|>{CALLING if called else channel}<|message|>"
+
+
+class Thinking:
+    """Splits a stream of text into reasoning and answer, however it is cut into pieces.
+
+    Space between a marker and the text after it is dropped. Reasoning that is never closed stays reasoning.
+    """
+
+    def __init__(self, style: ThinkingStyle | None) -> None:
+        markers = style.markers if style else {}
+        self._headers = Headers() if style and style.channels else None
+        self._answered = False  # some answer came before this part
+        self._begins = False  # nothing of this part was released
+        self._kinds = dict(markers)
+        # At the beginning of a part space does not count, and so neither does that of a marker.
+        self._beginnings = sorted(((m.lstrip(), m) for m in markers), key=lambda pair: -len(pair[0]))
+        quotable = style is not None and style.quotable
+        self._patterns = {
+            R: Patterns(m for m, kind in markers.items() if kind is A or not quotable),
+            A: Patterns(() if quotable else markers),
+            Kind.TOOL_CALL: Patterns(markers),
+        }
+        self._kind = R if style and style.opened else A
+        self._fresh = style is not None  # nothing but space so far in this part
+        self._drops_space = self._kind is R
+        self._held = ""
+
+    def push(self, text: str) -> list[tuple[Kind, str]]:
+        """Text that can be told apart now, in order."""
+        self._held += self._headers.push(text) if self._headers else text
+        parts: list[tuple[Kind, str]] = []
+        while self._held and self._advance(parts):
+            pass
+        return parts
+
+    def flush(self) -> list[tuple[Kind, str]]:
+        """What was held back, when no more text follows."""
+        held, self._held = self._held + (self._headers.flush() if self._headers else ""), ""
+        return [(self._kind, held)] if held else []
+
+    def _advance(self, parts: list[tuple[Kind, str]]) -> bool:
+        """Go past one marker; False when what is left must wait for more text."""
+        if self._fresh:
+            body = self._held.lstrip()
+            if self._drops_space:
+                self._held = body
+            for beginning, marker in self._beginnings:
+                if body.startswith(beginning):
+                    self._enter(marker, body[len(beginning) :])
+                    return True
+            if not body or any(beginning.startswith(body) for beginning, _ in self._beginnings):
+                return False
+            self._fresh = False
+        text, patterns = self._held, self._patterns[self._kind]
+        match = patterns.find(text)
+        released = match.start if match else len(text) - patterns.unfinished(text)
+        if released:
+            parts.append((self._kind, self._parted(text[:released])))
+        if match:
+            self._enter(match.pattern, text[match.end :])
+            return True
+        self._held = text[released:]
+        return False
+
+    def _parted(self, text: str) -> str:
+        """An answer in a channel of its own stands apart from one before it."""
+        begins, self._begins = self._begins, False
+        if self._headers is None or self._kind is not A:
+            return text
+        apart = "\n\n" if begins and self._answered else ""
+        self._answered = True
+        return apart + text
+
+    def _enter(self, marker: str, rest: str) -> None:
+        self._kind = self._kinds[marker]
+        self._fresh = self._drops_space = self._begins = True
+        self._held = rest
+
+
+class CallSplitter:
+    """Splits an answer's text where the grammar lets tool calls begin; everything from there on is calls.
+
+    A call has begun when all of its head is there, up to the arguments of a tool on offer.
+    """
+
+    def __init__(self, heads: Iterable[str], *, anywhere: bool, first: bool) -> None:
+        """`anywhere`: heads count wherever they stand; `first`: where the answer begins; `expect` says where else."""
+        self._heads = Patterns(heads)
+        self._anywhere = anywhere
+        self._looks = anywhere or first
+        self._held = ""
+        self._kind = Kind.ANSWER
+
+    def expect(self) -> None:
+        """Calls may begin with the coming text."""
+        self._looks = True
+
+    def push(self, text: str) -> list[tuple[Kind, str]]:
+        """Text that can be told apart now, in order."""
+        if self._kind is Kind.TOOL_CALL or not self._looks or not text:
+            return [(self._kind, text)] if text else []
+        text = self._held + text
+        match = self._heads.find(text)
+        if match and (self._anywhere or not match.start):
+            self._kind, self._held = Kind.TOOL_CALL, ""
+            before = [(Kind.ANSWER, text[: match.start])] if match.start else []
+            return [*before, (Kind.TOOL_CALL, text[match.start :])]
+        released = len(text) - self._heads.unfinished(text)
+        if released and not self._anywhere:
+            self._looks, released = False, len(text)
+        self._held = text[released:]
+        return [(Kind.ANSWER, text[:released])] if released else []
+
+    def flush(self) -> list[tuple[Kind, str]]:
+        """What was held back, when no more text follows."""
+        held, self._held = self._held, ""
+        return [(self._kind, held)] if held else []

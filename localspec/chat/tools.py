@@ -3,14 +3,13 @@
 import json
 import re
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from localspec.chat.messages import Message
-from localspec.chat.patterns import Patterns
 from localspec.errors import BadSetting
-from localspec.events import Kind, ToolCall
+from localspec.events import ToolCall
 from localspec.structure.grammar import LARGEST, SPACED, Grammar, as_lark, escaped, literal, without_options
 from localspec.structure.schema import narrowed, read_schema
 
@@ -215,46 +214,6 @@ def written_call(call: ToolCall) -> str:
     """A call as the generic format writes it."""
     arguments = call.unreadable or json.dumps(call.arguments, ensure_ascii=False)
     return f"{head_of(call.name, GENERIC)}{arguments}}}{GENERIC.closing}"
-
-
-class CallSplitter:
-    """Splits an answer's text where the grammar lets tool calls begin; everything from there on is calls.
-
-    A call has begun when all of its head is there, up to the arguments of a tool on offer.
-    """
-
-    def __init__(self, heads: Iterable[str], *, anywhere: bool, first: bool) -> None:
-        """`anywhere`: heads count wherever they stand; `first`: where the answer begins; `expect` says where else."""
-        self._heads = Patterns(heads)
-        self._anywhere = anywhere
-        self._looks = anywhere or first
-        self._held = ""
-        self._kind = Kind.ANSWER
-
-    def expect(self) -> None:
-        """Calls may begin with the coming text."""
-        self._looks = True
-
-    def push(self, text: str) -> list[tuple[Kind, str]]:
-        """Text that can be told apart now, in order."""
-        if self._kind is Kind.TOOL_CALL or not self._looks or not text:
-            return [(self._kind, text)] if text else []
-        text = self._held + text
-        match = self._heads.find(text)
-        if match and (self._anywhere or not match.start):
-            self._kind, self._held = Kind.TOOL_CALL, ""
-            before = [(Kind.ANSWER, text[: match.start])] if match.start else []
-            return [*before, (Kind.TOOL_CALL, text[match.start :])]
-        released = len(text) - self._heads.unfinished(text)
-        if released and not self._anywhere:
-            self._looks, released = False, len(text)
-        self._held = text[released:]
-        return [(Kind.ANSWER, text[:released])] if released else []
-
-    def flush(self) -> list[tuple[Kind, str]]:
-        """What was held back, when no more text follows."""
-        held, self._held = self._held, ""
-        return [(self._kind, held)] if held else []
 
 
 def spelled_out(messages: Sequence[Message], tools: Sequence[Tool]) -> tuple[Message, ...]:

@@ -7,34 +7,17 @@ tokens that the target lacks, so it is one over the target's tokens, and every r
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
-from typing import Protocol
 
 import numpy as np
 
-from localspec.algorithm.protocols import Backlog, Decoder, Drafter, Proposal, Rule, Stopping
+from localspec.algorithm.protocols import Backlog, Decoder, Drafter, Proposal, Rule, Stopping, Vocabulary
 from localspec.drafters.model import AT_ONCE, FAILURES, ROOM, Rows, decode_and_forget, draw, rows_after
 from localspec.events import Source
 from localspec.gguf.shared_tokens import SharedTokens
 from localspec.passes import Candidates, Pass, Row, standing
-from localspec.sampler.candidates import largest
+from localspec.sampler.chain import largest
 
 LOOK_BACK = 48  # tokens in which a word has to begin; without one any common beginning will do
-
-
-class Vocabulary(Protocol):
-    """What a translation asks of a vocabulary."""
-
-    @property
-    def bos(self) -> int | None: ...
-
-    @property
-    def add_bos(self) -> bool: ...
-
-    def tokenize(self, text: str, *, parse_special: bool, add_special: bool = False) -> list[int]: ...
-
-    def piece(self, token: int) -> bytes: ...
-
-    def is_control(self, token: int) -> bool: ...
 
 
 class Translation:

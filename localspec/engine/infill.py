@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from localspec.chat.vocabulary import Vocabulary
+from localspec.algorithm.protocols import Vocabulary
 from localspec.engine.messages import Infill
 from localspec.errors import LocalspecError
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from localspec.errors import BadSetting
 from localspec.files import write_atomically
-from localspec.sampler.candidates import largest
+from localspec.sampler.chain import largest
 
 KEPT = 64  # likeliest tokens of every row
 HELD_OUT = 16  # one prompt of so many is never learned from

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from localspec.algorithm.protocols import Draw, Proposal, Rule, Verdict
 from localspec.chat.loaded_pair import LoadedPair
-from localspec.chat.watching import WatchedRule
+from localspec.chat.reply import WatchedRule
 from localspec.measure.divergence import copied
 from localspec.passes import NO_TEXT, Candidates, Row
-from localspec.sampler.candidates import largest
+from localspec.sampler.chain import largest
 
 
 class RecordingRule(WatchedRule):

@@ -6,6 +6,7 @@ comes last, so top-p and min-p look at the distribution at temperature 1. Target
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Protocol
 
@@ -13,10 +14,192 @@ import numpy as np
 
 from localspec.errors import BackendFailure
 from localspec.passes import Candidates, Row
-from localspec.sampler.candidates import largest, likeliest
-from localspec.sampler.distributions import Distribution
-from localspec.sampler.penalties import NOTHING, Counts, adjust
 from localspec.sampler.sampling import Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """A sparse probability distribution after the whole sampler chain."""
+
+    ids: np.ndarray  # int [n], ascending
+    probabilities: np.ndarray  # float64 [n], sums to 1
+
+    def of(self, token: int) -> float:
+        """The probability of a token; 0.0 when the chain removed it."""
+        i = int(np.searchsorted(self.ids, token))
+        return float(self.probabilities[i]) if i < len(self.ids) and self.ids[i] == token else 0.0
+
+
+_BLOCK = 512
+_BELOW_ONE = 1.0 - 2.0**-53
+
+
+def pick(distribution: Distribution, u: float) -> int:
+    """The token at height u of the cumulative distribution, u in [0, 1); never one of probability 0."""
+    weights = distribution.probabilities
+    if len(weights) > 8 * _BLOCK:
+        return int(distribution.ids[_pick_in_blocks(weights, u)])
+    return int(distribution.ids[_index_at(weights, u)])
+
+
+def _index_at(weights: np.ndarray, u: float) -> int:
+    """The first index whose cumulative weight exceeds u x the total."""
+    heights = np.cumsum(weights)
+    total = heights[-1]
+    # u x total can round up to the total itself; the last index that adds weight is then meant.
+    last = int(heights.searchsorted(total))
+    return min(int(heights.searchsorted(u * total, side="right")), last)
+
+
+def _pick_in_blocks(weights: np.ndarray, u: float) -> int:
+    """`_index_at` in two steps, first a block and then a place in it: a full cumulative sum is slower."""
+    sums = np.add.reduceat(weights, np.arange(0, len(weights), _BLOCK))
+    block = _index_at(sums, u)
+    inside = float((u * sums.sum() - sums[:block].sum()) / sums[block])
+    begin = block * _BLOCK
+    return begin + _index_at(weights[begin : begin + _BLOCK], min(max(inside, 0.0), _BELOW_ONE))
+
+
+def excess(p: Distribution, q: Distribution | None, drafted: int, share: float = 1.0) -> np.ndarray:
+    """max(share x p - q, 0) over the tokens of p, float64 [n]; q None is all mass on the drafted token."""
+    weights = share * p.probabilities
+    if q is None:
+        weights[p.ids == drafted] = 0.0
+        return weights
+    if q.ids is p.ids:
+        weights -= q.probabilities
+        return np.maximum(weights, 0.0, out=weights)
+    at = np.minimum(q.ids.searchsorted(p.ids), len(q.ids) - 1)
+    shared = q.ids[at] == p.ids
+    weights[shared] -= q.probabilities[at[shared]]
+    return np.maximum(weights, 0.0, out=weights)
+
+
+def normalised(ids: np.ndarray, weights: np.ndarray, otherwise: Distribution) -> Distribution:
+    """Weights as a distribution; `otherwise` when all are 0, which rounding alone can bring about."""
+    total = weights.sum()
+    return Distribution(ids, weights / total) if total > 0.0 else otherwise
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How often each token stands in a text."""
+
+    ids: np.ndarray  # int64 [n], ascending
+    times: np.ndarray  # float64 [n]
+
+    @classmethod
+    def of(cls, tokens: Sequence[int]) -> "Counts":
+        ids, times = np.unique(np.fromiter(tokens, np.int64, len(tokens)), return_counts=True)
+        return cls(ids, times.astype(np.float64))
+
+    def plus(self, tokens: Sequence[int]) -> "Counts":
+        """The same with a few more tokens."""
+        more = Counts.of(tokens)
+        if not (len(self.ids) and len(tokens)):
+            return self if len(self.ids) else more
+        at = self.ids.searchsorted(more.ids)
+        known = self.ids.take(at, mode="clip") == more.ids
+        times = self.times.copy()
+        times[at[known]] += more.times[known]
+        new = at[~known]
+        return Counts(np.insert(self.ids, new, more.ids[~known]), np.insert(times, new, more.times[~known]))
+
+
+NOTHING = Counts.of(())
+
+
+def adjust(ids: np.ndarray | None, logits: np.ndarray, sampling: Sampling, recent: Counts) -> None:
+    """Apply bias and penalties in place to logits [n] of tokens `ids` [n] ascending (None: a whole row).
+
+    `recent` are the tokens that the penalties look back at. Tokens outside the logits are passed over.
+    """
+    if sampling.logit_bias:
+        tokens, biases = (np.array(part) for part in zip(*sampling.logit_bias, strict=True))
+        if ids is None:
+            known = tokens < len(logits)
+            np.add.at(logits, tokens[known], biases[known])
+        else:
+            at = np.minimum(ids.searchsorted(tokens), len(ids) - 1)
+            known = ids[at] == tokens
+            np.add.at(logits, at[known], biases[known])
+    if not len(recent.ids):
+        return
+    if ids is None:
+        count = int(recent.ids.searchsorted(len(logits)))
+        at, times = recent.ids[:count], recent.times[:count]
+    else:
+        place = recent.ids.searchsorted(ids)
+        at = np.flatnonzero(recent.ids.take(place, mode="clip") == ids)
+        times = recent.times[place[at]]
+    was = logits[at]
+    # Dividing would make a negative logit likelier.
+    scaled = np.where(was <= 0.0, was * sampling.repeat_penalty, was / sampling.repeat_penalty)
+    logits[at] = scaled - (times * sampling.frequency_penalty + sampling.presence_penalty)
+
+
+_STRIPES = 64  # at most
+_SPARE = 4  # columns for each logit wanted, so that few of them are looked at more closely
+
+
+def largest(row: Row, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The `count` largest logits as (ids ascending, float64 logits); of equal ones the lowest ids.
+
+    A full row is folded into stripes. The k-th largest column maximum is at most the k-th largest logit,
+    so only columns whose maximum reaches it can hold one of the k largest.
+    """
+    if isinstance(row, Candidates):
+        order = row.ids.argsort()
+        return _cut(row.ids[order], row.logits[order], count)
+    stripes = min(_STRIPES, len(row) // (_SPARE * count))
+    if stripes < 2:
+        return _cut(np.arange(len(row)), row, count)
+    columns = len(row) // stripes
+    folded = row[: stripes * columns].reshape(stripes, columns)
+    rest = row[stripes * columns :]
+    maxima = folded.max(axis=0)
+    least = np.partition(maxima, -count)[-count]
+    chosen = np.flatnonzero(maxima >= least)
+    stripe, column = np.nonzero(folded[:, chosen] >= least)
+    ids = np.concatenate(
+        (stripe * columns + chosen[column], stripes * columns + np.flatnonzero(rest >= least))
+    )
+    return _cut(ids, row[ids], count)
+
+
+def likeliest(row: np.ndarray, rivals: int) -> tuple[int, float]:
+    """The largest logit's id (the lowest of equal ones), and its share of exp(logit) among the largest.
+
+    On a large vocabulary the others are the largest of as many columns of the fold: nearly always the next
+    largest logits, at the cost of one pass over the row.
+    """
+    columns = len(row) // _STRIPES
+    if columns < _STRIPES * rivals:
+        token = int(row.argmax())
+        return token, _share(row[token], largest(row, rivals)[1])
+    folded = row[: _STRIPES * columns].reshape(_STRIPES, columns)
+    maxima = folded.max(axis=0)
+    if len(row) > _STRIPES * columns:
+        maxima = np.append(maxima, row[_STRIPES * columns :].max())
+    top = maxima.max()
+    best = np.flatnonzero(maxima == top)
+    # Ties, the unfolded tail and NaN are rare enough for a second pass.
+    alone = len(best) == 1 and best[0] < columns
+    token = int(folded[:, best[0]].argmax()) * columns + int(best[0]) if alone else int(row.argmax())
+    return token, _share(top, np.partition(maxima, -rivals)[-rivals:])
+
+
+def _share(top: float, logits: np.ndarray) -> float:
+    return float(1.0 / np.exp(logits - top).sum()) if np.isfinite(top) else np.nan
+
+
+def _cut(ids: np.ndarray, logits: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The `count` largest of some logits whose ids ascend."""
+    if len(ids) > count:
+        kept = np.sort((-logits).argsort(kind="stable")[:count])
+        ids, logits = ids[kept], logits[kept]
+    return ids, logits.astype(np.float64)
+
 
 GREEDY_HEAD = 10  # tokens that the confidence of a greedy choice is measured against
 

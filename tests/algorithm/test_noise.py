@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from localspec.algorithm.noise import Keyed, Purpose, fresh_seed, gumbel, uniform
-from localspec.sampler.distributions import Distribution
+from localspec.sampler.chain import Distribution
 
 ONE_IN_A_MILLION = 4.9  # standard errors
 

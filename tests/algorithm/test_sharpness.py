@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from localspec.algorithm.sharpness import FACTORS, DraftTemperature, overlaps, sharpened
 from localspec.algorithm.verification import make_rule
-from localspec.sampler.distributions import Distribution
+from localspec.sampler.chain import Distribution
 from localspec.sampler.sampling import Sampling
 from tests.algorithm.random_pairs import proposal_of
 

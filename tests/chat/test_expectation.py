@@ -3,7 +3,7 @@
 import pytest
 
 from localspec.algorithm.protocols import Proposal
-from localspec.chat.expectation import ENOUGH, Expectation
+from localspec.chat.reply import ENOUGH, Expectation
 from localspec.events import Source
 from tests.drafters.machine import cycle_of
 

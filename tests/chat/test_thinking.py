@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from localspec.chat.messages import Message
 from localspec.chat.template import ChatTemplate
-from localspec.chat.thinking import STYLES, THINK, Thinking, after_prompt, style_of
+from localspec.chat.text import Thinking
+from localspec.chat.thinking import STYLES, THINK, after_prompt, style_of
 from localspec.events import Kind
 from tests.chat.carried import TEMPLATES
 

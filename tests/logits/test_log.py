@@ -9,7 +9,7 @@ import pytest
 
 import localspec
 from localspec import demo
-from localspec.chat.scoring import log_softmax
+from localspec.chat.reply import log_softmax
 from localspec.cli import main
 from localspec.cli.commands.fit import logged_texts
 from localspec.events import Cycle

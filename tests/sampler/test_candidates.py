@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.passes import Candidates
-from localspec.sampler.candidates import largest, likeliest
+from localspec.sampler.chain import largest, likeliest
 
 
 def by_sorting(row, count):

@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 from localspec.errors import BackendFailure
 from localspec.passes import Candidates
 from localspec.sampler import chain as chain_module
-from localspec.sampler.candidates import largest
-from localspec.sampler.chain import Chain
-from localspec.sampler.penalties import Counts
+from localspec.sampler.chain import Chain, Counts, largest
 from localspec.sampler.sampling import Sampling
 
 VOCABULARY = 3000

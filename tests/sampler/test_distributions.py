@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.sampler.distributions import Distribution, excess, normalised, pick
+from localspec.sampler.chain import Distribution, excess, normalised, pick
 
 BELOW_ONE = 1.0 - 2.0**-53
 

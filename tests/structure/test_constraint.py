@@ -6,9 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localspec.passes import Candidates
-from localspec.structure.constraint import Constrained, Mask
+from localspec.structure.constraint import Constrained, GrammarTokens, Mask
 from localspec.structure.grammar import json_grammar, regex_grammar
-from localspec.structure.tokens import GrammarTokens
 from tests.structure.toys import SYMBOLS, Characters
 
 VOCABULARY = Characters()

@@ -10,10 +10,9 @@ from localspec.drafters.model import ModelDrafter
 from localspec.events import Cycle, Mode, Origin, Source
 from localspec.passes import Pass
 from localspec.sampler.sampling import Sampling
-from localspec.structure.constraint import Constrained
+from localspec.structure.constraint import Constrained, GrammarTokens
 from localspec.structure.forcing import Forcing
 from localspec.structure.grammar import regex_grammar
-from localspec.structure.tokens import GrammarTokens
 from localspec.tally import Tally
 from tests.algorithm.toys import Blend, Toy
 from tests.structure.toys import Characters, text_of

@@ -9,10 +9,9 @@ import pytest
 from localspec import demo
 from localspec.errors import BadSetting
 from localspec.llama.model import Model
-from localspec.structure.constraint import Constrained
+from localspec.structure.constraint import Constrained, GrammarTokens
 from localspec.structure.grammar import json_grammar, regex_grammar, written_grammar
 from localspec.structure.schema import narrowed
-from localspec.structure.tokens import GrammarTokens
 from tests.gguf.models import Shape, write_gguf
 from tests.structure.schemas import schema_of
 

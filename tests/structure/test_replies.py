@@ -9,8 +9,8 @@ import pytest
 import localspec
 from localspec.errors import BadSetting
 from localspec.events import Cycle, FinishReason, Kind, Notice, Piece
+from localspec.structure.constraint import GrammarTokens
 from localspec.structure.grammar import json_grammar
-from localspec.structure.tokens import GrammarTokens
 from tests.structure.schemas import schema_of
 from tests.structure.toys import TEMPLATE, Characters, scripted_session, session_of
 

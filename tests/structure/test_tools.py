@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from localspec.chat.messages import as_messages
 from localspec.chat.template import ChatTemplate
+from localspec.chat.text import CallSplitter
 from localspec.chat.tools import (
     FORMATS,
     GENERIC,
@@ -16,14 +17,13 @@ from localspec.chat.tools import (
     LLAMA,
     MISTRAL,
     MISTRAL_NAMED,
-    CallSplitter,
     calls_in,
     read_tools,
     tools_grammar,
 )
 from localspec.errors import BadSetting
 from localspec.events import Kind, Piece, ToolCall
-from localspec.structure.tokens import GrammarTokens
+from localspec.structure.constraint import GrammarTokens
 from tests.chat.carried import TEMPLATES
 from tests.structure.toys import Characters, MarkedCharacters, scripted_session, session_of
 

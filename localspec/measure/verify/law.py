@@ -20,8 +20,7 @@ from localspec.drafters.arbiter import Fixed
 from localspec.measure.recording import RecordingRule, begin
 from localspec.measure.statistics import bernstein
 from localspec.passes import Row
-from localspec.sampler.chain import Chain
-from localspec.sampler.distributions import Distribution
+from localspec.sampler.chain import Chain, Distribution
 from localspec.sampler.sampling import Sampling
 
 RULE = "auto"

@@ -8,7 +8,7 @@ import numpy as np
 
 from localspec.chat.loaded_pair import LoadedPair
 from localspec.chat.messages import Message
-from localspec.chat.scoring import log_softmax
+from localspec.chat.reply import log_softmax
 from localspec.chat.session import Session
 from localspec.measure.recording import begin
 from localspec.measure.statistics import bernstein
