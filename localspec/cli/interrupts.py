@@ -10,10 +10,11 @@ from localspec.cli import CANCELLED as CANCELLED
 
 if TYPE_CHECKING:
     from localspec.api import Session
+    from localspec.engine.session import EngineSession
 
 
 @contextmanager
-def stop_on_interrupt(session: "Session | None" = None) -> Iterator[threading.Event]:
+def stop_on_interrupt(session: "Session | EngineSession | None" = None) -> Iterator[threading.Event]:
     """Cancel the reply that runs, if there is one, and set the event."""
     stopped = threading.Event()
 

@@ -12,8 +12,8 @@ from localspec.cli.usage import WrongUsage
 from localspec.errors import LocalspecError
 
 if TYPE_CHECKING:
-    from localspec.api import Session
     from localspec.conversations import Conversation, Journal
+    from localspec.engine.session import EngineSession
     from localspec.events import Reply
 
 
@@ -54,7 +54,7 @@ class Kept:
 
         return self.before.pair if self.before and is_known(self.before.pair) else None
 
-    def resume(self, session: "Session") -> None:
+    def resume(self, session: "EngineSession") -> None:
         """Tell a session what was said before."""
         if self.before and self.before.messages:
             session.resume([{"role": m.role, "content": m.content} for m in self.before.messages])

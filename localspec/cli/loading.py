@@ -13,6 +13,7 @@ from localspec.cli.printing import DrawnLine, on_terminal, say
 
 if TYPE_CHECKING:
     from localspec.api import Session
+    from localspec.engine.session import EngineSession
 
 _TOLD_FROM = 3  # seconds of a stage, from which its time is shown
 
@@ -38,7 +39,33 @@ def open_session(arguments: argparse.Namespace, *, measures: bool = False) -> "S
             return api.load(**options, on_stage=stage.show)
 
 
-def names_of(session: "Session") -> dict[str, str]:
+def open_engine_session(arguments: argparse.Namespace) -> "EngineSession":
+    """Load the pair in the engine process; one that is not here is fetched if the user wants it."""
+    from localspec.cli import early
+    from localspec.cli.fetching import fetch_if_wanted
+    from localspec.engine.session import EngineSession
+    from localspec.pairs.resolve import PairNotOnDisk, resolve
+
+    options = load_options(arguments)
+    if not {"pair", "target"} & options.keys():
+        options["pair"] = chosen_pair()
+    try:
+        draft = options.get("draft")
+        by_model = options["speculate"] and draft != "lookup"
+        resolve(options.get("pair"), options.get("target"), draft if by_model else None)
+    except PairNotOnDisk as missing:
+        fetch_if_wanted(missing, pull=arguments.pull)
+    session = EngineSession(early.take())
+    try:
+        with StageLine() as stage:
+            session.load(stage.show, spare_cores=0, **options)
+    except BaseException:
+        session.close()
+        raise
+    return session
+
+
+def names_of(session: "Session | EngineSession") -> dict[str, str]:
     """Of the pair and its models, for JSON."""
     return {"pair": session.name, "target": session.target_name, "draft": session.draft_name}
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 import localspec
-from localspec.cli import commands, completion
+from localspec.cli import commands, completion, early
 from localspec.cli.last_defence import refused_by_system, reported
 from localspec.cli.printing import NotesOfLibraries, OutputFailed, on_terminal, quietly, say
 from localspec.cli.usage import Parser, WrongUsage, did_you_mean
@@ -21,7 +21,10 @@ def run(arguments: Sequence[str]) -> int:
     """One command, from its arguments to its exit code; what goes wrong is said."""
     _prepare_output()
     try:
-        code = _run(arguments)
+        try:
+            code = _run(arguments)
+        finally:
+            early.end()
         say("", end="")  # what argparse printed goes out too
         return code
     except BrokenPipeError:  # the reader went away (`| head`)
@@ -46,6 +49,7 @@ def _run(arguments: Sequence[str]) -> int:
     if completion.ASKED in os.environ:
         completion.answer(parser())
     arguments = _spelled_out(arguments)
+    early.begin(arguments)
     try:
         parsed = parser(arguments[0]).parse_args(arguments)
     except SystemExit:  # --help and --version end so; a mistake does not, see Parser

@@ -95,10 +95,8 @@ class PairRequests:
         del options["rpc_required"], options["died_of"]
         if request.died_of:
             try_without_extra_buffers(request.died_of)
-        spare = 1 if api.default_threads() >= MANY_CORES else 0
-        self._session = session = api.load(
-            **options, spare_cores=spare, on_stage=lambda stage: send(LoadStage(stage))
-        )
+        options["spare_cores"] = request.spare_cores if api.default_threads() >= MANY_CORES else 0
+        self._session = session = api.load(**options, on_stage=lambda stage: send(LoadStage(stage)))
         seconds = time.monotonic() - began
         send(Ready(session.name, session.target_name, session.draft_name, session.context_length, seconds))
 

@@ -10,7 +10,7 @@ from typing import Any
 from localspec.cli.commands import chat
 from localspec.cli.interrupts import CANCELLED, stop_on_interrupt
 from localspec.cli.kept import add_conversation_options, kept_conversation
-from localspec.cli.loading import names_of, open_session
+from localspec.cli.loading import names_of, open_engine_session
 from localspec.cli.options import (
     add_pair_options,
     add_quiet_option,
@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.name = kept.pair
             if kept.pair is None:
                 note(f"the conversation was with {kept.before.pair}, which is no known pair")
-        with open_session(arguments) as session, stop_on_interrupt(session):
+        with open_engine_session(arguments) as session, stop_on_interrupt(session):
             kept.resume(session)
             stream = session.stream_complete if arguments.raw else session.stream
             reply = answer(stream(prompt, **options), arguments, names_of(session))
