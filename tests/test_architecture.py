@@ -150,6 +150,7 @@ ROOMS = {
             "algorithm",
             "api",
             "chat",
+            "closing",
             "errors",
             "events",
             "files",

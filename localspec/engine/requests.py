@@ -1,5 +1,6 @@
 """Does in the engine process what requests ask for, with a session of `localspec.api`."""
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from localspec.engine.messages import (
     Ready,
     Render,
     ReplySettings,
+    Report,
     Request,
     Stopped,
     Tokenize,
@@ -31,7 +33,7 @@ from localspec.engine.messages import (
 )
 from localspec.engine.server import Cancelled, Send
 from localspec.errors import BadSetting
-from localspec.events import Cycle, Notice
+from localspec.events import Cycle, Finished, Notice
 from localspec.health.check import remember_trial, try_without_extra_buffers
 from localspec.health.hello import answering_servers
 from localspec.health.servers import addresses_of
@@ -41,17 +43,42 @@ from localspec.measure.compare.words import verdict_on
 MANY_CORES = 4  # from here on one core is left to the terminal; with fewer, the models need them all
 
 
+class Warnings(logging.Handler):
+    """What the program and its libraries warn of: nobody sees this process's stderr, so replies tell it."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._texts: dict[str, None] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._texts[record.getMessage()] = None
+
+    def told_before_the_end(self, send: Send) -> Send:
+        def sent(report: Report) -> None:
+            if isinstance(report, Finished):
+                for text in list(self._texts):
+                    send(Notice(text))
+                self._texts.clear()
+            send(report)
+
+        return sent
+
+
 class PairRequests:
     """Holds one loaded pair."""
 
     def __init__(self) -> None:
         self._session: api.Session | None = None
+        self._warnings = Warnings()
+        logging.getLogger().addHandler(self._warnings)
         self._asking = threading.Lock()  # held while a question is answered beside what runs
 
     def perform(self, request: Request, send: Send, cancelled: Cancelled) -> None:
-        self._perform(request, send, cancelled)
         if isinstance(request, Ask | Answer):
+            self._perform(request, self._warnings.told_before_the_end(send), cancelled)
             remember_trial()
+        else:
+            self._perform(request, send, cancelled)
 
     def _perform(self, request: Request, send: Send, cancelled: Cancelled) -> None:
         match request:

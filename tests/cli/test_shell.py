@@ -150,7 +150,7 @@ def test_files_follow_the_prompt_under_their_names(tmp_path, capsys, monkeypatch
     text = with_files("Explain:", [tmp_path / "a.py"])
     assert text == "Explain:\n\na.py:\n\n````py\nprint('```')\n```\n````"
     asked = []
-    monkeypatch.setattr(run_command, "open_session", lambda _: pytest.fail("not loaded"))
+    monkeypatch.setattr(run_command, "open_engine_session", lambda _: pytest.fail("not loaded"))
     monkeypatch.setattr(run_command, "kept_conversation", lambda arguments: asked.append(arguments.file))
     with pytest.raises(TypeError):
         main_raising(["run", "Explain:", "-f", str(tmp_path / "a.py")])
