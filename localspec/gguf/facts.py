@@ -76,7 +76,7 @@ class ModelFacts:
             context=trained_context(header),
             layers=header.number(f"{architecture}.block_count"),
             has_chat_template=bool(header.text("tokenizer.chat_template")),
-            parameters=sum(_product(tensor.shape) for tensor in header.tensors),
+            parameters=sum(math.prod(tensor.shape) for tensor in header.tensors),
             weight_bytes=header.weight_bytes,
         )
 
@@ -135,13 +135,6 @@ def _special(header: Header, key: str, default: int) -> int:
 def _flag(header: Header, key: str, default: bool) -> bool:
     value = header.get(key)
     return value if isinstance(value, bool) else default
-
-
-def _product(shape: tuple[int, ...]) -> int:
-    total = 1
-    for extent in shape:
-        total *= extent
-    return total
 
 
 _MOST_LAYERS = 512  # llama-hparams.h: LLAMA_MAX_LAYERS

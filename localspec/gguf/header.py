@@ -5,6 +5,7 @@ left of the file before anything is allocated; nested arrays, duplicates and gap
 Models in several files are called NAME-00001-of-0000N.gguf, as llama.cpp's gguf-split calls them.
 """
 
+import math
 import re
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -183,7 +184,7 @@ def read_header(read: ReadRange, file_bytes: int, *, label: str, chunk: int = 1 
     entries, vocabulary = _entries(cursor, entry_count)
     alignment = _alignment(cursor, entries)
     tensors = _tensors(cursor, tensor_count, alignment)
-    data_offset = _padded(cursor.position, alignment)
+    data_offset = padded(cursor.position, alignment)
     if tensors:
         needed = data_offset + tensors[-1].offset + tensors[-1].bytes
         if needed > file_bytes:
@@ -387,7 +388,7 @@ def _tensors(cursor: _Cursor, count: int, alignment: int) -> tuple[TensorInfo, .
             raise cursor.bad(f"has the tensor {tensor.name} twice")
         names.add(tensor.name)
         tensors.append(tensor)
-        offset = _padded(offset + tensor.bytes, alignment)
+        offset = padded(offset + tensor.bytes, alignment)
     return tuple(tensors)
 
 
@@ -401,9 +402,7 @@ def _tensor(cursor: _Cursor, expected_offset: int) -> TensorInfo:
     if kind not in BLOCKS:
         raise cursor.bad(f"gives the tensor {name} the type {kind}, which does not exist")
     _, elements, block_bytes = BLOCKS[kind]
-    total = 1
-    for extent in shape:
-        total *= extent
+    total = math.prod(shape)
     if any(extent >= 1 << 63 for extent in shape) or total >= 1 << 63:
         raise cursor.bad(f"gives the tensor {name} the impossible shape {shape}")
     if (shape[0] if shape else 1) % elements:
@@ -413,7 +412,7 @@ def _tensor(cursor: _Cursor, expected_offset: int) -> TensorInfo:
     return TensorInfo(name, shape, kind, offset, total // elements * block_bytes)
 
 
-def _padded(count: int, alignment: int) -> int:
+def padded(count: int, alignment: int) -> int:
     return (count + alignment - 1) // alignment * alignment
 
 
@@ -443,7 +442,7 @@ def joined(path: Path, headers: Sequence[Header]) -> Header:
             )
         for tensor in header.tensors:
             tensors.append(replace(tensor, offset=offset))
-            offset += (tensor.bytes + first.alignment - 1) // first.alignment * first.alignment
+            offset = padded(offset + tensor.bytes, first.alignment)
     return replace(
         first,
         entries={key: entry for key, entry in first.entries.items() if not key.startswith("split.")},

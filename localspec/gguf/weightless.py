@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 from localspec.files import program
-from localspec.gguf.header import Entry, Header
+from localspec.gguf.header import Entry, Header, padded
 from localspec.gguf.trimmed import is_trimmed
-from localspec.gguf.writing import UINT32, header_bytes, padded, text_entry
+from localspec.gguf.writing import UINT32, header_bytes, text_entry
 
 _NO_VOCABULARY = "no_vocab"  # llama-vocab.cpp: as many dummy tokens as ARCHITECTURE.vocab_size says
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from localspec.gguf.header import BLOCKS, SCALARS, Entry, HeaderVocabulary, TensorInfo
+from localspec.gguf.header import BLOCKS, SCALARS, Entry, HeaderVocabulary, TensorInfo, padded
 
 STRING, ARRAY, UINT32 = 8, 9, 4
 TOKENS = "tokenizer.ggml.tokens"
@@ -73,10 +73,6 @@ def header_bytes(
 
 def text_entry(value: str) -> Entry:
     return Entry(STRING, value)
-
-
-def padded(count: int, alignment: int) -> int:
-    return (count + alignment - 1) // alignment * alignment
 
 
 def tensor_at(path: Path, tensor: TensorInfo, data_offset: int) -> np.ndarray:

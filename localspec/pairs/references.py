@@ -6,6 +6,7 @@ A model of the Hub becomes a pair of the user's, pinned to its files and found a
 import os
 import re
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
 
@@ -33,11 +34,20 @@ from localspec.pairs.registry import (
 )
 from localspec.units import size_text
 
+LOOKUP = "lookup"  # in place of a draft
+_LONGEST_NAME = 80  # characters
 _ON_THE_HUB = re.compile(r"(?:hf://)?([\w.-]+/[\w.-]+)(?::(.+\.gguf|[\w.-]+))?", re.IGNORECASE)
 _ADDRESS = re.compile(
     r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+)"
     r"(?:/(?:resolve|blob|raw)/([^/?#]+)/([^?#]+?)|/tree/[^?#]*|:([\w.-]+))?/?(?:[?#].*)?"
 )
+
+_QUANT = re.compile(
+    r"(?:^|[-._/])((?:UD-)?(?:I?Q\d\w*|TQ\d_\d|MXFP4\w*|NVFP4|BF16|F16|F32|FP16|FP32))(?=[-./]|$)",
+    re.IGNORECASE,
+)
+# Heads, parts of models that see images, and the matrices that steer quantising.
+_NO_MODEL = re.compile(r"^(?:mtp-|eagle3-|dflash-|dspark-)|mmproj|imatrix", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +68,7 @@ class HubReference:
 
 @dataclass(frozen=True, slots=True)
 class OpenedFile:
-    """A file whose header has been read, wherever it lies."""
+    """A file, here or on the Hub, and its header."""
 
     file: ModelFile
     header: Header
@@ -73,7 +83,7 @@ def is_file_reference(text: str) -> bool:
 def hub_reference(text: str) -> HubReference | None:
     """ORG/REPO, ORG/REPO:QUANT, ORG/REPO:FILE.gguf, or an address of the Hub; None for anything else.
 
-    What is a path on this machine is none. Raises BadSetting.
+    A text that is a path on this machine gives None. Raises BadSetting.
     """
     if os.path.exists(expanded(text)):
         return None
@@ -94,13 +104,12 @@ def open_reference(text: str) -> OpenedFile:
 
     Raises DownloadFailed, UnknownPair, BadModelFile, BadSetting.
     """
-    found = hub_reference(text)
-    if found is None:
-        path = expanded(text).absolute()
-        header = header_at(path)
-        return OpenedFile(LocalFile(path, header.file_bytes), header, path)
-    file = pinned(found)
-    return OpenedFile(file, hub_header(file), None)
+    if found := hub_reference(text):
+        file = pinned(found)
+        return OpenedFile(file, _hub_header(file), None)
+    path = expanded(text).absolute()
+    header = header_at(path)
+    return OpenedFile(LocalFile(path, header.file_bytes), header, path)
 
 
 def open_file(file: ModelFile) -> OpenedFile:
@@ -110,23 +119,18 @@ def open_file(file: ModelFile) -> OpenedFile:
         return OpenedFile(file, header_at(path), path)
     if isinstance(file, LocalFile):
         raise BadModelFile(
-            f"{file.path} does not exist", hint="put it there, or write the pair anew: `localspec pairs add`"
+            f"{file.path} does not exist", hint="put it there, or write the pair again: `localspec pairs add`"
         )
-    return OpenedFile(file, hub_header(file), None)
+    return OpenedFile(file, _hub_header(file), None)
 
 
-def hub_header(file: HubFile) -> Header:
+def _hub_header(file: HubFile) -> Header:
     """The header of a model on the Hub, by range requests of a few megabytes for each of its files."""
-    singles = (file, *file.rest)
-    headers = [_remote_header(hub.look(part.repo, part.file, part.revision)) for part in singles]
+    remotes = [hub.look(part.repo, part.file, part.revision) for part in (file, *file.rest)]
+    headers = [
+        read_header(partial(hub.read_range, remote), remote.bytes, label=remote.name) for remote in remotes
+    ]
     return joined(Path(file.name), headers) if file.rest else headers[0]
-
-
-def _remote_header(remote: RemoteFile) -> Header:
-    def read(offset: int, length: int) -> bytes:
-        return hub.read_range(remote, offset, length)
-
-    return read_header(read, remote.bytes, label=remote.name)
 
 
 def pin(opened: OpenedFile) -> ModelFile:
@@ -146,42 +150,33 @@ def pin(opened: OpenedFile) -> ModelFile:
 def pinned(named: HubReference) -> HubFile:
     """The model of a reference as it is on the Hub now. Raises SeveralModels, UnknownPair, DownloadFailed."""
     if named.file and len(parts_of(Path(named.file))) == 1:
-        remote = hub.look(named.repo, named.file, named.revision)
-        return HubFile(remote.repo, remote.file, remote.commit, remote.bytes, remote.sha256 or "")
+        return _hub_file(hub.look(named.repo, named.file, named.revision))
     found = hub.listing(named.repo, named.revision)
     return chosen(named.repo, named.file or named.quant, models_in(found))
 
 
-_QUANT = re.compile(
-    r"(?:^|[-._/])((?:UD-)?(?:I?Q\d\w*|TQ\d_\d|MXFP4\w*|NVFP4|BF16|F16|F32|FP16|FP32))(?=[-./]|$)",
-    re.IGNORECASE,
-)
-# Parts of models for other ways of drafting and seeing, and what quantising is steered by.
-_NO_MODEL = re.compile(r"^(?:mtp-|eagle3-|dflash-|dspark-)|mmproj|imatrix", re.IGNORECASE)
-
-
 class SeveralModels(UnknownPair):
-    """A repository of several models, of which none or more than one was meant."""
+    """The name of a repository fits several of its models, or none."""
 
     def __init__(self, repo: str, models: tuple[HubFile, ...], wanted: str) -> None:
         self.repo, self.models = repo, models
         known = ", ".join(dict.fromkeys(quant_of(model) or model.file for model in models))
         what = f"has no {wanted}" if wanted else f"holds {len(models)} models"
-        first = (
-            quant_of(next((m for m in models if quant_of(m).upper() == "Q4_K_M"), models[0]))
-            or models[0].file
-        )
+        usual = next((model for model in models if quant_of(model).upper() == "Q4_K_M"), models[0])
+        first = quant_of(usual) or models[0].file
         super().__init__(f"{repo} {what}: {known}", hint=f"name one of them, for example {repo}:{first}")
 
 
 def models_in(listing: Listing) -> tuple[HubFile, ...]:
     """Its GGUF models, the smallest first; a model in several files is one. Raises UnknownPair for none."""
     files = {file.file: file for file in listing.files if _is_model(file)}
-    models = [
-        model
-        for name, file in files.items()
-        if name == _first(name) and (model := _whole(file, files)) is not None
-    ]
+    models = []
+    for file in files.values():
+        path = PurePosixPath(file.file)
+        names = [str(path.with_name(part.name)) for part in parts_of(path)]
+        if file.file == names[0] and files.keys() >= set(names):
+            rest = tuple(_hub_file(files[name], file.sha256 or "") for name in names[1:])
+            models.append(replace(_hub_file(file), rest=rest))
     if not models:
         raise UnknownPair(
             f"{listing.repo} has no GGUF model", hint="look for a repository whose name ends in -GGUF"
@@ -218,33 +213,9 @@ def _is_model(file: RemoteFile) -> bool:
     return name.lower().endswith(".gguf") and not _NO_MODEL.search(name) and stays_inside(file.file)
 
 
-def _names(file: str) -> list[str]:
-    """The files of the model that a file belongs to."""
-    path = PurePosixPath(file)
-    return [str(path.with_name(part.name)) for part in parts_of(path)]
-
-
-def _first(file: str) -> str:
-    return _names(file)[0]
-
-
-def _whole(first: RemoteFile, files: dict[str, RemoteFile]) -> HubFile | None:
-    """A model with all its files; None where the repository lacks one."""
-    names = _names(first.file)
-    if not all(name in files for name in names):
-        return None
-    rest = tuple(_hub_file(files[name], first.sha256 or "") for name in names[1:])
-    return HubFile(first.repo, first.file, first.commit, first.bytes, first.sha256 or "", rest=rest)
-
-
-def _hub_file(file: RemoteFile, first_sha256: str) -> HubFile:
-    return HubFile(
-        file.repo, file.file, file.commit, file.bytes, file.sha256 or "", first_sha256=first_sha256
-    )
-
-
-LOOKUP = "lookup"  # in place of a draft
-_LONGEST_NAME = 80  # characters
+def _hub_file(file: RemoteFile, first_sha256: str = "") -> HubFile:
+    sha256 = file.sha256 or ""
+    return HubFile(file.repo, file.file, file.commit, file.bytes, sha256, first_sha256=first_sha256)
 
 
 def is_on_hub(target: str | None, draft: str | None) -> bool:
@@ -253,14 +224,14 @@ def is_on_hub(target: str | None, draft: str | None) -> bool:
 
 
 def known_as(target: str, draft: str | None) -> Pair | None:
-    """The pair that was made of these two before."""
+    """The pair that an earlier pull made of these two."""
     key = _key(target, draft)
     pairs = [pair for pair in all_pairs() if key in pair.aliases]
     return pairs[-1] if pairs else None
 
 
 def fetched_before(target: str, draft: str | None) -> Pair:
-    """The same, or NotOnDisk with the command that fetches it."""
+    """`known_as`, or NotOnDisk with the command that fetches the pair."""
     if pair := known_as(target, draft):
         return pair
     command = f"localspec pull {target}" + (f" --draft {draft}" if draft and draft != LOOKUP else "")
@@ -270,17 +241,19 @@ def fetched_before(target: str, draft: str | None) -> Pair:
 def described(target: str, draft: str | None) -> tuple[Pair, OpenedFile]:
     """A pair of these two, proved from their headers, for `keep`; and its target.
 
-    Without a draft the head inside the target proposes, where it has one; else, or with `lookup`, proposals come from
-    the text. Raises DownloadFailed, UnknownPair,
-    BadModelFile, IncompatiblePair, BadSetting, OSError.
+    Without a draft the head inside the target drafts, if there is one. Without a head, and with `lookup`, drafts come
+    from the text. Raises DownloadFailed, UnknownPair, BadModelFile, IncompatiblePair, BadSetting, OSError.
     """
     opened = open_reference(target)
     beside = None if draft in (None, LOOKUP) else open_reference(draft or "")
     prove(opened.header, beside.header if beside else None)
+    kind = PairKind.MTP if draft is None and has_head(opened.header) else PairKind.LOOKUP
+    if beside:
+        kind = PairKind.of(draft_kind(beside.header))
     files = (pin(opened), pin(beside) if beside else None)
     pair = Pair(
         name=_free_name(files, _key(target, draft)),
-        kind=_kind(opened.header, beside.header if beside else None, draft),
+        kind=kind,
         target=files[0],
         draft=files[1],
         aliases=(_key(target, draft),),
@@ -301,20 +274,10 @@ def keep(pair: Pair) -> Pair:
     return pair
 
 
-def _kind(target: Header, beside: Header | None, draft: str | None) -> PairKind:
-    if beside:
-        return PairKind.of(draft_kind(beside))
-    return PairKind.MTP if draft is None and has_head(target) else PairKind.LOOKUP
-
-
 def _key(target: str, draft: str | None) -> str:
-    """Both as they were written, in a form that is the same for every way to write them."""
-    return " ".join(_normal(text) for text in (target, draft) if text and text != LOOKUP)
-
-
-def _normal(text: str) -> str:
-    found = hub_reference(text)
-    return (found.text if isinstance(found, HubReference) else text).lower()
+    """Both names in one form, however the user wrote them."""
+    texts = [text for text in (target, draft) if text and text != LOOKUP]
+    return " ".join((found.text if (found := hub_reference(text)) else text).lower() for text in texts)
 
 
 def _free_name(files: tuple[ModelFile, ModelFile | None], key: str) -> str:
@@ -333,7 +296,7 @@ def _stem(file: ModelFile) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Newer:
-    """What the Hub has now in the place of a pinned file."""
+    """The Hub has another file in the place of a pinned one."""
 
     pair: str
     file: HubFile
