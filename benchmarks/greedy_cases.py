@@ -19,7 +19,7 @@ from localspec import demo
 from localspec.chat.loaded_pair import LoadedPair
 from localspec.measure.divergence import width_difference_on
 from localspec.measure.prompts import built_in_prompts
-from localspec.measure.verify.greedy import case_of, greedy_text
+from localspec.measure.verify import case_of, greedy_text
 
 LONGEST, ROOMS = 16, (12, 24)  # tokens of a prompt, of a reply
 DEPTHS_EACH = 3  # for every prompt

@@ -10,8 +10,7 @@ from random import Random
 from localspec.chat.loaded_pair import LoadedPair
 from localspec.chat.messages import Message
 from localspec.chat.prompt import encode
-from localspec.measure.prompts import BenchPrompt, Category, built_in_prompts, in_turn
-from localspec.measure.verify.prompts import VERIFY_PROMPTS
+from localspec.measure.prompts import VERIFY_PROMPTS, BenchPrompt, Category, built_in_prompts, in_turn
 
 
 def prompts(engine: LoadedPair) -> Iterator[list[int]]:

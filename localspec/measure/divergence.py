@@ -1,4 +1,4 @@
-"""Where two replies to one prompt part, and how close the target's choice was there."""
+"""Where two replies to one prompt part, how close the target's choice was there, and a pair run by hand."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import numpy as np
 from localspec.algorithm.protocols import Decoder
 from localspec.chat.loaded_pair import LoadedPair
 from localspec.llama.widths import width_gap
-from localspec.passes import Candidates, Row
+from localspec.passes import NO_TEXT, Candidates, Row
 
 AS_FAR_BACK = 200  # tokens before a divergence on which batch widths are compared
 
@@ -76,3 +76,18 @@ def copied(row: Row) -> Row:
     if isinstance(row, Candidates):
         return Candidates(row.ids.copy(), row.logits.copy())
     return np.array(row)
+
+
+def begin(engine: LoadedPair, prompt: Sequence[int]) -> None:
+    """The target reads the prompt but for its last token, and the drafters follow."""
+    forget(engine)
+    for batch in engine.target.prefill(prompt[:-1]):
+        for drafter in engine.drafters:
+            drafter.observe(batch, len(batch.tokens))
+
+
+def forget(engine: LoadedPair) -> None:
+    """Empty all caches."""
+    engine.target.rollback(0)
+    for drafter in engine.drafters:
+        drafter.observe(NO_TEXT, 0)

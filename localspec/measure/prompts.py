@@ -1,4 +1,4 @@
-"""The prompts that speed is measured on, by what people use a model for; the texts stand in prompts.toml."""
+"""Prompts by what people use a model for: those of bench stand in prompts.toml, the short ones of verify here."""
 
 import tomllib
 from collections.abc import Sequence
@@ -46,3 +46,37 @@ def in_turn(prompts: Sequence[BenchPrompt]) -> tuple[BenchPrompt, ...]:
     """The first prompt of every category, then the second of each: wherever one stops, all had their turn."""
     by_category = [[p for p in prompts if p.category is category] for category in Category]
     return tuple(p for p in chain.from_iterable(zip_longest(*by_category)) if p is not None)
+
+
+VERIFY_PROMPTS = (
+    BenchPrompt(
+        "palindrome", Category.CODE, "Write a Python function that tells whether a text is a palindrome."
+    ),
+    BenchPrompt("kitchen", Category.CHAT, "Hello! What can I cook with two eggs, rice and an onion?"),
+    BenchPrompt("lighthouse", Category.PROSE, "Write the beginning of a story about a lighthouse keeper."),
+    BenchPrompt(
+        "person", Category.JSON, 'Describe a person as JSON with the keys "name", "age", "city" and "pets".'
+    ),
+    BenchPrompt(
+        "count lines", Category.CODE, "Write a shell command that counts the lines of all .txt files here."
+    ),
+    BenchPrompt("sleep", Category.CHAT, "I cannot sleep before an exam. Give me three short tips."),
+    BenchPrompt("rain", Category.PROSE, "Describe a street in the rain, in the voice of an old detective."),
+    BenchPrompt(
+        "weekdays",
+        Category.JSON,
+        "List the days of the week as a JSON array of objects with number and name.",
+    ),
+    BenchPrompt(
+        "fibonacci",
+        Category.CODE,
+        "Write a C function that returns the n-th Fibonacci number without recursion.",
+    ),
+    BenchPrompt("moon", Category.CHAT, "Why does the moon look larger near the horizon?"),
+    BenchPrompt(
+        "letter", Category.PROSE, "Write a short letter from a fox to the farmer whose hens it did not take."
+    ),
+    BenchPrompt(
+        "order", Category.JSON, "Write an order of three items with prices and a total as one JSON object."
+    ),
+)

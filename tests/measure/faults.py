@@ -4,9 +4,8 @@ import random
 from contextlib import contextmanager
 from unittest.mock import patch
 
-from localspec.algorithm import judgement, verification
+from localspec.algorithm import judgement
 from localspec.algorithm.noise import Keyed
-from localspec.algorithm.verification import Sampled
 
 
 @contextmanager
@@ -34,24 +33,4 @@ def leaky_comparison(leak):
         return len(tokens), choose(len(tokens))
 
     with patch.object(judgement, "compare", leaky):
-        yield
-
-
-@contextmanager
-def everything_kept():
-    """No draft token is ever rejected."""
-
-    def wrong(tokens, q, p, coin):
-        return len(tokens), p(len(tokens))
-
-    with patch.dict(
-        verification._SAMPLING_RULES, auto=lambda chain, noise: Sampled("block", wrong, chain, noise)
-    ):
-        yield
-
-
-@contextmanager
-def uncorrected_coins():
-    """Block verification whose coins have the share of the prefix (c) instead of what makes up for it (h)."""
-    with patch.object(judgement, "_kept_at", lambda i, share, *rest: share):
         yield

@@ -7,16 +7,23 @@ import pytest
 
 from localspec import api, demo
 from localspec.errors import BadSetting
+from localspec.measure import verify as verify_module
 from localspec.measure.divergence import Divergence
-from localspec.measure.prompts import BenchPrompt, Category
-from localspec.measure.verify import law
-from localspec.measure.verify import quality as verify_quality
-from localspec.measure.verify import verify as verify_module
-from localspec.measure.verify.greedy import GreedyCase, GreedyResult, greedy_cases
-from localspec.measure.verify.prompts import VERIFY_PROMPTS
-from localspec.measure.verify.quality import QualityResult, quality, sampled_pair, scored
-from localspec.measure.verify.report import as_json, missing, problems, report, verdict
-from localspec.measure.verify.verify import Phase, Verification, encoded_prompt, plain_chain, verify
+from localspec.measure.prompts import VERIFY_PROMPTS, BenchPrompt, Category
+from localspec.measure.verify import (
+    GreedyCase,
+    GreedyResult,
+    Phase,
+    SampledResult,
+    Verification,
+    encoded_prompt,
+    greedy_cases,
+    plain_chain,
+    sampled_text,
+    scored,
+    verify,
+)
+from localspec.measure.verify_report import as_json, missing, problems, report, verdict
 from localspec.sampler.sampling import Sampling
 from tests.measure import faults
 
@@ -35,17 +42,15 @@ def session(home):
 
 
 @pytest.fixture
-def few_replays(monkeypatch):
-    for name, value in (("FEWEST", 1200), ("MOST", 1200)):
-        monkeypatch.setattr(law, name, value)
-    monkeypatch.setattr(verify_module, "ROUNDS", 1)
+def few_texts(monkeypatch):
+    monkeypatch.setattr(verify_module, "ROUNDS", 2)
 
 
 def never():
     return False
 
 
-def test_the_demo_pair_is_verified_part_by_part(session, few_replays):
+def test_the_demo_pair_is_verified_part_by_part(session, few_texts):
     steps = []
     found = verify(session, prompts=VERIFY_PROMPTS[:4], on_step=steps.append, seed=4)
     assert problems(found) == []
@@ -58,29 +63,30 @@ def test_the_demo_pair_is_verified_part_by_part(session, few_replays):
     }
     assert {case.depth for case in found.greedy.cases} == {None, 4}
     assert sum(case.drafted for case in found.greedy.cases) > 50
-    assert found.law.verifications >= found.law.texts >= 1200
-    assert found.quality.texts == 4
-    assert found.quality.low < found.quality.difference < found.quality.high
-    assert abs(found.quality.excess) < 6 * found.quality.excess_error
+    assert found.sampled.texts == 8
+    assert found.sampled.tokens > 200
+    assert abs(found.sampled.excess) < 6 * found.sampled.excess_error
     text = report(found)
-    for word in ("greedy", "Sampling", "Likelihood", "D ="):
+    for word in ("greedy", "Sampled", "nats per token", "D ="):
         assert word in text
     assert as_json(found)["problems"] == []
 
 
-def test_too_few_replays_are_said(session, few_replays):
-    found = verify(session, prompts=VERIFY_PROMPTS[:1], seed=4)
+def test_too_few_sampled_tokens_are_named(session, monkeypatch):
+    monkeypatch.setattr(verify_module, "ROUNDS", 1)
+    found = verify(session, prompts=VERIFY_PROMPTS[2:3], seed=4)
+    found = dataclasses.replace(found, sampled=dataclasses.replace(found.sampled, tokens=3))
     assert any("too few" in line for line in missing(found))
     assert "not everything was tested" in verdict(found)
     assert as_json(found)["verdict"] == "incomplete"
 
 
-def test_only_a_given_seed_keeps_the_number_of_threads(session, few_replays):
+def test_only_a_given_seed_keeps_the_number_of_threads(session, few_texts):
     threads, kept = session.engine.target.threads, {}
     for seed in (None, 4):
 
         def note(step, seed=seed):
-            if step.phase is Phase.COLLECTING:
+            if step.phase is Phase.SAMPLED and step.done:
                 kept[seed] = threads.fixed
 
         verify(session, prompts=VERIFY_PROMPTS[:1], seed=seed, on_step=note)
@@ -89,9 +95,9 @@ def test_only_a_given_seed_keeps_the_number_of_threads(session, few_replays):
 
 
 @pytest.mark.parametrize("fault", [faults.leaky_coins, faults.leaky_comparison])
-def test_a_leaky_verifier_is_found_on_the_demo_pair(session, few_replays, fault):
-    with fault(0.3):
-        found = verify(session, prompts=VERIFY_PROMPTS[:2], seed=4)
+def test_a_leaky_verifier_is_found_on_the_demo_pair(session, few_texts, fault):
+    with fault(0.5):
+        found = verify(session, prompts=VERIFY_PROMPTS[:8], seed=4)
     assert problems(found)
     assert verdict(found).startswith("DIFFERENT")
 
@@ -104,7 +110,7 @@ def test_greedy_tokens_that_are_not_the_likeliest_are_counted(session):
     assert not cases[0].explained(math.inf)
 
 
-def test_stopping_keeps_what_was_found(session, few_replays):
+def test_stopping_keeps_what_was_found(session, few_texts):
     seen = []
     found = verify(
         session,
@@ -114,7 +120,7 @@ def test_stopping_keeps_what_was_found(session, few_replays):
     )
     assert found.stopped
     assert len(found.greedy.cases) == 8
-    assert found.law is None
+    assert not found.sampled.texts
     assert "Every greedy" not in verdict(found)
 
 
@@ -138,7 +144,7 @@ def test_a_divergence_is_explained_by_twice_the_width_difference():
 
 
 def verification(**parts):
-    base = Verification(GreedyResult(), QualityResult(), None, 0, Sampling(), 1, 1.0, stopped=False)
+    base = Verification(GreedyResult(), SampledResult(), Sampling(), 1, 1.0, stopped=False)
     return dataclasses.replace(base, **parts)
 
 
@@ -153,36 +159,41 @@ def test_near_ties_alone_are_no_difference():
     assert problems(verification(greedy=GreedyResult((case(0.2),), 0.1))) == []
 
 
-def test_replies_less_likely_than_the_law_expects_are_a_difference():
-    assert problems(verification(quality=QualityResult(texts=4, excess=0.5, excess_p=1e-9)))
-    assert not problems(verification(quality=QualityResult(texts=4, excess=0.5, excess_p=1e-3)))
+def test_replies_less_likely_than_expected_are_a_difference():
+    assert problems(verification(sampled=SampledResult(10, 400, surplus=200.0, variance=400.0, largest=5.0)))
+    assert not problems(
+        verification(sampled=SampledResult(10, 400, surplus=40.0, variance=400.0, largest=5.0))
+    )
+    assert problems(verification(sampled=SampledResult(1, 4, impossible=1)))
 
 
-def test_texts_of_another_temperature_do_not_pass_for_the_law(session):
+def test_the_smallest_excess_raises_the_alarm():
+    found = SampledResult(10, 400, surplus=0.0, variance=400.0, largest=5.0)
+    noise = verify_module.NEARLY_SURE * found.excess_error
+    just = dataclasses.replace(found, surplus=400 * (found.smallest_excess - noise))
+    assert just.excess_p == pytest.approx(verify_module.ALARM)
+
+
+def test_texts_of_another_temperature_do_not_pass(session):
     whole = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
-    hot, law_of_record = (Sampling(temperature=t, **whole) for t in (1.6, 0.8))
-    pairs = []
+    hot, cold = (Sampling(temperature=t, **whole) for t in (1.6, 0.8))
+    right = wrong = SampledResult()
     for number, prompt in enumerate(VERIFY_PROMPTS):
-        reply = session.run(prompt.text, temperature=1.6, seed=number, max_tokens=48, **whole)
-        tokens = session.engine.target.tokens[: reply.stats.prompt_tokens]
-        score = {
-            sampling: scored(session.engine, list(tokens), reply.tokens, sampling, 0.0)
-            for sampling in (hot, law_of_record)
-        }
-        pairs.append((score[hot], score[law_of_record]))
+        text = sampled_text(session, prompt.text, hot, number)
+        right += scored(session.engine, *text, hot, 0.0)
+        wrong += scored(session.engine, *text, cold, 0.0)
         session.reset()
-    right, wrong = quality([(hot, hot) for hot, _ in pairs]), quality(pairs)
     assert right.excess_p > 1e-3
     assert wrong.excess_p < 1e-6
     assert wrong.excess > 0.1
 
 
-def test_a_token_at_the_edge_of_what_is_kept_is_allowed_for(session):
+def test_no_token_of_a_reply_is_outside_of_its_chain(session):
     sampling = plain_chain(Sampling(), 0.8)
-    first, second = sampled_pair(session, VERIFY_PROMPTS[0].text, sampling, (1, 2), 0.0)
-    assert first.impossible == second.impossible == 0
-    assert len(first.surprisals) <= verify_quality.NEW_TOKENS
-    assert (first.variances >= 0).all()
+    found = scored(session.engine, *sampled_text(session, VERIFY_PROMPTS[0].text, sampling, 2), sampling, 0.0)
+    assert found.impossible == 0
+    assert 0 < found.tokens <= verify_module.NEW_TOKENS
+    assert found.variance > 0
 
 
 def test_on_a_slow_pair_texts_are_short_but_compared(session):

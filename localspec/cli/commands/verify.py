@@ -12,7 +12,7 @@ from localspec.cli.usage import Subparsers
 from localspec.errors import BadSetting
 
 if TYPE_CHECKING:
-    from localspec.measure.verify.verify import VerifyStep
+    from localspec.measure.verify import VerifyStep
 
 SECONDS = 180.0
 DIFFERENT = 3  # 1 is an error, 2 wrong usage
@@ -23,9 +23,9 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "verify",
         help="test that a pair's text is the target's",
-        description="Test on this machine that speculation leaves the text alone: greedy texts against plain "
-        "decoding, the verifier against the exact law of sampling, replies against their own likelihood. "
-        "Ends with code 3 where something differs beyond numerics. Ctrl-C ends it and keeps what was found.",
+        description="Test on this machine that speculation does not change the text: greedy texts against plain "
+        "decoding, sampled replies against the target's own probabilities. Ends with code 3 if something differs "
+        "beyond numerics. Ctrl-C ends it and keeps the findings.",
     )
     add_pair_argument(parser)
     group = parser.add_argument_group("verification")
@@ -46,8 +46,8 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from localspec.measure.machine import this_machine
-    from localspec.measure.verify.report import as_json, problems, report
-    from localspec.measure.verify.verify import TEMPERATURE, verify
+    from localspec.measure.verify import TEMPERATURE, verify
+    from localspec.measure.verify_report import as_json, problems, report
 
     if not arguments.seconds >= LEAST_SECONDS:
         raise BadSetting(f"{arguments.seconds:g} seconds are too few", hint="give 30 or more")

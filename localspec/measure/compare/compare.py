@@ -22,7 +22,7 @@ from localspec.measure.divergence import (
     top_two_gap,
     width_difference_on,
 )
-from localspec.measure.recording import forget as forget_texts
+from localspec.measure.divergence import forget as forget_texts
 
 Messages = str | Sequence[Mapping[str, Any] | Message]
 

@@ -1,1 +1,0 @@
-"""Shows on this machine that drafting does not change the text."""
