@@ -4,10 +4,17 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TextIO
 
-from localspec.cli.printing import aside, note, say
+from localspec.cli.printing import DrawnLine, aside, note, say
 
 if TYPE_CHECKING:
+    from localspec.gguf.header import Header
+    from localspec.pairs.download import Progress, PullEvent
+    from localspec.pairs.references import SeveralModels
+    from localspec.pairs.registry import Pair
     from localspec.pairs.resolve import PairNotOnDisk
+
+_BAR = 20  # characters
+_STEP = 10  # percent between two lines without a terminal
 
 
 def fetch_if_wanted(missing: "PairNotOnDisk", *, pull: bool) -> None:
@@ -63,12 +70,6 @@ def question(missing: "PairNotOnDisk") -> str:
     return f"{missing.pair.name} is not on this machine: {size_text(size)}, {fits}, fetch it?"
 
 
-if TYPE_CHECKING:
-    from localspec.gguf.header import Header
-    from localspec.pairs.references import SeveralModels
-    from localspec.pairs.registry import Pair
-
-
 def fetch_reference(target: str, draft: str | None, *, dry: bool = False) -> str:
     """Fetch models of the Hub as a pair of the user's, whose name is returned; or only say what that would fetch."""
     from localspec.hub import of_system
@@ -115,7 +116,6 @@ def tell_draft(target: str, name: str, header: "Header") -> None:
 
 def fetch(pair: "Pair") -> None:
     """Pull with a progress display on stderr, where all of it goes; Ctrl-C keeps what came."""
-    from localspec.cli.progress_line import ProgressLine
     from localspec.pairs.download import pull
 
     display = ProgressLine(pair.name)
@@ -148,3 +148,57 @@ def dry_run(pair: "Pair") -> None:
             state = "to fetch"
         say(f"{file.name:<48} {size_text(file.bytes):>8}  {state}")
     say(f"{size_text(sum(file.to_fetch for file in files))} would be fetched.")
+
+
+class ProgressLine:
+    """Draws the events of a pull on stderr."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._line = DrawnLine(sys.stderr)
+
+    def show(self, event: "PullEvent") -> None:
+        from localspec.memory.planning import outlook
+        from localspec.pairs.download import FileReady, Note, Progress, Proved
+        from localspec.units import size_text
+
+        match event:
+            case Progress():
+                step = event.done * 100 // max(event.total, 1) // _STEP
+                self._line.tell(progress_text(event), step)
+            case Proved(target=target, draft=draft):
+                self._say(f"{self._name}: target and draft fit each other")
+                for sentence in outlook(target, draft):
+                    self._say(sentence)
+            case FileReady(file=file, fetched=fetched):
+                came = f"{size_text(fetched)} fetched, " if fetched else ""
+                self._say(f"{file}: {came}sha256 verified")
+            case Note(text=text):
+                self._say(text)
+
+    def clear(self) -> None:
+        self._line.clear()
+
+    def _say(self, text: str) -> None:
+        self.clear()
+        aside(text)
+
+
+def progress_text(event: "Progress") -> str:
+    """Percentage of both files, then which file, how fast, and how long still."""
+    from localspec.pairs.download import PullStage
+    from localspec.units import duration_text, size_text
+
+    share = event.done / event.total if event.total else 1.0
+    filled = int(share * _BAR)
+    bar = "█" * filled + "░" * (_BAR - filled)
+    line = f"{bar} {share:4.0%}  {size_text(event.done)} of {size_text(event.total)}"
+    if event.stage is PullStage.WAITING:
+        return f"{line}  another localspec is fetching {event.file}"
+    if event.stage is PullStage.HASHING:
+        return f"{line}  checking {event.file}"
+    if event.bytes_per_second:
+        line += f"  {size_text(event.bytes_per_second)}/s"
+    if event.seconds_left is not None:
+        line += f"  {duration_text(event.seconds_left)} left"
+    return f"{line}  {event.file}"

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from localspec.cli import main
-from localspec.cli.gpu_builds import Gpu, Platform, Vendor, find_gpu, install_command
+from localspec.cli.commands.doctor import Gpu, Platform, Vendor, find_gpu, install_command
 
 LINUX = Platform("Linux", (3, 11))
 

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
+from localspec.cli.commands.serve import View
 from localspec.cli.printing import DrawnLine, NotesOfLibraries
-from localspec.cli.serve_view import View
 from localspec.events import FinishReason, Reply
 from localspec.stats import Stats
 

@@ -6,7 +6,7 @@ import json
 import os
 from pathlib import Path
 
-from localspec.cli.masks import SECRET_VARIABLES, without_userinfo
+from localspec.cli.last_defence import SECRET_VARIABLES, without_userinfo
 from localspec.cli.printing import say, say_json
 from localspec.cli.usage import Subparsers
 
