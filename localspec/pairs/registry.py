@@ -1,13 +1,17 @@
 """The pairs that localspec knows by name: models.toml, and over it the user's own."""
 
+import dataclasses
 import difflib
 import os
 import re
 import tomllib
+import types
+import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from localspec import settings
 from localspec.errors import BadSetting, UnknownPair
@@ -243,7 +247,7 @@ def _explained() -> str:
 
 
 class _Table:
-    """One TOML table whose values are taken by name and type; what is left over at the end is a mistake."""
+    """One TOML table whose values are taken by name and type; a value that nobody takes is a mistake."""
 
     def __init__(self, path: Path, where: str, values: object) -> None:
         if not isinstance(values, Mapping):
@@ -253,25 +257,18 @@ class _Table:
     def text(self, key: str, default: str | None = None) -> str:
         return str(self._take(key, str, default))
 
-    def count(self, key: str) -> int | None:
+    def count(self, key: str) -> int:
         value = self._take(key, int, 0)
-        if not isinstance(value, int) or value < 0:
-            raise self.mistake(f"{key} may not be negative")
-        return value or None
-
-    def share(self, key: str) -> float | None:
-        value = self._take(key, float, -1.0)
-        if value == -1.0:
-            return None
-        if not isinstance(value, float) or not 0 < value <= 1:
-            raise self.mistake(f"{key} is no share between 0 and 1")
+        assert isinstance(value, int)
         return value
 
-    def texts(self, key: str) -> tuple[str, ...]:
-        values = self._take(key, list, [])
-        if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-            raise self.mistake(f"{key} is not a list of texts")
-        return tuple(values)
+    def fields(self, kind: type[Facts | Pair], *others: str) -> dict[str, Any]:
+        """The values of a dataclass that the table has, `others` and zeros left out."""
+        fields = [
+            field for field in dataclasses.fields(kind) if field.name in self._left.keys() - set(others)
+        ]
+        values = {field.name: self._take(field.name, field.type) for field in fields}
+        return {name: value for name, value in values.items() if value != 0}
 
     def table(self, key: str) -> "_Table | None":
         values = self._left.pop(key, None)
@@ -289,12 +286,23 @@ class _Table:
     def mistake(self, what: str) -> BadSetting:
         return BadSetting(f"{self.path}: {self.where}: {what}", hint=_explained())
 
-    def _take(self, key: str, kind: type, default: object) -> object:
+    def _take(self, key: str, kind: object, default: object = None) -> object:
         value = self._left.pop(key, default)
         if value is None:
             raise self.mistake(f"{key} is missing")
-        if type(value) is not kind:
+        if (
+            kind == tuple[str, ...]
+            and isinstance(value, list)
+            and all(isinstance(text, str) for text in value)
+        ):
+            return tuple(value)
+        kinds = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
+        if type(value) not in kinds:
             raise self.mistake(f"{key} = {value!r} has the wrong type")
+        if isinstance(value, int) and value < 0:
+            raise self.mistake(f"{key} may not be negative")
+        if isinstance(value, float) and not 0 < value <= 1:
+            raise self.mistake(f"{key} is no share between 0 and 1")
         return value
 
 
@@ -310,41 +318,21 @@ def _pair(table: _Table, relative_to: Path) -> Pair:
     target, draft = table.table("target"), table.table("draft")
     if target is None:
         raise table.mistake("target is missing")
-    pair = Pair(
-        name=name,
-        kind=kind,
-        target=_file(target, relative_to),
-        draft=_file(draft, relative_to) if draft else None,
-        aliases=table.texts("aliases"),
-        use=table.text("use", ""),
-        context=table.count("context"),
-        starting_depth=table.count("starting_depth") or 4,
-        starting_depth_from=table.text("starting_depth_from", "guess"),
-        acceptance=table.share("acceptance"),
-        pairing=table.text("pairing", ""),
-        published=table.texts("published"),
-    )
+    files = (_file(target, relative_to), _file(draft, relative_to) if draft else None)
+    pair = Pair(name, kind, *files, **table.fields(Pair, "name", "kind", "target", "draft"))
     table.done()
     return pair
 
 
 def _file(table: _Table, relative_to: Path) -> ModelFile:
-    facts = Facts(
-        quant=table.text("quant", ""),
-        license=table.text("license", ""),
-        layers=table.count("layers"),
-        kv_bytes_per_token=table.count("kv_bytes_per_token"),
-        window=table.count("window"),
-        window_layers=table.count("window_layers"),
-        embedding_bytes=table.count("embedding_bytes"),
-        output_bytes=table.count("output_bytes"),
-    )
-    path, sha256, size = table.text("path", ""), table.text("sha256", "").lower(), table.count("bytes")
-    if sha256 and not re.fullmatch(r"[0-9a-f]{64}", sha256):
-        raise table.mistake("sha256 is not 64 hexadecimal digits")
+    facts = Facts(**table.fields(Facts))
+    path, sha256, size = table.text("path", ""), _sha256(table), table.count("bytes")
     if path:
         table.done()
-        return LocalFile(relative_to / _expanded(table, path), size, sha256 or None, facts)
+        try:
+            return LocalFile(relative_to / expanded(path), size or None, sha256 or None, facts)
+        except BadSetting as error:
+            raise table.mistake(str(error)) from None
     repo, file, revision = table.text("repo"), table.text("file"), table.text("revision")
     rest = tuple(_part(part, repo, revision, sha256) for part in table.tables("parts"))
     table.done()
@@ -356,15 +344,16 @@ def _file(table: _Table, relative_to: Path) -> ModelFile:
 
 
 def _part(table: _Table, repo: str, revision: str, first_sha256: str) -> HubFile:
-    file, size, sha256 = table.text("file"), table.count("bytes"), table.text("sha256").lower()
+    file, size, sha256 = table.text("file"), table.count("bytes"), _sha256(table)
     table.done()
-    if not (size and re.fullmatch(r"[0-9a-f]{64}", sha256) and stays_inside(file)):
+    if not (size and sha256 and stays_inside(file)):
         raise table.mistake("file, bytes or sha256 cannot be meant")
     return HubFile(repo, file, revision, size, sha256, first_sha256=first_sha256)
 
 
-def _expanded(table: _Table, path: str) -> Path:
-    try:
-        return expanded(path)
-    except BadSetting as error:
-        raise table.mistake(str(error)) from None
+def _sha256(table: _Table) -> str:
+    """In lower case, "" where the table has none."""
+    sha256 = table.text("sha256", "").lower()
+    if sha256 and not re.fullmatch(r"[0-9a-f]{64}", sha256):
+        raise table.mistake("sha256 is not 64 hexadecimal digits")
+    return sha256

@@ -84,6 +84,8 @@ def test_the_users_pairs_come_on_top_and_replace():
         (('"mine"', "5"), "wrong type"),
         (('"mine"', '"mine"\nkind = "magic"'), "magic"),
         (('"mine"', '"mine"\ncontext = -5'), "negative"),
+        (('"mine"', '"mine"\naliases = "a"'), "aliases = 'a' has the wrong type"),
+        (('"mine"', '"mine"\nacceptance = 1.5'), "no share"),
         (('"mine"', '"mine"\ncolour = "red"'), "colour is not a field"),
         (('path = "t.gguf"', 'repo = "a/b"\nfile = "c"\nrevision = "d"'), "bytes and sha256 are missing"),
         (('path = "t.gguf"', 'path = "t.gguf"\nsha256 = "xyz"'), "hexadecimal"),
@@ -363,3 +365,8 @@ def test_a_damaged_time_of_use_is_none(two_pairs, capsys, damage):
     path.write_text(f'{{"one": {damage}}}')
     assert store.last_uses() == {}
     assert main(["list"]) == 0
+
+
+def test_zeros_count_as_not_given():
+    user_pairs(MINE.replace('"mine"', '"mine"\nstarting_depth = 0\ncontext = 0'))
+    assert (find("mine").starting_depth, find("mine").context) == (4, None)
