@@ -1,18 +1,25 @@
-"""A model's chat template: messages to the prompt text that the model was trained on."""
+"""A model's chat template: messages to the prompt text that the model was trained on.
 
+Templates come with model files. Jinja's sandbox gives them no files and no way out through attributes. Their source and
+their output are bounded, their time and memory are not: a template that hangs is ended with the process.
+"""
+
+import json
 import re
-import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from jinja2 import TemplateSyntaxError, nodes
 from jinja2.exceptions import SecurityError
+from jinja2.ext import Extension
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from localspec.algorithm.protocols import Vocabulary
 from localspec.chat.messages import Message
-from localspec.chat.sandbox import Sandbox, TemplateRefusalError
 from localspec.chat.thinking import THINK, ThinkingStyle, after_prompt, style_of, thinking_variables
 from localspec.chat.tools import PROBE, CallFormat, Tool, format_of
 from localspec.errors import BadTemplate
@@ -31,6 +38,7 @@ _SHORTEST_STOP = 3  # characters: an answer may well hold a shorter text
 _MARKUP = re.compile(r"\s*(<[^<>\s]+>|\[[^\[\]\s]+\])")
 _T = TypeVar("_T")
 _LARGEST_SOURCE = 1_000_000  # characters
+_LARGEST_OUTPUT = 64_000_000  # characters: more than any context holds
 _LONGEST_COMPLAINT = 300  # characters
 _HINT = "check the order of the messages, or use a model file with another template; --raw needs none"
 _PROBE = Message("user", "localspec asks")
@@ -38,14 +46,63 @@ _TURNS = (_PROBE, Message("assistant", "localspec answers"), Message("user", "lo
 _SYSTEM_PROBE = Message("system", "localspec tells")
 
 
-class TemplateStopped(BadTemplate):
-    """The template tried what no chat template needs, or took more than it may."""
+class Sandbox(ImmutableSandboxedEnvironment):
+    """Hugging Face's environment for chat templates."""
+
+    def __init__(self) -> None:
+        extensions = ("jinja2.ext.loopcontrols", _Generation)
+        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
+        # One moment for all renders, so that a conversation's prompt keeps its beginning over midnight.
+        self.now = datetime.now()
+        self.filters["tojson"] = _tojson
+        self.globals |= {"raise_exception": _raise_exception, "strftime_now": self.now.strftime}
+
+    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
+        """End every loop that has found what it looks for: its whole body is `{% if not ns.found %}...{% endif %}`.
+
+        Gemma 4's template searches the messages so for each message, and the time of a render is their square.
+        """
+        tree = super()._parse(source, name, filename)
+        for loop in tree.find_all(nodes.For):
+            own = {"loop", *(node.name for node in loop.find_all(nodes.Name) if node.ctx == "store")}
+            leave: list[nodes.Node] = [nodes.Break(lineno=loop.lineno)]
+            match loop.body:
+                case [
+                    nodes.If(
+                        test=nodes.Not(node=nodes.Getattr(node=nodes.Name(name=found))), elif_=[], else_=[]
+                    ) as only
+                ] if found not in own:
+                    only.else_ = leave
+                case [nodes.If(test=nodes.Getattr(node=nodes.Name(name=found)), body=[]) as only] if (
+                    found not in own
+                ):
+                    only.body = leave
+        return tree
+
+
+class _Generation(Extension):
+    """{% generation %} marks for training what the assistant wrote; here its body is simply rendered."""
+
+    tags = frozenset({"generation"})  # type: ignore[assignment]  # jinja only reads it
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _tojson(value: object, ensure_ascii: bool = False, **how: Any) -> str:  # noqa: ANN401  json's own options
+    """JSON as Hugging Face writes it: no HTML escapes, no ASCII escapes."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, **how)
+
+
+def _raise_exception(message: object) -> NoReturn:
+    raise BadTemplate(f"the model's chat template refuses these messages: {_cut(str(message))}", hint=_HINT)
 
 
 class ChatTemplate:
     """A Jinja template in a sandbox, and what is known about it; BadTemplate when it cannot be used.
 
-    Safe to share between threads: one render at a time.
+    Safe to share between threads.
     """
 
     def __init__(
@@ -67,7 +124,6 @@ class ChatTemplate:
         self._end_texts = end_texts
         self._special = {"bos_token": bos_text, "eos_token": eos_text}
         self._sandbox = Sandbox()
-        self._lock = threading.Lock()
         self._style = style_of(source) or style
         self._template = _guarded(lambda: self._sandbox.from_string(source))
         self._names, self.literals = _guarded(lambda: _names_and_literals(self._sandbox, source))
@@ -155,8 +211,6 @@ class ChatTemplate:
     def _tried(self, messages: list[dict[str, Any]], variables: Mapping[str, Any]) -> str | None:
         try:
             return self._with(messages, variables)
-        except TemplateStopped:
-            raise
         except BadTemplate:
             return None
 
@@ -165,9 +219,17 @@ class ChatTemplate:
 
     def _with(self, messages: list[dict[str, Any]], variables: Mapping[str, Any]) -> str:
         given = {"messages": messages, **self._special, **variables}
-        with self._lock:
-            self._sandbox.start(len(messages))
-            return _guarded(lambda: self._template.render(given))
+        return _guarded(lambda: self._bounded(self._template.generate(given)))
+
+    @staticmethod
+    def _bounded(pieces: Iterable[str]) -> str:
+        parts, size = [], 0
+        for piece in pieces:
+            parts.append(piece)
+            size += len(piece)
+            if size > _LARGEST_OUTPUT:
+                raise SecurityError(f"it writes more than {_LARGEST_OUTPUT:,} characters")
+        return "".join(parts)
 
 
 def template_of(source: str | None, vocabulary: Vocabulary) -> tuple[ChatTemplate, tuple[str, ...]]:
@@ -227,27 +289,27 @@ def _as_dictionary(message: Message, *, parts: bool) -> dict[str, Any]:
 
 
 def _guarded(work: Callable[[], _T]) -> _T:
-    """Whatever goes wrong inside a template, as BadTemplate."""
+    """Run a template's code; every error in it becomes BadTemplate."""
     try:
         return work()
-    except TemplateRefusalError as error:
-        raise BadTemplate(
-            f"the model's chat template refuses these messages: {_cut(error)}", hint=_HINT
-        ) from error
-    except SecurityError as error:
-        raise TemplateStopped(f"the model's chat template was stopped: {_cut(error)}", hint=_HINT) from error
-    except RecursionError as error:
-        raise TemplateStopped("the model's chat template never ends", hint=_HINT) from error
-    except TemplateSyntaxError as error:
-        what = f"the model's chat template has a mistake in line {error.lineno}: {_cut(error)}"
-        raise BadTemplate(what, hint=_HINT) from error
+    except BadTemplate:
+        raise
     except Exception as error:
-        raise BadTemplate(f"the model's chat template failed: {_cut(error)}", hint=_HINT) from error
+        match error:
+            case SecurityError():
+                trouble = "was stopped"
+            case RecursionError():
+                trouble = "never ends"
+            case TemplateSyntaxError():
+                trouble = f"has a mistake in line {error.lineno}"
+            case _:
+                trouble = "failed"
+        said = _cut(str(getattr(error, "message", "") or error) or type(error).__name__)
+        raise BadTemplate(f"the model's chat template {trouble}: {said}", hint=_HINT) from error
 
 
-def _cut(error: Exception) -> str:
-    """What it says, as long as a sentence: it may quote a value of the template."""
-    said = str(getattr(error, "message", "") or error) or type(error).__name__
+def _cut(said: str) -> str:
+    """A complaint no longer than a sentence: it may quote a value of the template."""
     return said if len(said) <= _LONGEST_COMPLAINT else f"{said[:_LONGEST_COMPLAINT]} ..."
 
 

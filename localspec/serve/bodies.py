@@ -12,7 +12,6 @@ GONE: Final = 499  # the client left before there was an answer; nobody reads it
 _STATUS: Final = {
     "BadSetting": (400, "invalid_request_error", "invalid_value"),
     "BadTemplate": (400, "invalid_request_error", "invalid_value"),
-    "TemplateStopped": (400, "invalid_request_error", "invalid_value"),
     "NoInfill": (501, "not_supported_error", "not_supported"),
     "ContextFull": (400, "exceed_context_size_error", "context_length_exceeded"),
     "UnknownPair": (404, "not_found_error", "model_not_found"),

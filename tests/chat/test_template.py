@@ -1,10 +1,10 @@
 import threading
 
 import pytest
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from localspec.chat import allowance, sandbox
 from localspec.chat.messages import Message
-from localspec.chat.template import CHATML, ChatTemplate, fold_system, template_of
+from localspec.chat.template import CHATML, ChatTemplate, Sandbox, fold_system, template_of
 from localspec.errors import BadTemplate
 from localspec.events import ToolCall
 from tests.chat.carried import TEMPLATES
@@ -18,13 +18,6 @@ SYSTEM, ASK, REPLY, AGAIN = (
 )
 ONE_TURN, TWO_TURNS = (SYSTEM, ASK), (SYSTEM, ASK, REPLY, AGAIN)
 SYSTEM_LAST = "mistralai-Mistral-Nemo-Instruct-2407"  # puts the system text before the newest user message
-GROWING = "{%% set n = namespace(s='a\"') %%}{%% for i in range(99) %%}%s{%% endfor %%}"
-TWINS = (
-    "{% set n = namespace(a=(1, 2), b=(1, 2)) %}"
-    "{% for i in range(60) %}{% set n.a = (n.a, n.a) %}{% set n.b = (n.b, n.b) %}{% endfor %}"
-)
-CALLS = ["{{ self.b%d() }}" % (n + 1) * 2 for n in range(40)]  # noqa: UP031
-BLOCKS = "".join(f"{{% block b{n} %}}{text}{{% endblock %}}" for n, text in enumerate([*CALLS, "x"]))
 READY = {name: ChatTemplate(source, bos_text="<s>", eos_text="</s>") for name, source in TEMPLATES.items()}
 
 
@@ -177,59 +170,9 @@ def test_a_model_files_own_template_needs_no_notice():
         ("{{ messages.append(1) }}", "stopped"),
         ("{{ cycler.__init__.__globals__ }}", "stopped"),
         ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "never ends"),
-        ("{% macro m(n) %}{% if n %}{{ m(n-1) }}{{ m(n-1) }}{% endif %}{% endmacro %}{{ m(80) }}", "stopped"),
         ("{% for a in range(999999999) %}{% endfor %}", "range"),
-        (
-            "{% for a in range(9999) %}{% for b in range(9999) %}{% for c in range(9999) %}"
-            "{% endfor %}{% endfor %}{% endfor %}",
-            "steps|seconds",
-        ),
         ("{% for a in range(99999) %}" + "x" * 9999 + "{% endfor %}", "writes more"),
-        ("{{ 'a' * 9999999999 }}", "stopped"),
-        ("{{ [0] * 9999999999 }}", "stopped"),
-        ("{{ 9 ** 9 ** 9 ** 9 }}", "stopped"),
-        (GROWING % "{% set n.s = n.s ~ n.s %}", "8,000,000"),
-        (GROWING % "{% set n.s = n.s + n.s %}", "8,000,000"),
-        (GROWING % "{% set s %}{{ n.s }}{{ n.s }}{% endset %}{% set n.s = s %}", "8,000,000"),
-        (GROWING % "{% set n.s = n.s|tojson %}", "8,000,000"),
-        (GROWING % "{% set n.s = n.s.replace('a', n.s) %}", "8,000,000"),
-        (GROWING % "{% set n.s = n.s|replace('a', n.s) %}", "8,000,000"),
-        (GROWING % "{% set n.s = [n.s, n.s]|join %}", "8,000,000"),
-        (GROWING % "{% set n.s = ''.join([n.s, n.s]) %}", "8,000,000"),
-        (GROWING % "{% set n.s = '{}{}'.format(n.s, n.s) %}", "8,000,000"),
-        (GROWING % "{% set n.s = [n.s] * 99 %}{{ n.s }}", "8,000,000"),
-        (GROWING % "{% set n.s = ([n.s] * 99)|map('upper')|list %}", "8,000,000"),
-        ("{{ 'a'.center(9999999999) }}", "stopped"),
-        ("{{ 'a' | center(9999999999) }}", "No filter"),
-        ("{{ '%9999999999d' % 1 }}", "stopped"),
-        ("{{ '{:9999999999}'.format(1) }}", "stopped"),
-        ("{{ 'a' | indent(9999999999) }}", "stopped"),
-        ("{{ strftime_now('%9999999999d') }}", "stopped"),
-        ("{{ lipsum(n=99999999) }}", "undefined"),
-        ("{% set b = ('x' * 1000).encode() * 300000 %}", "stopped"),
-        ("{% set b = (5).to_bytes(300000000) %}", "stopped"),
-        ("{% set a = '&' * 200000 %}{{ a" + " | forceescape" * 60 + " }}", "stopped"),
-        ("{{ ('<>' * 4000000) | striptags }}", "No filter"),
-        ("{{ ('a' * 8000000).strip('b' * 4000000 ~ 'a') }}", "too long"),
-        ("{{ ('a' * 8000000).rfind('b' ~ 'a' * 4000000) }}", "too long"),
-        ("{{ ('a' * 8000000) | list | length }}", "stopped"),
-        ("{{ ('a ' * 4000000).split() | length }}", "8,000,000"),
-        ("{{ (['a'] * 400000) | map('replace', 'a', 'x' * 1000000) | list | length }}", "together"),
-        ("{{ 1 | round(999999999, 'ceil') }}", "too many digits"),
-        (
-            "{% set t = [[1]] * 300000 %}" + "{% set t = [t] %}" * 300 + "{{ t | tojson(indent=16) }}",
-            "8,000,000",
-        ),
-        ("{{ ([1] * 400000) | tojson(separators=('x' * 1000000, '')) }}", "too long"),
-        ("{% set a = 'x' * 8000000 %}" + "{% set b = a[1:] %}" * 999, "together"),
-        (TWINS + "{{ n.a == n.b }}", "8,000,000"),
-        (TWINS + "{{ n.a in [n.b] }}", "8,000,000"),
-        (TWINS + "{{ {n.a: 1} }}", "8,000,000"),
-        (TWINS + "{{ {}[n.a] }}", "8,000,000"),
-        (TWINS + "{{ {}.get(n.a) }}", "8,000,000"),
-        (TWINS + "{{ n.a is filter }}", "8,000,000"),
-        (TWINS + "{% for i in [1, 2] %}{{ loop.changed(n.a if i == 1 else n.b) }}{% endfor %}", "8,000,000"),
-        (BLOCKS, "stopped"),
+        ("{{ 'a' * 65_000_000 }}", "writes more"),
         ("{{ 'a' | truncate(-1) }}", "failed: expected length"),
         ("{{ " + "(" * 100_000 + " }}", "never ends"),
         ("{% for a in [1] %}" * 30 + "{% endfor %}" * 30, "failed"),
@@ -238,8 +181,7 @@ def test_a_model_files_own_template_needs_no_notice():
     ],
     ids=lambda text: text[:60],
 )
-def test_a_hostile_template_is_stopped(source, complaint, monkeypatch):
-    monkeypatch.setattr(allowance, "MOST_SECONDS", 2.0)
+def test_a_hostile_template_is_stopped(source, complaint):
     with pytest.raises(BadTemplate, match=complaint) as caught:
         template(source).render((ASK,))
     assert caught.value.hint
@@ -287,8 +229,8 @@ def agent_loop(rounds):
 @pytest.mark.parametrize("told", [conversation, agent_loop])
 def test_a_render_of_gemma_4_takes_as_many_steps_for_each_message(told, monkeypatch):
     """Its template searches the messages before and after each one."""
-    taken, step, steps = [], allowance.Allowance.step, []
-    monkeypatch.setattr(allowance.Allowance, "step", lambda self: (taken.append(1), step(self)))
+    taken, getitem, steps = [], Sandbox.getitem, []
+    monkeypatch.setattr(Sandbox, "getitem", lambda self, *at: (taken.append(1), getitem(self, *at))[1])
     for count in (25, 100, 400):
         taken.clear()
         READY["google-gemma-4-31B-it"].render(told(count))
@@ -298,7 +240,7 @@ def test_a_render_of_gemma_4_takes_as_many_steps_for_each_message(told, monkeypa
 
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_loops_that_end_early_write_the_same_prompt(name, monkeypatch):
-    monkeypatch.setattr(sandbox, "_leave_early", lambda loop: None)
+    monkeypatch.setattr(Sandbox, "_parse", ImmutableSandboxedEnvironment._parse)
     whole = template(TEMPLATES[name])
     for told in (ONE_TURN, conversation(5), agent_loop(5)):
         try:
@@ -324,12 +266,6 @@ def test_loops_that_end_early_write_the_same_prompt(name, monkeypatch):
 def test_a_loop_ends_early_only_where_it_has_nothing_left_to_do(body, text):
     source = "{% set n = namespace(found=false) %}{% for i in range(4) %}" + body + "{% endfor %}"
     assert template(source).render((ASK,)) == text
-
-
-def test_a_render_may_take_more_steps_the_more_messages_it_is_given(monkeypatch):
-    monkeypatch.setattr(allowance, "MOST_STEPS", 100)
-    square = template("{% for m in messages %}{% for n in messages %}{% endfor %}{% endfor %}")
-    assert square.render(conversation(20)) == ""
 
 
 def test_a_template_serves_several_threads():
