@@ -258,12 +258,7 @@ def installed(name: str, client: Client, folder: Path) -> str:
         command = [str(python), "-m", "pip", "install", "--quiet", *client.packages]
     else:
         command = [
-            "npm",
-            "install",
-            "--silent",
-            "--no-audit",
-            "--no-fund",
-            "--prefix",
+            *["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix"],
             str(folder),
             *client.packages,
         ]
@@ -282,11 +277,8 @@ def command_of(name: str, client: Client, folder: Path, url: str) -> tuple[list[
     if client.headless:
         (folder / "continue.yaml").write_text(CONTINUE_CONFIG.replace("@URL@", url))
         binaries = folder / ("python/bin" if in_python else "node_modules/.bin")
-        return [
-            "bash",
-            "-c",
-            program.replace("{bin}", str(binaries)).replace("{folder}", str(folder)),
-        ], environment
+        program = program.replace("{bin}", str(binaries)).replace("{folder}", str(folder))
+        return ["bash", "-c", program], environment
     file = folder / ("client.py" if in_python else "client.mjs")
     file.write_text(program)
     return [str(folder / "python" / "bin" / "python") if in_python else "node", str(file)], environment

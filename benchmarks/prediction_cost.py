@@ -1,9 +1,8 @@
 """Predicted Outputs: a file is written again with three changed lines, by a scripted target at measured costs.
 
-    python -m benchmarks.prediction_cost [--target FILE]
+    python -m benchmarks.prediction_cost
 
 The target's costs are those of a 1.5 B model in F16 on two CPU cores. Tokens are words, signs and runs of spaces.
-With --target a model writes short files again instead, plain, drafted by lookup, and with the prediction, in turns.
 """
 
 import argparse
@@ -13,15 +12,14 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
 
-import localspec
 from benchmarks.controller.certain import written
 from benchmarks.controller.engine import ANY_RULE
-from benchmarks.replay_traces import TABLES
+from localspec.control.costs import CostTable
 from localspec.drafters.drafting import Drafting
 from localspec.events import Source
 
+F16 = CostTable((1, 2, 3, 4, 5, 6, 8), (1, 1.27, 1.33, 1.40, 1.50, 1.63, 2.03), {"model": 0.07})
 LINES = 300
 CHANGES = 3
 SEEDS = 6
@@ -41,42 +39,8 @@ class Result:
     slowest_return: int = 0  # most tokens after a change until one came from the prediction again
 
 
-SHORT = (
-    "def area(width, height):\n    return width * height\n\n\ndef volume(width, height, depth):\n"
-    "    return area(width, height) * depth\n",
-    "name = 'demo'\nversion = '1.0'\nauthor = 'nobody'\n\n[tool]\nline_length = 100\nstrict = true\n",
-    "# Shopping\n\n- six eggs\n- a loaf of bread\n- two onions\n- butter\n- a bag of rice\n- tea\n",
-)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--target", help="a GGUF file")
-    options = parser.parse_args()
-    if options.target:
-        with localspec.load(target=options.target, draft="lookup") as session:
-            short_files(session)
-    else:
-        scripted()
-
-
-def short_files(session: localspec.Session) -> None:
-    """What a model makes of a file that it shall repeat: tokens, target passes and seconds for each way."""
-    ways: dict[str, dict[str, Any]] = {"plain": {"speculate": False}, "lookup": {}, "prediction": {}}
-    for number, text in enumerate(SHORT):
-        ask = [{"role": "user", "content": f"Write this text again, word for word:\n\n{text}"}]
-        for name, options in ways.items():
-            more = {"prediction": text} if name == "prediction" else {}
-            stats = session.run(ask, temperature=0, max_tokens=120, depth="auto", **options, **more).stats
-            print(
-                f"file {number}, {name:10} {stats.emitted:4} tokens, {stats.cycles:4} passes,"
-                f" {stats.tokens_per_second:6.1f} tokens/s, {stats.from_prediction:4} from the prediction"
-            )
-
-
-def scripted() -> None:
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     print("change      from the prediction  rejected  tokens a pass  times plain  back within (most)")
     for name, change in CHANGES_BY_NAME.items():
         found = [written_again(seed, change) for seed in range(SEEDS)]
@@ -116,7 +80,7 @@ def returned(new: list[list[int]], taken: list[bool], line: int, lines: int) -> 
 
 def predicted_from(predicted: list[int], answer: list[int]) -> tuple[Result, list[bool]]:
     """How an answer is written, and which of its tokens were predicted."""
-    table = TABLES["F16"]
+    table = F16
     drafting = Drafting([], table, (1,), most=32)
     strategy = drafting.strategy(ANY_RULE, depth=None, sampled=False, predicted=predicted)
     cycles = list(written(strategy, [*predicted, -1, -2], answer, table))

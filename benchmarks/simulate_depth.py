@@ -10,11 +10,11 @@ that curve, process and length; 0 is one of the depths.
 
 import argparse
 import random
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from statistics import mean
 
 from benchmarks.controller.engine import OneRunAToken, run_auto, run_fixed
-from benchmarks.controller.worlds import CURVES, PROCESSES, Curve, Launches, make_text
+from benchmarks.controller.worlds import CURVES, PROCESSES, Curve, make_text
 from localspec.control.acceptance import AcceptanceModel
 from localspec.control.costs import CostsByContext, CostTable
 from localspec.control.depth import DepthControl
@@ -73,13 +73,11 @@ def main() -> None:
 
 def in_seconds(curve: Curve) -> Curve:
     """A curve whose costs are seconds: a drafter may read for so many of them in a cycle."""
-    launches = {field.name: PLAIN_SECONDS * getattr(curve.launches, field.name) for field in fields(Launches)}
     return replace(
         curve,
         verify=lambda width: PLAIN_SECONDS * curve.verify(width),
         draft=lambda depth: PLAIN_SECONDS * curve.draft(depth),
         overhead=PLAIN_SECONDS * curve.overhead,
-        launches=Launches(**launches),
     )
 
 
@@ -121,15 +119,13 @@ def make_control(curve: Curve, table: CostTable) -> tuple[CostsByContext, DepthC
 
 def calibrated(curve: Curve) -> CostTable:
     """What a calibration of this curve would have found."""
-    widths, launches = tuple(range(1, curve.depths[-1] + 2)), curve.launches
+    widths = tuple(range(1, curve.depths[-1] + 2))
     seconds = tuple(curve.verify(n) + (curve.overhead if n > 1 else 0.0) for n in widths)
     return CostTable(
         widths,
         seconds,
         {"model": curve.draft(4) / 4},
         reading_seconds={"model": READING * curve.draft(1)},
-        direct_extra_seconds=launches.direct,
-        capture_extra_seconds=launches.capture,
     )
 
 

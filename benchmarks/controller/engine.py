@@ -13,9 +13,7 @@ from localspec.drafters.model import AT_ONCE
 from localspec.events import Cycle, Origin, Source
 from localspec.passes import Pass
 from localspec.sampler.sampling import Sampling
-from localspec.tally import Tally
 
-from .device import Device
 from .worlds import Curve, Text
 
 ANY_RULE = make_rule("greedy", Sampling(temperature=0.0), 0)
@@ -39,17 +37,15 @@ class Noise:
     outlier_factor: float = 4.0
 
 
-def run_fixed(curve: Curve, text: Text, depth: int, device: Device | None = None) -> float:
+def run_fixed(curve: Curve, text: Text, depth: int) -> float:
     """True time of a text at one fixed depth."""
-    device = device or Device(curve)
     seconds, at, n = 0.0, 0, len(text.agrees)
     while at < n:
         depth_now = min(depth, n - at - 1)
         kept = accepted(text.agrees[at : at + depth_now])
         if depth_now:
-            seconds += curve.overhead + device.draft(depth_now, at)[0]
-        seconds += device.verify(depth_now + 1, at)
-        device.observe(depth_now, kept)
+            seconds += curve.overhead + curve.draft(depth_now)
+        seconds += curve.verify(depth_now + 1)
         at += kept + 1
     return seconds
 
@@ -65,15 +61,14 @@ class SimulatedDrafter:
     source = Source.MODEL
     hidden_rows_needed = failure = None
 
-    def __init__(self, device: Device, text: Text, unread: int, reading: float) -> None:
+    def __init__(self, curve: Curve, text: Text, unread: int, reading: float) -> None:
         """`unread`: tokens of the prompt before the text."""
-        self._device = device
+        self._curve = curve
         self._text = text
         self._reading = reading
         self._first = self._next = 0 if reading else unread  # what it has read of prompt and text
         self._prompt = unread
         self.busy_seconds = 0.0
-        self.drawn = 0  # in the latest proposal
 
     def model_runs(self, depth: int) -> int:
         return depth
@@ -111,12 +106,10 @@ class SimulatedDrafter:
             drafted += 1
             if stopping and not stopping.goes_on(drafted):
                 break
-        seconds, runs = self._device.draft(drawn, len(tokens)) if drawn else (0.0, 0)
-        self.busy_seconds += seconds
-        self.drawn = drawn
+        self.busy_seconds += self._curve.draft(drawn) if drawn else 0.0
         self._next = len(tokens) - 1 + max(drawn, 1)
         return Proposal(
-            (1,) * drafted, (None,) * drafted, sure[:drafted], Source.MODEL, depth=limit, runs=runs
+            (1,) * drafted, (None,) * drafted, sure[:drafted], Source.MODEL, depth=limit, runs=drawn
         )
 
 
@@ -130,26 +123,21 @@ def run_auto(
     *,
     unread: int = 0,
     reading: float = 0.0,
-    device: Device | None = None,
-    anchors: PlainProbes | None = None,
-    tally: Tally | None = None,
 ) -> float:
-    """True time of a text with automatic depth, which sees noisy times, as `tally` does.
+    """True time of a text with automatic depth, which sees noisy times.
 
     The draft has a prompt of `unread` tokens to read.
     """
-    device = device or Device(curve)
-    drafter = SimulatedDrafter(device, text, unread, reading)
-    arbiter = Arbiter(places, anchors or PlainProbes(), [Contender(drafter, control)], ANY_RULE)
+    drafter = SimulatedDrafter(curve, text, unread, reading)
+    arbiter = Arbiter(places, PlainProbes(), [Contender(drafter, control)], ANY_RULE)
     seconds, at, n = 0.0, 0, len(text.agrees)
     while at < n:
-        busy, drafter.drawn = drafter.busy_seconds, 0
+        busy = drafter.busy_seconds
         proposal = arbiter.propose(range(unread + at + 1), n - at - 1)
         draft_seconds = drafter.busy_seconds - busy
         kept = accepted(text.agrees[at : at + len(proposal.tokens)])
         arbiter.observe(Pass(unread + at, (0, *proposal.tokens)), kept + 1)
-        verify_seconds = device.verify(len(proposal.tokens) + 1 + proposal.padding, at)
-        device.observe(drafter.drawn, kept)
+        verify_seconds = curve.verify(len(proposal.tokens) + 1 + proposal.padding)
         cycle = cycle_of(
             proposal,
             (1,) * (kept + 1),
@@ -158,10 +146,7 @@ def run_auto(
             other_seconds=curve.overhead if draft_seconds else 0.0,
         )
         seconds += cycle.seconds
-        seen = noisy(cycle, rng, noise)
-        arbiter.learn(seen)
-        if tally:
-            tally.add(seen)
+        arbiter.learn(noisy(cycle, rng, noise))
         at += kept + 1
     return seconds
 

@@ -7,17 +7,6 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Launches:
-    """What a pass takes longer than a replayed one, in plain steps: see localspec.control.costs.CostTable."""
-
-    direct: float = 0.0
-    capture: float = 0.0
-    draft_direct: float = 0.0
-    draft_capture: float = 0.0
-    first: float = 0.0  # the very first pass of a width: kernels are loaded
-
-
-@dataclass(frozen=True, slots=True)
 class Curve:
     """Costs in plain steps."""
 
@@ -26,7 +15,6 @@ class Curve:
     draft: Callable[[int], float]  # by depth
     overhead: float  # per drafting cycle
     depths: tuple[int, ...]
-    launches: Launches = Launches()
 
 
 def _gpu(width: int) -> float:

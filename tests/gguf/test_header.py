@@ -141,7 +141,6 @@ def test_is_bounded_on_changes_of_bytes(tiny_gguf):
 
 
 def test_lies_that_a_large_file_backs_end_at_a_limit():
-    """benchmarks/header_limits.py measures how long the largest of them take."""
     for name, content in largest_lies():
         if "allowed" in name:
             header_of_bytes(content)
