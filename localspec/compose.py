@@ -11,14 +11,13 @@ from localspec.chat.loaded_pair import LoadedPair
 from localspec.chat.template import template_of
 from localspec.errors import RollbackUnsupported
 from localspec.gguf.adapters import check_adapter
+from localspec.gguf.facts import refuse_hazards
 from localspec.gguf.header import header_at, parts_of
-from localspec.gguf.heads import has_markov_chain
 from localspec.health.check import untold_note
 from localspec.health.gpu import ensure_gpu
 from localspec.health.gpu import untold_note as untold_gpu_note
 from localspec.health.hello import use_servers
 from localspec.health.servers import used_servers
-from localspec.health.trial import HeadTrial
 from localspec.llama.contention import give_way
 from localspec.llama.context import Context
 from localspec.llama.devices import Device, default_gpu, devices
@@ -38,13 +37,11 @@ from localspec.opening import (
     device_of,
     open_drafter,
     saved_bytes,
-    wanted_rows,
 )
 from localspec.pair_drafting import PairDrafting, lessons_key, logit_folder, reply_store
 from localspec.pairs.compatibility import check, refuse_head_alone
 from localspec.pairs.registry import PairKind
 from localspec.pairs.resolve import PairFiles
-from localspec.pairs.trust import ensure_loadable, refuse_hazards
 from localspec.sampler.sampling import Sampling
 from localspec.units import size_text
 from localspec.warm_up import warm_up
@@ -128,15 +125,15 @@ def _sized(path: Path) -> str:
 
 
 def checked_plan(files: PairFiles, wishes: MemoryWishes, rpc: str, on_stage: Callable[[str], object]) -> Plan:
-    """How to load the pair, once servers, devices and files have shown that they work."""
+    """How to load the pair, once servers and devices have shown that they work and headers that they fit."""
     if rpc:
         connect(rpc, on_stage)
-    there, embedded = devices(), is_demo(files)
+    there = devices()
     default = default_gpu() if not wishes.devices and wishes.gpu_layers != 0 else None
     asked = [*wishes.devices, wishes.draft_device, default.name if default else None]
     wishes = heed_gpus(there, asked, wishes, on_stage)
-    on_stage("checking the files")
-    if not embedded:
+    on_stage(f"checking {files.target.name}")
+    if not is_demo(files):
         check_headers(files, wishes)
     if files.kind is PairKind.LOOKUP:
         wishes = replace(wishes, draft=False)
@@ -144,19 +141,6 @@ def checked_plan(files: PairFiles, wishes: MemoryWishes, rpc: str, on_stage: Cal
     while (heeded := heed_gpus(there, gpus_of(plan), wishes, on_stage)) != wishes:
         wishes = heeded
         plan = plan_for_files(files.target, files.draft, wishes, memory_of(there), files.lora)
-    if not embedded:
-        ensure_loadable(
-            files.target,
-            plan.target.place,
-            files.lora,
-            head_of(files, plan),
-            plan.target.flash_attn,
-            on_stage=on_stage,
-        )
-        if files.draft and plan.draft and not plan.draft.kind.is_head:
-            ensure_loadable(
-                files.draft, plan.draft.place, flash_attn=plan.draft.flash_attn, on_stage=on_stage
-            )
     return plan
 
 
@@ -169,16 +153,6 @@ def gpus_of(plan: Plan) -> tuple[str, ...]:
 def where_of(plan: Plan) -> str:
     """The GPUs in the words of a stage; "" for the CPU."""
     return f" on {' and '.join(gpus_of(plan))}" if gpus_of(plan) else ""
-
-
-def head_of(files: PairFiles, plan: Plan) -> HeadTrial | None:
-    """The head that is tried together with its target."""
-    if plan.draft is None or not plan.draft.kind.is_head:
-        return None
-    header, kind = header_at(files.draft or files.target), plan.draft.kind
-    wants, anchored = wanted_rows(kind, header_at(files.target), header), has_markov_chain(header)
-    path = str(files.draft) if files.draft else ""
-    return HeadTrial(path, plan.draft.place, kind, anchored, wants.layers, wants.output)
 
 
 def connect(rpc: str, on_stage: Callable[[str], object] = lambda stage: None) -> None:

@@ -255,6 +255,8 @@ class _Connection:
             words.append(
                 "a driver may be at fault: try --flash-attn off, or leave the GPU alone: --device CPU"
             )
+        if not words and self._stage.startswith(("checking", "loading", "warming")):
+            words.append("the file may be damaged: fetch it again, or use another one")
         doing = f" while {self._stage}" if self._stage else ""
         what = f"the engine process ended unexpectedly ({describe_exit(exit_code)}){doing}"
         return Died(what, " · ".join(words))

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+from localspec.errors import BadModelFile
 from localspec.gguf.header import (
     BLOCKS,
     INTEGERS,
@@ -172,3 +173,9 @@ def _vocabulary_hazard(header: Header) -> str | None:
     if len(set(header.vocabulary.texts())) != header.vocabulary.count:
         return "has the same token twice"
     return None
+
+
+def refuse_hazards(path: Path) -> None:
+    """Raise BadModelFile for a header on which llama.cpp is known to abort."""
+    if hazard := first_hazard(header_at(path)):
+        raise BadModelFile(f"{path.name} {printable(hazard)}", hint="fetch it again, or use another file")

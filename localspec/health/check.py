@@ -82,11 +82,6 @@ def assume(found: Health) -> None:
     _known = found
 
 
-def switch_off_extra_buffers(died_of: str) -> None:
-    """From now on, here: a model died with them and decodes without."""
-    _learn(Health(extra_buffers=False, died_of=died_of))
-
-
 def try_without_extra_buffers(died_of: str) -> None:
     """For this process alone, until `remember_trial`: another one died of that."""
     global _known, _on_trial
@@ -109,21 +104,6 @@ def untold_note() -> str:
         return ""
     _learn(replace(found, told=True))
     return found.note
-
-
-def fault_of_build(trial: Trial) -> BackendFailure | NotEnoughMemory | None:
-    """Why a trial of some file ended without an answer, where the demo's ends so as well; None where it does not."""
-    place = {name: value for name, value in trial.place.items() if name in ("devices", "gpu_layers")}
-    demo_target = str(demo.target_path())
-    there = replace(
-        trial, path=demo_target, place=place, lora=(), more_parts=(), head=None, extra_buffers=False
-    )
-    outcome = decode_in_child(there)
-    if outcome.answered:
-        return None
-    here = decode_in_child(replace(there, place={"gpu_layers": 0}, servers=()))
-    names = " and ".join(place.get("devices") or ()) or "the GPU"
-    return device_fault(names, outcome) if here.answered else why_unusable(here)
 
 
 def why_unusable(outcome: TrialOutcome) -> BackendFailure | NotEnoughMemory:

@@ -66,7 +66,7 @@ def try_gpu(
     file, died_of = _file(name, description), ""
     known = _recall(file)
     place, buffers = {"devices": [name]}, health().extra_buffers
-    trial = Trial(str(demo.target_path()), place, (), (), used_servers(), buffers, widths=GPU_WIDTHS)
+    trial = Trial(str(demo.target_path()), place, used_servers(), buffers, widths=GPU_WIDTHS)
     if flash_attn != "off":
         outcome = decode_in_child(replace(trial, kv_types=kv_types))
         if outcome.passed:

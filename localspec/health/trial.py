@@ -18,7 +18,6 @@ from localspec.stopping import heeded
 
 _LOOK_SECONDS = 0.2
 _SECONDS = 300.0  # a GPU's programs may have to be compiled first
-_BYTES_PER_SECOND = 20e6  # the slowest disk that a model may lie on
 _CRASHED_ON_WINDOWS = 0xC0000000  # exit codes from here on are NTSTATUS errors: what signals are elsewhere
 
 
@@ -28,8 +27,6 @@ class Trial:
 
     path: str
     place: dict[str, Any] = field(default_factory=dict)  # for Model: devices, gpu_layers, ...
-    lora: tuple[tuple[str, float], ...] = ()  # adapters
-    more_parts: tuple[str, ...] = ()  # of a model in several files
     servers: tuple[str, ...] = ()  # of RPC, whose devices are there as well
     extra_buffers: bool = True  # ggml's buffer types for repacked weights
     flash_attn: str = "auto"
@@ -39,30 +36,6 @@ class Trial:
         2,
         1,
     )  # tokens of the passes: each goes through other kernels; a prompt first
-    head: "HeadTrial | None" = None  # that guesses what follows
-
-    @property
-    def seconds(self) -> float:
-        """That it may take."""
-        head = (self.head.path,) if self.head and self.head.path else ()
-        read = (self.path, *head, *self.more_parts, *(path for path, _ in self.lora))
-        return _SECONDS + sum(os.stat(path).st_size for path in read) / _BYTES_PER_SECOND
-
-
-@dataclass(frozen=True, slots=True)
-class HeadTrial:
-    """A prediction head, and what it reads of the model."""
-
-    path: str  # "" where it is inside the model
-    place: dict[str, Any]
-    kind: str
-    anchored: bool  # see BlockContext
-    layers: tuple[int, ...]
-    output: bool
-
-    @classmethod
-    def from_json(cls, fields: dict[str, Any] | None) -> "HeadTrial | None":
-        return cls(**{**fields, "layers": tuple(fields["layers"])}) if fields else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +69,6 @@ class TrialOutcome:
 
 def decode_in_child(trial: Trial) -> TrialOutcome:
     """Load the file and decode a few tokens in a process of its own. Raises OSError for a file that is gone."""
-    limit = trial.seconds
     # Nothing is ever written: the child ends when the pipe does, so also when this process is killed.
     reader, writer = os.pipe()
     try:
@@ -107,7 +79,7 @@ def decode_in_child(trial: Trial) -> TrialOutcome:
             stderr=subprocess.PIPE,
             env=child_environment(),
         )
-        said = _said(child, limit)
+        said = _said(child, _SECONDS)
     finally:
         os.close(reader)
         os.close(writer)

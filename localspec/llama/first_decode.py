@@ -1,4 +1,4 @@
-"""Loads a model and decodes its first tokens: a child process, because a bad file or a bad build can end it.
+"""Loads the demo and decodes its first tokens: a child process, because a bad build or driver can end it.
 
     python -m localspec.llama.first_decode JSON        the fields of localspec.health.trial.Trial
 
@@ -9,21 +9,16 @@ import json
 import os
 import sys
 import threading
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec.errors import BackendFailure, LocalspecError
 from localspec.health.check import Health, assume
 from localspec.health.process_limits import limit_this_process
-from localspec.health.trial import HeadTrial, Trial
+from localspec.health.trial import Trial
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from localspec.llama.block import BlockContext
     from localspec.llama.context import Context
-    from localspec.llama.head import HeadContext
     from localspec.llama.model import Model
 
 _LENGTH = 128  # tokens of context
@@ -39,17 +34,17 @@ def first_decode(trial: Trial) -> None:
 
     tell_lost_by(lambda what, hint: answer(BackendFailure(what, hint=hint)))
     add_servers(trial.servers)
-    lora = [(Path(name), scale) for name, scale in trial.lora]
-    with Model(Path(trial.path), **trial.place, lora=lora) as model:
+    with Model(Path(trial.path), **trial.place) as model:
         for number, kv_type in enumerate(trial.kv_types):
-            with ExitStack() as opened:
-                try:
-                    context = _open_context(model, trial, kv_type, top_k=number > 0)
-                except BackendFailure:
-                    if not number:
-                        raise
-                    continue  # the memory plan is refused this cache type as well
-                _decode(opened.enter_context(context), trial, opened)
+            try:
+                context = _open_context(model, trial, kv_type, top_k=number > 0)
+            except BackendFailure:
+                if not number:
+                    raise
+                continue  # the memory plan is refused this cache type as well
+            with context:
+                for width in trial.widths:
+                    context.decode(list(range(width)), min(width, _ROWS_MAX))
 
 
 def _open_context(model: "Model", trial: Trial, kv_type: str, *, top_k: bool) -> "Context":
@@ -67,46 +62,6 @@ def _open_context(model: "Model", trial: Trial, kv_type: str, *, top_k: bool) ->
     )
 
 
-def _decode(context: "Context", trial: Trial, opened: ExitStack) -> None:
-    head = _open_head(trial, context, opened) if trial.head else None
-    last = context.model.vocab.size - 1
-    for width in trial.widths:
-        passed = context.decode([min(token, last) for token in range(width)], min(width, _ROWS_MAX))
-        if head and passed.hidden is not None:
-            _guess(head, passed.hidden[-1:], last, context.length)
-
-
-def _open_head(whole: Trial, target: "Context", opened: ExitStack) -> "HeadContext | BlockContext":
-    from localspec.llama.block import BlockContext
-    from localspec.llama.head import HeadContext
-    from localspec.llama.model import Model
-    from localspec.passes import HiddenRows
-
-    trial = whole.head
-    assert trial
-    size = {"length": _LENGTH, "flash_attn": whole.flash_attn}
-    file = opened.enter_context(Model(Path(trial.path), **trial.place)) if trial.path else target.model
-    head: HeadContext | BlockContext
-    if trial.kind == "dflash":
-        head = BlockContext(file, target, layers=len(trial.layers), anchored=trial.anchored, **size)
-    else:
-        head = HeadContext(file, target, encodes=trial.kind == "eagle3", **size)
-    opened.callback(head.close)
-    target.extract(HiddenRows(trial.layers, trial.output))
-    return head
-
-
-def _guess(head: "HeadContext | BlockContext", hidden: "np.ndarray", token: int, position: int) -> None:
-    from localspec.llama.head import HeadContext
-
-    head.cut(0)
-    if isinstance(head, HeadContext):
-        head.predict([token], head.features(hidden), position)
-    else:
-        head.read(hidden, position - 1)
-        head.guess(token, 1, position)(0, None)
-
-
 def answer(error: LocalspecError | None) -> None:
     told = {"kind": type(error).__name__, "error": str(error), "hint": error.hint} if error else {}
     print(json.dumps(told), flush=True)
@@ -122,8 +77,7 @@ def end_with_stdin() -> None:
 def main() -> None:
     limit_this_process()
     threading.Thread(target=end_with_stdin, daemon=True).start()
-    fields = json.loads(sys.argv[1])
-    trial = Trial(**{**fields, "head": HeadTrial.from_json(fields["head"])})
+    trial = Trial(**json.loads(sys.argv[1]))
     assume(Health(trial.extra_buffers))  # this process finds out whether it is so
     try:
         first_decode(trial)

@@ -3,12 +3,12 @@
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from localspec import settings
 from localspec.files import write_text_atomically
-from localspec.typed_json import loads_as
+from localspec.typed_json import read_as
 
 _CHUNK = 1 << 20
 
@@ -21,15 +21,16 @@ class Stamp:
     bytes: int
     mtime_ns: int
     sha256: str
-    decoded_with: tuple[str, ...] = ()  # builds of llama.cpp in whose child process it decoded a token
 
 
 def read(path: Path) -> Stamp | None:
     """The stamp of a file; None when it has none, or when the file is no longer the one that was stamped."""
     try:
-        stamp = loads_as(Stamp, _stamp_file(path).read_text("utf-8"))
+        fields = json.loads(_stamp_file(path).read_text("utf-8"))
+        fields.pop("decoded_with", None)  # of earlier versions
+        stamp = read_as(Stamp, fields)
         now = path.stat()
-    except (OSError, ValueError):
+    except (OSError, ValueError, AttributeError):
         return None
     same = (stamp.path, stamp.bytes, stamp.mtime_ns) == (str(path.resolve()), now.st_size, now.st_mtime_ns)
     return stamp if same else None
@@ -41,10 +42,6 @@ def write(path: Path, sha256: str) -> Stamp:
     stamp = Stamp(str(path.resolve()), now.st_size, now.st_mtime_ns, sha256)
     _store(stamp)
     return stamp
-
-
-def mark_decoded(stamp: Stamp, build: str) -> None:
-    _store(replace(stamp, decoded_with=(*stamp.decoded_with, build)))
 
 
 def forget(path: Path) -> None:

@@ -11,8 +11,6 @@ from localspec.gguf.adapters import adapters_of, check_adapter
 from localspec.gguf.header import header_at
 from localspec.llama.context import Context
 from localspec.llama.model import Model
-from localspec.pairs import stamps
-from localspec.pairs.trust import ensure_loadable
 
 
 def row(path, *lora):
@@ -42,12 +40,6 @@ def test_a_pair_is_loaded_with_its_adapter_and_says_something_else(tiny_gguf, ti
         with api.load(target=tiny_gguf(), draft=tiny_gguf(noise=0.1), lora=lora, threads=1) as session:
             said.append(session.run("hello", temperature=0, max_tokens=20).tokens)
     assert said[0] != said[1]
-
-
-def test_an_adapter_is_tried_with_its_target(tiny_gguf, tiny_adapter):
-    lora = ((tiny_adapter(), 1.0),)
-    ensure_loadable(tiny_gguf(), lora=lora)
-    assert stamps.read(tiny_adapter()).decoded_with
 
 
 @pytest.mark.parametrize(

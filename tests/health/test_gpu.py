@@ -138,12 +138,7 @@ def test_the_plan_has_no_flash_attention_where_it_kills(broken, standing_in):
     assert (plan.target.flash_attn, plan.draft.flash_attn) == ("off", "off")
 
 
-def command(capsys):
-    assert main(["run", "Hello", "--pair", "demo", "--device", "CPU"]) == 1
-    raise BackendFailure(capsys.readouterr().err)
-
-
-def engine_of_chat_and_serve(capsys):
+def engine_process(capsys):
     PairRequests().perform(LoadPair("demo", device="CPU"), lambda report: None, lambda: False)
 
 
@@ -151,7 +146,7 @@ def python(capsys):
     api.load("demo", device="CPU")
 
 
-@pytest.mark.parametrize("load", [command, engine_of_chat_and_serve, python])
+@pytest.mark.parametrize("load", [engine_process, python])
 def test_a_driver_that_dies_in_every_way_is_a_sentence(broken, standing_in, load, capsys):
     broken(SIGSEGV, decode_dies_if=SECOND_PASS)
     with pytest.raises(BackendFailure, match=r"llama\.cpp does not work on CPU: .* ended with SIGSEGV"):

@@ -1,4 +1,4 @@
-"""The processes that read a model file first: they see no secrets and may not fill the machine."""
+"""The process that tries a build first: it sees no secrets and may not fill the machine."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from localspec.pairs.trust import ensure_loadable
+from localspec.health.check import check
 
 # Python runs a module of this name at its start, in children too.
 TELLS = """
@@ -32,14 +32,14 @@ SECRETS = {
 
 
 @pytest.fixture
-def told(tmp_path, monkeypatch, tiny_gguf):
+def told(tmp_path, monkeypatch):
     """What a child was given, by the child itself."""
     (tmp_path / "sitecustomize.py").write_text(TELLS)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     for name, value in SECRETS.items():
         monkeypatch.setenv(name, value)
-    ensure_loadable(tiny_gguf(vocab_size=400, layers=1))
+    check()
     return json.loads((tmp_path / "first_decode.py.json").read_text())
 
 
