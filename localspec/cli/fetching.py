@@ -1,4 +1,4 @@
-"""Fetches pairs with their progress shown, and tells what could be fetched."""
+"""Asks before it fetches a pair, shows the progress, and lists the models of a repository."""
 
 import sys
 from collections.abc import Callable
@@ -18,7 +18,7 @@ _STEP = 10  # percent between two lines without a terminal
 
 
 def fetch_if_wanted(missing: "PairNotOnDisk", *, pull: bool) -> None:
-    """Fetch the pair if `pull` is set or the user says yes; raises `missing` again otherwise."""
+    """Fetch the pair if `pull` is set or the user says yes; else raise `missing` again."""
     if not (pull or agreed(lambda: question(missing))):
         raise missing
     fetch(missing.pair)
@@ -71,7 +71,7 @@ def question(missing: "PairNotOnDisk") -> str:
 
 
 def fetch_reference(target: str, draft: str | None, *, dry: bool = False) -> str:
-    """Fetch models of the Hub as a pair of the user's, whose name is returned; or only say what that would fetch."""
+    """Fetch models of the Hub as a pair of the user's and return its name; `dry` only lists the files."""
     from localspec.hub import of_system
     from localspec.pairs.references import SeveralModels, described, keep, known_as
 
@@ -105,7 +105,7 @@ def tell_models(several: "SeveralModels") -> None:
 
 
 def tell_draft(target: str, name: str, header: "Header") -> None:
-    """Which known draft would go with a target that was named alone."""
+    """A known draft for a target that the user named alone."""
     from localspec.pairs.inspection import suggested_draft
     from localspec.units import size_text
 
@@ -115,18 +115,34 @@ def tell_draft(target: str, name: str, header: "Header") -> None:
 
 
 def fetch(pair: "Pair") -> None:
-    """Pull with a progress display on stderr, where all of it goes; Ctrl-C keeps what came."""
-    from localspec.pairs.download import pull
+    """Pull with the progress on stderr; Ctrl-C keeps the bytes so far."""
+    from localspec.memory.planning import outlook
+    from localspec.pairs.download import Note, Progress, pull
 
-    display = ProgressLine(pair.name)
+    line = DrawnLine(sys.stderr)
+
+    def show(event: "PullEvent") -> None:
+        if isinstance(event, Progress):
+            line.tell(progress_text(event), event.done * 100 // max(event.total, 1) // _STEP)
+            return
+        line.clear()
+        if isinstance(event, Note):
+            aside(event.text)
+            return
+        for sentence in (
+            f"{pair.name}: target and draft fit each other",
+            *outlook(event.target, event.draft),
+        ):
+            aside(sentence)
+
     try:
-        pull(pair, progress=display.show)
+        pull(pair, progress=show)
     except KeyboardInterrupt:
-        display.clear()
-        say(f"Stopped. Go on with: localspec pull {pair.name}", to=sys.stderr)
+        line.clear()
+        say(f"Stopped. Resume with: localspec pull {pair.name}", to=sys.stderr)
         raise
     finally:
-        display.clear()
+        line.clear()
     aside(f"{pair.name} is ready: localspec run {pair.name} PROMPT")
 
 
@@ -141,7 +157,7 @@ def dry_run(pair: "Pair") -> None:
         if file.here:
             state = f"here: {file.here}"
         elif file.cached:
-            state = "here, of another program: only to be hashed"
+            state = "here, from another program: localspec only hashes it"
         elif file.partial:
             state = f"{size_text(file.partial)} are here already"
         else:
@@ -150,42 +166,8 @@ def dry_run(pair: "Pair") -> None:
     say(f"{size_text(sum(file.to_fetch for file in files))} would be fetched.")
 
 
-class ProgressLine:
-    """Draws the events of a pull on stderr."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._line = DrawnLine(sys.stderr)
-
-    def show(self, event: "PullEvent") -> None:
-        from localspec.memory.planning import outlook
-        from localspec.pairs.download import FileReady, Note, Progress, Proved
-        from localspec.units import size_text
-
-        match event:
-            case Progress():
-                step = event.done * 100 // max(event.total, 1) // _STEP
-                self._line.tell(progress_text(event), step)
-            case Proved(target=target, draft=draft):
-                self._say(f"{self._name}: target and draft fit each other")
-                for sentence in outlook(target, draft):
-                    self._say(sentence)
-            case FileReady(file=file, fetched=fetched):
-                came = f"{size_text(fetched)} fetched, " if fetched else ""
-                self._say(f"{file}: {came}sha256 verified")
-            case Note(text=text):
-                self._say(text)
-
-    def clear(self) -> None:
-        self._line.clear()
-
-    def _say(self, text: str) -> None:
-        self.clear()
-        aside(text)
-
-
 def progress_text(event: "Progress") -> str:
-    """Percentage of both files, then which file, how fast, and how long still."""
+    """Percentage of all files, then the speed, the time left and the file."""
     from localspec.pairs.download import PullStage
     from localspec.units import duration_text, size_text
 

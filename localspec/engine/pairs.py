@@ -1,4 +1,4 @@
-"""Pairs as the picker wants them: listed with what this machine can say about each, fetched with progress."""
+"""Pairs for the picker: a list with this machine's facts about each, and pulls with progress."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from localspec.settings import data_dir
 
 
 def listing() -> PairList:
-    """Every known pair, what is here first. Raises BadSetting for a damaged registry."""
+    """Every known pair, those on this machine first. Raises BadSetting for a damaged registry."""
     devices, speedups = last_devices(), measured_speedups()
     rows = [
         PairRow(
@@ -35,7 +35,7 @@ def listing() -> PairList:
 
 
 def pull(name: str, send: Send, cancelled: Cancelled) -> None:
-    """Fetch a pair; progress and the end are reported. Raises the errors of `models.download.pull`."""
+    """Fetch a pair; progress and the end are reported. Raises the errors of `pairs.download.pull`."""
 
     def report(event: PullEvent) -> None:
         if isinstance(event, Progress):

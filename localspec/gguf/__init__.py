@@ -1,1 +1,1 @@
-"""Reads GGUF headers, and what they say of a model."""
+"""Headers of GGUF files: read, judged and written."""

@@ -1,4 +1,4 @@
-"""LoRA adapters that the user names: FILE[:SCALE], and whether they belong to a target, from the headers alone."""
+"""LoRA adapters, which a user names as FILE[:SCALE]: whether one fits a target, from the headers alone."""
 
 import math
 from pathlib import Path
@@ -26,7 +26,7 @@ def _adapter(text: str) -> Adapter:
     except ValueError:  # the colon of a path
         found = (expanded(text), 1.0)
     if not math.isfinite(found[1]):
-        raise BadSetting(f"{scale} is no scale of an adapter", hint="give a number, as in FILE:0.5")
+        raise BadSetting(f"{scale} is not a scale of an adapter", hint="give a number, as in FILE:0.5")
     return found
 
 
@@ -34,7 +34,7 @@ def check_adapter(path: Path, target: Header) -> None:
     """Raises BadModelFile unless llama.cpp can add this adapter to the target; llama-adapter.cpp has the rules."""
     adapter = header_at(path)
     if adapter.text("general.type") != "adapter" or adapter.text("adapter.type") != "lora":
-        raise BadModelFile(f"{path.name} is no LoRA adapter", hint=_HINT)
+        raise BadModelFile(f"{path.name} is not a LoRA adapter", hint=_HINT)
     if "adapter.alora.invocation_tokens" in adapter.entries:
         raise BadModelFile(
             f"{path.name} is an activated LoRA, which begins within a text", hint="use one that is always on"

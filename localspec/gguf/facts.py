@@ -15,7 +15,7 @@ from localspec.gguf.header import (
 from localspec.gguf.trimmed import TOKENIZER
 from localspec.units import printable
 
-# llama-vocab.cpp: the kind for each tokenizer.ggml.model, and what holds where no key sets it
+# llama-vocab.cpp: the kind for each tokenizer.ggml.model, and the defaults of keys that are missing
 _KINDS = {
     "llama": "SPM",
     "bert": "WPM",
@@ -46,7 +46,7 @@ class VocabularyFacts:
     adds_bos: bool
     adds_eos: bool
     texts: HeaderVocabulary
-    end: int = -1  # what ends a turn, -1: not said
+    end: int = -1  # the token that ends a turn; -1: not in the header
     marks_spaces: bool = False  # a BPE whose texts are no stand-ins for bytes
 
     @property
@@ -146,7 +146,7 @@ def first_hazard(header: Header) -> str | None:
     """The first one, as the end of a sentence about the file; None when nothing is wrong."""
     architecture = header.text("general.architecture")
     if not architecture:
-        return "does not say what architecture it is"
+        return "does not name its architecture"
     layers = header.number(f"{architecture}.block_count")
     if layers is None or not 1 <= layers <= _MOST_LAYERS:
         return f"says that it has {layers} layers"

@@ -1,7 +1,7 @@
 """The one GGUF header reader: strict, streaming, and bounded in time and memory for any content.
 
-Follows ggml/src/gguf.cpp, little-endian versions 2 and 3. Every count and length is checked against what is
-left of the file before anything is allocated; nested arrays, duplicates and gaps are refused, as there.
+Follows ggml/src/gguf.cpp, little-endian versions 2 and 3. Every count and length is checked against the
+rest of the file before anything is allocated. Like llama.cpp it refuses nested arrays, duplicates and gaps.
 Models in several files are called NAME-00001-of-0000N.gguf, as llama.cpp's gguf-split calls them.
 """
 
@@ -364,7 +364,7 @@ def _string_blocks(cursor: _Cursor, key: str, length: int) -> Iterator[bytes]:
 
 
 def _kept_bytes(value: Value | None) -> int:
-    """About what a value takes in memory."""
+    """About the memory of a value."""
     elements = value if isinstance(value, tuple) else (value,)
     return sum(_OBJECT + (len(element) if isinstance(element, str) else 0) for element in elements)
 

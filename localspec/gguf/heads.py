@@ -1,4 +1,4 @@
-"""What kind of drafter a file holds, and whether a prediction head belongs to a target: by the headers alone.
+"""The kind of drafter in a file, and whether a prediction head belongs to a target, from the headers alone.
 
 The rules are llama.cpp's (src/models/eagle3.cpp, gemma4-assistant.cpp, the files with a `graph_mtp`), which aborts or
 drafts nonsense where one is broken.
@@ -9,13 +9,13 @@ from enum import StrEnum
 
 from localspec.gguf.header import BLOCKS, Header, TensorInfo
 
-# Architectures whose graphs show what goes into their layers; others end the process.
+# Architectures whose graphs show the inputs of their layers; with others llama.cpp ends the process.
 SHOW_LAYERS = {
     *("bailingmoe3", "deepseek4", "gemma4", "gpt-oss", "hunyuan_vl", "lfm2", "lfm2moe", "llama", "mimo2"),
     *("minimax-01", "minimax-m2", "muse-glimmer", "nanbeige", "nemotron_h", "nemotron_h_moe", "qwen3"),
     *("qwen35", "qwen35moe", "qwen3moe", "qwen3next", "qwen4exp"),
 }
-# Those of them that show what their last layer gives as well; of others llama.cpp gives memory that nobody wrote.
+# Those that also show the output of their last layer; for the others llama.cpp returns unwritten memory.
 SHOW_OUTPUT = {
     *("bailingmoe3", "deepseek4", "gemma4", "gpt-oss", "mimo2", "nemotron_h", "nemotron_h_moe", "qwen35"),
     *("qwen35moe", "qwen3next"),

@@ -1,4 +1,4 @@
-"""Which tokens of two vocabularies stand for the same bytes, and how much of what one writes the other can say."""
+"""Tokens of two vocabularies with the same bytes, and the share of a text that they cover."""
 
 import re
 from collections.abc import Iterator
@@ -73,7 +73,7 @@ def shared_tokens(target: VocabularyFacts, draft: VocabularyFacts) -> SharedToke
 
 
 def _cut(text: bytes, pieces: dict[bytes, int]) -> Iterator[int]:
-    """A text in the longest tokens there are, from its beginning on: nearly what a tokenizer makes of it."""
+    """A text cut into the longest tokens from its beginning on, nearly as a tokenizer cuts it."""
     at = 0
     while at < len(text):
         for end in range(min(at + _LONGEST, len(text)), at, -1):

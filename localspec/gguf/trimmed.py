@@ -14,11 +14,11 @@ from localspec.errors import BadModelFile
 from localspec.gguf.header import Header, TensorInfo, header_at
 from localspec.gguf.writing import tensor_at
 
-TOKENIZER = "localspec.trimmed.tokenizer"  # what tokenizer.ggml.model was
+TOKENIZER = "localspec.trimmed.tokenizer"  # the value of tokenizer.ggml.model before
 TABLE_HASH = "localspec.trimmed.table"  # sha256 of the table's tensors, in both files
-PROVENANCE = "localspec.fitted"  # what a draft was made of and how it learned, as texts
+PROVENANCE = "localspec.fitted"  # texts: the source of a draft and its training
 EMBEDDINGS, TOKEN_IDS = "token_embd.weight", "token_ids"
-# Those whose graphs were seen to take embeddings, and by what each multiplies those of tokens.
+# Architectures whose graphs take embeddings, and the factor by which each multiplies those of tokens.
 SCALES = {
     "llama": lambda width: 1.0,
     "qwen2": lambda width: 1.0,
@@ -61,7 +61,7 @@ def token_table(model: Path, header: Header) -> TokenTable | None:
     if not is_trimmed(header):
         return None
     path = table_path(model)
-    hint = f"make the draft anew: localspec fit; or put {path.name} of the same draft beside it"
+    hint = f"make the draft again: localspec fit; or put {path.name} of the same draft beside it"
     if not path.exists():
         raise BadModelFile(f"{model.name} is trimmed and needs {path.name}, which is not there", hint=hint)
     table = header_at(path)

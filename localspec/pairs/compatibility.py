@@ -1,6 +1,6 @@
 """Whether a draft can draft for a target, on headers alone.
 
-A draft of the target's own vocabulary can, by llama.cpp's rule, and one of another vocabulary with what both share.
+A draft of the target's vocabulary follows llama.cpp's rule; a draft of another vocabulary uses the shared tokens.
 common/speculative.cpp, common_speculative_are_compatible: same kind of vocabulary, same begin and end tokens
 where they are added, sizes that differ by at most 128, and the same text for every token from id 5 on.
 """
@@ -16,9 +16,9 @@ from localspec.gguf.trimmed import is_trimmed
 
 
 def prove(target: Header, draft: Header | None) -> SharedTokens | None:
-    """What a draft of another vocabulary shares with its target; None where they have one.
+    """The tokens that a draft of another vocabulary shares with its target; None for one vocabulary.
 
-    Raises BadModelFile for a file that is no whole model, IncompatiblePair naming the difference.
+    Raises BadModelFile for a file that is not a whole model, IncompatiblePair naming the difference.
     """
     refuse_part(target, "target")
     if draft is not None:
@@ -28,7 +28,7 @@ def prove(target: Header, draft: Header | None) -> SharedTokens | None:
 
 
 def refuse_part(header: Header, role: str) -> None:
-    """Raises BadModelFile for what is no whole model."""
+    """Raises BadModelFile for a file that is not a whole model."""
     facts = ModelFacts.from_header(header)
     if (parts := header.number("split.count") or 0) > 1:
         raise BadModelFile(
@@ -39,7 +39,7 @@ def refuse_part(header: Header, role: str) -> None:
         raise BadModelFile(f"the {role} file holds no model", hint="choose another file")
     if facts.vocabulary is None:
         raise BadModelFile(
-            f"the {role} file has no vocabulary of its own, so it is no model that runs alone",
+            f"the {role} file has no vocabulary of its own, so it cannot run alone",
             hint="files called mtp-, eagle3- or dflash- are parts for other ways of drafting",
         )
 
@@ -51,7 +51,7 @@ _SHOWN = 40  # characters of a token's text
 
 
 def check(target: Path, draft: Path) -> SharedTokens | None:
-    """What a draft of another vocabulary shares with its target; None where they have one.
+    """The tokens that a draft of another vocabulary shares with its target; None for one vocabulary.
 
     Raises IncompatiblePair when the draft file cannot draft for the target file, or BadModelFile.
     """
@@ -91,14 +91,14 @@ def refuse_head_alone(target: Header, name: str) -> None:
 
 
 def problems(target: Header, draft: Header) -> list[str]:
-    """What keeps the two from working together, the first difference of each kind; or nothing."""
+    """The first difference of each kind that keeps the two from working together."""
     if fault := misfit(target, draft):
         return [fault]
     return differences(ModelFacts.from_header(target), ModelFacts.from_header(draft))
 
 
 def differences(target: ModelFacts, draft: ModelFacts) -> list[str]:
-    """What keeps a target and a whole model apart."""
+    """The differences between a target and a whole model."""
     ours, theirs = target.vocabulary, draft.vocabulary
     for name, vocabulary in (("target", ours), ("draft", theirs)):
         if vocabulary is None:
@@ -123,7 +123,7 @@ def differences(target: ModelFacts, draft: ModelFacts) -> list[str]:
 
 
 def first_difference(ours: VocabularyFacts, theirs: VocabularyFacts) -> tuple[int, bytes, bytes] | None:
-    """The first token from id 5 on whose texts differ, with both texts; None when there is none."""
+    """The first token from id 5 on whose texts differ, with both texts; None for equal texts."""
     if ours.texts == theirs.texts:
         return None
     pairs = zip(ours.texts.texts(), theirs.texts.texts(), strict=False)

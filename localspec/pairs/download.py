@@ -65,22 +65,13 @@ class Proved:
 
 
 @dataclass(frozen=True, slots=True)
-class FileReady:
-    """A file is here, and its hash is right."""
-
-    file: str
-    path: Path
-    fetched: int  # bytes that just came over the network; 0: it was here already
-
-
-@dataclass(frozen=True, slots=True)
 class Note:
     """One sentence for the user."""
 
     text: str
 
 
-PullEvent = Progress | Proved | FileReady | Note
+PullEvent = Progress | Proved | Note
 OnProgress = Callable[[PullEvent], None]
 
 
@@ -408,7 +399,7 @@ class _Pull:
 
         found = stamps.write(path, stamps.sha256_of(path, on_bytes)).sha256
         if found == file.sha256:
-            self._tell(FileReady(file.name, path, 0))
+            self._tell(Note(f"{file.name}: sha256 verified"))
         return found
 
     def _lock(self, files: list[HubFile], held: ExitStack) -> dict[HubFile, FileLock]:
@@ -501,7 +492,8 @@ class _Pull:
             )
         part.publish()
         stamps.write(part.final, file.sha256)
-        self._tell(FileReady(file.name, part.final, part.fetched))
+        fetched = f"{size_text(part.fetched)} fetched, " if part.fetched else ""
+        self._tell(Note(f"{file.name}: {fetched}sha256 verified"))
 
     def _path(self, file: ModelFile) -> Path:
         path = store.locate(file)

@@ -88,7 +88,7 @@ _SMALLER = 3  # times, at least, that a draft has to be
 
 
 def suggested_draft(name: str, target: Header) -> HubFile | None:
-    """A draft of the registry that is proved to fit this target, of the same vocabulary; None for none.
+    """A draft of the registry whose header fits this target, with the same vocabulary.
 
     name: of the target's file. Headers of drafts that are not here are read over the network.
     """
@@ -129,6 +129,6 @@ def _candidates(name: str) -> Iterator[HubFile]:
 
 
 def _family(name: str) -> str:
-    """What stands before the size in the name of a file, "" where there is no size in it."""
+    """The part of a file's name before the size; "" for a name without one."""
     found = _SIZE.search(name)
     return name[: found.start()].lower().removeprefix("meta-") if found else ""

@@ -95,7 +95,7 @@ ModelFile = HubFile | LocalFile
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A target and what drafts for it; schema and meaning of the fields: models.toml."""
+    """A target and its draft; models.toml explains the fields."""
 
     name: str
     kind: PairKind
@@ -144,7 +144,7 @@ def users_folder() -> Path:
 
 
 def user_file() -> Path:
-    """The file that had all of the user's pairs before; what is in it still counts."""
+    """The file that held all of the user's pairs before; its pairs still count."""
     return settings.config_dir() / "models.toml"
 
 
@@ -302,7 +302,7 @@ class _Table:
         if isinstance(value, int) and value < 0:
             raise self.mistake(f"{key} may not be negative")
         if isinstance(value, float) and not 0 < value <= 1:
-            raise self.mistake(f"{key} is no share between 0 and 1")
+            raise self.mistake(f"{key} is not a share between 0 and 1")
         return value
 
 

@@ -22,7 +22,7 @@ def test_a_text_names_files_and_scales():
     assert adapters_of("") == ()
     assert adapters_of("a.gguf, b.gguf:0.5") == ((Path("a.gguf"), 1.0), (Path("b.gguf"), 0.5))
     assert adapters_of(r"C:\models\a.gguf") == ((Path(r"C:\models\a.gguf"), 1.0),)
-    with pytest.raises(BadSetting, match="no scale"):
+    with pytest.raises(BadSetting, match="not a scale"):
         adapters_of("a.gguf:nan")
 
 
@@ -62,7 +62,7 @@ def test_an_adapter_for_another_model_is_refused_before_anything_is_loaded(
 
 
 def test_a_file_that_is_no_adapter_is_refused(tiny_gguf, tmp_path):
-    with pytest.raises(BadModelFile, match="is no LoRA adapter"):
+    with pytest.raises(BadModelFile, match="is not a LoRA adapter"):
         check_adapter(tiny_gguf(), header_at(tiny_gguf()))
     with pytest.raises(BadModelFile, match="cannot be read"):
         check_adapter(tmp_path / "none.gguf", header_at(tiny_gguf()))

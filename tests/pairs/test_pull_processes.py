@@ -76,7 +76,7 @@ def test_ctrl_c_keeps_what_came_and_says_how_to_go_on(known, hub):
     process.send_signal(signal.SIGINT)
     _, told = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert "Go on with: localspec pull tiny" in told
+    assert "Resume with: localspec pull tiny" in told
     assert "Traceback" not in told
     assert list(store.models_dir().rglob("*.part"))
 

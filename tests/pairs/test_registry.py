@@ -85,7 +85,7 @@ def test_the_users_pairs_come_on_top_and_replace():
         (('"mine"', '"mine"\nkind = "magic"'), "magic"),
         (('"mine"', '"mine"\ncontext = -5'), "negative"),
         (('"mine"', '"mine"\naliases = "a"'), "aliases = 'a' has the wrong type"),
-        (('"mine"', '"mine"\nacceptance = 1.5'), "no share"),
+        (('"mine"', '"mine"\nacceptance = 1.5'), "not a share"),
         (('"mine"', '"mine"\ncolour = "red"'), "colour is not a field"),
         (('path = "t.gguf"', 'repo = "a/b"\nfile = "c"\nrevision = "d"'), "bytes and sha256 are missing"),
         (('path = "t.gguf"', 'path = "t.gguf"\nsha256 = "xyz"'), "hexadecimal"),
