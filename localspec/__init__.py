@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from localspec.api import Session, arun, astream, load, run, stream, unload
     from localspec.errors import LocalspecError
     from localspec.events import Cycle, Finished, Notice, Piece, Prefill, Reply, Scores, Started, ToolCall
-    from localspec.measure.compare.compare import Comparison, compare
+    from localspec.measure.compare import Comparison, compare
     from localspec.stats import Stats
 
 __version__ = "0.1.0"
@@ -27,8 +27,8 @@ HOMES = {
         "localspec.events",
     ),
     "LocalspecError": "localspec.errors",
-    "Comparison": "localspec.measure.compare.compare",
-    "compare": "localspec.measure.compare.compare",
+    "Comparison": "localspec.measure.compare",
+    "compare": "localspec.measure.compare",
     "Stats": "localspec.stats",
 }
 

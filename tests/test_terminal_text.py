@@ -10,7 +10,7 @@ from localspec.cli.commands.run import show
 from localspec.cli.program import tell
 from localspec.errors import BadSetting
 from localspec.events import Finished, FinishReason, Kind, Notice, Origin, Piece, Reply, Source
-from localspec.measure.compare.compare import SideEvent
+from localspec.measure.compare import SideEvent
 from localspec.tally import Tally
 from localspec.terminal_text import for_terminal
 from localspec.units import printable

@@ -37,8 +37,7 @@ from localspec.events import Cycle, Finished, Notice
 from localspec.health.check import remember_trial, try_without_extra_buffers
 from localspec.health.hello import answering_servers
 from localspec.health.servers import addresses_of
-from localspec.measure.compare.compare import Comparison, SideEvent, compare_events
-from localspec.measure.compare.words import verdict_on
+from localspec.measure.compare import Comparison, SideEvent, compare_events, verdict_on
 
 MANY_CORES = 4  # from here on one core is left to the terminal; with fewer, the models need them all
 

@@ -8,8 +8,6 @@ from datetime import UTC, datetime
 import localspec
 from localspec import api
 
-CROWDED = "Another program used the processor meanwhile: these times say little about an idle one."
-
 
 @dataclass(frozen=True, slots=True)
 class Machine:

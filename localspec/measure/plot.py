@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 from xml.sax.saxutils import escape
 
 WIDTH = 760  # all lengths in pixels
@@ -47,85 +46,59 @@ class Chart:
         return self.reference is None or (bar.value >= self.reference) == self.more_is_better
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
-    x: float
-    y: float
-    width: float
-    height: float
-    colour: str
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    x1: float
-    y1: float
-    x2: float
-    y2: float
-    colour: str
-
-
-@dataclass(frozen=True, slots=True)
-class Words:
-    x: float
-    y: float  # of the middle of the letters
-    text: str
-    size: int
-    anchor: Literal["start", "middle", "end"]
-    colour: str = INK
-
-
-Shape = Box | Line | Words
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    width: int
-    height: int
-    shapes: tuple[Shape, ...]
-
-
-def page(*charts: Chart) -> Page:
-    """Charts below each other."""
-    shapes, top = list[Shape](), float(MARGIN)
+def svg(*charts: Chart) -> str:
+    """An SVG document on white ground, the charts below each other."""
+    shapes, top = list[str](), float(MARGIN)
     for chart in charts:
         found, top = laid_out(chart, top)
         shapes += found
-    return Page(WIDTH, math.ceil(top), tuple(shapes))
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{math.ceil(top)}" '
+        f'viewBox="0 0 {WIDTH} {math.ceil(top)}" font-family="system-ui, sans-serif">'
+    )
+    ground = '<rect width="100%" height="100%" fill="#ffffff"/>'
+    return "\n".join([head, ground, *shapes, "</svg>", ""])
 
 
-def laid_out(chart: Chart, top: float) -> tuple[list[Shape], float]:
+def laid_out(chart: Chart, top: float) -> tuple[list[str], float]:
     """The shapes of a chart that begins at `top`, and where it ends."""
-    left, room = MARGIN + LABELS, WIDTH - 2 * MARGIN - LABELS - VALUES
-    scale = room / chart.end
-    shapes: list[Shape] = [Words(MARGIN, top + TITLE_SIZE / 2, chart.title, TITLE_SIZE, "start")]
-    first = top + TITLE
+    left, first = MARGIN + LABELS, top + TITLE
+    scale = (WIDTH - 2 * MARGIN - LABELS - VALUES) / chart.end
     bottom = first + len(chart.bars) * (BAR + GAP)
+    shapes = [text(MARGIN, top + TITLE_SIZE / 2, chart.title, "start", TITLE_SIZE)]
     for value in ticks(chart.end):
         x = left + value * scale
-        shapes.append(Line(x, first - GAP, x, bottom, "#e4e4e4"))
-        shapes.append(Words(x, bottom + TEXT_SIZE, f"{value:g}", TEXT_SIZE - 2, "middle", FAINT))
+        shapes += [
+            line(x, first - GAP, x, bottom, "#e4e4e4"),
+            text(x, bottom + TEXT_SIZE, f"{value:g}", "middle", TEXT_SIZE - 2, FAINT),
+        ]
     for number, bar in enumerate(chart.bars):
         y = first + number * (BAR + GAP)
-        shapes += bar_shapes(chart, bar, left, y, scale)
+        middle, colour = y + BAR / 2, BLUE if chart.is_good(bar) else RED
+        label = bar.text if bar.low is None else f"{bar.text}  ({bar.low:.2f} to {bar.high:.2f})"
+        shapes += [
+            text(left - GAP, middle, bar.label, "end"),
+            f'<rect x="{left}" y="{y:.1f}" width="{bar.value * scale:.1f}" height="{BAR}" fill="{colour}"/>',
+            text(left + chart.end * scale + GAP, middle, label, "start"),
+        ]
+        if bar.low is not None and bar.high is not None:
+            shapes.append(line(left + bar.low * scale, middle, left + bar.high * scale, middle))
     if chart.reference is not None:
         x = left + chart.reference * scale
-        shapes.append(Line(x, first - GAP, x, bottom, INK))
+        shapes.append(line(x, first - GAP, x, bottom))
     return shapes, bottom + AXIS
 
 
-def bar_shapes(chart: Chart, bar: Bar, left: float, y: float, scale: float) -> list[Shape]:
-    """Label, bar, whisker and value."""
-    middle = y + BAR / 2
-    text = bar.text if bar.low is None else f"{bar.text}  ({bar.low:.2f} to {bar.high:.2f})"
-    shapes: list[Shape] = [
-        Words(left - GAP, middle, bar.label, TEXT_SIZE, "end"),
-        Box(left, y, bar.value * scale, BAR, BLUE if chart.is_good(bar) else RED),
-        Words(left + chart.end * scale + GAP, middle, text, TEXT_SIZE, "start"),
-    ]
-    if bar.low is not None and bar.high is not None:
-        shapes.append(Line(left + bar.low * scale, middle, left + bar.high * scale, middle, INK))
-    return shapes
+def line(x1: float, y1: float, x2: float, y2: float, colour: str = INK) -> str:
+    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{colour}"/>'
+
+
+def text(x: float, y: float, words: str, anchor: str, size: int = TEXT_SIZE, colour: str = INK) -> str:
+    """`y`: of the middle of the letters."""
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}" '
+        f'dominant-baseline="central" fill="{colour}">{escape(words)}</text>'
+    )
 
 
 def ticks(end: float) -> list[float]:
@@ -134,31 +107,6 @@ def ticks(end: float) -> list[float]:
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough)
     return [round(step * i, 10) for i in range(int(end / step + 1e-9) + 1)]
-
-
-def svg(*charts: Chart) -> str:
-    """An SVG document on white ground, the charts below each other."""
-    drawn_page = page(*charts)
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{drawn_page.width}" height="{drawn_page.height}" '
-        f'viewBox="0 0 {drawn_page.width} {drawn_page.height}" font-family="system-ui, sans-serif">'
-    )
-    ground = '<rect width="100%" height="100%" fill="#ffffff"/>'
-    return "\n".join([head, ground, *map(element, drawn_page.shapes), "</svg>", ""])
-
-
-def element(shape: Shape) -> str:
-    match shape:
-        case Box(x, y, width, height, colour):
-            return (
-                f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" fill="{colour}"/>'
-            )
-        case Line(x1, y1, x2, y2, colour):
-            return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{colour}"/>'
-    return (
-        f'<text x="{shape.x:.1f}" y="{shape.y:.1f}" font-size="{shape.size}" text-anchor="{shape.anchor}" '
-        f'dominant-baseline="central" fill="{shape.colour}">{escape(shape.text)}</text>'
-    )
 
 
 def drawn(chart: Chart, columns: int) -> str:

@@ -11,6 +11,8 @@ SEED = 1  # the same measurements give the same interval
 TAILS = (0.025, 0.975)
 LEAST_FREEDOM = 2  # below, Student's interval would be a guess
 
+CROWDED = "Another program used the processor meanwhile: these times say little about an idle one."
+
 Log = float
 """The logarithm of a ratio: 2x and 0.5x are equally far from 1x."""
 

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from localspec.cli import main
-from localspec.measure.machine import CROWDED
+from localspec.measure.statistics import CROWDED
 from localspec.pair_drafting import PairDrafting
 from localspec.settings import data_dir
 

@@ -10,11 +10,19 @@ from localspec.chat.reply import DEPTH_FIXED
 from localspec.errors import BadSetting, LocalspecError
 from localspec.events import Cycle, Finished, FinishReason, Kind, Mode, Notice, Origin, Piece, Source, Started
 from localspec.llama.contention import Contention
-from localspec.measure.compare.compare import Comparison, SideEvent, compare_events, compare_on
-from localspec.measure.compare.segments import Segment, Segments, is_structured
-from localspec.measure.compare.words import table, verdict_on
+from localspec.measure.compare import (
+    Comparison,
+    Segment,
+    Segments,
+    SideEvent,
+    compare_events,
+    compare_on,
+    is_structured,
+    table,
+    verdict_on,
+)
 from localspec.measure.divergence import Divergence, diverged, first_difference
-from localspec.measure.machine import CROWDED
+from localspec.measure.statistics import CROWDED
 from tests.measure.faults import leaky_comparison
 
 PROMPT = "Write a short story about a fox."
@@ -129,7 +137,7 @@ def test_cancelling_the_first_side_ends_it_all(session):
 
 
 def test_an_unfinished_comparison_is_an_error_of_the_plain_call(session, monkeypatch):
-    monkeypatch.setattr("localspec.measure.compare.compare.compare_events", lambda *_, **__: iter(()))
+    monkeypatch.setattr("localspec.measure.compare.compare_events", lambda *_, **__: iter(()))
     with pytest.raises(LocalspecError, match="stopped"):
         compare_on(session, PROMPT)
 

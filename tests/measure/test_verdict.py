@@ -6,9 +6,19 @@ import pytest
 
 from localspec.measure.plot import aligned
 from localspec.measure.prompts import Category
-from localspec.measure.report import COLUMNS, cells, report
 from localspec.measure.statistics import Interval
-from localspec.measure.summary import Decision, Finding, Row, Summary, finding, in_words, verdicts
+from localspec.measure.summary import (
+    COLUMNS,
+    Decision,
+    Finding,
+    Row,
+    Summary,
+    cells,
+    finding,
+    in_words,
+    report,
+    verdicts,
+)
 
 CODE, CHAT = Category.CODE, Category.CHAT
 

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from localspec.measure.bench import Arm, BenchOutcome, BenchStep, Limits
     from localspec.measure.plot import Chart
     from localspec.measure.prompts import BenchPrompt
-    from localspec.measure.report import Subject
-    from localspec.measure.summary import Summary
+    from localspec.measure.summary import Subject, Summary
 
 SECONDS = 300.0  # where neither a time nor a number of runs is given
 _BAR = 16  # characters of the progress bar
@@ -58,9 +57,8 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from localspec.measure.bench import bench
-    from localspec.measure.machine import CROWDED
-    from localspec.measure.report import Subject
-    from localspec.measure.summary import summarise
+    from localspec.measure.statistics import CROWDED
+    from localspec.measure.summary import Subject, summarise
 
     refuse_missing_folder(arguments)
     prompts, began = chosen_prompts(arguments), perf_counter()
@@ -108,7 +106,7 @@ def tell(
 ) -> None:
     """Print the report or the JSON, draw the files, keep the record."""
     from localspec.measure.machine import this_machine
-    from localspec.measure.report import chart, keep, record, report
+    from localspec.measure.summary import chart, keep, record, report
 
     if not summary.rows:
         say_why_nothing(outcome, summary)

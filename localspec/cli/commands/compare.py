@@ -16,7 +16,7 @@ from localspec.cli.usage import Subparsers, WrongUsage
 from localspec.events import Cycle, Notice, Started
 
 if TYPE_CHECKING:
-    from localspec.measure.compare.compare import Comparison, SideEvent
+    from localspec.measure.compare import Comparison, SideEvent
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -37,7 +37,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from localspec.measure.compare.compare import Comparison, compare_events
+    from localspec.measure.compare import Comparison, compare_events
 
     if arguments.no_draft or arguments.depth == 0:
         raise WrongUsage(
@@ -95,7 +95,7 @@ class CompareProgress:
 
 def told(comparison: "Comparison", texts: tuple[str, str] | None) -> str:
     """The table, the tokens at which the texts part, the verdict."""
-    from localspec.measure.compare.words import about_segments, table, verdict_on
+    from localspec.measure.compare import about_segments, table, verdict_on
 
     parts = [table(comparison), ""]
     if segments := about_segments(comparison):
@@ -118,7 +118,7 @@ def token_texts(comparison: "Comparison", text_of: Callable[[int], str]) -> tupl
 
 def record(comparison: "Comparison") -> dict[str, Any]:
     """The comparison as plain values."""
-    from localspec.measure.compare.words import verdict_on
+    from localspec.measure.compare import verdict_on
 
     return {
         **{

@@ -1,7 +1,7 @@
-"""One prompt with and without drafting, side by side, and where the texts part."""
+"""One prompt with and without drafting, side by side: where the texts part, how fast each is, and the verdict."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any, Unpack
@@ -12,8 +12,7 @@ from localspec.chat.messages import Message, as_messages
 from localspec.chat.options import ReplyOptions
 from localspec.chat.session import Session, never
 from localspec.errors import BadSetting, LocalspecError
-from localspec.events import Cycle, Event, Finished, FinishReason, Reply, Started
-from localspec.measure.compare.segments import Segment, Segments
+from localspec.events import Cycle, Event, Finished, FinishReason, Kind, Origin, Piece, Reply, Started
 from localspec.measure.divergence import (
     Divergence,
     diverged,
@@ -23,8 +22,64 @@ from localspec.measure.divergence import (
     width_difference_on,
 )
 from localspec.measure.divergence import forget as forget_texts
+from localspec.measure.plot import aligned
+from localspec.measure.statistics import CROWDED
+
+FENCE = "```"
+OPENERS = ("{", "[")  # a reply that begins so is JSON from end to end
+NOTICEABLE = 1.03  # less than this either way is no difference
+COLUMNS = ("", "tokens", "prompt s", "decode s", "tokens/s", "accepted", "tokens/pass")
 
 Messages = str | Sequence[Mapping[str, Any] | Message]
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """The tokens of one kind of text."""
+
+    tokens: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    forced: int = 0  # by a grammar
+
+    @property
+    def acceptance_rate(self) -> float:
+        """Accepted / drafted tokens. 0 when nothing was drafted."""
+        return self.accepted / self.drafted if self.drafted else 0.0
+
+    def with_cycle(self, cycle: Cycle) -> "Segment":
+        """This segment and the tokens of one more cycle."""
+        return replace(
+            self,
+            tokens=self.tokens + len(cycle.tokens),
+            drafted=self.drafted + cycle.drafted,
+            accepted=self.accepted + cycle.accepted,
+            forced=self.forced + cycle.origins.count(Origin.FORCED),
+        )
+
+
+class Segments:
+    """Sorts the cycles of a reply by the text in which they begin."""
+
+    def __init__(self) -> None:
+        self.free = Segment()
+        self.structured = Segment()
+        self._answer = ""
+
+    def absorb(self, event: Event) -> None:
+        """Take in the next event of the reply."""
+        match event:
+            case Cycle() if is_structured(self._answer) or Origin.FORCED in event.origins:
+                self.structured = self.structured.with_cycle(event)
+            case Cycle():
+                self.free = self.free.with_cycle(event)
+            case Piece(text=text, kind=Kind.ANSWER):
+                self._answer += text
+
+
+def is_structured(text: str) -> bool:
+    """Whether what follows this text is in a code block, or in a reply that is JSON."""
+    return text.count(FENCE) % 2 == 1 or text.lstrip().startswith(OPENERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,4 +302,88 @@ def side_of(replies: Sequence[Reply], segments: Segments) -> Side:
         replies=tuple(replies),
         free_text=segments.free,
         structured_text=segments.structured,
+    )
+
+
+def verdict_on(comparison: Comparison) -> str:
+    """One sentence about the text, one about the speed, and one about a busy processor."""
+    said = [about_text(comparison), about_speed(comparison), CROWDED if comparison.crowded else ""]
+    return " ".join(filter(None, said))
+
+
+def about_text(comparison: Comparison) -> str:
+    """Whether the texts differ, and why."""
+    where = comparison.divergence
+    if comparison.cancelled:
+        return "Stopped early, so the texts are not compared."
+    if where is None:
+        return "The same text, token for token."
+    if comparison.rule not in SEED_DECIDES:
+        return (
+            f"The texts part at token {where.index + 1}, as two draws from one distribution do. "
+            "At temperature 0, or with the rule coupled, a seed gives one text."
+        )
+    if where.top_two_gap is None or comparison.width_difference is None:
+        return (
+            f"The texts part at token {where.index + 1}; with the rule {comparison.rule} only a near-tie "
+            "explains that: `localspec verify` tells."
+        )
+    allowed = 2 * comparison.width_difference
+    gap = f"the two likeliest tokens are {where.top_two_gap:.4f} logits apart"
+    if where.top_two_gap <= allowed:
+        return (
+            f"The texts part at token {where.index + 1}, a near-tie: {gap}, and batches of different width "
+            f"alone move a logit by up to {comparison.width_difference:.4f} here."
+        )
+    return (
+        f"The texts part at token {where.index + 1}, and no near-tie explains it: {gap}, more than twice the "
+        f"{comparison.width_difference:.4f} that batch widths account for. `localspec verify` looks closer."
+    )
+
+
+def about_speed(comparison: Comparison) -> str:
+    """How much faster speculative decoding was."""
+    if not comparison.speedup:
+        return "Too little was decoded to compare the speed."
+    if not comparison.speculative.reply.stats.drafted:
+        return "Nothing was drafted."
+    runs = len(comparison.plain.replies)
+    measured = "one run each" if runs == 1 else f"medians of {runs} runs each"
+    if 1 / NOTICEABLE < comparison.speedup < NOTICEABLE:
+        said = "Speculative decoding is as fast as plain"
+    elif comparison.speedup > 1:
+        said = f"Speculative decoding is {comparison.speedup:.2f}x as fast"
+    else:
+        said = f"Speculative decoding is slower, {comparison.speedup:.2f}x as fast"
+    return f"{said} ({measured}); {comparison.total_speedup:.2f}x with the reading of the prompt counted."
+
+
+def about_segments(comparison: Comparison) -> str:
+    """Acceptance by kind of text, where a reply has both; else nothing."""
+    free, structured = comparison.speculative.free_text, comparison.speculative.structured_text
+    if not free.drafted or not structured.tokens:
+        return ""
+    forced = f", {structured.forced} tokens forced by the grammar" if structured.forced else ""
+    return (
+        f"Accepted in free text: {free.acceptance_rate:.0%} of {free.drafted}; in code and JSON: "
+        f"{structured.acceptance_rate:.0%} of {structured.drafted}{forced}."
+    )
+
+
+def table(comparison: Comparison) -> str:
+    """Both sides, a line each."""
+    return aligned([COLUMNS, cells("plain", comparison.plain), cells("speculative", comparison.speculative)])
+
+
+def cells(name: str, side: Side) -> tuple[str, ...]:
+    """The row of one side."""
+    stats = side.reply.stats
+    return (
+        name,
+        str(len(side.tokens)),
+        f"{side.median_prefill_seconds:.3f}",
+        f"{side.median_decode_seconds:.3f}",
+        f"{side.tokens_per_second:.1f}",
+        f"{stats.acceptance_rate:.0%}" if stats.drafted else "-",
+        f"{stats.mean_accepted_length:.2f}",
     )

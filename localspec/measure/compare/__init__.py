@@ -1,1 +1,0 @@
-"""One prompt answered twice, with and without drafts."""
