@@ -127,7 +127,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # no file can grow, as on a f
     ("what", "said"),
     [
         (
-            "localspec.tui.state.presets.Presets(Path('x/presets.json')).save('a', 'b')",
+            "localspec.tui.state.remembered.Presets(Path('x/presets.json')).save('a', 'b')",
             "presets.json cannot be written",
         ),
         ("sys.exit(localspec.cli.main(['pairs', 'add', 'b', '--target', *sys.argv[1:]]))", "error: "),
@@ -139,7 +139,7 @@ def test_a_full_disk_ends_in_a_sentence_and_loses_nothing(tmp_path, what, said, 
     for path, content in (("models.toml", table), ("x/presets.json", '{"old": "text"}')):
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_text(content)
-    names = "import localspec.cli, localspec.tui.state.presets\nfrom pathlib import Path\n"
+    names = "import localspec.cli, localspec.tui.state.remembered\nfrom pathlib import Path\n"
     done = subprocess.run(
         [sys.executable, "-c", LITTLE.format(names + what), tiny_gguf(), "--draft", tiny_gguf(layers=1)],
         cwd=tmp_path,

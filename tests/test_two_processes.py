@@ -14,8 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from localspec.tui.state.presets import Presets
-from localspec.tui.state.prompt_history import PromptHistory
+from localspec.tui.state.remembered import Presets, PromptHistory
 
 from localspec.drafters.lookup_store import BETWEEN, ReplyStore
 from localspec.files import read_json_object
@@ -31,9 +30,9 @@ from localspec.drafters.lookup_store import ReplyStore
 from localspec.pairs.additions import add_pair, take_out
 from localspec.pairs.registry import LocalFile, Pair, PairKind
 from localspec.pairs.store import mark_used
-from localspec.tui.state import preferences
-from localspec.tui.state.presets import Presets
-from localspec.tui.state.prompt_history import PromptHistory
+from localspec.files import change_json_object
+from localspec.tui.state.remembered import Presets
+from localspec.tui.state.remembered import PromptHistory
 
 name, start, chat = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
 history = PromptHistory.load(chat / "prompts.jsonl")
@@ -44,7 +43,7 @@ for n in range(start, start + {CHANGES}):
     done("pair", f"{{name}}{{n}}")
     Presets(chat / "presets.json").save(f"{{name}}{{n}}", "text")
     done("preset", f"{{name}}{{n}}")
-    preferences.save(chat / "chat.json", {{name: n}})
+    change_json_object(chat / "chat.json", {{name: n}})
     done("choice", n)
     mark_used(f"{{name}}{{n}}")
     done("used", f"{{name}}{{n}}")

@@ -1,32 +1,85 @@
 """The Textual application: the theme, signals, garbage, and leaving in order; the chat screen does the rest."""
 
 import asyncio
+import difflib
 import gc
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any, ClassVar, Final
 
 from rich.segment import Segment
 from textual import on
 from textual.app import App, SystemCommand
 from textual.color import Color
-from textual.command import Provider
+from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.filter import LineFilter
 from textual.screen import Screen
+from textual.theme import Theme
 from textual.types import CSSPathType
 from textual.worker import WorkerFailed
 
-from localspec.errors import LocalspecError
+from localspec.errors import BadSetting, LocalspecError
 from localspec.terminal_text import for_terminal, without_controls
 
-from . import garbage_collection, themes
-from .chat.palette import CommandProvider
 from .chat.replies import Replies
 from .chat.screen import ChatScreen
+from .commands.table import COMMANDS, Command
 from .state.chat import ChatState, Setup
+
+LOCALSPEC: Final = Theme(
+    name="localspec",
+    primary="#7aa2c8",
+    secondary="#8f9bb3",
+    accent="#5fb3a1",
+    foreground="#d5d9e0",
+    background="#14171c",
+    surface="#1a1e25",
+    panel="#232933",
+    success="#7fb069",
+    warning="#e0a458",
+    error="#d1605e",
+    dark=True,
+)
+
+
+REST_SECONDS: Final = 20.0  # without a key or a reply: then nobody notices a full collection
+_NEVER: Final = (
+    1_000_000  # collections of the middle generation before a full one, which takes longer than a key may
+)
+
+
+class CommandProvider(Provider):
+    """Offers every command to the palette; one that wants an argument goes into the prompt."""
+
+    async def discover(self) -> Hits:
+        for command in self._offered():
+            yield DiscoveryHit(_title(command), partial(self._choose, command), help=command.help)
+
+    async def search(self, query: str) -> Hits:
+        matcher = self.matcher(query)
+        for command in self._offered():
+            title = f"{_title(command)} · {command.help}"
+            if (score := matcher.match(title)) > 0:
+                yield Hit(score, matcher.highlight(title), partial(self._choose, command), help=command.help)
+
+    def _offered(self) -> tuple[Command, ...]:
+        return COMMANDS if isinstance(self.screen, ChatScreen) else ()
+
+    async def _choose(self, command: Command) -> None:
+        screen = self.screen
+        assert isinstance(screen, ChatScreen)
+        if command.argument and not command.argument.startswith("["):
+            screen.prompt.replace_text(f"/{command.name} ")
+        else:
+            screen.action_command(command.name)
+
+
+def _title(command: Command) -> str:
+    return f"{command.area}: {command.name}"
 
 
 class NoControls(LineFilter):
@@ -50,9 +103,9 @@ class ChatApp(App[None]):
         super().__init__()
         self.state = ChatState(setup, self._warn)
         self._no_controls = NoControls()
-        self.register_theme(themes.LOCALSPEC)
+        self.register_theme(LOCALSPEC)
         wanted = setup.theme or self.state.preferences.theme
-        self.theme = wanted if wanted in self.available_themes else themes.LOCALSPEC.name
+        self.theme = wanted if wanted in self.available_themes else LOCALSPEC.name
 
     def get_default_screen(self) -> Screen[None]:
         return ChatScreen(self.state)
@@ -87,7 +140,7 @@ class ChatApp(App[None]):
 
     def on_mount(self) -> None:
         self._heed_signals()
-        self._resting = self.set_interval(garbage_collection.REST_SECONDS, self._collect, pause=True)
+        self._resting = self.set_interval(REST_SECONDS, self._collect, pause=True)
 
     def _collect(self) -> None:
         if not self.state.engine.busy:
@@ -148,9 +201,23 @@ class ChatApp(App[None]):
 def chat(setup: Setup) -> int:
     """Run the chat until the person leaves; the exit code. Raises BadSetting (theme)."""
     app = ChatApp(setup)
-    if setup.theme:
-        themes.check(setup.theme, app.available_themes)
-    with garbage_collection.only_small():
+    if setup.theme and setup.theme not in (known := app.available_themes):
+        near = difflib.get_close_matches(setup.theme, known) or sorted(known)
+        raise BadSetting(f"there is no theme {setup.theme!r}", hint=f"themes: {', '.join(near)}")
+    with _small_collections():
         app.run()
     app.raise_failure()
     return 0
+
+
+@contextmanager
+def _small_collections() -> Iterator[None]:
+    """Python collects only young garbage by itself; the app runs the full collections while nobody waits."""
+    before = gc.get_threshold()
+    gc.freeze()  # what was imported stays for good and need not be looked at again
+    gc.set_threshold(before[0], before[1], _NEVER)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()

@@ -38,6 +38,6 @@ def _names(**_: object) -> list[str]:
 def _themes(**_: object) -> list[str]:
     from textual.theme import BUILTIN_THEMES
 
-    from localspec.tui.themes import LOCALSPEC
+    from localspec.tui.state.remembered import Preferences
 
-    return [LOCALSPEC.name, *BUILTIN_THEMES]
+    return [Preferences().theme, *BUILTIN_THEMES]

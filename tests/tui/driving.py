@@ -11,8 +11,7 @@ from localspec.tui.app import ChatApp
 from localspec.tui.chat.screen import ChatScreen, Tick
 from localspec.tui.dialogs.conversations import ConversationsDialog
 from localspec.tui.state.chat import ChatState, Setup
-from localspec.tui.widgets.reply import Footer, ReplyView
-from localspec.tui.widgets.reply_part import ReplyPart
+from localspec.tui.widgets.reply import Footer, ReplyPart, ReplyView
 from localspec.tui.widgets.transcript import Remark, UserMessage
 from scripted_engine import Gate, Pace, ScriptedEngine, ScriptedWorkshop
 from scripted_pairs import find

@@ -20,7 +20,7 @@ def main() -> None:
     from localspec.tui.state.chat import Setup
 
     if "--plain" in sys.argv:
-        from localspec.tui.plain.chat import chat
+        from localspec.tui.plain import chat
     else:
         from localspec.tui.app import chat
     resumed = None

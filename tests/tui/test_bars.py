@@ -2,7 +2,7 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-from localspec.tui.text.bars import bars, gauge, shares
+from localspec.tui.text.status import bars, gauge, shares
 
 
 def test_equal_values_look_equal_however_the_others_are():

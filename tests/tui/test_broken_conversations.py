@@ -5,7 +5,7 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from localspec.tui.state.export import to_markdown
+from localspec.tui.state.conversation import to_markdown
 
 from localspec import conversations
 from localspec.conversations import Journal, Numbers, StoredMessage

@@ -7,7 +7,7 @@ import pytest
 from driving import detail, open_conversations, running
 from localspec.tui.dialogs.base import ConfirmDialog
 from localspec.tui.dialogs.conversations import ConversationsDialog, TitleDialog, describe_age
-from localspec.tui.state.export import NotExported, export
+from localspec.tui.state.conversation import NotExported, export_markdown
 from localspec.tui.widgets.reply import ReplyView
 from scripted_engine import Gate
 from textual.widgets import DataTable
@@ -124,7 +124,7 @@ def test_an_export_that_cannot_be_written_says_why(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
     with pytest.raises(NotExported) as refused:
-        export(Conversation(tmp_path, 0.0, "demo", ""), name)
+        export_markdown(Conversation(tmp_path, 0.0, "demo", ""), name)
     assert refused.value.hint
     assert "None" not in str(refused.value)
     assert os.listdir(tmp_path) == ["file"]
@@ -133,7 +133,9 @@ def test_an_export_that_cannot_be_written_says_why(tmp_path, monkeypatch, name):
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX modes")
 def test_an_export_is_its_owners_only(tmp_path):
     assert (
-        export(Conversation(tmp_path, 0.0, "demo", ""), str(tmp_path / "out.md")).stat().st_mode & 0o77 == 0
+        export_markdown(Conversation(tmp_path, 0.0, "demo", ""), str(tmp_path / "out.md")).stat().st_mode
+        & 0o77
+        == 0
     )
 
 
@@ -146,7 +148,7 @@ def test_an_export_that_is_cut_short_leaves_no_file(tmp_path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
     try:
         with pytest.raises(NotExported, match="too large"):
-            export(long, str(tmp_path / "out.md"))
+            export_markdown(long, str(tmp_path / "out.md"))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert list(tmp_path.iterdir()) == []

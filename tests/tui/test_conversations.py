@@ -10,8 +10,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from localspec.tui.state.conversation import OpenConversation
-from localspec.tui.state.export import to_markdown
+from localspec.tui.state.conversation import OpenConversation, to_markdown
 
 from localspec import conversations
 from localspec.conversations import BrokenConversation, ConversationInUse, Journal, Numbers, StoredMessage

@@ -5,8 +5,7 @@ from itertools import pairwise
 import pytest
 from driving import running
 from localspec.tui.commands.table import COMMANDS, find, matching
-from localspec.tui.dialogs.help import HelpDialog, page
-from localspec.tui.dialogs.themes import ThemesDialog
+from localspec.tui.dialogs.small import HelpDialog, ThemesDialog, page
 from textual.widgets import TextArea
 
 

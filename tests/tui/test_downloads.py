@@ -1,7 +1,7 @@
 """Lists and pulls share a process, and the failure of one is not the end of the other."""
 
 import pytest
-from localspec.tui.state.downloads import Downloads
+from localspec.tui.state.engine import Downloads
 
 from localspec.engine.messages import Died, Failure, PullProgress
 

@@ -4,7 +4,7 @@ import pytest
 from driving import running
 from localspec.tui.state.engine import EngineState
 from localspec.tui.text import status
-from localspec.tui.widgets import meter
+from localspec.tui.widgets import lines
 from localspec.tui.widgets.lines import KeyLine, TitleBar
 from scripted_engine import ScriptedEngine, ScriptedWorkshop
 
@@ -47,7 +47,7 @@ def test_the_meter_blames_no_drafting_that_nobody_asked_for():
     state.compare((Turn("user", "Why?"),))
     for mode, said in ((Mode.PLAIN, "plain decoding"), (Mode.OFF, "it does not pay here")):
         state.absorb(Cycle((1,), (Origin.PLAIN,), (), 0, 0, Source.PLAIN, 1, 0.0, 0.01, 0.0, mode))
-        assert said in meter.draw(state, 120).plain
+        assert said in lines.draw(state, 120).plain
         assert ("drafting is off" in status.advice(state)) == (mode is Mode.OFF)
 
 

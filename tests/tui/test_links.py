@@ -8,7 +8,7 @@ from driving import detail, running
 from hypothesis import given
 from hypothesis import strategies as st
 from localspec.tui.chat.screen import ChatScreen
-from localspec.tui.dialogs.link import LinkDialog, web_address
+from localspec.tui.dialogs.small import LinkDialog, web_address
 
 HOSTILE = [
     "file%3A///etc/passwd",

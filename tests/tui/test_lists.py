@@ -2,8 +2,7 @@
 
 from driving import resumed_with, running
 from localspec.tui.widgets import markdown
-from localspec.tui.widgets.markdown import HangingList, ReplyMarkdown
-from localspec.tui.widgets.plain_container import PlainContainer
+from localspec.tui.widgets.markdown import HangingList, PlainContainer, ReplyMarkdown
 from scripted_engine import Gate
 from textual.widget import Widget
 

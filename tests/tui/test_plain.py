@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from localspec.tui.plain.chat import chat
+from localspec.tui.plain import chat
 from localspec.tui.state.chat import Setup
 from scripted_engine import ESSAY, ScriptedEngine, ScriptedWorkshop
 from scripted_pairs import find

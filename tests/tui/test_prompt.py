@@ -3,8 +3,7 @@
 import pytest
 from driving import asked, running
 from localspec.tui.chat.screen import ChatScreen
-from localspec.tui.widgets.completion import Completion
-from localspec.tui.widgets.prompt import PromptInput
+from localspec.tui.widgets.prompt import Completion, PromptInput
 
 
 async def test_an_unknown_command_is_named_with_those_near_it_and_stays_in_the_prompt(tmp_path):

@@ -12,9 +12,10 @@ import pytest
 from driving import Chat, running
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from localspec.tui.state import preferences
-from localspec.tui.state.preferences import TokenStyle
-from localspec.tui.state.prompt_history import LIMIT, PromptHistory
+from localspec.tui.state import chat as chat_state
+from localspec.tui.state.remembered import LIMIT, Preferences, PromptHistory, TokenStyle
+
+from localspec.files import change_json_object
 
 PROMPTS = ["one", "zwei\n drei", "漢字 🙂"]
 
@@ -58,8 +59,8 @@ def test_only_the_newest_prompts_are_recalled(tmp_path):
 
 
 def test_the_file_of_prompts_does_not_grow_without_end(tmp_path, monkeypatch):
-    monkeypatch.setattr("localspec.tui.state.prompt_history.MOST_LINES", 12)
-    monkeypatch.setattr("localspec.tui.state.prompt_history.LIMIT", 5)
+    monkeypatch.setattr("localspec.tui.state.remembered.MOST_LINES", 12)
+    monkeypatch.setattr("localspec.tui.state.remembered.LIMIT", 5)
     path = tmp_path / "prompts.jsonl"
     for start in (0, 10, 20):
         history = PromptHistory.load(path)
@@ -73,9 +74,9 @@ def test_the_file_of_prompts_does_not_grow_without_end(tmp_path, monkeypatch):
 ADD = """
 import sys
 from pathlib import Path
-from localspec.tui.state import prompt_history
-prompt_history.MOST_LINES = prompt_history.LIMIT = 40
-history = prompt_history.PromptHistory.load(Path(sys.argv[1]))
+from localspec.tui.state import remembered
+remembered.MOST_LINES = remembered.LIMIT = 40
+history = remembered.PromptHistory.load(Path(sys.argv[1]))
 for n in range(100):
     history.add(f"{sys.argv[2]} {n}")
 """
@@ -111,7 +112,7 @@ def test_what_was_typed_and_chosen_belongs_to_its_owner_only(tmp_path):
     old = os.umask(0)
     try:
         path = written(tmp_path)
-        preferences.save(path.with_name("chat.json"), {"theme": "nord"})
+        change_json_object(path.with_name("chat.json"), {"theme": "nord"})
     finally:
         os.umask(old)
     modes = {stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
@@ -120,7 +121,7 @@ def test_what_was_typed_and_chosen_belongs_to_its_owner_only(tmp_path):
 
 async def test_the_choice_made_last_is_the_one_that_is_remembered(tmp_path, monkeypatch):
     writing = threading.Lock()
-    save = preferences.save
+    save = change_json_object
     seconds = iter([0.3, 0.0])
 
     def slowly_at_first(path, chosen):
@@ -129,25 +130,25 @@ async def test_the_choice_made_last_is_the_one_that_is_remembered(tmp_path, monk
         save(path, chosen)
         writing.release()
 
-    monkeypatch.setattr(preferences, "save", slowly_at_first)
+    monkeypatch.setattr(chat_state, "change_json_object", slowly_at_first)
     async with running(tmp_path) as chat:
         await chat.pilot.press("f2", "f2")
         await chat.until(lambda: chat.state.preferences.tokens == "off")
-        await chat.until(lambda: preferences.load(tmp_path / "chat.json").tokens == "off")
+        await chat.until(lambda: Preferences.load(tmp_path / "chat.json").tokens == "off")
 
 
 async def test_what_was_chosen_just_before_leaving_is_remembered(tmp_path, monkeypatch):
-    save = preferences.save
+    save = change_json_object
 
     def slowly(path, chosen):
         time.sleep(0.2)
         save(path, chosen)
 
-    monkeypatch.setattr(preferences, "save", slowly)
+    monkeypatch.setattr(chat_state, "change_json_object", slowly)
     async with running(tmp_path) as chat:
         await chat.pilot.press("f2")
         await chat.pilot.press("f2", "ctrl+q")
-    assert preferences.load(tmp_path / "chat.json").tokens == "off"
+    assert Preferences.load(tmp_path / "chat.json").tokens == "off"
 
 
 @pytest.mark.parametrize("wrong", [["x"], {"a": "b"}, 5, None, True, "\x1b", 1.5])
@@ -167,7 +168,7 @@ async def test_a_choice_of_the_wrong_type_costs_that_choice_and_nothing_else(tmp
 @pytest.mark.parametrize("content", [b"[1]", b"null", b"{", b"\xff", NESTED, b'{"theme": 1e999}'])
 def test_a_file_of_choices_that_is_none_is_as_if_nothing_was_chosen(tmp_path, content):
     (tmp_path / "chat.json").write_bytes(content)
-    assert preferences.load(tmp_path / "chat.json") == preferences.Preferences()
+    assert Preferences.load(tmp_path / "chat.json") == Preferences()
 
 
 def contents(folder):
@@ -200,10 +201,10 @@ async def test_a_chat_that_is_not_stored_leaves_nothing(tmp_path):
 async def test_two_chats_keep_what_each_of_them_chose(tmp_path):
     async with running(tmp_path) as one, running(tmp_path) as other:
         await one.type("/theme nord")
-        await one.until(lambda: preferences.load(tmp_path / "chat.json").theme == "nord")
+        await one.until(lambda: Preferences.load(tmp_path / "chat.json").theme == "nord")
         await other.type("/tokens strong")
-        await other.until(lambda: preferences.load(tmp_path / "chat.json").tokens == "strong")
-    assert preferences.load(tmp_path / "chat.json").theme == "nord"
+        await other.until(lambda: Preferences.load(tmp_path / "chat.json").tokens == "strong")
+    assert Preferences.load(tmp_path / "chat.json").theme == "nord"
 
 
 async def test_a_damaged_file_of_choices_is_told_and_kept(tmp_path):
@@ -212,14 +213,14 @@ async def test_a_damaged_file_of_choices_is_told_and_kept(tmp_path):
         await chat.type("/tokens strong")
         await chat.until(lambda: any("it is kept as chat.json.damaged" in told for told in chat.notices))
     assert (tmp_path / "chat.json.damaged").read_text() == '{"theme": "nord",}'
-    assert preferences.load(tmp_path / "chat.json").tokens == "strong"
+    assert Preferences.load(tmp_path / "chat.json").tokens == "strong"
 
 
 async def test_the_choice_of_theme_and_token_style_is_remembered(tmp_path):
     async with running(tmp_path) as chat:
         await chat.type("/theme nord")
         await chat.type("/tokens strong")
-        await chat.until(lambda: preferences.load(tmp_path / "chat.json").tokens == "strong")
+        await chat.until(lambda: Preferences.load(tmp_path / "chat.json").tokens == "strong")
     async with running(tmp_path) as chat:
         assert chat.app.theme == "nord"
         assert chat.state.preferences.tokens == "strong"

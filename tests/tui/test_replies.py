@@ -1,7 +1,7 @@
 """A question and its reply: shown, saved, stopped, and what goes along to the engine."""
 
 from driving import asked, footer, running, source
-from localspec.tui.widgets.live_tail import LiveTail
+from localspec.tui.widgets.reply import LiveTail
 from scripted_engine import ESSAY, THOUGHT, Gate
 from textual.widgets import Static
 
@@ -142,7 +142,7 @@ async def test_quitting_in_the_middle_of_a_reply_waits_for_nothing_and_keeps_the
 
 async def test_garbage_is_collected_once_nobody_waits_after_a_reply(tmp_path, monkeypatch):
     collections = []
-    monkeypatch.setattr("localspec.tui.garbage_collection.REST_SECONDS", 0.2)
+    monkeypatch.setattr("localspec.tui.app.REST_SECONDS", 0.2)
     monkeypatch.setattr("localspec.tui.app.gc.collect", lambda: collections.append(chat.state.engine.busy))
     async with running(tmp_path) as chat:
         await chat.ask("exact yes")

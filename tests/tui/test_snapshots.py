@@ -2,12 +2,9 @@
 
 import pytest
 from driving import Chat, detail, undrawn
-from localspec.tui.dialogs.comparison import ComparisonDialog
 from localspec.tui.dialogs.conversations import ConversationsDialog
-from localspec.tui.dialogs.help import HelpDialog
-from localspec.tui.dialogs.link import LinkDialog
 from localspec.tui.dialogs.pairs import PairsDialog
-from localspec.tui.dialogs.themes import ThemesDialog
+from localspec.tui.dialogs.small import ComparisonDialog, HelpDialog, LinkDialog, ThemesDialog
 from localspec.tui.widgets.inspector import Inspector
 from scripted_engine import Gate, Pace
 from textual._compositor import Compositor
@@ -23,7 +20,7 @@ def draw(snap_compare, tmp_path, size, monkeypatch):
     """Compare the screen after `steps` with its picture; nothing on it depends on time, place or version."""
     monkeypatch.setattr(Compositor, "render_update", undrawn)
     monkeypatch.setattr("localspec.tui.dialogs.conversations.describe_age", lambda _seconds: "59 min")
-    monkeypatch.setattr("localspec.tui.dialogs.help.page_folder", lambda _folder: "~/.local/share/localspec")
+    monkeypatch.setattr("localspec.tui.dialogs.small.page_folder", lambda _folder: "~/.local/share/localspec")
 
     def compare(steps, **options):
         chat = Chat(tmp_path, settings=ReplySettings(temperature=0.7, seed=5), **options)

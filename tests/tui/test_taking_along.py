@@ -4,10 +4,10 @@ import sys
 
 import pytest
 from driving import asked, running
-from localspec.tui.dialogs.blocks import BlocksDialog
+from localspec.tui.dialogs.small import BlocksDialog
 from localspec.tui.state import clipboard, mentions
 from localspec.tui.text.markdown import blocks_of
-from localspec.tui.widgets.completion import Completion
+from localspec.tui.widgets.prompt import Completion
 from scripted_engine import ESSAY
 
 

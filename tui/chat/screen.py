@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.message import Message as TextualMessage
-from textual.screen import Screen
+from textual.screen import ModalScreen, Screen
 from textual.widgets import Markdown, OptionList, TextArea
 
 from localspec.engine.messages import Compared
@@ -18,18 +18,15 @@ from localspec.errors import BadSetting, LocalspecError
 from localspec.events import Reply
 from localspec.stats import Stats
 
-from ..commands import reports, table
-from ..dialogs.base import Dialog
-from ..dialogs.link import LinkDialog
+from ..commands import engine as reports
+from ..commands import table
 from ..state import clipboard, mentions
 from ..state.chat import ChatState
 from ..state.conversation import OpenConversation
 from ..text import status
-from ..widgets.completion import Completion
 from ..widgets.inspector import Inspector
-from ..widgets.lines import KeyLine, StatusLine, TitleBar
-from ..widgets.meter import Meter, split
-from ..widgets.prompt import PromptInput
+from ..widgets.lines import KeyLine, Meter, StatusLine, TitleBar, split
+from ..widgets.prompt import Completion, PromptInput
 from ..widgets.reply import Footer
 from ..widgets.transcript import Earlier, Remark, Transcript
 from .replies import UNANSWERED, Replies
@@ -274,12 +271,12 @@ class ChatScreen(Screen[None]):
         await self._choose("load", ConversationsDialog(state.setup.conversations, state.conversation, forget))
 
     async def choose_theme(self) -> None:
-        from ..dialogs.themes import ThemesDialog
+        from ..dialogs.small import ThemesDialog
 
         await self._choose("theme", ThemesDialog(), otherwise=self.app.theme)
 
     async def choose_block(self, blocks: Sequence[str]) -> None:
-        from ..dialogs.blocks import BlocksDialog
+        from ..dialogs.small import BlocksDialog
 
         async def copy(block: str | None) -> None:
             if block:
@@ -287,7 +284,7 @@ class ChatScreen(Screen[None]):
 
         await self.app.push_screen(BlocksDialog(blocks), copy)
 
-    async def _choose(self, command: str, dialog: Dialog[str], otherwise: str = "") -> None:
+    async def _choose(self, command: str, dialog: ModalScreen[str], otherwise: str = "") -> None:
         """Open a dialog, and run a command with its answer."""
 
         async def run(answer: str | None) -> None:
@@ -304,12 +301,12 @@ class ChatScreen(Screen[None]):
         return known
 
     async def show_help(self) -> None:
-        from ..dialogs.help import HelpDialog
+        from ..dialogs.small import HelpDialog
 
         await self.app.push_screen(HelpDialog(self.state.setup.folder))
 
     def show_comparison(self, compared: Compared) -> None:
-        from ..dialogs.comparison import ComparisonDialog
+        from ..dialogs.small import ComparisonDialog
 
         self.app.push_screen(ComparisonDialog(compared))
 
@@ -371,6 +368,8 @@ class ChatScreen(Screen[None]):
 
     @on(Markdown.LinkClicked)
     def _show_link(self, event: Markdown.LinkClicked) -> None:
+        from ..dialogs.small import LinkDialog
+
         self.prompt.focus()  # the click took it
         self.app.push_screen(LinkDialog(event.href))
 

@@ -1,10 +1,11 @@
-"""Commands that set how replies are generated: drafting and sampling."""
+"""Commands that set how replies are generated (drafting, sampling) and what is shown."""
 
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from ..state.remembered import TokenStyle
 from .protocol import Chat
 
 Parse = Callable[[str], float | str]  # what is typed for a setting; raises ValueError with what it takes
@@ -85,3 +86,27 @@ def number(least: float, most: float) -> Callable[[str], float]:
 def _set(chat: Chat, **changes: Any) -> None:  # noqa: ANN401 - fields of ReplySettings
     chat.state.engine.settings = replace(chat.state.engine.settings, **changes)
     chat.refresh_state()
+
+
+async def inspector(chat: Chat, _argument: str) -> None:
+    shown = not chat.state.preferences.inspector
+    chat.state.prefer(inspector=shown)
+    chat.show_inspector(shown)
+
+
+async def tokens(chat: Chat, argument: str) -> None:
+    styles = list(TokenStyle)
+    following = styles[(styles.index(chat.state.preferences.tokens) + 1) % len(styles)]
+    if argument and argument not in styles:
+        chat.notify(f"/tokens takes {', '.join(styles)}.", severity="warning")
+        return
+    chosen = TokenStyle(argument) if argument else following
+    chat.state.prefer(tokens=chosen)
+    chat.notify(f"Token origins in the live text: {chosen}.")
+
+
+async def theme(chat: Chat, argument: str) -> None:
+    if not argument:
+        await chat.choose_theme()
+    elif not chat.set_theme(argument):
+        chat.notify(f"There is no theme {argument}.", severity="warning")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from . import conversation, conversations, pair, settings, view
+from . import conversations, engine, settings
 from .protocol import Run
 from .settings import Parse, depth, number, set_value, whole
 
@@ -51,34 +51,34 @@ def _sampling(
 
 # fmt: off
 COMMANDS: Final = (
-    Command("stop", "chat", "Stop the reply and keep its text", conversation.stop, "escape", footer="stop"),
-    Command("new", "chat", "Start a new conversation", conversation.new, "ctrl+n", footer="new", idle=True,
+    Command("stop", "chat", "Stop the reply and keep its text", conversations.stop, "escape", footer="stop"),
+    Command("new", "chat", "Start a new conversation", conversations.new, "ctrl+n", footer="new", idle=True,
             aliases=("clear", "reset")),
     Command("retry", "chat", "Generate another reply; this one is kept",
-            conversation.retry, "ctrl+r", footer="retry", idle=True),
+            conversations.retry, "ctrl+r", footer="retry", idle=True),
     Command("version", "chat", "Show another version of the last reply",
-            conversation.version, "f5", "[N]", idle=True),
-    Command("edit", "chat", "Change your last message, or the one before", conversation.edit, "f8", "[N]", idle=True),
-    Command("continue", "chat", "Go on with a reply that was cut", conversation.go_on, idle=True),
-    Command("prefill", "chat", "Say what the next reply begins with", conversation.prefill, argument="[text]"),
+            conversations.version, "f5", "[N]", idle=True),
+    Command("edit", "chat", "Change your last message, or the one before", conversations.edit, "f8", "[N]", idle=True),
+    Command("continue", "chat", "Go on with a reply that was cut", conversations.go_on, idle=True),
+    Command("prefill", "chat", "Say what the next reply begins with", conversations.prefill, argument="[text]"),
     Command("system", "chat", "Set the system prompt; without text, show it",
-            conversation.system, argument="[text|off]"),
+            conversations.system, argument="[text|off]"),
     Command("preset", "chat", "Use a system prompt by name, or keep one",
             settings.preset, argument="[name] [text|off]"),
     Command("thinking", "chat", "Fold or unfold the reasoning of replies",
             lambda chat, _: chat.toggle_thinking(), "ctrl+t"),
     Command("pair", "models", "Choose, fetch or switch the pair",
-            pair.pair, "ctrl+o", "[name]", "models", idle=True, aliases=("model", "models")),
-    Command("pull", "models", "Fetch the files of a pair", pair.pull, argument="[name]"),
-    Command("restart", "models", "Restart the engine with the same pair", pair.restart),
+            engine.pair, "ctrl+o", "[name]", "models", idle=True, aliases=("model", "models")),
+    Command("pull", "models", "Fetch the files of a pair", engine.pull, argument="[name]"),
+    Command("restart", "models", "Restart the engine with the same pair", engine.restart),
     Command("draft", "speculation", "Turn drafting on or off", settings.draft, "f4", "[on|off]"),
     Command("depth", "speculation", "Set how many tokens are drafted in a cycle",
             partial(set_value, field="depth", parse=depth), argument="auto|N"),
     Command("compare", "speculation", "Run the last prompt with and without drafting",
-            conversation.compare, "f9", idle=True),
-    Command("stats", "speculation", "Show or hide the inspector", view.inspector, "f3", footer="inspect"),
+            conversations.compare, "f9", idle=True),
+    Command("stats", "speculation", "Show or hide the inspector", settings.inspector, "f3", footer="inspect"),
     Command("tokens", "speculation", "Show token origins: off, subtle, strong",
-            view.tokens, "f2", "[off|subtle|strong]"),
+            settings.tokens, "f2", "[off|subtle|strong]"),
     _sampling("temp", "Set the temperature; 0 is greedy", "[T]", "temperature", number(0, 10)),
     _sampling("top-k", "Keep the K likeliest tokens; 0 keeps all", "[K]", "top_k", whole(0, 10**6)),
     _sampling("top-p", "Keep the likeliest tokens that make up P", "[P]", "top_p", number(0, 1)),
@@ -94,7 +94,7 @@ COMMANDS: Final = (
             conversations.export, argument="[file]", idle=True, aliases=("save",)),
     Command("copy", "conversations", "Copy the last reply, its code, or a block of it",
             conversations.copy, argument="[code [N]|block]"),
-    Command("theme", "program", "Choose colours", view.theme, argument="[name]"),
+    Command("theme", "program", "Choose colours", settings.theme, argument="[name]"),
     Command("help", "program", "Keys, commands, and where files live",
             lambda chat, _: chat.show_help(), "f1", footer="help"),
     Command("quit", "program", "Leave; the conversation is saved", lambda chat, _: chat.quit(), "ctrl+q",

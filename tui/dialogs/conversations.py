@@ -16,10 +16,8 @@ from localspec.conversations import Conversation, Listing
 from localspec.errors import LocalspecError
 from localspec.terminal_text import for_terminal, line_for_terminal
 
-from ..state import export
-from ..state.conversation import OpenConversation
-from ..widgets.text_table import TextTable
-from .base import ConfirmDialog, Dialog
+from ..state.conversation import NotExported, OpenConversation, export_markdown
+from .base import ConfirmDialog, Dialog, TextTable
 
 
 class ConversationsDialog(Dialog[str]):
@@ -120,8 +118,8 @@ class ConversationsDialog(Dialog[str]):
         if conversation is None:
             return
         try:
-            path = export.export(conversation, f"{conversation.name}.md")
-        except export.NotExported as error:
+            path = export_markdown(conversation, f"{conversation.name}.md")
+        except NotExported as error:
             self.notify(f"{error}; {error.hint}.", severity="error")
         else:
             self.notify(f"Exported to {path}.")

@@ -12,10 +12,9 @@ from localspec.errors import EngineDied
 from localspec.terminal_text import for_terminal
 from localspec.units import size_text
 
-from ..state.downloads import Downloads
+from ..state.engine import Downloads
 from ..text.status import pull_status
-from ..widgets.text_table import TextTable
-from .base import Dialog
+from .base import Dialog, TextTable
 
 FITS: Final = {"gpu": "yes", "part": "in part", "cpu": "in RAM", "no": "no"}
 

@@ -1,6 +1,6 @@
 """What a chat begins with, and everything it knows while it runs."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -9,16 +9,12 @@ from localspec.conversations import Conversation, Journal
 from localspec.engine.client import Engine
 from localspec.engine.messages import LoadPair, ReplySettings
 from localspec.events import Piece
+from localspec.files import change_json_object
 from localspec.pairs.resolve import resolve
 
-from . import preferences
 from .conversation import OpenConversation
-from .downloads import Downloads
-from .engine import EngineState
-from .preferences import Preferences
-from .presets import Presets
-from .prompt_history import PromptHistory
-from .saver import Saver
+from .engine import Downloads, EngineState
+from .remembered import Preferences, Presets, PromptHistory, Saver
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +49,7 @@ class ChatState:
         self.engine.load(setup.load, started=True)
         self.downloads = Downloads(setup.make_engine)
         self.prompt_history = PromptHistory.load(setup.folder / "prompts.jsonl", stored=setup.stored)
-        self.preferences: Preferences = preferences.load(setup.folder / "chat.json")
+        self.preferences = Preferences.load(setup.folder / "chat.json")
         self.saver = Saver(tell)
         self.presets = Presets(setup.folder / "presets.json")
         self.prefill = ""  # what the next reply is to begin with
@@ -85,7 +81,7 @@ class ChatState:
         """Change preferences, and remember them."""
         self.preferences = replace(self.preferences, **changes)  # type: ignore[arg-type]
         if self.setup.stored:
-            self.saver.save(partial(self._save_preferences, changes))
+            self.saver.save(partial(change_json_object, self.setup.folder / "chat.json", changes))
 
     def remember_prompt(self, text: str) -> None:
         self.saver.save(partial(self.prompt_history.add, text))
@@ -93,6 +89,3 @@ class ChatState:
     def close_engines(self) -> None:
         self.engine.client.close()
         self.downloads.close()
-
-    def _save_preferences(self, choices: Mapping[str, object]) -> str:
-        return preferences.save(self.setup.folder / "chat.json", choices)

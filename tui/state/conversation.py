@@ -1,12 +1,17 @@
-"""The conversation that is open: its messages in memory and its journal on disk."""
+"""The conversation that is open: its messages in memory, its journal on disk, and its export as Markdown."""
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
 
 from localspec.conversations import Conversation, Journal, StoredMessage
 from localspec.engine.messages import Turn
+from localspec.errors import LocalspecError
 
 
 @dataclass(slots=True)
@@ -143,3 +148,53 @@ def merged(turns: Iterable[Turn]) -> tuple[Turn, ...]:
 def version_before(reply: StoredMessage) -> int:
     """The version before that of a reply; before the first comes the last."""
     return (reply.version - 1) % len(reply.versions)
+
+
+class NotExported(LocalspecError):
+    """A conversation that could not be written where it was wanted."""
+
+
+def export_markdown(conversation: Conversation, name: str) -> Path:
+    """Write a conversation into a file that is not there yet; its whole path. Raises NotExported."""
+    try:
+        path = Path(name).expanduser().absolute()
+        document = to_markdown(conversation).encode()
+        _write_new(path, document)
+    except FileExistsError:
+        raise NotExported(f"{name} exists already", hint="give another name") from None
+    except (OSError, RuntimeError, ValueError) as error:
+        # RuntimeError: the home folder of an unknown user. ValueError: a character that no file name or file can hold.
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise NotExported(f"{name} cannot be written: {reason}", hint="give another path") from error
+    return path
+
+
+def _write_new(path: Path, content: bytes) -> None:
+    """A file with all of the content, or after an OSError none. Raises FileExistsError, and leaves that file."""
+    file = os.fdopen(
+        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600), "wb"
+    )
+    try:
+        with file:
+            file.write(content)
+    except OSError:
+        with suppress(OSError):
+            path.unlink()
+        raise
+
+
+def to_markdown(conversation: Conversation) -> str:
+    """A conversation as a Markdown document."""
+    return "\n\n".join(_sections(conversation)) + "\n"
+
+
+def _sections(conversation: Conversation) -> Iterator[str]:
+    yield f"# {conversation.title}"
+    yield f"*{conversation.pair} · exported {datetime.now(UTC):%Y-%m-%d}*"
+    if conversation.system:
+        yield f"## System\n\n{conversation.system}"
+    for message in conversation.messages:
+        yield f"## {'You' if message.role == 'user' else 'Reply'}"
+        if message.reasoning:
+            yield f"<details><summary>Reasoning</summary>\n\n{message.reasoning}\n\n</details>"
+        yield message.content

@@ -11,8 +11,8 @@ from textual.widgets import Static
 from localspec.events import Cycle
 
 from ..state.reply import ReplyState
-from ..text.bars import bars, gauge, time_split
-from .live_tail import LEGEND
+from ..text.status import bars, gauge, time_split
+from .reply import LEGEND
 
 BAR_CELLS: Final = 18
 TIMELINE_ROWS: Final = 8

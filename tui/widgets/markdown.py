@@ -9,11 +9,19 @@ from markdown_it import MarkdownIt
 from markdown_it.rules_core import StateCore
 from markdown_it.token import Token
 from textual.content import Content
-from textual.geometry import Size
+from textual.geometry import Region, Size
+from textual.strip import Strip
+from textual.widget import Widget
 from textual.widgets import Markdown
 from textual.widgets.markdown import MarkdownBlock
 
-from .plain_container import PlainContainer
+
+class PlainContainer(Widget):
+    """All its lines are the same: one is drawn, where Textual draws each, although children cover them."""
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        return super().render_lines(Region(crop.x, crop.y, crop.width, min(1, crop.height))) * crop.height
+
 
 Item = tuple[Content, Content]  # what stands before a paragraph, and the paragraph
 

@@ -1,26 +1,217 @@
 """A reply on the screen: reasoning that folds, Markdown, a live tail, and a footer with its numbers."""
 
+from collections import deque
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Final
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
+from textual.content import Content, Span
+from textual.geometry import Size
 from textual.message import Message as TextualMessage
-from textual.widget import Widget
+from textual.widget import MountError, Widget
 from textual.widgets import Static
 
 from localspec.conversations import StoredMessage
-from localspec.events import Kind, Piece
+from localspec.events import Kind, Origin, Piece, Source
+from localspec.terminal_text import for_terminal
 
 from ..state.conversation import version_before
-from ..state.preferences import TokenStyle
+from ..state.remembered import TokenStyle
 from ..text import status
-from ..text.markdown import Block, GrowingMarkdown, begins_part, parts_of
-from .live_tail import LiveTail
-from .plain_container import PlainContainer
-from .reasoning import ReasoningView
-from .reply_part import ReplyPart
+from ..text.markdown import Block, GrowingMarkdown, begins_part, is_list_cut, parts_of
+from .markdown import PlainContainer, ReplyMarkdown
+
+_SUBTLE: Final = {
+    Origin.FIX: "underline $text-warning",
+    Origin.BONUS: "bold $text-accent",
+    Origin.FORCED: "reverse",
+}
+_STRONG_ACCEPTED: Final = "on $success-muted"
+_COPIED: Final = "italic"
+_PLAIN: Final = "dim"
+_REJECTED: Final = "dim strike"
+COPYING: Final = frozenset({Source.LOOKUP, Source.PREDICTION})  # they draft from text that is there
+CURSOR: Final = "▌"
+
+LEGEND: Final = Content.assemble(
+    "accepted · ",
+    ("copied", _COPIED),
+    " · ",
+    ("fix", _SUBTLE[Origin.FIX]),
+    " · ",
+    ("bonus", _SUBTLE[Origin.BONUS]),
+    " · ",
+    ("plain", _PLAIN),
+    " · ",
+    ("rejected", _REJECTED),
+)
+
+
+class LiveTail(Static):
+    """Text of no finished block yet."""
+
+    def __init__(self) -> None:
+        super().__init__(markup=False, classes="tail")
+        self._pieces: deque[Piece] = deque()
+        self._height = 0  # lines, as last drawn
+
+    def grow(self, pieces: Iterable[Piece]) -> None:
+        self._pieces.extend(pieces)
+
+    def drop(self, characters: int) -> None:
+        """Forget so many characters from the front."""
+        while characters > 0:
+            piece = self._pieces.popleft()
+            if (left := len(piece.text) - characters) > 0:
+                self._pieces.appendleft(Piece(piece.text[-left:], piece.kind, piece.origin, piece.source))
+            characters -= len(piece.text)
+
+    def show(self, style: TokenStyle, rejected: Iterable[str] = ()) -> None:
+        text = "".join(piece.text for piece in self._pieces)
+        content = Content(for_terminal(text), list(_spans(self._pieces, style)))
+        if style is TokenStyle.STRONG:
+            content += Content(for_terminal("".join(rejected))).stylize(_REJECTED)
+        self._draw(content + CURSOR)
+
+    def _draw(self, content: Content) -> None:
+        """Laying out the whole conversation costs far more than a line: only when the height changes."""
+        height = content.get_height({}, self.content_size.width) if self.content_size.width else 0
+        self.update(content, layout=height != self._height)
+        self._height = height
+
+
+def _spans(pieces: Iterable[Piece], style: TokenStyle) -> Iterable[Span]:
+    start = 0
+    for piece in pieces:
+        end = start + len(piece.text)
+        if end > start and (look := style_of(piece, style)):
+            yield Span(start, end, look)
+        start = end
+
+
+def style_of(piece: Piece, style: TokenStyle) -> str:
+    """The Textual style of a token; "" for the common case, an accepted token of a draft model or a head."""
+    if style is TokenStyle.OFF:
+        return ""
+    looks = [_SUBTLE.get(piece.origin, "")]
+    if piece.origin is Origin.ACCEPTED and style is TokenStyle.STRONG:
+        looks.append(_STRONG_ACCEPTED)
+    if piece.origin is Origin.ACCEPTED and piece.source in COPYING:
+        looks.append(_COPIED)
+    if piece.origin is Origin.PLAIN:
+        looks.append(_PLAIN)
+    return " ".join(look for look in looks if look)
+
+
+class ReasoningView(Vertical):
+    """The reasoning of a reply: one line that says how long it is, and the text below when unfolded."""
+
+    def __init__(self, unfolded: bool) -> None:
+        super().__init__(classes="thinking -unfolded" if unfolded else "thinking")
+        self._text: list[str] = []
+        self._tokens = 0
+        self._running = True
+        self._head = Static(markup=False, classes="head")
+        self._body = Static(markup=False, classes="thought")
+
+    def compose(self) -> ComposeResult:
+        yield self._head
+        yield self._body
+
+    def grow(self, pieces: list[Piece]) -> None:
+        self._text += [piece.text for piece in pieces]
+        self._tokens += len(pieces)
+        self._show()
+
+    def end(self) -> None:
+        """The answer has begun."""
+        if self._running:
+            self._running = False
+            self._show()
+
+    def finish(self, text: str, tokens: int) -> None:
+        self._running = False
+        self._text, self._tokens = [text], tokens
+        self._show()
+
+    def unfold(self, unfolded: bool) -> None:
+        self.set_class(unfolded, "-unfolded")
+        self._show()
+
+    def on_click(self) -> None:
+        self.unfold(not self.has_class("-unfolded"))
+
+    def _show(self) -> None:
+        mark = "▾" if self.has_class("-unfolded") else "▸"
+        verb = "thinking" if self._running else "thought for"
+        self._head.update(f"{mark} {verb} {self._tokens:,} tokens")
+        if self.has_class("-unfolded"):
+            self._body.update(for_terminal("".join(self._text).strip()))
+
+
+class ReplyPart(Static):
+    """Begins as plain text; a part that was drawn keeps its height when it becomes text again."""
+
+    def __init__(self, source: str) -> None:
+        self.source = for_terminal(source)
+        super().__init__(self.source, markup=False, classes="part")
+        self._markdown: ReplyMarkdown | None = None
+        self._kept_height = 0  # lines, of what was Markdown before
+
+    @property
+    def is_drawn(self) -> bool:
+        return self._markdown is not None
+
+    async def append(self, source: str) -> None:
+        """Add finished blocks at the end."""
+        source = for_terminal(source)
+        self.source += source
+        if self.is_drawn:
+            await self._add(source)
+        else:
+            self.update(self.source)
+
+    async def draw(self) -> None:
+        """Show it as Markdown."""
+        if self.is_drawn or not self.is_attached:
+            return
+        self._markdown = ReplyMarkdown()
+        self._kept_height = 0
+        self.update("")
+        with suppress(MountError):
+            await self.mount(self._markdown)
+            # Only `append`: after a source given to Markdown itself, it would overwrite the last block.
+            await self._add(self.source)
+
+    async def undraw(self) -> None:
+        """Show its source, at the same height."""
+        if self._markdown is None:
+            return
+        self._kept_height = self.size.height
+        self.update(self.source)
+        markdown, self._markdown = self._markdown, None
+        await markdown.remove()
+
+    def forget_height(self) -> None:
+        """The width has changed, and with it the height, which only Markdown could tell."""
+        self._kept_height = 0
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        return self._kept_height or super().get_content_height(container, viewport, width)
+
+    def is_followed_by(self, source: str) -> None:
+        """What the next part begins with; a list that goes on there has no space between."""
+        self.set_class(is_list_cut(self.source, source), "-list-goes-on")
+
+    async def _add(self, source: str) -> None:
+        assert self._markdown is not None
+        # A program that is leaving takes its widgets down in the middle of this.
+        with suppress(MountError):
+            await self._markdown.append(source)
 
 
 class ReplyView(Vertical, PlainContainer):

@@ -12,9 +12,8 @@ from textual.widgets import Static
 from localspec.conversations import StoredMessage
 from localspec.terminal_text import for_terminal
 
-from .plain_container import PlainContainer
-from .reply import ReplyView
-from .reply_part import ReplyPart
+from .markdown import PlainContainer
+from .reply import ReplyPart, ReplyView
 
 FOLD_LINES: Final = 20
 FOLD_CHARACTERS: Final = 4000

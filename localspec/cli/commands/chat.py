@@ -105,7 +105,7 @@ def _chat(arguments: argparse.Namespace, folder: Path, resumed: "tuple[Journal, 
         from localspec.tui.state.chat import Setup
 
         if arguments.plain:
-            from localspec.tui.plain.chat import chat
+            from localspec.tui.plain import chat
         else:
             from localspec.tui.app import chat
 

@@ -1,4 +1,7 @@
-"""`localspec chat --plain`: questions and replies, and what else happens, as lines."""
+"""`localspec chat --plain`: a conversation as lines, without Textual; for screen readers, pipes and bare terminals.
+
+Replies go to stdout, everything else to stderr.
+"""
 
 import asyncio
 import io
@@ -11,30 +14,78 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from math import inf
 from time import monotonic, sleep
-from typing import Final, Literal
+from typing import Final, Literal, TextIO
 
 from localspec.conversations import StoredMessage, listing
 from localspec.engine.messages import Compared, Ready
 from localspec.errors import BadSetting, EngineDied, LocalspecError
 from localspec.events import Kind, Reply
+from localspec.terminal_text import for_terminal
 
-from ..commands import reports, table
-from ..commands.protocol import Severity
-from ..state import clipboard, mentions
-from ..state.chat import ChatState, Setup
-from ..state.conversation import OpenConversation
-from ..text import status
-from . import lines
+from .commands import engine as reports
+from .commands import table
+from .commands.protocol import Severity
+from .state import clipboard, mentions
+from .state.chat import ChatState, Setup
+from .state.conversation import OpenConversation
+from .text import status
 
 LOOK_SECONDS: Final = 0.05
 PATIENCE_SECONDS: Final = 2.0  # with what was asked to stop
+PROMPT: Final = "> "
+QUOTES: Final = '"""'  # around a message of several lines, as in `ollama run`
+
+
+def read_message() -> str | None:
+    """What the person says next; None at the end of the input."""
+    line = _read_line(PROMPT)
+    if line is None or not line.lstrip().startswith(QUOTES):
+        return line
+    lines = [line.lstrip().removeprefix(QUOTES)]
+    while not lines[-1].rstrip().endswith(QUOTES):
+        if (line := _read_line("")) is None:
+            break
+        lines.append(line)
+    return "\n".join(lines).rstrip().removesuffix(QUOTES).strip("\n")
+
+
+def say(text: str) -> None:
+    """A part of a reply."""
+    _write(for_terminal(text) if sys.stdout is not None and sys.stdout.isatty() else text, sys.stdout)
+
+
+def note(text: str, end: str = "\n") -> None:
+    """A line of the program itself."""
+    _write(for_terminal(text) + end, sys.stderr)
+
+
+def _write(text: str, stream: TextIO | None) -> None:
+    if stream is not None:  # the shell may have closed it
+        stream.write(text)
+        stream.flush()
+
+
+def _read_line(prompt: str) -> str | None:
+    streams = (sys.stdin, sys.stdout, sys.stderr)
+    if all(stream is not None and stream.isatty() for stream in streams):
+        with suppress(ImportError):  # Windows has its own
+            import readline  # noqa: F401 - lets `input` edit and recall
+        try:
+            return input(prompt)
+        except EOFError:
+            note("")
+            return None
+    if sys.stdin is not None and sys.stdin.isatty():
+        note(prompt, end="")
+    line = sys.stdin.readline() if sys.stdin is not None else ""
+    return line.rstrip("\n") if line else None
 
 
 class PlainChat:
     """A conversation with a pair; satisfies `commands.protocol.Chat`. Nothing runs while a message is typed."""
 
     def __init__(self, setup: Setup) -> None:
-        self.state = ChatState(setup, lines.note)
+        self.state = ChatState(setup, note)
         self.editing: int | None = None
         self.failed = False  # a message had no reply
         self.ended_by: signal.Signals | None = None
@@ -61,19 +112,19 @@ class PlainChat:
 
     def _greet(self) -> None:
         if _is_typed():
-            lines.note("localspec, line by line. /help lists the commands, ^d or /quit leaves.")
+            note("localspec, line by line. /help lists the commands, ^d or /quit leaves.")
         if messages := self.state.conversation.messages:
-            lines.note(f"Going on with “{self.state.conversation.saved.title}”, {len(messages)} messages.")
+            note(f"Going on with “{self.state.conversation.saved.title}”, {len(messages)} messages.")
 
     def _read(self) -> str | None:
         """What the person says next; "" for a line that Ctrl+C has cleared, None at the end."""
         self._is_reading, self._interrupted_at = True, inf
         try:
-            return lines.read_message() if self.ended_by is None else None
+            return read_message() if self.ended_by is None else None
         except KeyboardInterrupt:
             if self.ended_by is None and not _is_typed():
                 raise
-            lines.note("\n^d or /quit leaves.")
+            note("\n^d or /quit leaves.")
             return "" if self.ended_by is None else None
         finally:
             self._is_reading = False
@@ -102,7 +153,7 @@ class PlainChat:
             await self.state.save_running()
         except OSError as error:
             with suppress(OSError):
-                lines.note(f"error: the conversation could not be saved: {error}")
+                note(f"error: the conversation could not be saved: {error}")
         await self.state.saver.finish()
         self.state.conversation.close()
 
@@ -154,10 +205,10 @@ class PlainChat:
         self._end_line()
         if message.has_words_after(beginning):
             await self._saved_or_told(self.state.conversation.add(message))
-            lines.note(f"[{status.footer(message)}]")
+            note(f"[{status.footer(message)}]")
         else:
             await self._step_back()
-            lines.note("[no reply; the message is taken back]")
+            note("[no reply; the message is taken back]")
 
     async def _step_back(self) -> None:
         """No word came: the conversation is as it was before the question."""
@@ -178,14 +229,14 @@ class PlainChat:
             return
         for piece in reply.take_fresh():
             if piece.kind is Kind.ANSWER and piece.text:
-                lines.say(piece.text)
+                say(piece.text)
                 self._line_open = not piece.text.endswith("\n")
             elif self._shows_thinking:
-                lines.note(piece.text, end="")
+                note(piece.text, end="")
 
     def _end_line(self) -> None:
         if self._line_open:
-            lines.say("\n")
+            say("\n")
             self._line_open = False
 
     def _say_progress(self) -> None:
@@ -194,7 +245,7 @@ class PlainChat:
             tenth = f"{pull.name} {10 * pull.done_bytes // max(1, pull.total_bytes)}"
             if tenth != self._told_of_pull:
                 self._told_of_pull = tenth
-                lines.note(f"{status.pull_status(pull)}; ^c stops it")
+                note(f"{status.pull_status(pull)}; ^c stops it")
 
     def interrupt(self, *_: object) -> None:
         """Ctrl+C: stop the reply or the pull, come back from a wait, clear a line. Raises KeyboardInterrupt."""
@@ -229,7 +280,7 @@ class PlainChat:
     async def run_command(self, name: str, argument: str = "") -> None:
         command = table.find(name)
         if command is None:
-            lines.note(table.unknown(name))
+            note(table.unknown(name))
             return
         try:
             await command.run(self, argument)
@@ -238,27 +289,27 @@ class PlainChat:
 
     def notify(self, message: str, *, severity: Severity = "information") -> None:
         self._end_line()
-        lines.note(message)
+        note(message)
 
     async def remark(self, what: str, hint: str = "", kind: Literal["note", "error"] = "note") -> None:
         self._end_line()
-        lines.note(f"error: {what}" if kind == "error" else what)
+        note(f"error: {what}" if kind == "error" else what)
         if hint:
-            lines.note(f"hint: {hint}" if kind == "error" else hint)
+            note(f"hint: {hint}" if kind == "error" else hint)
 
     def refresh_state(self) -> None:
         ready = self.state.engine.ready
         if ready is not None and ready is not self._told_of:
-            lines.note(f"{ready.pair} is ready.")
+            note(f"{ready.pair} is ready.")
         self._told_of = ready
 
     def show_inspector(self, shown: bool) -> None:
         reply = self.state.conversation.reply
-        lines.note(status.footer(reply) if reply else "There is no reply yet.")
+        note(status.footer(reply) if reply else "There is no reply yet.")
 
     async def toggle_thinking(self) -> None:
         self._shows_thinking = not self._shows_thinking
-        lines.note(f"Reasoning is {'shown' if self._shows_thinking else 'hidden'} from now on.")
+        note(f"Reasoning is {'shown' if self._shows_thinking else 'hidden'} from now on.")
 
     def follow_end(self) -> None:
         pass
@@ -271,7 +322,7 @@ class PlainChat:
 
     def begin_editing(self, index: int) -> None:
         self.editing = index
-        lines.note(f"What comes next replaces: {self.state.conversation.messages[index].content}")
+        note(f"What comes next replaces: {self.state.conversation.messages[index].content}")
 
     def end_editing(self) -> bool:
         was_editing, self.editing = self.editing is not None, None
@@ -279,12 +330,12 @@ class PlainChat:
 
     async def choose_version(self, index: int, version: int) -> None:
         await self._saved_or_told(self.state.conversation.choose(index, version))
-        lines.say(self.state.conversation.messages[index].content + "\n")
+        say(self.state.conversation.messages[index].content + "\n")
 
     async def open_conversation(self, conversation: OpenConversation) -> None:
         self.state.conversation.close()
         self.state.conversation, self.editing = conversation, None
-        lines.note(f"“{conversation.saved.title}”, {len(conversation.messages)} messages.")
+        note(f"“{conversation.saved.title}”, {len(conversation.messages)} messages.")
         await reports.go_on_with_pair(self)
 
     async def choose_pair(self) -> None:
@@ -293,37 +344,35 @@ class PlainChat:
         downloads.refresh()
         await self._until(lambda: downloads.rows is not None)
         for row in self.state.downloads.rows or ():
-            lines.note(f"{row.name}: {'here' if row.on_disk else 'not here'}. {row.use}")
-        lines.note("/pair NAME loads one, /pull NAME fetches it.")
+            note(f"{row.name}: {'here' if row.on_disk else 'not here'}. {row.use}")
+        note("/pair NAME loads one, /pull NAME fetches it.")
 
     async def choose_conversation(self) -> None:
         found = await asyncio.to_thread(listing, self.state.setup.conversations)
         for conversation in found.conversations:
-            lines.note(f"{conversation.name}: {conversation.title}")
-        lines.note("/load NAME opens one.")
+            note(f"{conversation.name}: {conversation.title}")
+        note("/load NAME opens one.")
 
     async def choose_theme(self) -> None:
-        lines.note("Lines have no colours.")
+        note("Lines have no colours.")
 
     async def choose_block(self, blocks: Sequence[str]) -> None:
         await self.copy(blocks[-1])
 
     async def show_help(self) -> None:
         for command in table.COMMANDS:
-            lines.note(f"/{command.usage}: {command.help}")
-        lines.note(
-            '""" begins and ends a message of several lines. @path sends a file along. ^c stops a reply.'
-        )
+            note(f"/{command.usage}: {command.help}")
+        note('""" begins and ends a message of several  @path sends a file along. ^c stops a reply.')
 
     def show_comparison(self, compared: Compared) -> None:
-        lines.note(compared.verdict)
+        note(compared.verdict)
 
     def set_theme(self, name: str) -> bool:
         return False
 
     async def copy(self, text: str) -> None:
         taken = await asyncio.to_thread(clipboard.copy, text)
-        lines.note(f"{len(text):,} characters copied." if taken else "There is no clipboard here.")
+        note(f"{len(text):,} characters copied." if taken else "There is no clipboard here.")
 
     async def quit(self) -> None:
         self._left = True

@@ -1,1 +1,0 @@
-"""The chat without a screen, line by line: for screen readers, pipes and terminals that obey nothing; no Textual."""

@@ -1,0 +1,205 @@
+"""What the chat remembers beside the conversations: preferences, presets, prompts; and the thread that saves them.
+
+Other chats write the same files, so a change is made to the file as it is then.
+"""
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from localspec.errors import BadSetting
+from localspec.files import (
+    append_json_lines,
+    change_json_object,
+    read_json_lines,
+    read_json_object,
+    write_text_atomically,
+)
+from localspec.locks import locked
+
+LIMIT: Final = 500  # prompts
+MOST_LINES: Final = 2 * LIMIT  # in the file; with more of them it is written anew
+LONGEST: Final = 20_000  # characters; a pasted book is not worth recalling
+
+
+class TokenStyle(StrEnum):
+    """How much the live text shows of where its tokens came from."""
+
+    OFF = "off"
+    SUBTLE = "subtle"
+    STRONG = "strong"
+
+
+@dataclass(frozen=True, slots=True)
+class Preferences:
+    """What the person chose for the screen."""
+
+    theme: str = "localspec"
+    tokens: TokenStyle = TokenStyle.SUBTLE
+    inspector: bool = False
+
+    @classmethod
+    def load(cls, path: Path) -> "Preferences":
+        """Preferences from a file; what is missing or damaged there has its default."""
+        try:
+            values = read_json_object(path)
+        except (OSError, ValueError):
+            return cls()
+        chosen = asdict(cls())
+        for name, default in chosen.items():
+            with suppress(KeyError, ValueError):
+                value = values[name]
+                if isinstance(default, TokenStyle):
+                    value = TokenStyle(value)
+                if type(value) is type(default):
+                    chosen[name] = value
+        return cls(**chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class Presets:
+    """A file of them, read anew each time: other chats write it too."""
+
+    path: Path
+
+    def load(self) -> dict[str, str]:
+        """Names and texts; an entry that is no text is left out. Raises BadSetting for a damaged file."""
+        try:
+            values = read_json_object(self.path)
+        except OSError as error:
+            raise self._failure("read", error) from error
+        except ValueError as error:
+            raise BadSetting(
+                f"{self.path} is damaged: {error}",
+                hint="repair it; a new preset begins a new file and keeps this one",
+            ) from error
+        return {name: text for name, text in values.items() if isinstance(text, str) and text}
+
+    def save(self, name: str, text: str) -> str:
+        """Keep a text under a name; without a text, forget the name. Says where a damaged file was put, else "".
+
+        Raises BadSetting.
+        """
+        try:
+            return change_json_object(self.path, {name: text or None})
+        except OSError as error:
+            raise self._failure("written", error) from error
+
+    def _failure(self, what: str, error: OSError) -> BadSetting:
+        return BadSetting(
+            f"{self.path} cannot be {what}: {error.strerror}", hint="check its folder and the disk"
+        )
+
+
+@dataclass(slots=True)
+class PromptHistory:
+    """Walks back and forth through earlier prompts; the text that was being typed waits at the end."""
+
+    path: Path
+    stored: bool = True  # False: what is added is gone with the program
+    entries: list[str] = field(default_factory=list)
+    _index: int = 0
+    _unsent: str = ""
+    _lines: int = 0  # of the file
+
+    @classmethod
+    def load(cls, path: Path, *, stored: bool = True) -> "PromptHistory":
+        """The last prompts from a file; lines that a crash cut short are skipped."""
+        try:
+            prompts, damaged = _read(path)
+        except OSError:
+            prompts, damaged = [], 0  # a lost history is no reason to keep anyone from typing
+        entries = prompts[-LIMIT:]
+        return cls(path, stored, entries, len(entries), _lines=len(prompts) + damaged)
+
+    def add(self, text: str) -> None:
+        """Remember a prompt. Raises OSError."""
+        new = text and len(text) <= LONGEST and (not self.entries or self.entries[-1] != text)
+        if new:
+            self.entries.append(text)
+        self._index = len(self.entries)
+        if new and self.stored:
+            self._save(text)
+
+    def forget(self, texts: Collection[str]) -> None:
+        """Remove prompts, also from the file. Raises OSError."""
+        self.entries = [text for text in self.entries if text not in texts]
+        self._index = len(self.entries)
+        if not self.path.exists():
+            return
+        with locked(self.path.parent):
+            prompts, damaged = _read(self.path)
+            kept = [text for text in prompts if text not in texts]
+            if damaged or len(kept) < len(prompts):
+                self._rewrite(kept)
+
+    def older(self, current: str) -> str | None:
+        if self._index == 0:
+            return None
+        if self._index == len(self.entries):
+            self._unsent = current
+        self._index -= 1
+        return self.entries[self._index]
+
+    def newer(self) -> str | None:
+        if self._index >= len(self.entries):
+            return None
+        self._index += 1
+        return self._unsent if self._index == len(self.entries) else self.entries[self._index]
+
+    def _save(self, text: str) -> None:
+        with locked(self.path.parent):
+            append_json_lines(self.path, [text])
+            self._lines += 1
+            if self._lines > MOST_LINES:
+                self._rewrite(_read(self.path)[0][-LIMIT:])
+
+    def _rewrite(self, prompts: Sequence[str]) -> None:
+        write_text_atomically(self.path, "".join(json.dumps(text) + "\n" for text in prompts))
+        self._lines = len(prompts)
+
+
+def _read(path: Path) -> tuple[list[str], int]:
+    """The prompts in a file, and how many lines were none. Raises OSError."""
+    try:
+        values, damaged = read_json_lines(path)
+    except FileNotFoundError:
+        return [], 0
+    prompts = [value for value in values if isinstance(value, str)]
+    return prompts, damaged + len(values) - len(prompts)
+
+
+class Saver:
+    """Runs saves one after the other; `tell` gets a sentence about those that fail, and what others return."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._waiting: deque[Callable[[], str | None]] = deque()
+        # A task of its own: Textual cancels its workers when the app ends.
+        self._running: asyncio.Task[None] | None = None
+
+    def save(self, work: Callable[[], str | None]) -> None:
+        """Run `work` soon."""
+        self._waiting.append(work)
+        if self._running is None or self._running.done():
+            self._running = asyncio.create_task(self._run())
+
+    async def finish(self) -> None:
+        """Wait until nothing is left to save."""
+        if self._running is not None:
+            await self._running
+
+    async def _run(self) -> None:
+        while self._waiting:
+            try:
+                told = await asyncio.to_thread(self._waiting.popleft())
+            except OSError as error:
+                told = f"Could not be remembered: {error}"
+            if told:
+                self._tell(f"{told}.")
