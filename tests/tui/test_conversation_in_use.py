@@ -5,7 +5,8 @@ from driving import open_conversations, running
 from localspec.tui.dialogs.base import ConfirmDialog
 from scripted_engine import ScriptedEngine
 
-from localspec import cli, conversations
+from localspec import conversations
+from localspec.cli import program
 from localspec.cli.commands import chat as chat_command
 from localspec.conversations import ConversationInUse, Journal, StoredMessage
 from localspec.errors import BadSetting
@@ -57,7 +58,7 @@ def resume(tmp_path, monkeypatch):
     monkeypatch.setattr("localspec.engine.client.EngineProcess", make)
 
     def run(*options):
-        chat_command.run(cli.parser().parse_args(["chat", "--resume", *options]))
+        chat_command.run(program.parser().parse_args(["chat", "--resume", *options]))
 
     run.started = started
     return run
