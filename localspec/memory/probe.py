@@ -3,6 +3,8 @@
 import hashlib
 import json
 import re
+import subprocess
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
@@ -14,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 from localspec import settings
 from localspec.closing import Closing
 from localspec.errors import BackendFailure, LocalspecError
-from localspec.files import write_text_atomically
+from localspec.files import program, write_text_atomically
 from localspec.gguf.facts import trained_context
-from localspec.gguf.header import Header
+from localspec.gguf.header import Entry, Header, padded
 from localspec.gguf.heads import DraftKind, draft_kind, has_head, trunk_layers
-from localspec.gguf.weightless import write_weightless
+from localspec.gguf.trimmed import is_trimmed
+from localspec.gguf.writing import UINT32, header_bytes, text_entry
 from localspec.health.build import installed_build
 from localspec.memory.known_devices import DeviceMemory, remember_devices, with_host
 from localspec.memory.needs import CHECKPOINT_SHARE, HOST, Load, Needs
@@ -267,3 +270,27 @@ def _remember(key: str, known: _Buffers) -> None:
 
 def _memory_file(key: str) -> Path:
     return settings.cache_dir() / "memory" / f"{key}.json"
+
+
+_NO_VOCABULARY = "no_vocab"  # llama-vocab.cpp: as many dummy tokens as ARCHITECTURE.vocab_size says
+
+
+def write_weightless(header: Header, path: Path) -> Path:
+    """Write it as a sparse file of the model's length. Raises OSError."""
+    data = header_bytes(_entries(header), header.tensors)
+    end = max((tensor.offset + tensor.bytes for tensor in header.tensors), default=0)
+    with path.open("wb") as file:
+        file.write(data)
+        if sys.platform == "win32" and (fsutil := program("fsutil")):
+            subprocess.run([fsutil, "sparse", "setflag", str(path)], check=False, capture_output=True)
+        file.truncate(padded(len(data), header.alignment) + padded(end, header.alignment))
+    return path
+
+
+def _entries(header: Header) -> dict[str, Entry]:
+    kept = {key: entry for key, entry in header.entries.items() if not key.startswith("tokenizer.")}
+    kept["tokenizer.ggml.model"] = text_entry(_NO_VOCABULARY)
+    if header.vocabulary is not None and not is_trimmed(header):
+        size = header.vocabulary.count
+        kept[f"{header.text('general.architecture')}.vocab_size"] = Entry(UINT32, size)
+    return kept

@@ -18,7 +18,7 @@ from localspec.files import sync_folder
 from localspec.gguf.header import Header, header_at, header_of_part, joined, read_header
 from localspec.hub import Patience, RemoteFile, RevisionGone, of_system
 from localspec.locks import FileLock
-from localspec.pairs import stamps, store
+from localspec.pairs import store
 from localspec.pairs.compatibility import prove
 from localspec.pairs.registry import HubFile, LocalFile, ModelFile, Pair
 from localspec.pairs.resolve import refuse_unless_runnable
@@ -380,24 +380,21 @@ class _Pull:
                     hint="a link leads to its folder, so it is left alone; remove it, and pull again",
                 )
             fetched.unlink()
-            stamps.forget(fetched)
+            store.forget_sha256(fetched)
             self._tell(
                 Note(f"{file.name} was damaged and is removed: sha256 {found}, pinned is {file.sha256}.")
             )
         return any(self._hash(path, file) == file.sha256 for path in store.cached_copies(file))
 
     def _hash(self, path: Path, file: HubFile) -> str:
-        if known := stamps.read(path):
-            return known.sha256
-        done = 0
+        if known := store.known_sha256(path):
+            return known
 
-        def on_bytes(count: int) -> None:
-            nonlocal done
-            done += count
+        def on_bytes(done: int) -> None:
             self._check(file)
             self._meter.at(PullStage.HASHING, file, done)
 
-        found = stamps.write(path, stamps.sha256_of(path, on_bytes)).sha256
+        found = store.hash_file(path, on_bytes)
         if found == file.sha256:
             self._tell(Note(f"{file.name}: sha256 verified"))
         return found
@@ -491,7 +488,7 @@ class _Pull:
                 hint="try again; if it happens twice, something changes the file on its way",
             )
         part.publish()
-        stamps.write(part.final, file.sha256)
+        store.remember_sha256(part.final, file.sha256)
         fetched = f"{size_text(part.fetched)} fetched, " if part.fetched else ""
         self._tell(Note(f"{file.name}: {fetched}sha256 verified"))
 

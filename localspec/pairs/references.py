@@ -18,7 +18,7 @@ from localspec.gguf.header import Header, header_at, joined, parts_of, read_head
 from localspec.gguf.heads import draft_kind, has_head
 from localspec.hub import Listing, RemoteFile
 from localspec.locks import locked
-from localspec.pairs import stamps, store
+from localspec.pairs import store
 from localspec.pairs.additions import add_pair
 from localspec.pairs.compatibility import prove
 from localspec.pairs.registry import (
@@ -143,8 +143,8 @@ def pin(opened: OpenedFile) -> ModelFile:
             )
         return opened.file
     assert opened.path is not None
-    stamp = stamps.read(opened.path) or stamps.write(opened.path, stamps.sha256_of(opened.path))
-    return LocalFile(opened.path, stamp.bytes, stamp.sha256)
+    sha256 = store.known_sha256(opened.path) or store.hash_file(opened.path)
+    return LocalFile(opened.path, opened.path.stat().st_size, sha256)
 
 
 def pinned(named: HubReference) -> HubFile:

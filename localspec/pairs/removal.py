@@ -9,7 +9,7 @@ from pathlib import Path
 
 from localspec.errors import BadSetting
 from localspec.hub import of_system
-from localspec.pairs import stamps, store
+from localspec.pairs import store
 from localspec.pairs.download import LOCK, PART, lock_of, part_of
 from localspec.pairs.registry import HubFile, Pair, all_pairs
 
@@ -137,7 +137,7 @@ def _unlink(path: Path) -> None:
         raise BadSetting(f"{path.name} is being fetched right now", hint="stop that pull first")
     try:
         path.unlink(missing_ok=True)
-        stamps.forget(path)
+        store.forget_sha256(path)
     finally:
         lock.release()
     _remove_empty_folders(path)

@@ -1,16 +1,24 @@
 """Where model files lie on this machine, and which pair was used last."""
 
+import hashlib
+import json
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
 import platformdirs
 
 from localspec import settings
-from localspec.files import expanded, lies_in, read_numbers, remember_number
-from localspec.pairs import stamps
+from localspec.files import (
+    expanded,
+    lies_in,
+    read_json_object,
+    read_numbers,
+    remember_number,
+    write_text_atomically,
+)
 from localspec.pairs.registry import HubFile, ModelFile, Pair
 
 _LATEST = 253_000_000_000.0  # seconds since 1970 in the last year that a date can have
@@ -95,16 +103,52 @@ def locate(file: ModelFile) -> Path | None:
 def _copies(file: HubFile) -> list[Path]:
     """Where a single file lies, and its hash is known to be right."""
     found = [place(file)] if _size(place(file)) == file.bytes else []
-    for path in cached_copies(file):
-        stamp = stamps.read(path)
-        if stamp and stamp.sha256 == file.sha256:
-            found.append(path)
-    return found
+    return [*found, *(path for path in cached_copies(file) if known_sha256(path) == file.sha256)]
 
 
 def is_ours(path: Path) -> bool:
     """Whether a name is in localspec's own folder, so that it may be removed: of a file, or of a link to one."""
     return lies_in(path, models_dir())
+
+
+def known_sha256(path: Path) -> str | None:
+    """The hash of a file that was hashed before and has not changed since; None for others."""
+    with suppress(OSError, ValueError):
+        stamp = read_json_object(_stamp_file(path))
+        if isinstance(sha256 := stamp.get("sha256"), str) and stamp.items() >= _state(path).items():
+            return sha256
+    return None
+
+
+def hash_file(path: Path, on_bytes: Callable[[int], None] = lambda _: None) -> str:
+    """Read a file's SHA-256 and remember it; `on_bytes` hears how many bytes were read so far."""
+    digest, done = hashlib.sha256(), 0
+    with path.open("rb", buffering=0) as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+            done += len(chunk)
+            on_bytes(done)
+    return remember_sha256(path, digest.hexdigest())
+
+
+def remember_sha256(path: Path, sha256: str) -> str:
+    """Remember the hash of a file as long as its size and time stay the same."""
+    write_text_atomically(_stamp_file(path), json.dumps(_state(path) | {"sha256": sha256}))
+    return sha256
+
+
+def forget_sha256(path: Path) -> None:
+    _stamp_file(path).unlink(missing_ok=True)
+
+
+def _state(path: Path) -> dict[str, object]:
+    now = path.stat()
+    return {"path": str(path.resolve()), "bytes": now.st_size, "mtime_ns": now.st_mtime_ns}
+
+
+def _stamp_file(path: Path) -> Path:
+    key = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:32]
+    return settings.data_dir() / "stamps" / f"{key}.json"
 
 
 def on_disk(pair: Pair) -> bool:
