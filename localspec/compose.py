@@ -16,8 +16,7 @@ from localspec.gguf.header import header_at, parts_of
 from localspec.health.check import untold_note
 from localspec.health.gpu import ensure_gpu
 from localspec.health.gpu import untold_note as untold_gpu_note
-from localspec.health.hello import use_servers
-from localspec.health.servers import used_servers
+from localspec.health.servers import use_servers, used_servers
 from localspec.llama.contention import give_way
 from localspec.llama.context import Context
 from localspec.llama.devices import Device, default_gpu, devices

@@ -35,8 +35,7 @@ from localspec.engine.server import Cancelled, Send
 from localspec.errors import BadSetting
 from localspec.events import Cycle, Finished, Notice
 from localspec.health.check import remember_trial, try_without_extra_buffers
-from localspec.health.hello import answering_servers
-from localspec.health.servers import addresses_of
+from localspec.health.servers import addresses_of, answering_servers
 from localspec.measure.compare import Comparison, SideEvent, compare_events, verdict_on
 
 MANY_CORES = 4  # from here on one core is left to the terminal; with fewer, the models need them all

@@ -1,8 +1,18 @@
-"""RPC servers, llama.cpp on other machines: which of them belong to this process and to its children."""
+"""RPC servers, llama.cpp on other machines: which of them answer, and which belong to this process."""
 
+import socket
+import struct
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
-from localspec.errors import BadSetting
+from localspec.errors import BackendFailure, BadSetting
+from localspec.health.build import has_backend, rebuild_command
+
+ANSWER_SECONDS = 3.0
+_HELLO = 14  # ggml-rpc.cpp: the first command of a connection
+_CAPABILITIES = bytes(24)  # of this side's transport: none, for a connection that only asks
+_VERSION_BYTES = 4  # before the capabilities in the answer
 
 _used: tuple[str, ...] = ()
 
@@ -26,3 +36,73 @@ def addresses_of(text: str) -> tuple[str, ...]:
         if not (host and port.isascii() and port.isdecimal() and 1 <= int(port) <= 65535):
             raise BadSetting(f"{address} is no address of an RPC server", hint="write HOST:PORT,HOST:PORT")
     return found
+
+
+class NoServer(BackendFailure):
+    """Nothing that llama.cpp could use answers at an address."""
+
+    def __init__(self, address: str, what: str, hint: str) -> None:
+        super().__init__(what, hint=hint)
+        self.address = address
+
+
+def use_servers(text: str) -> None:
+    """Take in the servers of a text like "HOST:PORT,HOST:PORT", all or none; they stay until the process ends.
+
+    Raises BadSetting where the build has no RPC, NoServer for one that does not answer.
+    """
+    wanted = addresses_of(text)
+    new = [address for address in wanted if address not in used_servers()]
+    if new and not has_backend("rpc"):
+        raise BadSetting("this build of llama.cpp has no RPC", hint=rebuild_command("GGML_RPC=on"))
+    for problem in _problems(new):
+        raise problem
+    assume_servers((*used_servers(), *wanted))
+
+
+def answering_servers(text: str) -> tuple[str, ...]:
+    """Those of the text that answer now."""
+    wanted = addresses_of(text)
+    silent = {problem.address for problem in _problems(wanted)}
+    return tuple(address for address in wanted if address not in silent)
+
+
+def _problems(addresses: Iterable[str]) -> list[NoServer]:
+    """What is wrong with those that do not answer; all are asked at once."""
+    with ThreadPoolExecutor(16) as pool:
+        return [problem for problem in pool.map(_problem, addresses) if problem]
+
+
+def _problem(address: str) -> NoServer | None:
+    """Greet a server as llama.cpp does, which aborts where something else listens, and waits for a silent one."""
+    host, _, port = address.rpartition(":")
+    request = struct.pack("<BQ", _HELLO, len(_CAPABILITIES)) + _CAPABILITIES
+    expected, found = _VERSION_BYTES + len(_CAPABILITIES), b""
+    try:
+        with socket.create_connection((host, int(port)), ANSWER_SECONDS) as server:
+            server.sendall(request)
+            while len(found) < 8 and (more := server.recv(4096)):
+                found += more
+            with suppress(OSError):
+                server.shutdown(socket.SHUT_RDWR)
+    except TimeoutError:
+        return NoServer(
+            address,
+            f"the RPC server {address} did not answer within {ANSWER_SECONDS:.0f} s",
+            "it may be stopped, cut off, or serving another program: a server serves one at a time",
+        )
+    except ConnectionResetError:
+        pass
+    except OSError:
+        return NoServer(
+            address,
+            f"no RPC server listens at {address}",
+            f"start llama.cpp's there: ggml-rpc-server --host 0.0.0.0 --port {port}",
+        )
+    if found[:8] == struct.pack("<Q", expected):
+        return None
+    return NoServer(
+        address,
+        f"what listens at {address} is no RPC server of this version of llama.cpp",
+        "check the port, and use the same version on both machines",
+    )

@@ -14,9 +14,8 @@ from localspec.engine.client import EngineProcess
 from localspec.engine.messages import Ask, Died, LoadPair, Ready, ReplySettings, Turn
 from localspec.errors import BackendFailure, BadSetting
 from localspec.events import Finished, Notice, Piece
-from localspec.health import hello, servers
-from localspec.health.hello import answering_servers, use_servers
-from localspec.health.servers import addresses_of
+from localspec.health import servers
+from localspec.health.servers import addresses_of, answering_servers, use_servers
 from tests.devices.servers import HAS_RPC, Server, free_port
 
 needs_rpc = pytest.mark.skipif(not HAS_RPC, reason="this build of llama.cpp has no RPC")
@@ -167,7 +166,7 @@ def test_no_server_is_one_sentence_in_a_few_seconds(two):
         nobody = f"127.0.0.1:{free_port()}"
         for address, says in (
             (nobody, "no RPC server listens"),
-            (web, "is no RPC server"),
+            (web, "is no RPC server of this version"),
             (silent, "did not answer within 3 s"),
             (stopped.address, "did not answer within 3 s"),
         ):
@@ -225,7 +224,8 @@ def test_an_address_counts_once():
 
 def test_servers_that_are_known_are_not_asked_again(monkeypatch):
     servers.assume_servers(["a:1"])
-    monkeypatch.setattr(hello, "_ask", lambda address: pytest.fail(f"asked {address}"))
+    monkeypatch.setattr(servers, "_problem", lambda address: pytest.fail(f"asked {address}"))
+    monkeypatch.setattr(servers, "has_backend", lambda name: True)
     use_servers("a:1")
     assert servers.used_servers() == ("a:1",)
 

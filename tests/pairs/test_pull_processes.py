@@ -68,7 +68,7 @@ def test_two_processes_at_once_share_the_work(known, hub):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a console's Ctrl-C cannot be sent to one process there")
 def test_ctrl_c_keeps_what_came_and_says_how_to_go_on(known, hub):
-    hub.bytes_per_second = 200_000
+    hub.bytes_per_second = 50_000  # not over when the signal comes, on a busy machine either
     process = command("pull", "tiny")
     while not hub.sent.total():
         time.sleep(0.01)
