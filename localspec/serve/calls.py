@@ -1,12 +1,13 @@
-"""Tool calls while a model writes them: which function, and its arguments piece by piece."""
+"""Tool calls while a model writes them: the function's name, then its arguments piece by piece."""
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 from localspec.chat.tools import new_call_id
 
-# How the formats of localspec.chat.tools lead up to the arguments; a grammar sees to it that they do.
+# The text before the arguments in the formats of localspec.chat.tools; a grammar enforces it.
 _HEAD = re.compile(
     r'\{"name": "([^"]+)", "(?:arguments|parameters)": |\[TOOL_CALLS\]([A-Za-z0-9_.-]{1,64})\[ARGS\]'
 )
@@ -22,59 +23,48 @@ class Call:
     arguments: str = ""  # so far
 
 
-@dataclass(frozen=True, slots=True)
-class Began:
+class Step(NamedTuple):
+    """A change of a call; `text` is new text of the arguments."""
+
+    what: Literal["began", "grew", "ended"]
     call: Call
-
-
-@dataclass(frozen=True, slots=True)
-class Grew:
-    call: Call
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    call: Call
-
-
-Step = Began | Grew | Ended
+    text: str = ""
 
 
 class CallReader:
     """Reads the text of the calls in one reply."""
 
     def __init__(self) -> None:
-        self._held = ""
+        self._unread = ""
         self._count = 0
         self._call: Call | None = None
         self._depth = 0
         self._quoted = self._escaped = False
 
     def push(self, text: str) -> Iterator[Step]:
-        """What this text adds."""
-        self._held += text
-        while self._held:
+        """The steps that this text completes."""
+        self._unread += text
+        while self._unread:
             if self._call is None:
-                head = _HEAD.search(self._held)
+                head = _HEAD.search(self._unread)
                 if head is None:
                     return
-                self._held = self._held[head.end() :]
+                self._unread = self._unread[head.end() :]
                 self._call = Call(self._count, new_call_id(), head[1] or head[2])
                 self._count += 1
-                yield Began(self._call)
+                yield Step("began", self._call)
             end = self._end_of_arguments()
-            written, self._held = self._held[:end], self._held[end:]
+            written, self._unread = self._unread[:end], self._unread[end:]
             if written:
                 self._call.arguments += written
-                yield Grew(self._call, written)
+                yield Step("grew", self._call, written)
             if written and not self._depth:
-                yield Ended(self._call)
+                yield Step("ended", self._call)
                 self._call = None
 
     def _end_of_arguments(self) -> int:
-        """How much of what is held belongs to the arguments; `_depth` is 0 where they end there."""
-        for at, sign in enumerate(self._held, start=1):
+        """How many unread characters belong to the arguments; `_depth` is 0 where they end there."""
+        for at, sign in enumerate(self._unread, start=1):
             if self._escaped:
                 self._escaped = False
             elif self._quoted:
@@ -88,4 +78,4 @@ class CallReader:
                 self._depth -= 1
                 if not self._depth:
                     return at
-        return len(self._held)
+        return len(self._unread)

@@ -1,4 +1,4 @@
-"""Who may ask: programs of this machine, or those with the key; never a web page that found the port."""
+"""Who may ask: programs of this machine, or those with the key; never an unknown web page."""
 
 import hmac
 import ipaddress
@@ -15,15 +15,19 @@ from localspec.serve.http import answer
 
 PUBLIC: Final = ("/health", "/v1/health")
 LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "::1")
-_ALLOWED_METHODS: Final = "GET, POST, OPTIONS"
+_ALLOWED: Final = {  # to a page that may ask
+    "access-control-allow-methods": "GET, POST, OPTIONS",
+    "access-control-allow-headers": "authorization, content-type, x-api-key",
+    "vary": "Origin",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
     """Who may ask, beside programs of this machine."""
 
-    api_key: str = ""  # "" for none; then only names that no foreign web page can have are answered
-    hosts: frozenset[str] = frozenset()  # names in small letters that others call this machine by
+    api_key: str = ""  # without one, only names that no foreign web page can have are answered
+    hosts: frozenset[str] = frozenset()  # other names of this machine, in small letters
     origins: frozenset[str] = frozenset()  # of web pages: SCHEME://HOST[:PORT], SCHEME://* or *
 
     def has_host(self, host: str) -> bool:
@@ -41,7 +45,7 @@ class Guard:
     """Checks Host, Origin and key before anything else looks at a request."""
 
     def __init__(self, app: ASGIApp, access: Access, on_answer: Callable[[str, str, int], object]) -> None:
-        """`on_answer` is told method, path and status."""
+        """`on_answer` gets method, path and status."""
         self._app = app
         self._access = access
         self._api_key = access.api_key.encode()
@@ -58,27 +62,32 @@ class Guard:
             if message["type"] == "http.response.start":
                 self._on_answer(scope["method"], scope["path"], message["status"])
                 if origin is not None and self._access.has_origin(origin):
-                    message["headers"] = [*message["headers"], *allowing(origin, headers)]
+                    allowed = {**_ALLOWED, "access-control-allow-origin": origin}
+                    if wanted := headers.get("access-control-request-headers"):
+                        allowed["access-control-allow-headers"] = wanted
+                    added = [(k.encode(), v.encode("latin-1", "replace")) for k, v in allowed.items()]
+                    message["headers"] = [*message["headers"], *added]
             await send(message)
 
-        respond = self._refused(scope, headers) or self._app
-        await respond(scope, receive, sending)
+        if problem := self._problem(scope, headers):
+            await answer(problem.body(), status=problem.status)(scope, receive, sending)
+        elif scope["method"] == "OPTIONS":
+            await Response(status_code=204)(scope, receive, sending)
+        else:
+            await self._app(scope, receive, sending)
 
-    def _refused(self, scope: Scope, headers: Headers) -> Response | None:
-        origin = headers.get("origin")
+    def _problem(self, scope: Scope, headers: Headers) -> Problem | None:
+        """Why a request is refused."""
+        origin, host = headers.get("origin"), headers.get("host", "")
         if origin is not None and not self._access.has_origin(origin):
-            what = f"web pages of {origin[:80]!r} may not ask here"
             remedy = "start the server with --allow-origin and this origin"
-            return refusal(403, "permission_error", "origin", f"{what} ({remedy})")
-        host = headers.get("host", "")
+            return Problem(403, "origin", f"web pages of {origin[:80]!r} may not ask here ({remedy})")
         if not self._access.has_host(host):
             what = f"this server does not answer to the Host {name_in(host)[:80]!r}"
-            remedy = "start it with --allow-host and this name, or with a key"
-            return refusal(403, "permission_error", "host", f"{what} ({remedy})")
-        if scope["method"] == "OPTIONS":
-            return Response(status_code=204)
-        if self._api_key and scope["path"] not in PUBLIC and not self._has_key(headers):
-            return refusal(401, "authentication_error", "invalid_api_key", "the API key is missing or wrong")
+            return Problem(403, "host", f"{what} (start it with --allow-host and this name, or with a key)")
+        free = scope["method"] == "OPTIONS" or scope["path"] in PUBLIC
+        if self._api_key and not free and not self._has_key(headers):
+            return Problem(401, "invalid_api_key", "the API key is missing or wrong")
         return None
 
     def _has_key(self, headers: Headers) -> bool:
@@ -87,28 +96,19 @@ class Guard:
         return hmac.compare_digest(given.encode(), self._api_key)
 
 
-def refusal(status: int, kind: str, code: str, message: str) -> Response:
-    return answer({"error": Problem(status, kind, code, message).error}, status=status)
-
-
 def is_local_name(host: str) -> bool:
-    """Whether a Host is one that DNS cannot give to a foreign page: localhost, or an address in digits."""
+    """Whether DNS cannot give this Host to a foreign page: it is localhost, or an address in digits."""
     name = name_in(host)
-    return name == "localhost" or is_address(name)
+    try:
+        return name == "localhost" or bool(ipaddress.ip_address(name))
+    except ValueError:
+        return False
 
 
 def name_in(host: str) -> str:
     """The name in a Host, without its port."""
     name = host[1 : host.find("]")] if host.startswith("[") else host.partition(":")[0]
     return name.lower()
-
-
-def is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
 
 
 def is_local_origin(origin: str) -> bool:
@@ -118,15 +118,3 @@ def is_local_origin(origin: str) -> bool:
         return scheme in ("app", "tauri", "vscode-webview", "vscode-file") and bool(separator)
     name = name_in(rest)
     return name in LOOPBACK_NAMES or name.endswith(".localhost")
-
-
-def allowing(origin: str, headers: Headers) -> list[tuple[bytes, bytes]]:
-    """What lets a page of this machine read the answer."""
-    wanted = headers.get("access-control-request-headers", "authorization, content-type, x-api-key")
-    found = {
-        "access-control-allow-origin": origin,
-        "access-control-allow-methods": _ALLOWED_METHODS,
-        "access-control-allow-headers": wanted,
-        "vary": "Origin",
-    }
-    return [(name.encode(), value.encode("latin-1", "replace")) for name, value in found.items()]

@@ -1,32 +1,44 @@
-"""What all interfaces share: bodies in, JSON or a stream of replies out, questions to the engine."""
+"""The part that all interfaces share: bodies in, JSON or a stream of replies out, questions to the engine."""
 
 import asyncio
 import json
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Final, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from localspec.engine.messages import Answer, Detokenize, Infill, Render, Rendered, Report, Tokenize, Tokens
-from localspec.errors import LocalspecError
+from localspec.engine.messages import Answer, Detokenize, Infill, Render, Rendered, Report, Tokenize
+from localspec.errors import BadSetting, LocalspecError
 from localspec.events import Finished, Notice, Piece, Reply, Scored, Scores, Started
 from localspec.serve import numbers
-from localspec.serve.bodies import BROKEN, GONE, Fields, Problem, RequestFailed, failed, parsed, problem_of
+from localspec.serve.bodies import GONE, Fields, Problem, cut
 from localspec.serve.jobs import Job, Jobs, Loaded
-from localspec.serve.options import Wishes, take_wishes
+from localspec.serve.options import openai_options
 from localspec.serve.pairs import Chosen, Pairs
+
+MOST_REPLIES: Final = 16  # to each prompt
+LARGEST_BODY: Final = 32 * 2**20  # bytes
+FIRST_SECONDS: Final = 1.0  # a mistake that shows so soon gets a status of its own
+PING_SECONDS: Final = 5.0  # of silence, after which a comment keeps the connection alive
+BACKGROUND_TOKENS: Final = 64  # a reply so short, without tools, is a title or a tag
+log = logging.getLogger(__name__)
+R = TypeVar("R", bound=Report)
+T = TypeVar("T")
+Handler = Callable[[Request], Awaitable[Response]]
+ErrorBody = Callable[[Problem], object]
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What is to be answered or continued: one of these."""
+    """A conversation to answer or a text to continue: one of these."""
 
     messages: tuple[dict[str, Any], ...] = ()
     text: str | None = None
@@ -40,15 +52,11 @@ class Asked:
 
     chosen: Chosen
     prompts: tuple[Prompt, ...]
-    wishes: Wishes
+    options: dict[str, Any]  # of ReplyOptions
     stream: bool
-    background: bool = False
-    unknown: tuple[str, ...] = ()  # fields that nobody knows: they have no effect, and answers say so
-    line_end_after_seconds: float | None = None  # of writing: from then on the next line end is the reply's
-
-    @property
-    def notices(self) -> tuple[str, ...]:
-        return tuple(f"the field {name} is not known and has no effect" for name in self.unknown)
+    replies: int = 1  # to each prompt
+    unknown: tuple[str, ...] = ()  # fields without effect, which answers name
+    line_end_after_seconds: float | None = None  # of writing: from then on the next line end ends the reply
 
     @property
     def headers(self) -> dict[str, str]:
@@ -56,28 +64,37 @@ class Asked:
 
     @property
     def count(self) -> int:
-        return len(self.prompts) * self.wishes.replies
+        return len(self.prompts) * self.replies
+
+    @property
+    def background(self) -> bool:
+        """Whether a reply is a title or a tag, which nobody waits for. An editor waits for a continued text."""
+        short = self.options.get("max_tokens", BACKGROUND_TOKENS + 1) <= BACKGROUND_TOKENS
+        return short and "tools" not in self.options and any(prompt.messages for prompt in self.prompts)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Done:
-    """A finished reply, and what was said beside it."""
+    """A finished reply, with the notices and the scores of its tokens."""
 
     reply: Reply
     notices: tuple[str, ...]
-    scores: tuple[Scored, ...] = ()  # of the answer's tokens, where they were asked for
+    scores: tuple[Scored, ...] = ()  # if the request asked for them
+
+    @cached_property
+    def timings(self) -> dict[str, Any]:
+        return numbers.timings(self.reply, self.notices)
 
 
 class Replies:
-    """Reports of the current reply; the next one begins when it has finished."""
+    """The replies to one request, in order, a job for each."""
 
     def __init__(self, jobs: Jobs, asked: Asked) -> None:
-        """Queues the first. Raises RequestFailed."""
+        """Queues the first. Raises Problem."""
         self._jobs = jobs
         self._asked = asked
         self.done: list[Done] = []
-        self._notices, self._scores = list[str](), list[Scored]()  # of the current reply
-        self._job: Job = self._submit(0)
+        self._job = self._submit()
 
     @property
     def complete(self) -> bool:
@@ -89,7 +106,7 @@ class Replies:
         return self._job.position
 
     async def next(self, timeout_seconds: float | None = None) -> tuple[int, Report] | None:
-        """A report with the number of its reply; None after the timeout. Raises RequestFailed."""
+        """A report with the number of its reply; None after the timeout. Raises Problem."""
         index = len(self.done)
         report = await self._job.next(timeout_seconds)
         match report:
@@ -100,55 +117,52 @@ class Replies:
             case Scores(tokens=tokens):
                 self._scores += tokens
             case Finished(reply=reply):
-                notices = (*self._asked.notices, *self._notices)
-                self.done.append(Done(reply, notices, tuple(self._scores)))
-                self._notices, self._scores = [], []
+                self.done.append(Done(reply, tuple(self._notices), tuple(self._scores)))
                 if not self.complete:
-                    self._job = self._submit(len(self.done))
+                    self._job = self._submit()
         return index, report
 
+    async def all(self) -> list[Done]:
+        """Every reply, once it has finished. Raises Problem."""
+        while not self.complete:
+            await self.next()
+        return self.done
+
     def give_up(self) -> None:
-        """Nobody reads them any more."""
+        """The client has left."""
         self._job.give_up()
 
-    def _submit(self, index: int) -> Job:
-        wishes, chosen = self._asked.wishes, self._asked.chosen
-        prompt = self._asked.prompts[index // wishes.replies]
-        options = dict(wishes.options)
-        if not chosen.speculate:
+    def _submit(self) -> Job:
+        asked, number = self._asked, len(self.done)
+        self._notices = [f"the field {name} is not known and has no effect" for name in asked.unknown]
+        self._scores: list[Scored] = []
+        prompt, options = asked.prompts[number // asked.replies], dict(asked.options)
+        if not asked.chosen.speculate:
             options["speculate"] = False
         if "seed" in options:
-            options["seed"] = (options["seed"] + index % wishes.replies) % 2**64
+            options["seed"] = (options["seed"] + number % asked.replies) % 2**64
         if prompt.messages and prompt.messages[0]["role"] != "system":
-            options["system"] = ""  # a program's conversation is all that the model sees
+            options["system"] = ""  # the model sees a program's conversation and nothing else
+        late = asked.line_end_after_seconds
 
         def make(serial: int) -> Answer:
-            return Answer(
-                serial,
-                prompt.messages,
-                prompt.text,
-                prompt.parts,
-                prompt.infill,
-                options,
-                self._asked.line_end_after_seconds,
-            )
+            return Answer(serial, prompt.messages, prompt.text, prompt.parts, prompt.infill, options, late)
 
-        return self._jobs.submit(chosen.load, make, background=self._asked.background)
-
-
-LARGEST_BODY: Final = 32 * 2**20  # bytes
-FIRST_SECONDS: Final = 1.0  # a mistake that shows so soon gets a status of its own
-PING_SECONDS: Final = 5.0  # of silence, after which a comment keeps the connection alive
-BACKGROUND_TOKENS: Final = 64  # a reply so short, without tools, is a title or a tag
-log = logging.getLogger(__name__)
-T = TypeVar("T")
-ErrorBody = Callable[[Problem], object]
+        return self._jobs.submit(asked.chosen.load, make, background=asked.background)
 
 
 class Writer(ABC):
-    """One interface's form of a reply, whole or as a stream; streams leave out what it has no words for."""
+    """One interface's form of a reply, whole or as a stream; a stream omits what its interface has no form for."""
 
     media_type = "text/event-stream"
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self.unsent: list[Scored] = []  # scores that no chunk has had yet
+
+    def take_scores(self) -> list[Scored]:
+        taken, self.unsent = self.unsent, []
+        return taken
 
     @abstractmethod
     def whole(self, done: list[Done]) -> dict[str, Any]: ...
@@ -162,41 +176,41 @@ class Writer(ABC):
     def begin(self) -> Iterable[bytes]:
         return ()
 
-    def started(self, index: int, started: Started) -> Iterable[bytes]:
-        return ()
-
-    def scores(self, index: int, scores: Scores) -> Iterable[bytes]:
+    def started(self, started: Started) -> Iterable[bytes]:
         return ()
 
     def end(self, done: list[Done]) -> Iterable[bytes]:
         return ()
 
     def failed(self, problem: Problem) -> bytes:
-        return data_line(openai_error(problem))
+        return data_line(problem.body())
 
     def silence(self, position: int) -> bytes:
-        """What is sent while there is nothing to say; b"" sends nothing."""
+        """A sign of life while there is no text; b"" sends nothing."""
         return f": queued {position}\n\n".encode() if position else b": working\n\n"
 
 
 async def fields_of(request: Request) -> Fields:
-    """The object in the body. Raises RequestFailed, BadSetting."""
-    return Fields(parsed(await bytes_of(request)))
-
-
-async def bytes_of(request: Request) -> bytes:
-    """The body, if it is not too large. Raises RequestFailed."""
-    chunks, size = [], 0
+    """The object in the body. Raises Problem, BadSetting."""
+    body = bytearray()
     try:
         async for chunk in request.stream():
-            size += len(chunk)
-            if size > LARGEST_BODY:
-                limit = f"the body is larger than {LARGEST_BODY // 2**20} MiB"
-                raise failed(413, "invalid_request_error", "body_too_large", limit)
-            chunks.append(chunk)
+            body += chunk
+            if len(body) > LARGEST_BODY:
+                raise Problem(413, "body_too_large", f"the body is larger than {LARGEST_BODY // 2**20} MiB")
     except ClientDisconnect:
-        raise failed(GONE, "invalid_request_error", "gone", "the client left") from None
-    return b"".join(chunks)
+        raise gone() from None
+    try:
+        found = json.loads(body)
+    except ValueError as error:
+        raise BadSetting(f"the body is not JSON: {error}", hint="send one JSON object") from None
+    if not isinstance(found, dict):
+        raise BadSetting("the body is not an object", hint="send one JSON object")
+    return Fields(found)
+
+
+def gone() -> Problem:
+    return Problem(GONE, "gone", "the client left")
 
 
 def dumped(value: object) -> bytes:
@@ -214,200 +228,145 @@ def data_line(value: object) -> bytes:
 
 
 def named_event(kind: str, **values: Any) -> bytes:  # noqa: ANN401  JSON
-    """A server-sent event that says what it is, as Anthropic's and the Responses interface do."""
+    """A server-sent event with a type, as Anthropic's and the Responses interface send."""
     return f"event: {kind}\n".encode() + data_line({"type": kind, **values})
 
 
-def openai_error(problem: Problem) -> object:
-    return {"error": problem.error}
-
-
-def guarded(
-    handler: Callable[[Request], Awaitable[Response]], error_body: ErrorBody = openai_error
-) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-    """The handler, with what goes wrong as an answer in the interface's own form."""
+def guarded(handler: Handler, error_body: ErrorBody) -> Handler:
+    """The handler, with errors as answers in the interface's own form."""
 
     async def handle(request: Request) -> Response:
         try:
             return await handler(request)
-        except RequestFailed as error:
-            problem = error.problem
+        except Problem as error:
+            problem = error
         except LocalspecError as error:
-            problem = problem_of(error)
+            problem = Problem.named(type(error).__name__, str(error), error.hint)
         except RecursionError:
-            problem = Problem(400, "invalid_request_error", "invalid_value", "the body is nested too deeply")
+            problem = Problem(400, "invalid_value", "the body is nested too deeply")
         return answer(error_body(problem), status=problem.status)
 
     return handle
 
 
-async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """What the work gives; it is cancelled when the client leaves. Raises RequestFailed."""
-    working = asyncio.create_task(work)
-    leaving = asyncio.create_task(left(request.receive))
+async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """The work's result; it is cancelled when the client leaves. Raises Problem."""
+
+    async def left() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    working, leaving = asyncio.create_task(work), asyncio.create_task(left())
     try:
         await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if working.done():
             return working.result()
-        raise failed(GONE, "invalid_request_error", "gone", "the client left")
+        raise gone()
     finally:
-        await ended(working, leaving)
+        working.cancel()
+        leaving.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
 
 
-async def respond(request: Request, jobs: Jobs, asked: Asked, writer: Writer) -> Response:
-    """The replies, as a stream where one is asked for. Raises RequestFailed."""
-    if asked.stream:
-        return await streamed(request, jobs, asked, writer)
-    done = await unless_gone(request, all_replies(jobs, asked))
-    return answer(writer.whole(done), headers=numbers.headers(done[-1].reply) | asked.headers)
+class ReplyStream(Response):
+    """Sends replies as they come; a client that leaves, at any moment, stops them."""
 
-
-async def all_replies(jobs: Jobs, asked: Asked) -> list[Done]:
-    """The finished replies. Raises RequestFailed."""
-    replies = Replies(jobs, asked)
-    try:
-        while not replies.complete:
-            await replies.next()
-    finally:
-        replies.give_up()
-    return replies.done
-
-
-async def streamed(request: Request, jobs: Jobs, asked: Asked, writer: Writer) -> Response:
-    """The replies as they come. Raises RequestFailed for what goes wrong before anything was sent."""
-    replies = Replies(jobs, asked)
-    try:
-        first = await unless_gone(request, replies.next(FIRST_SECONDS))
-    except BaseException:
-        replies.give_up()
-        raise
-    return EventStream(events(replies, first, writer), writer.media_type, asked.headers, replies.give_up)
-
-
-async def events(replies: Replies, first: Any, writer: Writer) -> AsyncIterator[bytes]:  # noqa: ANN401
-    """The bytes of a stream; `first` was read already."""
-    for chunk in writer.begin():
-        yield chunk
-    found, spoke = first, time.monotonic()
-    try:
-        while True:
-            for chunk in chunks_of(found, replies, writer):
-                spoke = time.monotonic()
-                yield chunk
-            if replies.complete:
-                break
-            found = await replies.next(PING_SECONDS)
-            if time.monotonic() - spoke >= PING_SECONDS and (comment := writer.silence(replies.position)):
-                spoke = time.monotonic()
-                yield comment
-        for chunk in writer.end(replies.done):
-            yield chunk
-    except RequestFailed as error:
-        yield writer.failed(error.problem)
-    except Exception as error:
-        log.exception("a stream ended early")
-        yield writer.failed(Problem(*BROKEN, f"localspec failed: {type(error).__name__}"))
-
-
-def chunks_of(found: Any, replies: Replies, writer: Writer) -> Iterable[bytes]:  # noqa: ANN401
-    match found:
-        case (index, Started() as started):
-            return writer.started(index, started)
-        case (index, Scores() as scores):
-            return writer.scores(index, scores)
-        case (index, Piece() as piece):
-            return writer.piece(index, piece)
-        case (index, Finished()):
-            return writer.finished(index, replies.done[index])
-    return ()
-
-
-class EventStream(Response):
-    """Sends what comes; when the client leaves, at any moment, whoever makes it is told."""
-
-    def __init__(
-        self,
-        chunks: AsyncIterator[bytes],
-        media_type: str,
-        headers: Mapping[str, str],
-        on_end: Callable[[], object],
-    ) -> None:
+    def __init__(self, replies: Replies, first: Any, writer: Writer, headers: Mapping[str, str]) -> None:  # noqa: ANN401
+        """`first`: the report that was read already."""
         always = {"cache-control": "no-cache", "x-accel-buffering": "no"}
-        super().__init__(None, 200, {**always, **headers}, media_type)
+        super().__init__(None, 200, {**always, **headers}, writer.media_type)
         del self.headers["content-length"]
-        self._chunks = chunks
-        self._on_end = on_end
+        self._replies, self._first, self._writer = replies, first, writer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        sending = asyncio.create_task(self._send(send))
-        leaving = asyncio.create_task(left(receive))
         try:
-            await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            with suppress(Problem):  # the client left
+                await unless_gone(receive, self._send(send))
         finally:
-            self._on_end()
-            await ended(sending, leaving)
+            self._replies.give_up()
 
     async def _send(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        async for chunk in self._chunks:
+        async for chunk in self.chunks():
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
+    async def chunks(self) -> AsyncIterator[bytes]:
+        replies, writer = self._replies, self._writer
+        found, spoke = self._first, time.monotonic()
+        for chunk in writer.begin():
+            yield chunk
+        try:
+            while True:
+                for chunk in self._told(found):
+                    spoke = time.monotonic()
+                    yield chunk
+                if replies.complete:
+                    break
+                found = await replies.next(PING_SECONDS)
+                if time.monotonic() - spoke >= PING_SECONDS and (comment := writer.silence(replies.position)):
+                    spoke = time.monotonic()
+                    yield comment
+            for chunk in writer.end(replies.done):
+                yield chunk
+        except Problem as error:
+            yield writer.failed(error)
+        except Exception as error:
+            log.exception("a stream ended early")
+            yield writer.failed(Problem.failure(error))
 
-async def left(receive: Receive) -> None:
-    """Return when the client has gone."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-async def ended(*tasks: asyncio.Task[Any]) -> None:
-    """Cancel what still runs, and wait for its end."""
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def is_background(prompts: Sequence[Prompt], options: Mapping[str, Any]) -> bool:
-    """Whether a reply is a title or a tag, which nobody waits for. An editor waits for a continued text."""
-    in_chat = any(prompt.messages for prompt in prompts)
-    return in_chat and options.get("max_tokens", 10**9) <= BACKGROUND_TOKENS and "tools" not in options
-
-
-R = TypeVar("R", bound=Report)
+    def _told(self, found: Any) -> Iterable[bytes]:  # noqa: ANN401
+        match found:
+            case (_, Started() as started):
+                return self._writer.started(started)
+            case (_, Scores(tokens=tokens)):
+                self._writer.unsent += tokens
+            case (index, Piece() as piece):
+                return self._writer.piece(index, piece)
+            case (index, Finished()):
+                return self._writer.finished(index, self._replies.done[index])
+        return ()
 
 
 class Interface:
-    """Handlers on one queue."""
+    """The base of all handlers: the queue, the pairs, and questions to the engine."""
 
     def __init__(self, jobs: Jobs, pairs: Pairs) -> None:
         self._jobs = jobs
         self._pairs = pairs
 
     def _chosen(self, fields: Fields) -> Chosen:
-        """What the model of a request means. Raises BadSetting, RequestFailed."""
+        """The model of a request. Raises BadSetting, Problem."""
         return self._pairs.choose(fields.take("model", str, ""))
 
     def _asked(
         self,
         fields: Fields,
         prompts: tuple[Prompt, ...],
-        wishes: Wishes | None = None,
+        options: dict[str, Any] | None = None,
         more: Mapping[str, Any] | None = None,
     ) -> Asked:
-        """All that is asked; options are read in OpenAI's form where no `wishes` are given. Raises BadSetting."""
-        chosen, stream = self._chosen(fields), fields.take("stream", bool, False)
-        wishes = wishes or take_wishes(fields, more)
-        return Asked(
-            chosen,
-            prompts,
-            wishes,
-            stream,
-            is_background(prompts, wishes.options),
-            fields.unknown(),
-        )
+        """The whole request; without `options` they are read in OpenAI's form. Raises BadSetting, Problem."""
+        chosen, stream, replies = self._chosen(fields), fields.take("stream", bool, False), 1
+        if options is None:
+            replies, options = fields.take("n", int, 1), openai_options(fields, more)
+            if not 1 <= replies <= MOST_REPLIES:
+                hint = f"give a whole number from 1 to {MOST_REPLIES}"
+                raise BadSetting(f"n is {cut(replies)}", hint=hint)
+        return Asked(chosen, prompts, options, stream, replies, fields.unknown())
 
-    async def _respond(self, request: Request, asked: Asked, writer: Writer) -> Response:
-        return await respond(request, self._jobs, asked, writer)
+    async def respond(self, request: Request, asked: Asked, writer: Writer) -> Response:
+        """The replies, as a stream if the request asks for one. Raises Problem before the stream begins."""
+        replies = Replies(self._jobs, asked)
+        try:
+            if asked.stream:
+                first = await unless_gone(request.receive, replies.next(FIRST_SECONDS))
+                return ReplyStream(replies, first, writer, asked.headers)
+            done = await unless_gone(request.receive, replies.all())
+        except BaseException:
+            replies.give_up()
+            raise
+        return answer(writer.whole(done), headers=numbers.headers(done[-1].reply) | asked.headers)
 
     async def _told(
         self,
@@ -416,8 +375,8 @@ class Interface:
         make: Callable[[int], Render | Tokenize | Detokenize],
         kind: type[R],
     ) -> R:
-        """What the engine says to a question, unless the client leaves. Raises RequestFailed."""
-        report = await unless_gone(request, self._jobs.ask(chosen.load, make).last())
+        """The engine's answer to a question, unless the client leaves. Raises Problem."""
+        report = await unless_gone(request.receive, self._jobs.ask(chosen.load, make).last())
         assert isinstance(report, kind)
         return report
 
@@ -428,14 +387,8 @@ class Interface:
         make = partial(Render, messages=prompt.messages, options=options)
         return await self._told(request, chosen, make, Rendered)
 
-    async def _tokens(
-        self, request: Request, chosen: Chosen, text: str, *, parse_special: bool, add_special: bool = False
-    ) -> Tokens:
-        make = partial(Tokenize, text=text, parse_special=parse_special, add_special=add_special)
-        return await self._told(request, chosen, make, Tokens)
-
     def _loaded(self) -> Loaded:
-        """The loaded pair. Raises RequestFailed while there is none."""
+        """The loaded pair. Raises Problem while there is none."""
         if self._jobs.loaded is None:
-            raise failed(503, "unavailable_error", "loading", self._jobs.stage or "loading the pair")
+            raise Problem(503, "loading", self._jobs.stage or "loading the pair")
         return self._jobs.loaded

@@ -1,4 +1,4 @@
-"""The requests that wait for the engine, one after the other, and the engine that a crash or another pair restarts."""
+"""The queue of requests to the one engine, which a crash or a request for another pair restarts."""
 
 import asyncio
 import itertools
@@ -7,57 +7,25 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final
 
-from localspec.engine.messages import (
-    Answer,
-    Cancel,
-    Describe,
-    Description,
-    Detokenize,
-    Died,
-    Failure,
-    LoadPair,
-    LoadStage,
-    Ready,
-    Render,
-    Rendered,
-    Report,
-    Request,
-    Text,
-    Tokenize,
-    Tokens,
-)
+from localspec.engine import messages
+from localspec.engine.client import EngineProcess
+from localspec.engine.messages import Failure, LoadPair, Report
 from localspec.errors import EngineDied
 from localspec.events import Finished, Piece, Reply
-from localspec.serve.bodies import RequestFailed, described, failed
+from localspec.serve.bodies import Problem
 from localspec.serve.numbers import Totals
 
 MOST_WAITING: Final = 256  # requests
 PATIENCE_SECONDS: Final = 30.0  # that a background request lets others pass
 SWAP_SECONDS: Final = 10.0  # that a request for another pair lets those for the loaded one pass
-STUCK_SECONDS: Final = 60.0  # after which an engine that does not heed a cancel is ended
-_LAST: Final = (Finished, Failure, Rendered, Tokens, Text)
+STUCK_SECONDS: Final = 60.0  # after which an engine that ignores a cancel is ended
 _STOPPED: Final = Failure("EngineDied", "the server is being ended", "ask again once it runs")
+_ANSWERS: Final = (messages.Rendered, messages.Tokens, messages.Text)  # to questions
 
-Question = Answer | Render | Tokenize | Detokenize
-
-
-class Process(Protocol):
-    """What is needed of `localspec.engine.client.EngineProcess`."""
-
-    on_report: Callable[[], object]
-
-    def start(self) -> None: ...
-
-    def send(self, request: Request) -> None: ...
-
-    def drain(self) -> list[Report]: ...
-
-    @property
-    def pid(self) -> int | None: ...
-
-    def close(self) -> None: ...
+Question = messages.Render | messages.Tokenize | messages.Detokenize
+Make = Callable[[int], messages.Answer | Question]  # the request with a serial
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,22 +33,20 @@ class Loaded:
     """The pair in the engine."""
 
     load: LoadPair
-    ready: Ready
-    description: Description
+    ready: messages.Ready
+    description: messages.Description
 
 
 class Job:
     """One request to the engine; its reports are awaited one by one."""
 
-    def __init__(
-        self, jobs: "Jobs", load: LoadPair, make: Callable[[int], Question] | None, background: bool
-    ) -> None:
-        """`make`: the request for a serial; None only loads."""
+    def __init__(self, jobs: "Jobs", load: LoadPair, make: Make | None, background: bool) -> None:
+        """Without `make` the job only loads the pair."""
         self.load = load
         self.make = make
         self.background = background
         self.came = time.monotonic()
-        self.serial = 0  # once it is the engine's
+        self.serial = 0  # once the engine has it
         self.wanted = True
         self._reports: deque[Report] = deque()
         self._awake = asyncio.Event()
@@ -88,11 +54,11 @@ class Job:
 
     @property
     def position(self) -> int:
-        """How many requests are answered before it; 0: it is being answered."""
+        """The number of requests before it; 0 while the engine answers it."""
         return self._jobs.position(self)
 
     async def next(self, timeout_seconds: float | None = None) -> Report | None:
-        """The next report, or None after the timeout; text that waits is joined. Raises RequestFailed."""
+        """The next report, or None after the timeout; pieces that wait are joined. Raises Problem."""
         if not self._reports:
             self._awake.clear()
             try:
@@ -101,16 +67,14 @@ class Job:
                 return None
         report = self._reports.popleft()
         if isinstance(report, Failure):
-            raise RequestFailed(described(report.error, report.what, report.hint))
-        return self._joined(report) if isinstance(report, Piece) else report
-
-    def _joined(self, piece: Piece) -> Piece:
-        while self._reports and isinstance(more := self._reports[0], Piece):
-            if replace(more, text=piece.text) != piece:
+            raise Problem.named(report.error, report.what, report.hint)
+        while isinstance(report, Piece) and self._reports:
+            more = self._reports[0]
+            if not isinstance(more, Piece) or replace(more, text=report.text) != report:
                 break
             self._reports.popleft()
-            piece = replace(piece, text=piece.text + more.text)
-        return piece
+            report = replace(report, text=report.text + more.text)
+        return report
 
     def tell(self, report: Report) -> None:
         """Add a report."""
@@ -118,32 +82,32 @@ class Job:
         self._awake.set()
 
     async def last(self) -> Report:
-        """The report that ends it; it is given up when whoever waits is cancelled. Raises RequestFailed."""
+        """The report that ends it; a cancelled wait gives it up. Raises Problem."""
         try:
             while True:
                 report = await self.next()
-                if isinstance(report, _LAST):
+                if isinstance(report, (Finished, *_ANSWERS)):
                     return report
         finally:
             self.give_up()
 
     def give_up(self) -> None:
-        """Nobody waits for it any more; nothing happens when it has ended."""
+        """Its client has left; after its end this does nothing."""
         self._jobs.give_up(self)
 
 
 class Jobs:
     """Everything here runs in the event loop; the engine's threads only wake it."""
 
-    def __init__(self, process: Process, first: LoadPair) -> None:
-        """`process` was started and told to load `first`. Call inside the event loop."""
-        self._process = process
+    def __init__(self, process: EngineProcess, first: LoadPair) -> None:
+        """`process` runs and loads `first` already. Call inside the event loop."""
+        self.process = process
         self._waiting: list[Job] = []
         self._running: Job | None = None
         self._aside: dict[int, Job] = {}  # by serial: questions that the engine answers beside a reply
         self._serials = itertools.count(1)
         self._load: LoadPair | None = first  # in the engine, or on its way there
-        self._ready: Ready | None = None
+        self._ready: messages.Ready | None = None
         self.first = first
         self.loaded: Loaded | None = None
         self.stage = ""
@@ -162,11 +126,6 @@ class Jobs:
         self._loop.call_soon(self._pump)
 
     @property
-    def pid(self) -> int | None:
-        """Of the engine process."""
-        return self._process.pid
-
-    @property
     def busy(self) -> bool:
         """Whether the engine answers a request."""
         return self._running is not None
@@ -175,34 +134,32 @@ class Jobs:
     def waiting(self) -> int:
         return len(self._waiting)
 
-    def submit(
-        self, load: LoadPair, make: Callable[[int], Question] | None, *, background: bool = False
-    ) -> Job:
-        """Queue a request for the pair of `load`. Raises RequestFailed where too many wait."""
-        if len(self._waiting) >= MOST_WAITING:
-            raise _too_many()
-        job = Job(self, load, make, background)
+    def submit(self, load: LoadPair, make: Make | None, *, background: bool = False) -> Job:
+        """Queue a request for the pair of `load`. Raises Problem where too many wait."""
+        job = self._new_job(load, make, len(self._waiting), background=background)
         self._waiting.append(job)
         self._advance()
         return job
 
-    def ask(self, load: LoadPair, make: Callable[[int], Render | Tokenize | Detokenize]) -> Job:
-        """The loaded pair answers beside a reply; another pair is waited for. Raises RequestFailed."""
+    def ask(self, load: LoadPair, make: Callable[[int], Question]) -> Job:
+        """The loaded pair answers beside a reply; a question to another pair is queued. Raises Problem."""
         if self.loaded is None or self.loaded.load != load:
             return self.submit(load, make)
-        if len(self._aside) >= MOST_WAITING:
-            raise _too_many()
-        job = Job(self, load, make, background=False)
+        job = self._new_job(load, make, len(self._aside))
         self._send(job, make)
         self._aside[job.serial] = job
         return job
 
+    def _new_job(self, load: LoadPair, make: Make | None, waiting: int, *, background: bool = False) -> Job:
+        if waiting >= MOST_WAITING:
+            raise Problem(503, "queue_full", f"{MOST_WAITING} requests wait already")
+        return Job(self, load, make, background)
+
     def position(self, job: Job) -> int:
-        """How many are answered before it, the running one included."""
+        """The number of requests before it, the running one included."""
         if job not in self._waiting:
             return 0
-        order = self._in_order()
-        return order.index(job) + (self._running is not None)
+        return self._in_order().index(job) + self.busy
 
     def give_up(self, job: Job) -> None:
         """Take it from the queue, or cancel it."""
@@ -210,23 +167,23 @@ class Jobs:
         if job in self._waiting:
             self._waiting.remove(job)
         elif self._aside.pop(job.serial, None) is None and job is self._running and job.serial:
-            self._process.send(Cancel(job.serial))
+            self.process.send(messages.Cancel(job.serial))
             self._loop.call_later(STUCK_SECONDS, self._end_if_stuck, job)
         self._changed()
 
     def stop(self) -> None:
-        """Tell everybody who waits that the server is being ended."""
+        """End every waiting reply with an error: the server is being ended."""
         for job in (self._running, *self._waiting, *self._aside.values()):
             if job is not None:
                 job.tell(_STOPPED)
 
     def close(self) -> None:
-        """End the engine; what waits is not answered."""
-        self._process.on_report = lambda: None
-        self._process.close()
+        """End the engine; waiting requests get no answer."""
+        self.process.on_report = lambda: None
+        self.process.close()
 
     def _in_order(self) -> list[Job]:
-        """First come, first served; what needs another pair, and background work, let others pass for a while."""
+        """First come, first served; background work and requests for another pair let others pass for a while."""
         now = time.monotonic()
 
         def key(job: Job) -> tuple[bool, bool, float]:
@@ -248,7 +205,7 @@ class Jobs:
         self._changed()
 
     def _changed(self) -> None:
-        """Whoever watches is told later and apart: what fails there stalls no queue."""
+        """Tell the watcher later and apart: its failure stalls no queue."""
         self._loop.call_soon(lambda: self.on_change())
 
     def _begin(self, job: Job) -> None:
@@ -256,70 +213,73 @@ class Jobs:
             assert self._ready is not None
             job.tell(self._ready)
             self._end()
-            return
-        self._send(job, job.make)
+        else:
+            self._send(job, job.make)
 
-    def _send(self, job: Job, make: Callable[[int], Question]) -> None:
+    def _send(self, job: Job, make: Make) -> None:
         job.serial = next(self._serials)
-        self._process.send(make(job.serial))
+        self.process.send(make(job.serial))
 
     def _end(self) -> None:
         self._running = None
         self._advance()
 
     def _restart(self, load: LoadPair) -> None:
-        """A fresh process: the memory of the pair before is free before the next one is loaded."""
+        """A fresh process: the memory of the old pair is free before the new one is loaded."""
         self._load, self.loaded, self.trouble = load, None, None
-        self._waiting += self._aside.values()  # the process that they were asked of is gone
+        self._waiting += self._aside.values()  # their process is gone: the new one is asked again
         self._aside = {}
         try:
-            self._process.start()
+            self.process.start()
         except EngineDied as error:
             self._load_failed(Failure("EngineDied", str(error), error.hint))
             return
-        self._process.send(load)
+        self.process.send(load)
 
     def _pump(self) -> None:
-        for report in self._process.drain():
+        for report in self.process.drain():
             self._receive(report)
 
     def _receive(self, report: Report) -> None:
-        job = self._running
         match report:
-            case LoadStage(text=text):
+            case messages.LoadStage(text=text):
                 self.stage = text
                 self._changed()
-            case Ready():
+            case messages.Ready():
                 self._ready = report
-                self._process.send(Describe(0))
-            case Description():
+                self.process.send(messages.Describe(0))
+            case messages.Description():
                 assert self._load is not None
                 assert self._ready is not None
                 self.loaded = Loaded(self._load, self._ready, report)
-                if job is not None:
-                    self._begin(job)
+                if self._running is not None:
+                    self._begin(self._running)
                 self._changed()
-            case Died(what=what, hint=hint):
+            case messages.Died(what=what, hint=hint):
                 self._died(Failure("EngineDied", what, hint))
             case Failure(serial=0) if self.loaded is None:
                 self._load_failed(report)
-            case Rendered() | Tokens() | Text() | Failure() if report.serial in self._aside:
-                self._aside.pop(report.serial).tell(report)
-            case Rendered() | Tokens() | Text() if job is None or report.serial != job.serial:
-                pass  # whoever asked has left
-            case Failure(serial=serial) if serial and (job is None or serial != job.serial):
-                pass
-            case _ if job is not None and job.serial:
-                job.tell(report)
-                if isinstance(report, _LAST):
-                    self._end()
-                if isinstance(report, Finished):
-                    self.totals.add(report.reply)
-                    self._loop.call_soon(lambda: self.on_reply(report.reply))
+            case _:
+                self._deliver(report)
+
+    def _deliver(self, report: Report) -> None:
+        """Hand a report to the request that it belongs to, unless its client has left."""
+        job, serial = self._running, getattr(report, "serial", 0)  # a running reply's reports have none
+        if serial in self._aside:
+            self._aside.pop(serial).tell(report)
+            return
+        if job is None or not job.serial or serial not in (0, job.serial):
+            return
+        job.tell(report)
+        if isinstance(report, (Finished, Failure, *_ANSWERS)):
+            self._end()
+        if isinstance(report, Finished):
+            self.totals.add(report.reply.stats)
+            self._loop.call_soon(lambda: self.on_reply(report.reply))
 
     def _died(self, why: Failure) -> None:
-        """Tell whoever is answered, and load the same pair again, unless that is what it died of."""
-        for asked in self._aside.values():  # one of them may be the reason
+        """Fail the current request and load the same pair again, unless its load was the cause."""
+        for asked in self._aside.values():  # one of them may be the cause
             asked.tell(why)
         self._aside = {}
         if self.loaded is None:
@@ -343,8 +303,4 @@ class Jobs:
 
     def _end_if_stuck(self, job: Job) -> None:
         if self._running is job and self._load is not None:
-            self._died(Failure("EngineDied", "the engine did not heed a cancel", "it was started again"))
-
-
-def _too_many() -> Exception:
-    return failed(503, "unavailable_error", "queue_full", f"{MOST_WAITING} requests wait already")
+            self._died(Failure("EngineDied", "the engine ignored a cancel", "it was started again"))

@@ -1,26 +1,26 @@
-"""llama-server's own interface: health, props, completion, tokens, templates, metrics."""
+"""llama-server's own interface: health, props, completion, infill, tokens, templates, metrics."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 import localspec
-from localspec.engine.messages import Detokenize, Infill, Text
+from localspec.engine.messages import Detokenize, Infill, Text, Tokenize, Tokens
 from localspec.errors import BadSetting
-from localspec.events import FinishReason, Kind, Piece, Scored, Scores
-from localspec.serve import numbers
-from localspec.serve.bodies import Fields, cut, texts_of
+from localspec.events import FinishReason, Kind, Piece, Scored
+from localspec.serve.bodies import Fields, cut
 from localspec.serve.http import Done, Interface, Prompt, Writer, answer, data_line, fields_of
 from localspec.serve.numbers import exposition
 from localspec.serve.openai import entry, prompt_of, prompts_of
-from localspec.serve.options import take_wishes
+from localspec.serve.options import openai_options
 
-_WITHOUT_EFFECT = ("n_keep", "t_max_prompt_ms", "return_tokens", "min_keep")
+_WITHOUT_EFFECT: Final = ("n_keep", "t_max_prompt_ms", "return_tokens", "min_keep")
+_REFUSED: Final = {"image_data": "models read text", "post_sampling_probs": "n_probs are the target's own"}
 
 
 class LlamaServer(Interface):
@@ -32,40 +32,39 @@ class LlamaServer(Interface):
 
     async def props(self, request: Request) -> Response:
         loaded = self._loaded()
-        told = loaded.description
-        found = {
-            "default_generation_settings": {"n_ctx": loaded.ready.context_length, "params": {}},
-            "total_slots": 1,
-            "model_alias": loaded.ready.pair,
-            "model_path": loaded.ready.target,
-            "chat_template": told.template,
-            "chat_template_caps": {"supports_tools": True, "supports_tool_calls": True},
-            "modalities": {"vision": False, "audio": False},
-            "bos_token": told.bos,
-            "eos_token": told.eos,
-            "build_info": f"localspec {localspec.__version__}",
-            "is_sleeping": False,
-            "localspec": {
-                "target": loaded.ready.target,
-                "draft": loaded.ready.draft,
-                "engine_pid": self._jobs.pid,
-                "engine_restarts": self._jobs.restarts,
-                "waiting": self._jobs.waiting,
-            },
-        }
-        return answer(found)
+        ready, description = loaded.ready, loaded.description
+        return answer(
+            {
+                "default_generation_settings": {"n_ctx": ready.context_length, "params": {}},
+                "total_slots": 1,
+                "model_alias": ready.pair,
+                "model_path": ready.target,
+                "chat_template": description.template,
+                "chat_template_caps": {"supports_tools": True, "supports_tool_calls": True},
+                "modalities": {"vision": False, "audio": False},
+                "bos_token": description.bos,
+                "eos_token": description.eos,
+                "build_info": f"localspec {localspec.__version__}",
+                "is_sleeping": False,
+                "localspec": {
+                    "target": ready.target,
+                    "draft": ready.draft,
+                    "engine_pid": self._jobs.process.pid,
+                    "engine_restarts": self._jobs.restarts,
+                    "waiting": self._jobs.waiting,
+                },
+            }
+        )
 
     async def completion(self, request: Request) -> Response:
         fields = await fields_of(request)
         prompts = prompts_of(fields.rest.pop("prompt", None))
         if len(prompts) > 1:
-            raise BadSetting(
-                "there is more than one prompt", hint="send them one by one, or to /v1/completions"
-            )
+            raise BadSetting("there is more than one prompt", hint="send one, or all to /v1/completions")
         return await self._completed(request, fields, prompts[0])
 
     async def infill(self, request: Request) -> Response:
-        """What stands between a beginning and an end, in the form that the model's own tokens ask for."""
+        """The text between a beginning and an end, in the form of the model's own tokens for that."""
         fields = await fields_of(request)
         infill = Infill(
             before=fields.take("input_prefix", str, ""),
@@ -76,26 +75,28 @@ class LlamaServer(Interface):
         return await self._completed(request, fields, Prompt(infill=infill))
 
     async def _completed(self, request: Request, fields: Fields, prompt: Prompt) -> Response:
-        fields.refuse(
-            {"image_data": "models read text", "post_sampling_probs": "n_probs are the target's own"}
-        )
+        fields.refuse(_REFUSED)
         fields.drop(*_WITHOUT_EFFECT)
         fields.rest |= biases(fields.rest.get("logit_bias"))
-        count, wanted = fields.take("n_probs", int, 0), texts_of(fields, "response_fields")
+        count, wanted = fields.take("n_probs", int, 0), fields.texts("response_fields")
         milliseconds = fields.take("t_max_predict_ms", int, 0)
         asked = self._asked(fields, (prompt,), more={"logprobs": count} if count else {})
         if asked.count > 1:
             raise BadSetting("n is more than 1", hint="ask /v1/completions for several replies")
         if milliseconds > 0:
             asked = replace(asked, line_end_after_seconds=milliseconds / 1000)
-        return await self._respond(request, asked, CompletionWriter(asked.chosen.name, wanted))
+        return await self.respond(request, asked, CompletionWriter(asked.chosen.name, wanted))
 
     async def tokenize(self, request: Request) -> Response:
         fields = await fields_of(request)
-        text = fields.take("content", str, "")
-        add, parse = fields.take("add_special", bool, False), fields.take("parse_special", bool, True)
+        make = partial(
+            Tokenize,
+            text=fields.take("content", str, ""),
+            parse_special=fields.take("parse_special", bool, True),
+            add_special=fields.take("add_special", bool, False),
+        )
         with_pieces = fields.take("with_pieces", bool, False)
-        found = await self._tokens(request, self._chosen(fields), text, parse_special=parse, add_special=add)
+        found = await self._told(request, self._chosen(fields), make, Tokens)
         pairs = zip(found.tokens, found.pieces, strict=True)
         return answer({"tokens": [{"id": t, "piece": p} for t, p in pairs] if with_pieces else found.tokens})
 
@@ -112,8 +113,7 @@ class LlamaServer(Interface):
         fields = await fields_of(request)
         prompt = prompt_of(fields.need("messages", list))
         chosen = self._chosen(fields)
-        fields.drop("stream")
-        found = await self._rendered(request, chosen, prompt, take_wishes(fields).options)
+        found = await self._rendered(request, chosen, prompt, openai_options(fields))
         return answer({"prompt": found.text})
 
     async def metrics(self, request: Request) -> Response:
@@ -124,25 +124,9 @@ class LlamaServer(Interface):
 
 def files_of(fields: Fields) -> tuple[tuple[str, str], ...]:
     """Names and texts of other files that belong to the text. Raises BadSetting."""
-    extras = [
-        Fields(extra) if isinstance(extra, dict) else Fields({})
-        for extra in fields.take("input_extra", list, [])
-    ]
+    given = fields.take("input_extra", list, [])
+    extras = [Fields(extra if isinstance(extra, dict) else {}) for extra in given]
     return tuple((extra.take("filename", str, ""), extra.need("text", str)) for extra in extras)
-
-
-def picked(answer: dict[str, Any], wanted: Sequence[str]) -> dict[str, Any]:
-    """The wanted values of an answer, each under its path ("timings/prompt_ms"); all of it where none is named."""
-    if not wanted:
-        return answer
-    found: dict[str, Any] = {}
-    for path in wanted:
-        value: Any = answer
-        for name in path.split("/"):
-            value = value.get(name) if isinstance(value, dict) else None
-        if value is not None:
-            found[path] = value
-    return found
 
 
 def biases(given: object) -> dict[str, Any]:
@@ -154,9 +138,9 @@ def biases(given: object) -> dict[str, Any]:
     return {"logit_bias": {str(token): -math.inf if bias is False else bias for token, bias in given}}
 
 
-def entries_of(scores: Iterable[Scored]) -> list[dict[str, Any]]:
-    """One entry a token, with those in its place."""
-    return [
+def entries_of(scores: Iterable[Scored]) -> dict[str, Any]:
+    """The field of probabilities: one entry a token, with its alternatives."""
+    entries = [
         {
             "id": s.chosen.token,
             **entry(s.chosen),
@@ -164,27 +148,26 @@ def entries_of(scores: Iterable[Scored]) -> list[dict[str, Any]]:
         }
         for s in scores
     ]
+    return {"completion_probabilities": entries} if entries else {}
 
 
 class CompletionWriter(Writer):
     """llama-server's completion, whole or as a stream."""
 
-    def __init__(self, model: str, wanted: Sequence[str] = ()) -> None:
-        """`wanted`: the fields of the whole answer, or of what ends a stream; all where none is named."""
-        self._model = model
+    def __init__(self, model: str, wanted: Sequence[str]) -> None:
+        """`wanted`: paths of the values in the whole answer, or the last of a stream; without any, all."""
+        super().__init__(model)
         self._wanted = wanted
-        self._scores: list[Scored] = []  # that no chunk has told yet
 
-    def last(self, done: Done, content: str) -> dict[str, Any]:
-        """The whole answer, or what ends a stream."""
-        reply = done.reply
-        stats = reply.stats
+    def _last(self, done: Done, content: str) -> dict[str, Any]:
+        """The whole answer, or the end of a stream."""
+        reply, stats = done.reply, done.reply.stats
         kind = "word" if reply.stopped_by else "eos"
         found = {
             "index": 0,
             "content": content,
             "tokens": reply.tokens if content else (),
-            **({"completion_probabilities": entries_of(done.scores)} if done.scores and content else {}),
+            **(entries_of(done.scores) if content else {}),
             "id_slot": 0,
             "stop": True,
             "model": self._model,
@@ -196,22 +179,31 @@ class CompletionWriter(Writer):
             "truncated": False,
             "stop_type": "limit" if reply.finish_reason is FinishReason.LENGTH else kind,
             "stopping_word": reply.stopped_by,
-            "timings": numbers.timings(reply, done.notices),
+            "timings": done.timings,
         }
         return picked(found, self._wanted)
 
     def whole(self, done: list[Done]) -> dict[str, Any]:
-        return self.last(done[0], done[0].reply.text)
+        return self._last(done[0], done[0].reply.text)
 
-    def piece(self, index: int, piece: Piece) -> Iterable[bytes]:
+    def piece(self, index: int, piece: Piece) -> Iterator[bytes]:
         text = piece.text if piece.kind is Kind.ANSWER else ""
-        scores, self._scores = self._scores, []
-        told = {"completion_probabilities": entries_of(scores)} if scores else {}
-        return [data_line({"index": 0, "content": text, "tokens": [], "stop": False, "id_slot": 0, **told})]
-
-    def scores(self, index: int, scores: Scores) -> Iterable[bytes]:
-        self._scores += scores.tokens
-        return ()
+        chunk = {"index": 0, "content": text, "tokens": [], "stop": False, "id_slot": 0}
+        yield data_line({**chunk, **entries_of(self.take_scores())})
 
     def finished(self, index: int, done: Done) -> Iterator[bytes]:
-        yield data_line(self.last(done, ""))
+        yield data_line(self._last(done, ""))
+
+
+def picked(answer: dict[str, Any], wanted: Sequence[str]) -> dict[str, Any]:
+    """The wanted values of an answer, each under its path ("timings/prompt_ms"); without any, all."""
+    if not wanted:
+        return answer
+    found: dict[str, Any] = {}
+    for path in wanted:
+        value: Any = answer
+        for name in path.split("/"):
+            value = value.get(name) if isinstance(value, dict) else None
+        if value is not None:
+            found[path] = value
+    return found

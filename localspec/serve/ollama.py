@@ -3,36 +3,24 @@
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from localspec.errors import BadSetting
-from localspec.events import FinishReason, Kind, Piece, Reply, ToolCall
-from localspec.serve import numbers
-from localspec.serve.bodies import Fields, Problem, cut, failed
+from localspec.events import FinishReason, Kind, Piece, ToolCall
+from localspec.serve.bodies import Fields, Problem, cut
 from localspec.serve.http import Done, Interface, Prompt, Writer, answer, dumped, fields_of, unless_gone
 from localspec.serve.jobs import Loaded
 from localspec.serve.openai import prompt_of
-from localspec.serve.options import (
-    Wishes,
-    checked,
-    effort_options,
-    length,
-    own,
-    refuse_others,
-    seed,
-    tool_options,
-)
+from localspec.serve.options import checked, effort_options, length_and_seed, own, refuse_others, tool_options
 from localspec.serve.pairs import Chosen
 
-Form = Callable[[str, str, list[dict[str, Any]]], dict[str, Any]]  # content, thinking, calls
 INTERFACE_VERSION: Final = "0.12.0"  # of Ollama's interface: clients refuse old ones
 _NOT_IN_GENERATE: Final = {
     "suffix": "models continue a text",
@@ -40,6 +28,11 @@ _NOT_IN_GENERATE: Final = {
     "template": "the model file's own template is used",
     "context": "send the conversation to /api/chat",
 }
+_ABOUT_LOADING: Final = (
+    "num_ctx", "num_batch", "num_gpu", "num_keep", "num_thread", "main_gpu", "low_vram", "use_mmap",
+    "use_mlock", "numa", "penalize_newline",
+)  # fmt: skip
+_NANO: Final = 1_000_000_000
 
 
 def error_body(problem: Problem) -> object:
@@ -53,41 +46,48 @@ class Ollama(Interface):
         return answer({"version": INTERFACE_VERSION})
 
     async def tags(self, request: Request) -> Response:
-        names = self._pairs.names()
-        return answer({"models": [listed(name, self._pairs.files_of(name)) for name in names]})
+        return answer({"models": [self._model(name) for name in self._pairs.names()]})
 
     async def running(self, request: Request) -> Response:
         loaded = self._jobs.loaded
         if loaded is None:
             return answer({"models": []})
-        more = {"expires_at": "2318-01-01T00:00:00Z", "size_vram": 0}
-        context = {"context_length": loaded.ready.context_length}
-        pair = loaded.ready.pair
-        return answer({"models": [{**listed(pair, self._pairs.files_of(pair)), **more, **context}]})
+        more = {"context_length": loaded.ready.context_length, "size_vram": 0}
+        model = self._model(loaded.ready.pair, expires_at="2318-01-01T00:00:00Z", **more)
+        return answer({"models": [model]})
 
     async def show(self, request: Request) -> Response:
         fields = await fields_of(request)
         name = fields.take("model", str) or fields.take("name", str, "")
         loaded = await self._loading(request, self._pairs.choose(name))
         told = loaded.description
-        architecture = told.metadata.get("general.architecture", "")
         info: dict[str, Any] = {"general.basename": loaded.ready.target, **told.metadata}
-        info[f"{architecture}.context_length"] = loaded.ready.context_length
-        return answer(
-            {
-                **listed(name, self._pairs.files_of(name)),
-                "modelfile": "",
-                "parameters": "",
-                "template": told.template,
-                "model_info": info,
-                "capabilities": ["completion", "tools", *(["thinking"] if told.reasons else [])],
-            }
-        )
+        info[f"{told.metadata.get('general.architecture', '')}.context_length"] = loaded.ready.context_length
+        capabilities = ["completion", "tools", *(["thinking"] if told.reasons else [])]
+        more = {"template": told.template, "model_info": info, "capabilities": capabilities}
+        return answer(self._model(name, modelfile="", parameters="", **more))
+
+    def _model(self, name: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401  JSON
+        """A model as Ollama's clients list it."""
+        found: list[os.stat_result] = []
+        with suppress(OSError):  # a file may go meanwhile
+            found += [file.stat() for file in self._pairs.files_of(name)]
+        changed = max((stat.st_mtime for stat in found), default=0.0)
+        details = dict.fromkeys(("parent_model", "family", "parameter_size", "quantization_level"), "")
+        return {
+            "name": name,
+            "model": name,
+            "modified_at": written(datetime.fromtimestamp(changed, UTC)),
+            "size": sum(stat.st_size for stat in found),
+            "digest": hashlib.sha256(name.encode("utf-8", "replace")).hexdigest(),
+            "details": {"format": "gguf", "families": [], **details},
+            **more,
+        }
 
     async def chat(self, request: Request) -> Response:
         fields = await fields_of(request)
         messages = [as_openai(message) for message in fields.take("messages", list, [])]
-        return await self._reply(request, fields, prompt_of(messages) if messages else None, chat_form)
+        return await self._reply(request, fields, prompt_of(messages) if messages else None, "message")
 
     async def generate(self, request: Request) -> Response:
         fields = await fields_of(request)
@@ -100,56 +100,49 @@ class Ollama(Interface):
         elif text:
             told = [{"role": "system", "content": system}] if system else []
             prompt = prompt_of([*told, {"role": "user", "content": text}])
-        return await self._reply(request, fields, prompt, text_form)
+        return await self._reply(request, fields, prompt, "response")
 
     async def refused(self, request: Request) -> Response:
         path = request.url.path[:80]
         what = f"{path} is not supported (`localspec pull` and `localspec rm` manage pairs)"
-        raise failed(501, "not_supported_error", "not_supported", what)
+        raise Problem(501, "not_supported", what)
 
-    async def _reply(self, request: Request, fields: Fields, prompt: Prompt | None, form: Form) -> Response:
+    async def _reply(self, request: Request, fields: Fields, prompt: Prompt | None, name: str) -> Response:
         fields.rest.setdefault("stream", True)
         options, unknown = options_of(fields)
-        asked = self._asked(fields, (prompt,) if prompt else (), Wishes(options))
+        asked = self._asked(fields, (prompt,) if prompt else (), options)
         asked = replace(asked, unknown=(*unknown, *asked.unknown))
-        writer = LineWriter(asked.chosen.name, form)
-        if prompt is None:  # only to have the pair in memory
+        writer = LineWriter(asked.chosen.name, name)
+        if prompt is None:  # the client only wants the pair in memory
             await self._loading(request, asked.chosen)
-            return answer(writer.line("", Kind.ANSWER, done=True, done_reason="load"))
-        return await self._respond(request, asked, writer)
+            return answer(writer.line(ending={"done": True, "done_reason": "load"}))
+        return await self.respond(request, asked, writer)
 
     async def _loading(self, request: Request, chosen: Chosen) -> Loaded:
-        """The chosen pair, once it is in memory. Raises RequestFailed."""
+        """The chosen pair, once it is in memory. Raises Problem."""
         job = self._jobs.submit(chosen.load, None)
         try:
-            await unless_gone(request, job.next())
+            await unless_gone(request.receive, job.next())
         finally:
             job.give_up()
         loaded = self._jobs.loaded
         if loaded is None or loaded.load != chosen.load:
-            raise failed(503, "unavailable_error", "loading", "another pair is being loaded")
+            raise Problem(503, "loading", "another pair is being loaded")
         return loaded
 
 
-_ABOUT_LOADING: Final = (
-    "num_ctx", "num_batch", "num_gpu", "num_keep", "num_thread", "main_gpu", "low_vram", "use_mmap",
-    "use_mlock", "numa", "penalize_newline",
-)  # fmt: skip
-_NANO: Final = 1_000_000_000
-
-
 def options_of(fields: Fields) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """What is asked of the reply, inside `options` and beside it; unknown names inside. Raises BadSetting."""
+    """The options of the reply, inside `options` and beside it; unknown names inside. Raises BadSetting."""
     inner = Fields(fields.take("options", dict, {}), "options")
     inner.drop(*_ABOUT_LOADING)
     if (count := inner.take("num_predict", int)) is not None:
-        inner.rest["n_predict"] = max(count, -1)  # -2 is "until the context is full"
-    options = own(inner, "stop") | length(inner) | seed(inner)
+        inner.rest["n_predict"] = max(count, -1)  # -2 means: until the context is full
+    options = own(inner, "stop") | length_and_seed(inner)
     refuse_others(inner)
-    beside = {**thinking(fields), **shape(fields), **tool_options(fields)}
+    options |= thinking(fields) | shape(fields) | tool_options(fields)
     fields.drop("keep_alive")
     refuse_others(fields)
-    return checked({"overflow": "error", **options, **beside}), inner.unknown()
+    return checked(options), inner.unknown()
 
 
 def thinking(fields: Fields) -> dict[str, Any]:
@@ -171,7 +164,7 @@ def shape(fields: Fields) -> dict[str, Any]:
 
 
 def as_openai(message: object) -> object:
-    """Ollama's message in OpenAI's form, not checked. Raises BadSetting for images."""
+    """Ollama's message in OpenAI's form, unchecked. Raises BadSetting for images."""
     if not isinstance(message, dict):
         return message
     if message.get("images"):
@@ -182,95 +175,75 @@ def as_openai(message: object) -> object:
     return found
 
 
-def chat_form(content: str, thinking: str, calls: list[dict[str, Any]]) -> dict[str, Any]:
-    message: dict[str, Any] = {"role": "assistant", "content": content}
-    if thinking:
-        message["thinking"] = thinking
-    return {"message": {**message, "tool_calls": calls} if calls else message}
-
-
-def text_form(content: str, thinking: str, calls: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"response": content, **({"thinking": thinking} if thinking else {})}
-
-
 class LineWriter(Writer):
     """One object a line; the last one has the numbers."""
 
     media_type = "application/x-ndjson"
 
-    def __init__(self, model: str, form: Form) -> None:
-        self._model = model
-        self._form = form
+    def __init__(self, model: str, name: str) -> None:
+        """`name`: the field with the answer, message or response."""
+        super().__init__(model)
+        self._name = name
         self._began = time.perf_counter()
 
-    def line(self, text: str, kind: Kind, **more: Any) -> dict[str, Any]:  # noqa: ANN401  JSON
-        thinks = kind is Kind.REASONING
-        said = self._form("" if thinks else text, text if thinks else "", [])
-        return {"model": self._model, "created_at": now(), **said, "done": False, **more}
+    def line(
+        self,
+        text: str = "",
+        thoughts: str = "",
+        calls: Sequence[ToolCall] = (),
+        ending: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        said: dict[str, Any] = {"thinking": thoughts} if thoughts else {}
+        if self._name == "message":
+            said |= {"role": "assistant", "content": text}
+            if calls:
+                named = ({"name": call.name, "arguments": dict(call.arguments)} for call in calls)
+                said["tool_calls"] = [{"function": function} for function in named]
+            said = {"message": said}
+        else:
+            said["response"] = text
+        return {
+            "model": self._model,
+            "created_at": written(datetime.now(UTC)),
+            **said,
+            **(ending or {"done": False}),
+        }
 
     def whole(self, done: list[Done]) -> dict[str, Any]:
         reply = done[0].reply
-        said = self._form(reply.text, reply.reasoning, calls_of(reply.tool_calls))
-        return {"model": self._model, "created_at": now(), **said, **self._ending(done[0])}
+        return self.line(reply.text, reply.reasoning, reply.tool_calls, self._ending(done[0]))
 
-    def piece(self, index: int, piece: Piece) -> Iterable[bytes]:
-        return [] if piece.kind is Kind.TOOL_CALL else [dumped(self.line(piece.text, piece.kind)) + b"\n"]
+    def piece(self, index: int, piece: Piece) -> Iterator[bytes]:
+        if piece.kind is Kind.REASONING:
+            yield dumped(self.line(thoughts=piece.text)) + b"\n"
+        elif piece.kind is not Kind.TOOL_CALL:
+            yield dumped(self.line(piece.text)) + b"\n"
 
     def finished(self, index: int, done: Done) -> Iterator[bytes]:
-        head = {"model": self._model, "created_at": now()}
-        if calls := calls_of(done.reply.tool_calls):
-            yield dumped({**head, **self._form("", "", calls), "done": False}) + b"\n"
-        yield dumped({**head, **self._form("", "", []), **self._ending(done)}) + b"\n"
+        if done.reply.tool_calls:
+            yield dumped(self.line(calls=done.reply.tool_calls)) + b"\n"
+        yield dumped(self.line(ending=self._ending(done))) + b"\n"
 
     def failed(self, problem: Problem) -> bytes:
-        return dumped({"error": problem.message}) + b"\n"
+        return dumped(error_body(problem)) + b"\n"
 
     def silence(self, position: int) -> bytes:
         return b""  # lines of JSON have no comments
 
     def _ending(self, done: Done) -> dict[str, Any]:
-        reply, stats = done.reply, done.reply.stats
+        stats = done.reply.stats
         return {
             "done": True,
-            "done_reason": reason(reply),
+            "done_reason": "length" if done.reply.finish_reason is FinishReason.LENGTH else "stop",
             "total_duration": int((time.perf_counter() - self._began) * _NANO),
             "load_duration": 0,
             "prompt_eval_count": stats.prompt_tokens,
             "prompt_eval_duration": int(stats.prefill_seconds * _NANO),
             "eval_count": stats.emitted,
             "eval_duration": int(stats.decode_seconds * _NANO),
-            "timings": numbers.timings(reply, done.notices),
+            "timings": done.timings,
         }
-
-
-def reason(reply: Reply) -> str:
-    return "length" if reply.finish_reason is FinishReason.LENGTH else "stop"
-
-
-def calls_of(calls: Iterable[ToolCall]) -> list[dict[str, Any]]:
-    return [{"function": {"name": call.name, "arguments": dict(call.arguments)}} for call in calls]
-
-
-def now() -> str:
-    return written(datetime.now(UTC))
 
 
 def written(moment: datetime) -> str:
     return moment.isoformat().replace("+00:00", "Z")
-
-
-def listed(name: str, files: Sequence[Path]) -> dict[str, Any]:
-    """A model as Ollama's clients list it."""
-    found: list[os.stat_result] = []
-    with suppress(OSError):  # a file may go meanwhile
-        found += [file.stat() for file in files]
-    changed = max((stat.st_mtime for stat in found), default=0.0)
-    details = {"format": "gguf", "family": "", "families": [], "parameter_size": "", "quantization_level": ""}
-    return {
-        "name": name,
-        "model": name,
-        "modified_at": written(datetime.fromtimestamp(changed, UTC)),
-        "size": sum(stat.st_size for stat in found),
-        "digest": hashlib.sha256(name.encode("utf-8", "replace")).hexdigest(),
-        "details": {"parent_model": "", **details},
-    }

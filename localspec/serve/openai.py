@@ -4,9 +4,8 @@ import json
 import secrets
 import time
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,106 +13,19 @@ from starlette.responses import Response
 import localspec
 from localspec.chat.messages import as_messages
 from localspec.errors import BadSetting
-from localspec.events import FinishReason, Kind, Likelihood, Piece, Reply, Scored, Scores, ToolCall
+from localspec.events import FinishReason, Kind, Likelihood, Piece, Reply, Scored
 from localspec.serve import numbers
-from localspec.serve.bodies import Fields, cut, is_kind, whole
-from localspec.serve.calls import Began, CallReader, Grew
+from localspec.serve.bodies import Fields, cut, whole
+from localspec.serve.calls import CallReader
 from localspec.serve.http import Asked, Done, Interface, Prompt, Writer, answer, data_line, fields_of
 
-
-def of_chat(scores: Sequence[Scored]) -> dict[str, Any]:
-    """For chat completions: one entry a token."""
-    entries = [{**entry(s.chosen), "top_logprobs": [entry(a) for a in s.alternatives]} for s in scores]
-    return {"content": entries, "refusal": None}
-
-
-def of_text(scores: Sequence[Scored], start: int) -> dict[str, Any]:
-    """For completions: lists side by side; `start`: characters of the text before."""
-    texts = [text_of(s.chosen) for s in scores]
-    offsets = [start + sum(map(len, texts[:n])) for n in range(len(texts))]
-    return {
-        "tokens": texts,
-        "token_logprobs": [s.chosen.logprob for s in scores],
-        "top_logprobs": [{text_of(a): a.logprob for a in s.alternatives} for s in scores],
-        "text_offset": offsets,
-    }
-
-
-def entry(found: Likelihood) -> dict[str, Any]:
-    return {"token": text_of(found), "logprob": found.logprob, "bytes": found.piece}
-
-
-def text_of(found: Likelihood) -> str:
-    """A token's text; incomplete characters become U+FFFD."""
-    return bytes(found.piece).decode(errors="replace")
-
-
-_KEPT = ("role", "content", "tool_calls", "tool_call_id", "reasoning_content", "reasoning")
-_ROLES = {"developer": "system"}
-
-
-def prompt_of(messages: list[Any]) -> Prompt:
-    """The prompt; what clients note on messages for themselves is left out. Raises BadSetting."""
-    kept = [known(message, n) for n, message in enumerate(messages, start=1)]
-    kept = one_system(kept)
-    as_messages(kept)
-    return Prompt(messages=tuple(kept))
-
-
-def known(message: object, number: int) -> dict[str, Any]:
-    if not isinstance(message, dict):
-        raise BadSetting(f"message {number} is {cut(message)}", hint="a message has a role and content")
-    found = {name: message[name] for name in _KEPT if message.get(name) is not None}
-    role = found.get("role")
-    if isinstance(role, str):
-        found["role"] = _ROLES.get(role, role)
-    if isinstance(found.get("content"), list):
-        found["content"] = [plain(part) for part in found["content"]]
-    found["content"] = found.get("content", "")
-    return found
-
-
-def plain(part: object) -> object:
-    """A part of a message; other interfaces have names of their own for texts."""
-    if isinstance(part, dict):
-        for kind, name in (("input_text", "text"), ("output_text", "text"), ("refusal", "refusal")):
-            if part.get("type") == kind:
-                return {"type": "text", "text": part.get(name)}
-    return part
-
-
-def one_system(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Texts of system messages at the beginning are joined: most templates take one."""
-    count = next((n for n, m in enumerate(messages) if m.get("role") != "system"), len(messages))
-    leading = messages[:count]
-    if count < 2 or not all(isinstance(m["content"], str) for m in leading):
-        return messages
-    text = "\n\n".join(m["content"] for m in leading)
-    return [{"role": "system", "content": text}, *messages[count:]]
-
-
-MOST_PROMPTS = 64  # in one request for completions
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """What every chunk and answer of one request repeats."""
-
-    model: str
-    id: str
-    created: int = field(default_factory=lambda: int(time.time()))
-
-    def of(self, name: str, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:  # noqa: ANN401
-        """An object of this name."""
-        return {
-            "id": self.id,
-            "object": name,
-            "created": self.created,
-            "model": self.model,
-            "system_fingerprint": f"localspec-{localspec.__version__}",
-            "choices": choices,
-            **more,
-        }
+MOST_PROMPTS: Final = 64  # in one request for completions
+_KEPT: Final = ("role", "content", "tool_calls", "tool_call_id", "reasoning_content", "reasoning")
+_TEXTS: Final = {
+    "input_text": "text",
+    "output_text": "text",
+    "refusal": "refusal",
+}  # the field of a text by type
 
 
 class OpenAI(Interface):
@@ -121,18 +33,16 @@ class OpenAI(Interface):
 
     async def chat(self, request: Request) -> Response:
         fields = await fields_of(request)
-        prompt = prompt_of(fields.need("messages", list))
-        with_usage = wants_usage(fields)
+        prompt, with_usage = prompt_of(fields.need("messages", list)), wants_usage(fields)
         asked = self._asked(fields, (prompt,), more=chat_scores(fields))
-        form = Form(asked.chosen.name, f"chatcmpl-{secrets.token_hex(12)}")
-        return await self._respond(request, asked, ChatWriter(form, asked, with_usage))
+        return await self.respond(request, asked, ChatWriter(asked, with_usage))
 
     async def input_tokens(self, request: Request) -> Response:
-        """How long the prompt of a chat completion would be."""
+        """The length of a chat completion's prompt."""
         fields = await fields_of(request)
         prompt = prompt_of(fields.need("messages", list))
         asked = self._asked(fields, (prompt,), more=chat_scores(fields))
-        rendered = await self._rendered(request, asked.chosen, prompt, asked.wishes.options)
+        rendered = await self._rendered(request, asked.chosen, prompt, asked.options)
         return answer({"object": "response.input_tokens", "input_tokens": len(rendered.tokens)})
 
     async def completions(self, request: Request) -> Response:
@@ -144,8 +54,7 @@ class OpenAI(Interface):
         scores = {"logprobs": whole(fields.rest.pop("logprobs", None))}
         with_usage = wants_usage(fields)
         asked = self._asked(fields, prompts, more=scores)
-        form = Form(asked.chosen.name, f"cmpl-{secrets.token_hex(12)}")
-        return await self._respond(request, asked, TextWriter(form, asked, with_usage))
+        return await self.respond(request, asked, TextWriter(asked, with_usage))
 
     async def models(self, request: Request) -> Response:
         listed = [self._model(name) for name in self._pairs.names()]
@@ -165,10 +74,33 @@ class OpenAI(Interface):
         return {**found, "status": {"value": "loaded"}, "meta": meta}
 
 
-def wants_usage(fields: Fields) -> bool:
-    """Whether a stream ends with its usage."""
-    stream_options = Fields(fields.take("stream_options", dict, {}), "stream_options")
-    return bool(stream_options.take("include_usage", bool, False))
+def prompt_of(messages: list[Any]) -> Prompt:
+    """The prompt of a conversation; unknown fields of messages are left out. Raises BadSetting."""
+    known = [known_fields(message, n) for n, message in enumerate(messages, start=1)]
+    # System messages at the beginning are joined: most templates take one.
+    count = next((n for n, message in enumerate(known) if message.get("role") != "system"), len(known))
+    contents = [message["content"] for message in known[:count]]
+    if count > 1 and all(isinstance(content, str) for content in contents):
+        known[:count] = [{"role": "system", "content": "\n\n".join(contents)}]
+    as_messages(known)
+    return Prompt(messages=tuple(known))
+
+
+def known_fields(message: object, number: int) -> dict[str, Any]:
+    if not isinstance(message, dict):
+        raise BadSetting(f"message {number} is {cut(message)}", hint="a message has a role and content")
+    found = {name: message[name] for name in _KEPT if message.get(name) is not None}
+    if found.get("role") == "developer":
+        found["role"] = "system"
+    content = found.setdefault("content", "")
+    found["content"] = [plain(part) for part in content] if isinstance(content, list) else content
+    return found
+
+
+def plain(part: Any) -> Any:  # noqa: ANN401  JSON
+    """A part of a message; other interfaces name texts differently."""
+    name = _TEXTS.get(str(part.get("type"))) if isinstance(part, dict) else None
+    return {"type": "text", "text": part.get(name)} if name else part
 
 
 def prompts_of(given: object) -> tuple[Prompt, ...]:
@@ -180,7 +112,7 @@ def prompts_of(given: object) -> tuple[Prompt, ...]:
     if not isinstance(given, list) or not given:
         raise BadSetting(f"prompt is {cut(given)}", hint="give a text, tokens, or a list of either")
     if any(isinstance(part, int) for part in given):
-        if not all(is_kind(part, int) or isinstance(part, str) for part in given):
+        if not all(type(part) in (int, str) for part in given):
             raise BadSetting(f"prompt is {cut(given)}", hint="a list with tokens has tokens and texts only")
         return (Prompt(parts=tuple(given)),)
     if len(given) > MOST_PROMPTS:
@@ -188,11 +120,10 @@ def prompts_of(given: object) -> tuple[Prompt, ...]:
     return tuple(prompt for part in given for prompt in prompts_of(part))
 
 
-def reason(reply: Reply) -> str:
-    """OpenAI's finish_reason."""
-    if reply.finish_reason is FinishReason.LENGTH:
-        return "length"
-    return "tool_calls" if reply.tool_calls else "stop"
+def wants_usage(fields: Fields) -> bool:
+    """Whether a stream ends with its usage."""
+    stream_options = Fields(fields.take("stream_options", dict, {}), "stream_options")
+    return bool(stream_options.take("include_usage", bool, False))
 
 
 def chat_scores(fields: Fields) -> dict[str, Any]:
@@ -203,41 +134,51 @@ def chat_scores(fields: Fields) -> dict[str, Any]:
     return {"logprobs": count or 0} if wanted else {}
 
 
-def message_choice(index: int, done: Done) -> dict[str, Any]:
-    reply = done.reply
-    message: dict[str, Any] = {"role": "assistant", "content": reply.text}
-    if reply.reasoning:
-        message["reasoning_content"] = reply.reasoning
-    if reply.tool_calls:
-        message["content"] = reply.text.strip() or None
-        message["tool_calls"] = [call_form(call) for call in reply.tool_calls]
-    logprobs = of_chat(done.scores) if done.scores else None
-    return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": reason(reply)}
+def scores_of_chat(scores: Sequence[Scored]) -> dict[str, Any]:
+    """For chat completions: one entry a token."""
+    entries = [{**entry(s.chosen), "top_logprobs": [entry(a) for a in s.alternatives]} for s in scores]
+    return {"content": entries, "refusal": None}
 
 
-def call_form(call: ToolCall) -> dict[str, Any]:
-    arguments = json.dumps(call.arguments, ensure_ascii=False)
-    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
+def scores_of_text(scores: Sequence[Scored], start: int) -> dict[str, Any]:
+    """For completions: lists side by side; `start`: characters of the text before."""
+    texts = [text_of(s.chosen) for s in scores]
+    return {
+        "tokens": texts,
+        "token_logprobs": [s.chosen.logprob for s in scores],
+        "top_logprobs": [{text_of(a): a.logprob for a in s.alternatives} for s in scores],
+        "text_offset": [start + sum(map(len, texts[:n])) for n in range(len(texts))],
+    }
 
 
-def text_choice(
-    index: int, text: str, finish_reason: str | None, scores: Sequence[Scored] = (), start: int = 0
-) -> dict[str, Any]:
-    logprobs = of_text(scores, start) if scores else None
-    return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason}
+def entry(found: Likelihood) -> dict[str, Any]:
+    return {"token": text_of(found), "logprob": found.logprob, "bytes": found.piece}
+
+
+def text_of(found: Likelihood) -> str:
+    """A token's text; incomplete characters become U+FFFD."""
+    return bytes(found.piece).decode(errors="replace")
+
+
+def reason(reply: Reply) -> str:
+    """OpenAI's finish_reason."""
+    if reply.finish_reason is FinishReason.LENGTH:
+        return "length"
+    return "tool_calls" if reply.tool_calls else "stop"
 
 
 class OpenAIWriter(Writer):
-    """What chat and text have in common."""
+    """The common part of chat and text."""
 
     name = chunk_name = "text_completion"
+    id_prefix = "cmpl"
 
-    def __init__(self, form: Form, asked: Asked, with_usage: bool) -> None:
-        self._form = form
+    def __init__(self, asked: Asked, with_usage: bool) -> None:
+        super().__init__(asked.chosen.name)
         self._asked = asked
         self._with_usage = with_usage
-        self._scores: list[Scored] = []  # that no chunk has told yet
-        self._scored = False  # whether any came: then every chunk has a list of them
+        self._id = f"{self.id_prefix}-{secrets.token_hex(12)}"
+        self._created = int(time.time())
 
     @abstractmethod
     def choice(self, index: int, done: Done) -> dict[str, Any]:
@@ -245,47 +186,61 @@ class OpenAIWriter(Writer):
 
     def whole(self, done: list[Done]) -> dict[str, Any]:
         choices = [self.choice(index, d) for index, d in enumerate(done)]
-        return self._form.of(self.name, choices, **self._counted(done))
-
-    def _counted(self, done: list[Done]) -> dict[str, Any]:
-        """The numbers of all replies, and the timings of the last one."""
-        usage = numbers.usage([d.reply for d in done], self._asked.wishes.replies)
-        return {"usage": usage, "timings": numbers.timings(done[-1].reply, done[-1].notices)}
-
-    def scores(self, index: int, scores: Scores) -> Iterable[bytes]:
-        self._scored = True
-        self._scores += scores.tokens
-        return ()
-
-    def _take_scores(self) -> list[Scored]:
-        taken, self._scores = self._scores, []
-        return taken
+        return self._form(self.name, choices, **self._counted(done))
 
     def end(self, done: list[Done]) -> Iterator[bytes]:
         if self._with_usage:
-            yield data_line(self._form.of(self.chunk_name, [], **self._counted(done)))
+            yield data_line(self._form(self.chunk_name, [], **self._counted(done)))
         yield b"data: [DONE]\n\n"
+
+    def _form(self, name: str, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:  # noqa: ANN401
+        return {
+            "id": self._id,
+            "object": name,
+            "created": self._created,
+            "model": self._model,
+            "system_fingerprint": f"localspec-{localspec.__version__}",
+            "choices": choices,
+            **more,
+        }
+
+    def _counted(self, done: list[Done]) -> dict[str, Any]:
+        """The numbers of all replies, and the timings of the last one."""
+        return {
+            "usage": numbers.usage([d.reply for d in done], self._asked.replies),
+            "timings": done[-1].timings,
+        }
 
     def _chunk(self, choice: dict[str, Any], done: Done | None = None) -> bytes:
         """One choice; the last one has the numbers, unless a chunk of their own follows."""
-        if done is None or self._with_usage:
-            return data_line(self._form.of(self.chunk_name, [choice]))
-        return data_line(
-            self._form.of(self.chunk_name, [choice], timings=numbers.timings(done.reply, done.notices))
-        )
+        more = {} if done is None or self._with_usage else {"timings": done.timings}
+        return data_line(self._form(self.chunk_name, [choice], **more))
 
 
 class ChatWriter(OpenAIWriter):
     """Chat completions and their chunks."""
 
-    name, chunk_name = "chat.completion", "chat.completion.chunk"
+    name, chunk_name, id_prefix = "chat.completion", "chat.completion.chunk", "chatcmpl"
 
-    def __init__(self, form: Form, asked: Asked, with_usage: bool) -> None:
-        super().__init__(form, asked, with_usage)
+    def __init__(self, asked: Asked, with_usage: bool) -> None:
+        super().__init__(asked, with_usage)
         self._reader = CallReader()
+        self._scored = False  # once a chunk had scores, every chunk has a list of them
 
     def choice(self, index: int, done: Done) -> dict[str, Any]:
-        return message_choice(index, done)
+        reply = done.reply
+        message: dict[str, Any] = {"role": "assistant", "content": reply.text}
+        if reply.reasoning:
+            message["reasoning_content"] = reply.reasoning
+        if reply.tool_calls:
+            message["content"] = reply.text.strip() or None
+            written = [(call, json.dumps(call.arguments, ensure_ascii=False)) for call in reply.tool_calls]
+            message["tool_calls"] = [
+                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": text}}
+                for call, text in written
+            ]
+        logprobs = scores_of_chat(done.scores) if done.scores else None
+        return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": reason(reply)}
 
     def begin(self) -> Iterator[bytes]:
         for index in range(self._asked.count):
@@ -297,31 +252,28 @@ class ChatWriter(OpenAIWriter):
         elif piece.kind is Kind.REASONING:
             yield self._delta(index, {"reasoning_content": piece.text})
         else:
-            yield self._delta(index, {"content": piece.text}, self._take_scores())
+            yield self._delta(index, {"content": piece.text}, self.take_scores())
 
     def _calls(self, index: int, text: str) -> Iterator[bytes]:
-        for step in self._reader.push(text):
-            number = {"index": step.call.number}
-            if isinstance(step, Began):
-                function = {"name": step.call.name, "arguments": ""}
-                head = {**number, "id": step.call.id, "type": "function", "function": function}
-                yield self._delta(index, {"tool_calls": [head]})
-            elif isinstance(step, Grew):
-                grown = {**number, "function": {"arguments": step.text}}
-                yield self._delta(index, {"tool_calls": [grown]})
+        for what, call, more in self._reader.push(text):
+            told: dict[str, Any] = {"index": call.number, "function": {"arguments": more}}
+            if what == "began":
+                function = {"name": call.name, "arguments": ""}
+                told |= {"id": call.id, "type": "function", "function": function}
+            if what != "ended":
+                yield self._delta(index, {"tool_calls": [told]})
 
     def finished(self, index: int, done: Done) -> Iterator[bytes]:
         self._reader = CallReader()
-        yield self._chunk(self._choice(index, {}, self._take_scores(), reason(done.reply)), done)
+        yield self._delta(index, {}, self.take_scores(), done)
 
-    def _delta(self, index: int, delta: dict[str, Any], scores: Sequence[Scored] = ()) -> bytes:
-        return self._chunk(self._choice(index, delta, scores, None))
-
-    def _choice(
-        self, index: int, delta: dict[str, Any], scores: Sequence[Scored], finish_reason: str | None
-    ) -> dict[str, Any]:
-        logprobs = {"logprobs": of_chat(scores)} if self._scored else {}
-        return {"index": index, "delta": delta, **logprobs, "finish_reason": finish_reason}
+    def _delta(
+        self, index: int, delta: dict[str, Any], scores: Sequence[Scored] = (), done: Done | None = None
+    ) -> bytes:
+        self._scored |= bool(scores or self.unsent)
+        logprobs = {"logprobs": scores_of_chat(scores)} if self._scored else {}
+        finish_reason = reason(done.reply) if done else None
+        return self._chunk({"index": index, "delta": delta, **logprobs, "finish_reason": finish_reason}, done)
 
 
 class TextWriter(OpenAIWriter):
@@ -332,10 +284,17 @@ class TextWriter(OpenAIWriter):
     def choice(self, index: int, done: Done) -> dict[str, Any]:
         return text_choice(index, done.reply.text, reason(done.reply), done.scores)
 
-    def piece(self, index: int, piece: Piece) -> Iterable[bytes]:
+    def piece(self, index: int, piece: Piece) -> Iterator[bytes]:
         start, self._written = self._written, self._written + len(piece.text)
-        return [self._chunk(text_choice(index, piece.text, None, self._take_scores(), start))]
+        yield self._chunk(text_choice(index, piece.text, None, self.take_scores(), start))
 
     def finished(self, index: int, done: Done) -> Iterator[bytes]:
-        scores, start, self._written = self._take_scores(), self._written, 0
-        yield self._chunk(text_choice(index, "", reason(done.reply), scores, start), done)
+        start, self._written = self._written, 0
+        yield self._chunk(text_choice(index, "", reason(done.reply), self.take_scores(), start), done)
+
+
+def text_choice(
+    index: int, text: str, finish_reason: str | None, scores: Sequence[Scored], start: int = 0
+) -> dict[str, Any]:
+    logprobs = scores_of_text(scores, start) if scores else None
+    return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason}

@@ -1,40 +1,43 @@
-"""What clients ask of a reply, in the names of their interfaces, as options of localspec's own."""
+"""The options of a reply, as each interface names them, translated into localspec's own."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from localspec.chat.options import request_from
 from localspec.errors import BadSetting
 from localspec.sampler.sampling import Sampling
-from localspec.serve.bodies import Fields, cut, texts_of, whole
+from localspec.serve.bodies import Fields, cut, whole
 
-OWN: tuple[str, ...] = (  # options that have the same name here and there
+_SAME_NAME: tuple[str, ...] = (  # here and there
     "temperature", "top_k", "top_p", "min_p", "repeat_penalty", "repeat_last_n", "presence_penalty",
     "frequency_penalty", "logit_bias", "rule", "depth", "speculate", "think", "regex", "grammar",
     "compact_json", "overflow", "parallel_tool_calls",
 )  # fmt: skip
-OTHER_NAMES: Final = {"repetition_penalty": "repeat_penalty", "chat_template_kwargs": "template_arguments"}
-WITHOUT_EFFECT: Final = (  # they say who asks, or how a service in the cloud works
+_OTHER_NAMES: Final = {
+    "repetition_penalty": "repeat_penalty",
+    "chat_template_kwargs": "template_arguments",
+}
+_WHOLE: Final = ("top_k", "repeat_last_n", "depth")
+_WITHOUT_EFFECT: Final = (  # they say who asks, or how a service in the cloud works
     "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
     "prompt_cache_retention", "prompt_cache_options", "verbosity", "cache_prompt", "id_slot",
     "timings_per_token", "return_progress", "reasoning_format", "parse_tool_calls", "sse_ping_interval",
     "response_fields",
+    # They only tune samplers that are refused.
+    "mirostat_tau", "mirostat_eta", "xtc_threshold", "dry_base", "dry_allowed_length", "dry_penalty_last_n",
+    "dry_sequence_breakers", "dynatemp_exponent",
 )  # fmt: skip
-_WHOLE: Final = ("top_k", "repeat_last_n", "depth")
-_SAMPLERS: Final = (  # llama-server's; what is not ours does nothing unless its own field asks for it
+_SAMPLERS: Final = (  # llama-server's; those that localspec lacks do nothing unless their own field is set
     "penalties", "dry", "top_n_sigma", "top_k", "typ_p", "typical_p", "top_p", "min_p", "xtc", "temperature",
     "infill",
 )  # fmt: skip
-_ANOTHER_SAMPLER = "localspec has penalties, top-k, top-p, min-p and temperature"
-REFUSED: Final = {
-    "mirostat": _ANOTHER_SAMPLER,
-    "xtc_probability": _ANOTHER_SAMPLER,
-    "dry_multiplier": _ANOTHER_SAMPLER,
-    "dynatemp_range": _ANOTHER_SAMPLER,
-    "typical_p": _ANOTHER_SAMPLER,
-    "tfs_z": _ANOTHER_SAMPLER,
-    "top_n_sigma": _ANOTHER_SAMPLER,
+_ANOTHER_SAMPLER: Final = "localspec has penalties, top-k, top-p, min-p and temperature"
+_OTHER_SAMPLERS: Final = (
+    "mirostat", "xtc_probability", "dry_multiplier", "dynatemp_range", "typical_p", "tfs_z", "top_n_sigma",
+)  # fmt: skip
+_NEUTRAL: Final = {"typical_p": 1, "tfs_z": 1, "top_n_sigma": -1}
+_REFUSED: Final = {
+    **dict.fromkeys(_OTHER_SAMPLERS, _ANOTHER_SAMPLER),
     "ignore_eos": "a reply ends where the model ends it",
     "audio": "models read and write text",
     "web_search_options": "nothing is looked up",
@@ -42,83 +45,36 @@ REFUSED: Final = {
     "function_call": "it was replaced by tool_choice",
     "lora": "adapters are not loaded",
 }
-_NEUTRAL: Final = {"typical_p": 1, "tfs_z": 1, "top_n_sigma": -1}
-_ONLY_WITH_THOSE: Final = (
-    "mirostat_tau", "mirostat_eta", "xtc_threshold", "dry_base", "dry_allowed_length", "dry_penalty_last_n",
-    "dry_sequence_breakers", "dynatemp_exponent",
-)  # fmt: skip
-MOST_REPLIES: Final = 16  # to one request
+_CHOICE_HINT: Final = "give auto, required, none, or a function"
 
 
-@dataclass(frozen=True, slots=True)
-class Wishes:
-    """What a reply should be like."""
-
-    options: dict[str, Any]  # of ReplyOptions
-    replies: int = 1
-
-
-def take_wishes(fields: Fields, more: Mapping[str, Any] | None = None) -> Wishes:
+def openai_options(fields: Fields, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The options in a request of OpenAI's kind, and `more` that were read already. Raises BadSetting."""
-    options = shape(fields) | own(fields, "stop") | length(fields) | seed(fields) | effort(fields)
-    replies = fields.take("n", int, 1)
-    if not 1 <= replies <= MOST_REPLIES:
-        raise BadSetting(f"n is {cut(replies)}", hint=f"give a whole number from 1 to {MOST_REPLIES}")
+    options = shape(fields) | own(fields, "stop") | length_and_seed(fields)
+    if (effort := fields.take("reasoning_effort", str)) is not None:
+        options |= effort_options(effort)
     if fields.take("modalities", list, ["text"]) != ["text"]:
         raise BadSetting("modalities has more than text", hint="models read and write text")
-    tools = tool_options(fields)
+    options |= tool_options(fields)
     refuse_others(fields)
-    return Wishes(checked({"overflow": "error", **options, **tools, **(more or {})}), replies)
+    return checked({**options, **(more or {})})
 
 
 def own(fields: Fields, stop: str) -> dict[str, Any]:
-    """Options that every interface takes; `stop`: what it calls texts that end a reply. Raises BadSetting."""
-    options = {name: fields.rest.pop(name) for name in OWN if name in fields.rest}
-    options |= {ours: fields.rest.pop(name) for name, ours in OTHER_NAMES.items() if name in fields.rest}
+    """Options that every interface takes; `stop` names the field of stop texts. Raises BadSetting."""
+    options = {name: fields.rest.pop(name) for name in _SAME_NAME if name in fields.rest}
+    options |= {ours: fields.rest.pop(name) for name, ours in _OTHER_NAMES.items() if name in fields.rest}
     options |= {name: whole(options[name]) for name in _WHOLE if name in options}
-    for name in ("grammar", "regex"):  # an empty one is how clients write that there is none
+    for name in ("grammar", "regex"):  # clients write "" for none
         if options.get(name) == "":
             del options[name]
-    stops = texts_of(fields, stop)
-    return options | prediction(fields) | ({"stop": stops} if stops else {})
-
-
-def refuse_others(fields: Fields) -> None:
-    """Drop what means nothing here, refuse what cannot be heeded. Raises BadSetting."""
-    fields.drop(
-        *WITHOUT_EFFECT, *(name for name, value in _NEUTRAL.items() if fields.rest.get(name) == value)
-    )
-    samplers = texts_of(fields, "samplers")
-    if unknown := [name for name in samplers if name not in _SAMPLERS]:
-        raise BadSetting(f"samplers has {cut(unknown[0])}", hint=_ANOTHER_SAMPLER)
-    fields.refuse(REFUSED)
-    fields.drop(*_ONLY_WITH_THOSE)
-
-
-def checked(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options, if a reply can have them all. Raises BadSetting."""
-    kept = {name: value for name, value in options.items() if value is not None}
-    if not isinstance(kept.get("rule", ""), str):
-        raise BadSetting(f"rule is {cut(kept['rule'])}", hint="give a rule's name")
-    request_from(kept, Sampling())
-    return kept
-
-
-def length(fields: Fields) -> dict[str, Any]:
-    """max_tokens by the names that it has; -1 is without a limit."""
-    given = [fields.take(name, int) for name in ("max_completion_tokens", "max_tokens", "n_predict")]
-    found = next((value for value in given if value is not None), -1)
-    return {} if found == -1 else {"max_tokens": found}
-
-
-def seed(fields: Fields) -> dict[str, Any]:
-    """The seed; negative ones are counted down from 2**64, but for -1, which is fresh randomness."""
-    found = fields.take("seed", int, -1)
-    return {} if found == -1 else {"seed": found % 2**64}
+    if stops := fields.texts(stop):
+        options["stop"] = stops
+    return options | prediction(fields)
 
 
 def prediction(fields: Fields) -> dict[str, Any]:
-    """What the reply probably is: a text, or OpenAI's object with a text or parts of one."""
+    """The predicted reply: a text, or OpenAI's object with a text or parts of one."""
     given = fields.rest.pop("prediction", None)
     if isinstance(given, dict):
         content: Any = given.get("content")
@@ -129,25 +85,46 @@ def prediction(fields: Fields) -> dict[str, Any]:
     return {} if given is None else {"prediction": given}
 
 
-def effort(fields: Fields) -> dict[str, Any]:
-    """What reasoning_effort means."""
-    found = fields.take("reasoning_effort", str)
-    return {} if found is None else effort_options(found)
+def refuse_others(fields: Fields) -> None:
+    """Drop the fields without effect, refuse those that localspec cannot obey. Raises BadSetting."""
+    fields.drop(
+        *_WITHOUT_EFFECT, *(name for name, value in _NEUTRAL.items() if fields.rest.get(name) == value)
+    )
+    if unknown := [name for name in fields.texts("samplers") if name not in _SAMPLERS]:
+        raise BadSetting(f"samplers has {cut(unknown[0])}", hint=_ANOTHER_SAMPLER)
+    fields.refuse(_REFUSED)
 
 
-def effort_options(found: str) -> dict[str, Any]:
-    """What an effort means: a thinking model that is to make none answers at once."""
-    if found in ("none", "minimal"):
+def checked(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options, if a reply can have them all. Raises BadSetting."""
+    kept = {"overflow": "error"} | {name: value for name, value in options.items() if value is not None}
+    if not isinstance(kept.get("rule", ""), str):
+        raise BadSetting(f"rule is {cut(kept['rule'])}", hint="give a rule's name")
+    request_from(kept, Sampling())
+    return kept
+
+
+def length_and_seed(fields: Fields) -> dict[str, Any]:
+    """-1 means no limit and a fresh seed; other negative seeds count down from 2**64. Raises BadSetting."""
+    limits = [fields.take(name, int) for name in ("max_completion_tokens", "max_tokens", "n_predict")]
+    limit = next((value for value in limits if value is not None), -1)
+    seed = fields.take("seed", int, -1)
+    options = {} if limit == -1 else {"max_tokens": limit}
+    return options if seed == -1 else {**options, "seed": seed % 2**64}
+
+
+def effort_options(effort: str) -> dict[str, Any]:
+    """Without effort a thinking model answers at once."""
+    if effort in ("none", "minimal"):
         return {"think": False}
-    return {"think": True, "template_arguments": {"reasoning_effort": found}}
+    return {"think": True, "template_arguments": {"reasoning_effort": effort}}
 
 
 def shape(fields: Fields) -> dict[str, Any]:
-    """What the answer must match, from response_format or llama-server's json_schema."""
+    """The form of the answer, from response_format or llama-server's json_schema."""
     schema = fields.take("json_schema", dict)
-    if schema or (
-        schema == {} and "grammar" not in fields.rest
-    ):  # beside a grammar it is llama-server's "none"
+    # Beside a grammar an empty schema is llama-server's "none".
+    if schema or (schema == {} and "grammar" not in fields.rest):
         return {"json_schema": schema}
     wanted = Fields(fields.take("response_format", dict, {}), "response_format")
     kind = wanted.take("type", str, "text")
@@ -161,14 +138,12 @@ def shape(fields: Fields) -> dict[str, Any]:
         return {"json_schema": holder.need("schema", dict)}
     if kind in ("regex", "grammar"):
         return {kind: wanted.need(kind, str)}
-    raise BadSetting(
-        f"response_format is of type {cut(kind)}",
-        hint="types are text, json_object, json_schema, regex and grammar",
-    )
+    hint = "types are text, json_object, json_schema, regex and grammar"
+    raise BadSetting(f"response_format is of type {cut(kind)}", hint=hint)
 
 
 def tool_options(fields: Fields) -> dict[str, Any]:
-    """tools and tool_choice; what may not be called is not shown to the model."""
+    """tools and tool_choice; the model sees only tools that it may call. Raises BadSetting."""
     tools = fields.take("tools", list, [])
     for tool in tools:
         if not is_function(tool):
@@ -177,7 +152,7 @@ def tool_options(fields: Fields) -> dict[str, Any]:
     if isinstance(choice, dict):
         tools, choice = allowed(choice, tools)
     if choice not in ("auto", "required", "none"):
-        raise BadSetting(f"tool_choice is {cut(choice)}", hint="give auto, required, none, or a function")
+        raise BadSetting(f"tool_choice is {cut(choice)}", hint=_CHOICE_HINT)
     if choice == "required" and not tools:
         raise BadSetting("tool_choice is required, and there are no tools", hint="give tools")
     return {"tools": tools, "tool_choice": choice} if tools and choice != "none" else {}
@@ -192,12 +167,11 @@ def allowed(choice: dict[str, Any], tools: list[Any]) -> tuple[list[Any], object
         named, mode = inner.take("tools", list, []), inner.take("mode", str, "auto")
     names = [name_of(tool) for tool in named if is_function(tool)]
     if not names or None in names:
-        raise BadSetting(f"tool_choice is {cut(choice)}", hint="give auto, required, none, or a function")
+        raise BadSetting(f"tool_choice is {cut(choice)}", hint=_CHOICE_HINT)
     offered = [name_of(tool) for tool in tools]
-    if unknown := [name for name in names if name not in offered]:
-        raise BadSetting(
-            f"tool_choice names {cut(unknown[0])}, which is no tool", hint="name one of the tools"
-        )
+    for name in names:
+        if name not in offered:
+            raise BadSetting(f"tool_choice names {cut(name)}, which is no tool", hint="name one of the tools")
     return [tool for tool in tools if name_of(tool) in names], mode
 
 

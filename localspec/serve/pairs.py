@@ -1,4 +1,4 @@
-"""The model names that clients may say, and what is loaded for each: the pair, its target alone, its draft alone."""
+"""The model names that clients may say, and the load request for each: the pair, its target alone, its draft alone."""
 
 import difflib
 from dataclasses import dataclass, replace
@@ -8,8 +8,8 @@ from localspec.engine.messages import LoadPair
 from localspec.errors import BadSetting, LocalspecError
 from localspec.pairs import store
 from localspec.pairs.registry import all_pairs, find, is_known
-from localspec.pairs.resolve import resolve
-from localspec.serve.bodies import RequestFailed, failed
+from localspec.pairs.resolve import PairFiles, resolve
+from localspec.serve.bodies import Problem
 from localspec.serve.jobs import Jobs
 
 TARGET, DRAFT, LATEST = ":target", ":draft", ":latest"
@@ -17,7 +17,7 @@ TARGET, DRAFT, LATEST = ":target", ":draft", ":latest"
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What a model name means."""
+    """The meaning of a model name."""
 
     name: str  # as answers repeat it
     load: LoadPair
@@ -25,10 +25,10 @@ class Chosen:
 
 
 class Pairs:
-    """The loaded pair and those on disk; nothing is ever fetched."""
+    """The loaded pair and those on disk; the server never downloads."""
 
     def __init__(self, jobs: Jobs, *, any_model: bool, called: str = "") -> None:
-        """`any_model`: names that are not known mean the pair of the start, which the user `called` so."""
+        """`any_model`: unknown names mean the first pair, which the user `called` so."""
         self._jobs = jobs
         self._any_model = any_model
         self._called = called.casefold()
@@ -36,20 +36,20 @@ class Pairs:
 
     @property
     def first(self) -> str:
-        """The name of the pair of the start; "" while that is not known: files have theirs from the engine."""
+        """The name of the first pair; "" until the engine has named files that were given by path."""
         loaded = self._jobs.loaded
         if loaded is not None and loaded.load == self._jobs.first:
             self._first = loaded.ready.pair
         return self._first
 
     def names(self) -> list[str]:
-        """What can be asked for: pairs, each with its target and its draft alone."""
+        """Every model: pairs, each with its target and its draft alone."""
         others = [pair.name for pair in all_pairs() if pair.runnable and store.on_disk(pair)]
         pairs = dict.fromkeys(name for name in [self.first, *others] if name)
         return [name + part for name in pairs for part in ("", TARGET, DRAFT)]
 
     def pair_of(self, model: str) -> str | None:
-        """The name of the pair that a model belongs to, however it is written; None where none is here."""
+        """The name of the pair that a model belongs to, in any spelling; None if it is not here."""
         asked, _ = parted(model)
         if asked in ("", self._called, self.first.casefold()):
             return self.first
@@ -59,49 +59,48 @@ class Pairs:
         return known.name
 
     def files_of(self, model: str) -> tuple[Path, ...]:
-        """The files of a model in `names`; none where they cannot be told."""
+        """The files of a model in `names`; none if they are unknown."""
         try:
-            load = self.choose(model).load
-            files = resolve(load.pair, load.target, load.draft if load.draft != "lookup" else None)
-        except (RequestFailed, LocalspecError):
+            files = files_to_load(self.choose(model).load)
+        except (Problem, LocalspecError):
             return ()
         return tuple(path for path in (files.target, files.draft) if path)
 
     def choose(self, model: str) -> Chosen:
-        """What a name means; none is the pair of the start. Raises RequestFailed, LocalspecError."""
-        pair, part = self.pair_of(model), parted(model)[1]
+        """The meaning of a name; "" is the first pair. Raises Problem, LocalspecError."""
+        pair, (_, part) = self.pair_of(model), parted(model)
         if pair is None:
             if not self._any_model:
                 raise self._unknown(model)
             pair, part = self.first, ""
-        load = (
-            self._jobs.first
-            if pair == self.first
-            else replace(self._jobs.first, pair=pair, target=None, draft=None)
-        )
+        load = self._jobs.first
+        if pair != self.first:
+            load = replace(load, pair=pair, target=None, draft=None)
         if part == DRAFT:
             load = draft_alone(load)
         return Chosen(model or self.first, load, speculate=not part)
 
-    def _unknown(self, model: str) -> Exception:
+    def _unknown(self, model: str) -> Problem:
         names = self.names()
         close = difflib.get_close_matches(model, names, n=1, cutoff=0.3) or names[:1]
         hint = f"; the nearest is {close[0]!r}" if close else ""
-        return failed(
-            404, "not_found_error", "model_not_found", f"there is no model {model[:80]!r} here{hint}"
-        )
+        return Problem(404, "model_not_found", f"there is no model {model[:80]!r} here{hint}")
 
 
 def parted(model: str) -> tuple[str, str]:
-    """The pair of a model name in small letters, and the part of it that is meant."""
+    """The pair of a model name in small letters, and the part of the pair."""
     name = model.casefold().removesuffix(LATEST)
     part = next((part for part in (TARGET, DRAFT) if name.endswith(part)), "")
     return name.removesuffix(part), part
 
 
+def files_to_load(load: LoadPair) -> PairFiles:
+    return resolve(load.pair, load.target, load.draft if load.draft != "lookup" else None)
+
+
 def draft_alone(load: LoadPair) -> LoadPair:
-    """What loads the draft model as a target."""
-    files = resolve(load.pair, load.target, load.draft if load.draft != "lookup" else None)
+    """The request that loads the draft model as a target."""
+    files = files_to_load(load)
     if files.draft is None:
         raise BadSetting(f"{files.name} has no draft model", hint="ask for the pair, or its target")
     return replace(load, pair=None, target=str(files.draft), draft=None, speculate=False)

@@ -1,11 +1,11 @@
-"""The HTTP process: the port, the connections, the routes; it answers until it is told to end."""
+"""The HTTP process: the port, the connections, the routes; it answers until the user ends it."""
 
 import asyncio
 import logging
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 
@@ -16,27 +16,36 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from localspec.engine.client import EngineProcess
 from localspec.engine.messages import LoadPair
 from localspec.errors import BadSetting, LocalspecError
 from localspec.events import Reply
 from localspec.serve import anthropic, ollama
-from localspec.serve.anthropic import Anthropic
-from localspec.serve.bodies import BROKEN, Problem, RequestFailed, failed
+from localspec.serve.bodies import Problem
 from localspec.serve.guard import Access, Guard
-from localspec.serve.http import ErrorBody, answer, guarded, openai_error
-from localspec.serve.jobs import Jobs, Process
+from localspec.serve.http import ErrorBody, Handler, answer, guarded
+from localspec.serve.jobs import Jobs
 from localspec.serve.llama_server import LlamaServer
-from localspec.serve.ollama import Ollama
 from localspec.serve.openai import OpenAI
 from localspec.serve.pairs import Pairs
 from localspec.serve.responses import Responses
 
-GRACE_SECONDS: Final = 2  # for replies that are being sent when the server is told to end
+GRACE_SECONDS: Final = 2  # for unfinished replies when the server ends
+ARRIVAL_SECONDS: Final = 60.0  # from the connection, or the last answer's next byte, to the end of a body
 _FAREWELL_SECONDS: Final = 1  # for the error that ends the others
+_KEEP_ALIVE_SECONDS: Final = 65  # longer than clients keep idle connections, so that they close first
+_QUIET_SECONDS: Final = 60.0  # in which the same trouble is logged once
+_MOST: Final = 512  # connections
+_OWN_FILES: Final = 64  # descriptors that the rest of the process needs
 _EXCLUSIVE: Final = -5  # SO_EXCLUSIVEADDRUSE, which Python names on Windows only
+_NO_VECTORS: Final = (
+    "localspec writes text and makes no embeddings (run an embedding model in another server)"
+)
+_NO_SLOTS: Final = (
+    "there is no list of slots: one reply is written at a time (/health and /metrics tell the state)"
+)
 
 
 class NotLoaded(LocalspecError):
@@ -44,7 +53,7 @@ class NotLoaded(LocalspecError):
 
 
 class View(Protocol):
-    """Whoever watches."""
+    """Shows the state of the server."""
 
     def said(self, text: str) -> None: ...
 
@@ -56,7 +65,7 @@ class View(Protocol):
 
 
 class Server(uvicorn.Server):
-    """uvicorn's; replies that are not done soon after the end was asked for end with an error, not in the middle."""
+    """uvicorn's; replies that outlast the grace end with an error, not in the middle."""
 
     def __init__(self, config: uvicorn.Config, jobs: Jobs) -> None:
         super().__init__(config)
@@ -67,35 +76,17 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def serve(
-    engine: Process,
-    load: LoadPair,
-    *,
-    host: str,
-    port: int,
-    access: Access,
-    any_model: bool,
-    called: str,
-    view: View,
-) -> None:
-    """Answer until Ctrl-C; `engine` was told to load, what the user `called` so.
-
-    Raises BadSetting, and NotLoaded for the load.
-    """
-    listening = listener(host, port)
-    with listening:
-        asyncio.run(_serve(engine, load, listening, access, any_model, called, view))
-
-
-async def _serve(
-    engine: Process,
+async def serve(
+    engine: EngineProcess,
     load: LoadPair,
     listening: socket.socket,
+    view: View,
     access: Access,
+    *,
     any_model: bool,
     called: str,
-    view: View,
 ) -> None:
+    """Answer until Ctrl-C; `engine` loads `load` already, which the user `called` so. Raises NotLoaded."""
     jobs = Jobs(engine, load)
     jobs.on_change = lambda: view.changed(jobs)
     jobs.on_reply = view.replied
@@ -104,9 +95,25 @@ async def _serve(
         if status >= HTTPStatus.BAD_REQUEST:
             view.refused(method, path, status)
 
-    server = Server(_config(application(jobs, access, any_model, called, on_answer=answered)), jobs)
+    routes = routes_of(jobs, Pairs(jobs, any_model=any_model, called=called))
+    app = Starlette(routes=routes, exception_handlers={HTTPException: failed, Exception: failed})
+    for name in ("uvicorn.error", "asyncio"):
+        logging.getLogger(name).addFilter(Seldom())
+    Connection.most, backlog = limits()
+    config = uvicorn.Config(
+        Guard(app, access, answered),
+        http=Connection,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        backlog=backlog,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=GRACE_SECONDS + _FAREWELL_SECONDS,
+    )
+    server = Server(config, jobs)
     view.said(f"listening on {address_of(listening)}")
-    loading = asyncio.create_task(_load(jobs, load, server, view))
+    loading = asyncio.create_task(loaded(jobs, load, server, view))
     try:
         await server.serve(sockets=[listening])
     finally:
@@ -116,28 +123,11 @@ async def _serve(
         raise error
 
 
-def _config(app: ASGIApp) -> uvicorn.Config:
-    for name in ("uvicorn.error", "asyncio"):
-        logging.getLogger(name).addFilter(Seldom())
-    Connection.most, backlog = limits()
-    return uvicorn.Config(
-        app,
-        http=Connection,
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        backlog=backlog,
-        timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=GRACE_SECONDS + _FAREWELL_SECONDS,
-    )
-
-
-async def _load(jobs: Jobs, load: LoadPair, server: uvicorn.Server, view: View) -> None:
-    """Say when the pair is there; end the server when it cannot be loaded. Raises NotLoaded."""
+async def loaded(jobs: Jobs, load: LoadPair, server: uvicorn.Server, view: View) -> None:
+    """Say when the pair is loaded; end the server if its load fails. Raises NotLoaded."""
     try:
         await jobs.submit(load, None).next()
-    except RequestFailed:
+    except Problem:
         if server.should_exit or jobs.trouble is None:
             return
         server.should_exit = True
@@ -149,7 +139,7 @@ async def _load(jobs: Jobs, load: LoadPair, server: uvicorn.Server, view: View) 
 
 
 def listener(host: str, port: int) -> socket.socket:
-    """A bound socket. Raises BadSetting for an address that cannot be had."""
+    """A bound socket. Raises BadSetting for an address that is taken or wrong."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio sends small segments at once only where the protocol is named; else answers wait 40 ms.
     found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -160,10 +150,8 @@ def listener(host: str, port: int) -> socket.socket:
     except (OSError, TypeError, UnicodeError) as error:  # the latter two for names that DNS cannot have
         found.close()
         reason = (isinstance(error, OSError) and error.strerror) or error
-        raise BadSetting(
-            f"{host}:{port} cannot be listened on: {reason}",
-            hint="end what uses it, or take another --host or --port",
-        ) from error
+        hint = "end the program that uses it, or take another --host or --port"
+        raise BadSetting(f"{host}:{port} cannot be listened on: {reason}", hint=hint) from error
     return found
 
 
@@ -178,107 +166,83 @@ def address_of(listening: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-Handler = Callable[[Request], Awaitable[Response]]
-
-
-def application(
-    jobs: Jobs, access: Access, any_model: bool, called: str, *, on_answer: Callable[[str, str, int], object]
-) -> ASGIApp:
-    """The whole endpoint, on one queue."""
-    routes = routes_of(jobs, Pairs(jobs, any_model=any_model, called=called))
-    app = Starlette(routes=routes, exception_handlers={HTTPException: unknown, Exception: broken})
-    return Guard(app, access, on_answer)
-
-
 def routes_of(jobs: Jobs, pairs: Pairs) -> list[Route]:
-    """Clients differ in what they call the base URL: paths of OpenAI and Anthropic are there with and without /v1."""
-    openai, anthropic_ = OpenAI(jobs, pairs), Anthropic(jobs, pairs)
-    llama, api = LlamaServer(jobs, pairs), Ollama(jobs, pairs)
+    """Clients differ in their base URL: OpenAI's and Anthropic's paths exist with and without /v1."""
+    openai, messages = OpenAI(jobs, pairs), anthropic.Anthropic(jobs, pairs)
+    llama, api = LlamaServer(jobs, pairs), ollama.Ollama(jobs, pairs)
+    no_vectors, no_slots = refusing(_NO_VECTORS), refusing(_NO_SLOTS)
     of_openai = [
-        ("POST", "/chat/completions", openai.chat),
-        ("POST", "/chat/completions/input_tokens", openai.input_tokens),
-        ("POST", "/completions", openai.completions),
-        ("POST", "/responses", Responses(jobs, pairs).responses),
-        ("GET", "/models", openai.models),
-        ("GET", "/models/{name:path}", openai.model),
-        ("GET", "/health", llama.health),
-        *(("POST", path, without_vectors) for path in ("/embeddings", "/rerank", "/reranking")),
+        ("POST /chat/completions", openai.chat),
+        ("POST /chat/completions/input_tokens", openai.input_tokens),
+        ("POST /completions", openai.completions),
+        ("POST /responses", Responses(jobs, pairs).responses),
+        ("GET /models", openai.models),
+        ("GET /models/{name:path}", openai.model),
+        ("GET /health", llama.health),
+        *((f"POST /{path}", no_vectors) for path in ("embeddings", "rerank", "reranking")),
     ]
     of_anthropic = [
-        ("POST", "/messages", anthropic_.messages),
-        ("POST", "/messages/count_tokens", anthropic_.count_tokens),
+        ("POST /messages", messages.messages),
+        ("POST /messages/count_tokens", messages.count_tokens),
     ]
     of_llama_server = [
-        ("GET", "/props", llama.props),
-        *((method, path, slots) for method, path in (("GET", "/slots"), ("POST", "/slots/{id}"))),
-        ("GET", "/metrics", llama.metrics),
-        ("POST", "/completion", llama.completion),
-        ("POST", "/embedding", without_vectors),
-        ("POST", "/infill", llama.infill),
-        ("POST", "/tokenize", llama.tokenize),
-        ("POST", "/detokenize", llama.detokenize),
-        ("POST", "/apply-template", llama.apply_template),
-        ("GET", "/", greeting),
+        ("GET /", greeting),
+        ("GET /props", llama.props),
+        ("GET /slots", no_slots),
+        ("POST /slots/{id}", no_slots),
+        ("GET /metrics", llama.metrics),
+        ("POST /completion", llama.completion),
+        ("POST /embedding", no_vectors),
+        ("POST /infill", llama.infill),
+        ("POST /tokenize", llama.tokenize),
+        ("POST /detokenize", llama.detokenize),
+        ("POST /apply-template", llama.apply_template),
     ]
     of_ollama = [
-        ("GET", "/api/version", api.version),
-        ("GET", "/api/tags", api.tags),
-        ("GET", "/api/ps", api.running),
-        ("POST", "/api/chat", api.chat),
-        ("POST", "/api/generate", api.generate),
-        ("POST", "/api/show", api.show),
-        *(("POST", path, without_vectors) for path in ("/api/embed", "/api/embeddings")),
-        *((method, "/api/{path:path}", api.refused) for method in ("GET", "POST", "DELETE")),
+        ("GET /api/version", api.version),
+        ("GET /api/tags", api.tags),
+        ("GET /api/ps", api.running),
+        ("POST /api/chat", api.chat),
+        ("POST /api/generate", api.generate),
+        ("POST /api/show", api.show),
+        *((f"POST /api/{path}", no_vectors) for path in ("embed", "embeddings")),
+        *((f"{method} /api/{{path:path}}", api.refused) for method in ("GET", "POST", "DELETE")),
     ]
+
+    def listed(rows: Iterable[tuple[str, Handler]], error_body: ErrorBody, *prefixes: str) -> Iterable[Route]:
+        for (method, _, path), handler in ((name.partition(" "), handler) for name, handler in rows):
+            answering = guarded(handler, error_body)
+            yield from (Route(prefix + path, answering, methods=[method]) for prefix in prefixes)
+
     return [
-        *listed(of_openai, openai_error, "/v1", ""),
+        *listed(of_openai, Problem.body, "/v1", ""),
         *listed(of_anthropic, anthropic.error_body, "/v1", ""),
-        *listed(of_llama_server, openai_error, ""),
+        *listed(of_llama_server, Problem.body, ""),
         *listed(of_ollama, ollama.error_body, ""),
     ]
-
-
-def listed(
-    rows: Sequence[tuple[str, str, Handler]], error_body: ErrorBody, *prefixes: str
-) -> Iterator[Route]:
-    for method, path, handler in rows:
-        yield from (
-            Route(prefix + path, guarded(handler, error_body), methods=[method]) for prefix in prefixes
-        )
 
 
 async def greeting(request: Request) -> Response:
     return Response("localspec is running\n", media_type="text/plain")
 
 
-async def without_vectors(request: Request) -> Response:
-    what = "localspec writes text and makes no embeddings (run an embedding model in another server)"
-    raise failed(501, "not_supported_error", "not_supported", what)
+def refusing(why: str) -> Handler:
+    """A handler of paths that localspec does not serve."""
+
+    async def refuse(request: Request) -> Response:
+        raise Problem(501, "not_supported", why)
+
+    return refuse
 
 
-async def slots(request: Request) -> Response:
-    what = "one reply is written at a time and caches are not saved (/health and /metrics tell the state)"
-    raise failed(501, "not_supported_error", "not_supported", what)
-
-
-async def unknown(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
+async def failed(request: Request, error: Exception) -> Response:
+    """The answer to an unknown path or method, or to a mistake of localspec's own."""
+    if not isinstance(error, HTTPException):
+        return answer(Problem.failure(error).body(), status=500)
+    code = "not_found_error" if error.status_code == 404 else "invalid_request_error"
     what = f"{request.method} {request.url.path[:200]}: {error.detail}"
-    kind = "not_found_error" if error.status_code == 404 else "invalid_request_error"
-    problem = Problem(error.status_code, kind, kind, what)
-    return answer(openai_error(problem), status=error.status_code, headers=error.headers)
-
-
-async def broken(request: Request, error: Exception) -> Response:
-    problem = Problem(*BROKEN, f"localspec failed: {type(error).__name__}")
-    return answer(openai_error(problem), status=500)
-
-
-ARRIVAL_SECONDS: Final = 60.0  # from the connection, or the last answer's next byte, to the end of a body
-KEEP_ALIVE_SECONDS: Final = 65  # longer than clients keep idle connections, so that they close first
-QUIET_SECONDS: Final = 60.0  # in which the same trouble is logged once
-_MOST: Final = 512  # connections
-_OWN_FILES: Final = 64  # descriptors that the rest of the process needs
+    body = Problem(error.status_code, code, what).body()
+    return answer(body, status=error.status_code, headers=error.headers)
 
 
 def limits() -> tuple[int, int]:
@@ -339,14 +303,11 @@ class Connection(H11Protocol):
 
     def _make_room(self) -> None:
         """End the oldest one that no reply is being made for, half-sent requests first; else the new one itself."""
-        waiting = [c for c in self.connections if isinstance(c, Connection) and (c.arrives or c.is_idle)]
+        others = [c for c in self.connections if isinstance(c, Connection)]
+        waiting = [c for c in others if c.arrives or c.cycle is None or c.cycle.response_complete]
         oldest = min(waiting, key=lambda c: (not c.arrives, c._since), default=self)
         oldest.transport.abort()
         self.connections.discard(oldest)
-
-    @property
-    def is_idle(self) -> bool:
-        return self.cycle is None or self.cycle.response_complete
 
 
 class Seldom(logging.Filter):
@@ -358,7 +319,7 @@ class Seldom(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         what, now = str(record.msg).partition("\n")[0], time.monotonic()
-        self._last = {text: at for text, at in self._last.items() if now - at < QUIET_SECONDS}
+        self._last = {text: at for text, at in self._last.items() if now - at < _QUIET_SECONDS}
         if what in self._last:
             return False
         self._last[what] = now

@@ -20,10 +20,9 @@ from localspec.engine.messages import (
 from localspec.events import Finished, FinishReason, Reply
 from localspec.serve import http
 from localspec.serve import jobs as jobs_module
-from localspec.serve.bodies import RequestFailed
+from localspec.serve.bodies import Problem
 from localspec.serve.http import Asked, Prompt, Replies
 from localspec.serve.jobs import MOST_WAITING, Jobs
-from localspec.serve.options import Wishes
 from localspec.serve.pairs import Chosen
 from localspec.stats import Stats
 
@@ -115,7 +114,7 @@ async def test_another_pair_is_loaded_in_a_fresh_process(jobs, process):
 async def test_a_pair_that_cannot_be_loaded_fails_its_request_and_the_next_one_tries_again(jobs, process):
     job = jobs.submit(OTHER, Answer)
     await process.say(Failure("BadModelFile", "it is damaged", "fetch it again"))
-    with pytest.raises(RequestFailed, match="it is damaged"):
+    with pytest.raises(Problem, match="it is damaged"):
         await job.next(1)
     jobs.submit(DEMO, Answer)
     assert (process.starts, process.sent[-1]) == (2, DEMO)
@@ -137,9 +136,9 @@ async def test_whoever_leaves_the_queue_or_a_load_is_never_answered(jobs, proces
 async def test_an_engine_that_dies_fails_one_request_and_answers_the_next(jobs, process):
     first, second = jobs.submit(DEMO, Answer), jobs.submit(DEMO, Answer)
     await process.say(Died("it ended", "no idea"))
-    with pytest.raises(RequestFailed) as caught:
+    with pytest.raises(Problem) as caught:
         await first.next(1)
-    assert caught.value.problem.status == 503
+    assert caught.value.status == 503
     assert process.starts == 1
     await process.say(*READY)
     assert process.answers() == [1, 2]
@@ -163,7 +162,7 @@ async def test_an_engine_that_dies_of_its_pair_is_not_started_over_and_over(jobs
 async def test_only_so_many_may_wait(jobs):
     for _ in range(MOST_WAITING + 1):
         jobs.submit(DEMO, Answer)
-    with pytest.raises(RequestFailed, match="256 requests wait already"):
+    with pytest.raises(Problem, match="256 requests wait already"):
         jobs.submit(DEMO, Answer)
 
 
@@ -173,9 +172,9 @@ async def test_whoever_leaves_before_the_first_word_is_noticed_at_once(jobs, pro
     async def gone():
         return {"type": "http.disconnect"}
 
-    asked = Asked(Chosen("demo", DEMO), (Prompt(text="a"),), Wishes({}), stream=True)
-    with pytest.raises(RequestFailed, match="the client left"):
-        await http.streamed(Request({"type": "http"}, gone), jobs, asked, None)
+    asked = Asked(Chosen("demo", DEMO), (Prompt(text="a"),), {}, stream=True)
+    with pytest.raises(Problem, match="the client left"):
+        await http.Interface(jobs, None).respond(Request({"type": "http"}, gone), asked, None)
     assert process.sent[-1] == Cancel(1)
 
 
@@ -202,7 +201,7 @@ async def test_questions_are_answered_beside_a_reply_each_its_own(jobs, process)
     assert process.sent[-2:] == [asked(2), asked(3)]
     await process.say(Text(3, "two"), Failure("BadSetting", "a token is missing", "", 2), FINISHED)
     assert await two.last() == Text(3, "two")
-    with pytest.raises(RequestFailed, match="a token is missing"):
+    with pytest.raises(Problem, match="a token is missing"):
         await one.last()
     assert await reply.next(1) == FINISHED
 
@@ -225,7 +224,7 @@ async def test_a_question_to_another_pair_waits_for_it_and_one_that_a_swap_overt
 async def test_an_engine_that_dies_fails_the_questions_too(jobs, process):
     one = jobs.ask(DEMO, asked)
     await process.say(Died("it ended", ""))
-    with pytest.raises(RequestFailed, match="it ended"):
+    with pytest.raises(Problem, match="it ended"):
         await one.last()
 
 
@@ -241,7 +240,7 @@ async def test_whoever_waits_is_told_that_the_server_ends(jobs):
     waiting = [jobs.submit(DEMO, Answer), jobs.submit(DEMO, Answer), jobs.ask(DEMO, asked)]
     jobs.stop()
     for job in waiting:
-        with pytest.raises(RequestFailed, match="the server is being ended"):
+        with pytest.raises(Problem, match="the server is being ended"):
             await job.next(1)
 
 
@@ -255,8 +254,8 @@ async def test_a_writer_that_fails_ends_its_stream_with_an_error(jobs, process):
         def finished(self, index, done):
             raise KeyError("wrong")
 
-    wanted = Asked(Chosen("demo", DEMO), (Prompt(text="a"),), Wishes({}), stream=True)
+    wanted = Asked(Chosen("demo", DEMO), (Prompt(text="a"),), {}, stream=True)
     replies = Replies(jobs, wanted)
     await process.say(FINISHED)
-    (said,) = [chunk async for chunk in http.events(replies, None, Wrong())]
+    (said,) = [chunk async for chunk in http.ReplyStream(replies, None, Wrong("demo"), {}).chunks()]
     assert b"localspec failed: KeyError" in said

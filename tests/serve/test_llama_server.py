@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from localspec.engine.messages import Infill
-from localspec.serve.http import Prompt, is_background
+from localspec.engine.messages import Infill, LoadPair
+from localspec.serve.http import Asked, Prompt
+from localspec.serve.pairs import Chosen
 
 PROMPT = {"prompt": "def add(a, b):", "n_predict": 6, "temperature": 0}
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
@@ -167,4 +168,4 @@ def test_embeddings_are_refused_with_the_reason(http, path):
     ],
 )
 def test_titles_are_background_and_completions_never(options, prompts, background):
-    assert is_background(prompts, options) == background
+    assert Asked(Chosen("demo", LoadPair("demo")), prompts, options, stream=False).background == background

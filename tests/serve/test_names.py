@@ -4,7 +4,7 @@ import pytest
 
 from localspec.demo import __file__ as demo
 from localspec.engine.messages import Description, LoadPair, Ready
-from localspec.serve.bodies import RequestFailed
+from localspec.serve.bodies import Problem
 from localspec.serve.jobs import Loaded
 from localspec.serve.pairs import Pairs
 
@@ -59,5 +59,5 @@ def test_a_file_is_called_by_its_path_as_it_was_given():
 
 @pytest.mark.parametrize("name", ["yours", "short:draft:target", "org/repo:q8_0", "llama-3-8b+1b"])
 def test_what_is_not_here_is_refused(name):
-    with pytest.raises(RequestFailed, match="there is no model"):
+    with pytest.raises(Problem, match="there is no model"):
         pairs().choose(name)

@@ -87,24 +87,26 @@ def run(arguments: argparse.Namespace) -> int:
     engine.send(load)
     try:
         # The engine process starts and loads while the HTTP side is imported.
-        from localspec.serve.guard import Access
-        from localspec.serve.server import serve
+        import asyncio
 
-        with DrawnLine(sys.stderr) as line, suppress(KeyboardInterrupt):
-            serve(
-                engine,
-                load,
-                host=arguments.host,
-                port=arguments.port,
-                access=Access(
-                    key,
-                    frozenset(name.lower() for name in arguments.allow_host),
-                    frozenset(origin.lower().removesuffix("/") for origin in arguments.allow_origin),
-                ),
-                any_model=arguments.any_model,
-                called=arguments.target or pair_of(arguments) or "",
-                view=View(line),
+        from localspec.serve.guard import Access
+        from localspec.serve.server import listener, serve
+
+        access = Access(
+            key,
+            frozenset(name.lower() for name in arguments.allow_host),
+            frozenset(origin.lower().removesuffix("/") for origin in arguments.allow_origin),
+        )
+        called = arguments.target or pair_of(arguments) or ""
+        with (
+            DrawnLine(sys.stderr) as line,
+            listener(arguments.host, arguments.port) as listening,
+            suppress(KeyboardInterrupt),
+        ):
+            serving = serve(
+                engine, load, listening, View(line), access, any_model=arguments.any_model, called=called
             )
+            asyncio.run(serving)
     finally:
         engine.close()
     return 0
@@ -242,16 +244,13 @@ def summary(reply: Reply) -> str:
 
 def status_of(jobs: "Jobs") -> str:
     """The queue, and all replies together."""
-    totals = jobs.totals
+    sums, judged = jobs.totals.sums, jobs.totals.judged
     state = "replying" if jobs.busy else "idle"
     if jobs.loaded is None:
         state = jobs.stage or "loading"
-    parts = [state, f"{jobs.waiting} waiting", f"{totals.replies} answered"]
-    if totals.written_tokens:
-        parts += [
-            f"{totals.tokens_per_second:.0f} tokens/s",
-            f"{totals.acceptance_rate:.0%} of drafts accepted",
-        ]
-    if totals.speedup:
-        parts.append(f"{totals.speedup:.2f}x plain, {totals.saved_seconds:.0f} s saved")
+    parts = [state, f"{jobs.waiting} waiting", f"{jobs.totals.replies} answered"]
+    if sums.emitted:
+        parts += [f"{sums.tokens_per_second:.0f} tokens/s", f"{sums.acceptance_rate:.0%} of drafts accepted"]
+    if judged.speedup:
+        parts.append(f"{judged.speedup.value:.2f}x plain, {judged.saved_seconds:.0f} s saved")
     return " · ".join(parts)
