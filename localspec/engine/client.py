@@ -237,12 +237,12 @@ class _Connection:
         if isinstance(report, Cycle | Piece | Finished | Failure):
             self.unanswered, self.heard = [], set()
             return False
-        once: object = type(report) if isinstance(report, Hello | Ready | Started) else report
-        if once in self.heard:
-            return True
-        if isinstance(report, Hello | Ready | Started | Notice):
-            self.heard.add(once)
-        return False
+        if not isinstance(report, Hello | Ready | Started | Notice):
+            return False
+        once: object = report if isinstance(report, Notice) else type(report)
+        repeated = once in self.heard
+        self.heard.add(once)
+        return repeated
 
     def _obituary(self, exit_code: int, reason: EngineDied | None) -> Died:
         if reason is not None:
