@@ -3,22 +3,14 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Protocol, Unpack
 
 from localspec.chat.options import ReplyOptions
+from localspec.chat.session import Session
 from localspec.errors import ContextFull
 from localspec.events import Cycle, Event, Finished, FinishReason, Piece, Prefill, Reply, Started
 from localspec.measure.prompts import BenchPrompt, Category, in_turn
 
 WARM_UP_TOKENS = 12
-
-
-class BenchSession(Protocol):
-    """The part of a session that is needed here."""
-
-    def reset(self) -> None: ...
-
-    def stream(self, prompt: str, /, **options: Unpack[ReplyOptions]) -> Iterator[Event]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +125,7 @@ def turned(arms: Sequence[Arm], number: int) -> tuple[Arm, ...]:
 
 
 def bench(
-    session: BenchSession,
+    session: Session,
     prompts: Sequence[BenchPrompt],
     arms: Sequence[Arm],
     temperatures: Sequence[float],
@@ -172,7 +164,7 @@ def bench(
 
 
 def warm_up(
-    session: BenchSession, arms: Sequence[Arm], temperatures: Sequence[float], stopped: Callable[[], bool]
+    session: Session, arms: Sequence[Arm], temperatures: Sequence[float], stopped: Callable[[], bool]
 ) -> None:
     """The first reply of each kind allocates; nobody times it."""
     for arm in arms:
@@ -188,7 +180,7 @@ def warm_up(
 
 
 def measure(
-    session: BenchSession, block: Block, arm: Arm, max_tokens: int, clock: Callable[[], float]
+    session: Session, block: Block, arm: Arm, max_tokens: int, clock: Callable[[], float]
 ) -> Measurement:
     """One reply to a conversation that holds nothing else.
 

@@ -17,11 +17,11 @@ from localspec.measure.divergence import (
     Divergence,
     diverged,
     first_difference,
+    forget,
     row_after,
     top_two_gap,
     width_difference_on,
 )
-from localspec.measure.divergence import forget as forget_texts
 from localspec.measure.plot import aligned
 from localspec.measure.statistics import CROWDED
 
@@ -221,7 +221,10 @@ def compare_events(
     for run in range(n):
         for speculative in (False, True) if run % 2 == 0 else (True, False):
             if not outcome.cancelled:
-                forget(session)
+                session.reset()
+                forget(
+                    session.engine.target, session.engine.drafters
+                )  # no run profits from another one's reading
                 sides = asked(common, speculative=speculative)
                 for event in session.stream(given, cancelled=cancelled, **sides):
                     outcome.absorb(session, speculative, event)
@@ -239,12 +242,6 @@ def asked(options: ReplyOptions, *, speculative: bool) -> ReplyOptions:
         return options | {"speculate": False}
     drafting = options | {"speculate": True}
     return drafting if options.get("depth") != 0 else drafting | {"depth": "auto"}
-
-
-def forget(session: Session) -> None:
-    """Empty all caches, so that no run profits from what another one read."""
-    session.reset()
-    forget_texts(session.engine)
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from localspec.algorithm.protocols import Decoder
+from localspec.algorithm.protocols import Decoder, Drafter
 from localspec.chat.loaded_pair import LoadedPair
 from localspec.llama.widths import width_gap
 from localspec.passes import NO_TEXT, Candidates, Row
@@ -31,16 +31,13 @@ def first_difference(plain: Sequence[int], speculative: Sequence[int]) -> int | 
     return None if len(plain) == len(speculative) else min(len(plain), len(speculative))
 
 
-def token_at(tokens: Sequence[int], index: int) -> int | None:
-    return tokens[index] if index < len(tokens) else None
-
-
 def diverged(plain: Sequence[int], speculative: Sequence[int], gap: float | None) -> Divergence | None:
     """The divergence of two replies, with a gap measured elsewhere; None when they are equal."""
     index = first_difference(plain, speculative)
     if index is None:
         return None
-    return Divergence(index, token_at(plain, index), token_at(speculative, index), gap)
+    one, other = (reply[index] if index < len(reply) else None for reply in (plain, speculative))
+    return Divergence(index, one, other, gap)
 
 
 def top_two_gap(row: Row) -> float:
@@ -80,14 +77,14 @@ def copied(row: Row) -> Row:
 
 def begin(engine: LoadedPair, prompt: Sequence[int]) -> None:
     """The target reads the prompt but for its last token, and the drafters follow."""
-    forget(engine)
+    forget(engine.target, engine.drafters)
     for batch in engine.target.prefill(prompt[:-1]):
         for drafter in engine.drafters:
             drafter.observe(batch, len(batch.tokens))
 
 
-def forget(engine: LoadedPair) -> None:
+def forget(target: Decoder, drafters: Sequence[Drafter]) -> None:
     """Empty all caches."""
-    engine.target.rollback(0)
-    for drafter in engine.drafters:
+    target.rollback(0)
+    for drafter in drafters:
         drafter.observe(NO_TEXT, 0)

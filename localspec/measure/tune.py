@@ -8,8 +8,8 @@ from typing import Any
 from localspec.algorithm.protocols import Decoder, Drafter
 from localspec.control.calibration import NARROW, WIDE, calibrate
 from localspec.control.costs import CostTable
+from localspec.measure.divergence import forget
 from localspec.measure.plot import Bar, Chart, aligned, drawn
-from localspec.passes import NO_TEXT
 
 CONTEXT_TOKENS = 256  # in the caches while measuring: an ordinary prompt
 DEPTHS = (1, 2, 3, 4, 5, 7)
@@ -56,7 +56,7 @@ def tune(
         return clock()
 
     try:
-        clear(target, drafters)
+        forget(target, drafters)
         if steps_back:
             length = min(CONTEXT_TOKENS, max(target.capacity - max(NARROW + WIDE), 1))
             fill(target, drafters, (list(text) * (length // len(text) + 1))[:length])
@@ -64,20 +64,13 @@ def tune(
     except _Stopped:
         return None
     finally:
-        clear(target, drafters)
+        forget(target, drafters)
     if table is None:
         return None
     if not drafters:
         return Curve(table, ())
     run_seconds = table.run_seconds[drafters[0].source]
     return Curve(table, tuple(drafters[0].model_runs(depth) * run_seconds for depth in range(max(NARROW))))
-
-
-def clear(target: Decoder, drafters: Sequence[Drafter]) -> None:
-    """Empty all caches."""
-    target.rollback(0)
-    for drafter in drafters:
-        drafter.observe(NO_TEXT, 0)
 
 
 def fill(target: Decoder, drafters: Sequence[Drafter], tokens: Sequence[int]) -> None:
@@ -134,8 +127,12 @@ def as_json(curve: Curve) -> dict[str, Any]:
     table = curve.table
     return {
         "widths": [
-            {"width": width, "seconds": seconds, "relative": seconds / table.verify(1)}
-            for width, seconds in zip(table.widths, table.verify_seconds, strict=True)
+            {
+                "width": width,
+                "seconds": table.verify(width),
+                "relative": table.verify(width) / table.verify(1),
+            }
+            for width in table.widths
         ],
         "table": asdict(table),
         "break_even": {depth: curve.break_even(depth) for depth in DEPTHS},

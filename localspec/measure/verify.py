@@ -173,16 +173,13 @@ class _Watch:
     stopped: Callable[[], bool]
     began: float
 
-    @property
-    def elapsed(self) -> float:
-        return perf_counter() - self.began
-
-    def over(self, share: float = 1.0) -> bool:
-        """Whether this share of the time has passed, or the user stopped it."""
-        return self.stopped() or self.elapsed >= self.seconds * share
+    def share(self) -> float:
+        """The share of the time that has passed; 1 once the user stopped it."""
+        return 1.0 if self.stopped() else (perf_counter() - self.began) / self.seconds
 
     def tell(self, phase: Phase, done: float, prompt: BenchPrompt) -> None:
-        self.on_step(VerifyStep(phase, done, f"{prompt.category}: {prompt.name}", self.elapsed))
+        elapsed = perf_counter() - self.began
+        self.on_step(VerifyStep(phase, done, f"{prompt.category}: {prompt.name}", elapsed))
 
 
 def verify(
@@ -210,14 +207,14 @@ def verify(
             f"sampling cannot be tested at temperature {temperature:g}",
             hint="give a temperature above 0; greedy texts are tested in any case",
         )
-    engine.drafting.seeds_keep_threads = seed is not None
-    seed = fresh_seed() >> 1 if seed is None else seed
     sampling = plain_chain(engine.sampling, temperature)
     watch = _Watch(seconds, on_step, stopped, perf_counter())
     encoded = [(prompt, encoded_prompt(engine, prompt.text)) for prompt in prompts]
     greedy = run_greedy(engine, encoded, watch)
     if not greedy.cases and not stopped():
         greedy = replace(greedy, width_difference=width_difference_on(engine, encoded[0][1]))
+    engine.drafting.seeds_keep_threads = seed is not None
+    seed = fresh_seed() >> 1 if seed is None else seed
     try:
         sampled = run_sampled(session, prompts, sampling, seed, greedy.width_difference, watch)
     finally:
@@ -229,7 +226,7 @@ def verify(
         expected_acceptance=engine.expected_acceptance,
         sampling=sampling,
         seed=seed,
-        seconds=watch.elapsed,
+        seconds=perf_counter() - watch.began,
         stopped=stopped(),
     )
 
@@ -249,18 +246,11 @@ def run_greedy(
     """As many prompts as the time allows, at least one."""
     cases, width_difference = list[GreedyCase](), 0.0
     for number, (prompt, tokens) in enumerate(prompts):
-        if watch.stopped() or (cases and watch.over(GREEDY_ENDS)):
+        if watch.share() >= (GREEDY_ENDS if cases else 1.0):
             break
         watch.tell(Phase.GREEDY, number / len(prompts), prompt)
-        text_ends = watch.elapsed / watch.seconds + TEXT_SHARE
-        found, difference = greedy_cases(
-            engine,
-            prompt,
-            tokens,
-            lambda: watch.over(UNFINISHED_ENDS),
-            slow=lambda end=text_ends: watch.over(end),  # type: ignore[misc]
-            first=not cases,
-        )
+        slow = watch.share() + TEXT_SHARE
+        found, difference = greedy_cases(engine, prompt, tokens, watch.share, text_ends=slow, first=not cases)
         cases += found
         width_difference = max(width_difference, difference)
     return GreedyResult(tuple(cases), width_difference)
@@ -270,18 +260,22 @@ def greedy_cases(
     engine: LoadedPair,
     prompt: BenchPrompt,
     tokens: Sequence[int],
-    ended: Callable[[], bool],
+    share: Callable[[], float],
     *,
-    slow: Callable[[], bool] = lambda: False,
+    text_ends: float = 1.0,
     first: bool = True,
 ) -> tuple[tuple[GreedyCase, ...], float]:
-    """One prompt at a fixed depth and at the automatic one, and D; no case if `ended` cut it.
+    """One prompt at a fixed depth and at the automatic one, and D; no case if the time cut it.
 
-    `slow` cuts the plain text, and the others get its length. D is measured where texts part, and on the text of the
-    `first` prompt in any case: that takes about as long as a text.
+    `share` of the time has passed; at `text_ends` the plain text is cut, and the others get its length. D is measured
+    where texts part, and on the text of the `first` prompt in any case: that takes about as long as a text.
     """
+
+    def ended() -> bool:
+        return share() >= UNFINISHED_ENDS
+
     room = min(NEW_TOKENS, engine.target.capacity - len(tokens))
-    plain = greedy_text(engine, tokens, 0, room, lambda: slow() or ended())
+    plain = greedy_text(engine, tokens, 0, room, lambda: share() >= min(text_ends, UNFINISHED_ENDS))
     others = [greedy_text(engine, tokens, depth, len(plain.tokens), ended) for depth in (DEPTH, None)]
     if ended():
         return (), 0.0
@@ -360,7 +354,7 @@ def run_sampled(
     found = SampledResult()
     whole = replace(sampling, top_k=0, top_p=1.0, min_p=0.0)
     for number, prompt in enumerate(tuple(prompts) * ROUNDS):
-        if watch.over():
+        if watch.share() >= 1.0:
             break
         chain = whole if number // len(prompts) % 2 else sampling
         watch.tell(Phase.SAMPLED, number / (ROUNDS * len(prompts)), prompt)

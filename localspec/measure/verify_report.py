@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import product
 
 from localspec.measure.plot import aligned
 from localspec.measure.prompts import Category
@@ -10,7 +11,6 @@ from localspec.measure.verify import (
     DEPTH,
     GreedyCase,
     GreedyResult,
-    SampledResult,
     Verification,
 )
 
@@ -72,87 +72,63 @@ def verdict(found: Verification) -> str:
 
 def report(found: Verification) -> str:
     """Everything, for a terminal."""
-    parts = []
+    parts, sampled = [], found.sampled
     if found.greedy.cases:
         parts.append(greedy_report(found.greedy))
         if found.expected_acceptance is not None:
-            parts.append(acceptance_line(found.greedy, found.expected_acceptance))
-    if found.sampled.texts:
-        parts.append(sampled_report(found.sampled, found.sampling.temperature))
+            share = accepted_text([case for case in found.greedy.cases if case.depth == DEPTH])
+            parts.append(
+                f"Of the draft's tokens the target kept {share} at depth {DEPTH}; "
+                f"{found.expected_acceptance:.0%} were published for this pair."
+            )
+    if sampled.texts:
+        parts.append(
+            f"Sampled at temperature {found.sampling.temperature:g}: {sampled.texts} replies, {sampled.tokens:,} "
+            f"tokens, judged by the target alone.\n  {sampled.excess:+.4f} nats per token less likely than expected, "
+            f"standard error {sampled.excess_error:.4f}; p = {sampled.excess_p:.2g}, alarm below {ALARM:g}.\n"
+            f"  {sampled.impossible} tokens that the sampler chain excludes."
+        )
     return "\n\n".join([*parts, verdict(found)])
 
 
 def greedy_report(greedy: GreedyResult) -> str:
+    """A row for each category and depth, D, and a line for each text that parts."""
+    difference = greedy.width_difference
     rows: list[tuple[str, ...]] = [
         ("greedy", "depth", "texts", "identical", "near-tie", "different", "accepted")
     ]
-    for category in Category:
-        for depth in (DEPTH, None):
-            cases = [c for c in greedy.cases if c.prompt.category is category and c.depth == depth]
-            if cases:
-                rows.append(greedy_row(category, depth, cases, greedy.width_difference))
-    lines = [
-        aligned(rows),
-        f"Batch widths alone move a logit by up to D = {greedy.width_difference:.4f} here.",
-    ]
+    for category, depth in product(Category, (DEPTH, None)):
+        cases = [c for c in greedy.cases if c.prompt.category is category and c.depth == depth]
+        if cases:
+            wrong = sum(not case.explained(difference) for case in cases)
+            same = sum(case.divergence is None and case.explained(difference) for case in cases)
+            counts = map(str, (len(cases), same, len(cases) - same - wrong, wrong))
+            rows.append((category, depth_text(depth), *counts, accepted_text(cases)))
+    lines = [aligned(rows), f"Batch widths alone move a logit by up to D = {difference:.4f} here."]
     lines += [
         f"{case.prompt.name}, depth {depth_text(case.depth)}: parts at token {case.divergence.index + 1}, "
-        f"the two likeliest {gap_text(case.divergence.top_two_gap)} logits apart; "
-        f"2D = {2 * greedy.width_difference:.4f}."
+        f"the two likeliest {case.divergence.top_two_gap or 0:.4f} logits apart; 2D = {2 * difference:.4f}."
         for case in greedy.cases
         if case.divergence
     ]
     return "\n".join(lines)
 
 
-def acceptance_line(greedy: GreedyResult, expected: float) -> str:
-    """The share of drafts that the target kept, against the published one: a wrongly read head has a lower one."""
-    cases = [case for case in greedy.cases if case.depth == DEPTH]
-    drafted, accepted = sum(case.drafted for case in cases), sum(case.accepted for case in cases)
-    share = f"{accepted / drafted:.0%}" if drafted else "none"
-    return (
-        f"Of the draft's tokens the target kept {share} at depth {DEPTH}; "
-        f"{expected:.0%} were published for this pair."
-    )
-
-
-def greedy_row(
-    category: Category, depth: int | None, cases: Sequence[GreedyCase], width_difference: float
-) -> tuple[str, ...]:
-    wrong = sum(not case.explained(width_difference) for case in cases)
-    same = sum(case.divergence is None and case.explained(width_difference) for case in cases)
+def accepted_text(cases: Sequence[GreedyCase]) -> str:
     drafted = sum(case.drafted for case in cases)
-    share = f"{sum(case.accepted for case in cases) / drafted:.0%}" if drafted else "-"
-    counts = (len(cases), same, len(cases) - same - wrong, wrong)
-    return (category.value, depth_text(depth), *map(str, counts), share)
-
-
-def sampled_report(sampled: SampledResult, temperature: float) -> str:
-    return "\n".join(
-        [
-            f"Sampled at temperature {temperature:g}, {sampled.texts} replies, {sampled.tokens:,} tokens, judged by "
-            "the target alone:",
-            f"  {sampled.excess:+.4f} nats per token less likely than expected, standard error "
-            f"{sampled.excess_error:.4f}; p = {sampled.excess_p:.2g}, alarm below {ALARM:g}.",
-            f"  {sampled.impossible} tokens that the sampler chain excludes.",
-        ]
-    )
+    return f"{sum(case.accepted for case in cases) / drafted:.0%}" if drafted else "-"
 
 
 def depth_text(depth: int | None) -> str:
     return "auto" if depth is None else str(depth)
 
 
-def gap_text(gap: float | None) -> str:
-    return "?" if gap is None else f"{gap:.4f}"
-
-
 def as_json(found: Verification) -> dict[str, object]:
     """Plain values for json.dumps."""
-    wrong = problems(found)
+    wrong, lacking = problems(found), missing(found)
     cases = [
-        {
-            **asdict(case),
+        asdict(case)
+        | {
             "prompt": case.prompt.name,
             "category": case.prompt.category,
             "depth": depth_text(case.depth),
@@ -162,17 +138,14 @@ def as_json(found: Verification) -> dict[str, object]:
     ]
     sampled = found.sampled
     return {
-        "verdict": "different" if wrong else "incomplete" if missing(found) else "lossless",
+        "verdict": "different" if wrong else "incomplete" if lacking else "lossless",
         "problems": wrong,
-        "missing": missing(found),
+        "missing": lacking,
         "greedy": {"width_difference": found.greedy.width_difference, "cases": cases},
-        "sampled": {
+        "sampled": asdict(sampled)
+        | {
             "chain": asdict(found.sampling),
-            "texts": sampled.texts,
-            "tokens": sampled.tokens,
-            "impossible": sampled.impossible,
             "excess": sampled.excess,
-            "excess_error": sampled.excess_error if sampled.tokens else None,
             "excess_p": sampled.excess_p,
             "alarm_below": ALARM,
         },

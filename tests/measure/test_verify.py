@@ -47,7 +47,8 @@ def few_texts(monkeypatch):
 
 
 def never():
-    return False
+    """No time has passed."""
+    return 0.0
 
 
 def test_the_demo_pair_is_verified_part_by_part(session, few_texts):
@@ -198,6 +199,6 @@ def test_no_token_of_a_reply_is_outside_of_its_chain(session):
 
 def test_on_a_slow_pair_texts_are_short_but_compared(session):
     tokens = encoded_prompt(session.engine, VERIFY_PROMPTS[0].text)
-    cases, _ = greedy_cases(session.engine, VERIFY_PROMPTS[0], tokens, never, slow=lambda: True)
+    cases, _ = greedy_cases(session.engine, VERIFY_PROMPTS[0], tokens, never, text_ends=0.0)
     assert [case.tokens for case in cases] == [1, 1]
     assert all(case.divergence is None for case in cases)
