@@ -48,15 +48,6 @@ class RemoteFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
-    """A repository's files as the Hub has them now."""
-
-    repo: str
-    commit: str
-    files: tuple[RemoteFile, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Patience:
     """How often and how long to try again."""
 
@@ -105,23 +96,22 @@ def look(repo: str, file: str, revision: str = "main", patience: Patience | None
     return _patiently(ask, f"{repo}:{file}", patience or Patience())
 
 
-def listing(repo: str, revision: str = "main") -> Listing:
-    """One request. Raises DownloadFailed, or UnknownPair for an unknown repository."""
+def listing(repo: str, revision: str = "main") -> tuple[RemoteFile, ...]:
+    """The files of a repository, in one request. Raises DownloadFailed, or UnknownPair for an unknown one."""
     endpoint = _endpoint()
     from huggingface_hub import HfApi
 
-    def ask() -> Listing:
+    def ask() -> tuple[RemoteFile, ...]:
         _session()
         api = HfApi(endpoint=endpoint, library_name="localspec")
         found = api.model_info(repo, revision=revision, files_metadata=True, timeout=_METADATA_SECONDS)
         if not found.sha:
             raise DownloadFailed(f"the server does not say the commit of {repo}", hint="check HF_ENDPOINT")
-        files = tuple(
+        return tuple(
             RemoteFile(repo, file.rfilename, found.sha, "", file.size, file.lfs.sha256, with_token=True)
             for file in found.siblings or ()
             if file.size and file.lfs
         )
-        return Listing(repo, found.sha, files)
 
     return _patiently(ask, repo, Patience())
 

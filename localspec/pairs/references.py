@@ -5,6 +5,7 @@ A model of the Hub becomes a pair of the user's, pinned to its files and found a
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -16,7 +17,7 @@ from localspec.files import expanded
 from localspec.gguf.facts import ModelFacts
 from localspec.gguf.header import Header, header_at, joined, parts_of, read_header
 from localspec.gguf.heads import draft_kind, has_head
-from localspec.hub import Listing, RemoteFile
+from localspec.hub import RemoteFile
 from localspec.locks import locked
 from localspec.pairs import store
 from localspec.pairs.additions import add_pair
@@ -151,8 +152,8 @@ def pinned(named: HubReference) -> HubFile:
     """The model of a reference as it is on the Hub now. Raises SeveralModels, UnknownPair, DownloadFailed."""
     if named.file and len(parts_of(Path(named.file))) == 1:
         return _hub_file(hub.look(named.repo, named.file, named.revision))
-    found = hub.listing(named.repo, named.revision)
-    return chosen(named.repo, named.file or named.quant, models_in(found))
+    models = models_in(named.repo, hub.listing(named.repo, named.revision))
+    return chosen(named.repo, named.file or named.quant, models)
 
 
 class SeveralModels(UnknownPair):
@@ -167,9 +168,9 @@ class SeveralModels(UnknownPair):
         super().__init__(f"{repo} {what}: {known}", hint=f"name one of them, for example {repo}:{first}")
 
 
-def models_in(listing: Listing) -> tuple[HubFile, ...]:
-    """Its GGUF models, the smallest first; a model in several files is one. Raises UnknownPair for none."""
-    files = {file.file: file for file in listing.files if _is_model(file)}
+def models_in(repo: str, listed: Sequence[RemoteFile]) -> tuple[HubFile, ...]:
+    """The GGUF models of a repository, smallest first; a model in several files is one. Raises UnknownPair for none."""
+    files = {file.file: file for file in listed if _is_model(file)}
     models = []
     for file in files.values():
         path = PurePosixPath(file.file)
@@ -178,9 +179,7 @@ def models_in(listing: Listing) -> tuple[HubFile, ...]:
             rest = tuple(_hub_file(files[name], file.sha256 or "") for name in names[1:])
             models.append(replace(_hub_file(file), rest=rest))
     if not models:
-        raise UnknownPair(
-            f"{listing.repo} has no GGUF model", hint="look for a repository whose name ends in -GGUF"
-        )
+        raise UnknownPair(f"{repo} has no GGUF model", hint="look for a repository whose name ends in -GGUF")
     return tuple(sorted(models, key=lambda model: model.all_bytes))
 
 

@@ -11,7 +11,7 @@ from localspec import demo
 from localspec.cli import main
 from localspec.errors import BadSetting, NotOnDisk, UnknownPair
 from localspec.gguf.header import parts_of
-from localspec.hub import Listing, RemoteFile
+from localspec.hub import RemoteFile
 from localspec.pairs import store
 from localspec.pairs.download import PartialFile
 from localspec.pairs.inspection import suggested_draft
@@ -86,10 +86,7 @@ def test_a_file_that_leads_out_of_its_repository_is_refused():
 
 
 def listing_of(*names):
-    files = tuple(
-        RemoteFile("o/r", name, COMMIT, "", 100 + n, f"{n:064x}", True) for n, name in enumerate(names)
-    )
-    return Listing("o/r", COMMIT, files)
+    return [RemoteFile("o/r", name, COMMIT, "", 100 + n, f"{n:064x}", True) for n, name in enumerate(names)]
 
 
 @pytest.mark.parametrize(
@@ -105,12 +102,15 @@ def listing_of(*names):
 )
 def test_the_quantisation_is_read_from_the_name(name, quant):
     files = listing_of(name, "model-UD-IQ2_XXS-00002-of-00002.gguf")
-    assert quant_of(models_in(files)[0]) == quant
+    assert quant_of(models_in("o/r", files)[0]) == quant
 
 
 def test_the_model_is_chosen_by_quantisation_and_never_by_guess():
     models = models_in(
-        listing_of("a-Q4_K_M.gguf", "a-UD-Q4_K_XL.gguf", "a-Q8_0.gguf", "a.imatrix.gguf", "a-mmproj-F16.gguf")
+        "o/r",
+        listing_of(
+            "a-Q4_K_M.gguf", "a-UD-Q4_K_XL.gguf", "a-Q8_0.gguf", "a.imatrix.gguf", "a-mmproj-F16.gguf"
+        ),
     )
     assert len(models) == 3
     assert chosen("o/r", "q8_0", models).name == "a-Q8_0.gguf"
@@ -123,7 +123,7 @@ def test_the_model_is_chosen_by_quantisation_and_never_by_guess():
 
 def test_a_model_that_lacks_a_part_is_none():
     with pytest.raises(UnknownPair, match="no GGUF model"):
-        models_in(listing_of("a-Q4_0-00001-of-00002.gguf"))
+        models_in("o/r", listing_of("a-Q4_0-00001-of-00002.gguf"))
 
 
 def test_a_repository_alone_lists_what_there_is(several, capsys):

@@ -12,7 +12,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "pull",
         help="fetch a pair by name, or any GGUF model of the Hub",
-        description="Fetch a pair: its headers are checked first, an interrupted pull goes on where it "
+        description="Fetch a pair: its headers are checked first, an interrupted pull resumes where it "
         "stopped, and every byte is hashed. `localspec pairs` lists the names. A model of any repository becomes a "
         "pair of your own: ORG/REPO:Q4_K_M, ORG/REPO:FILE.gguf or an address; ORG/REPO lists what there is.",
     )
