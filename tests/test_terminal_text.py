@@ -5,8 +5,9 @@ import unicodedata
 
 import pytest
 
-from localspec.cli.commands.compare import CompareProgress
+from localspec.cli.commands.bench import show_side
 from localspec.cli.commands.run import show
+from localspec.cli.printing import DrawnLine
 from localspec.cli.program import tell
 from localspec.errors import BadSetting
 from localspec.events import Finished, FinishReason, Kind, Notice, Origin, Piece, Reply, Source
@@ -75,8 +76,8 @@ def noted_late_by_run():
     )
 
 
-def noted_by_compare():
-    CompareProgress(runs=1).show(SideEvent(False, 0, Notice(STEERING)))
+def noted_by_bench():
+    show_side(DrawnLine(sys.stderr), SideEvent(False, 0, Notice(STEERING)), 1, 0)
 
 
 def told_as_an_error():
@@ -84,7 +85,7 @@ def told_as_an_error():
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-@pytest.mark.parametrize("say", [noted_by_run, noted_late_by_run, noted_by_compare, told_as_an_error])
+@pytest.mark.parametrize("say", [noted_by_run, noted_late_by_run, noted_by_bench, told_as_an_error])
 def test_notes_and_errors_have_signs_wherever_they_go(say, capsys, monkeypatch, terminal):
     """What lands in a log is read on a terminal later."""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)

@@ -1,10 +1,11 @@
 """Options that several commands share, declared once."""
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from localspec.cli.completion import complete_with_pairs
+from localspec.cli.commands.completion import complete_with_pairs
 from localspec.cli.fetching import take_from_hub
 from localspec.cli.usage import WrongUsage, refuse_together
 from localspec.errors import BadSetting
@@ -89,9 +90,14 @@ def add_rpc_option(parser: "argparse.ArgumentParser | argparse._ArgumentGroup") 
     )
 
 
-def add_reply_options(parser: argparse.ArgumentParser) -> None:
+def add_reply_options(
+    parser: argparse.ArgumentParser, temperature: Callable[[str], object] = float, limit: str = "no limit"
+) -> None:
+    """Temperature and limit: what reads the first, and the default of the second in words."""
     group = parser.add_argument_group("reply")
-    group.add_argument("--temperature", type=float, metavar="T", help="0 always takes the likeliest token")
+    group.add_argument(
+        "--temperature", type=temperature, metavar="T", help="0 always takes the likeliest token"
+    )
     group.add_argument("--top-k", type=int, metavar="K", help="keep the K likeliest tokens; 0 keeps all")
     group.add_argument("--top-p", type=float, metavar="P", help="keep the likeliest tokens that add up to P")
     group.add_argument("--min-p", type=float, metavar="P", help="drop tokens below P times the likeliest one")
@@ -107,7 +113,7 @@ def add_reply_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--rule", choices=RULES, metavar="RULE", help=f"{', '.join(RULES)} (default: auto)")
     group.add_argument(
-        "-n", "--max-tokens", type=int, metavar="N", help="end the reply after N tokens (default: no limit)"
+        "-n", "--max-tokens", type=int, metavar="N", help=f"end the reply after N tokens (default: {limit})"
     )
     group.add_argument(
         "--stop", action="append", metavar="TEXT", help="end the reply before TEXT; may be repeated"

@@ -8,7 +8,8 @@ import sys
 from collections.abc import Sequence
 
 import localspec
-from localspec.cli import commands, completion, early
+from localspec.cli import commands, early
+from localspec.cli.commands import completion
 from localspec.cli.last_defence import refused_by_system, reported
 from localspec.cli.printing import NotesOfLibraries, OutputFailed, on_terminal, quietly, say
 from localspec.cli.usage import Parser, WrongUsage, did_you_mean
@@ -64,13 +65,20 @@ def _spelled_out(arguments: Sequence[str]) -> Sequence[str]:
     if not arguments:
         return ["chat"] if sys.stdin and sys.stdin.isatty() and on_terminal(sys.stdout) else ["--help"]
     if arguments[0] == "help":
-        return [*arguments[1:], "--help"]
-    if " " in arguments[0].strip():
+        arguments = [*arguments[1:], "--help"]
+    command = arguments[0]
+    if " " in command.strip():
         return ["run", *arguments]
-    if not arguments[0].startswith("-") and arguments[0] not in commands.NAMES:
+    if successor := commands.SUCCESSORS.get(command):
         raise WrongUsage(
-            f"there is no command called {arguments[0]}",
-            hint=f"{did_you_mean(arguments[0], commands.NAMES)}`localspec --help` lists all of them",
+            f"`localspec {command}` is gone: use `localspec {successor}`",
+            hint=f"`localspec help {successor.split()[0]}` explains it",
+        )
+    known = (*commands.NAMES, "help")
+    if not command.startswith("-") and command not in known:
+        raise WrongUsage(
+            f"there is no command called {command}",
+            hint=f"{did_you_mean(command, known)}`localspec --help` lists all of them",
         )
     return arguments
 
@@ -105,6 +113,8 @@ def parser(command: str = "") -> Parser:
     subparsers = root.add_subparsers(title="commands", required=True, dest="command", metavar="COMMAND")
     for module in commands.modules(command):
         module.add_parser(subparsers)
+    about = subparsers.add_parser("help", help="explain a command")  # is spelled out before it is parsed
+    about.add_argument("about", nargs="*", metavar="COMMAND", help="the command, and its action")
     return root
 
 

@@ -9,7 +9,7 @@ import sys
 import threading
 
 from localspec.attachments import with_files
-from localspec.cli.completion import complete_with_pairs
+from localspec.cli.commands.completion import complete_with_pairs
 from localspec.cli.printing import note
 from localspec.cli.usage import WrongUsage
 from localspec.errors import BadSetting
@@ -18,12 +18,12 @@ PATIENCE_SECONDS = 2.0
 _EXAMPLE = 'localspec run "What is speculative decoding?"'
 
 
-def add_prompt_argument(parser: argparse.ArgumentParser) -> None:
+def add_prompt_argument(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
     words = parser.add_argument(
         "words",
         nargs="*",
-        metavar="[PAIR] PROMPT",
-        help="a pair by name, where one is meant, and the prompt, which piped text follows; - is the piped text alone",
+        metavar="[PAIR] [PROMPT]" if optional else "[PAIR] PROMPT",
+        help="a pair by name, if you like, and the prompt, which piped text follows; - is the piped text alone",
     )
     complete_with_pairs(words)
     parser.add_argument(
@@ -37,10 +37,17 @@ def add_prompt_argument(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(name=None)
 
 
-def take_pair(arguments: argparse.Namespace) -> None:
-    """Take the first word as the pair where it is the name of one. Raises WrongUsage for more words than a prompt."""
+def take_pair(arguments: argparse.Namespace, *, prompt_optional: bool = False) -> None:
+    """Take the first word as the pair where it is the name of one. Raises WrongUsage for more words than a prompt.
+
+    Where a command needs no prompt, a single word is a pair, known or not.
+    """
     words: list[str] = arguments.words
-    if words and not (arguments.pair or arguments.target) and is_pair(words[0]):
+    elsewhere = arguments.pair or arguments.target
+    if words and (
+        (is_pair(words[0]) and (prompt_optional or not elsewhere))
+        or (prompt_optional and not elsewhere and len(words[0].split()) == 1 and words[0] != "-")
+    ):
         arguments.name, arguments.words = words[0], words[1:]
     if len(arguments.words) > 1:
         near = "" if arguments.name else nearest(words[0])

@@ -46,28 +46,34 @@ EARNEST = (
     *(("run", "Hi"), ("run", "Hi", "--pair", "demo"), ("run", "--raw", "Hi", "--target", "good.gguf")),
     *(("run", "Hi", "--target", "bad.gguf", "--draft", "good.gguf"), ("run",), ("run", "demo")),
     *(("info", "good.gguf", "--draft", "bad.gguf"), ("info", "demo"), ("info", "bad.gguf"), ("info", "tiny")),
-    *(("info", "org/target:target.gguf"), ("list",), ("prune",), ("rm", "tiny"), ("rm", "mine"), ("pairs",)),
+    *(
+        ("info", "org/target:target.gguf"),
+        ("list",),
+        ("rm", "--unused"),
+        ("rm", "tiny"),
+        ("rm", "mine"),
+        ("pairs",),
+    ),
     *(
         ("pull", "tiny"),
         ("pull", "later"),
         ("pull", "self"),
         ("rm", "later"),
-        ("forget",),
+        ("rm", "--replies"),
         ("chat", "demo"),
         ("doctor",),
     ),
     ("pairs", "add", "new", "--target", "good.gguf", "--draft", "bad.gguf"),
     ("pairs", "add", "new", "--target", "org/target:target.gguf", "--draft", "org/draft:draft.gguf"),
     ("bench", "demo", "--only", "json", "--temperature", "0", "--runs", "1"),
-    *(("compare", "Hi", "--draft", "lookup", "--target", "good.gguf"), ("tune", "mine")),
+    *(("bench", "Hi", "--draft", "lookup", "--target", "good.gguf"), ("tune", "mine")),
     ("verify", "--target", "good.gguf", "--draft", "good.gguf"),
 )
-SLOW = _words("run compare bench tune verify doctor info")
+SLOW = _words("run bench tune verify doctor info")
 # So that a command that begins in earnest ends soon; the last one of an option counts.
 SHORT = {
     "run": ("--max-tokens", "2", "--threads", "1"),
-    "compare": ("--max-tokens", "2", "--runs", "1", "--threads", "1"),
-    "bench": ("--max-tokens", "2", "--seconds", "0.1", "--threads", "1"),
+    "bench": ("--max-tokens", "2", "--runs", "1", "--threads", "1"),
     "tune": ("--seconds", "0.1", "--threads", "1"),
     "verify": ("--seconds", "1", "--threads", "1"),
 }

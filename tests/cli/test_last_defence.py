@@ -47,7 +47,7 @@ def test_a_mistake_of_ours_is_a_sentence_and_a_report(broken, capsys):
         ["run", "-sSEKRET 1", "-m", "demo", "Hi"],
         ["chat", "-s", "SEKRET 1", "-m", "demo"],
         ["chat", "--system", "SEKRET 1", "-m", "demo"],
-        ["compare", "--json", "SEKRET 1", "-m", "demo"],
+        ["bench", "--json", "SEKRET 1", "-m", "demo"],
         ["SEKRET 1", "-m", "demo"],
         ["info", "https://SEKRET:1@hub/org/repo", "--no-draft", "-m", "demo"],
     ],
@@ -106,9 +106,9 @@ def test_what_the_system_refuses_is_named_and_no_mistake_of_ours(home, capsys, m
     assert not home.exists()
 
 
-def test_forget_leaves_what_is_no_file_of_its_own(capsys):
+def test_rm_replies_leaves_what_is_no_file_of_its_own(capsys):
     (replies_dir() / "folder").mkdir(parents=True)
     (replies_dir() / "model").touch()
-    assert main(["forget"]) == 0
-    assert "the replies of 1 model." in capsys.readouterr().out
+    assert main(["rm", "--replies"]) == 0
+    assert "model\n" in capsys.readouterr().out
     assert [path.name for path in replies_dir().iterdir()] == ["folder"]

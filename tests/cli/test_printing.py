@@ -68,7 +68,7 @@ def steering(text: str) -> set[str]:
         "bench --runs 1 --only json --max-tokens 24 --temperature 0 --draft lookup --threads 1 --target",
         "verify --seconds 5 --threads 1 --draft MODEL --target",
         "run Hi --max-tokens 2 --stats --threads 1 --target",
-        "compare Hi --max-tokens 2 --texts --draft lookup --threads 1 --target",
+        "bench Hi --max-tokens 2 --texts --draft lookup --threads 1 --target",
         "info",
     ],
 )
@@ -76,7 +76,7 @@ def test_a_models_own_name_steers_no_terminal(line, tiny_gguf):
     path = str(tiny_gguf(name=EVIL, vocab_size=400))
     with terminal() as screen:
         assert main([*line.replace("MODEL", path).split(), path]) == 0, screen.getvalue()
-    assert "evil\ufffd" in screen.getvalue() or line.split()[0] in ("run", "compare")
+    assert "evil\ufffd" in screen.getvalue() or line.split()[0] in ("run", "bench")
     assert steering(screen.getvalue()) == set()
 
 

@@ -255,10 +255,10 @@ def test_two_models_that_were_described_at_once_get_two_names(hub, tiny_gguf):
 def test_pins_that_were_replaced_are_told(several, tiny_gguf, capsys):
     assert main(["pull", "org/Some-7B-GGUF:Q4_K_M", "-q"]) == 0
     assert outdated() == ()
-    assert main(["outdated"]) == 0
+    assert main(["list", "--outdated"]) == 0
     several.add("org/Some-7B-GGUF", "Some-7B-Q4_K_M.gguf", tiny_gguf(vocab_size=600, layers=4))
     capsys.readouterr()
-    assert main(["outdated"]) == 0
+    assert main(["list", "--outdated"]) == 0
     assert "some-7b-q4_k_m" in capsys.readouterr().out
 
 

@@ -81,9 +81,9 @@ def test_files_in_a_folder_behind_a_link_are_left_alone(known, disk, capsys, way
     before = contents(disk)
     assert store.on_disk(known.pair)
     assert leftovers() == ()
-    assert main(["prune"]) == 0
+    assert main(["rm", "--unused"]) == 0
     assert main(["rm", "tiny"]) == 0
-    assert main(["prune"]) == 0
+    assert main(["rm", "--unused"]) == 0
     assert contents(disk) == before
     assert "target.gguf: a link leads to its folder" in capsys.readouterr().out
 
@@ -132,13 +132,13 @@ def test_a_link_to_itself_is_only_a_link(known, disk):
     assert place in remove(known.pair).removed
 
 
-def test_forget_deletes_what_was_logged_and_nothing_behind_a_link(known, tmp_path, own_home):
+def test_rm_replies_deletes_what_was_logged_and_nothing_behind_a_link(known, tmp_path, own_home):
     folder = own_home / "data" / "logits"
     mine = tmp_path / "mine"
     for path in (mine / "thesis.npz", folder / "0123" / "17-000000-1.npz", folder / "0123" / "notes.txt"):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"x")
     (folder / "4567").symlink_to(mine)
-    assert main(["forget"]) == 0
+    assert main(["rm", "--replies"]) == 0
     assert (mine / "thesis.npz").exists()
     assert [path.name for path in (folder / "0123").iterdir()] == ["notes.txt"]

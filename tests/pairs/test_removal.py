@@ -100,22 +100,22 @@ def test_list_shows_what_no_pair_uses_and_a_total(littered, capsys):
     assert "no pair names it any more" in told
 
 
-def test_prune_removes_just_that(littered, capsys):
-    assert main(["prune", "--json"]) == 0
+def test_rm_unused_removes_just_that(littered, capsys):
+    assert main(["rm", "--unused", "--json"]) == 0
     removed = json.loads(capsys.readouterr().out)
     assert {path.rpartition(os.sep)[2] for path in removed["removed"]} == UNUSED.keys()
     assert removed["freed_bytes"] == 3000 + littered.draft.size
     left = {path.name for path in store.models_dir().rglob("*") if path.is_file()}
     assert left == {"target.gguf", "draft.gguf", "mine.gguf"}
     assert not (store.models_dir() / "org--gone").exists()
-    assert main(["prune"]) == 0
+    assert main(["rm", "--unused"]) == 0
     assert "nothing to remove" in capsys.readouterr().out
 
 
-def test_prune_refuses_while_it_cannot_tell_what_is_used(littered, capsys):
+def test_rm_unused_refuses_while_it_cannot_tell_what_is_used(littered, capsys):
     with user_file().open("a") as file:
         file.write("[[pear]]\n")
-    assert main(["prune"]) == 1
+    assert main(["rm", "--unused"]) == 1
     assert len(list(store.models_dir().rglob("*.gguf"))) == 5
 
 
@@ -183,7 +183,7 @@ def run_until(kill: int | None, arguments: list[str], home) -> bool:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="processes are forked")
-@pytest.mark.parametrize("line", ["pairs add mine", "pull tiny", "rm tiny", "prune"])
+@pytest.mark.parametrize("line", ["pairs add mine", "pull tiny", "rm tiny", "rm --unused"])
 def test_a_kill_at_any_effect_on_the_disk_touches_nothing_of_another_pair(
     line, served, hub: Hub, tiny_gguf, own_home, tmp_path
 ):
@@ -199,7 +199,7 @@ def test_a_kill_at_any_effect_on_the_disk_touches_nothing_of_another_pair(
     user_file().write_text("# my notes\n" + written.read_text() + "# about other\n" + tiny)
     written.unlink()
     assert not run_until(None, ["pull", "tiny"], own_home)
-    if line in ("pull tiny", "prune"):
+    if line in ("pull tiny", "rm --unused"):
         part = store.place(served.pair.target).replace(part_of(store.place(served.pair.target)))
         os.truncate(part, 200_000)
     files = {path: path.read_bytes() for path in map(store.locate, other.files)}

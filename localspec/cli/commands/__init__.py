@@ -1,31 +1,19 @@
-"""The list of commands, in the order of `localspec --help`; each is a module here."""
+"""The list of commands, in the order of `localspec --help`; each but `help` is a module here."""
 
 from collections.abc import Iterator
 from importlib import import_module
 from types import ModuleType
 
 NAMES = (
-    "run",
-    "chat",
-    "serve",
-    "pull",
-    "pairs",
-    "info",
-    "list",
-    "rm",
-    "prune",
-    "outdated",
-    "forget",
-    "bench",
-    "compare",
-    "verify",
-    "tune",
-    "fit",
-    "doctor",
-    "config",
-    "completion",
-    "help",
+    *("run", "chat", "serve", "pull", "pairs", "info", "list", "rm", "bench", "verify", "tune", "fit"),
+    *("doctor", "config", "completion"),
 )
+SUCCESSORS = {
+    "compare": "bench PROMPT",
+    "forget": "rm --replies",
+    "outdated": "list --outdated",
+    "prune": "rm --unused",
+}
 
 
 def modules(name: str) -> Iterator[ModuleType]:

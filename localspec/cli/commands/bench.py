@@ -3,63 +3,92 @@
 import argparse
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from localspec.cli.commands.run import as_json as reply_as_json
 from localspec.cli.interrupts import CANCELLED, stop_on_interrupt
-from localspec.cli.loading import open_session
-from localspec.cli.options import add_pair_argument, add_report_options
+from localspec.cli.loading import names_of, open_session
+from localspec.cli.options import add_pair_options, add_reply_options, add_report_options, reply_options
 from localspec.cli.printing import JSON_VERSION, DrawnLine, note, say, say_json
-from localspec.cli.usage import Subparsers
+from localspec.cli.prompt import add_prompt_argument, prompt_of, take_pair
+from localspec.cli.usage import Subparsers, WrongUsage
 from localspec.errors import BadSetting, ContextFull
+from localspec.events import Cycle, Notice, Started
 
 if TYPE_CHECKING:
     from localspec.measure.bench import Arm, BenchOutcome, BenchStep, Limits
+    from localspec.measure.compare import Comparison, SideEvent
     from localspec.measure.plot import Chart
     from localspec.measure.prompts import BenchPrompt
     from localspec.measure.summary import Subject, Summary
 
 SECONDS = 300.0  # where neither a time nor a number of runs is given
+TEMPERATURES, TOKENS = (0.0, 0.8), 128  # of replies to built-in prompts
 _BAR = 16  # characters of the progress bar
 
 
 def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "bench",
-        help="measure a pair against plain decoding",
-        description="Measure a pair against plain decoding: the same prompts by category, in turns, with "
-        "intervals and a verdict. What drafting learns meanwhile is used by later runs. Ctrl-C ends it and "
-        "keeps what was measured.",
+        help="measure a pair against plain decoding, on built-in prompts or on yours",
+        description="Measure a pair against plain decoding. Without a prompt: built-in prompts by category in turns, "
+        "at temperatures 0 and 0.8, with intervals and a verdict. With a prompt: how many times as fast it is "
+        "answered with drafting, and whether the text is the same. Later runs use what drafting learns here. Ctrl-C "
+        "ends it and keeps what was measured.",
     )
-    add_pair_argument(parser)
+    add_prompt_argument(parser, optional=True)
+    add_pair_options(parser)
+    add_reply_options(parser, temperature=temperatures, limit=f"{TOKENS}, for a prompt of yours no limit")
     group = parser.add_argument_group("measurement")
-    group.add_argument(
-        "--depths", type=depths, default=(), metavar="N,N", help="fixed depths to measure beside auto"
-    )
-    group.add_argument(
-        "--temperature", type=temperatures, default=(0.0, 0.8), metavar="T,T", help="default: 0,0.8"
-    )
+    group.add_argument("--depths", type=depths, metavar="N,N", help="fixed depths to measure beside auto")
     group.add_argument(
         "--only", type=names, metavar="WHAT", help="categories: code, chat, prose, json, edit, long"
     )
-    group.add_argument(
-        "--max-tokens", type=positive, default=128, metavar="N", help="of a reply (default: 128)"
-    )
     length = group.add_mutually_exclusive_group()
-    length.add_argument("--runs", type=positive, metavar="N", help="rounds over all prompts")
     length.add_argument(
-        "--seconds", type=duration, metavar="S", help=f"stop after so long (default: {SECONDS:g})"
+        "--runs",
+        type=int,
+        metavar="N",
+        help="rounds over all prompts; replies of each kind to yours (default: 1)",
+    )
+    length.add_argument(
+        "--seconds",
+        type=duration,
+        metavar="S",
+        help=f"time limit of the built-in prompts (default: {SECONDS:g})",
     )
     add_report_options(parser)
+    parser.add_argument("--texts", action="store_true", help="also print both texts of a prompt of yours")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    take_pair(arguments, prompt_optional=True)
+    if arguments.words or arguments.file:
+        return bench_prompt(arguments)
+    return bench_built_in(arguments)
+
+
+def bench_built_in(arguments: argparse.Namespace) -> int:
     from localspec.measure.bench import bench
     from localspec.measure.statistics import CROWDED
     from localspec.measure.summary import Subject, summarise
 
+    given = {*reply_options(arguments), *(["texts"] if arguments.texts else [])} - {
+        "temperature",
+        "max_tokens",
+    }
+    for name in sorted(given):
+        flag = "no-think" if name == "think" and not arguments.think else name.replace("_", "-")
+        raise WrongUsage(f"--{flag} goes with a prompt of yours", hint='localspec bench PAIR "a prompt"')
+    arguments.temperature = arguments.temperature or TEMPERATURES
+    arguments.max_tokens = TOKENS if arguments.max_tokens is None else arguments.max_tokens
+    for flag, value in (("--max-tokens", arguments.max_tokens), ("--runs", arguments.runs)):
+        if value is not None and value < 1:
+            raise WrongUsage(f"{flag} is {value}", hint="give 1 or more")
     refuse_missing_folder(arguments)
     prompts, began = chosen_prompts(arguments), perf_counter()
     with open_session(arguments, measures=True) as session, stop_on_interrupt(session) as stopped:
@@ -171,7 +200,7 @@ def chosen_prompts(arguments: argparse.Namespace) -> "tuple[BenchPrompt, ...]":
 def arms(arguments: argparse.Namespace) -> "tuple[Arm, ...]":
     from localspec.measure.bench import AUTO, PLAIN, fixed
 
-    return (PLAIN, AUTO, *(fixed(depth) for depth in arguments.depths))
+    return (PLAIN, AUTO, *(fixed(depth) for depth in arguments.depths or ()))
 
 
 def limits(arguments: argparse.Namespace) -> "Limits":
@@ -220,3 +249,116 @@ def progress_text(step: "BenchStep", blocks_in_round: int, limits: "Limits") -> 
     if step.last:
         line += f"  (before: {step.last.arm} {step.last.tokens_per_second:.1f} tokens/s)"
     return line
+
+
+def bench_prompt(arguments: argparse.Namespace) -> int:
+    """Answer one prompt with and without drafting, in turns."""
+    from localspec.measure.compare import Comparison, compare_events
+
+    for name in ("depths", "only", "seconds", "svg"):
+        if getattr(arguments, name):
+            raise WrongUsage(f"--{name} goes with the built-in prompts", hint="leave it out, or the prompt")
+    if len(arguments.temperature or ()) > 1:
+        raise WrongUsage("a prompt of yours is answered at one temperature", hint="give one")
+    if arguments.no_draft or arguments.depth == 0:
+        raise WrongUsage(
+            "without drafting both sides would be plain decoding", hint="leave out --no-draft and --depth 0"
+        )
+    arguments.temperature = arguments.temperature[0] if arguments.temperature else None
+    options, prompt = reply_options(arguments), prompt_of(arguments)
+    runs = 1 if arguments.runs is None else arguments.runs
+    comparison = texts = None
+    with (
+        open_session(arguments, measures=True) as session,
+        stop_on_interrupt(session),
+        DrawnLine(sys.stderr) as line,
+    ):
+        pair, tokens = names_of(session), 0
+        for event in compare_events(session, prompt, n=runs, **options):
+            if isinstance(event, Comparison):
+                comparison, texts = event, token_texts(event, session.text_of)
+            else:
+                tokens = show_side(line, event, runs, tokens)
+    if comparison is None:
+        say("Stopped before both sides had replied.", to=sys.stderr)
+        return CANCELLED
+    if arguments.json:
+        say_json({**pair, **record_of(comparison)}, ensure_ascii=False)
+    else:
+        say(told(comparison, texts))
+        if arguments.texts:
+            say(f"\n--- plain\n{comparison.plain.text}\n--- speculative\n{comparison.speculative.text}")
+    return CANCELLED if comparison.cancelled else 0
+
+
+def show_side(line: DrawnLine, step: "SideEvent", runs: int, tokens: int) -> int:
+    """Draw how far a reply is; returns its number of tokens so far."""
+    match step.event:
+        case Started():
+            tokens = 0
+        case Cycle(tokens=more):
+            tokens += len(more)
+        case Notice(text=text):
+            line.clear()
+            note(text)
+    side = "speculative" if step.speculative else "plain"
+    line.draw(f"{side}, run {step.run + 1} of {runs}: {tokens} tokens")
+    return tokens
+
+
+def told(comparison: "Comparison", texts: tuple[str, str] | None) -> str:
+    """First the speed-up and whether the text is the same, then the numbers of both sides."""
+    from localspec.measure.compare import about_segments, about_speed, about_text, table
+    from localspec.measure.statistics import CROWDED
+
+    parts = [about_speed(comparison), about_text(comparison)]
+    if comparison.divergence and texts:
+        parts.append(f"Token {comparison.divergence.index + 1}: plain {texts[0]}, speculative {texts[1]}.")
+    parts += [CROWDED] if comparison.crowded else []
+    segments = about_segments(comparison)
+    return "\n".join([*parts, "", table(comparison), *([segments] if segments else [])])
+
+
+def token_texts(comparison: "Comparison", text_of: Callable[[int], str]) -> tuple[str, str] | None:
+    """What stands on both sides where the texts part."""
+    where = comparison.divergence
+    if where is None:
+        return None
+    plain, speculative = (
+        "ended" if token is None else repr(text_of(token)) for token in (where.plain, where.speculative)
+    )
+    return plain, speculative
+
+
+def record_of(comparison: "Comparison") -> dict[str, Any]:
+    """The comparison as plain values."""
+    from localspec.measure.compare import verdict_on
+
+    return {
+        **{
+            name: {
+                **reply_as_json(side.reply),
+                "runs": [
+                    {
+                        "tokens": reply.stats.emitted,
+                        "prefill_seconds": reply.stats.prefill_seconds,
+                        "decode_seconds": reply.stats.decode_seconds,
+                    }
+                    for reply in side.replies
+                ],
+                "tokens_per_second": side.tokens_per_second,
+                "free_text": asdict(side.free_text),
+                "structured_text": asdict(side.structured_text),
+            }
+            for name, side in (("plain", comparison.plain), ("speculative", comparison.speculative))
+        },
+        "rule": comparison.rule,
+        "identical": comparison.identical,
+        "divergence": asdict(comparison.divergence) if comparison.divergence else None,
+        "width_difference": comparison.width_difference,
+        "speedup": comparison.speedup,
+        "total_speedup": comparison.total_speedup,
+        "cancelled": comparison.cancelled,
+        "crowded": comparison.crowded,
+        "verdict": verdict_on(comparison),
+    }

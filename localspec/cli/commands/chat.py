@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from localspec.cli.completion import complete_with_themes
 from localspec.cli.options import (
     NOTHING_REMEMBERED,
     add_pair_argument,
@@ -51,7 +50,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "--plain", action="store_true", help="line by line, for screen readers and pipes; TERM=dumb picks it"
     )
     theme = group.add_argument("--theme", metavar="NAME", help="colours of the terminal UI")
-    complete_with_themes(theme)
+    theme.completer = names_of_themes  # type: ignore[attr-defined]
     parser.set_defaults(run=run)
 
 
@@ -80,6 +79,14 @@ def other_client_instead(url: str) -> NoReturn:
         "the chat no longer connects to a server",
         hint=f"give {url.rstrip('/')}/v1 to any OpenAI client, or run the chat there: `ssh -t HOST localspec chat`",
     )
+
+
+def names_of_themes(**_: object) -> list[str]:
+    from textual.theme import BUILTIN_THEMES
+
+    from localspec.tui.state.remembered import Preferences
+
+    return [Preferences().theme, *BUILTIN_THEMES]
 
 
 def run_with(pair: str) -> int:

@@ -1,12 +1,12 @@
-"""`localspec completion`: the script that makes Tab complete commands, options and names of pairs."""
+"""`localspec completion`: Tab completes commands, options, and the names of pairs."""
 
 import argparse
 
-from localspec.cli.completion import script
 from localspec.cli.printing import say
 from localspec.cli.usage import Subparsers
 
 SHELLS = ("bash", "zsh", "fish")
+ASKED = "_ARGCOMPLETE"  # set by the shell's function while it asks
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -22,5 +22,25 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    say(script(arguments.shell), end="")
+    from argcomplete.shell_integration import shellcode
+
+    say(str(shellcode(["localspec"], shell=arguments.shell)), end="")
     return 0
+
+
+def answer(parser: argparse.ArgumentParser) -> None:
+    """Tell the shell the words that fit, and end the process."""
+    import argcomplete
+
+    argcomplete.autocomplete(parser)
+
+
+def complete_with_pairs(action: argparse.Action) -> None:
+    """The values of an argument are names of pairs."""
+    action.completer = _names_of_pairs  # type: ignore[attr-defined]
+
+
+def _names_of_pairs(**_: object) -> list[str]:
+    from localspec.pairs.registry import all_pairs
+
+    return [name for pair in all_pairs() for name in (pair.name, *pair.aliases)]

@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from localspec.cli.completion import complete_with_pairs
+from localspec.cli.commands.completion import complete_with_pairs
 from localspec.cli.fetching import tell_models
 from localspec.cli.options import MEMORY_OPTIONS, add_lora_option, add_memory_options
 from localspec.cli.printing import say, say_json

@@ -1,4 +1,4 @@
-"""`localspec list`: the pairs whose files are on this machine, and files that no pair uses."""
+"""`localspec list`: the pairs whose files are on this machine, unused files, and pins that were replaced."""
 
 import argparse
 from datetime import datetime
@@ -15,8 +15,13 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "list",
         help="list the pairs that are on this machine",
-        description="List the pairs that are on this machine, with their size and when they were used last, and files "
-        "of interrupted pulls and of pairs that are gone.",
+        description="List the pairs that are on this machine with their size and last use, and the files of "
+        "interrupted pulls and of pairs that are gone.",
+    )
+    parser.add_argument(
+        "--outdated",
+        action="store_true",
+        help="list the files that the Hub has replaced instead; those here still work",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=run)
@@ -29,6 +34,8 @@ def run(arguments: argparse.Namespace) -> int:
     from localspec.pairs.store import distinct, last_uses, locate, on_disk
     from localspec.units import size_text
 
+    if arguments.outdated:
+        return list_outdated(as_json=arguments.json)
     uses = last_uses()
     here = [pair for pair in all_pairs() if on_disk(pair)]
     here.sort(key=lambda pair: -uses.get(pair.name, 0.0))
@@ -38,26 +45,41 @@ def run(arguments: argparse.Namespace) -> int:
     }
     total = sum(path.stat().st_size for path in paths) + sum(left.bytes for left in unused)
     if arguments.json:
-        say_json(
-            {
-                "pairs": [_pair_json(pair, file_bytes(pair), uses.get(pair.name)) for pair in here],
-                "unused": [
-                    {"path": str(left.path), "bytes": left.bytes, "pair": left.pair} for left in unused
-                ],
-                "bytes": total,
-            },
-            indent=2,
-        )
+        pairs = [_pair_json(pair, file_bytes(pair), uses.get(pair.name)) for pair in here]
+        files = [{"path": str(left.path), "bytes": left.bytes, "pair": left.pair} for left in unused]
+        say_json({"pairs": pairs, "unused": files, "bytes": total}, indent=2)
         return 0
     say(f"{'NAME':<26} {'SIZE':>8}  LAST USED")
     for pair in here:
-        say(f"{pair.name:<26} {size_text(file_bytes(pair)):>8}  {_when(uses.get(pair.name))}")
+        used = uses.get(pair.name)
+        when = "-" if used is None else datetime.fromtimestamp(used).strftime("%Y-%m-%d %H:%M")
+        say(f"{pair.name:<26} {size_text(file_bytes(pair)):>8}  {when}")
     if unused:
-        say("\nUNUSED, which `localspec prune` removes")
+        say("\nUNUSED: `localspec rm --unused` removes these")
     for left in unused:
         why = f"`localspec pull {left.pair}` completes it" if left.pair else "no pair names it any more"
         say(f"{left.path.name:<26} {size_text(left.bytes):>8}  {why}")
-    say(f"\n{'all of it':<26} {size_text(total):>8}")
+    say(f"\n{'total':<26} {size_text(total):>8}")
+    return 0
+
+
+def list_outdated(*, as_json: bool) -> int:
+    """Ask the Hub about every file of the pairs that are here."""
+    from localspec.pairs.references import outdated
+    from localspec.units import size_text
+
+    found = outdated()
+    if as_json:
+        say_json({"newer": [{"pair": new.pair, "file": new.text, "bytes": new.bytes} for new in found]})
+        return 0
+    for new in found:
+        now = "is gone" if new.bytes is None else f"is another file now, {size_text(new.bytes)}"
+        say(f"{new.pair:<26} {new.text}  {now}")
+    say(
+        "`localspec pull FILE` fetches a newer one as a pair of your own"
+        if found
+        else "every file is up to date"
+    )
     return 0
 
 
@@ -65,15 +87,10 @@ def _pair_json(pair: "Pair", size: int, used: float | None) -> dict[str, object]
     from localspec.pairs.store import is_ours, locate
 
     paths = [path for path in map(locate, pair.files) if path]
+    when = None if used is None else datetime.fromtimestamp(used).astimezone().isoformat("T", "seconds")
     return {
         "name": pair.name,
         "bytes": size,
-        "last_used": None
-        if used is None
-        else datetime.fromtimestamp(used).astimezone().isoformat("T", "seconds"),
+        "last_used": when,
         "files": [{"path": str(path), "removable": is_ours(path)} for path in paths],
     }
-
-
-def _when(used: float | None) -> str:
-    return "-" if used is None else datetime.fromtimestamp(used).strftime("%Y-%m-%d %H:%M")

@@ -2,7 +2,7 @@
 
 import argparse
 
-from localspec.cli.completion import complete_with_pairs
+from localspec.cli.commands.completion import complete_with_pairs
 from localspec.cli.fetching import dry_run, fetch, fetch_reference
 from localspec.cli.options import add_quiet_option
 from localspec.cli.usage import Subparsers, WrongUsage

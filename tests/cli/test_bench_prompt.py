@@ -1,4 +1,4 @@
-"""`localspec compare`: two rows, a verdict, both texts when asked for."""
+"""`localspec bench PROMPT`: the headline, two rows, both texts when asked for."""
 
 import json
 
@@ -12,32 +12,32 @@ def home(tmp_path, monkeypatch):
     monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path / "home"))
 
 
-def compare(capsys, *arguments):
-    code = main(["compare", *map(str, arguments), "--pair", "demo", "--threads", "1", "--max-tokens", "16"])
+def bench(capsys, *arguments):
+    code = main(["bench", *map(str, arguments), "--pair", "demo", "--threads", "1", "--max-tokens", "16"])
     out, err = capsys.readouterr()
     return code, out, err
 
 
-def test_two_rows_and_a_verdict(capsys):
-    code, out, err = compare(capsys, "Tell me a story", "--temperature", 0, "--runs", 2)
+def test_the_speed_comes_first_then_the_text_then_both_sides(capsys):
+    code, out, err = bench(capsys, "Tell me a story", "--temperature", 0, "--runs", 2)
     lines = out.splitlines()
     assert code == 0
-    assert lines[0].split()[:2] == ["tokens", "prompt"]
-    assert lines[1].startswith("plain ")
-    assert lines[2].startswith("speculative ")
-    assert "same text" in out
-    assert "2 runs each" in out or "Nothing was drafted" in out
+    assert "2 runs each" in lines[0] or "Nothing was drafted" in lines[0]
+    assert lines[1] == "The same text, token for token."
+    assert lines[3].split()[:2] == ["tokens", "prompt"]
+    assert lines[4].startswith("plain ")
+    assert lines[5].startswith("speculative ")
     assert "demonstration" in err
 
 
 def test_both_texts_on_request(capsys):
-    _, out, _ = compare(capsys, "Tell me a story", "--temperature", 0, "--texts")
+    _, out, _ = bench(capsys, "Tell me a story", "--temperature", 0, "--texts")
     _, plain, speculative = out.replace("--- speculative", "--- plain").split("--- plain")
     assert plain.strip() == speculative.strip() != ""
 
 
 def test_json_is_one_object_with_both_sides(capsys):
-    code, out, _ = compare(capsys, "Tell me a story", "--seed", 3, "--json")
+    code, out, _ = bench(capsys, "Tell me a story", "--seed", 3, "--json")
     found = json.loads(out)
     assert code == 0
     assert found["plain"]["stats"]["drafted"] == 0
@@ -49,7 +49,7 @@ def test_json_is_one_object_with_both_sides(capsys):
 
 @pytest.mark.parametrize("arguments", [["Hi", "--runs", 0], [""]])
 def test_what_cannot_be_compared_is_one_sentence_and_a_hint(arguments, capsys):
-    code, out, err = compare(capsys, *arguments)
+    code, out, err = bench(capsys, *arguments)
     assert code == 1
     assert out == ""
     assert err.splitlines()[0].startswith("error: ")
