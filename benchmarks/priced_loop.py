@@ -20,8 +20,9 @@ from statistics import mean
 import localspec
 from benchmarks.server.prompts import Task, tasks
 from localspec.algorithm.loop import speculate
+from localspec.algorithm.noise import Keyed
 from localspec.algorithm.protocols import Proposal, Rule, Strategy
-from localspec.algorithm.verification import make_rule
+from localspec.algorithm.verification import Coupled, Greedy, make_rule
 from localspec.control.costs import CostTable
 from localspec.drafters.arbiter import Fixed
 from localspec.drafters.drafting import Drafting
@@ -29,6 +30,7 @@ from localspec.drafters.lessons import DEPTHS
 from localspec.drafters.model import ModelDrafter
 from localspec.llama.context import Context
 from localspec.passes import Pass
+from localspec.sampler.chain import Chain
 from localspec.sampler.sampling import Sampling
 
 WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13)
@@ -49,6 +51,18 @@ MOST_TOKENS = 96
 FIXED = (2, 4, 7, 8, 12)
 LLAMA_CPP = ((3, 0.0), (6, 0.0), (7, 0.6), (8, 0.4), (8, 0.6), (12, 0.6))  # depth, p-min
 Make = Callable[[Rule], Strategy]
+
+
+class Drawn(Keyed):
+    """Every choice is a fresh draw."""
+
+    loudest = Keyed.chosen
+
+
+class Compare(Coupled):
+    """llama.cpp's rule: keep what equals the target's own draw; the draft offers its likeliest token."""
+
+    draw = Greedy.draw
 
 
 class Priced:
@@ -122,7 +136,9 @@ class Pair:
 
     def speed(self, task: Task, temperature: float, seed: int, rule_name: str, make: Make) -> float:
         """Relative to plain decoding."""
-        rule = make_rule(rule_name, Sampling(temperature=temperature, logit_bias=self._no_end), seed)
+        sampling = Sampling(temperature=temperature, logit_bias=self._no_end)
+        llama_cpp = rule_name == "llama.cpp"
+        rule = Compare(Chain(sampling), Drawn(seed)) if llama_cpp else make_rule(rule_name, sampling, seed)
         tokens = list(self._vocabulary.tokenize(task.text, parse_special=True, add_special=True))
         room = min(len(self._vocabulary.tokenize(task.answer, parse_special=False)), MOST_TOKENS)
         for model in (self._target, self._draft):
@@ -174,7 +190,7 @@ def ways(pair: Pair, table: CostTable, *, sampled: bool) -> Iterator[tuple[str, 
         def llama_cpp(rule: Rule, depth: int = depth, p_min: float = p_min) -> Strategy:
             return LlamaCpp(pair.drafter, depth, p_min, table.run_seconds["model"], rule)
 
-        yield f"llama.cpp {depth}/{p_min:g}", "compare" if sampled else "auto", llama_cpp
+        yield f"llama.cpp {depth}/{p_min:g}", "llama.cpp" if sampled else "auto", llama_cpp
 
 
 def line(label: str, speeds: dict[str, list[float]]) -> str:

@@ -50,7 +50,6 @@ class LoadOptions(TypedDict, total=False):
     mmap: bool | None  # whether files are mapped into memory instead of read
     lora: str | None  # adapters of the target, as "FILE,FILE:0.5"
     rpc: str | None  # llama.cpp's RPC servers, as "HOST:PORT,HOST:PORT": docs/devices.md
-    remember_replies: bool | None  # to draft from later
     remember_logits: bool | None  # to make drafts of later
 
 
@@ -97,7 +96,6 @@ def load(
             threads=settings.threads,
             spare_cores=spare_cores,
             speculate=speculate,
-            remember_replies=settings.remember_replies or False,
             remember_logits=settings.remember_logits or False,
             on_stage=told,
         )

@@ -37,7 +37,7 @@ from localspec.opening import (
     open_drafter,
     saved_bytes,
 )
-from localspec.pair_drafting import PairDrafting, lessons_key, logit_folder, reply_store
+from localspec.pair_drafting import PairDrafting, lessons_key, logit_folder
 from localspec.pairs.compatibility import check, refuse_head_alone
 from localspec.pairs.registry import PairKind
 from localspec.pairs.resolve import PairFiles
@@ -66,7 +66,6 @@ def open_engine(
     threads: int | None,
     spare_cores: int,
     speculate: bool,
-    remember_replies: bool,
     remember_logits: bool,
     on_stage: Callable[[str], object],
 ) -> LoadedPair:
@@ -87,7 +86,7 @@ def open_engine(
         if threads is None:  # what was asked for is kept
             contexts = [target, *(each.context for each in found)]
             give_way([context.threads for context in contexts if not context.model.gpu])
-        drafting = drafting_of(files, plan, target, found, remember_replies)
+        drafting = drafting_of(files, plan, target, found)
         on_stage(f"warming up{where_of(plan)}")
         drafters = tuple(each.drafter for each in found)
         warm_up(target, drafters, drafting)
@@ -217,7 +216,7 @@ def memory_of(listed: Iterable[Device]) -> tuple[DeviceMemory, ...]:
 
 
 def drafting_of(
-    files: PairFiles, plan: Plan, target: Context, found: Sequence[OpenedDrafter], remember_replies: bool
+    files: PairFiles, plan: Plan, target: Context, found: Sequence[OpenedDrafter]
 ) -> PairDrafting:
     return PairDrafting(
         target,
@@ -228,7 +227,6 @@ def drafting_of(
         deepest=WIDEST_BATCH - 1,
         device=device_of(target.model),
         key=lessons_key(files, plan, target.threads.usual),
-        replies=reply_store(files.target) if remember_replies else None,
     )
 
 

@@ -14,7 +14,6 @@ from localspec.chat.options import Request, seed_fixes_depth
 from localspec.control.calibration import NARROW, WIDE, calibrate
 from localspec.drafters.drafting import Drafting
 from localspec.drafters.lessons import DEPTHS, TunedState, guess_for
-from localspec.drafters.lookup_store import ReplyStore
 from localspec.drafters.model import FAILURES
 from localspec.llama.contention import Threads
 from localspec.llama.context import Context
@@ -44,7 +43,6 @@ class PairDrafting:
         deepest: int,
         device: str = "cpu",
         key: Mapping[str, str] | None = None,
-        replies: ReplyStore | None = None,
     ) -> None:
         """`drafters` run models, with these `threads`; `run_shares`: what a run of one probably takes of a plain step,
         by `Drafter.source`. `starting_depth` is for seeded replies.
@@ -52,8 +50,7 @@ class PairDrafting:
         `deepest`: what one verify batch can hold of a draft.
 
         `device`: where the target is: cuda, cpu, ... `key`: the files, devices and threads that the lessons
-        belong to; without one nothing is stored. `replies`: earlier replies to draft from, and where new
-        ones go, if the user wants that.
+        belong to; without one nothing is stored.
         """
         limit = target.rollback_limit
         self._target = target
@@ -64,14 +61,12 @@ class PairDrafting:
         self._store = Store(settings.data_dir() / "lessons")
         self._key = key
         known = self._store.load(key, TunedState) if key else None
-        self._replies = replies
         self.drafting = Drafting(
             drafters,
             guess_for(device, run_shares),
             DEPTHS,
             most=deepest if limit is None else min(deepest, limit),
             lessons=known,
-            earlier=replies.index(target.model.vocab.size) if replies else None,
             # Rows that fill a batch have to be taken back, and would ask a mixture for experts of their own.
             pads=device != "cpu" and target.model.can_roll_back and target.model.expert_count == 0,
             threads=lambda: target.threads.now,
@@ -98,13 +93,11 @@ class PairDrafting:
         """Whether other programs keep the processor busy that a model is on."""
         return any(threads.crowded for threads in self._threads)
 
-    def store(self, reply: Sequence[int]) -> None:
+    def store(self) -> None:
         """Keep what was learned for the next run; a folder that cannot be written costs only that."""
         try:
             if self._key is not None:
                 self._store.save(self._key, self.drafting.lessons)
-            if self._replies is not None and reply:
-                self._replies.add(reply)
         except OSError as error:
             tell_not_stored(settings.data_dir(), error.strerror or str(error))
 
@@ -130,7 +123,7 @@ class PairDrafting:
             return
         if table is not None:
             self.drafting.calibrated(table)
-            self.store(())
+            self.store()
 
 
 def lessons_key(files: PairFiles, plan: Plan, threads: int) -> dict[str, str]:
@@ -172,11 +165,6 @@ def logits_dir() -> Path:
     return settings.data_dir() / "logits"
 
 
-def reply_store(target: Path) -> ReplyStore:
-    """Where the replies of a target are remembered: one file for each model file."""
-    name = hashlib.sha256(str(target.resolve()).encode()).hexdigest()[:24]
-    return ReplyStore(replies_dir() / f"{name}.tokens")
-
-
 def replies_dir() -> Path:
+    """Where older versions kept replies, to draft from them."""
     return settings.data_dir() / "replies"

@@ -2,6 +2,8 @@
 
 import dataclasses
 import difflib
+import functools
+import logging
 import os
 import tomllib
 from collections.abc import Mapping
@@ -14,6 +16,11 @@ from localspec.errors import BadSetting
 from localspec.files import expanded
 
 _PREFIX = "LOCALSPEC_"
+GONE_RULES = dict.fromkeys(("compare", "rejection"), "use block, which keeps more of a draft, or coupled")
+_GONE = {
+    "remember_replies": "replies are no longer remembered, `localspec rm --replies` deletes the old ones"
+}
+log = logging.getLogger(__name__)
 
 
 def home() -> Path | None:
@@ -70,7 +77,6 @@ class Settings:
     seed: int | None = None
     max_tokens: int | None = None
     system: str | None = None
-    remember_replies: bool | None = None  # keep the tokens of replies, to draft from them in later runs
     remember_logits: bool | None = None  # log what targets hold for likely, to make drafts of
 
     @classmethod
@@ -99,8 +105,23 @@ def given_settings() -> dict[str, Given]:
     for name, value in _from_environment(os.environ).items():
         given[name] = Given(value, _PREFIX + name.upper())
     return {
-        name: dataclasses.replace(found, value=_checked(name, found.value)) for name, found in given.items()
+        name: dataclasses.replace(found, value=_checked(name, found.value))
+        for name, found in given.items()
+        if not _is_gone(name, found)
     }
+
+
+def _is_gone(name: str, given: Given) -> bool:
+    """Whether this setting is no more; a sentence tells the user so."""
+    why = GONE_RULES.get(str(given.value)) if name == "rule" else _GONE.get(name)
+    if why:
+        _warn(f"{name} = {given.value} in {given.source} is ignored: {why}")
+    return bool(why)
+
+
+@functools.cache  # once in a process
+def _warn(sentence: str) -> None:
+    log.warning(sentence)
 
 
 _TYPES: dict[str, type] = {
@@ -127,7 +148,7 @@ def _from_file(path: Path) -> dict[str, object]:
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
     found: dict[str, object] = {}
-    known = {_PREFIX + name.upper() for name in _TYPES}
+    known = {_PREFIX + name.upper() for name in (*_TYPES, *_GONE)}
     for variable in sorted(environment.keys() - known):
         # Others may have variables of that beginning: only what looks mistyped is one.
         near = difflib.get_close_matches(variable, known, n=1, cutoff=0.92)

@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 from localspec.tui.state.remembered import Presets, PromptHistory
 
-from localspec.drafters.lookup_store import BETWEEN, ReplyStore
 from localspec.files import read_json_object
 from localspec.pairs.registry import users_files, users_pairs
 from localspec.pairs.store import last_uses
@@ -26,7 +25,6 @@ TOGETHER = 2 * CHANGES
 WORK = f"""
 import sys
 from pathlib import Path
-from localspec.drafters.lookup_store import ReplyStore
 from localspec.pairs.additions import add_pair, take_out
 from localspec.pairs.registry import LocalFile, Pair, PairKind
 from localspec.pairs.store import mark_used
@@ -49,8 +47,6 @@ for n in range(start, start + {CHANGES}):
     done("used", f"{{name}}{{n}}")
     history.add(f"{{name}}{{n}}")
     done("prompt", f"{{name}}{{n}}")
-    ReplyStore(chat / "replies" / "x.tokens").add([ord(name), n])
-    done("reply", n)
     take_out(f"old-{{name}}{{n}}")
     done("taken", f"old-{{name}}{{n}}")
 """
@@ -81,7 +77,7 @@ def run(home: Path, round_: int, chance: random.Random | None) -> dict[str, list
 
     with ThreadPoolExecutor() as threads:
         kills = [
-            (chance.randrange(1, 7 * CHANGES), chance.random() / 100) if chance else (0, 0) for _ in "ab"
+            (chance.randrange(1, 6 * CHANGES), chance.random() / 100) if chance else (0, 0) for _ in "ab"
         ]
         return dict(zip("ab", threads.map(one, "ab", *zip(*kills, strict=True)), strict=True))
 
@@ -89,8 +85,6 @@ def run(home: Path, round_: int, chance: random.Random | None) -> dict[str, list
 def lost(home: Path, reported: dict[str, list[list[str]]]) -> list[str]:
     """What was reported as done and is not there."""
     pairs = {pair.name for pair in users_pairs()}
-    tokens = ReplyStore(home / "replies" / "x.tokens").index(vocabulary=1 << 20).tokens.tolist()
-    replies = {tuple(reply) for reply in _cut(tokens)}
     there = {
         "pair": pairs,
         "preset": set(Presets(home / "presets.json").load()),
@@ -102,8 +96,6 @@ def lost(home: Path, reported: dict[str, list[list[str]]]) -> list[str]:
         for kind, what in steps:
             if kind == "choice":
                 kept = read_json_object(home / "chat.json").get(name, -1) >= int(what)
-            elif kind == "reply":
-                kept = (ord(name), int(what)) in replies
             elif kind == "taken":
                 kept = what not in pairs
             else:
@@ -111,16 +103,6 @@ def lost(home: Path, reported: dict[str, list[list[str]]]) -> list[str]:
             if not kept:
                 missing.append(f"{kind} {what}")
     return missing
-
-
-def _cut(tokens: list[int]) -> list[list[int]]:
-    found: list[list[int]] = [[]]
-    for token in tokens:
-        if token == BETWEEN:
-            found.append([])
-        else:
-            found[-1].append(token)
-    return found
 
 
 def damaged(home: Path) -> list[str]:
@@ -155,7 +137,7 @@ def test_nothing_that_was_done_is_lost_to_another_process_or_to_a_kill(tmp_path,
     count, wrong = play(tmp_path / "home", rounds, seed)
     assert wrong == []
     if seed is None:
-        assert count == 7 * TOGETHER
+        assert count == 6 * TOGETHER
         assert sum(not pair.name.startswith("old") for pair in users_pairs()) == TOGETHER
 
 

@@ -25,29 +25,11 @@ class Greedy:
     seed_decides: ClassVar[bool] = True
 
     def draw(self, row: Row, history: Sequence[int], start: int) -> Draw:
-        return _likeliest(self.chain, row, history)
+        token, confidence = self.chain.likeliest(row, history)
+        return Draw(token, None, confidence)
 
     def verify(self, rows: Sequence[Row], proposal: Proposal, history: Sequence[int]) -> Verdict:
         return _compared(proposal, lambda i, text: self.chain.best(rows[i], text), self.chain.recall(history))
-
-
-@dataclass(frozen=True, slots=True)
-class Compare:
-    """Keep what equals a token that the target draws for itself; the draft always offers its likeliest."""
-
-    chain: Chain
-    noise: Noise
-    name: ClassVar[str] = "compare"
-    seed_decides: ClassVar[bool] = True
-
-    def draw(self, row: Row, history: Sequence[int], start: int) -> Draw:
-        return _likeliest(self.chain, row, history)
-
-    def verify(self, rows: Sequence[Row], proposal: Proposal, history: Sequence[int]) -> Verdict:
-        def choose(i: int, text: Sequence[int]) -> int:
-            return self.noise.chosen(self.chain.distribution(rows[i], text), len(history) + i)
-
-        return _compared(proposal, choose, self.chain.recall(history))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +56,15 @@ class Coupled:
 
 
 @dataclass(frozen=True, slots=True)
-class Sampled:
-    """Draw the draft from q and keep as much of it as p allows, by rejection or by block verification."""
+class Block:
+    """Draw the draft from q and keep as much of it as p allows, by block verification."""
 
-    seed_decides: ClassVar[bool] = False
-    name: str
-    judge: judgement.Judge
     chain: Chain
     noise: Noise
+    judge: judgement.Judge = judgement.block  # tests put others here
     sharpness: DraftTemperature = field(default_factory=DraftTemperature)
+    name: ClassVar[str] = "block"
+    seed_decides: ClassVar[bool] = False
 
     def draw(self, row: Row, history: Sequence[int], start: int) -> Draw:
         whole = self.chain.distribution(row, history)
@@ -125,23 +107,13 @@ def make_rule(name: str, sampling: Sampling, seed: int, constraint: Constraint |
             hint="set the temperature to 0, or leave the rule at 'auto'",
         )
     chain, noise = Chain(sampling, constraint), Keyed(seed)
-    return Greedy(chain) if sampling.greedy else _SAMPLING_RULES[name](chain, noise)
+    if sampling.greedy:
+        return Greedy(chain)
+    return Coupled(chain, noise) if name == Coupled.name else Block(chain, noise)
 
 
-_SAMPLING_RULES: dict[str, Callable[[Chain, Noise], Rule]] = {
-    "auto": lambda chain, noise: Sampled("block", judgement.block, chain, noise),
-    "block": lambda chain, noise: Sampled("block", judgement.block, chain, noise),
-    "rejection": lambda chain, noise: Sampled("rejection", judgement.reject, chain, noise),
-    "coupled": Coupled,
-    "compare": Compare,
-}
-RULES = ("auto", "greedy", *tuple(_SAMPLING_RULES)[1:])
-SEED_DECIDES = frozenset({Greedy.name, Coupled.name, Compare.name})  # whatever is drafted
-
-
-def _likeliest(chain: Chain, row: Row, history: Sequence[int]) -> Draw:
-    token, confidence = chain.likeliest(row, history)
-    return Draw(token, None, confidence)
+RULES = ("auto", Greedy.name, Block.name, Coupled.name)
+SEED_DECIDES = frozenset({Greedy.name, Coupled.name})  # whatever is drafted
 
 
 def _compared(

@@ -23,8 +23,8 @@ class StrategyMaker(Protocol):
     def strategy(self, rule: Rule, request: Request, predicted: Sequence[int] = ()) -> Strategy:
         """Who drafts for this reply, and how much; `predicted`: tokens that the caller expects of it."""
 
-    def store(self, reply: Sequence[int]) -> None:
-        """Keep what was learned for the next run, and the reply if the user wants it remembered."""
+    def store(self) -> None:
+        """Keep what was learned for the next run."""
 
     def calibrate(self, text: Sequence[int], budget_seconds: float, stop: Callable[[], bool]) -> None:
         """Measure what batches of such tokens cost, unless that is known already or `stop` turns true."""

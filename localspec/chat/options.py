@@ -14,7 +14,7 @@ from localspec.structure.grammar import Grammar, json_grammar, regex_grammar, wr
 if TYPE_CHECKING:
     from localspec.algorithm import protocols
 
-Rule = Literal["auto", "greedy", "compare", "rejection", "block", "coupled"]
+Rule = Literal["auto", "greedy", "block", "coupled"]
 
 
 class ReplyOptions(TypedDict, total=False):

@@ -362,7 +362,7 @@ class Replier:
         finally:
             if logged:
                 logged.end(len(reply.tokens))
-        engine.drafting.store(reply.tokens)
+        engine.drafting.store()
         yield Finished(reply.result(seed, cancelled=task.cancelled()))
 
     def _continues(self, task: Task) -> bool:

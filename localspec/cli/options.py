@@ -22,8 +22,8 @@ MEMORY_OPTIONS = (
     "ignore_memory",
     "rpc",
 )
-NOTHING_REMEMBERED: dict[str, Any] = {"remember_replies": False, "remember_logits": False}
-RULES = ("auto", "greedy", "block", "rejection", "coupled", "compare")
+NOTHING_REMEMBERED: dict[str, Any] = {"remember_logits": False}
+RULES = ("auto", "greedy", "block", "coupled")
 
 
 def add_pair_argument(parser: argparse.ArgumentParser) -> None:
@@ -90,6 +90,14 @@ def add_rpc_option(parser: "argparse.ArgumentParser | argparse._ArgumentGroup") 
     )
 
 
+def _rule(text: str) -> str:
+    from localspec.settings import GONE_RULES
+
+    if text in GONE_RULES:
+        raise argparse.ArgumentTypeError(f"{text} is gone: {GONE_RULES[text]}")
+    return text
+
+
 def add_reply_options(
     parser: argparse.ArgumentParser, temperature: Callable[[str], object] = float, limit: str = "no limit"
 ) -> None:
@@ -111,7 +119,9 @@ def add_reply_options(
     group.add_argument(
         "--seed", type=int, metavar="N", help="reproduces a run on the same machine and settings"
     )
-    group.add_argument("--rule", choices=RULES, metavar="RULE", help=f"{', '.join(RULES)} (default: auto)")
+    group.add_argument(
+        "--rule", type=_rule, choices=RULES, metavar="RULE", help=f"{', '.join(RULES)} (default: auto)"
+    )
     group.add_argument(
         "-n", "--max-tokens", type=int, metavar="N", help=f"end the reply after N tokens (default: {limit})"
     )

@@ -8,7 +8,7 @@ from localspec.control.costs import Costs, CostsByContext, CostTable
 from localspec.control.depth import DepthControl, PlainProbes
 from localspec.drafters.arbiter import Arbiter, Contender, Fixed, Plain, best_depth
 from localspec.drafters.lessons import LOOKUP_DEPTHS, Acceptance, TunedState
-from localspec.drafters.lookup import FixedIndex, LookupAcceptance, LookupDrafter
+from localspec.drafters.lookup import LookupAcceptance, LookupDrafter
 from localspec.drafters.prediction import PredictionDrafter
 
 
@@ -24,13 +24,12 @@ class Drafting:
         most: int,
         lookup: bool = True,
         lessons: TunedState | None = None,
-        earlier: FixedIndex | None = None,
         pads: bool = False,
         threads: Callable[[], int] = lambda: 0,
     ) -> None:
         """`drafters` run models; `guess`: costs until any are known; `depths`: how much these may propose.
 
-        `most`: draft tokens that one verify batch can hold. `earlier`: replies that lookup may draft from.
+        `most`: draft tokens that one verify batch can hold.
         `pads`: whether verify batches may be filled up to one width; `threads`: how many decode now.
         """
         known = lessons or TunedState()
@@ -42,7 +41,6 @@ class Drafting:
         self._free_depths = tuple(depth for depth in LOOKUP_DEPTHS if depth <= most)
         self._most = most
         self.seeded_depth = known.seeded_depth
-        self._earlier = earlier
         self._lookup = lookup
         self._contenders = {False: self._made(known.greedy), True: self._made(known.sampled)}
 
@@ -108,11 +106,7 @@ class Drafting:
 
     def _made(self, known: Acceptance) -> tuple[Contender, ...]:
         """Lookup, which is free, and then the others."""
-        free = (
-            [LookupDrafter(LookupAcceptance(known.trust), self._earlier)]
-            if self._lookup and self._free_depths
-            else []
-        )
+        free = [LookupDrafter(LookupAcceptance(known.trust))] if self._lookup and self._free_depths else []
         return (
             *(self._contender(drafter, AcceptanceModel(), self._free_depths) for drafter in free),
             *(

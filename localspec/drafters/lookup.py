@@ -1,4 +1,4 @@
-"""Drafts copied from the prompt, the conversation and, if the user wants it, earlier replies: no model.
+"""Drafts copied from the prompt and the conversation: no model.
 
 The statistic is SuffixDecoding's (Oliaro et al. 2024): among the places where the newest tokens occurred
 before, follow the most frequent continuation. How far to trust it is learned from earlier guesses.
@@ -172,24 +172,6 @@ class GrowingIndex:
             self.tokens = larger
 
 
-class FixedIndex:
-    """A collection of texts that does not change: sorted once, searched by bisection."""
-
-    def __init__(self, tokens: np.ndarray) -> None:
-        """`tokens`: int32 [n], texts separated by -1."""
-        self.tokens = tokens
-        self.length = len(tokens)
-        keys = keys_of(tokens) if self.length >= GRAM else np.empty(0, dtype=np.int64)
-        self._order = np.argsort(keys, kind="stable")
-        self._keys = keys[self._order]
-
-    def places(self, key: int, most: int) -> list[int]:
-        """The latest positions whose token ends these three; newest first."""
-        begin, end = np.searchsorted(self._keys, [key, key + 1])
-        found = self._order[max(begin, end - most) : end][::-1] + GRAM - 1
-        return list(found.tolist())
-
-
 PLACES = 64  # latest occurrences that are looked at: the cost of a cycle does not grow with the text
 LONGEST_MATCH = 64  # tokens
 LENGTHS = 4  # different match lengths that are tried
@@ -217,9 +199,8 @@ class LookupDrafter(Drafter):
 
     source = Source.LOOKUP
 
-    def __init__(self, trust: LookupAcceptance | None = None, earlier: FixedIndex | None = None) -> None:
+    def __init__(self, trust: LookupAcceptance | None = None) -> None:
         self.trust = trust or LookupAcceptance()
-        self._earlier = earlier
         self._index = GrowingIndex()
         self._guess = Guess()
         self._guessed_at = 0  # length of the text that the guess follows
@@ -240,10 +221,7 @@ class LookupDrafter(Drafter):
         self._settle(tokens)
         if len(tokens) >= GRAM and limit > 0:
             tail = np.array(tokens[-LONGEST_MATCH:], dtype=np.int32)
-            self._guess = self._best_in(self._index, tail, limit)
-            if self._earlier is not None:
-                other = self._best_in(self._earlier, tail, limit)
-                self._guess = max(self._guess, other, key=lambda guess: guess.expected)
+            self._guess = self._best(tail, limit)
         self._guessed_at = len(tokens)
         return self._guess
 
@@ -268,7 +246,8 @@ class LookupDrafter(Drafter):
         begin = max(length - SAME_TAIL, 0)
         return bool((self._index.tokens[begin:length] == tokens[begin:length]).all())
 
-    def _best_in(self, index: GrowingIndex | FixedIndex, tail: np.ndarray, limit: int) -> Guess:
+    def _best(self, tail: np.ndarray, limit: int) -> Guess:
+        index = self._index
         key = key_of(*tail[-GRAM:].tolist())
         places = np.array([p for p in index.places(key, PLACES + 1) if p < index.length - 1][:PLACES])
         if not len(places):
@@ -297,7 +276,7 @@ class LookupDrafter(Drafter):
             share = count / counts.total()
             chance = self.trust.rate(match, depth, share)
             survival *= chance
-            if token < 0 or survival < LEAST_CHANCE:
+            if survival < LEAST_CHANCE:
                 break
             tokens.append(token)
             shares.append(share)

@@ -63,7 +63,6 @@ class LoadPair:
     rpc_required: bool = True  # False: those that do not answer are left out
     threads: int | None = None  # None: as set, else leave a core to the terminal where there are enough
     speculate: bool = True  # False: no draft model is loaded
-    remember_replies: bool | None = None  # to draft from later; None: as set
     remember_logits: bool | None = None  # to make drafts of later; None: as set
     spare_cores: int = 1  # left to a terminal that draws, where there are many
     died_of: str = ""  # what ended the process before; this one repacks no weights

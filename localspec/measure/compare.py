@@ -186,7 +186,7 @@ def compare(
 
     Options as for `run`. Raises the errors of `localspec.errors`.
     """
-    with api.load(pair, target=target, draft=draft, remember_replies=False, remember_logits=False) as session:
+    with api.load(pair, target=target, draft=draft, remember_logits=False) as session:
         return compare_on(session, prompt, n=n, **options)
 
 

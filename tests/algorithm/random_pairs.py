@@ -6,7 +6,7 @@ import numpy as np
 
 from localspec.algorithm import judgement
 from localspec.algorithm.protocols import Draw, Proposal
-from localspec.algorithm.verification import Compare, Coupled, Sampled
+from localspec.algorithm.verification import Block, Coupled
 from localspec.sampler.chain import Chain
 from localspec.sampler.sampling import Sampling
 
@@ -14,15 +14,12 @@ OPEN = Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
 PROMPT = (1, 0)
 
 
-def block(chain, noise):
-    return Sampled("block", judgement.block, chain, noise)
-
-
 def rejection(chain, noise):
-    return Sampled("rejection", judgement.reject, chain, noise)
+    """Token-level rejection for drawn tokens too: the product uses it for chosen ones."""
+    return Block(chain, noise, judgement.reject)
 
 
-RULES = {"block": block, "rejection": rejection, "coupled": Coupled, "compare": Compare}
+RULES = {"block": Block, "rejection": rejection, "coupled": Coupled}
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import pytest
 
 from localspec.algorithm import judgement, sharpness, verification
 from localspec.algorithm.protocols import Draw
-from localspec.algorithm.verification import Sampled
+from localspec.algorithm.verification import Block
 from localspec.sampler.chain import Chain
 from localspec.sampler.sampling import Sampling
 from tests.algorithm.enumeration import Forks, OneStream, PositionOnly, distance, law
@@ -21,7 +21,6 @@ from tests.algorithm.random_pairs import (
     RULES,
     World,
     always,
-    block,
     certain_drafter,
     mixed_drafter,
     model_drafter,
@@ -138,7 +137,7 @@ def test_a_depth_that_learns_from_rejected_tokens(rule):
     assert distance(emitted, plain_law(world, OPEN, 4)) < EXACT
 
 
-@pytest.mark.parametrize("make_rule", [block, rejection])
+@pytest.mark.parametrize("make_rule", [Block, rejection])
 def test_a_draft_temperature_that_learns_from_rejected_tokens(make_rule, monkeypatch):
     monkeypatch.setattr(sharpness, "ENOUGH", 1)
     factors = set()
@@ -184,7 +183,7 @@ def expected_kept(world, make_rule, depth):
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_block_verification_keeps_at_least_as_much_as_rejection_and_often_more(depth):
     gains = [
-        expected_kept(world, block, depth) - expected_kept(world, rejection, depth)
+        expected_kept(world, Block, depth) - expected_kept(world, rejection, depth)
         for world in map(World, range(10))
     ]
     assert min(gains) > -EXACT
@@ -214,7 +213,7 @@ def test_traps_of_block_verification_are_caught(trap):
     trapped = mutant(judgement, BLOCK_TRAPS[trap])
 
     def make_rule(chain, noise):
-        return Sampled("block", trapped.block, chain, noise)
+        return Block(chain, noise, trapped.block)
 
     assert worst_error(make_rule) > CAUGHT
 
@@ -236,12 +235,12 @@ def test_traps_of_rejection_are_caught(trap):
     trapped = mutant(judgement, REJECTION_TRAPS[trap])
 
     def make_rule(chain, noise):
-        return Sampled("rejection", trapped.reject, chain, noise)
+        return Block(chain, noise, trapped.reject)
 
     assert worst_error(make_rule) > CAUGHT
 
 
-@pytest.mark.parametrize("make_rule", [block, rejection])
+@pytest.mark.parametrize("make_rule", [Block, rejection])
 def test_dropping_a_token_because_q_doubts_it_is_caught(make_rule):
     def drafter(world):
         return dropping_drafter(world, lambda draw: draw.q.of(draw.token) < 0.4)
@@ -249,16 +248,16 @@ def test_dropping_a_token_because_q_doubts_it_is_caught(make_rule):
     assert worst_error(make_rule, drafter) > CAUGHT
 
 
-@pytest.mark.parametrize("make_rule", [block, rejection])
+@pytest.mark.parametrize("make_rule", [Block, rejection])
 def test_a_shared_random_stream_is_caught(make_rule):
     assert worst_error(make_rule, forks=OneStream) > CAUGHT
 
 
 def test_meeting_the_randomness_of_an_earlier_cycle_again_is_caught():
-    assert worst_error(block, forks=PositionOnly) > CAUGHT
+    assert worst_error(Block, forks=PositionOnly) > CAUGHT
 
 
-class OneSided(Sampled):
+class OneSided(Block):
     """Reports a q that is not the one drawn from: the draft is truncated, its report is not."""
 
     def draw(self, row, history, start):
@@ -267,26 +266,25 @@ class OneSided(Sampled):
         return Draw(drawn.token, raw, drawn.confidence)
 
 
-class UntruncatedTarget(Sampled):
+class UntruncatedTarget(Block):
     """Truncates the draft only."""
 
     def verify(self, rows, proposal, history):
         loose = Chain(replace(self.chain.sampling, top_k=0))
-        return Sampled(self.name, self.judge, loose, self.noise).verify(rows, proposal, history)
+        return Block(loose, self.noise, self.judge).verify(rows, proposal, history)
 
 
 @pytest.mark.parametrize("trapped", [OneSided, UntruncatedTarget])
 @pytest.mark.parametrize("judge", [judgement.block, judgement.reject])
 def test_truncation_on_one_side_only_is_caught(trapped, judge):
     def make_rule(chain, noise):
-        return trapped("trapped", judge, chain, noise)
+        return trapped(chain, noise, judge)
 
     assert worst_error(make_rule, sampling=CHAINS["top-k"]) > CAUGHT
 
 
 HISTORY_TRAPS = {
     "block": "[*past, *proposal.tokens[: certain + i]])\n\n        def coin",
-    "compare": "[*past, *proposal.tokens[: certain + i]]),\n    )",
     "coupled": "[*past, *proposal.tokens[: certain + i]]),\n    )",
 }
 
@@ -295,9 +293,4 @@ HISTORY_TRAPS = {
 def test_a_history_that_does_not_move_is_caught(rule):
     line = HISTORY_TRAPS[rule]
     trapped = mutant(verification, (line, line.replace("[*past, *proposal.tokens[: certain + i]]", "past")))
-    makers = {
-        "block": lambda chain, noise: trapped.Sampled("block", judgement.block, chain, noise),
-        "compare": trapped.Compare,
-        "coupled": trapped.Coupled,
-    }
-    assert worst_error(makers[rule], sampling=CHAINS["penalties"]) > CAUGHT
+    assert worst_error(getattr(trapped, rule.title()), sampling=CHAINS["penalties"]) > CAUGHT

@@ -43,6 +43,8 @@ def shell(words, **options):
         ("run Hi --depth deep", "neither a number nor auto"),
         ("run Hi --rule magic", "coupled"),
         ("chat --rule magic", "coupled"),
+        ("run Hi --rule compare", "compare is gone: use block"),
+        ("chat --rule rejection", "or coupled"),
         ("chat --connect http://host:8080/", "http://host:8080/v1 to any OpenAI client"),
         ("run Hi --raw --system Brief.", "--system"),
         ("run Hi --raw --think", "--think"),

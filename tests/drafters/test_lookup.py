@@ -1,11 +1,10 @@
 """Lookup: the index against brute force, the statistic, the trust in it, and conversations that change."""
 
-import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from localspec.drafters.lookup import PRIOR, FixedIndex, GrowingIndex, LookupAcceptance, LookupDrafter, key_of
+from localspec.drafters.lookup import PRIOR, GrowingIndex, LookupAcceptance, LookupDrafter, key_of
 
 TOKENS = st.lists(st.integers(0, 3), max_size=150)
 
@@ -31,15 +30,6 @@ def test_the_growing_index_knows_every_place_whatever_came_and_went(steps):
         assert index.tokens[: index.length].tolist() == tokens
         for gram in grams(tokens):
             assert index.places(key_of(*gram), 10**6) == brute_force(tokens, gram)
-
-
-@given(TOKENS)
-@settings(deadline=None)
-def test_the_fixed_index_knows_every_place(tokens):
-    index = FixedIndex(np.array(tokens, dtype=np.int32))
-    for gram in grams(tokens):
-        assert index.places(key_of(*gram), 10**6) == brute_force(tokens, gram)
-        assert index.places(key_of(*gram), 2) == brute_force(tokens, gram)[:2]
 
 
 def trusting():
@@ -91,11 +81,6 @@ def test_a_text_that_was_cut_and_went_on_differently_in_place_is_noticed():
     del text[3:]
     text += [9, 9, 9, 9, 9, 9, 1, 2, 3]
     assert drafter.find(text, 2) == LookupDrafter().find(text, 2)
-
-
-def test_earlier_replies_are_looked_up_too():
-    earlier = FixedIndex(np.array([1, 2, 3, 4, 5, 6, -1, 8, 8, 8], dtype=np.int32))
-    assert LookupDrafter(trusting().trust, earlier).find([7, 7, 2, 3, 4], 8).tokens == (5, 6)
 
 
 def test_trust_follows_what_became_of_guesses():

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from localspec import demo
-from localspec.algorithm import judgement
 from localspec.algorithm.noise import Keyed
 from localspec.algorithm.protocols import Proposal
-from localspec.algorithm.verification import Coupled, Sampled
+from localspec.algorithm.verification import Block, Coupled
 from localspec.llama.context import Context
 from localspec.llama.model import Model
 from localspec.sampler.chain import Chain
@@ -104,11 +103,7 @@ def standard_errors(counts, law, draws):
     return (statistic - degrees) / np.sqrt(2 * degrees), len(seen)
 
 
-def block(chain, noise):
-    return Sampled("block", judgement.block, chain, noise)
-
-
-@pytest.mark.parametrize("make_rule", [block, Coupled])
+@pytest.mark.parametrize("make_rule", [Block, Coupled])
 @pytest.mark.parametrize("likeness", [0.0, 0.5])
 def test_speculated_texts_follow_the_law_of_plain_sampling(make_rule, likeness, rows):
     """With the demo's own draft, and with one that is halfway to the target, so that much is surely kept."""

@@ -89,3 +89,13 @@ def test_a_home_that_cannot_be_is_named(home, says, monkeypatch):
     monkeypatch.setenv("LOCALSPEC_HOME", home)
     with pytest.raises(BadSetting, match=says):
         Settings.load()
+
+
+def test_settings_that_are_gone_are_ignored_with_a_sentence(caplog):
+    settings._warn.cache_clear()
+    config("remember_replies = true\nrule = 'rejection'\ntop_k = 7\n")
+    assert Settings.load() == Settings(top_k=7)
+    replies, rule = caplog.messages
+    assert "remember_replies" in replies
+    assert "rm --replies" in replies
+    assert "use block" in rule

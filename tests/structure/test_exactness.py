@@ -5,21 +5,27 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from localspec.algorithm import judgement
-from localspec.algorithm.verification import Compare, Coupled, Sampled
+from localspec.algorithm.verification import Block, Coupled
 from localspec.passes import Candidates
 from localspec.sampler.chain import Chain
 from localspec.sampler.sampling import Sampling
 from tests.algorithm.enumeration import distance, law
-from tests.algorithm.random_pairs import PROMPT, World, always, mixed_drafter, model_drafter, text_of
+from tests.algorithm.random_pairs import (
+    PROMPT,
+    World,
+    always,
+    mixed_drafter,
+    model_drafter,
+    rejection,
+    text_of,
+)
 
 OPEN = Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
 EXACT = 1e-7  # gathered logits are exponentiated in double, whole rows in single precision
 RULES = {
-    "block": lambda chain, noise: Sampled("block", judgement.block, chain, noise),
-    "rejection": lambda chain, noise: Sampled("rejection", judgement.reject, chain, noise),
+    "block": Block,
+    "rejection": rejection,
     "coupled": Coupled,
-    "compare": Compare,
 }
 CHAINS = {
     "open": OPEN,

@@ -38,7 +38,7 @@ def test_plain_and_speculative_replies_are_the_same_and_valid():
         assert slow.stats.from_grammar == slow.stats.drafted == 0
 
 
-@pytest.mark.parametrize("rule", ["block", "rejection", "coupled", "compare"])
+@pytest.mark.parametrize("rule", ["block", "coupled"])
 def test_sampled_replies_are_valid_under_every_rule(rule):
     for seed in range(5):
         reply = session_of(seed).run("a person", json_schema=PERSON, max_tokens=300, seed=seed, rule=rule)

@@ -114,20 +114,20 @@ def test_errors_of_the_api_arrive_as_sentences(engine):
 
 
 @pytest.mark.parametrize("stored", [True, False])
-def test_replies_are_remembered_as_set_unless_the_chat_is_not_stored(tmp_path, monkeypatch, stored, device):
+def test_replies_are_logged_as_set_unless_the_chat_is_not_stored(tmp_path, monkeypatch, stored, device):
     if device and device.startswith("RPC"):
         pytest.skip("a server serves one process, and the engine of the other tests has it")
     monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path))
-    monkeypatch.setenv("LOCALSPEC_REMEMBER_REPLIES", "true")
+    monkeypatch.setenv("LOCALSPEC_REMEMBER_LOGITS", "true")
     engine = EngineProcess()
     engine.start()
-    engine.send(LoadPair("demo", threads=1, remember_replies=None if stored else False))
+    engine.send(LoadPair("demo", threads=1, remember_logits=None if stored else False))
     engine.send(Ask(1, STORY, GREEDY))
     until(engine, Finished)
     engine.send(ListPairs())  # answered only after the reply was dealt with
     until(engine, PairList)
     engine.close()
-    assert (tmp_path / "data" / "replies").exists() == stored
+    assert (tmp_path / "data" / "logits").exists() == stored
 
 
 def test_without_a_pair_a_question_is_answered_with_what_to_do():

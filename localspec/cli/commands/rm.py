@@ -34,7 +34,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--replies",
         action="store_true",
-        help="delete the remembered replies (`remember_replies`) and the log of likely tokens (`remember_logits`)",
+        help="delete the replies that earlier versions kept and the log of likely tokens (`remember_logits`)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=run)
@@ -98,7 +98,7 @@ def remove_pair(name: str) -> "tuple[Removal, tuple[Path, ...], str]":
 
 
 def remove_replies() -> "Removal":
-    """Delete the replies that are remembered to draft from, and the log that drafts are made of."""
+    """Delete the replies that earlier versions kept, and the log that drafts are made of."""
     from localspec.files import lies_in
     from localspec.pair_drafting import logits_dir, replies_dir
     from localspec.pairs.removal import Removal

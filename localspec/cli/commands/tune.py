@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
             )
         if curve and isinstance(engine.drafting, PairDrafting):
             engine.drafting.drafting.calibrated(curve.table)
-            engine.drafting.store(())
+            engine.drafting.store()
     if stopped.is_set():
         return CANCELLED
     if curve is None:
