@@ -17,7 +17,7 @@ import numpy as np
 import localspec
 from localspec.drafters.head import HeadText
 from localspec.events import Cycle
-from localspec.llama.hidden import rows_at
+from localspec.llama.rows import rows_at
 from localspec.passes import Pass
 from tests.gguf import Shape, write_gguf
 

@@ -17,12 +17,10 @@ from localspec.health.check import untold_note
 from localspec.health.gpu import ensure_gpu
 from localspec.health.gpu import untold_note as untold_gpu_note
 from localspec.health.servers import use_servers, used_servers
-from localspec.llama.contention import give_way
 from localspec.llama.context import Context
-from localspec.llama.devices import Device, default_gpu, devices
+from localspec.llama.devices import Device, add_servers, default_gpu, devices
 from localspec.llama.model import Model
-from localspec.llama.rpc import add_servers
-from localspec.llama.threads import MOST_THREADS, default_threads
+from localspec.llama.threads import MOST_THREADS, default_threads, give_way
 from localspec.logits.log import LogitLog
 from localspec.memory.known_devices import DeviceMemory
 from localspec.memory.needs import HOST

@@ -14,9 +14,8 @@ from localspec.gguf.header import Header, header_at
 from localspec.gguf.heads import DraftKind, has_markov_chain, prediction_layers, target_layers, trunk_layers
 from localspec.gguf.shared_tokens import in_words
 from localspec.gguf.trimmed import token_table
-from localspec.llama.block import BlockContext
 from localspec.llama.context import Context
-from localspec.llama.head import HeadContext
+from localspec.llama.head import BlockContext, HeadContext
 from localspec.llama.model import Model
 from localspec.memory.host_memory import available_bytes
 from localspec.memory.needs import CHECKPOINT_SHARE, Load

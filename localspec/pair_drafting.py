@@ -15,9 +15,9 @@ from localspec.control.calibration import NARROW, WIDE, calibrate
 from localspec.drafters.drafting import Drafting
 from localspec.drafters.lessons import DEPTHS, TunedState, guess_for
 from localspec.drafters.model import FAILURES
-from localspec.llama.contention import Threads
 from localspec.llama.context import Context
 from localspec.llama.devices import backend_summary, devices
+from localspec.llama.threads import Threads
 from localspec.memory.plan import Plan
 from localspec.pairs.resolve import PairFiles
 from localspec.stored import Store

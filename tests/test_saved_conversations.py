@@ -3,7 +3,7 @@
 import pytest
 
 import localspec
-from localspec.llama import saved_texts
+from localspec.llama import states
 
 LONG = 300  # tokens: more than are read again about as fast as they are saved
 
@@ -17,13 +17,13 @@ def session(monkeypatch, home_of_processes):
 @pytest.fixture
 def copies(session, monkeypatch):
     """The lengths of the states that were copied."""
-    made, real = [], saved_texts.state_of
+    made, real = [], states.state_of
 
     def counted(context, **options):
         made.append(session.engine.target.length)
         return real(context, **options)
 
-    monkeypatch.setattr(saved_texts, "state_of", counted)
+    monkeypatch.setattr(states, "state_of", counted)
     return made
 
 

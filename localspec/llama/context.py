@@ -13,19 +13,13 @@ import numpy as np
 from localspec.closing import Closing
 from localspec.errors import BadModelFile, BadSetting, ContextFull, RollbackUnsupported
 from localspec.gguf.trimmed import TokenTable
-from localspec.llama.batch import Batch
-from localspec.llama.checkpoints import Checkpoints
-from localspec.llama.contention import NARROW, Threads
-from localspec.llama.embeddings import EmbeddingBatch, TrimmedRows
+from localspec.llama.batch import Batch, EmbeddingBatch, TrimmedRows
 from localspec.llama.failures import context_failure, decode_failure
-from localspec.llama.hidden import HiddenReader
 from localspec.llama.library import forget_log_errors, last_log_errors, lib
-from localspec.llama.lora import use_adapters
-from localspec.llama.model import Model
-from localspec.llama.rows import FullRows, TopRows
-from localspec.llama.sampler import TopK
-from localspec.llama.saved_texts import LEAST, Companion, SavedTexts
-from localspec.llama.threads import thread_count
+from localspec.llama.model import Model, use_adapters
+from localspec.llama.rows import FullRows, HiddenReader, TopK, TopRows
+from localspec.llama.states import LEAST, Checkpoints, Companion, SavedTexts
+from localspec.llama.threads import NARROW, Threads, thread_count
 from localspec.llama.watch import LOADING_SECONDS, Pace, waiting_for
 from localspec.passes import HiddenRows, Pass, Row, standing
 from localspec.stopping import Held, Stop, Stopped, heeded, interruptible

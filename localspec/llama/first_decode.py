@@ -28,8 +28,8 @@ _SMALL_BYTES = 32_000_000  # threads of smaller models mostly wait for each othe
 
 def first_decode(trial: Trial) -> None:
     """Raises what loading and decoding raise."""
+    from localspec.llama.devices import add_servers
     from localspec.llama.model import Model
-    from localspec.llama.rpc import add_servers
     from localspec.llama.watch import tell_lost_by
 
     tell_lost_by(lambda what, hint: answer(BackendFailure(what, hint=hint)))

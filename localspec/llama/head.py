@@ -1,17 +1,123 @@
-"""A prediction head that guesses a token in a run: batches of tokens, each with a hidden row."""
+"""Prediction heads in llama.cpp: their caches, and calls on them that are timed.
 
-from collections.abc import Sequence
+`HeadContext` guesses a token in a run (EAGLE-3, MTP): batches of tokens, each with a hidden row. `BlockContext`
+guesses a whole block in one run (DFlash, DSpark): hidden rows lie in its cache.
+"""
+
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+from time import perf_counter, process_time
 from typing import Any
 
 import numpy as np
 
+from localspec.closing import Closing
 from localspec.llama.batch import Batch
-from localspec.llama.context import Context
-from localspec.llama.head_cache import HeadCache
-from localspec.llama.hidden import choose_prediction_layer, get_output, rows_at, set_output
-from localspec.llama.library import lib
+from localspec.llama.context import Context, computing, make_room, new_context, params_of
+from localspec.llama.failures import decode_failure
+from localspec.llama.library import forget_log_errors, last_log_errors, lib
 from localspec.llama.model import Model
-from localspec.llama.rows import FullRows
+from localspec.llama.rows import FullRows, choose_prediction_layer, get_output, rows_at, set_output
+from localspec.llama.states import restore_state, state_of
+from localspec.llama.threads import Threads, thread_count
+from localspec.llama.watch import Pace, waiting_for
+from localspec.passes import Candidates, Row
+from localspec.stopping import Held
+
+
+class HeadCache(Closing):
+    """A context beside its target's: not for two threads at once, nor while the target decodes."""
+
+    def __init__(
+        self,
+        model: Model,
+        target: Context,
+        *,
+        chunk: int,
+        rows: int,
+        predicts: bool,
+        length: int,
+        threads: int | None = None,
+        kv_type_k: str = "f16",
+        kv_type_v: str = "f16",
+        flash_attn: str = "auto",
+    ) -> None:
+        """Room for `length` rows, `chunk` of them in one call, and `rows` where they come with their logits.
+
+        predicts: whether it runs the prediction layers of a model (MTP). Raises as Context does.
+        """
+        params = params_of(length, lib.llama_model_n_swa(model.pointer), kv_type_k, kv_type_v, flash_attn)
+        make_room(params, chunk, rows)
+        params.n_threads = params.n_threads_batch = thread_count(threads)
+        params.ctx_other = target.handle
+        if predicts:
+            params.ctx_type = lib.LLAMA_CONTEXT_TYPE_MTP
+        pointer = new_context(model, params, length)
+        self.busy_seconds = 0.0  # inside llama.cpp, until its results were there
+        self.capacity: int = lib.llama_n_ctx(pointer)
+        self.chunk: int = lib.llama_n_batch(pointer)
+        self.threads = Threads(params.n_threads)
+        self.model = model
+        self._context: Any = pointer
+        self._memory: Any = lib.llama_get_memory(pointer)
+        self._pace = Pace() if model.remote else None
+        # The finalizer holds the models and the target's context, so that garbage collection cannot free them first.
+        self._finalizer = weakref.finalize(self, _free, pointer, model, target)
+
+    @property
+    def handle(self) -> Any:  # noqa: ANN401  a C pointer, for this package only
+        assert self._finalizer.alive, "the context is closed"
+        return self._context
+
+    @property
+    def next_position(self) -> int:
+        """After the last row."""
+        return int(lib.llama_memory_seq_pos_max(self._memory, 0)) + 1
+
+    def cut(self, position: int) -> None:
+        """Forget the rows from this position on."""
+        lib.llama_memory_seq_rm(self._memory, 0, position, -1)
+
+    def state(self) -> np.ndarray | None:
+        """A copy of the cache's state, uint8; None where llama.cpp cannot copy it."""
+        return None if self.model.remote else state_of(self.handle)
+
+    def restore(self, state: np.ndarray) -> bool:
+        """Bring a state back; False where that fails, and the cache is empty then."""
+        lib.llama_memory_clear(self._memory, True)
+        if restore_state(self.handle, state):
+            return True
+        lib.llama_memory_clear(self._memory, True)
+        return False
+
+    def close(self) -> None:
+        """Free it. Saying it twice is saying it once."""
+        self._finalizer()
+
+    def run(self, call: Callable[[Any, Any], int], batch: Any, count: int) -> None:  # noqa: ANN401  a C struct
+        """One call over `count` rows, timed until its results are there. Raises as Context.decode does."""
+        pointer = self.handle
+        self.threads.choose(pointer, count)
+        forget_log_errors()
+        began, given = perf_counter(), process_time()
+        with computing(pointer, self.model, self._pace.limit(count) if self._pace else 0.0):
+            code = call(pointer, batch)
+            lib.llama_synchronize(pointer)
+        seconds, given = perf_counter() - began, process_time() - given
+        self.busy_seconds += seconds
+        if self._pace:
+            self._pace.saw(count, seconds)
+        if code:
+            raise decode_failure(code, last_log_errors())
+        self.threads.learn(count, seconds, given)
+
+
+def _free(pointer: Any, model: Model, target: Context) -> None:  # noqa: ANN401  a C pointer
+    del target
+    with Held(), waiting_for(model.remote):
+        lib.llama_free(pointer)
+
 
 ROWS = 32  # with their logits, in one call into llama.cpp; where there is an encoder, it plans logits for every row
 CHUNK = 128  # in one call, where there is none
@@ -93,3 +199,83 @@ class HeadContext(HeadCache):
 def _encoder_columns(model: Model) -> int:
     """Of what an encoder reads: the hidden rows of three layers of its target."""
     return 3 * int(model.metadata[f"{model.architecture}.target_hidden_size"])
+
+
+BLOCK_ROWS = 32  # rows in one call
+BLOCK = 16  # tokens, where a file does not say
+
+
+class BlockContext(HeadCache):
+    """A head and its cache: not for two threads at once, nor while its target decodes."""
+
+    def __init__(
+        self,
+        model: Model,
+        target: Context,
+        *,
+        layers: int,
+        anchored: bool,
+        **options: Any,  # noqa: ANN401
+    ) -> None:
+        """`layers`: how many of the target's it reads; `options`: those of HeadCache.
+
+        anchored: whether the newest token's own place guesses the first token (DSpark), or the one after it.
+        """
+        super().__init__(model, target, chunk=BLOCK_ROWS, rows=BLOCK_ROWS, predicts=False, **options)
+        self._top = int(self._fact("selector_top_k", "0"))
+        self._anchored = anchored and self._fact("sample_from_anchor", "true") == "true"
+        block = min(int(self._fact("block_size", str(BLOCK))), self.chunk)
+        self.most_guesses = block if self._anchored else block - 1
+        set_output(self.handle, True, not self._top)
+        lib.llama_set_causal_attn(self.handle, self._fact("attention.causal", "false") == "true")
+        self._width: int = lib.llama_model_n_embd(model.pointer)
+        images = lib.llama_model_rope_type(model.pointer) == lib.LLAMA_ROPE_TYPE_MROPE
+        self._hidden = Batch(
+            self.chunk, columns=layers * self._width, tokens=False, position_rows=4 if images else 1
+        )
+        self._block = Batch(self.chunk)
+        self._rows = FullRows(model.vocab.size, min(model.vocab.size, target.model.vocab.size))
+        self._mask: int = lib.llama_vocab_mask(lib.llama_model_get_vocab(model.pointer))
+        self._last_token = model.vocab.size - 1
+        model.adopt(self)
+
+    @property
+    def most_rows(self) -> int:
+        """That one call reads."""
+        return self.chunk
+
+    def read(self, hidden: np.ndarray, position: int) -> None:
+        """Append the target's hidden rows [rows, columns] of these positions."""
+        for begin in range(0, len(hidden), self.most_rows):
+            part = hidden[begin : begin + self.most_rows]
+            batch = self._hidden.fill((), position + begin, rows=0, embeddings=part)
+            self.run(lib.llama_decode, batch, len(part))
+
+    def guess(self, token: int, count: int, position: int) -> Callable[[int, int | None], Row]:
+        """Guess the `count` tokens after this one, at most `most_guesses`: the row of a place from 0.
+
+        The row depends on the token that was drawn at the place before. It is valid until the next call.
+        """
+        block = [min(token, self._last_token)] + [self._mask] * (count - self._anchored)
+        self.run(
+            lib.llama_decode, self._block.fill(block, position, 0 if self._top else len(block)), len(block)
+        )
+        first = 0 if self._anchored else 1
+        if not self._top:
+            rows = self._rows.read(self.handle, len(block))[first:]
+            return lambda place, before: rows[place]
+        lattice = rows_at(get_output(self.handle), len(block), self._width)
+        return partial(_row_of_lattice, lattice[first:], self._top)
+
+    def _fact(self, name: str, default: str) -> str:
+        return self.model.metadata.get(f"{self.model.architecture}.{name}", default)
+
+
+def _row_of_lattice(lattice: np.ndarray, top: int, place: int, before: int | None) -> Row:
+    """The row of a place: `top` tokens, and for each of these at the place before their scores."""
+    known = 0
+    if before is not None:
+        known = int(np.flatnonzero(lattice[place - 1, :top] == before)[0])
+    here = lattice[place]
+    begin = top * (1 + known)
+    return Candidates(here[:top].astype(np.int32), here[begin : begin + top])

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from localspec.closing import Closing
-from localspec.llama.block import BlockContext
 from localspec.llama.context import Context
 from localspec.llama.devices import buffer_names
-from localspec.llama.head import HeadContext
-from localspec.llama.log import logger
+from localspec.llama.head import BlockContext, HeadContext
+from localspec.llama.library import logger
 from localspec.llama.model import Model
 
 _MIB = 1 << 20

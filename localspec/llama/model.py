@@ -4,19 +4,142 @@ import ctypes
 import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from localspec.closing import Closing
+from localspec.errors import BackendFailure, BadModelFile, BadSetting
+from localspec.health.check import health
+from localspec.health.missing import missing_device
+from localspec.llama import devices
 from localspec.llama.devices import Device
-from localspec.llama.failures import load_failure
-from localspec.llama.library import forget_log_errors, last_log_errors, lib
-from localspec.llama.lora import LoadedAdapter, load_adapter
-from localspec.llama.modelfile import check_model_file
-from localspec.llama.placement import chosen_gpus, model_params
+from localspec.llama.failures import load_failure, reason
+from localspec.llama.library import forget_log_errors, last_log_errors, lib, symbol
 from localspec.llama.vocab import Vocab
 from localspec.llama.watch import LOADING_SECONDS, made_progress, waiting_for
 from localspec.stopping import Held, Stop, heeded, heeding
+
+_HEADER_BYTES = 24  # magic, version, number of tensors, number of key-values
+
+
+def check_model_file(path: Path) -> None:
+    """Raise BadModelFile unless the path names a readable file that begins like a GGUF."""
+    try:
+        if path.is_dir():
+            raise BadModelFile(f"{path} is a directory", hint="name the .gguf file inside it")
+        with path.open("rb") as file:
+            header = file.read(_HEADER_BYTES)
+    except FileNotFoundError:
+        raise BadModelFile(
+            f"no file called {path}", hint="check the path; `localspec list` shows what is there"
+        ) from None
+    except PermissionError:
+        raise BadModelFile(
+            f"no permission to read {path}", hint="change the file's permissions or its owner"
+        ) from None
+    except OSError as error:
+        raise BadModelFile(
+            f"{path} cannot be read: {error.strerror}", hint="check the disk and the path"
+        ) from error
+    if header[:4] != b"GGUF"[: len(header)] or not header:
+        raise BadModelFile(
+            f"{path.name} is not a GGUF file",
+            hint="localspec runs GGUF files; look for a GGUF version of the model",
+        )
+    if len(header) < _HEADER_BYTES:
+        raise BadModelFile(f"{path.name} is cut off after {len(header)} bytes", hint="fetch the file again")
+
+
+_EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"  # of a layer; llama.cpp's own pattern for --n-cpu-moe
+_cpu_buffers = symbol("ggml_backend_cpu_buffer_type", ctypes.c_void_p, [])
+
+
+class _Override(ctypes.Structure):
+    """llama_model_tensor_buft_override: where the tensors go whose names hold a pattern."""
+
+    _fields_ = (("pattern", ctypes.c_char_p), ("buffers", ctypes.c_void_p))
+
+
+def chosen_gpus(names: Sequence[str] | None, gpu_layers: int | None) -> tuple[devices.Device, ...]:
+    """The GPUs to use, none for the CPU alone; BadSetting for what this machine cannot do."""
+    if names is None:
+        default = devices.default_gpu()
+        gpus: tuple[devices.Device, ...] = (default,) if default else ()
+    else:
+        known = {found.name.lower(): found for found in devices.devices()}
+        for name in names:
+            if name.lower() not in known:
+                raise missing_device(name, (found.name for found in known.values()))
+        chosen = (known[name.lower()] for name in names)
+        gpus = tuple(device for device in chosen if device.is_gpu)
+    if gpu_layers and gpu_layers > 0 and not gpus:
+        raise BadSetting(
+            f"{gpu_layers} layers cannot go to a GPU: llama.cpp has none to use here",
+            hint="leave the number of GPU layers out, or see `localspec doctor` for a build that has one",
+        )
+    return () if gpu_layers == 0 else gpus
+
+
+def model_params(
+    gpus: Sequence[devices.Device],
+    gpu_layers: int | None,
+    split: Sequence[float],
+    cpu_moe: int,
+    mmap: bool | None,
+) -> tuple[Any, tuple[Any, ...]]:
+    """The parameters, and what they point into."""
+    params = lib.llama_model_default_params()
+    params.use_extra_bufts = health().extra_buffers
+    if mmap is not None:
+        params.load_mode = lib.LLAMA_LOAD_MODE_MMAP if mmap else lib.LLAMA_LOAD_MODE_NONE
+    params.split_mode = lib.LLAMA_SPLIT_MODE_LAYER if len(gpus) > 1 else lib.LLAMA_SPLIT_MODE_NONE
+    if not gpus:
+        params.n_gpu_layers = 0
+        params.main_gpu = -1  # not even for prompts, so that no memory of the GPU is taken
+        return params, ()
+    params.n_gpu_layers = -1 if gpu_layers is None else gpu_layers
+    handles = (ctypes.c_void_p * (len(gpus) + 1))(*map(devices.handle_of, gpus))
+    shares = (ctypes.c_float * lib.llama_max_devices())(*split)
+    layers = "|".join(map(str, range(cpu_moe)))
+    overrides = (_Override * 2)(_Override(rf"blk\.({layers}){_EXPERTS}".encode(), _cpu_buffers()))
+    params.devices = ctypes.cast(handles, ctypes.c_void_p)
+    params.tensor_split = shares
+    if cpu_moe:
+        params.tensor_buft_overrides = ctypes.cast(overrides, ctypes.c_void_p)
+    return params, (handles, shares, overrides)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedAdapter:
+    """An adapter in memory; it is freed with its model."""
+
+    pointer: Any
+    scale: float
+
+
+def load_adapter(model: Any, path: Path, scale: float) -> LoadedAdapter:  # noqa: ANN401  a C pointer
+    """Raises BadModelFile for one that llama.cpp cannot add to this model."""
+    forget_log_errors()
+    with Held():
+        pointer = lib.llama_adapter_lora_init(model, os.fsencode(path))
+    if not pointer:
+        raise BadModelFile(
+            f"{path.name} cannot be added to the target: {reason(last_log_errors())}",
+            hint="use an adapter that was made for this model",
+        )
+    return LoadedAdapter(pointer, scale)
+
+
+def use_adapters(context: Any, adapters: Sequence[LoadedAdapter]) -> None:  # noqa: ANN401  a C pointer
+    """From now on a context decodes with these."""
+    if not adapters:
+        return
+    count = len(adapters)
+    pointers = (lib.llama_adapter_lora_p_ctypes * count)(*(adapter.pointer for adapter in adapters))
+    scales = (ctypes.c_float * count)(*(adapter.scale for adapter in adapters))
+    if lib.llama_set_adapters_lora(context, pointers, count, scales):
+        raise BackendFailure("llama.cpp refused the adapters", hint="run without --lora")
 
 
 class Model(Closing):

@@ -28,7 +28,7 @@ def models_on(name: str) -> Iterator[None]:
         for variable, value in environment.items():
             patch.setenv(variable, value)
         from localspec.llama import devices
-        from localspec.llama.rpc import add_servers
+        from localspec.llama.devices import add_servers
 
         add_servers(addresses)
         (chosen,) = (device for device in devices.devices() if device.name == name)

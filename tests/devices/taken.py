@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Callable
 
-from localspec.llama.log import logger
+from localspec.llama.library import logger
 
 MIB = 1 << 20
 _BUFFER = re.compile(r"(\S+) (model|KV|RS|compute) buffer size = +([\d.]+) MiB")

@@ -9,9 +9,8 @@ from localspec.errors import BadSetting
 from localspec.gguf.header import header_at
 from localspec.health import servers
 from localspec.llama.context import Context
-from localspec.llama.devices import devices
+from localspec.llama.devices import add_servers, devices
 from localspec.llama.model import Model
-from localspec.llama.rpc import add_servers
 from localspec.memory.needs import Load
 from localspec.memory.plan import plan
 from localspec.memory.probe import Probe

@@ -13,9 +13,8 @@ from localspec.drafters.arbiter import Fixed, Plain
 from localspec.drafters.head import ASSISTANT, EAGLE3, MTP, Block, Chain, HeadDrafter, Steps
 from localspec.gguf.header import header_at
 from localspec.gguf.heads import has_markov_chain
-from localspec.llama.block import BlockContext
 from localspec.llama.context import Context
-from localspec.llama.head import HeadContext
+from localspec.llama.head import BlockContext, HeadContext
 from localspec.llama.model import Model
 from localspec.passes import HiddenRows, Pass
 from localspec.sampler.sampling import Sampling

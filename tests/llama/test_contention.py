@@ -5,9 +5,9 @@ from itertools import repeat
 
 import pytest
 
-from localspec.llama.contention import JUDGED_PASSES, NARROW, Contention
 from localspec.llama.context import Context
 from localspec.llama.model import Model
+from localspec.llama.threads import JUDGED_PASSES, NARROW, Contention
 
 WORK = 0.02  # seconds of one thread for a token
 

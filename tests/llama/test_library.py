@@ -6,8 +6,7 @@ import sys
 
 import pytest
 
-from localspec.llama.library import last_log_errors
-from localspec.llama.log import LogRouter
+from localspec.llama.library import LogRouter, last_log_errors
 from localspec.llama.model import Model
 
 

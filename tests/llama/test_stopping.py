@@ -11,7 +11,7 @@ import pytest
 import localspec
 from localspec.cli import main
 from localspec.llama import context as contexts
-from localspec.llama.log import logger
+from localspec.llama.library import logger
 from localspec.llama.model import Model
 from localspec.stopping import Stop, Stopped, heeding
 from tests.llama.rows import NEAR, row_after
@@ -75,7 +75,7 @@ def test_ctrl_c_at_any_line_of_the_log_ends_the_load_of_a_pair(lines_until):
 def test_a_command_whose_load_is_ended_says_nothing_and_ends_with_130(home_of_processes, lines_until, capsys):
     ended = []
     for line in (1, 400):
-        lines_until(lambda: ended.append(main(["run", "Hi", "--pair", "demo", "-q"])), line)
+        lines_until(lambda: ended.append(main(["bench", "--pair", "demo", "-q"])), line)
     assert ended == [130, 130]
     assert capsys.readouterr() == ("", "")
 

@@ -9,7 +9,7 @@ from localspec import api
 from localspec.chat.reply import DEPTH_FIXED
 from localspec.errors import BadSetting, LocalspecError
 from localspec.events import Cycle, Finished, FinishReason, Kind, Mode, Notice, Origin, Piece, Source, Started
-from localspec.llama.contention import Contention
+from localspec.llama.threads import Contention
 from localspec.measure.compare import (
     Comparison,
     Segment,

@@ -45,7 +45,7 @@ def test_sizes_are_those_of_a_real_load(name, tiny_gguf):
 def really_loaded(path, length, kv_type) -> dict[str, float]:
     """What llama.cpp allocates when it loads the model, from the lines that name its buffers."""
     from localspec.llama.context import Context
-    from localspec.llama.log import logger
+    from localspec.llama.library import logger
     from localspec.llama.model import Model
 
     lines: list[str] = []
