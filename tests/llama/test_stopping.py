@@ -75,7 +75,7 @@ def test_ctrl_c_at_any_line_of_the_log_ends_the_load_of_a_pair(lines_until):
 def test_a_command_whose_load_is_ended_says_nothing_and_ends_with_130(home_of_processes, lines_until, capsys):
     ended = []
     for line in (1, 400):
-        lines_until(lambda: ended.append(main(["bench", "--pair", "demo", "-q"])), line)
+        lines_until(lambda: ended.append(main(["bench", "--pair", "demo"])), line)
     assert ended == [130, 130]
     assert capsys.readouterr() == ("", "")
 
