@@ -25,8 +25,7 @@ TOGETHER = 2 * CHANGES
 WORK = f"""
 import sys
 from pathlib import Path
-from localspec.pairs.additions import add_pair, take_out
-from localspec.pairs.registry import LocalFile, Pair, PairKind
+from localspec.pairs.registry import LocalFile, Pair, PairKind, add_pair, take_out
 from localspec.pairs.store import mark_used
 from localspec.files import change_json_object
 from localspec.tui.state.remembered import Presets

@@ -1,9 +1,11 @@
 """Loads a pair for a command: which one is meant, fetched if wanted, each stage shown while it lasts."""
 
 import argparse
+import signal
 import sys
 import threading
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -13,9 +15,11 @@ from localspec.cli.printing import DrawnLine, on_terminal, say
 
 if TYPE_CHECKING:
     from localspec.api import Session
+    from localspec.engine.client import EngineProcess
     from localspec.engine.session import EngineSession
 
 _TOLD_FROM = 3  # seconds of a stage, from which its time is shown
+_engine: "EngineProcess | None" = None  # started early
 
 
 def open_session(arguments: argparse.Namespace, *, measures: bool = False) -> "Session":
@@ -41,7 +45,6 @@ def open_session(arguments: argparse.Namespace, *, measures: bool = False) -> "S
 
 def open_engine_session(arguments: argparse.Namespace) -> "EngineSession":
     """Load the pair in the engine process; one that is not here is fetched if the user wants it."""
-    from localspec.cli import early
     from localspec.cli.fetching import fetch_if_wanted
     from localspec.engine.session import EngineSession
     from localspec.pairs.resolve import PairNotOnDisk, resolve
@@ -55,7 +58,7 @@ def open_engine_session(arguments: argparse.Namespace) -> "EngineSession":
         resolve(options.get("pair"), options.get("target"), draft if by_model else None)
     except PairNotOnDisk as missing:
         fetch_if_wanted(missing, pull=arguments.pull)
-    session = EngineSession(early.take())
+    session = EngineSession(take_early_engine())
     try:
         with StageLine() as stage:
             session.load(stage.show, spare_cores=0, **options)
@@ -130,3 +133,39 @@ class StageLine(AbstractContextManager["StageLine"]):
     ) -> None:
         self._over.set()
         self.clear()
+
+
+@contextmanager
+def stop_on_interrupt(session: "Session | EngineSession | None" = None) -> Iterator[threading.Event]:
+    """Cancel the reply that runs, if there is one, and set the event."""
+    stopped = threading.Event()
+
+    def stop(*_: object) -> None:
+        signal.signal(signal.SIGINT, before)
+        stopped.set()
+        if session:
+            session.cancel()
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield stopped
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def start_engine_early(arguments: Sequence[str]) -> None:
+    """Start the engine process if these arguments will need it: it imports while they are read."""
+    global _engine
+    answers = bool(arguments) and (arguments[0] == "run" or " " in arguments[0].strip())
+    if answers and not {"-h", "--help"} & set(arguments):
+        from localspec.engine.client import EngineProcess
+
+        _engine = EngineProcess()
+        _engine.start()
+
+
+def take_early_engine() -> "EngineProcess | None":
+    """The process that was started early, for whoever ends it; None where none was."""
+    global _engine
+    taken, _engine = _engine, None
+    return taken

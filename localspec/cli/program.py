@@ -8,9 +8,10 @@ import sys
 from collections.abc import Sequence
 
 import localspec
-from localspec.cli import commands, early
+from localspec.cli import commands
 from localspec.cli.commands import completion
 from localspec.cli.last_defence import refused_by_system, reported
+from localspec.cli.loading import start_engine_early, take_early_engine
 from localspec.cli.printing import NotesOfLibraries, OutputFailed, on_terminal, quietly, say
 from localspec.cli.usage import Parser, WrongUsage, did_you_mean
 from localspec.errors import LocalspecError
@@ -25,7 +26,8 @@ def run(arguments: Sequence[str]) -> int:
         try:
             code = _run(arguments)
         finally:
-            early.end()
+            if engine := take_early_engine():  # that no command took
+                engine.close()
         say("", end="")  # what argparse printed goes out too
         return code
     except BrokenPipeError:  # the reader went away (`| head`)
@@ -50,7 +52,7 @@ def _run(arguments: Sequence[str]) -> int:
     if completion.ASKED in os.environ:
         completion.answer(parser())
     arguments = _spelled_out(arguments)
-    early.begin(arguments)
+    start_engine_early(arguments)
     try:
         parsed = parser(arguments[0]).parse_args(arguments)
     except SystemExit:  # --help and --version end so; a mistake does not, see Parser

@@ -15,9 +15,8 @@ from localspec.fit.prompts import prompts
 from localspec.fit.trim import trim
 from localspec.gguf.facts import facts_of_file
 from localspec.llama.context import Context
-from localspec.pairs.additions import add_pair
 from localspec.pairs.references import open_reference, pin
-from localspec.pairs.registry import Pair, PairKind
+from localspec.pairs.registry import Pair, PairKind, add_pair
 from localspec.pairs.resolve import PairFiles
 
 HELD_OUT = 5  # every so many answers only judge the choice

@@ -20,7 +20,6 @@ from localspec.gguf.heads import draft_kind, has_head
 from localspec.hub import RemoteFile
 from localspec.locks import locked
 from localspec.pairs import store
-from localspec.pairs.additions import add_pair
 from localspec.pairs.compatibility import prove
 from localspec.pairs.registry import (
     HubFile,
@@ -28,6 +27,7 @@ from localspec.pairs.registry import (
     ModelFile,
     Pair,
     PairKind,
+    add_pair,
     all_pairs,
     is_known,
     stays_inside,

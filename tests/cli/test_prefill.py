@@ -2,7 +2,7 @@
 
 import pytest
 
-from localspec.cli.report import report, summary
+from localspec.cli.commands.run import report, summary
 from localspec.events import FinishReason, Reply
 from localspec.stats import Stats
 

@@ -140,7 +140,7 @@ def test_a_conversation_that_was_to_be_kept_and_is_not_is_an_error_also_in_silen
 
 
 def test_a_conversation_that_is_not_kept_by_itself_is_a_note_also_in_silence(full_disk, capsys, monkeypatch):
-    monkeypatch.setattr("localspec.cli.kept.on_terminal", lambda stream: True)
+    monkeypatch.setattr("localspec.cli.commands.run.on_terminal", lambda stream: True)
     assert main(["run", "demo", "Hello", "-q", *QUICK]) == 0
     assert capsys.readouterr().err == "note: the conversation is not stored: No space left on device\n"
 

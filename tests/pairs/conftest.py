@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from localspec.hub import Patience
-from localspec.pairs.additions import add_pair
-from localspec.pairs.registry import Facts, HubFile, Pair, PairKind
+from localspec.pairs.registry import Facts, HubFile, Pair, PairKind, add_pair
 from tests.pairs.hub import COMMIT, Hub, Served
 
 

@@ -264,7 +264,7 @@ def test_pins_that_were_replaced_are_told(several, tiny_gguf, capsys):
 
 def test_a_draft_is_suggested_that_fits(served, hub, tiny_gguf, monkeypatch, capsys):
     from localspec.gguf.header import header_at
-    from localspec.pairs.additions import add_pair
+    from localspec.pairs.registry import add_pair
     from tests.pairs.conftest import pair_of
 
     target = tiny_gguf(vocab_size=1024, layers=12)

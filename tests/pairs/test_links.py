@@ -10,9 +10,8 @@ import pytest
 from localspec.cli import main
 from localspec.errors import BadModelFile
 from localspec.pairs import store
-from localspec.pairs.additions import add_pair
 from localspec.pairs.download import LOCK, part_of, pull
-from localspec.pairs.registry import LocalFile, Pair, PairKind
+from localspec.pairs.registry import LocalFile, Pair, PairKind, add_pair
 from localspec.pairs.removal import leftovers, prune, remove
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links need a right there")

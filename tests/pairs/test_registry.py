@@ -10,7 +10,6 @@ import pytest
 from localspec.cli import main
 from localspec.errors import BadModelFile, BadSetting, IncompatiblePair, NotOnDisk, UnknownPair
 from localspec.pairs import store
-from localspec.pairs.additions import add_pair, take_out
 from localspec.pairs.download import pull
 from localspec.pairs.references import open_reference
 from localspec.pairs.registry import (
@@ -18,10 +17,12 @@ from localspec.pairs.registry import (
     LocalFile,
     Pair,
     PairKind,
+    add_pair,
     all_pairs,
     find,
     registry_file,
     stays_inside,
+    take_out,
     user_file,
     users_folder,
     users_pairs,

@@ -13,9 +13,8 @@ import pytest
 from localspec.cli import main
 from localspec.memory import plan as plan
 from localspec.pairs import store
-from localspec.pairs.additions import add_pair
 from localspec.pairs.download import Proved, part_of, pull
-from localspec.pairs.registry import LocalFile, Pair, PairKind, find, user_file, users_folder
+from localspec.pairs.registry import LocalFile, Pair, PairKind, add_pair, find, user_file, users_folder
 from localspec.pairs.removal import leftovers, prune, remove
 from tests.pairs.hub import Hub
 

@@ -8,9 +8,9 @@ from dataclasses import asdict
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from localspec.cli import CANCELLED
 from localspec.cli.commands.run import as_json as reply_as_json
-from localspec.cli.interrupts import CANCELLED, stop_on_interrupt
-from localspec.cli.loading import names_of, open_session
+from localspec.cli.loading import names_of, open_session, stop_on_interrupt
 from localspec.cli.options import add_pair_options, add_reply_options, add_report_options, reply_options
 from localspec.cli.printing import JSON_VERSION, DrawnLine, note, say, say_json
 from localspec.cli.prompt import add_prompt_argument, prompt_of, take_pair

@@ -243,7 +243,7 @@ def learn_from_them(
     line: DrawnLine,
     drawn: "Callable[[Progress], None]",
 ) -> "Progress":
-    from localspec.cli.interrupts import stop_on_interrupt
+    from localspec.cli.loading import stop_on_interrupt
     from localspec.fit.learning import learn
 
     began: list[tuple[float, int]] = []
@@ -277,7 +277,7 @@ def judge_it(options: dict[str, Any], old: str, path: Path, line: DrawnLine) -> 
 def measured(options: dict[str, Any], line: DrawnLine) -> "tuple[Measurement, ...]":
     """Plain decoding and a draft on the same unseen prompts."""
     from localspec import api
-    from localspec.cli.interrupts import stop_on_interrupt
+    from localspec.cli.loading import stop_on_interrupt
     from localspec.fit.judging import unseen_prompts
     from localspec.measure.bench import AUTO, PLAIN, Limits, bench
 

@@ -64,10 +64,9 @@ def run_add(arguments: argparse.Namespace) -> int:
     from localspec.gguf.facts import ModelFacts
     from localspec.gguf.heads import draft_kind
     from localspec.hub import of_system
-    from localspec.pairs.additions import add_pair
     from localspec.pairs.compatibility import prove
     from localspec.pairs.references import open_reference, pin
-    from localspec.pairs.registry import Pair, PairKind, all_pairs, users_pairs
+    from localspec.pairs.registry import Pair, PairKind, add_pair, all_pairs, users_pairs
     from localspec.pairs.store import on_disk
 
     if arguments.depth < 1:

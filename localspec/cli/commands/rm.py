@@ -79,8 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
 def remove_pair(name: str) -> "tuple[Removal, tuple[Path, ...], str]":
     """Remove the files of a pair, and a pair of the user's own from the files it is written in, which come second."""
     from localspec.hub import of_system
-    from localspec.pairs.additions import take_out
-    from localspec.pairs.registry import DEMO, find, users_pairs
+    from localspec.pairs.registry import DEMO, find, take_out, users_pairs
     from localspec.pairs.removal import remove
 
     pair = find(name)

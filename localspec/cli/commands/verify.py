@@ -4,8 +4,8 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from localspec.cli.interrupts import CANCELLED, stop_on_interrupt
-from localspec.cli.loading import names_of, open_session
+from localspec.cli import CANCELLED
+from localspec.cli.loading import names_of, open_session, stop_on_interrupt
 from localspec.cli.options import add_pair_argument
 from localspec.cli.printing import DrawnLine, say, say_json
 from localspec.cli.usage import Subparsers
