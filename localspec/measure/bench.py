@@ -36,7 +36,7 @@ def fixed(depth: int) -> Arm:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One prompt, once with every arm: what is compared stands next to each other in time."""
+    """One prompt, once with every arm, one right after the other."""
 
     prompt: BenchPrompt
     temperature: float
@@ -72,7 +72,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class BenchStep:
-    """Where a bench stands: what runs next, and the reply before it."""
+    """The progress of a bench: the next reply, and the one before it."""
 
     block: Block
     arm: Arm
@@ -92,7 +92,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class BenchOutcome:
-    """What was measured; only blocks that every arm finished."""
+    """The measurements of every block that all arms finished."""
 
     measurements: tuple[Measurement, ...]
     too_long: tuple[str, ...]  # prompts that the context has no room for

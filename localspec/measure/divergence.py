@@ -18,8 +18,8 @@ class Divergence:
     """The first token that differs."""
 
     index: int  # tokens that were equal
-    plain: int | None  # token without drafting; None where that reply had ended
-    speculative: int | None  # token with drafting; None where that reply had ended
+    plain: int | None  # token without drafting; None after the end of that reply
+    speculative: int | None  # token with drafting; None after the end of that reply
     top_two_gap: float | None  # between the two largest logits of the target's row there; None: not measured
 
 

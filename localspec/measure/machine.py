@@ -1,4 +1,4 @@
-"""What a measurement belongs to: the machine, the versions, the day."""
+"""The machine, the versions and the day of a measurement."""
 
 import os
 import platform

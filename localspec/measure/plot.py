@@ -18,7 +18,7 @@ LEAST_ROOM = 10  # columns for the bars
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One value, with its interval where that is known."""
+    """One value, with its interval if that is known."""
 
     label: str
     value: float
@@ -29,7 +29,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Horizontal bars from 0; `reference` is what they are compared with."""
+    """Horizontal bars from 0, compared with `reference`."""
 
     title: str
     bars: tuple[Bar, ...]
@@ -61,7 +61,7 @@ def svg(*charts: Chart) -> str:
 
 
 def laid_out(chart: Chart, top: float) -> tuple[list[str], float]:
-    """The shapes of a chart that begins at `top`, and where it ends."""
+    """The shapes of a chart that begins at `top`, and its bottom."""
     left, first = MARGIN + LABELS, top + TITLE
     scale = (WIDTH - 2 * MARGIN - LABELS - VALUES) / chart.end
     bottom = first + len(chart.bars) * (BAR + GAP)
@@ -119,7 +119,7 @@ def drawn(chart: Chart, columns: int) -> str:
 
 
 def track(chart: Chart, bar: Bar, room: int) -> str:
-    """One bar, its interval as a line beyond it, and the reference where the bar does not cover it."""
+    """One bar, its interval as a line beyond it, and the reference unless the bar covers it."""
     scale = room / chart.end
     eighths = round(bar.value * scale * 8)
     cells = list("█" * (eighths // 8) + (EIGHTHS[eighths % 8] if eighths % 8 else ""))

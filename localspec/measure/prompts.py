@@ -1,4 +1,4 @@
-"""Prompts by what people use a model for: those of bench stand in prompts.toml, the short ones of verify here."""
+"""Prompts of six categories: those of bench are in prompts.toml, the short ones of verify here."""
 
 import tomllib
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from itertools import chain, zip_longest
 
 
 class Category(StrEnum):
-    """What a prompt asks for: how well drafts do depends on it more than on anything else."""
+    """The kind of text that a prompt asks for; the acceptance rate depends on it more than on anything else."""
 
     CODE = "code"
     CHAT = "chat"

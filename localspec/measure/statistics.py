@@ -1,4 +1,4 @@
-"""What few and noisy measurements allow to say: medians, paired ratios, and bootstrap intervals."""
+"""Statistics of few and noisy measurements: medians, paired ratios, and bootstrap intervals."""
 
 import math
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ Log = float
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A middle value with its 95 % interval; from 0 to infinity where too little is known."""
+    """A middle value with its 95 % interval; from 0 to infinity if too little is known."""
 
     middle: float
     low: float = 0.0

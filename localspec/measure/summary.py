@@ -21,7 +21,7 @@ from localspec.settings import data_dir
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 
-LEAST_TOKENS = 16  # a shorter reply is over before its speed can be told
+LEAST_TOKENS = 16  # a shorter reply is over too soon to time
 WORTH = 1.05  # a speed-up that a person can notice over a reply
 SAME = 1.03  # less than this either way is no difference
 HARDLY_DRAFTED = 1.03  # mean accepted length
@@ -50,7 +50,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """All rows of a bench, and what was left out of them."""
+    """All rows of a bench, and the counts that are in no row."""
 
     rows: tuple[Row, ...]
     too_short: int  # pairs of replies
@@ -156,7 +156,7 @@ class SpeedVerdict:
 
 
 def finding(speedup: Interval) -> Finding:
-    """What an interval allows to say about speculative against plain decoding."""
+    """The finding about speculative against plain decoding that an interval allows."""
     if not speedup.known:
         return Finding.UNSURE
     if speedup.low >= WORTH:
@@ -171,21 +171,20 @@ def finding(speedup: Interval) -> Finding:
 def in_words(row: Row) -> str:
     """One sentence about a category."""
     speedup, found = row.speedup, finding(row.speedup)
-    range_ = f"{speedup.low:.2f}x to {speedup.high:.2f}x"
-    match found:
-        case Finding.FASTER | Finding.SLIGHTLY_FASTER:
-            return f"{found}: {speedup.middle:.2f}x ({range_})"
-        case Finding.SLOWER:
-            return f"slower: {speedup.middle:.2f}x ({range_}); plain decoding is better here"
-        case Finding.SAME:
-            return f"no difference: {range_}"
     if not speedup.known:
-        return f"not sure: {speedup.middle:.2f}x on {row.prompts} prompts is too few to tell"
-    return f"not sure: {speedup.middle:.2f}x ({range_}); measure for longer"
+        return f"not sure: {speedup.middle:.2f}x on {row.prompts} prompts are too few to judge"
+    range_ = f"{speedup.low:.2f}x to {speedup.high:.2f}x"
+    if found is Finding.SAME:
+        return f"no difference: {range_}"
+    advice = {
+        Finding.SLOWER: "; plain decoding is better here",
+        Finding.UNSURE: "; measure for longer",
+    }
+    return f"{found}: {speedup.middle:.2f}x ({range_}){advice.get(found, '')}"
 
 
 def verdicts(summary: Summary) -> tuple[SpeedVerdict, ...]:
-    """Go or no-go for every temperature, judged by auto on the mix and by what it costs where it loses."""
+    """Go or no-go for every temperature, judged by auto on the mix, and on the categories."""
     found = []
     for temperature in summary.temperatures:
         rows = [row for row in summary.rows if row.temperature == temperature and row.arm == AUTO.name]
@@ -201,17 +200,15 @@ def verdict(mix: Row, categories: list[Row]) -> SpeedVerdict:
         over_all += f" ({mix.speedup.low:.2f}x to {mix.speedup.high:.2f}x)"
     won = [row for row in categories if finding(row.speedup) is Finding.FASTER]
     lost = [row for row in categories if finding(row.speedup) is Finding.SLOWER]
+    decision, reason = Decision.NO_GO, f"{over_all}. {because(mix)}"
     if found is Finding.UNSURE:
-        advice = "measure for longer (--seconds)" if mix.speedup.known else "too few prompts to tell"
-        return SpeedVerdict(mix.temperature, Decision.UNDECIDED, f"{over_all}; {advice}.")
-    if found in (Finding.FASTER, Finding.SLIGHTLY_FASTER):
-        but = f" Slower on {listed(lost)}." if lost else ""
-        return SpeedVerdict(mix.temperature, Decision.GO, f"{over_all}. {because(mix)}{but}")
-    if won:
-        return SpeedVerdict(
-            mix.temperature, Decision.GO, f"on {listed(won)} only; {over_all}. {because(mix)}"
-        )
-    return SpeedVerdict(mix.temperature, Decision.NO_GO, f"{over_all}. {because(mix)}")
+        advice = "measure for longer (--seconds)" if mix.speedup.known else "too few prompts to judge"
+        decision, reason = Decision.UNDECIDED, f"{over_all}; {advice}."
+    elif found in (Finding.FASTER, Finding.SLIGHTLY_FASTER):
+        decision, reason = Decision.GO, reason + (f" Slower on {listed(lost)}." if lost else "")
+    elif won:
+        decision, reason = Decision.GO, f"on {listed(won)} only; {reason}"
+    return SpeedVerdict(mix.temperature, decision, reason)
 
 
 def listed(rows: list[Row]) -> str:
@@ -231,16 +228,10 @@ def because(row: Row) -> str:
 
 def report(summary: Summary, columns: int) -> str:
     """Everything for a terminal of that many columns: by temperature, a table, bars, and words."""
-    parts = [
-        "\n\n".join(
-            (
-                aligned([COLUMNS, *map(cells, rows_at(summary, temperature))], left=2),
-                drawn(chart(summary, temperature), columns),
-                words(summary, temperature),
-            )
-        )
-        for temperature in summary.temperatures
-    ]
+    parts = list[str]()
+    for temperature in summary.temperatures:
+        parts.append(aligned([COLUMNS, *map(cells, rows_at(summary, temperature))], left=2))
+        parts += [drawn(chart(summary, temperature), columns), words(summary, temperature)]
     return "\n\n".join([*parts, footnotes(summary)])
 
 
@@ -262,15 +253,11 @@ def cells(row: Row) -> tuple[str, ...]:
         f"{row.plain_tokens_per_second:.1f}",
         f"{row.tokens_per_second:.1f}",
         f"{row.speedup.middle:.2f}x",
-        interval_text(row.speedup),
+        f"{row.speedup.low:.2f} to {row.speedup.high:.2f}" if row.speedup.known else "too few",
         f"{row.acceptance_rate:.0%}",
         f"{row.mean_accepted_length:.2f}",
         str(row.prompts),
     )
-
-
-def interval_text(interval: Interval) -> str:
-    return f"{interval.low:.2f} to {interval.high:.2f}" if interval.known else "too few"
 
 
 def name(row: Row) -> str:
@@ -321,7 +308,7 @@ def better_depth(rows: Sequence[Row]) -> list[str]:
 
 
 def footnotes(summary: Summary) -> str:
-    """What no row contains."""
+    """Figures and notes that no row contains."""
     lines = [
         "Speed counts from the end of the prompt; intervals are about other prompts of the same kinds.",
         f"Not counted: {summary.prefill_seconds:.1f} s of reading {summary.prefill_tokens} prompt tokens.",
@@ -333,7 +320,7 @@ def footnotes(summary: Summary) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What was measured."""
+    """The pair that was measured."""
 
     pair: str
     target: str
@@ -364,7 +351,7 @@ def without_infinity(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def keep(pair: str, recorded: Mapping[str, Any]) -> Path:
-    """Store a record as the pair's latest one; a crash leaves the one before. OSError where that fails."""
+    """Store a record as the pair's latest one; a crash leaves the one before. Raises OSError."""
     path = data_dir() / "bench" / f"{''.join(c if c.isalnum() or c in '.+-_' else '_' for c in pair)}.json"
     write_text_atomically(path, json.dumps(recorded))
     return path

@@ -1,4 +1,4 @@
-"""What passes cost here: the target by batch width, the draft by depth, and from where on drafting pays."""
+"""The cost of passes here: the target by batch width, the draft by depth, and the break-even of drafting."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -22,7 +22,7 @@ class _Stopped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """What passes cost here, with these files."""
+    """The cost of passes here, with these files."""
 
     table: CostTable  # in the form that the depth control uses
     draft_seconds: tuple[float, ...]  # of a draft, by depth from 0; empty without a draft model

@@ -16,14 +16,18 @@ from localspec.measure.verify import (
     Phase,
     SampledResult,
     Verification,
+    as_json,
     encoded_prompt,
     greedy_cases,
+    missing,
     plain_chain,
+    problems,
+    report,
     sampled_text,
     scored,
+    verdict,
     verify,
 )
-from localspec.measure.verify_report import as_json, missing, problems, report, verdict
 from localspec.sampler.sampling import Sampling
 from tests.measure import faults
 

@@ -15,8 +15,7 @@ from localspec.events import Finished, FinishReason, Piece, Started
 from localspec.measure import verify as verify_module
 from localspec.measure.divergence import first_difference, row_after, top_two_gap, width_difference_on
 from localspec.measure.prompts import VERIFY_PROMPTS
-from localspec.measure.verify import verify
-from localspec.measure.verify_report import problems
+from localspec.measure.verify import problems, verify
 from tests.engine.test_server import until
 
 GREEDY = {"temperature": 0}

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from localspec.measure.prompts import BenchPrompt
     from localspec.measure.summary import Subject, Summary
 
-SECONDS = 300.0  # where neither a time nor a number of runs is given
+SECONDS = 300.0  # if neither a time nor a number of runs is given
 TEMPERATURES, TOKENS = (0.0, 0.8), 128  # of replies to built-in prompts
 _BAR = 16  # characters of the progress bar
 
@@ -235,7 +235,7 @@ def positive(text: str) -> int:
 
 
 def progress_text(step: "BenchStep", blocks_in_round: int, limits: "Limits") -> str:
-    """How far by the limit that is nearer, what runs now, and the speed of the reply before it."""
+    """The share of the nearer limit, the running prompt and arm, and the speed of the reply before it."""
     shares = [step.seconds / limits.seconds] if limits.seconds else []
     shares += [step.blocks_done / (blocks_in_round * limits.rounds)] if limits.rounds else []
     done = min(max(shares, default=0.0), 1.0)

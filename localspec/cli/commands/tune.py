@@ -1,4 +1,4 @@
-"""`localspec tune`: measure what a pair's passes cost on this machine, for every later run."""
+"""`localspec tune`: measure the cost of a pair's passes on this machine, for every later run."""
 
 import argparse
 import shutil
@@ -16,10 +16,10 @@ from localspec.errors import BadSetting
 def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "tune",
-        help="measure what a pair's passes cost here",
-        description="Measure the target by batch width, the draft by step, and what changing the width "
-        "costs. Later runs with the same files, devices and threads start from it; without it they learn "
-        "the same while they run.",
+        help="measure the cost of a pair's passes here",
+        description="Measure the target by batch width, the draft by step, and the cost of changing the width. "
+        "Later runs with the same files, devices and threads start from the result; without it they learn the "
+        "same while they run.",
     )
     add_pair_argument(parser)
     group = parser.add_argument_group("measurement")

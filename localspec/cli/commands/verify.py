@@ -34,20 +34,21 @@ def add_parser(subparsers: Subparsers) -> None:
         type=float,
         default=SECONDS,
         metavar="S",
-        help=f"at most about so long (default: {SECONDS:g})",
+        help=f"at most about S seconds (default: {SECONDS:g})",
     )
     group.add_argument(
         "--temperature", type=float, metavar="T", help="of the sampled texts (default: 0.8); above 0"
     )
-    group.add_argument("--seed", type=int, metavar="N", help="repeat what was drawn (default: fresh)")
+    group.add_argument(
+        "--seed", type=int, metavar="N", help="repeat the draws of an earlier run (default: fresh)"
+    )
     group.add_argument("--json", action="store_true", help="print one JSON object instead of the report")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     from localspec.measure.machine import this_machine
-    from localspec.measure.verify import TEMPERATURE, verify
-    from localspec.measure.verify_report import as_json, problems, report
+    from localspec.measure.verify import TEMPERATURE, as_json, problems, report, verify
 
     if not arguments.seconds >= LEAST_SECONDS:
         raise BadSetting(f"{arguments.seconds:g} seconds are too few", hint="give 30 or more")
