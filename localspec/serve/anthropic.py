@@ -10,10 +10,10 @@ from starlette.responses import Response
 from localspec.errors import BadSetting
 from localspec.events import FinishReason, Kind, Piece, Reply, Started
 from localspec.serve.bodies import Fields, Problem, cut
-from localspec.serve.calls import CallReader
 from localspec.serve.http import Done, Interface, Prompt, Writer, answer, data_line, fields_of, named_event
-from localspec.serve.openai import prompt_of
+from localspec.serve.openai import CallReader, prompt_of
 from localspec.serve.options import checked, effort_options, own, tool_options
+from localspec.stats import Stats
 
 # Claude Code writes a number of each request into the first line of the system text: no prefix would be reused.
 _BILLING: Final = "x-anthropic-billing-header"
@@ -45,16 +45,20 @@ class Anthropic(Interface):
 
     async def count_tokens(self, request: Request) -> Response:
         fields = await fields_of(request)
-        fields.drop("max_tokens", "stream")
+        fields.drop("max_tokens")
         prompt, options = conversation(fields, {})
-        rendered = await self._rendered(request, self._chosen(fields), prompt, options)
+        rendered = await self._rendered(request, self._asked(fields, (prompt,), options))
         return answer({"input_tokens": len(rendered.tokens)})
 
 
 def conversation(fields: Fields, options: dict[str, Any]) -> tuple[Prompt, dict[str, Any]]:
     """The prompt, and the options of the reply. Raises BadSetting."""
     messages = messages_of(fields.rest.pop("system", None), fields.need("messages", list))
-    options |= own(fields, "stop_sequences") | thinking(fields) | output(fields) | tools_of(fields)
+    kind = Fields(fields.take("thinking", dict, {}), "thinking").take("type", str, "disabled")
+    if kind not in ("enabled", "adaptive", "disabled"):
+        raise BadSetting(f"thinking is of type {cut(kind)}", hint="types are enabled, adaptive and disabled")
+    options |= own(fields, "stop_sequences") | {"think": kind != "disabled"}
+    options |= output(fields) | tools_of(fields)
     fields.drop(*_WITHOUT_EFFECT)
     fields.refuse({"mcp_servers": "other servers are not asked"})
     return prompt_of(messages), checked(options)
@@ -131,13 +135,6 @@ def call_in(block: dict[str, Any], which: str) -> dict[str, Any]:
     return {"id": str(block.get("id", "")), "function": {"name": name, "arguments": arguments}}
 
 
-def thinking(fields: Fields) -> dict[str, Any]:
-    kind = Fields(fields.take("thinking", dict, {}), "thinking").take("type", str, "disabled")
-    if kind not in ("enabled", "adaptive", "disabled"):
-        raise BadSetting(f"thinking is of type {cut(kind)}", hint="types are enabled, adaptive and disabled")
-    return {"think": kind != "disabled"}
-
-
 def output(fields: Fields) -> dict[str, Any]:
     """output_config and the older output_format: an effort, a JSON schema."""
     config = Fields(fields.take("output_config", dict, {}), "output_config")
@@ -198,12 +195,13 @@ class MessageWriter(Writer):
             content.append(text_block(Kind.ANSWER, reply.text))
         for call in reply.tool_calls:
             content.append({"type": "tool_use", "id": call.id, "name": call.name, "input": call.arguments})
-        return self._message(content, self._ending(reply), usage=usage(reply), timings=done[0].timings)
+        return self._message(
+            content, self._ending(reply), usage=usage(reply.stats, len(reply.tokens)), timings=done[0].timings
+        )
 
     def started(self, started: Started) -> Iterator[bytes]:
         message = self._message([], {"stop_reason": None, "stop_sequence": None})
-        so_far = usage_of(started.prompt_tokens, started.reused_tokens, 0)
-        yield named_event("message_start", message={**message, "usage": so_far})
+        yield named_event("message_start", message={**message, "usage": usage(started, 0)})
 
     def piece(self, index: int, piece: Piece) -> Iterator[bytes]:
         if piece.kind is Kind.TOOL_CALL:
@@ -229,7 +227,7 @@ class MessageWriter(Writer):
 
     def finished(self, index: int, done: Done) -> Iterator[bytes]:
         yield from self._close()
-        numbers = {"usage": usage(done.reply), "timings": done.timings}
+        numbers = {"usage": usage(done.reply.stats, len(done.reply.tokens)), "timings": done.timings}
         yield named_event("message_delta", delta=self._ending(done.reply), **numbers)
 
     def end(self, done: list[Done]) -> Iterator[bytes]:
@@ -272,14 +270,10 @@ def text_block(kind: Kind, text: str) -> dict[str, Any]:
     return {"type": "text", "text": text}
 
 
-def usage(reply: Reply) -> dict[str, int]:
-    return usage_of(reply.stats.prompt_tokens, reply.stats.reused_tokens, len(reply.tokens))
-
-
-def usage_of(prompt_tokens: int, reused_tokens: int, output_tokens: int) -> dict[str, int]:
+def usage(read: Stats | Started, output_tokens: int) -> dict[str, int]:
     return {
-        "input_tokens": prompt_tokens - reused_tokens,
+        "input_tokens": read.prompt_tokens - read.reused_tokens,
         "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": reused_tokens,
+        "cache_read_input_tokens": read.reused_tokens,
         "output_tokens": output_tokens,
     }

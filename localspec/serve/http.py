@@ -5,7 +5,7 @@ import json
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -15,16 +15,14 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from localspec.engine.messages import Answer, Detokenize, Infill, Render, Rendered, Report, Tokenize
+from localspec.engine.messages import Answer, Infill, Render, Rendered, Report
 from localspec.errors import BadSetting, LocalspecError
 from localspec.events import Finished, Notice, Piece, Reply, Scored, Scores, Started
 from localspec.serve import numbers
-from localspec.serve.bodies import GONE, Fields, Problem, cut
-from localspec.serve.jobs import Job, Jobs, Loaded
-from localspec.serve.options import openai_options
+from localspec.serve.bodies import GONE, Fields, Problem
+from localspec.serve.jobs import Job, Jobs, Loaded, MakeQuestion
 from localspec.serve.pairs import Chosen, Pairs
 
-MOST_REPLIES: Final = 16  # to each prompt
 LARGEST_BODY: Final = 32 * 2**20  # bytes
 FIRST_SECONDS: Final = 1.0  # a mistake that shows so soon gets a status of its own
 PING_SECONDS: Final = 5.0  # of silence, after which a comment keeps the connection alive
@@ -32,7 +30,7 @@ BACKGROUND_TOKENS: Final = 64  # a reply so short, without tools, is a title or 
 log = logging.getLogger(__name__)
 R = TypeVar("R", bound=Report)
 T = TypeVar("T")
-Handler = Callable[[Request], Awaitable[Response]]
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 ErrorBody = Callable[[Problem], object]
 
 
@@ -339,21 +337,10 @@ class Interface:
         """The model of a request. Raises BadSetting, Problem."""
         return self._pairs.choose(fields.take("model", str, ""))
 
-    def _asked(
-        self,
-        fields: Fields,
-        prompts: tuple[Prompt, ...],
-        options: dict[str, Any] | None = None,
-        more: Mapping[str, Any] | None = None,
-    ) -> Asked:
-        """The whole request; without `options` they are read in OpenAI's form. Raises BadSetting, Problem."""
-        chosen, stream, replies = self._chosen(fields), fields.take("stream", bool, False), 1
-        if options is None:
-            replies, options = fields.take("n", int, 1), openai_options(fields, more)
-            if not 1 <= replies <= MOST_REPLIES:
-                hint = f"give a whole number from 1 to {MOST_REPLIES}"
-                raise BadSetting(f"n is {cut(replies)}", hint=hint)
-        return Asked(chosen, prompts, options, stream, replies, fields.unknown())
+    def _asked(self, fields: Fields, prompts: tuple[Prompt, ...], options: dict[str, Any]) -> Asked:
+        """The whole request; `n` among the options is the number of replies. Raises BadSetting, Problem."""
+        chosen, stream = self._chosen(fields), fields.take("stream", bool, False)
+        return Asked(chosen, prompts, options, stream, options.pop("n", 1), fields.unknown())
 
     async def respond(self, request: Request, asked: Asked, writer: Writer) -> Response:
         """The replies, as a stream if the request asks for one. Raises Problem before the stream begins."""
@@ -368,24 +355,16 @@ class Interface:
             raise
         return answer(writer.whole(done), headers=numbers.headers(done[-1].reply) | asked.headers)
 
-    async def _told(
-        self,
-        request: Request,
-        chosen: Chosen,
-        make: Callable[[int], Render | Tokenize | Detokenize],
-        kind: type[R],
-    ) -> R:
+    async def _told(self, request: Request, chosen: Chosen, make: MakeQuestion, kind: type[R]) -> R:
         """The engine's answer to a question, unless the client leaves. Raises Problem."""
         report = await unless_gone(request.receive, self._jobs.ask(chosen.load, make).last())
         assert isinstance(report, kind)
         return report
 
-    async def _rendered(
-        self, request: Request, chosen: Chosen, prompt: Prompt, options: Mapping[str, Any]
-    ) -> Rendered:
-        """The prompt that a reply to these messages would read."""
-        make = partial(Render, messages=prompt.messages, options=options)
-        return await self._told(request, chosen, make, Rendered)
+    async def _rendered(self, request: Request, asked: Asked) -> Rendered:
+        """The prompt that a reply would read."""
+        make = partial(Render, messages=asked.prompts[0].messages, options=asked.options)
+        return await self._told(request, asked.chosen, make, Rendered)
 
     def _loaded(self) -> Loaded:
         """The loaded pair. Raises Problem while there is none."""

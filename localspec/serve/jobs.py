@@ -25,7 +25,8 @@ _STOPPED: Final = Failure("EngineDied", "the server is being ended", "ask again 
 _ANSWERS: Final = (messages.Rendered, messages.Tokens, messages.Text)  # to questions
 
 Question = messages.Render | messages.Tokenize | messages.Detokenize
-Make = Callable[[int], messages.Answer | Question]  # the request with a serial
+MakeQuestion = Callable[[int], Question]  # with a serial
+Make = Callable[[int], messages.Answer | Question]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +142,7 @@ class Jobs:
         self._advance()
         return job
 
-    def ask(self, load: LoadPair, make: Callable[[int], Question]) -> Job:
+    def ask(self, load: LoadPair, make: MakeQuestion) -> Job:
         """The loaded pair answers beside a reply; a question to another pair is queued. Raises Problem."""
         if self.loaded is None or self.loaded.load != load:
             return self.submit(load, make)

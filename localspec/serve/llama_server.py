@@ -12,7 +12,7 @@ from starlette.responses import Response
 import localspec
 from localspec.engine.messages import Detokenize, Infill, Text, Tokenize, Tokens
 from localspec.errors import BadSetting
-from localspec.events import FinishReason, Kind, Piece, Scored
+from localspec.events import FinishReason, Kind, Likelihood, Piece, Scored
 from localspec.serve.bodies import Fields, cut
 from localspec.serve.http import Done, Interface, Prompt, Writer, answer, data_line, fields_of
 from localspec.serve.numbers import exposition
@@ -33,28 +33,27 @@ class LlamaServer(Interface):
     async def props(self, request: Request) -> Response:
         loaded = self._loaded()
         ready, description = loaded.ready, loaded.description
-        return answer(
-            {
-                "default_generation_settings": {"n_ctx": ready.context_length, "params": {}},
-                "total_slots": 1,
-                "model_alias": ready.pair,
-                "model_path": ready.target,
-                "chat_template": description.template,
-                "chat_template_caps": {"supports_tools": True, "supports_tool_calls": True},
-                "modalities": {"vision": False, "audio": False},
-                "bos_token": description.bos,
-                "eos_token": description.eos,
-                "build_info": f"localspec {localspec.__version__}",
-                "is_sleeping": False,
-                "localspec": {
-                    "target": ready.target,
-                    "draft": ready.draft,
-                    "engine_pid": self._jobs.process.pid,
-                    "engine_restarts": self._jobs.restarts,
-                    "waiting": self._jobs.waiting,
-                },
-            }
-        )
+        found = {
+            "default_generation_settings": {"n_ctx": ready.context_length, "params": {}},
+            "total_slots": 1,
+            "model_alias": ready.pair,
+            "model_path": ready.target,
+            "chat_template": description.template,
+            "chat_template_caps": {"supports_tools": True, "supports_tool_calls": True},
+            "modalities": {"vision": False, "audio": False},
+            "bos_token": description.bos,
+            "eos_token": description.eos,
+            "build_info": f"localspec {localspec.__version__}",
+            "is_sleeping": False,
+            "localspec": {
+                "target": ready.target,
+                "draft": ready.draft,
+                "engine_pid": self._jobs.process.pid,
+                "engine_restarts": self._jobs.restarts,
+                "waiting": self._jobs.waiting,
+            },
+        }
+        return answer(found)
 
     async def completion(self, request: Request) -> Response:
         fields = await fields_of(request)
@@ -66,11 +65,13 @@ class LlamaServer(Interface):
     async def infill(self, request: Request) -> Response:
         """The text between a beginning and an end, in the form of the model's own tokens for that."""
         fields = await fields_of(request)
+        given = fields.take("input_extra", list, [])
+        extras = [Fields(extra if isinstance(extra, dict) else {}) for extra in given]
         infill = Infill(
             before=fields.take("input_prefix", str, ""),
             after=fields.take("input_suffix", str, ""),
             begun=fields.take("prompt", str, ""),
-            files=files_of(fields),
+            files=tuple((extra.take("filename", str, ""), extra.need("text", str)) for extra in extras),
         )
         return await self._completed(request, fields, Prompt(infill=infill))
 
@@ -80,7 +81,8 @@ class LlamaServer(Interface):
         fields.rest |= biases(fields.rest.get("logit_bias"))
         count, wanted = fields.take("n_probs", int, 0), fields.texts("response_fields")
         milliseconds = fields.take("t_max_predict_ms", int, 0)
-        asked = self._asked(fields, (prompt,), more={"logprobs": count} if count else {})
+        options = openai_options(fields, {"logprobs": count} if count else {})
+        asked = self._asked(fields, (prompt,), options)
         if asked.count > 1:
             raise BadSetting("n is more than 1", hint="ask /v1/completions for several replies")
         if milliseconds > 0:
@@ -112,21 +114,13 @@ class LlamaServer(Interface):
     async def apply_template(self, request: Request) -> Response:
         fields = await fields_of(request)
         prompt = prompt_of(fields.need("messages", list))
-        chosen = self._chosen(fields)
-        found = await self._rendered(request, chosen, prompt, openai_options(fields))
+        found = await self._rendered(request, self._asked(fields, (prompt,), openai_options(fields)))
         return answer({"prompt": found.text})
 
     async def metrics(self, request: Request) -> Response:
         jobs = self._jobs
         text = exposition(jobs.totals, running=int(jobs.busy), waiting=jobs.waiting, restarts=jobs.restarts)
         return Response(text, media_type="text/plain; version=0.0.4")
-
-
-def files_of(fields: Fields) -> tuple[tuple[str, str], ...]:
-    """Names and texts of other files that belong to the text. Raises BadSetting."""
-    given = fields.take("input_extra", list, [])
-    extras = [Fields(extra if isinstance(extra, dict) else {}) for extra in given]
-    return tuple((extra.take("filename", str, ""), extra.need("text", str)) for extra in extras)
 
 
 def biases(given: object) -> dict[str, Any]:
@@ -140,14 +134,11 @@ def biases(given: object) -> dict[str, Any]:
 
 def entries_of(scores: Iterable[Scored]) -> dict[str, Any]:
     """The field of probabilities: one entry a token, with its alternatives."""
-    entries = [
-        {
-            "id": s.chosen.token,
-            **entry(s.chosen),
-            "top_logprobs": [{"id": a.token, **entry(a)} for a in s.alternatives],
-        }
-        for s in scores
-    ]
+
+    def numbered(found: Likelihood) -> dict[str, Any]:
+        return {"id": found.token, **entry(found)}
+
+    entries = [{**numbered(s.chosen), "top_logprobs": [*map(numbered, s.alternatives)]} for s in scores]
     return {"completion_probabilities": entries} if entries else {}
 
 

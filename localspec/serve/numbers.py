@@ -1,17 +1,12 @@
 """The numbers of a reply where clients look for them, and of all replies for Prometheus, under llama-server's names."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import zip_longest
-from typing import Any, Final
+from typing import Any
 
 from localspec.events import Reply
 from localspec.stats import Stats
-
-_SUMMED: Final = (
-    "prompt_tokens", "reused_tokens", "prefill_seconds", "emitted", "draft_seconds", "verify_seconds",
-    "other_seconds", "plain_seconds", "cycles", "drafted", "accepted",
-)  # fmt: skip
 
 
 def usage(replies: Sequence[Reply], to_each_prompt: int = 1) -> dict[str, Any]:
@@ -33,14 +28,31 @@ def usage(replies: Sequence[Reply], to_each_prompt: int = 1) -> dict[str, Any]:
 
 
 def timings(reply: Reply, notices: Sequence[str]) -> dict[str, Any]:
-    """llama-server's timings, and speculation's under `localspec` (docs/metrics.md)."""
+    """llama-server's timings, and speculation's gain under `localspec` (docs/metrics.md); null while unknown."""
     stats = reply.stats
+    speedup, saved = stats.speedup, stats.saved_seconds
     return {
         "cache_n": stats.reused_tokens,
         **rates("prompt", stats.prompt_tokens - stats.reused_tokens, stats.prefill_seconds),
         **rates("predicted", stats.emitted, stats.decode_seconds),
         **({"draft_n": stats.drafted, "draft_n_accepted": stats.accepted} if stats.drafted else {}),
-        "localspec": {**speculation(stats), "seed": reply.seed, "notices": list(notices)},
+        "localspec": {
+            "speedup": round(speedup.value, 3) if speedup else None,
+            "speedup_low": round(speedup.low, 3) if speedup else None,
+            "speedup_high": round(speedup.high, 3) if speedup else None,
+            "saved_ms": round(saved * 1000, 1) if saved is not None else None,
+            "mean_accepted_length": round(stats.mean_accepted_length, 3),
+            "acceptance_rate": round(stats.acceptance_rate, 4),
+            "acceptance_by_position": [round(share, 4) for share in stats.acceptance_by_position],
+            "cycles": stats.cycles,
+            "tokens_by_source": {
+                source: getattr(stats, f"from_{source}")
+                for source in ("target", "model", "head", "lookup", "prediction", "grammar")
+            },
+            "switched_off": stats.switch_offs,
+            "seed": reply.seed,
+            "notices": list(notices),
+        },
     }
 
 
@@ -50,26 +62,6 @@ def rates(name: str, count: int, seconds: float) -> dict[str, float]:
         f"{name}_ms": round(seconds * 1000, 3),
         f"{name}_per_token_ms": round(seconds * 1000 / count, 3) if count else 0.0,
         f"{name}_per_second": round(count / seconds, 3) if seconds else 0.0,
-    }
-
-
-def speculation(stats: Stats) -> dict[str, Any]:
-    """What drafting gained; null while unknown."""
-    speedup, saved = stats.speedup, stats.saved_seconds
-    return {
-        "speedup": round(speedup.value, 3) if speedup else None,
-        "speedup_low": round(speedup.low, 3) if speedup else None,
-        "speedup_high": round(speedup.high, 3) if speedup else None,
-        "saved_ms": round(saved * 1000, 1) if saved is not None else None,
-        "mean_accepted_length": round(stats.mean_accepted_length, 3),
-        "acceptance_rate": round(stats.acceptance_rate, 4),
-        "acceptance_by_position": [round(share, 4) for share in stats.acceptance_by_position],
-        "cycles": stats.cycles,
-        "tokens_by_source": {
-            source: getattr(stats, f"from_{source}")
-            for source in ("target", "model", "head", "lookup", "prediction", "grammar")
-        },
-        "switched_off": stats.switch_offs,
     }
 
 
@@ -102,8 +94,9 @@ class Totals:
 
 
 def added(one: Stats, other: Stats) -> Stats:
-    """The sums of two, in the fields that totals need."""
-    sums = {name: getattr(one, name) + getattr(other, name) for name in _SUMMED}
+    """The sums of two, in all fields that are numbers."""
+    names = [f.name for f in fields(Stats) if isinstance(f.default, int | float)]
+    sums = {name: getattr(one, name) + getattr(other, name) for name in names}
     positions = zip_longest(one.accepted_by_position, other.accepted_by_position, fillvalue=0)
     return replace(one, **sums, accepted_by_position=tuple(map(sum, positions)))
 

@@ -102,11 +102,6 @@ class Ollama(Interface):
             prompt = prompt_of([*told, {"role": "user", "content": text}])
         return await self._reply(request, fields, prompt, "response")
 
-    async def refused(self, request: Request) -> Response:
-        path = request.url.path[:80]
-        what = f"{path} is not supported (`localspec pull` and `localspec rm` manage pairs)"
-        raise Problem(501, "not_supported", what)
-
     async def _reply(self, request: Request, fields: Fields, prompt: Prompt | None, name: str) -> Response:
         fields.rest.setdefault("stream", True)
         options, unknown = options_of(fields)
@@ -139,28 +134,17 @@ def options_of(fields: Fields) -> tuple[dict[str, Any], tuple[str, ...]]:
         inner.rest["n_predict"] = max(count, -1)  # -2 means: until the context is full
     options = own(inner, "stop") | length_and_seed(inner)
     refuse_others(inner)
-    options |= thinking(fields) | shape(fields) | tool_options(fields)
+    think, form = fields.rest.pop("think", None), fields.rest.pop("format", "")
+    if think is not None:  # true, false, or an effort
+        options |= effort_options(think) if isinstance(think, str) else {"think": think}
+    if form and form != "json" and not isinstance(form, dict):
+        raise BadSetting(f"format is {cut(form)}", hint='give "json" or a JSON schema')
+    if form:
+        options["json_schema"] = {"type": "object"} if form == "json" else form
+    options |= tool_options(fields)
     fields.drop("keep_alive")
     refuse_others(fields)
     return checked(options), inner.unknown()
-
-
-def thinking(fields: Fields) -> dict[str, Any]:
-    """think: true, false, or an effort."""
-    wanted = fields.rest.pop("think", None)
-    if isinstance(wanted, str):
-        return effort_options(wanted)
-    return {} if wanted is None else {"think": wanted}
-
-
-def shape(fields: Fields) -> dict[str, Any]:
-    """format: "json" or a JSON schema."""
-    wanted = fields.rest.pop("format", "")
-    if wanted == "json":
-        return {"json_schema": {"type": "object"}}
-    if wanted and not isinstance(wanted, dict):
-        raise BadSetting(f"format is {cut(wanted)}", hint='give "json" or a JSON schema')
-    return {"json_schema": wanted} if wanted else {}
 
 
 def as_openai(message: object) -> object:

@@ -1,25 +1,32 @@
-"""OpenAI's interface: messages in, chat completions, completions and models out; scores of tokens in both forms."""
+"""OpenAI's interface, and the parts of it that the others share: messages, scores of tokens, growing tool calls."""
 
 import json
+import re
 import secrets
 import time
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 import localspec
 from localspec.chat.messages import as_messages
+from localspec.chat.tools import new_call_id
 from localspec.errors import BadSetting
 from localspec.events import FinishReason, Kind, Likelihood, Piece, Reply, Scored
 from localspec.serve import numbers
 from localspec.serve.bodies import Fields, cut, whole
-from localspec.serve.calls import CallReader
 from localspec.serve.http import Asked, Done, Interface, Prompt, Writer, answer, data_line, fields_of
+from localspec.serve.options import openai_options
 
 MOST_PROMPTS: Final = 64  # in one request for completions
+# The text before the arguments in the formats of localspec.chat.tools; a grammar enforces it.
+_HEAD = re.compile(
+    r'\{"name": "([^"]+)", "(?:arguments|parameters)": |\[TOOL_CALLS\]([A-Za-z0-9_.-]{1,64})\[ARGS\]'
+)
 _KEPT: Final = ("role", "content", "tool_calls", "tool_call_id", "reasoning_content", "reasoning")
 _TEXTS: Final = {
     "input_text": "text",
@@ -34,15 +41,15 @@ class OpenAI(Interface):
     async def chat(self, request: Request) -> Response:
         fields = await fields_of(request)
         prompt, with_usage = prompt_of(fields.need("messages", list)), wants_usage(fields)
-        asked = self._asked(fields, (prompt,), more=chat_scores(fields))
+        asked = self._asked(fields, (prompt,), openai_options(fields, chat_scores(fields)))
         return await self.respond(request, asked, ChatWriter(asked, with_usage))
 
     async def input_tokens(self, request: Request) -> Response:
         """The length of a chat completion's prompt."""
         fields = await fields_of(request)
         prompt = prompt_of(fields.need("messages", list))
-        asked = self._asked(fields, (prompt,), more=chat_scores(fields))
-        rendered = await self._rendered(request, asked.chosen, prompt, asked.options)
+        asked = self._asked(fields, (prompt,), openai_options(fields, chat_scores(fields)))
+        rendered = await self._rendered(request, asked)
         return answer({"object": "response.input_tokens", "input_tokens": len(rendered.tokens)})
 
     async def completions(self, request: Request) -> Response:
@@ -53,7 +60,7 @@ class OpenAI(Interface):
             raise BadSetting("best_of is not supported: every reply is sent", hint="leave it out")
         scores = {"logprobs": whole(fields.rest.pop("logprobs", None))}
         with_usage = wants_usage(fields)
-        asked = self._asked(fields, prompts, more=scores)
+        asked = self._asked(fields, prompts, openai_options(fields, scores))
         return await self.respond(request, asked, TextWriter(asked, with_usage))
 
     async def models(self, request: Request) -> Response:
@@ -158,6 +165,74 @@ def entry(found: Likelihood) -> dict[str, Any]:
 def text_of(found: Likelihood) -> str:
     """A token's text; incomplete characters become U+FFFD."""
     return bytes(found.piece).decode(errors="replace")
+
+
+@dataclass(slots=True)
+class Call:
+    """A call that grows."""
+
+    number: int
+    id: str
+    name: str
+    arguments: str = ""  # so far
+
+
+class Step(NamedTuple):
+    """A change of a call; `text` is new text of the arguments."""
+
+    what: Literal["began", "grew", "ended"]
+    call: Call
+    text: str = ""
+
+
+class CallReader:
+    """Reads the text of the calls in one reply."""
+
+    def __init__(self) -> None:
+        self._unread = ""
+        self._count = 0
+        self._call: Call | None = None
+        self._depth = 0
+        self._quoted = self._escaped = False
+
+    def push(self, text: str) -> Iterator[Step]:
+        """The steps that this text completes."""
+        self._unread += text
+        while self._unread:
+            if self._call is None:
+                head = _HEAD.search(self._unread)
+                if head is None:
+                    return
+                self._unread = self._unread[head.end() :]
+                self._call = Call(self._count, new_call_id(), head[1] or head[2])
+                self._count += 1
+                yield Step("began", self._call)
+            end = self._end_of_arguments()
+            written, self._unread = self._unread[:end], self._unread[end:]
+            if written:
+                self._call.arguments += written
+                yield Step("grew", self._call, written)
+            if written and not self._depth:
+                yield Step("ended", self._call)
+                self._call = None
+
+    def _end_of_arguments(self) -> int:
+        """How many unread characters belong to the arguments; `_depth` is 0 where they end there."""
+        for at, sign in enumerate(self._unread, start=1):
+            if self._escaped:
+                self._escaped = False
+            elif self._quoted:
+                self._escaped = sign == "\\"
+                self._quoted = sign != '"'
+            elif sign == '"':
+                self._quoted = True
+            elif sign in "{[":
+                self._depth += 1
+            elif sign in "}]":
+                self._depth -= 1
+                if not self._depth:
+                    return at
+        return len(self._unread)
 
 
 def reason(reply: Reply) -> str:

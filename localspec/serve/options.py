@@ -45,6 +45,7 @@ _REFUSED: Final = {
     "function_call": "it was replaced by tool_choice",
     "lora": "adapters are not loaded",
 }
+_MOST_REPLIES: Final = 16  # to each prompt
 _CHOICE_HINT: Final = "give auto, required, none, or a function"
 
 
@@ -57,7 +58,10 @@ def openai_options(fields: Fields, more: Mapping[str, Any] | None = None) -> dic
         raise BadSetting("modalities has more than text", hint="models read and write text")
     options |= tool_options(fields)
     refuse_others(fields)
-    return checked({**options, **(more or {})})
+    replies = fields.take("n", int, 1)
+    if not 1 <= replies <= _MOST_REPLIES:
+        raise BadSetting(f"n is {cut(replies)}", hint=f"give a whole number from 1 to {_MOST_REPLIES}")
+    return {**checked({**options, **(more or {})}), "n": replies}
 
 
 def own(fields: Fields, stop: str) -> dict[str, Any]:

@@ -12,10 +12,9 @@ from starlette.responses import Response
 from localspec.errors import BadSetting
 from localspec.events import FinishReason, Kind, Piece, Reply
 from localspec.serve.bodies import Fields, Problem, cut
-from localspec.serve.calls import CallReader
 from localspec.serve.http import Done, Interface, Writer, fields_of, named_event
-from localspec.serve.openai import prompt_of
-from localspec.serve.options import is_function
+from localspec.serve.openai import CallReader, prompt_of
+from localspec.serve.options import is_function, openai_options
 
 _REFUSED: Final = {
     "previous_response_id": "nothing is stored here, send the whole conversation",
@@ -42,7 +41,7 @@ class Responses(Interface):
         fields.refuse(_REFUSED)
         fields.drop(*_WITHOUT_EFFECT)
         as_chat(fields)
-        asked = self._asked(fields, (prompt,))
+        asked = self._asked(fields, (prompt,), openai_options(fields))
         return await self.respond(request, asked, ResponseWriter(asked.chosen.name))
 
 

@@ -5,7 +5,6 @@ import logging
 import socket
 import sys
 import time
-from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 
@@ -40,12 +39,9 @@ _QUIET_SECONDS: Final = 60.0  # in which the same trouble is logged once
 _MOST: Final = 512  # connections
 _OWN_FILES: Final = 64  # descriptors that the rest of the process needs
 _EXCLUSIVE: Final = -5  # SO_EXCLUSIVEADDRUSE, which Python names on Windows only
-_NO_VECTORS: Final = (
-    "localspec writes text and makes no embeddings (run an embedding model in another server)"
-)
-_NO_SLOTS: Final = (
-    "there is no list of slots: one reply is written at a time (/health and /metrics tell the state)"
-)
+_NO_VECTORS: Final = "localspec makes no embeddings, run an embedding model in another server"
+_NO_PULLS: Final = "`localspec pull` and `localspec rm` manage pairs"
+_NO_SLOTS: Final = "one reply is written at a time, /health and /metrics tell the state"
 
 
 class NotLoaded(LocalspecError):
@@ -170,55 +166,51 @@ def routes_of(jobs: Jobs, pairs: Pairs) -> list[Route]:
     """Clients differ in their base URL: OpenAI's and Anthropic's paths exist with and without /v1."""
     openai, messages = OpenAI(jobs, pairs), anthropic.Anthropic(jobs, pairs)
     llama, api = LlamaServer(jobs, pairs), ollama.Ollama(jobs, pairs)
-    no_vectors, no_slots = refusing(_NO_VECTORS), refusing(_NO_SLOTS)
-    of_openai = [
-        ("POST /chat/completions", openai.chat),
-        ("POST /chat/completions/input_tokens", openai.input_tokens),
-        ("POST /completions", openai.completions),
-        ("POST /responses", Responses(jobs, pairs).responses),
-        ("GET /models", openai.models),
-        ("GET /models/{name:path}", openai.model),
-        ("GET /health", llama.health),
-        *((f"POST /{path}", no_vectors) for path in ("embeddings", "rerank", "reranking")),
+    no_vectors, no_slots, no_pulls = map(refusing, (_NO_VECTORS, _NO_SLOTS, _NO_PULLS))
+    of_openai = {
+        "POST /chat/completions": openai.chat,
+        "POST /chat/completions/input_tokens": openai.input_tokens,
+        "POST /completions": openai.completions,
+        "POST /responses": Responses(jobs, pairs).responses,
+        "GET /models": openai.models,
+        "GET /models/{name:path}": openai.model,
+        "GET /health": llama.health,
+        **dict.fromkeys(("POST /embeddings", "POST /rerank", "POST /reranking"), no_vectors),
+    }
+    of_anthropic = {"POST /messages": messages.messages, "POST /messages/count_tokens": messages.count_tokens}
+    of_llama_server = {
+        "GET /": greeting,
+        "GET /props": llama.props,
+        **dict.fromkeys(("GET /slots", "POST /slots/{id}"), no_slots),
+        "GET /metrics": llama.metrics,
+        "POST /completion": llama.completion,
+        "POST /embedding": no_vectors,
+        "POST /infill": llama.infill,
+        "POST /tokenize": llama.tokenize,
+        "POST /detokenize": llama.detokenize,
+        "POST /apply-template": llama.apply_template,
+    }
+    of_ollama = {
+        "GET /api/version": api.version,
+        "GET /api/tags": api.tags,
+        "GET /api/ps": api.running,
+        "POST /api/chat": api.chat,
+        "POST /api/generate": api.generate,
+        "POST /api/show": api.show,
+        **dict.fromkeys(("POST /api/embed", "POST /api/embeddings"), no_vectors),
+        **{f"{method} /api/{{path:path}}": no_pulls for method in ("GET", "POST", "DELETE")},
+    }
+    families: list[tuple[dict[str, Handler], ErrorBody, tuple[str, ...]]] = [
+        (of_openai, Problem.body, ("/v1", "")),
+        (of_anthropic, anthropic.error_body, ("/v1", "")),
+        (of_llama_server, Problem.body, ("",)),
+        (of_ollama, ollama.error_body, ("",)),
     ]
-    of_anthropic = [
-        ("POST /messages", messages.messages),
-        ("POST /messages/count_tokens", messages.count_tokens),
-    ]
-    of_llama_server = [
-        ("GET /", greeting),
-        ("GET /props", llama.props),
-        ("GET /slots", no_slots),
-        ("POST /slots/{id}", no_slots),
-        ("GET /metrics", llama.metrics),
-        ("POST /completion", llama.completion),
-        ("POST /embedding", no_vectors),
-        ("POST /infill", llama.infill),
-        ("POST /tokenize", llama.tokenize),
-        ("POST /detokenize", llama.detokenize),
-        ("POST /apply-template", llama.apply_template),
-    ]
-    of_ollama = [
-        ("GET /api/version", api.version),
-        ("GET /api/tags", api.tags),
-        ("GET /api/ps", api.running),
-        ("POST /api/chat", api.chat),
-        ("POST /api/generate", api.generate),
-        ("POST /api/show", api.show),
-        *((f"POST /api/{path}", no_vectors) for path in ("embed", "embeddings")),
-        *((f"{method} /api/{{path:path}}", api.refused) for method in ("GET", "POST", "DELETE")),
-    ]
-
-    def listed(rows: Iterable[tuple[str, Handler]], error_body: ErrorBody, *prefixes: str) -> Iterable[Route]:
-        for (method, _, path), handler in ((name.partition(" "), handler) for name, handler in rows):
-            answering = guarded(handler, error_body)
-            yield from (Route(prefix + path, answering, methods=[method]) for prefix in prefixes)
-
     return [
-        *listed(of_openai, Problem.body, "/v1", ""),
-        *listed(of_anthropic, anthropic.error_body, "/v1", ""),
-        *listed(of_llama_server, Problem.body, ""),
-        *listed(of_ollama, ollama.error_body, ""),
+        Route(prefix + name.partition(" ")[2], guarded(handler, error_body), methods=[name.partition(" ")[0]])
+        for handlers, error_body, prefixes in families
+        for name, handler in handlers.items()
+        for prefix in prefixes
     ]
 
 
@@ -230,7 +222,7 @@ def refusing(why: str) -> Handler:
     """A handler of paths that localspec does not serve."""
 
     async def refuse(request: Request) -> Response:
-        raise Problem(501, "not_supported", why)
+        raise Problem(501, "not_supported", f"{request.url.path[:80]} is not supported: {why}")
 
     return refuse
 
@@ -265,12 +257,7 @@ class Connection(H11Protocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
         super().__init__(*args, **kwargs)
         self._since = time.monotonic()  # it was opened, or answered last
-        self._deadline: asyncio.TimerHandle | None = None
-
-    @property
-    def arrives(self) -> bool:
-        """Whether a request is on its way: begun, or expected of a new connection."""
-        return self._deadline is not None
+        self._deadline: asyncio.TimerHandle | None = None  # while a request is on its way
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -304,8 +291,8 @@ class Connection(H11Protocol):
     def _make_room(self) -> None:
         """End the oldest one that no reply is being made for, half-sent requests first; else the new one itself."""
         others = [c for c in self.connections if isinstance(c, Connection)]
-        waiting = [c for c in others if c.arrives or c.cycle is None or c.cycle.response_complete]
-        oldest = min(waiting, key=lambda c: (not c.arrives, c._since), default=self)
+        waiting = [c for c in others if c._deadline or c.cycle is None or c.cycle.response_complete]
+        oldest = min(waiting, key=lambda c: (not c._deadline, c._since), default=self)
         oldest.transport.abort()
         self.connections.discard(oldest)
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from localspec.chat.tools import GENERIC, HERMES, LLAMA, MISTRAL, MISTRAL_NAMED, calls_in
-from localspec.serve.calls import CallReader
+from localspec.serve.openai import CallReader
 
 VALUES = [{"city": 'a "b" \\ {[', "list": [1, {"x": "]}"}]}, {}, {"é": "\\\\"}]
 
