@@ -200,7 +200,7 @@ def routes_of(jobs: Jobs, pairs: Pairs) -> list[Route]:
         **dict.fromkeys(("POST /api/embed", "POST /api/embeddings"), no_vectors),
         **{f"{method} /api/{{path:path}}": no_pulls for method in ("GET", "POST", "DELETE")},
     }
-    families: list[tuple[dict[str, Handler], ErrorBody, tuple[str, ...]]] = [
+    families: list[tuple[Mapping[str, Handler], ErrorBody, tuple[str, ...]]] = [
         (of_openai, Problem.body, ("/v1", "")),
         (of_anthropic, anthropic.error_body, ("/v1", "")),
         (of_llama_server, Problem.body, ("",)),
