@@ -5,6 +5,7 @@ import logging
 import socket
 import sys
 import time
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 
