@@ -7,16 +7,14 @@ import asyncio
 import io
 import os
 import signal
-import socket
 import sys
-import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack, suppress
 from math import inf
-from time import monotonic, sleep
+from time import monotonic
 from typing import Final, Literal, TextIO
 
-from localspec.conversations import StoredMessage, listing
+from localspec.conversations import listing
 from localspec.engine.messages import Compared, Ready
 from localspec.errors import BadSetting, EngineDied, LocalspecError
 from localspec.events import Kind, Reply
@@ -24,83 +22,43 @@ from localspec.terminal_text import for_terminal
 
 from .commands import engine as reports
 from .commands import table
-from .commands.protocol import Severity
+from .commands.protocol import Refusal, Severity
 from .state import clipboard, mentions
 from .state.chat import ChatState, Setup
 from .state.conversation import OpenConversation
 from .text import status
 
 LOOK_SECONDS: Final = 0.05
-PATIENCE_SECONDS: Final = 2.0  # with what was asked to stop
+WAKE_SECONDS: Final = 0.25
+PATIENCE_SECONDS: Final = 2.0  # after a request to stop
 PROMPT: Final = "> "
 QUOTES: Final = '"""'  # around a message of several lines, as in `ollama run`
 
 
-def read_message() -> str | None:
-    """What the person says next; None at the end of the input."""
-    line = _read_line(PROMPT)
-    if line is None or not line.lstrip().startswith(QUOTES):
-        return line
-    lines = [line.lstrip().removeprefix(QUOTES)]
-    while not lines[-1].rstrip().endswith(QUOTES):
-        if (line := _read_line("")) is None:
-            break
-        lines.append(line)
-    return "\n".join(lines).rstrip().removesuffix(QUOTES).strip("\n")
-
-
-def say(text: str) -> None:
-    """A part of a reply."""
-    _write(for_terminal(text) if sys.stdout is not None and sys.stdout.isatty() else text, sys.stdout)
-
-
-def note(text: str, end: str = "\n") -> None:
-    """A line of the program itself."""
-    _write(for_terminal(text) + end, sys.stderr)
-
-
-def _write(text: str, stream: TextIO | None) -> None:
-    if stream is not None:  # the shell may have closed it
-        stream.write(text)
-        stream.flush()
-
-
-def _read_line(prompt: str) -> str | None:
-    streams = (sys.stdin, sys.stdout, sys.stderr)
-    if all(stream is not None and stream.isatty() for stream in streams):
-        with suppress(ImportError):  # Windows has its own
-            import readline  # noqa: F401 - lets `input` edit and recall
-        try:
-            return input(prompt)
-        except EOFError:
-            note("")
-            return None
-    if sys.stdin is not None and sys.stdin.isatty():
-        note(prompt, end="")
-    line = sys.stdin.readline() if sys.stdin is not None else ""
-    return line.rstrip("\n") if line else None
-
-
 class PlainChat:
-    """A conversation with a pair; satisfies `commands.protocol.Chat`. Nothing runs while a message is typed."""
+    """A conversation with a pair; satisfies `commands.protocol.Chat`. Nothing runs while the person types."""
 
     def __init__(self, setup: Setup) -> None:
         self.state = ChatState(setup, note)
         self.editing: int | None = None
-        self.failed = False  # a message had no reply
+        self.failed = False  # a message got no reply
         self.ended_by: signal.Signals | None = None
+        self._ended_at = inf
         self._left = False
         self._is_reading = False
         self._interrupted_at = inf  # by Ctrl+C, since the last message
         self._shows_thinking = False
         self._line_open = False  # the reply has not ended its line
-        self._told_of: Ready | None = None
-        self._told_of_pull = ""
+        self._announced: Ready | None = None
+        self._announced_pull = ""
 
     async def run(self) -> int:
-        """Until the input ends or the person leaves; the exit code is 1 when a message had no reply."""
+        """Run until the input ends or the person leaves; the exit code is 1 when a message got no reply."""
         try:
-            self._greet()
+            if _is_typed():
+                note("localspec, line by line. /help lists the commands, ^d or /quit leaves.")
+            if messages := self.state.conversation.messages:
+                note(f"Resumed “{self.state.conversation.saved.title}”, {len(messages)} messages.")
             await self._until(self._is_idle)
             while not self._left and (text := self._read()) is not None:
                 await self._take(text)
@@ -110,14 +68,8 @@ class PlainChat:
             await self._save()
         return int(self.failed)
 
-    def _greet(self) -> None:
-        if _is_typed():
-            note("localspec, line by line. /help lists the commands, ^d or /quit leaves.")
-        if messages := self.state.conversation.messages:
-            note(f"Going on with “{self.state.conversation.saved.title}”, {len(messages)} messages.")
-
     def _read(self) -> str | None:
-        """What the person says next; "" for a line that Ctrl+C has cleared, None at the end."""
+        """The next message; "" for a line that Ctrl+C has cleared, None at the end."""
         self._is_reading, self._interrupted_at = True, inf
         try:
             return read_message() if self.ended_by is None else None
@@ -130,14 +82,14 @@ class PlainChat:
             self._is_reading = False
 
     async def _until(self, done: Callable[[], bool]) -> None:
-        """Take in and say what is reported, until something is done or the person does not wait for it."""
+        """Print the engine's reports until something is done, a signal ends the chat, or Ctrl+C ends the wait."""
         while True:
             for report in self.state.engine.client.drain():
                 await reports.receive(self, report)
             for news in self.state.downloads.take_news():
                 await reports.receive_news(self, news)
-            self._say_fresh()
-            self._say_progress()
+            self._print_fresh()
+            self._print_progress()
             working = self.state.engine.busy or self.state.downloads.progress
             if done() or self.ended_by is not None or (self._interrupted_at < inf and not working):
                 return
@@ -148,7 +100,7 @@ class PlainChat:
         return not (engine.busy or engine.loading or self.state.downloads.progress)
 
     async def _save(self) -> None:
-        """Keep what the running reply has said. What failed may be the output, so this prints little."""
+        """Save the text of the running reply; prints little, as the output may be what failed."""
         try:
             await self.state.save_running()
         except OSError as error:
@@ -165,87 +117,14 @@ class PlainChat:
                 asked = await asyncio.to_thread(mentions.with_mentioned, text)
             except BadSetting as error:
                 self.failed = True
-                await self.remark(str(error), error.hint, "error")
+                await self.notice(str(error), error.hint, "error")
                 return
             self.state.remember_prompt(text)
-            await self._ask(asked)
+            editing, self.editing = self.editing, None
+            await self._save_or_report(self.state.conversation.ask(asked, instead_of=editing))
+            await self.ask_again()
 
-    # -- questions and replies -----------------------------------------------------------------------
-
-    async def _ask(self, text: str) -> None:
-        conversation, editing, question = self.state.conversation, self.editing, StoredMessage("user", text)
-        self.editing = None
-        if editing is None:
-            await self._saved_or_told(conversation.add(question))
-        else:
-            conversation.change(editing, question)
-        await self.ask_again()
-
-    async def ask_again(self, beginning: str = "") -> None:
-        beginning, self.state.prefill = beginning or self.state.prefill, ""
-        try:
-            self.state.engine.ask(self.state.conversation.turns(), beginning)
-        except EngineDied as error:
-            await self._step_back()
-            await self.remark(str(error), error.hint, "error")
-
-    async def end_reply(self, outcome: str, final: Reply | None = None) -> None:
-        engine = self.state.engine
-        reply, comparing = engine.reply, engine.comparing
-        if reply is None:
-            return
-        self._say_fresh()
-        if final is not None:
-            reply.final = final.stats
-        engine.end_reply()
-        if not comparing:
-            await self._keep(reply.message(outcome, final), reply.beginning)
-
-    async def _keep(self, message: StoredMessage, beginning: str) -> None:
-        self._end_line()
-        if message.has_words_after(beginning):
-            await self._saved_or_told(self.state.conversation.add(message))
-            note(f"[{status.footer(message)}]")
-        else:
-            await self._step_back()
-            note("[no reply; the message is taken back]")
-
-    async def _step_back(self) -> None:
-        """No word came: the conversation is as it was before the question."""
-        self.failed = True
-        conversation = self.state.conversation
-        if conversation.reply is None and conversation.messages:
-            await self._saved_or_told(conversation.take_back())
-
-    async def _saved_or_told(self, saving: Awaitable[None]) -> None:
-        try:
-            await saving
-        except OSError as error:
-            await self.remark(f"the conversation could not be saved: {error}", "free some space", "error")
-
-    def _say_fresh(self) -> None:
-        reply = self.state.engine.reply
-        if reply is None or self.state.engine.comparing:
-            return
-        for piece in reply.take_fresh():
-            if piece.kind is Kind.ANSWER and piece.text:
-                say(piece.text)
-                self._line_open = not piece.text.endswith("\n")
-            elif self._shows_thinking:
-                note(piece.text, end="")
-
-    def _end_line(self) -> None:
-        if self._line_open:
-            say("\n")
-            self._line_open = False
-
-    def _say_progress(self) -> None:
-        """A line for every tenth of a pull."""
-        if (pull := self.state.downloads.progress) is not None:
-            tenth = f"{pull.name} {10 * pull.done_bytes // max(1, pull.total_bytes)}"
-            if tenth != self._told_of_pull:
-                self._told_of_pull = tenth
-                note(f"{status.pull_status(pull)}; ^c stops it")
+    # -- signals -------------------------------------------------------------------------------------
 
     def interrupt(self, *_: object) -> None:
         """Ctrl+C: stop the reply or the pull, come back from a wait, clear a line. Raises KeyboardInterrupt."""
@@ -262,18 +141,78 @@ class PlainChat:
         else:
             downloads.cancel()
 
-    def end_on_signals(self, numbers: socket.socket) -> None:
-        """Runs in a thread: end the program at a signal, in order where that does not take long."""
-        while number := numbers.recv(1):
-            if (signal_number := signal.Signals(number[0])) is signal.SIGINT:
-                continue
-            self.ended_by = signal_number
-            deadline = monotonic() + PATIENCE_SECONDS
-            while monotonic() < deadline:
-                if self._is_reading:  # again and again: one that comes just before the read wakes nobody
-                    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-                sleep(LOOK_SECONDS)
-            os._exit(128 + signal_number)
+    def end(self, number: int, _frame: object) -> None:
+        """SIGTERM and SIGHUP: end in order."""
+        self.ended_by, self._ended_at = signal.Signals(number), monotonic()
+        self.wake()
+
+    def wake(self, *_: object) -> None:
+        """Every WAKE_SECONDS: leave a read that began as the signal came, and a write that nobody takes."""
+        if self.ended_by is not None and monotonic() - self._ended_at > PATIENCE_SECONDS:
+            os._exit(128 + self.ended_by)
+        if self.ended_by is not None and self._is_reading:
+            raise KeyboardInterrupt
+
+    # -- replies -------------------------------------------------------------------------------------
+
+    async def ask_again(self, beginning: str = "") -> None:
+        try:
+            self.state.begin_reply(beginning)
+        except EngineDied as error:
+            await self._step_back()
+            await self.notice(str(error), error.hint, "error")
+
+    async def end_reply(self, outcome: str, final: Reply | None = None) -> None:
+        reply, comparing = self.state.engine.reply, self.state.engine.comparing
+        self._print_fresh()
+        self.state.engine.end_reply(final)
+        if reply is None or comparing:
+            return
+        self._end_line()
+        message = reply.message(outcome, final)
+        if message.has_words_after(reply.beginning):
+            await self._save_or_report(self.state.conversation.add(message))
+            note(f"[{status.footer(message)}]")
+        else:
+            await self._step_back()
+            note("[no reply; the message is taken back]")
+
+    async def _step_back(self) -> None:
+        """Restore the conversation of before the question."""
+        self.failed = True
+        conversation = self.state.conversation
+        if conversation.reply is None and conversation.messages:
+            await self._save_or_report(conversation.take_back())
+
+    async def _save_or_report(self, saving: Awaitable[None]) -> None:
+        try:
+            await saving
+        except OSError as error:
+            await self.notice(f"the conversation could not be saved: {error}", "free some space", "error")
+
+    def _print_fresh(self) -> None:
+        reply = self.state.engine.reply
+        if reply is None or self.state.engine.comparing:
+            return
+        for piece in reply.take_fresh():
+            if piece.kind is Kind.ANSWER and piece.text:
+                say(piece.text)
+                self._line_open = not piece.text.endswith("\n")
+            elif self._shows_thinking:
+                note(piece.text, end="")
+
+    def _end_line(self) -> None:
+        if self._line_open:
+            say("\n")
+            self._line_open = False
+
+    def _print_progress(self) -> None:
+        """A line for every tenth of a pull."""
+        if (pull := self.state.downloads.progress) is not None:
+            tenth = f"{pull.name} {10 * pull.done_bytes // max(1, pull.total_bytes)}"
+            if tenth != self._announced_pull:
+                self._announced_pull = tenth
+                note(f"{status.pull_status(pull)}; ^c stops it")
 
     # -- what the commands ask for -------------------------------------------------------------------
 
@@ -284,14 +223,16 @@ class PlainChat:
             return
         try:
             await command.run(self, argument)
+        except Refusal as refusal:
+            self.notify(str(refusal))
         except LocalspecError as error:
-            await self.remark(str(error), error.hint, "error")
+            await self.notice(str(error), error.hint, "error")
 
     def notify(self, message: str, *, severity: Severity = "information") -> None:
         self._end_line()
         note(message)
 
-    async def remark(self, what: str, hint: str = "", kind: Literal["note", "error"] = "note") -> None:
+    async def notice(self, what: str, hint: str = "", kind: Literal["note", "error"] = "note") -> None:
         self._end_line()
         note(f"error: {what}" if kind == "error" else what)
         if hint:
@@ -299,9 +240,9 @@ class PlainChat:
 
     def refresh_state(self) -> None:
         ready = self.state.engine.ready
-        if ready is not None and ready is not self._told_of:
+        if ready is not None and ready is not self._announced:
             note(f"{ready.pair} is ready.")
-        self._told_of = ready
+        self._announced = ready
 
     def show_inspector(self, shown: bool) -> None:
         reply = self.state.conversation.reply
@@ -311,25 +252,19 @@ class PlainChat:
         self._shows_thinking = not self._shows_thinking
         note(f"Reasoning is {'shown' if self._shows_thinking else 'hidden'} from now on.")
 
-    def follow_end(self) -> None:
-        pass
-
-    def focus_prompt(self) -> None:
-        pass
-
-    def close_completion(self) -> bool:
-        return False
+    async def escape(self) -> None:
+        self.end_editing()
 
     def begin_editing(self, index: int) -> None:
         self.editing = index
-        note(f"What comes next replaces: {self.state.conversation.messages[index].content}")
+        note(f"The next message replaces: {self.state.conversation.messages[index].content}")
 
     def end_editing(self) -> bool:
         was_editing, self.editing = self.editing is not None, None
         return was_editing
 
     async def choose_version(self, index: int, version: int) -> None:
-        await self._saved_or_told(self.state.conversation.choose(index, version))
+        await self._save_or_report(self.state.conversation.choose(index, version))
         say(self.state.conversation.messages[index].content + "\n")
 
     async def open_conversation(self, conversation: OpenConversation) -> None:
@@ -353,7 +288,7 @@ class PlainChat:
             note(f"{conversation.name}: {conversation.title}")
         note("/load NAME opens one.")
 
-    async def choose_theme(self) -> None:
+    async def theme(self, name: str) -> None:
         note("Lines have no colours.")
 
     async def choose_block(self, blocks: Sequence[str]) -> None:
@@ -362,24 +297,17 @@ class PlainChat:
     async def show_help(self) -> None:
         for command in table.COMMANDS:
             note(f"/{command.usage}: {command.help}")
-        note('""" begins and ends a message of several  @path sends a file along. ^c stops a reply.')
+        note('""" begins and ends a message of several lines. @path sends a file along. ^c stops a reply.')
 
     def show_comparison(self, compared: Compared) -> None:
         note(compared.verdict)
 
-    def set_theme(self, name: str) -> bool:
-        return False
-
     async def copy(self, text: str) -> None:
-        taken = await asyncio.to_thread(clipboard.copy, text)
-        note(f"{len(text):,} characters copied." if taken else "There is no clipboard here.")
+        copied = await asyncio.to_thread(clipboard.copy, text)
+        note(f"{len(text):,} characters copied." if copied else "There is no clipboard here.")
 
     async def quit(self) -> None:
         self._left = True
-
-
-def _is_typed() -> bool:
-    return sys.stdin is not None and sys.stdin.isatty()
 
 
 def chat(setup: Setup) -> int:
@@ -388,9 +316,13 @@ def chat(setup: Setup) -> int:
         sys.stdin.reconfigure(errors="replace")
     plain = PlainChat(setup)
     with ExitStack() as undoing:
-        undoing.callback(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, plain.interrupt))
+        _handle(undoing, signal.SIGINT, plain.interrupt)
         if sys.platform != "win32":
-            undoing.enter_context(_ending_on_signals(plain))
+            _handle(undoing, signal.SIGTERM, plain.end)
+            _handle(undoing, signal.SIGHUP, plain.end)
+            _handle(undoing, signal.SIGALRM, plain.wake)
+            timer = signal.setitimer(signal.ITIMER_REAL, WAKE_SECONDS, WAKE_SECONDS)
+            undoing.callback(signal.setitimer, signal.ITIMER_REAL, *timer)
         try:
             code = asyncio.run(plain.run())
         finally:
@@ -401,19 +333,52 @@ def chat(setup: Setup) -> int:
     return code
 
 
-@contextmanager
-def _ending_on_signals(plain: PlainChat) -> Iterator[None]:
-    """While the terminal may go away, or the program be asked to end."""
-    ours, theirs = socket.socketpair()
-    theirs.setblocking(False)
-    numbers = (signal.SIGTERM, signal.SIGHUP)
-    before = [signal.signal(number, lambda *_: None) for number in numbers]  # the thread heeds them
-    written_before = signal.set_wakeup_fd(theirs.fileno())
-    threading.Thread(target=plain.end_on_signals, args=(ours,), daemon=True).start()
-    try:
-        yield
-    finally:
-        signal.set_wakeup_fd(written_before)
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
-        theirs.close()
+def _handle(undoing: ExitStack, number: signal.Signals, handler: Callable[..., None]) -> None:
+    undoing.callback(signal.signal, number, signal.signal(number, handler))
+
+
+def read_message() -> str | None:
+    """The next message; None at the end of the input."""
+    line = _read_line(PROMPT)
+    if line is None or not line.lstrip().startswith(QUOTES):
+        return line
+    lines = [line.lstrip().removeprefix(QUOTES)]
+    while not lines[-1].rstrip().endswith(QUOTES) and (line := _read_line("")) is not None:
+        lines.append(line)
+    return "\n".join(lines).rstrip().removesuffix(QUOTES).strip("\n")
+
+
+def _read_line(prompt: str) -> str | None:
+    streams = (sys.stdin, sys.stdout, sys.stderr)
+    if all(stream is not None and stream.isatty() for stream in streams):
+        with suppress(ImportError):  # Windows has its own
+            import readline  # noqa: F401 - lets `input` edit and recall
+        try:
+            return input(prompt)
+        except EOFError:
+            note("")
+            return None
+    if _is_typed():
+        note(prompt, end="")
+    line = sys.stdin.readline() if sys.stdin is not None else ""
+    return line.rstrip("\n") if line else None
+
+
+def _is_typed() -> bool:
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
+def say(text: str) -> None:
+    """Print a part of a reply."""
+    _write(for_terminal(text) if sys.stdout is not None and sys.stdout.isatty() else text, sys.stdout)
+
+
+def note(text: str, end: str = "\n") -> None:
+    """Print a line of the program itself."""
+    _write(for_terminal(text) + end, sys.stderr)
+
+
+def _write(text: str, stream: TextIO | None) -> None:
+    if stream is not None:  # the shell may have closed it
+        stream.write(text)
+        stream.flush()

@@ -12,7 +12,7 @@ from localspec.tui.chat.screen import ChatScreen, Tick
 from localspec.tui.dialogs.conversations import ConversationsDialog
 from localspec.tui.state.chat import ChatState, Setup
 from localspec.tui.widgets.reply import Footer, ReplyPart, ReplyView
-from localspec.tui.widgets.transcript import Remark, UserMessage
+from localspec.tui.widgets.transcript import NoticeLine, UserMessage
 from scripted_engine import Gate, Pace, ScriptedEngine, ScriptedWorkshop
 from scripted_pairs import find
 from textual._compositor import Compositor
@@ -76,11 +76,11 @@ class Chat:
         return list(self.screen.query(ReplyView))
 
     @property
-    def remarks(self) -> list[str]:
-        return [str(remark.content) for remark in self.screen.query(Remark)]
+    def notices(self) -> list[str]:
+        return [str(notice.content) for notice in self.screen.query(NoticeLine)]
 
     @property
-    def notices(self) -> list[str]:
+    def toasts(self) -> list[str]:
         return [note.message for note in self.app._notifications]
 
     @property
@@ -161,7 +161,7 @@ _DRAW = Compositor.render_update
 async def running(
     folder: Path,
     size: tuple[int, int] = (100, 30),
-    corner: bool = False,  # notices are drawn there, not only kept
+    corner: bool = False,  # toasts are drawn there, not only kept
     until_ready: bool = True,
     **options: object,
 ):

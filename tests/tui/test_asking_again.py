@@ -43,26 +43,26 @@ async def left(chat, ask, _monkeypatch):
 async def failed(chat, ask, _monkeypatch):
     await held(chat, ask)
     chat.engine._reports.append(Failure("ContextFull", "It does not fit.", ""))
-    await chat.until(lambda: any("does not fit" in remark for remark in chat.remarks))
+    await chat.until(lambda: any("does not fit" in notice for notice in chat.notices))
 
 
 async def died(chat, ask, _monkeypatch):
     await held(chat, ask)
     chat.engine.die(Died("It is gone.", ""))
-    await chat.until(lambda: any("is gone" in remark for remark in chat.remarks))
+    await chat.until(lambda: any("is gone" in notice for notice in chat.notices))
 
 
 async def said_nothing(chat, ask, monkeypatch):
     monkeypatch.setattr(scripted_engine, "answer_to", lambda _prompt: ("", ""))
     await ask()
-    await chat.until(lambda: any("without a word" in remark for remark in chat.remarks))
+    await chat.until(lambda: any("without a word" in notice for notice in chat.notices))
 
 
 async def found_no_engine(chat, ask, monkeypatch):
     monkeypatch.setattr(chat.engine, "start", cannot_start)
     chat.engine.close()
     await ask()
-    await chat.until(lambda: any("cannot fork" in remark for remark in chat.remarks))
+    await chat.until(lambda: any("cannot fork" in notice for notice in chat.notices))
 
 
 END_WITHOUT_A_WORD = {
@@ -89,8 +89,8 @@ async def test_a_question_without_a_word_of_reply_stays_when_the_prompt_holds_an
     async with running(tmp_path, gate=Gate(hold_after=0)) as chat:
         await reading(chat, "why?")
         await chat.pilot.press(*"next", "escape")
-        await chat.until(lambda: chat.remarks)
-        assert chat.remarks == ["The last message has no reply.\n^r asks for one."]
+        await chat.until(lambda: chat.notices)
+        assert chat.notices == ["The last message has no reply.\n^r asks for one."]
         assert chat.screen.prompt.text == "next"
         assert [m.content for m in chat.saved[0].messages] == ["why?"]
         assert messages(chat) == ["why?"]
@@ -105,8 +105,8 @@ async def test_a_reply_that_ends_without_a_word_says_so(tmp_path, monkeypatch, s
         await chat.until(lambda: chat.state.engine.busy)
         chat.screen.prompt.replace_text(waiting)
         typed.set()
-        await chat.until(lambda: chat.remarks)
-        assert chat.remarks == [
+        await chat.until(lambda: chat.notices)
+        assert chat.notices == [
             "The last message has no reply.\n^r asks for one."
             if waiting
             else "The reply ended without a word.\nThe message is back in the prompt."
@@ -135,7 +135,7 @@ async def test_a_reply_stays_when_the_one_that_should_replace_it_brings_no_word(
             return
         await chat.until(lambda: messages(chat) == ["exact good answer", "good answer"])
         assert chat.screen.prompt.text == ""
-        assert bool(chat.remarks) == (end != "escape")
+        assert bool(chat.notices) == (end != "escape")
         monkeypatch.undo()
         gate.hold_after = None
         await chat.ask("exact next")
@@ -192,7 +192,7 @@ async def test_every_version_of_a_reply_stays_and_can_be_gone_on_with(tmp_path, 
         assert shown(chat) == ("reply 1", None)
         await retry(chat)
         assert shown(chat) == ("reply 2", ("2", "2"))
-        assert "f5" in chat.notices[-1]
+        assert "f5" in chat.toasts[-1]
         await retry(chat)
         assert shown(chat) == ("reply 3", ("3", "3"))
         await chat.pilot.press("f5")
@@ -217,13 +217,13 @@ async def test_every_version_of_a_reply_stays_and_can_be_gone_on_with(tmp_path, 
 async def test_versions_that_there_are_not_are_said(tmp_path, numbered):
     async with running(tmp_path) as chat:
         await chat.pilot.press("f5")
-        await chat.until(lambda: "one version" in chat.notices[-1:][0] if chat.notices else False)
+        await chat.until(lambda: "one version" in chat.toasts[-1:][0] if chat.toasts else False)
         await chat.ask("why?")
         await retry(chat)
         for wrong in ("0", "3", "x", "-1"):
             chat.app.clear_notifications()
             await chat.type(f"/version {wrong}")
-            await chat.until(lambda: "from 1 to 2" in "".join(chat.notices))
+            await chat.until(lambda: "from 1 to 2" in "".join(chat.toasts))
         assert shown(chat) == ("reply 2", ("2", "2"))
 
 
@@ -370,7 +370,7 @@ async def test_an_unanswered_question_of_a_resumed_conversation_can_be_retried(t
         await chat.ask("exact one")
         await chat.state.conversation.keep(1)
     async with running(tmp_path, resumed=chat.saved[0]) as chat:
-        assert "no reply" in chat.remarks[0]
+        assert "no reply" in chat.notices[0]
         await chat.pilot.press("ctrl+r")
         await chat.until(lambda: len(chat.state.conversation.messages) == 2)
         assert chat.saved[0].messages[1].content == "one"

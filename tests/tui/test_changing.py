@@ -20,8 +20,8 @@ async def test_f8_again_goes_to_the_message_before(tmp_path):
         await chat.ask_instead("exact three")
         assert messages(chat) == ["exact three", "three"]
         await chat.type("/edit 2")
-        await chat.until(lambda: chat.notices)
-        assert chat.notices == ["/edit takes a whole number from 1 to 1."]
+        await chat.until(lambda: chat.toasts)
+        assert chat.toasts == ["/edit takes a whole number from 1 to 1."]
 
 
 async def test_a_branch_leaves_the_conversation_as_it_is(tmp_path):
@@ -30,9 +30,9 @@ async def test_a_branch_leaves_the_conversation_as_it_is(tmp_path):
         await chat.ask("exact two")
         old = chat.state.conversation.journal.path
         await chat.type("/branch 2")
-        await chat.until(lambda: chat.state.conversation.journal.path != old and chat.remarks)
+        await chat.until(lambda: chat.state.conversation.journal.path != old and chat.notices)
         assert messages(chat) == ["exact one", "one"]
-        assert old.stem in chat.remarks[-1]
+        assert old.stem in chat.notices[-1]
         await chat.ask("exact three")
         assert len(conversations.read(old).messages) == 4
         assert len(chat.saved) == 2
@@ -69,7 +69,7 @@ async def test_a_continued_reply_that_says_nothing_more_is_as_it_was(tmp_path):
 async def test_the_next_reply_begins_as_the_person_says(tmp_path):
     async with running(tmp_path) as chat:
         await chat.type("/prefill Yes,")
-        await chat.until(lambda: chat.remarks == ["The next reply begins with: Yes,"])
+        await chat.until(lambda: chat.notices == ["The next reply begins with: Yes,"])
         await chat.ask("exact Yes, it does.")
         assert source(chat.replies[0]) == "Yes, it does."
         await chat.ask("exact no")
@@ -94,21 +94,21 @@ async def test_conversations_are_found_by_their_words_and_given_titles(tmp_path)
         await chat.pilot.press("enter")
         await chat.until(lambda: messages(chat) == ["exact about apples", "about apples"])
         await chat.type("/rename Apples and more")
-        await chat.until(lambda: chat.remarks)
+        await chat.until(lambda: chat.notices)
         assert {found.title for found in chat.saved} == {"Apples and more", "exact about pears"}
 
 
 async def test_system_prompts_have_names(tmp_path):
     async with running(tmp_path) as chat:
         await chat.type("/preset pirate Talk like a pirate.")
-        await chat.until(lambda: len(chat.remarks) == 1)
+        await chat.until(lambda: len(chat.notices) == 1)
         await chat.type("/preset pirate")
-        await chat.until(lambda: chat.remarks[-1] == "System prompt: Talk like a pirate.")
+        await chat.until(lambda: chat.notices[-1] == "System prompt: Talk like a pirate.")
         await chat.ask("exact arr")
         assert asked(chat)[0].turns[0].content == "Talk like a pirate."
         await chat.type("/preset pirate off")
         await chat.type("/preset")
-        await chat.until(lambda: chat.remarks[-1].startswith("Presets: none yet."))
+        await chat.until(lambda: chat.notices[-1].startswith("Presets: none yet."))
 
 
 async def test_a_damaged_file_of_presets_is_told_and_kept(tmp_path):
@@ -116,10 +116,10 @@ async def test_a_damaged_file_of_presets_is_told_and_kept(tmp_path):
     (tmp_path / "presets.json").write_text(damaged)
     async with running(tmp_path) as chat:
         await chat.type("/preset review")
-        await chat.until(lambda: "presets.json is damaged" in chat.remarks[-1])
+        await chat.until(lambda: "presets.json is damaged" in chat.notices[-1])
         assert (tmp_path / "presets.json").read_text() == damaged
         await chat.type("/preset new x")
-        await chat.until(lambda: "it is kept as presets.json.damaged" in chat.remarks[-1])
+        await chat.until(lambda: "it is kept as presets.json.damaged" in chat.notices[-1])
         assert (tmp_path / "presets.json.damaged").read_text() == damaged
         assert chat.state.presets.load() == {"new": "x"}
 

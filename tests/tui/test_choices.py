@@ -25,7 +25,7 @@ async def test_a_bad_argument_is_refused_with_a_sentence(tmp_path, command):
     async with running(tmp_path) as chat:
         before = chat.state.engine.settings
         await chat.type(command)
-        await chat.until(lambda: chat.notices)
+        await chat.until(lambda: chat.toasts)
         assert chat.state.engine.settings == before
 
 

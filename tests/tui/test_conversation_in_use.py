@@ -25,7 +25,7 @@ async def test_it_is_not_opened_from_the_list_until_it_is_left(tmp_path, elsewhe
     async with running(tmp_path) as chat:
         await open_conversations(chat, rows=1)
         await chat.pilot.press("enter")
-        await chat.until(lambda: any("open in another terminal" in remark for remark in chat.remarks))
+        await chat.until(lambda: any("open in another terminal" in notice for notice in chat.notices))
         assert chat.state.conversation.messages == []
         elsewhere.close()
         await chat.type(f"/load {elsewhere.path.stem}")
@@ -38,7 +38,7 @@ async def test_it_is_not_deleted(tmp_path, elsewhere):
         await chat.pilot.press("d")
         await chat.until(lambda: isinstance(chat.app.screen, ConfirmDialog))
         await chat.pilot.press("y")
-        await chat.until(lambda: any("open in another terminal" in note for note in chat.notices))
+        await chat.until(lambda: any("open in another terminal" in note for note in chat.toasts))
     assert elsewhere.path.exists()
 
 

@@ -15,9 +15,9 @@ async def test_a_dead_engine_costs_nothing_but_a_restart(tmp_path):
         await chat.type("why?")
         await chat.until(lambda: chat.state.engine.reply and chat.state.engine.reply.tally.cycles == 9)
         chat.engine.die(Died("the engine process ended unexpectedly (SIGKILL)", ""))
-        await chat.until(lambda: chat.remarks)
-        assert "SIGKILL" in chat.remarks[0]
-        assert "/restart" in chat.remarks[0]
+        await chat.until(lambda: chat.notices)
+        assert "SIGKILL" in chat.notices[0]
+        assert "/restart" in chat.notices[0]
         message = chat.saved[0].messages[1]
         assert message.outcome == "died"
         assert message.content
@@ -78,7 +78,7 @@ async def test_restart_ends_a_comparison_that_hangs(tmp_path, monkeypatch):
         assert [m.content for m in chat.saved[0].messages] == ["exact hi", "hi"]
 
 
-async def test_an_engine_that_cannot_start_is_a_remark_and_is_started_by_the_next_message(
+async def test_an_engine_that_cannot_start_is_a_notice_and_is_started_by_the_next_message(
     tmp_path, monkeypatch
 ):
     async with running(tmp_path) as chat:
@@ -86,7 +86,7 @@ async def test_an_engine_that_cannot_start_is_a_remark_and_is_started_by_the_nex
             patch.setattr(chat.engine, "start", cannot_start)
             chat.engine.close()
             await chat.type("/restart")
-            await chat.until(lambda: any("cannot fork" in remark for remark in chat.remarks))
+            await chat.until(lambda: any("cannot fork" in notice for notice in chat.notices))
             assert not chat.state.engine.loading
             await chat.until(lambda: "not running" in str(chat.screen.query_one("#status").content))
         await chat.ask("exact back")
@@ -115,8 +115,8 @@ async def test_a_pair_that_cannot_be_loaded_leaves_the_loaded_one_where_it_is(
         name = name.replace("llama-3-", "llama-3.1-")  # as models.toml has it
     async with running(tmp_path, **{"find_pair": resolve} if real else {}) as chat:
         await chat.type(f"/pair {name}")
-        await chat.until(lambda: chat.remarks)
-        assert why in chat.remarks[0]
+        await chat.until(lambda: chat.notices)
+        assert why in chat.notices[0]
         assert chat.state.engine.ready.pair == "demo"
         await chat.ask("exact hi")
         assert chat.engine.starts == 1
@@ -133,9 +133,9 @@ def loads(chat):
 async def test_a_pair_that_fails_while_it_loads_brings_back_the_one_before(tmp_path):
     async with running(tmp_path, load=LoadPair(pair="qwen3-8b+0.6b", threads=3)) as chat:
         await chat.type("/pair llama-3-70b+8b")
-        await chat.until(lambda: len(chat.remarks) == 2)
-        assert "needs 48 GB" in chat.remarks[0]
-        assert chat.remarks[1] == "Back to qwen3-8b+0.6b."
+        await chat.until(lambda: len(chat.notices) == 2)
+        assert "needs 48 GB" in chat.notices[0]
+        assert chat.notices[1] == "Back to qwen3-8b+0.6b."
         await chat.ready()
         assert chat.state.engine.pair_name == "qwen3-8b+0.6b"
         await chat.ask("exact hi")
@@ -161,7 +161,7 @@ async def test_a_question_for_a_pair_that_fails_while_it_loads_is_back_in_the_pr
         chat.engine._reports.extend([Failure("NotEnoughMemory", "It needs 48 GB.", ""), unloaded])
         await chat.until(lambda: chat.engine.starts == 3)
         await chat.ready()
-        assert chat.remarks == ["It needs 48 GB.", "Back to demo."]
+        assert chat.notices == ["It needs 48 GB.", "Back to demo."]
         assert chat.screen.prompt.text == "why?"
 
 
@@ -171,7 +171,7 @@ async def test_an_engine_that_dies_while_it_loads_a_pair_comes_back_with_the_one
             chat.engine.die(
                 Died("the engine process ended unexpectedly (SIGKILL, out of memory perhaps)", "")
             )
-            await chat.until(lambda: chat.remarks)
+            await chat.until(lambda: chat.notices)
         assert chat.state.engine.pair_name == "demo"
         await chat.ask("exact back")
         assert [load.pair for load in loads(chat)] == [None, "qwen3-8b+0.6b", None]
@@ -180,9 +180,9 @@ async def test_an_engine_that_dies_while_it_loads_a_pair_comes_back_with_the_one
 async def test_a_first_pair_that_does_not_load_leaves_the_chat_usable(tmp_path):
     async with running(tmp_path, until_ready=False, load=LoadPair(pair="llama-3-70b+8b")) as chat:
         await chat.until(lambda: chat.app.screen_stack and chat.app.screen.query("#prompt"))
-        await chat.until(lambda: chat.remarks)
-        assert len(chat.remarks) == 1
-        assert "needs 48 GB" in chat.remarks[0]
+        await chat.until(lambda: chat.notices)
+        assert len(chat.notices) == 1
+        assert "needs 48 GB" in chat.notices[0]
         await chat.type("/pair demo")
         await chat.ready()
         await chat.ask("exact hi")
@@ -208,7 +208,7 @@ async def test_a_restart_goes_on_without_the_servers_that_are_gone(tmp_path):
     async with running(tmp_path, load=LoadPair(pair="qwen3-8b+0.6b", rpc="desk:50052")) as chat:
         await chat.ready()
         chat.engine.die(Died("RPC0 (desk:50052) is gone: the connection broke", "start its server again"))
-        await chat.until(lambda: chat.remarks)
-        assert "RPC0 (desk:50052) is gone" in chat.remarks[0]
+        await chat.until(lambda: chat.notices)
+        assert "RPC0 (desk:50052) is gone" in chat.notices[0]
         await chat.ask("exact back")
         assert [request.rpc_required for request in loads(chat)] == [True, False]

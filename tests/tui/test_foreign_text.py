@@ -75,14 +75,14 @@ async def test_the_tokens_that_were_rejected_are_shown_with_signs(tmp_path):
         assert not controls(chat.drawn)
 
 
-async def test_what_the_program_repeats_in_prompt_remarks_titles_and_questions_steers_nothing(tmp_path):
+async def test_what_the_program_repeats_in_prompt_notices_titles_and_questions_steers_nothing(tmp_path):
     async with running(tmp_path) as chat:
         chat.screen.prompt.replace_text(STEERING)
         await chat.pilot.pause()
         assert "first \ufffd]52" in chat.drawn
         assert not controls(chat.drawn)
         await chat.type(f"/system {STEERING}")
-        await chat.until(lambda: chat.remarks)
+        await chat.until(lambda: chat.notices)
         assert chat.state.conversation.journal.system == STEERING
         await chat.ask(f"exact {STEERING}")
         await chat.pilot.pause()

@@ -54,7 +54,7 @@ def test_the_meter_blames_no_drafting_that_nobody_asked_for():
 async def test_the_title_follows_a_load_that_fails(tmp_path):
     async with running(tmp_path, until_ready=False, load=LoadPair(pair="llama-3-70b+8b")) as chat:
         await chat.until(lambda: chat.app.screen_stack and chat.app.screen.query("#prompt"))
-        await chat.until(lambda: chat.remarks)
+        await chat.until(lambda: chat.notices)
         assert "draft" not in str(chat.screen.query_one(TitleBar).content)
 
 

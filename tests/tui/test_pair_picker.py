@@ -60,7 +60,7 @@ async def test_enter_fetches_a_pair_that_is_not_here_and_the_chat_goes_on(tmp_pa
         await chat.pilot.press("escape")
         gate.opened.set()
         await chat.ask("exact hi")
-        await chat.until(lambda: any("is on disk" in remark for remark in chat.remarks))
+        await chat.until(lambda: any("is on disk" in notice for notice in chat.notices))
         assert chat.downloader.handler.asked[1] == Pull(1, "llama-3-8b+1b")
 
 
@@ -78,7 +78,7 @@ async def test_the_cursor_stays_on_the_pair_that_was_fetched(tmp_path):
 async def test_a_pair_that_is_missing_is_fetched_and_then_loaded(tmp_path):
     async with running(tmp_path) as chat:
         await chat.type("/pair llama-3-8b+1b")
-        await chat.until(lambda: any("/pull" in remark for remark in chat.remarks))
+        await chat.until(lambda: any("/pull" in notice for notice in chat.notices))
         await chat.type("/pull")
         await chat.until(lambda: chat.state.engine.ready and chat.state.engine.ready.pair == "llama-3-8b+1b")
 
@@ -86,17 +86,17 @@ async def test_a_pair_that_is_missing_is_fetched_and_then_loaded(tmp_path):
 async def test_a_pair_that_was_fetched_while_a_reply_runs_is_not_loaded_over_it(tmp_path):
     async with running(tmp_path, gate=Gate(hold_after=20)) as chat:
         await chat.type("/pair llama-3-8b+1b")
-        await chat.until(lambda: any("/pull" in remark for remark in chat.remarks))
+        await chat.until(lambda: any("/pull" in notice for notice in chat.notices))
         await chat.type("why?")
         await chat.until(lambda: chat.state.engine.reply and chat.state.engine.reply.tally.cycles)
         await chat.type("/pull")
-        await chat.until(lambda: any("is on disk" in remark for remark in chat.remarks))
+        await chat.until(lambda: any("is on disk" in notice for notice in chat.notices))
         assert chat.engine.starts == 1
 
 
 async def test_a_configured_pair_that_is_not_here_is_fetched_by_pull_without_a_name(tmp_path):
     async with running(tmp_path, until_ready=False, load=LoadPair(pair="llama-3-8b+1b")) as chat:
-        await chat.until(lambda: any("/pull" in remark for remark in chat.remarks))
+        await chat.until(lambda: any("/pull" in notice for notice in chat.notices))
         await chat.type("/pull")
         await chat.until(lambda: chat.state.engine.ready)
         assert chat.state.engine.ready.pair == "llama-3-8b+1b"
@@ -114,11 +114,11 @@ async def test_the_chat_goes_on_when_the_process_that_fetches_pairs_cannot_start
         monkeypatch.setattr(chat.downloader, "start", cannot_start)
         chat.downloader.close()
         await chat.pilot.press("down", "down", "p")
-        await chat.until(lambda: any("cannot fork" in note for note in chat.notices))
+        await chat.until(lambda: any("cannot fork" in note for note in chat.toasts))
         assert chat.state.downloads.progress is None
         await chat.pilot.press("escape")
         await chat.type("/pull llama-3-8b+1b")
-        await chat.until(lambda: any("cannot fork" in remark for remark in chat.remarks))
+        await chat.until(lambda: any("cannot fork" in notice for notice in chat.notices))
         await chat.ask("exact hi")
 
 
@@ -130,18 +130,18 @@ async def test_the_chat_goes_on_when_the_process_that_fetches_pairs_ends_with_it
         monkeypatch.setattr(chat.downloader, "start", cannot_start)
         chat.downloader.close()
         gate.opened.set()
-        await chat.until(lambda: any("is on disk" in remark for remark in chat.remarks))
-        await chat.until(lambda: any("cannot fork" in remark for remark in chat.remarks))
+        await chat.until(lambda: any("is on disk" in notice for notice in chat.notices))
+        await chat.until(lambda: any("cannot fork" in notice for notice in chat.notices))
         await chat.ask("exact hi")
 
 
-async def test_a_pair_from_the_list_that_no_process_can_load_is_a_remark(tmp_path, monkeypatch):
+async def test_a_pair_from_the_list_that_no_process_can_load_is_a_notice(tmp_path, monkeypatch):
     async with running(tmp_path) as chat:
         await open_pairs(chat)
         monkeypatch.setattr(chat.engine, "start", cannot_start)
         chat.engine.close()
         await chat.pilot.press("down", "enter")
-        await chat.until(lambda: any("cannot fork" in remark for remark in chat.remarks))
+        await chat.until(lambda: any("cannot fork" in notice for notice in chat.notices))
         assert not chat.state.engine.loading
         assert "draft" not in str(chat.screen.query_one(TitleBar).content)
 
@@ -153,13 +153,13 @@ async def test_a_pull_can_be_stopped(tmp_path):
         await chat.until(lambda: "fetching" in detail(chat))
         await chat.pilot.press("x")
         await chat.until(lambda: chat.state.downloads.progress is None)
-        await chat.until(lambda: any("Stopped fetching" in remark for remark in chat.remarks))
+        await chat.until(lambda: any("Stopped fetching" in notice for notice in chat.notices))
 
 
 async def test_a_pair_that_cannot_run_is_not_fetched(tmp_path):
     async with running(tmp_path) as chat:
         await open_pairs(chat)
         await chat.pilot.press("ctrl+end", "p")
-        await chat.until(lambda: chat.notices)
-        assert "cannot run yet" in chat.notices[0]
+        await chat.until(lambda: chat.toasts)
+        assert "cannot run yet" in chat.toasts[0]
         assert chat.state.downloads.progress is None

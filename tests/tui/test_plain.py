@@ -62,7 +62,7 @@ def test_commands_work_as_on_the_screen(talk):
     code, out, err, saved = talk(*lines)
     assert code == 0
     assert out == f"{ESSAY}changed\nchanged\nchanged\n"
-    assert "What comes next replaces: why?" in err
+    assert "The next message replaces: why?" in err
     assert saved[0].title == "A title"
     assert len(saved[0].messages[1].versions) == 2
 

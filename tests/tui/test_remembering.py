@@ -211,7 +211,7 @@ async def test_a_damaged_file_of_choices_is_told_and_kept(tmp_path):
     (tmp_path / "chat.json").write_text('{"theme": "nord",}')
     async with running(tmp_path) as chat:
         await chat.type("/tokens strong")
-        await chat.until(lambda: any("it is kept as chat.json.damaged" in told for told in chat.notices))
+        await chat.until(lambda: any("it is kept as chat.json.damaged" in told for told in chat.toasts))
     assert (tmp_path / "chat.json.damaged").read_text() == '{"theme": "nord",}'
     assert Preferences.load(tmp_path / "chat.json").tokens == "strong"
 

@@ -72,7 +72,7 @@ async def test_a_second_question_waits_for_the_first(tmp_path):
     async with running(tmp_path, gate=Gate(hold_after=3)) as chat:
         await chat.type("why?")
         await chat.type("and how?")
-        await chat.until(lambda: chat.notices)
+        await chat.until(lambda: chat.toasts)
         assert chat.screen.prompt.text == "and how?"
         assert len(asked(chat)) == 1
 
@@ -81,8 +81,8 @@ async def test_an_error_of_the_engine_is_a_sentence_with_its_hint(tmp_path):
     async with running(tmp_path) as chat:
         await chat.type("fail please")
         await chat.until(lambda: chat.screen.prompt.text == "fail please")
-        assert "does not fit" in chat.remarks[0]
-        assert "/new" in chat.remarks[0]
+        assert "does not fit" in chat.notices[0]
+        assert "/new" in chat.notices[0]
         await chat.type("exact fine")
         await chat.until(lambda: chat.replies and chat.replies[-1].has_class("-finished"))
 
@@ -116,7 +116,7 @@ def styles_of_tail(chat):
 async def test_a_notice_of_the_engine_is_shown(tmp_path):
     async with running(tmp_path) as chat:
         await chat.ask("why off")
-        assert any("Drafting is off" in remark for remark in chat.remarks)
+        assert any("Drafting is off" in notice for notice in chat.notices)
 
 
 async def test_when_the_disk_is_full_the_reply_says_that_it_is_not_saved(tmp_path, monkeypatch):
@@ -128,7 +128,7 @@ async def test_when_the_disk_is_full_the_reply_says_that_it_is_not_saved(tmp_pat
         monkeypatch.setattr("localspec.conversations.append_json_lines", full)
         await chat.ask("exact hi")
         assert "NOT SAVED" in footer(chat.replies[0])
-        assert "No space left" in chat.remarks[0]
+        assert "No space left" in chat.notices[0]
 
 
 async def test_quitting_in_the_middle_of_a_reply_waits_for_nothing_and_keeps_the_question(tmp_path):

@@ -59,7 +59,7 @@ def test_a_reply_that_is_being_written(draw):
 def test_strong_token_origins_with_lookups_and_rejected_guesses(draw):
     async def steps(chat):
         await chat.type("/tokens strong")
-        await chat.until(lambda: chat.notices)
+        await chat.until(lambda: chat.toasts)
         chat.app.clear_notifications()
         await chat.type("exact " + "some words that the draft may or may not know, again and again, " * 4)
         await chat.until(lambda: chat.state.engine.reply and chat.state.engine.reply.tally.cycles == 14)
@@ -83,7 +83,7 @@ def test_a_dead_engine(draw):
         await chat.type("why?")
         await chat.until(lambda: chat.state.engine.reply and chat.state.engine.reply.tally.cycles == 9)
         chat.engine.die(Died("the engine process ended unexpectedly (SIGABRT)", "GGML_ASSERT(n > 0) failed"))
-        await chat.until(lambda: chat.remarks)
+        await chat.until(lambda: chat.notices)
 
     draw(steps, gate=Gate(hold_after=9))
 

@@ -58,8 +58,8 @@ async def test_a_mention_is_completed_and_sent(files, tmp_path):
 async def test_a_file_that_cannot_go_along_is_told_and_the_message_stays(files, tmp_path):
     async with running(tmp_path) as chat:
         await chat.type("what is @picture.png")
-        await chat.until(lambda: chat.notices)
-        assert "is no text" in chat.notices[0]
+        await chat.until(lambda: chat.toasts)
+        assert "is no text" in chat.toasts[0]
         assert chat.screen.prompt.text == "what is @picture.png"
         assert not asked(chat)
 
@@ -84,8 +84,8 @@ async def test_a_block_is_chosen_and_copied(tmp_path, monkeypatch):
         await chat.until(lambda: taken)
         assert taken[0].startswith("| width | cost |")
         await chat.type("/copy code 2")
-        await chat.until(lambda: len(chat.notices) == 2)
-        assert chat.notices[1] == "/copy code takes a whole number from 1 to 1."
+        await chat.until(lambda: len(chat.toasts) == 2)
+        assert chat.toasts[1] == "/copy code takes a whole number from 1 to 1."
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the program is a script")

@@ -36,19 +36,19 @@ CHANGED = "So far this conversation was with some-file; from here on demo answer
 async def test_a_resumed_conversation_says_when_another_pair_answers_from_here_on(tmp_path):
     resumed = conversation(tmp_path, "some-file")
     async with running(tmp_path, resumed=resumed) as chat:
-        await chat.until(lambda: chat.remarks == [CHANGED])
+        await chat.until(lambda: chat.notices == [CHANGED])
         assert chat.saved[0].pair == "some-file"
         await chat.ask("exact so")
         assert chat.saved[0].pair == "demo"
     async with running(tmp_path, resumed=chat.saved[0]) as chat:
-        assert chat.remarks == []
+        assert chat.notices == []
 
 
 async def test_an_opened_conversation_says_when_another_pair_answers_from_here_on(tmp_path):
     async with running(tmp_path) as chat:
         opened = conversation(tmp_path, "some-file")
         await chat.type(f"/load {opened.name}")
-        await chat.until(lambda: chat.remarks == [CHANGED])
+        await chat.until(lambda: chat.notices == [CHANGED])
         await chat.ask("exact so")
         assert chat.saved[0].pair == "demo"
 
@@ -56,7 +56,7 @@ async def test_an_opened_conversation_says_when_another_pair_answers_from_here_o
 async def test_a_resumed_conversation_says_how_many_lines_were_left_out(tmp_path):
     resumed = conversation(tmp_path, "demo", '{"type":"hologram"}\n', "torn\n")
     async with running(tmp_path, resumed=resumed) as chat:
-        assert chat.remarks == ["2 line(s) of 20250101-a.jsonl make no sense and are left out."]
+        assert chat.notices == ["2 line(s) of 20250101-a.jsonl make no sense and are left out."]
         assert messages(chat) == ["hi", "ho"]
 
 
@@ -75,7 +75,7 @@ async def test_an_old_conversation_is_shown_in_parts(tmp_path, monkeypatch):
         assert shown == [f"exact {n}" for n in range(8)][-len(shown) :]
 
 
-async def test_remarks_push_no_message_off_the_screen(tmp_path, monkeypatch):
+async def test_notices_push_no_message_off_the_screen(tmp_path, monkeypatch):
     monkeypatch.setattr(transcript, "MOST", 8)
     monkeypatch.setattr(transcript, "FEWEST", 4)
     async with running(tmp_path, size=(100, 16)) as chat:
@@ -84,8 +84,8 @@ async def test_remarks_push_no_message_off_the_screen(tmp_path, monkeypatch):
         kept = messages(chat)
         for n in range(10):
             await chat.type(f"/seed {n}")
-            await chat.until(lambda n=n: f"seed is {n}." in chat.remarks)
-            assert len(chat.remarks) <= 8
+            await chat.until(lambda n=n: f"seed is {n}." in chat.notices)
+            assert len(chat.notices) <= 8
         assert messages(chat) == kept == ["2", "exact 3", "3", "exact 4", "4"]
         await chat.pilot.press("ctrl+r")
         await chat.until(lambda: len(asked(chat)) == 6 and not chat.state.engine.busy)

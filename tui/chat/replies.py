@@ -33,11 +33,8 @@ class Replies:
 
     async def ask(self, text: str, instead_of: int | None = None) -> None:
         """Put a question and begin the reply; `instead_of` is the index of one that it replaces."""
-        conversation, question = self._chat.state.conversation, StoredMessage("user", text)
-        if instead_of is None:
-            await self._is_saved(conversation.add(question))
-        else:
-            conversation.change(instead_of, question)
+        await self._is_saved(self._chat.state.conversation.ask(text, instead_of))
+        if instead_of is not None:
             await self._transcript.keep(instead_of)
         await self._transcript.add(UserMessage(text))
         await self._begin()
@@ -70,10 +67,8 @@ class Replies:
         if reply is None:
             return
         await self.draw()
-        if final is not None:
-            reply.final = final.stats
         view, self.view = self.view, None
-        engine.end_reply()
+        engine.end_reply(final)
         self._transcript.app.post_message(self.Ended())
         if view is not None and not comparing:
             await self._finish(view, reply.message(outcome, final), reply.beginning)
@@ -87,12 +82,11 @@ class Replies:
     async def _begin(self, beginning: str = "") -> None:
         """Generate a reply to the conversation as it stands."""
         chat = self._chat
-        beginning, chat.state.prefill = beginning or chat.state.prefill, ""
         try:
-            chat.state.engine.ask(chat.state.conversation.turns(), beginning)
+            chat.state.begin_reply(beginning)
         except EngineDied as error:
             await self._step_back("died")
-            await chat.remark(str(error), error.hint, "error")
+            await chat.notice(str(error), error.hint, "error")
             chat.refresh_state()
             return
         self.view = ReplyView(unfolded=self._transcript.thinking_unfolded)
@@ -119,18 +113,18 @@ class Replies:
         if earlier is not None:
             await self._transcript.add(view_of(earlier))
             if not told:
-                await chat.remark("The reply ended without a word.", "The earlier one is back.")
+                await chat.notice("The reply ended without a word.", "The earlier one is back.")
         elif not self._prompt.text.strip():
             await self._take_back_question()
             if not told:
-                await chat.remark("The reply ended without a word.", "The message is back in the prompt.")
+                await chat.notice("The reply ended without a word.", "The message is back in the prompt.")
         elif self._chat.state.conversation.is_changed:
             await self._take_back()
-            await chat.remark(
+            await chat.notice(
                 "The changed message has no reply; the old one is back.", "Up brings the change."
             )
         else:
-            await chat.remark(*UNANSWERED)
+            await chat.notice(*UNANSWERED)
 
     async def _take_back_question(self) -> None:
         """The question goes into the prompt; one that it had replaced comes back, and is being changed as before."""
@@ -157,10 +151,10 @@ class Replies:
         try:
             await saving
         except OSError as error:
-            await self._chat.remark(
+            await self._chat.notice(
                 f"the conversation could not be saved: {error}", "free some space, or /export it", "error"
             )
             return False
         if was_behind and not conversation.is_behind:
-            await self._chat.remark("The whole conversation is saved again.")
+            await self._chat.notice("The whole conversation is saved again.")
         return True

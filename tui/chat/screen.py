@@ -20,6 +20,7 @@ from localspec.stats import Stats
 
 from ..commands import engine as reports
 from ..commands import table
+from ..commands.protocol import Refusal
 from ..state import clipboard, mentions
 from ..state.chat import ChatState
 from ..state.conversation import OpenConversation
@@ -28,7 +29,7 @@ from ..widgets.inspector import Inspector
 from ..widgets.lines import KeyLine, Meter, StatusLine, TitleBar, split
 from ..widgets.prompt import Completion, PromptInput
 from ..widgets.reply import Footer
-from ..widgets.transcript import Earlier, Remark, Transcript
+from ..widgets.transcript import Earlier, NoticeLine, Transcript
 from .replies import UNANSWERED, Replies
 
 TICK_SECONDS: Final = 0.1
@@ -115,9 +116,9 @@ class ChatScreen(Screen[None]):
         for report in self.state.engine.client.drain():
             await reports.receive(self, report)
 
-    async def remark(self, what: str, hint: str = "", kind: str = "note") -> None:
+    async def notice(self, what: str, hint: str = "", kind: str = "note") -> None:
         """Say something in the conversation that is not part of it; before the reply that runs, if one does."""
-        await self.transcript.add(Remark(what, hint, kind), before=self._replies.view)
+        await self.transcript.add(NoticeLine(what, hint, kind), before=self._replies.view)
 
     def refresh_state(self) -> None:
         """Title, prompt and inspector as they are now."""
@@ -144,11 +145,11 @@ class ChatScreen(Screen[None]):
         conversation = self.state.conversation
         await self.transcript.open(conversation.messages)
         if lost := conversation.lost_lines:
-            await self.remark(
+            await self.notice(
                 f"{lost} line(s) of {conversation.journal.path.name} make no sense and are left out."
             )
         if conversation.messages and conversation.messages[-1].role == "user":
-            await self.remark(*UNANSWERED)
+            await self.notice(*UNANSWERED)
 
     # -- what the person types -----------------------------------------------------------------------
 
@@ -183,8 +184,10 @@ class ChatScreen(Screen[None]):
             return
         try:
             await command.run(self, argument)
+        except Refusal as refusal:
+            self.notify(str(refusal), severity="warning")
         except LocalspecError as error:
-            await self.remark(str(error), error.hint, "error")
+            await self.notice(str(error), error.hint, "error")
             self.refresh_state()
 
     def action_command(self, name: str) -> None:
@@ -213,6 +216,7 @@ class ChatScreen(Screen[None]):
             self._unsent = self.prompt.text
         self.editing = index
         self.prompt.replace_text(self.state.conversation.messages[index].content)
+        self.prompt.focus()
         self.refresh_state()
 
     def end_editing(self) -> bool:
@@ -232,11 +236,16 @@ class ChatScreen(Screen[None]):
     async def end_reply(self, outcome: str, final: Reply | None = None) -> None:
         await self._replies.end(outcome, final)
 
-    def focus_prompt(self) -> None:
-        self.prompt.focus()
-
-    def follow_end(self) -> None:
-        self.transcript.anchor()
+    async def escape(self) -> None:
+        was_completing, self.prompt.completing = self.prompt.completing, False
+        self.query_one(Completion).close()
+        if was_completing or self.end_editing():
+            return
+        if self.state.engine.busy:
+            self.state.engine.stop()
+        else:
+            self.prompt.focus()
+            self.transcript.anchor()
 
     async def toggle_thinking(self) -> None:
         self.transcript.toggle_thinking()
@@ -270,10 +279,16 @@ class ChatScreen(Screen[None]):
         forget = state.prompt_history.forget
         await self._choose("load", ConversationsDialog(state.setup.conversations, state.conversation, forget))
 
-    async def choose_theme(self) -> None:
+    async def theme(self, name: str) -> None:
         from ..dialogs.small import ThemesDialog
 
-        await self._choose("theme", ThemesDialog(), otherwise=self.app.theme)
+        if name in self.app.available_themes:
+            self.app.theme = name
+            self.state.prefer(theme=name)
+        elif name:
+            self.notify(f"There is no theme {name}.", severity="warning")
+        else:
+            await self._choose("theme", ThemesDialog(), otherwise=self.app.theme)
 
     async def choose_block(self, blocks: Sequence[str]) -> None:
         from ..dialogs.small import BlocksDialog
@@ -292,13 +307,6 @@ class ChatScreen(Screen[None]):
                 await self.run_command(command, argument)
 
         await self.app.push_screen(dialog, run)
-
-    def set_theme(self, name: str) -> bool:
-        known = name in self.app.available_themes
-        if known:
-            self.app.theme = name
-            self.state.prefer(theme=name)
-        return known
 
     async def show_help(self) -> None:
         from ..dialogs.small import HelpDialog
@@ -360,11 +368,6 @@ class ChatScreen(Screen[None]):
             await self.run_command(command.name)
         else:
             self.prompt.replace_text(f"/{command.name} ")
-
-    def close_completion(self) -> bool:
-        was_open, self.prompt.completing = self.prompt.completing, False
-        self.query_one(Completion).close()
-        return was_open
 
     @on(Markdown.LinkClicked)
     def _show_link(self, event: Markdown.LinkClicked) -> None:

@@ -7,7 +7,7 @@ from localspec import events
 from localspec.engine import messages
 from localspec.errors import NotOnDisk
 
-from .protocol import Chat
+from .protocol import Chat, Refusal
 
 
 async def pair(chat: Chat, argument: str) -> None:
@@ -29,11 +29,10 @@ async def pull(chat: Chat, argument: str) -> None:
     engine, downloads = chat.state.engine, chat.state.downloads
     name = argument or engine.wanted or engine.pair_name
     if not name:
-        chat.notify("Which pair? ^o lists them.", severity="warning")
-    elif downloads.progress is not None:
-        chat.notify(f"{downloads.progress.name} is being fetched; one pair at a time.")
-    else:
-        downloads.pull(name)
+        raise Refusal("Which pair? ^o lists them.")
+    if downloads.progress is not None:
+        raise Refusal(f"{downloads.progress.name} is being fetched; one pair at a time.")
+    downloads.pull(name)
 
 
 async def restart(chat: Chat, _argument: str) -> None:
@@ -45,7 +44,7 @@ async def restart(chat: Chat, _argument: str) -> None:
 async def offer_pull(chat: Chat, name: str, what: str, hint: str) -> None:
     """A pair that was asked for is known but not here: say how to fetch it, or do."""
     chat.state.engine.wanted = name
-    await chat.remark(what, f"{hint}\nhere: /pull fetches it, ^o lists all pairs", "error")
+    await chat.notice(what, f"{hint}\nhere: /pull fetches it, ^o lists all pairs", "error")
     if chat.state.setup.pull:
         await chat.run_command("pull")
 
@@ -55,7 +54,7 @@ async def receive(chat: Chat, report: messages.Report) -> None:
     engine = chat.state.engine
     match report:
         case events.Notice():
-            await chat.remark(report.text)
+            await chat.notice(report.text)
         case events.Finished():
             if not engine.comparing:  # then it is one of two, and no message
                 await chat.end_reply(report.reply.finish_reason, report.reply)
@@ -86,15 +85,15 @@ async def receive_news(chat: Chat, news: messages.Pulled | messages.Failure) -> 
     """Tell how a pull ended, and load a pair that was asked for and was not here."""
     match news:
         case messages.Pulled(complete=True):
-            await chat.remark(f"{news.name} is on disk.", f"/pair {news.name} loads it.")
+            await chat.notice(f"{news.name} is on disk.", f"/pair {news.name} loads it.")
             if chat.state.engine.wanted == news.name and not chat.state.engine.busy:
                 await chat.run_command("pair", news.name)
         case messages.Pulled():
-            await chat.remark(
+            await chat.notice(
                 f"Stopped fetching {news.name}.", "What came is kept; pulling again goes on from there."
             )
         case messages.Failure():
-            await chat.remark(news.what, news.hint, "error")
+            await chat.notice(news.what, news.hint, "error")
 
 
 async def go_on_with_pair(chat: Chat) -> None:
@@ -104,7 +103,7 @@ async def go_on_with_pair(chat: Chat) -> None:
         return
     before, conversation.journal.pair = conversation.journal.pair, ready.pair
     if conversation.messages and before not in ("", ready.pair):
-        await chat.remark(f"So far this conversation was with {before}; from here on {ready.pair} answers.")
+        await chat.notice(f"So far this conversation was with {before}; from here on {ready.pair} answers.")
 
 
 async def _take_failure(chat: Chat, failure: messages.Failure) -> None:
@@ -115,13 +114,13 @@ async def _take_failure(chat: Chat, failure: messages.Failure) -> None:
         if failure.error == "PairNotOnDisk":
             await offer_pull(chat, failed, failure.what, failure.hint)
         else:
-            await chat.remark(failure.what, failure.hint, "error")
+            await chat.notice(failure.what, failure.hint, "error")
         if engine.can_go_back:
-            await chat.remark(f"Back to {engine.pair_name}.")
+            await chat.notice(f"Back to {engine.pair_name}.")
             await chat.run_command("restart")
     elif engine.busy:
         await chat.end_reply("failed")
-        await chat.remark(failure.what, failure.hint, "error")
+        await chat.notice(failure.what, failure.hint, "error")
     chat.refresh_state()
 
 
@@ -130,5 +129,5 @@ async def _take_death(chat: Chat, death: messages.Died) -> None:
     chat.state.engine.took(death)
     hint = f"{death.hint}\nnothing is lost: /restart starts it again, and so does the next message"
     await chat.end_reply("died")
-    await chat.remark(death.what, hint.strip(), "error")
+    await chat.notice(death.what, hint.strip(), "error")
     chat.refresh_state()

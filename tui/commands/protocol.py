@@ -12,6 +12,10 @@ from ..state.conversation import OpenConversation
 Severity = Literal["information", "warning", "error"]
 
 
+class Refusal(Exception):
+    """Why a command does nothing."""
+
+
 class Chat(Protocol):
     """A chat: its state, and what can be done on its screen."""
 
@@ -19,15 +23,12 @@ class Chat(Protocol):
 
     # Say something: in the corner for a moment, or in the conversation without being part of it.
     def notify(self, message: str, *, severity: Severity = "information") -> None: ...
-    async def remark(self, what: str, hint: str = "", kind: Literal["note", "error"] = "note") -> None: ...
+    async def notice(self, what: str, hint: str = "", kind: Literal["note", "error"] = "note") -> None: ...
 
     def refresh_state(self) -> None: ...  # title, prompt and inspector, as the state is now
     def show_inspector(self, shown: bool) -> None: ...
     async def toggle_thinking(self) -> None: ...  # the reasoning of every reply, and of those to come
-    def follow_end(self) -> None: ...  # scrolls to the end of the conversation, and stays there
-
-    def focus_prompt(self) -> None: ...
-    def close_completion(self) -> bool: ...  # whether the list of commands was open
+    async def escape(self) -> None: ...  # leaves what is nearest: the completion list, an edit, the view
 
     editing: int | None  # index of the message that is being changed
 
@@ -43,13 +44,12 @@ class Chat(Protocol):
     # Dialogs; an answer runs the command that asked, with it as the argument.
     async def choose_pair(self) -> None: ...
     async def choose_conversation(self) -> None: ...
-    async def choose_theme(self) -> None: ...
     async def choose_block(self, blocks: Sequence[str]) -> None: ...  # to be copied
     async def show_help(self) -> None: ...
     def show_comparison(self, compared: Compared) -> None: ...
 
     async def run_command(self, name: str, argument: str = "") -> None: ...
-    def set_theme(self, name: str) -> bool: ...  # and remembers it; False: there is none of that name
+    async def theme(self, name: str) -> None: ...  # without a name, let the person choose one
     async def copy(self, text: str) -> None: ...  # into the clipboard, and tells of it
     async def quit(self) -> None: ...
 

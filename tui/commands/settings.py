@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..state.remembered import TokenStyle
-from .protocol import Chat
+from .protocol import Chat, Refusal
 
 Parse = Callable[[str], float | str]  # what is typed for a setting; raises ValueError with what it takes
 
@@ -15,10 +15,9 @@ async def draft(chat: Chat, argument: str) -> None:
     now = chat.state.engine.settings.speculate
     wanted = {"on": True, "off": False, "": not now}.get(argument)
     if wanted is None:
-        chat.notify("/draft takes on or off.", severity="warning")
-        return
+        raise Refusal("/draft takes on or off.")
     _set(chat, speculate=wanted)
-    await chat.remark(f"Drafting is {'on' if wanted else 'off'} from the next reply on.")
+    await chat.notice(f"Drafting is {'on' if wanted else 'off'} from the next reply on.")
 
 
 async def preset(chat: Chat, argument: str) -> None:
@@ -26,7 +25,7 @@ async def preset(chat: Chat, argument: str) -> None:
     presets, (name, _, text) = chat.state.presets, argument.partition(" ")
     if text := text.strip():
         told = await asyncio.to_thread(presets.save, name, "" if text == "off" else text)
-        await chat.remark(
+        await chat.notice(
             f"/preset {name} " + ("is forgotten." if text == "off" else "uses it from now on."), told
         )
         return
@@ -35,7 +34,7 @@ async def preset(chat: Chat, argument: str) -> None:
         await chat.run_command("system", known[name])
     else:
         names = ", ".join(known) or "none yet"
-        await chat.remark(f"Presets: {names}.", "/preset NAME uses one, /preset NAME TEXT keeps one")
+        await chat.notice(f"Presets: {names}.", "/preset NAME uses one, /preset NAME TEXT keeps one")
 
 
 async def set_value(chat: Chat, argument: str, *, field: str, parse: Parse, none: str = "default") -> None:
@@ -45,11 +44,10 @@ async def set_value(chat: Chat, argument: str, *, field: str, parse: Parse, none
         try:
             _set(chat, **{field: None if argument in (none, "default") else parse(argument)})
         except ValueError as error:
-            chat.notify(f"{label}: {error}.", severity="warning")
-            return
+            raise Refusal(f"{label}: {error}.") from None
     value = getattr(chat.state.engine.settings, field)
     shown = none if value is None else f"{value:g}" if isinstance(value, float) else value
-    await chat.remark(f"{label} is {shown}.")
+    await chat.notice(f"{label} is {shown}.")
 
 
 def depth(text: str) -> int | str:
@@ -98,15 +96,7 @@ async def tokens(chat: Chat, argument: str) -> None:
     styles = list(TokenStyle)
     following = styles[(styles.index(chat.state.preferences.tokens) + 1) % len(styles)]
     if argument and argument not in styles:
-        chat.notify(f"/tokens takes {', '.join(styles)}.", severity="warning")
-        return
+        raise Refusal(f"/tokens takes {', '.join(styles)}.")
     chosen = TokenStyle(argument) if argument else following
     chat.state.prefer(tokens=chosen)
     chat.notify(f"Token origins in the live text: {chosen}.")
-
-
-async def theme(chat: Chat, argument: str) -> None:
-    if not argument:
-        await chat.choose_theme()
-    elif not chat.set_theme(argument):
-        chat.notify(f"There is no theme {argument}.", severity="warning")

@@ -51,7 +51,7 @@ def _sampling(
 
 # fmt: off
 COMMANDS: Final = (
-    Command("stop", "chat", "Stop the reply and keep its text", conversations.stop, "escape", footer="stop"),
+    Command("stop", "chat", "Stop the reply and keep its text", lambda chat, _: chat.escape(), "escape", footer="stop"),
     Command("new", "chat", "Start a new conversation", conversations.new, "ctrl+n", footer="new", idle=True,
             aliases=("clear", "reset")),
     Command("retry", "chat", "Generate another reply; this one is kept",
@@ -94,7 +94,7 @@ COMMANDS: Final = (
             conversations.export, argument="[file]", idle=True, aliases=("save",)),
     Command("copy", "conversations", "Copy the last reply, its code, or a block of it",
             conversations.copy, argument="[code [N]|block]"),
-    Command("theme", "program", "Choose colours", settings.theme, argument="[name]"),
+    Command("theme", "program", "Choose colours", lambda chat, name: chat.theme(name), argument="[name]"),
     Command("help", "program", "Keys, commands, and where files live",
             lambda chat, _: chat.show_help(), "f1", footer="help"),
     Command("quit", "program", "Leave; the conversation is saved", lambda chat, _: chat.quit(), "ctrl+q",

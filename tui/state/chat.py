@@ -54,7 +54,7 @@ class ChatState:
         self.presets = Presets(setup.folder / "presets.json")
         self.prefill = ""  # what the next reply is to begin with
         self.conversation = (
-            OpenConversation.going_on(*setup.resumed, stored=setup.stored)
+            OpenConversation.resumed(*setup.resumed, stored=setup.stored)
             if setup.resumed
             else self.new_conversation(setup.system)
         )
@@ -63,6 +63,11 @@ class ChatState:
         """A conversation with the pair that is loaded; nothing of it is on the screen or on the disk."""
         journal = Journal.new(self.setup.conversations, self.engine.pair_name, system)
         return OpenConversation(journal, stored=self.setup.stored)
+
+    def begin_reply(self, beginning: str = "") -> None:
+        """Generate a reply to the conversation as it stands. Raises EngineDied."""
+        beginning, self.prefill = beginning or self.prefill, ""
+        self.engine.ask(self.conversation.turns(), beginning)
 
     async def save_running(self) -> None:
         """Keep what the running reply has said, as stopped, and what could not be saved before. Raises OSError."""

@@ -30,7 +30,7 @@ class OpenConversation:
     _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @classmethod
-    def going_on(cls, journal: Journal, conversation: Conversation, *, stored: bool) -> "OpenConversation":
+    def resumed(cls, journal: Journal, conversation: Conversation, *, stored: bool) -> "OpenConversation":
         """Go on with a conversation that is held."""
         given = conversation.given_title
         return cls(journal, list(conversation.messages), conversation.lost_lines, given, stored)
@@ -38,6 +38,18 @@ class OpenConversation:
     def close(self) -> None:
         """Let others open the conversation."""
         self.journal.close()
+
+    async def ask(self, question: str, instead_of: int | None = None) -> None:
+        """Put a question at the end, or in the place of the one at that index and all after it.
+
+        What a question replaces is dropped only when the new one has a reply. Raises OSError as `add` does.
+        """
+        message = StoredMessage("user", question)
+        if instead_of is None:
+            await self.add(message)
+        else:
+            self._replaced = tuple(self.messages[instead_of:])
+            self.messages[instead_of:] = [message]
 
     async def add(self, message: StoredMessage) -> None:
         """Hold a message and save it; a reply to what has one already becomes its newest version.
@@ -55,11 +67,6 @@ class OpenConversation:
         else:
             self.messages.append(message)
             await self._write(lambda: self.journal.add(message))
-
-    def change(self, index: int, question: StoredMessage) -> None:
-        """Put a question in the place of the one at that index and all after it; its reply saves the change."""
-        self._replaced = tuple(self.messages[index:])
-        self.messages[index:] = [question]
 
     @property
     def is_changed(self) -> bool:

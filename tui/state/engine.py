@@ -7,7 +7,7 @@ from typing import Final
 from localspec.engine import messages
 from localspec.engine.client import Engine
 from localspec.errors import EngineDied
-from localspec.events import Event, Started
+from localspec.events import Event, Reply, Started
 
 from .reply import ReplyState
 
@@ -100,10 +100,12 @@ class EngineState:
             self.reply = self.last_reply = ReplyState(self.reply.serial)
         self.reply.absorb(event)
 
-    def end_reply(self) -> None:
-        """The reply is over: learn from it how fast the pair is here."""
+    def end_reply(self, final: Reply | None = None) -> None:
+        """The reply is over, with a Reply unless the engine failed: learn from it how fast the pair is here."""
         reply, self.reply = self.reply, None
         self.comparing = False
+        if reply is not None and final is not None:
+            reply.final = final.stats
         if reply is None or reply.tally.emitted < ENOUGH_TOKENS:
             return
         speed = reply.stats.tokens_per_second

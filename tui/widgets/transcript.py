@@ -17,7 +17,7 @@ from .reply import ReplyPart, ReplyView
 
 FOLD_LINES: Final = 20
 FOLD_CHARACTERS: Final = 4000
-MOST: Final = 20  # messages, and as many remarks; when there are more, the oldest leave the screen
+MOST: Final = 20  # messages, and as many notices; when there are more, the oldest leave the screen
 LOOK_SECONDS: Final = 0.5
 NEAR: Final = 0.25  # screens above and below the one that is seen, where replies are drawn as Markdown
 FEWEST: Final = 10  # of either that stay then; so many messages does opening a conversation show
@@ -44,11 +44,11 @@ def folded(text: str) -> str:
     return start if len(start) == len(text) else f"{start}\n… {len(text) - len(start):,} more characters"
 
 
-class Remark(Static):
+class NoticeLine(Static):
     """A line of the program itself: an error with its hint, or what a command did."""
 
     def __init__(self, what: str, hint: str = "", kind: str = "note") -> None:
-        super().__init__(for_terminal(f"{what}\n{hint}".rstrip()), markup=False, classes=f"remark -{kind}")
+        super().__init__(for_terminal(f"{what}\n{hint}".rstrip()), markup=False, classes=f"notice -{kind}")
 
 
 class Earlier(Static):
@@ -170,7 +170,7 @@ class Transcript(VerticalScroll, PlainContainer):
             reply.unfold_thinking(self.thinking_unfolded)
 
     async def keep(self, count: int) -> None:
-        """Take the messages after the first `count` off the screen; remarks stay."""
+        """Take the messages after the first `count` off the screen; notices stay."""
         await self.remove_children(self._messages[max(0, count - self._first) :])
         self._first = min(self._first, count)
         await self._mark_earlier()
@@ -202,20 +202,20 @@ class Transcript(VerticalScroll, PlainContainer):
 
     @property
     def _messages(self) -> list[Widget]:
-        """Those that are shown, without remarks."""
+        """Those that are shown, without notices."""
         return [child for child in self.children if isinstance(child, UserMessage | ReplyView)]
 
     async def _prune(self) -> None:
-        """Where there are too many messages or remarks, the oldest go; a message takes its remarks along."""
+        """Where there are too many messages or notices, the oldest go; a message takes its notices along."""
         messages = self._messages
         if len(messages) > MOST:
             first = self.children.index(messages[-FEWEST])
             self._first += len(messages) - FEWEST
             await self.remove_children(self.children[:first])
             await self._mark_earlier()
-        remarks = list(self.query_children(Remark))
-        if len(remarks) > MOST:
-            await self.remove_children(remarks[:-FEWEST])
+        notices = list(self.query_children(NoticeLine))
+        if len(notices) > MOST:
+            await self.remove_children(notices[:-FEWEST])
 
     async def _mark_earlier(self) -> None:
         """Say at the top how many messages are not shown."""
