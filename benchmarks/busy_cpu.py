@@ -55,9 +55,9 @@ def main() -> None:
 
 def speed(session: localspec.Session, tokens: int) -> float:
     """Tokens per second of one reply, from the request to its end."""
-    vocabulary = session.engine.vocabulary
+    vocabulary = session.pair.vocabulary
     no_end = {token: -math.inf for token in range(vocabulary.size) if vocabulary.is_end(token)}
-    session.engine.target.rollback(0)
+    session.pair.target.rollback(0)
     began = time.perf_counter()
     reply = session.complete(PROMPT, temperature=0, max_tokens=tokens, logit_bias=no_end)
     return len(reply.tokens) / (time.perf_counter() - began)

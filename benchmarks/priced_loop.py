@@ -121,7 +121,7 @@ class Pair:
     """The demo pair at the price of a table."""
 
     def __init__(self, session: localspec.Session, table: CostTable) -> None:
-        engine, noise = session.engine, random.Random(1)
+        engine, noise = session.pair, random.Random(1)
         self._vocabulary = engine.vocabulary
         self._target = Priced(engine.target, table.verify, noise)
         self._draft = Priced(

@@ -27,7 +27,7 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=512)
     arguments = parser.parse_args()
     with localspec.load(threads=1) as session:
-        tokens = GrammarTokens(session.engine.vocabulary)
+        tokens = GrammarTokens(session.pair.vocabulary)
         for temperature in TEMPERATURES:
             began = perf_counter()
             found: Counter[str] = Counter()

@@ -41,10 +41,10 @@ class Pass:
 NO_TEXT = Pass(0, ())  # followed, it says that the text was forgotten
 
 
-def first_tokens(passed: Pass, count: int) -> Pass:
+def first_tokens(batch: Pass, count: int) -> Pass:
     """A pass with a row for every token, as if it had been over the first `count` alone."""
-    hidden = None if passed.hidden is None else passed.hidden[:count]
-    return replace(passed, tokens=passed.tokens[:count], rows=passed.rows[:count], hidden=hidden)
+    hidden = None if batch.hidden is None else batch.hidden[:count]
+    return replace(batch, tokens=batch.tokens[:count], rows=batch.rows[:count], hidden=hidden)
 
 
 def standing(held: Sequence[int], start: int, tokens: Sequence[int]) -> int:

@@ -21,7 +21,7 @@ def home(tmp_path, monkeypatch):
 def test_lessons_are_stored_and_a_damaged_file_is_set_aside(home):
     def known_before_a_reply():
         with localspec.load("demo") as session:
-            lessons = session.engine.drafting.drafting.lessons
+            lessons = session.pair.drafting.drafting.lessons
             session.run("Count from 1 to 9, twice", depth="auto", temperature=0, max_tokens=60)
             return lessons
 
@@ -37,16 +37,16 @@ def test_lessons_are_stored_and_a_damaged_file_is_set_aside(home):
 def test_calibration_leaves_the_conversation_as_it_was():
     with localspec.load("demo") as session:
         session.run("Hello", temperature=0, max_tokens=20)
-        before = list(session.engine.target.tokens), list(session.engine.drafters[0].decoder.tokens)
+        before = list(session.pair.target.tokens), list(session.pair.drafters[0].decoder.tokens)
         session.calibrate(budget_seconds=2.0)
-        assert session.engine.drafting.drafting.costs.measured
-        assert before == (list(session.engine.target.tokens), list(session.engine.drafters[0].decoder.tokens))
+        assert session.pair.drafting.drafting.costs.measured
+        assert before == (list(session.pair.target.tokens), list(session.pair.drafters[0].decoder.tokens))
 
 
 def test_a_calibration_gives_way_to_whoever_waits_and_leaves_no_trace():
     with localspec.load("demo") as session:
         session.run("Hello", temperature=0, max_tokens=20)
-        before = list(session.engine.target.tokens), list(session.engine.drafters[0].decoder.tokens)
+        before = list(session.pair.target.tokens), list(session.pair.drafters[0].decoder.tokens)
         for patience in range(
             40
         ):  # questions until somebody waits: in the draft's part, then in the target's
@@ -54,10 +54,10 @@ def test_a_calibration_gives_way_to_whoever_waits_and_leaves_no_trace():
             session.calibrate(budget_seconds=60, stop=lambda answers=answers: next(answers))
             assert next(answers, None) is None
             assert before == (
-                list(session.engine.target.tokens),
-                list(session.engine.drafters[0].decoder.tokens),
+                list(session.pair.target.tokens),
+                list(session.pair.drafters[0].decoder.tokens),
             )
-        assert not session.engine.drafting.drafting.costs.measured
+        assert not session.pair.drafting.drafting.costs.measured
 
 
 def test_replies_that_an_older_version_remembered_stay_until_they_are_forgotten(home, capsys):
@@ -123,9 +123,9 @@ def test_bench_draws_afresh_whatever_seed_is_configured(monkeypatch):
     monkeypatch.setenv("LOCALSPEC_SEED", "3")
     with localspec.load("demo") as session:
         asked = []
-        strategy = session.engine.drafting.strategy
+        strategy = session.pair.drafting.strategy
         monkeypatch.setattr(
-            session.engine.drafting,
+            session.pair.drafting,
             "strategy",
             lambda rule, request, predicted: asked.append(request) or strategy(rule, request),
         )
@@ -141,8 +141,7 @@ def test_a_seed_keeps_the_threads_and_anything_else_may_change_them():
         def fixed(**options):
             session.run("Hello", max_tokens=4, **options)
             return {
-                context.threads.fixed
-                for context in (session.engine.target, session.engine.drafters[0].decoder)
+                context.threads.fixed for context in (session.pair.target, session.pair.drafters[0].decoder)
             }
 
         assert fixed(temperature=0.8, seed=1) == {True}
@@ -161,7 +160,7 @@ def test_batches_of_the_common_widths_are_decoded_at_load(monkeypatch):
     monkeypatch.setattr(Context, "decode", watched)
     monkeypatch.setattr(warm_up, "CPU_SECONDS", 60.0)
     with localspec.load("demo") as session:
-        engine = session.engine
+        engine = session.pair
         assert tuple(widths[engine.target.model.name]) == warm_up.WIDTHS
         assert tuple(widths[engine.drafters[0].decoder.model.name]) == warm_up.DRAFT_WIDTHS
         assert engine.target.length == engine.drafters[0].decoder.length == 0

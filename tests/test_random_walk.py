@@ -37,7 +37,7 @@ def sessions(tmp_path_factory):
 def test_a_random_walk_of_operations_changes_no_greedy_reply(sessions, chunk, monkeypatch):
     walked, fresh = sessions
     for session in sessions:
-        monkeypatch.setattr(session.engine.target, "_chunk", chunk)
+        monkeypatch.setattr(session.pair.target, "_chunk", chunk)
     random, checked = Random(chunk), 0
     walked.reset()
     for step in range(STEPS):
@@ -49,12 +49,12 @@ def test_a_random_walk_of_operations_changes_no_greedy_reply(sessions, chunk, mo
             continue
         if reply is None or not reply.tokens:
             continue
-        held, tokens = list(walked.engine.target.tokens), list(reply.tokens)
+        held, tokens = list(walked.pair.target.tokens), list(reply.tokens)
         prompt = held[: reply.stats.prompt_tokens]
         assert held[len(prompt) :] in (tokens, tokens[:-1]), f"{operation} at step {step}"
         if operation not in ("schema", "tools"):
             checked += 1
-            fresh.engine.target.rollback(0)
+            fresh.pair.target.rollback(0)
             plain = list(
                 fresh.complete(prompt, temperature=0, max_tokens=len(tokens), speculate=False).tokens
             )
@@ -105,7 +105,7 @@ def operate(session, operation, random):
 
 def row_after(session, tokens, width):
     """The row after a text that was read in chunks of this width."""
-    target = session.engine.target
+    target = session.pair.target
     target.rollback(0)
     for start in range(0, len(tokens) - 1, width):
         target.decode(tokens[start : min(start + width, len(tokens) - 1)], 0)

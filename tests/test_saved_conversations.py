@@ -20,7 +20,7 @@ def copies(session, monkeypatch):
     made, real = [], states.state_of
 
     def counted(context, **options):
-        made.append(session.engine.target.length)
+        made.append(session.pair.target.length)
         return real(context, **options)
 
     monkeypatch.setattr(states, "state_of", counted)
@@ -28,7 +28,7 @@ def copies(session, monkeypatch):
 
 
 def ask(session, messages):
-    vocabulary = session.engine.vocabulary
+    vocabulary = session.pair.vocabulary
     ends = {token: -100.0 for token in range(vocabulary.size) if vocabulary.is_end(token)}
     return session.run(messages, max_tokens=LONG, logit_bias=ends, temperature=0)
 

@@ -76,10 +76,10 @@ class SimulatedDrafter:
     def begin(self) -> None:
         """Nothing fails here."""
 
-    def observe(self, passed: Pass, kept: int) -> None:
+    def observe(self, batch: Pass, kept: int) -> None:
         """Of its own proposal it has read all but the last token."""
-        if passed.tokens:
-            self._next = min(self._next, passed.start + kept)
+        if batch.tokens:
+            self._next = min(self._next, batch.start + kept)
 
     def backlog(self, tokens: Sequence[int]) -> Backlog:
         unread = len(tokens) - 1 - self._next

@@ -56,7 +56,7 @@ class LocalChats:
 
     def prompt(self, messages: Messages) -> tuple[tuple[int, ...], str]:
         """The tokens of a conversation and their text."""
-        engine = self._session.engine
+        engine = self._session.pair
         found = encode(engine.vocabulary, engine.template, as_messages(messages))
         return tuple(found.tokens), found.text
 
@@ -66,7 +66,7 @@ class LocalChats:
         )
         prompt, _ = self.prompt(messages)
         assert reply.stats.prompt_tokens == len(prompt)
-        ended = self._session.engine.vocabulary.is_end(reply.tokens[-1])
+        ended = self._session.pair.vocabulary.is_end(reply.tokens[-1])
         tokens = reply.tokens[:-1] if ended else reply.tokens
         return Told(
             prompt, tokens, reply.text, ended, drafted=reply.stats.drafted, accepted=reply.stats.accepted

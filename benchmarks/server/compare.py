@@ -150,7 +150,7 @@ def flags_from(text: str) -> Flags:
 
 
 def asked(session: localspec.Session, task: Task, temperature: float, seed: int, most: int) -> Ask:
-    vocabulary = session.engine.vocabulary
+    vocabulary = session.pair.vocabulary
     tokens = vocabulary.tokenize(task.text, parse_special=True, add_special=True)
     count = min(len(vocabulary.tokenize(task.answer, parse_special=False)), most)
     return Ask(task.text, tuple(tokens), count, temperature, seed)

@@ -83,7 +83,7 @@ def main() -> None:
         )
         turns = compare(session, ServerChats(server, options.tokens), options)
         last = turns[-1].told
-        widths = width_difference_on(session.engine, [*last.prompt, *last.tokens])
+        widths = width_difference_on(session.pair, [*last.prompt, *last.tokens])
     print(f"{this_machine(threads).sentence()}\n")
     print(markdown(turns))
     print(f"\nOn the last chat batch widths alone change a logit by at most D = {widths:.2g}.")
@@ -158,7 +158,7 @@ def another_prompt(session: localspec.Session, server: ServerChats, messages: Me
     if text != their_text:
         index = next((n for n, (a, b) in enumerate(zip(text, their_text, strict=False)) if a != b), -1)
         return TEMPLATE, f"{text[index : index + 20]!r} for {their_text[index : index + 20]!r}"
-    vocabulary = session.engine.vocabulary
+    vocabulary = session.pair.vocabulary
     written = [c for c in guarded_texts(vocabulary) if any(c in m["content"] for m in messages)]
     if written and tuple(vocabulary.tokenize(text, parse_special=True)) == their_tokens:
         return CONTROL, f"{', '.join(written)}: {len(tokens) - len(their_tokens)} tokens more"
@@ -168,7 +168,7 @@ def another_prompt(session: localspec.Session, server: ServerChats, messages: Me
 
 def parted(session: localspec.Session, ours: Told, theirs: Told, index: int) -> Difference:
     """What the first difference of two replies to one prompt is worth."""
-    engine = session.engine
+    engine = session.pair
     text = [*ours.prompt, *ours.tokens[:index]]
     gap = top_two_gap(row_after(engine.target, text))
     difference = width_difference_on(engine, text)

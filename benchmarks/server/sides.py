@@ -72,7 +72,7 @@ class LocalSide:
         self._session = session
         self._clock = perf_counter if clock == "wall" else process_time
         self._depth = "auto" if depth is None else depth
-        vocabulary = session.engine.vocabulary
+        vocabulary = session.pair.vocabulary
         self._no_end = {t: float("-inf") for t in range(vocabulary.size) if vocabulary.is_end(t)}
 
     def __call__(self, ask: Ask) -> Answer:

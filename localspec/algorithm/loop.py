@@ -32,12 +32,12 @@ def speculate(
 
         proposal = strategy.propose(tokens, room - 1)
         assert len(proposal.tokens) < room, "a proposal leaves room for the target's own token"
-        passed = decoded(target, [tokens[-1], *proposal.tokens], proposal.padding)
-        verdict = rule.verify(passed.rows, proposal, tokens)
+        batch = decoded(target, [tokens[-1], *proposal.tokens], proposal.padding)
+        verdict = rule.verify(batch.rows, proposal, tokens)
         emitted, origins = emit(proposal, verdict, is_end)
         tokens += emitted
         target.rollback(len(tokens) - 1)
-        strategy.observe(passed, kept=target.length - passed.start)
+        strategy.observe(batch, kept=target.length - batch.start)
 
         draft_seconds = strategy.busy_seconds - draft_busy
         verify_seconds = target.busy_seconds - target_busy
@@ -63,11 +63,11 @@ def speculate(
             return
 
 
-def decoded(target: Decoder, batch: list[int], padding: int) -> Pass:
-    """The pass over a batch, filled up by so many tokens as far as there is room."""
-    padding = min(padding, target.capacity - target.length - len(batch))
-    passed = target.decode(batch + batch[-1:] * padding, rows=len(batch) + padding)
-    return first_tokens(passed, len(batch)) if padding else passed
+def decoded(target: Decoder, tokens: list[int], padding: int) -> Pass:
+    """The pass over these tokens, filled up by as many more as `padding` says and there is room for."""
+    padding = min(padding, target.capacity - target.length - len(tokens))
+    filled = target.decode(tokens + tokens[-1:] * padding, rows=len(tokens) + padding)
+    return first_tokens(filled, len(tokens)) if padding else filled
 
 
 def emit(

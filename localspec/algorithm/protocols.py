@@ -282,7 +282,7 @@ class Strategy(Protocol):
     def propose(self, tokens: Sequence[int], room: int) -> Proposal:
         """At most `room` tokens to follow `tokens`; none means plain decoding."""
 
-    def observe(self, passed: Pass, kept: int) -> None:
+    def observe(self, batch: Pass, kept: int) -> None:
         """What the target has decoded, and how much of it is the text: see `Drafter.observe`."""
 
     def learn(self, cycle: Cycle) -> None:

@@ -13,7 +13,7 @@ from localspec.structure.constraint import Constrained, GrammarTokens
 from localspec.structure.grammar import Marks, lead_of
 
 
-class Shaping:
+class ConstraintBuilder:
     """Makes the constraint of each reply; the vocabulary is prepared once, when it is first needed."""
 
     def __init__(self, vocabulary: Vocabulary, template: ChatTemplate) -> None:

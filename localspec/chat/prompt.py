@@ -160,23 +160,23 @@ def _told_apart(
     """Where the template's own control texts stand in the prompt, and the prompt."""
     plain = render(messages)
     taken = [plain, *(text for m in messages for text in m.texts)]
-    strict = Shield("".join(controls), taken)
-    hidden = render([strict.hide(m) for m in messages])
+    strict = Placeholder("".join(controls), taken)
+    hidden = render([strict.encode(m) for m in messages])
     own = controls.spans(hidden)
-    if strict.show(hidden) == plain:
+    if strict.decode(hidden) == plain:
         return own, plain
     # The template looks into the content (for "/no_think", say) and must see more of it: all but the first
     # and last characters of control texts, and in what it looks for these too, unless it touches one.
     contents = taken[1:]
     looked_for = [text for text in template.literals if text and any(text in content for content in contents)]
     harmless = [text for text in looked_for if not any(_touch(text, control) for control in controls)]
-    lenient = Shield((c for text in controls for c in (text[0], text[-1])), taken, harmless)
-    seen = render([lenient.hide(m) for m in messages])
+    lenient = Placeholder((c for text in controls for c in (text[0], text[-1])), taken, harmless)
+    seen = render([lenient.encode(m) for m in messages])
     more = controls.spans(seen)
     added = Counter(seen[a:b] for a, b in more) - Counter(hidden[a:b] for a, b in own)
-    if lenient.show(seen) == plain and all(text in template.source for text in added):
+    if lenient.decode(seen) == plain and all(text in template.source for text in added):
         return more, plain
-    return own, strict.show(hidden)
+    return own, strict.decode(hidden)
 
 
 def _touch(text: str, control: str) -> bool:
@@ -236,7 +236,7 @@ _FIRST, _LAST = 0xF0000, ord(_CUT)
 _PRIVATE = re.compile(f"[{chr(_FIRST)}-{chr(_LAST)}]")
 
 
-class Shield:
+class Placeholder:
     """Replaces characters one for one, and back; what matches `open_texts` is left as it is."""
 
     def __init__(
@@ -245,27 +245,27 @@ class Shield:
         """`taken` are texts whose own private characters must not serve as stand-ins."""
         stand_ins = _unused(taken)
         pairs = [(character, next(stand_ins)) for character in sorted(set(characters))]
-        self._hide = str.maketrans(dict(pairs))
-        self._show = str.maketrans({stand_in: character for character, stand_in in pairs})
+        self._to = str.maketrans(dict(pairs))
+        self._from = str.maketrans({stand_in: character for character, stand_in in pairs})
         longest_first = sorted(open_texts, key=len, reverse=True)
         self._open = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
 
-    def hide(self, message: Message) -> Message:
+    def encode(self, message: Message) -> Message:
         """The message with stand-ins in all its texts."""
-        return message.with_texts(self._hidden)
+        return message.with_texts(self._encoded)
 
-    def show(self, text: str) -> str:
+    def decode(self, text: str) -> str:
         """A text with the stand-ins replaced by what they stand for; its length stays."""
-        return text.translate(self._show)
+        return text.translate(self._from)
 
-    def _hidden(self, text: str) -> str:
+    def _encoded(self, text: str) -> str:
         if not self._open:
-            return text.translate(self._hide)
+            return text.translate(self._to)
         parts, done = [], 0
         for match in self._open.finditer(text):
-            parts += [text[done : match.start()].translate(self._hide), match.group()]
+            parts += [text[done : match.start()].translate(self._to), match.group()]
             done = match.end()
-        return "".join([*parts, text[done:].translate(self._hide)])
+        return "".join([*parts, text[done:].translate(self._to)])
 
 
 def _unused(taken: Iterable[str]) -> Iterator[str]:

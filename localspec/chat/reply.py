@@ -147,7 +147,7 @@ DEPTH_FIXED = (
 WORTH_A_WORD = 16  # cycles without drafting: it may be tried again and found good before
 
 
-class Writing:
+class ReplyBuilder:
     """Collects one reply; `absorb` passes events on, `result` is the whole."""
 
     def __init__(
@@ -266,11 +266,11 @@ def read(
     passes = _passes(target, prompt, min(opening, len(prompt) - 1))
     while not cancelled():
         began = perf_counter()
-        passed = next(passes, None)
-        if passed is None:
+        batch = next(passes, None)
+        if batch is None:
             break
-        strategy.observe(passed, len(passed.tokens))
-        done += len(passed.tokens)
+        strategy.observe(batch, len(batch.tokens))
+        done += len(batch.tokens)
         seconds += perf_counter() - began
         yield Prefill(done, total, seconds)
 
@@ -283,7 +283,7 @@ def _passes(target: Decoder, prompt: Sequence[int], opening: int) -> Iterator[Pa
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class ReplyJob:
     """A reply that is wanted."""
 
     prompt: Sequence[int]
@@ -298,7 +298,7 @@ class Task:
     questions: tuple[Any, ...] | None = None  # all messages but the assistant's; None for a raw text
 
 
-class Remarks:
+class DraftingNotices:
     """What became of drafting in one reply: each thing is said once."""
 
     def __init__(self) -> None:
@@ -315,118 +315,118 @@ class Remarks:
             yield Notice(f"the draft model failed, and the reply goes on without it: {failure}")
 
 
-class Replier:
+class ReplyWriter:
     """Writes the replies of a session, and says once what is worth saying once."""
 
-    def __init__(self, engine: LoadedPair) -> None:
-        self._engine = engine
-        self._notices = engine.notices
-        self._expectation = Expectation(engine.expected_acceptance)
+    def __init__(self, pair: LoadedPair) -> None:
+        self._pair = pair
+        self._notices = pair.notices
+        self._expectation = Expectation(pair.expected_acceptance)
         self._told_of_depth = False
         self._latest: tuple[bool, Sequence[Any]] = (True, ())  # whether the cache holds a raw text, and which
 
-    def reply(self, task: Task) -> Iterator[Event]:
+    def reply(self, job: ReplyJob) -> Iterator[Event]:
         """The events of a reply, from Started to Finished."""
-        engine, request, prompt = self._engine, task.request, task.prompt
+        pair, request, prompt = self._pair, job.request, job.prompt
         seed = fresh_seed() if request.seed is None else request.seed
-        rule = make_rule(request.rule, request.sampling, seed, task.constraint)
-        scoring = None if request.logprobs is None else Scoring(engine.vocabulary, request.logprobs)
-        logged = engine.log.begin(prompt) if engine.log else None
+        rule = make_rule(request.rule, request.sampling, seed, job.constraint)
+        scoring = None if request.logprobs is None else Scoring(pair.vocabulary, request.logprobs)
+        logged = pair.log.begin(prompt) if pair.log else None
         rule = WatchedRule(rule, [watcher for watcher in (scoring, logged) if watcher])
-        strategy = self._strategy(rule, task)
-        reused = rewind(engine.target, strategy, prompt, save=not self._continues(task))
+        strategy = self._strategy(rule, job)
+        reused = rewind(pair.target, strategy, prompt, save=not self._continues(job))
         yield Started(
-            target=engine.target_name,
-            draft=engine.draft_name,
+            target=pair.target_name,
+            draft=pair.draft_name,
             prompt_tokens=len(prompt),
             reused_tokens=reused,
-            trimmed_messages=task.trimmed_messages,
+            trimmed_messages=job.trimmed_messages,
             seed=seed,
             rule=rule.name,
-            context_length=engine.target.capacity,
+            context_length=pair.target.capacity,
         )
-        yield from self._take_notices(task, rule)
+        yield from self._take_notices(job, rule)
         plain = PlainClock(lambda: strategy.plain_step_seconds)
         tally = Tally(prompt_tokens=len(prompt), reused_tokens=reused, plain=plain)
-        for event in read(engine.target, strategy, prompt, task.opening, task.cancelled):
+        for event in read(pair.target, strategy, prompt, job.opening, job.cancelled):
             tally.prefill_seconds = event.seconds
             yield event
         busy = strategy.busy_seconds
         for _ in strategy.catch_up(prompt):
             tally.draft_seconds = tally.draft_reading_seconds = strategy.busy_seconds - busy
-            if task.cancelled():
+            if job.cancelled():
                 break
-        reply = Writing(task.text, tally, engine.vocabulary, task.constraint, task.calls, asked=task.asked)
+        reply = ReplyBuilder(job.text, tally, pair.vocabulary, job.constraint, job.calls, asked=job.asked)
         try:
-            yield from self._generate(task, rule, strategy, reply, scoring)
+            yield from self._generate(job, rule, strategy, reply, scoring)
         finally:
             if logged:
                 logged.end(len(reply.tokens))
-        engine.drafting.store()
-        yield Finished(reply.result(seed, cancelled=task.cancelled()))
+        pair.drafting.store()
+        yield Finished(reply.result(seed, cancelled=job.cancelled()))
 
-    def _continues(self, task: Task) -> bool:
+    def _continues(self, job: ReplyJob) -> bool:
         """Whether the cache holds the same conversation: what it loses then, no other prompt asks for.
 
         The reasoning of past replies leaves the history, and a repeated reply replaces one.
         """
-        raw = task.questions is None
-        asked = task.prompt if task.questions is None else task.questions
+        raw = job.questions is None
+        asked = job.prompt if job.questions is None else job.questions
         (was_raw, before), self._latest = self._latest, (raw, asked)
         return raw is was_raw and list(asked[: len(before)]) == list(before)
 
-    def _strategy(self, rule: Rule, task: Task) -> Strategy:
+    def _strategy(self, rule: Rule, job: ReplyJob) -> Strategy:
         """Who drafts for this reply; what a grammar forces goes first."""
-        predicted = self._engine.vocabulary.tokenize(task.request.prediction, parse_special=False)
-        strategy = self._engine.drafting.strategy(rule, task.request, predicted)
-        if task.constraint is None:
+        predicted = self._pair.vocabulary.tokenize(job.request.prediction, parse_special=False)
+        strategy = self._pair.drafting.strategy(rule, job.request, predicted)
+        if job.constraint is None:
             return strategy
-        forces = task.request.speculate and task.request.depth != 0
-        return Forcing(strategy, task.constraint, self._engine.widest_batch if forces else 0)
+        forces = job.request.speculate and job.request.depth != 0
+        return Forcing(strategy, job.constraint, self._pair.widest_batch if forces else 0)
 
     def _generate(
-        self, task: Task, rule: Rule, strategy: Strategy, reply: Writing, scoring: Scoring | None
+        self, job: ReplyJob, rule: Rule, strategy: Strategy, reply: ReplyBuilder, scoring: Scoring | None
     ) -> Iterator[Event]:
         """The cycles and their text, and why they ended where that is worth a word."""
-        engine, constraint = self._engine, task.constraint
-        room = engine.target.capacity - len(task.prompt)
-        text = list(task.prompt)
-        if not task.cancelled():
+        pair, constraint = self._pair, job.constraint
+        room = pair.target.capacity - len(job.prompt)
+        text = list(job.prompt)
+        if not job.cancelled():
             cycles = speculate(
-                engine.target,
+                pair.target,
                 strategy,
                 text,
                 rule=rule,
-                room=room if task.request.max_tokens is None else min(task.request.max_tokens, room),
-                is_end=engine.vocabulary.is_end,
+                room=room if job.request.max_tokens is None else min(job.request.max_tokens, room),
+                is_end=pair.vocabulary.is_end,
             )
-            remarks = Remarks()
+            notices = DraftingNotices()
             for cycle in cycles:
                 yield from reply.absorb(cycle, scoring.scores if scoring else ())
-                yield from remarks.after_cycle(strategy.why_off, strategy.failure)
+                yield from notices.after_cycle(strategy.why_off, strategy.failure)
                 yield from self._expectation.after_cycle(cycle)
-                if reply.ended or task.cancelled():
+                if reply.ended or job.cancelled():
                     break
         if constraint:
             constraint.settle(text)
         yield from reply.finish()
-        if not reply.ended and not task.cancelled() and len(reply.tokens) == room:
+        if not reply.ended and not job.cancelled() and len(reply.tokens) == room:
             yield Notice(
-                f"the reply was cut, because the context of {engine.target.capacity:,} tokens is full: "
+                f"the reply was cut, because the context of {pair.target.capacity:,} tokens is full: "
                 "load the pair with a larger one (--context)"
             )
         if constraint and not constraint.complete:
             yield Notice(f"the reply was cut: it is only the beginning of what {constraint.name} accepts")
 
-    def _take_notices(self, task: Task, rule: Rule) -> Iterator[Notice]:
+    def _take_notices(self, job: ReplyJob, rule: Rule) -> Iterator[Notice]:
         """What the pair and its seed have to say, once; and what was left out of this prompt."""
         notices, self._notices = self._notices, ()
         yield from map(Notice, notices)
-        drafts = self._engine.rollback_limit != 0
-        if drafts and seed_fixes_depth(task.request, rule) and not self._told_of_depth:
+        drafts = self._pair.rollback_limit != 0
+        if drafts and seed_fixes_depth(job.request, rule) and not self._told_of_depth:
             self._told_of_depth = True
             yield Notice(DEPTH_FIXED)
-        if task.trimmed_messages:
+        if job.trimmed_messages:
             yield Notice(
-                f"the oldest {task.trimmed_messages} messages no longer fit into the context and were left out"
+                f"the oldest {job.trimmed_messages} messages no longer fit into the context and were left out"
             )

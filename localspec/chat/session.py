@@ -9,13 +9,13 @@ from typing import Any, Unpack
 
 from localspec.algorithm.protocols import Vocabulary
 from localspec.chat.asynchronous import in_a_thread
-from localspec.chat.constraints import Shaping
+from localspec.chat.constraints import ConstraintBuilder
 from localspec.chat.fitting import Cut, Fitted, Fitter
 from localspec.chat.loaded_pair import LoadedPair
 from localspec.chat.messages import Message, as_history, as_messages
 from localspec.chat.options import ReplyOptions, Request, is_count, request_from
 from localspec.chat.prompt import Prompt, are_continued, encode, opening_of
-from localspec.chat.reply import Replier, Task
+from localspec.chat.reply import ReplyJob, ReplyWriter
 from localspec.chat.template import tool_variables
 from localspec.chat.text import TextStream
 from localspec.chat.tools import spelled_out
@@ -39,9 +39,9 @@ class Session(Closing):
     A reply that was cancelled gives way to the next one at once, and its stream ends.
     """
 
-    def __init__(self, engine: LoadedPair, defaults: ReplyOptions | None = None) -> None:
+    def __init__(self, pair: LoadedPair, defaults: ReplyOptions | None = None) -> None:
         """`defaults` are options that every reply takes where its caller says nothing."""
-        self._engine = engine
+        self._pair = pair
         self._defaults = defaults or ReplyOptions()
         self._messages: tuple[Message, ...] = ()
         self._conversation = object()  # another one with every reset() and resume()
@@ -50,20 +50,20 @@ class Session(Closing):
         self._latest_reply: Callable[[], bool] | None = None  # that has begun and not ended: is it cancelled?
         self._working = threading.Lock()  # held while the models work, never while the caller has an event
         self._closed = False
-        self._shaping = Shaping(engine.vocabulary, engine.template)
-        self._replier = Replier(engine)
+        self._constraints = ConstraintBuilder(pair.vocabulary, pair.template)
+        self._writer = ReplyWriter(pair)
 
     def close(self) -> None:
         """Cancel what runs, then free both models. A stream that is still being read just ends."""
         self.cancel()
         with self._working:
             self._closed = True
-            self._engine.close()
+            self._pair.close()
 
     def cancel(self) -> None:
         """Stop what was asked for so far, after its cycle; what was generated is kept. Safe from any thread."""
         self._latest_cancel = object()
-        self._engine.interrupt()
+        self._pair.interrupt()
 
     def reset(self) -> None:
         """Forget the conversation, a reply that is being written included."""
@@ -80,14 +80,14 @@ class Session(Closing):
         It is given up, to be done another time, once `stop` says that somebody does.
         """
         with self._working:
-            tokens = self._engine.target.tokens
+            tokens = self._pair.target.tokens
             if tokens and not self._closed:
-                self._engine.drafting.calibrate(list(tokens[-MEASURED_TOKENS:]), budget_seconds, stop)
+                self._pair.drafting.calibrate(list(tokens[-MEASURED_TOKENS:]), budget_seconds, stop)
 
     @property
-    def engine(self) -> LoadedPair:
+    def pair(self) -> LoadedPair:
         """The loaded pair itself, for measuring it while no reply runs."""
-        return self._engine
+        return self._pair
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -97,27 +97,27 @@ class Session(Closing):
     @property
     def name(self) -> str:
         """The pair's name."""
-        return self._engine.name
+        return self._pair.name
 
     @property
     def target_name(self) -> str:
         """The target model's name, as its file gives it."""
-        return self._engine.target_name
+        return self._pair.target_name
 
     @property
     def draft_name(self) -> str:
         """The draft model's name; "" when there is none."""
-        return self._engine.draft_name
+        return self._pair.draft_name
 
     def text_of(self, token: int) -> str:
         """What a single token stands for, for showing it: incomplete characters become U+FFFD."""
-        piece = self._engine.vocabulary.piece(token)
-        return piece.decode(errors="replace") if piece else self._engine.vocabulary.text(token)
+        piece = self._pair.vocabulary.piece(token)
+        return piece.decode(errors="replace") if piece else self._pair.vocabulary.text(token)
 
     @property
     def context_length(self) -> int:
         """Tokens that prompt and reply may have together."""
-        return self._engine.target.capacity
+        return self._pair.target.capacity
 
     def run(self, prompt_or_messages: Asked, **options: Unpack[ReplyOptions]) -> Reply:
         """Answer in the conversation: a text continues it, a list of messages replaces it.
@@ -139,7 +139,7 @@ class Session(Closing):
         return self._converse(messages, request, cancelled, conversation)
 
     async def arun(self, prompt_or_messages: Asked, **options: Unpack[ReplyOptions]) -> Reply:
-        """`run` for asyncio: the models work in a thread; a task that is cancelled stops the reply."""
+        """`run` for asyncio: the models work in a thread; a job that is cancelled stops the reply."""
         return last_reply([event async for event in self.astream(prompt_or_messages, **options)])
 
     def astream(self, prompt_or_messages: Asked, **options: Unpack[ReplyOptions]) -> AsyncIterator[Event]:
@@ -202,14 +202,14 @@ class Session(Closing):
     ) -> Iterator[Event]:
         """The same as `complete`, event by event; `cancelled` as in `stream`."""
         cancelled, request = self._watch(cancelled), self._request(options)
-        vocabulary = self._engine.vocabulary
+        vocabulary = self._pair.vocabulary
         tokens = tokens_of(text, vocabulary)
         text_stream = TextStream(vocabulary, None, request.stop, continues_text=True)
         if request.tools:
             raise BadSetting("tools need a conversation", hint="leave out complete() or --raw")
-        constraint = self._shaping.constraint(request, None, len(tokens))
-        task = Task(tokens, len(tokens), request, text_stream, cancelled, constraint)
-        return self._reply(cancelled, lambda: task)
+        constraint = self._constraints.constraint(request, None, len(tokens))
+        job = ReplyJob(tokens, len(tokens), request, text_stream, cancelled, constraint)
+        return self._reply(cancelled, lambda: job)
 
     def _watch(self, cancelled: Callable[[], bool]) -> Callable[[], bool]:
         """Whether this reply is cancelled, or cancel() was called since now."""
@@ -222,7 +222,7 @@ class Session(Closing):
         if options.get("seed", "left out") is None:
             defaults.pop("seed", None)
         given = {name: value for name, value in options.items() if value is not None}
-        return request_from({**defaults, **given}, self._engine.sampling)
+        return request_from({**defaults, **given}, self._pair.sampling)
 
     def _require_open(self) -> None:
         if self._closed:
@@ -236,39 +236,39 @@ class Session(Closing):
         conversation: object,
     ) -> Iterator[Event]:
         asked = perf_counter()
-        for event in self._reply(cancelled, lambda: self._task(messages, request, cancelled, asked)):
+        for event in self._reply(cancelled, lambda: self._job(messages, request, cancelled, asked)):
             # A conversation that was reset meanwhile stays so.
             if isinstance(event, Finished) and event.reply.tokens and self._conversation is conversation:
                 self._messages = with_reply(messages, event.reply)
             yield event
 
-    def _task(
+    def _job(
         self,
         messages: tuple[Message, ...],
         request: Request,
         cancelled: Callable[[], bool],
         asked: float,
-    ) -> Task:
+    ) -> ReplyJob:
         fitted = self._fitter(request).fit(messages, trim=request.overflow == "trim", earlier=self._cuts)
         if fitted.cut:
             others = [cut for cut in self._cuts if cut != fitted.cut]
             self._cuts = [fitted.cut, *others][:_CUTS]
-        prompt, template = fitted.prompt, self._engine.template
+        prompt, template = fitted.prompt, self._pair.template
         stops = (*template.stops, *request.stop)
         style = template.thinking_style(prompt.text)
-        constraint = self._shaping.constraint(request, style, len(prompt.tokens))
+        constraint = self._constraints.constraint(request, style, len(prompt.tokens))
         # What a grammar asks for is shown as it is, a space at its beginning included.
-        calls = self._shaping.call_format(request)
+        calls = self._constraints.call_format(request)
         goes_on = constraint is not None or are_continued(messages)
         text = TextStream(
-            self._engine.vocabulary,
+            self._pair.vocabulary,
             style,
             stops,
             continues_text=goes_on,
             calls=calls,
             tools=request.tools,
         )
-        return Task(
+        return ReplyJob(
             prompt.tokens,
             self._opening(fitted, request),
             request,
@@ -283,38 +283,38 @@ class Session(Closing):
 
     def _opening(self, fitted: Fitted, request: Request) -> int:
         """Where the prompt opens the reply."""
-        if not self._engine.target.needs_checkpoints:
+        if not self._pair.target.needs_checkpoints:
             return len(fitted.prompt.tokens)
         messages, arguments = self._told(fitted.messages, request)
-        closed = self._engine.template.render(
+        closed = self._pair.template.render(
             messages, think=request.think, arguments=arguments, add_generation_prompt=False
         )
-        return opening_of(fitted.prompt, closed, self._engine.vocabulary)
+        return opening_of(fitted.prompt, closed, self._pair.vocabulary)
 
     def _fitter(self, request: Request) -> Fitter:
         return Fitter(
             lambda messages: self._encode(messages, request),
-            self._engine.target.capacity,
+            self._pair.target.capacity,
             request.max_tokens,
-            thinks=request.think is not False and self._engine.template.thinking_style("") is not None,
+            thinks=request.think is not False and self._pair.template.thinking_style("") is not None,
         )
 
     def _encode(self, messages: tuple[Message, ...], request: Request) -> Prompt:
         told, arguments = self._told(messages, request)
         return encode(
-            self._engine.vocabulary, self._engine.template, told, think=request.think, arguments=arguments
+            self._pair.vocabulary, self._pair.template, told, think=request.think, arguments=arguments
         )
 
     def _told(
         self, messages: tuple[Message, ...], request: Request
     ) -> tuple[Sequence[Message], dict[str, Any]]:
         """The messages and arguments that the template is given."""
-        native = (self._shaping.call_format(request) or self._engine.template.call_format).native
+        native = (self._constraints.call_format(request) or self._pair.template.call_format).native
         tools = tool_variables(request.tools) if native and request.tools else {}
         told = messages if native else spelled_out(messages, request.tools)
         return told, {**tools, **request.template_arguments}
 
-    def _reply(self, cancelled: Callable[[], bool], task_of: Callable[[], Task]) -> Iterator[Event]:
+    def _reply(self, cancelled: Callable[[], bool], job_of: Callable[[], ReplyJob]) -> Iterator[Event]:
         with self._working:
             if self._latest_reply and not self._latest_reply():
                 raise BadSetting(
@@ -324,14 +324,14 @@ class Session(Closing):
         try:
             with self._working:
                 self._require_open()
-                task = task_of()
-            count, capacity = len(task.prompt), self._engine.target.capacity
+                job = job_of()
+            count, capacity = len(job.prompt), self._pair.target.capacity
             if count >= capacity:
                 raise ContextFull(
                     f"the prompt has {count} tokens, the context {capacity}",
                     hint="shorten the prompt, or load the pair with a larger context (--context)",
                 )
-            steps = self._replier.reply(task)
+            steps = self._writer.reply(job)
             while self._latest_reply is cancelled and (event := self._step(steps)) is not None:
                 yield event
         finally:

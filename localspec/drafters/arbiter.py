@@ -34,9 +34,9 @@ class Plain:
     def propose(self, tokens: Sequence[int], room: int) -> Proposal:
         return Proposal(mode=Mode.PLAIN)
 
-    def observe(self, passed: Pass, kept: int) -> None:
+    def observe(self, batch: Pass, kept: int) -> None:
         for reader in self._readers:
-            reader.observe(passed, kept)
+            reader.observe(batch, kept)
 
     def learn(self, cycle: Cycle) -> None:
         """Nothing to decide."""
@@ -91,8 +91,8 @@ class Fixed:
             return Proposal(reading_seconds=self._drafter.busy_seconds - busy)
         return self._drafter.propose(tokens, depth, self._rule) if depth else Proposal()
 
-    def observe(self, passed: Pass, kept: int) -> None:
-        self._drafter.observe(passed, kept)
+    def observe(self, batch: Pass, kept: int) -> None:
+        self._drafter.observe(batch, kept)
 
     def learn(self, cycle: Cycle) -> None:
         """The depth does not change."""
@@ -195,9 +195,9 @@ class Arbiter:
         self._proposal = replace(proposal, padding=padding, deciding_seconds=deciding_seconds)
         return self._proposal
 
-    def observe(self, passed: Pass, kept: int) -> None:
+    def observe(self, batch: Pass, kept: int) -> None:
         for contender in self._contenders:
-            contender.drafter.observe(passed, kept)
+            contender.drafter.observe(batch, kept)
 
     def learn(self, cycle: Cycle) -> None:
         width, seconds = cycle.width + self._proposal.padding, cycle.verify_seconds + cycle.other_seconds

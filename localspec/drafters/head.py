@@ -57,22 +57,22 @@ class HeadText:
         """Hidden rows of the unread positions before `end`, float32 [rows, columns]."""
         return np.stack(self._hidden[self.held - self._base : end - self._base])
 
-    def observe(self, passed: Pass, kept: int) -> None:
+    def observe(self, batch: Pass, kept: int) -> None:
         """As `Drafter.observe`."""
-        start, tokens = passed.start, passed.tokens[:kept]
+        start, tokens = batch.start, batch.tokens[:kept]
         self.text += [UNKNOWN] * (start - len(self.text))
         stands = standing(self.text, start, tokens)
         self.text[stands:] = tokens[stands - start :]
-        if passed.hidden is None or not kept:
+        if batch.hidden is None or not kept:
             self._cut(stands, stands)
         else:
             self._cut(start, stands)
             if start > self.end:  # nobody showed what stands between
                 self._base, self._hidden = start, []
                 self.restart()
-            self._hidden += list(passed.hidden[:kept])
+            self._hidden += list(batch.hidden[:kept])
             self._nothing = np.zeros_like(self._hidden[-1])
-            if not passed.rows:
+            if not batch.rows:
                 self._ends[start + kept - 1] = self._hidden[-1].copy()  # a view would keep the chunk
 
     def ends_with(self, tokens: Sequence[int]) -> bool:
@@ -363,9 +363,9 @@ class HeadDrafter(Drafter):
         finally:
             self._forget_guesses()
 
-    def observe(self, passed: Pass, kept: int) -> None:
+    def observe(self, batch: Pass, kept: int) -> None:
         known = self._known
-        known.observe(passed, kept)
+        known.observe(batch, kept)
         self._forget_guesses()
         # What has no next token yet is read with the next guess, and so are the few tokens of a cycle.
         if known.unread > self.guesses.head.most_rows:

@@ -83,14 +83,14 @@ class ModelDrafter(Drafter):
     def warm_up(self, batches: Sequence[Sequence[int]]) -> None:
         decode_and_forget(self.decoder, batches)
 
-    def observe(self, passed: Pass, kept: int) -> None:
-        decoder, end = self.decoder, passed.start + kept
-        before = max(self._first - passed.start, 0)
-        start = max(passed.start - self._first, 0)
+    def observe(self, batch: Pass, kept: int) -> None:
+        decoder, end = self.decoder, batch.start + kept
+        before = max(self._first - batch.start, 0)
+        start = max(batch.start - self._first, 0)
         if end < self._first:
             self._restart(0)
         else:
-            decoder.rewind(standing(decoder.tokens, start, passed.tokens[before:kept]))
+            decoder.rewind(standing(decoder.tokens, start, batch.tokens[before:kept]))
         if end + self._room > self._first + decoder.capacity:
             self._restart(end - decoder.capacity // 2)
 

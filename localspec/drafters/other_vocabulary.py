@@ -173,13 +173,13 @@ class OtherVocabularyDrafter(Drafter):
             self.decoder, [[int(self._draft_ids[i % words]) for i in batch] for batch in batches]
         )
 
-    def observe(self, passed: Pass, kept: int) -> None:
-        end = passed.start + kept
+    def observe(self, batch: Pass, kept: int) -> None:
+        end = batch.start + kept
         if end < self._first:
             self._restart(0)
             return
-        before, start = max(self._first - passed.start, 0), max(passed.start - self._first, 0)
-        self._translation.cut(standing(self._translation.tokens, start, passed.tokens[before:kept]))
+        before, start = max(self._first - batch.start, 0), max(batch.start - self._first, 0)
+        self._translation.cut(standing(self._translation.tokens, start, batch.tokens[before:kept]))
 
     def backlog(self, tokens: Sequence[int]) -> Backlog:
         self._translate(tokens)
@@ -219,8 +219,8 @@ class OtherVocabularyDrafter(Drafter):
         """In tokens of the target, as far as it has any of those that the draft would say."""
         rows = rows_after(self.decoder, unread)
         row = next(rows)
-        while len((spoken := self._spoken(row)).ids):
-            row = rows.send(self._words[(yield spoken)])
+        while len((output_tokens := self._output_tokens(row)).ids):
+            row = rows.send(self._words[(yield output_tokens)])
 
     @property
     def _held(self) -> int:
@@ -242,7 +242,7 @@ class OtherVocabularyDrafter(Drafter):
         decoder.rewind(max(min(stands, len(known.words) - 1), 0))  # a row needs a word that is decoded
         return self._is_whole and bool(known.words)
 
-    def _spoken(self, row: Row) -> Candidates:
+    def _output_tokens(self, row: Row) -> Candidates:
         """The largest logits of a row, as tokens of the target."""
         if isinstance(row, Candidates):
             known = [

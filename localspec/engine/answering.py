@@ -67,7 +67,7 @@ class LineLimit:
 
 def continued(session: Session, request: Answer) -> str | list[int]:
     """What the reply goes on from, where that is no conversation. Raises NoInfill."""
-    vocabulary = session.engine.vocabulary
+    vocabulary = session.pair.vocabulary
     if request.infill is not None:
         reply = min(request.options.get("max_tokens") or session.context_length, session.context_length // 4)
         room = session.context_length - reply - 1
@@ -85,7 +85,7 @@ def continued(session: Session, request: Answer) -> str | list[int]:
 
 def told(session: Session, request: Asked) -> Rendered | Tokens | Text | Description:
     """What can be said without generating anything."""
-    vocabulary = session.engine.vocabulary
+    vocabulary = session.pair.vocabulary
     match request:
         case Render():
             prompt = session.prompt_of(request.messages, **request.options)
@@ -104,7 +104,7 @@ def told(session: Session, request: Asked) -> Rendered | Tokens | Text | Descrip
 
 def text_of(session: Session, tokens: Sequence[int]) -> str:
     """The text of tokens, control tokens by their names."""
-    vocabulary = session.engine.vocabulary
+    vocabulary = session.pair.vocabulary
     if not all(0 <= token < vocabulary.size for token in tokens):
         raise BadSetting("a token is none of the model's", hint=f"tokens are numbers below {vocabulary.size}")
     pieces = (vocabulary.piece(token) or vocabulary.text(token).encode() for token in tokens)
@@ -112,7 +112,7 @@ def text_of(session: Session, tokens: Sequence[int]) -> str:
 
 
 def description(session: Session) -> Description:
-    engine = session.engine
+    engine = session.pair
     vocabulary, template = engine.vocabulary, engine.template
     model: Any = getattr(engine.target, "model", None)
     return Description(

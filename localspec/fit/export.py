@@ -41,13 +41,13 @@ def export(
     }
     tensors = [written(name, value) for name, value in weights.items() if name != OUTPUT]
     kept = [source.stored(t.name) for t in header.tensors if t.name == FACTORS]
-    spoken = replace(written(OUTPUT, weights[OUTPUT]), name=EMBEDDINGS)
+    output_tokens = replace(written(OUTPUT, weights[OUTPUT]), name=EMBEDDINGS)
     return write_trimmed(
         path,
         replace(header, entries=entries),
         source.stored(EMBEDDINGS),
         token_ids,
-        spoken,
+        output_tokens,
         [*tensors, *kept],
     )
 

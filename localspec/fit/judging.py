@@ -59,12 +59,12 @@ def _by_prompt(measurements: Sequence[Measurement]) -> dict[tuple[Category, str]
     return {key: median(log_ratios(pairs)[0]) for key, pairs in by_prompt.items()}
 
 
-def unseen_prompts(engine: LoadedPair) -> tuple[BenchPrompt, ...]:
+def unseen_prompts(pair: LoadedPair) -> tuple[BenchPrompt, ...]:
     """The first held-out prompts of every category; those of few parts are not waited for without end."""
     found: dict[Category, dict[str, BenchPrompt]] = {}
     for number, prompt in enumerate(made_prompts()):
         of_category = found.setdefault(prompt.category, {})
-        if len(of_category) < EACH and is_held_out(tokens_of(engine, prompt.text)):
+        if len(of_category) < EACH and is_held_out(tokens_of(pair, prompt.text)):
             of_category.setdefault(prompt.text, prompt)
         if min(map(len, found.values())) == EACH or number == EACH * 1000:
             return tuple(prompt for prompts in found.values() for prompt in prompts.values())

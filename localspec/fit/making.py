@@ -27,7 +27,7 @@ class Plan:
     """What is made."""
 
     layers: int
-    spoken: int  # tokens that the draft can say
+    output_tokens: int  # tokens that the draft can say
     answered: int  # tokens of answers to learn from
     visits: int  # tokens learned from, each counted as often as it is
 
@@ -45,7 +45,7 @@ def require_cuttable(source: Path, plan: Plan) -> None:
     """Raises BadModelFile, BadSetting where no such draft can be made of this model."""
     from localspec.fit.cut import Shape
 
-    Shape.of(trimmable(source, plan.spoken))
+    Shape.of(trimmable(source, plan.output_tokens))
     whole = facts_of_file(source).layers or 0
     if not 1 <= plan.layers <= whole:
         raise BadSetting(
@@ -78,20 +78,20 @@ def answered(folder: Path) -> int:
     return sum(len(text.tokens) for text in texts_in(folder))
 
 
-def collect(engine: LoadedPair, folder: Path, wanted: int, told: Callable[[int], object]) -> int:
+def collect(pair: LoadedPair, folder: Path, wanted: int, told: Callable[[int], object]) -> int:
     """Let the target answer prompts until `folder` holds so many tokens of answers; returns how many it holds.
 
     told: how many there are by now, after every answer. Raises OSError, and what decoding raises.
     """
-    assert isinstance(engine.target, Context), "only files are fitted to"
+    assert isinstance(pair.target, Context), "only files are fitted to"
     seen, there = set[tuple[int, ...]](), 0
     for text in texts_in(folder):
         seen.add(tuple(text.prompt.tolist()))
         there += len(text.tokens)
     waiting = list[Text]()
-    target = engine.target
+    target = pair.target
     source = answers(
-        target.model, _unasked(engine, seen), room=ANSWER, length=LENGTH, threads=target.threads.usual
+        target.model, _unasked(pair, seen), room=ANSWER, length=LENGTH, threads=target.threads.usual
     )
     try:
         while there < wanted and (answer := next(source, None)):
@@ -108,10 +108,10 @@ def collect(engine: LoadedPair, folder: Path, wanted: int, told: Callable[[int],
     return there
 
 
-def _unasked(engine: LoadedPair, seen: set[tuple[int, ...]]) -> Iterator[Asked]:
+def _unasked(pair: LoadedPair, seen: set[tuple[int, ...]]) -> Iterator[Asked]:
     repeats = 0
     for prompt in made_prompts():
-        tokens = tuple(tokens_of(engine, prompt.text))
+        tokens = tuple(tokens_of(pair, prompt.text))
         repeats = repeats + 1 if tokens in seen else 0
         if repeats > REPEATS:
             return

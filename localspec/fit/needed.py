@@ -28,7 +28,7 @@ def needed_tokens(
     return np.sort(order[:count])
 
 
-def spoken_tokens(source: Path, texts: Sequence[Text], count: int) -> np.ndarray:
+def output_tokens_for(source: Path, texts: Sequence[Text], count: int) -> np.ndarray:
     """The `count` tokens of a model that these texts need: square roots of probabilities as for a trimmed draft."""
     vocabulary = facts_of_file(source).vocabulary
     assert vocabulary is not None, "trimmable says so"

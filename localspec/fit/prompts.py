@@ -13,15 +13,15 @@ from localspec.chat.prompt import encode
 from localspec.measure.prompts import VERIFY_PROMPTS, BenchPrompt, Category, built_in_prompts, in_turn
 
 
-def prompts(engine: LoadedPair) -> Iterator[list[int]]:
+def prompts(pair: LoadedPair) -> Iterator[list[int]]:
     """Every built-in prompt, the short ones first, in tokens."""
     for prompt in (*VERIFY_PROMPTS, *in_turn(built_in_prompts())):
-        yield tokens_of(engine, prompt.text)
+        yield tokens_of(pair, prompt.text)
 
 
-def tokens_of(engine: LoadedPair, text: str) -> list[int]:
+def tokens_of(pair: LoadedPair, text: str) -> list[int]:
     """A prompt as the target's own template writes it."""
-    return encode(engine.vocabulary, engine.template, [Message("user", text)]).tokens
+    return encode(pair.vocabulary, pair.template, [Message("user", text)]).tokens
 
 
 def made_prompts() -> Iterator[BenchPrompt]:

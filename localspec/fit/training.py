@@ -19,7 +19,7 @@ from localspec.files import write_atomically
 from localspec.fit.cut import NORM, OUTPUT, ModelFile, Shape, Weights
 from localspec.fit.making import Plan
 from localspec.fit.muon import optimizers
-from localspec.fit.needed import spoken_tokens
+from localspec.fit.needed import output_tokens_for
 from localspec.fit.student import hidden_rows
 from localspec.logits.texts import Text, is_held_out
 
@@ -71,12 +71,12 @@ class Training:
         if not (self.texts and self.held_out):
             raise BadSetting("there are too few answers to learn from", hint="collect more: --answers N")
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self.checkpoint, self.plan = checkpoint, (plan.layers, plan.spoken)
+        self.checkpoint, self.plan = checkpoint, (plan.layers, plan.output_tokens)
         saved = self._saved(plan) if checkpoint.exists() else None
         if saved:
             self.token_ids = saved["token_ids"].numpy()
         else:
-            self.token_ids = spoken_tokens(source.path, self.texts, plan.spoken)
+            self.token_ids = output_tokens_for(source.path, self.texts, plan.output_tokens)
         self.shape, embeddings = Shape.of(source.header), source.embeddings()
         self.embeddings = torch.from_numpy(embeddings).to(self.device, torch.bfloat16)
         longest = max(text.length for text in texts)
@@ -104,7 +104,7 @@ class Training:
                 f"{self.checkpoint} cannot be read: {error}",
                 hint="delete it to begin anew, with the same answers",
             ) from None
-        if saved["plan"] != (plan.layers, plan.spoken):
+        if saved["plan"] != (plan.layers, plan.output_tokens):
             raise BadSetting(
                 f"{self.checkpoint.parent.name} was begun with {saved['plan'][0]} layers that say "
                 f"{saved['plan'][1]:,} tokens",

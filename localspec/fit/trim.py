@@ -56,7 +56,7 @@ def write_trimmed(
     header: Header,
     embeddings: TensorBytes,
     ids: np.ndarray,
-    spoken: TensorBytes,
+    output_tokens: TensorBytes,
     others: Sequence[TensorBytes],
 ) -> Path:
     """Write both files of a trimmed model: `embeddings` of all tokens, output rows for `ids`, and the other tensors.
@@ -68,7 +68,9 @@ def write_trimmed(
     tie = {TABLE_HASH: text_entry(digest.hexdigest())}
     table = [embeddings, TensorBytes(TOKEN_IDS, (len(ids),), I32, ids)]
     write_gguf(table_path(path), {"general.architecture": text_entry("token-table"), **tie}, table)
-    return write_gguf(path, {**_entries(header, len(ids)), **tie}, [spoken, *others], header.vocabulary)
+    return write_gguf(
+        path, {**_entries(header, len(ids)), **tie}, [output_tokens, *others], header.vocabulary
+    )
 
 
 def trimmable(source: Path, count: int) -> Header:
@@ -97,11 +99,11 @@ def trimmable(source: Path, count: int) -> Header:
     return header
 
 
-def _entries(header: Header, spoken: int) -> dict[str, Entry]:
+def _entries(header: Header, output_tokens: int) -> dict[str, Entry]:
     """What the file says about itself: all that the source says, but the tokenizer that llama.cpp would look for."""
     kept = {key: entry for key, entry in header.entries.items() if key != TOKENS}
     return kept | {
         TOKENIZER: kept["tokenizer.ggml.model"],
         "tokenizer.ggml.model": text_entry("none"),
-        f"{header.text('general.architecture')}.vocab_size": Entry(UINT32, spoken),
+        f"{header.text('general.architecture')}.vocab_size": Entry(UINT32, output_tokens),
     }

@@ -28,16 +28,16 @@ class Trimmed:
     """A draft that was trimmed."""
 
     path: Path
-    spoken: int  # tokens
+    output_tokens: int  # tokens
     whole: int  # tokens of the draft before
     written: int  # tokens of the answers that were held out
     said: float  # the share of these that the trimmed draft can say
 
 
 def trim_for(
-    engine: LoadedPair, draft: Path, path: Path, count: int, room: int, on_answer: Callable[[int], object]
+    pair: LoadedPair, draft: Path, path: Path, count: int, room: int, on_answer: Callable[[int], object]
 ) -> Trimmed:
-    """Trim a draft to what the target of `engine` writes and thinks of when it answers the built-in prompts.
+    """Trim a draft to what the target of `pair` writes and thinks of when it answers the built-in prompts.
 
     room: tokens of each answer; on_answer: told how many tokens the answers have by now.
     Raises BadModelFile, BadSetting, OSError, and what decoding raises.
@@ -45,8 +45,8 @@ def trim_for(
     vocabulary = facts_of_file(draft).vocabulary
     assert vocabulary is not None, "trimmable says so"
     seen: list[Answer] = []
-    mass = np.zeros(engine.vocabulary.size)
-    for answer in answers_of(engine, room, mass):
+    mass = np.zeros(pair.vocabulary.size)
+    for answer in answers_of(pair, room, mass):
         seen.append(answer)
         on_answer(sum(len(one.tokens) for one in seen))
     judged = [token for one in seen if one.asked.mass is None for token in one.tokens]
@@ -57,11 +57,11 @@ def trim_for(
     return Trimmed(path, len(ids), vocabulary.count, len(judged), float(np.isin(judged, ids).mean()))
 
 
-def answers_of(engine: LoadedPair, room: int, mass: np.ndarray) -> Iterator[Answer]:
+def answers_of(pair: LoadedPair, room: int, mass: np.ndarray) -> Iterator[Answer]:
     """What the target writes to the built-in prompts at temperature 0; `mass` sums up those that are not held out."""
-    assert isinstance(engine.target, Context), "only files are fitted to"
-    target = engine.target
-    asked = (Asked(prompt, mass if i % HELD_OUT else None) for i, prompt in enumerate(prompts(engine)))
+    assert isinstance(pair.target, Context), "only files are fitted to"
+    target = pair.target
+    asked = (Asked(prompt, mass if i % HELD_OUT else None) for i, prompt in enumerate(prompts(pair)))
     return answers(target.model, asked, room=room, length=LENGTH, threads=target.threads.usual)
 
 

@@ -42,7 +42,7 @@ class TokenTable:
         """Tokens that it can read."""
         return len(self.embeddings)
 
-    def spoken(self, count: int) -> int:
+    def output_tokens(self, count: int) -> int:
         """How many output rows stand for one of the first `count` tokens."""
         return int(self.token_ids.searchsorted(count))
 

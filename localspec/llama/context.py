@@ -103,8 +103,8 @@ class Context(Closing):
         params.n_threads = params.n_threads_batch = thread_count(threads)
         known = table.count if table else model.vocab.size
         self._vocabulary, self._shared = vocabulary or known, min(vocabulary or known, known)
-        spoken = table.spoken(self._shared) if table else self._shared
-        sampler = _sampler(model, spoken, params) if top_k else None
+        output_tokens = table.output_tokens(self._shared) if table else self._shared
+        sampler = _sampler(model, output_tokens, params) if top_k else None
         pointer = new_context(model, params, length)
         self.model = model
         self.tokens: list[int] = []  # what the cache was given, in order; for reading
@@ -120,7 +120,7 @@ class Context(Closing):
         self._checkpoints = Checkpoints(checkpoint_bytes)
         self._saved = SavedTexts(0 if model.remote else saved_bytes)  # too far away to copy states
         self._last_width = 0  # tokens in the last batch, the only ones a recurrent state has snapshots of
-        self._rows = _reader(model, pointer, sampler, spoken, table)
+        self._rows = _reader(model, pointer, sampler, output_tokens, table)
         self._finalizer = weakref.finalize(self, _free, pointer, sampler, model)  # which holds the model
         use_adapters(pointer, model.adapters)
         model.adopt(self)
@@ -185,9 +185,9 @@ class Context(Closing):
         leads = self.threads.contention is not None and len(tokens) > _SHORT
         done = 0
         while chunk := tokens[done : done + (NARROW if leads and not done else self._most_tokens())]:
-            passed = self._read(chunk)
-            yield passed
-            done += len(passed.tokens)
+            batch = self._read(chunk)
+            yield batch
+            done += len(batch.tokens)
 
     def interrupt(self) -> None:
         """End the chunk of a prompt that is being read, on a CPU at once; from any thread."""
@@ -390,12 +390,12 @@ def _reader(
     model: Model,
     context: Any,  # noqa: ANN401  a C pointer
     sampler: TopK | None,
-    spoken: int,
+    output_tokens: int,
     table: TokenTable | None,
 ) -> FullRows | TopRows | TrimmedRows:
-    """What reads its rows, of which the first `spoken` elements are tokens."""
+    """What reads its rows, of which the first `output_tokens` elements are tokens."""
     rows = TopRows if sampler and sampler.installed_on(context) else FullRows
-    found = rows(model.vocab.size, spoken)
+    found = rows(model.vocab.size, output_tokens)
     return TrimmedRows(found, table.token_ids, TOP_K) if table else found
 
 

@@ -223,7 +223,7 @@ def compare_events(
             if not outcome.cancelled:
                 session.reset()
                 forget(
-                    session.engine.target, session.engine.drafters
+                    session.pair.target, session.pair.drafters
                 )  # no run profits from another one's reading
                 sides = asked(common, speculative=speculative)
                 for event in session.stream(given, cancelled=cancelled, **sides):
@@ -269,10 +269,10 @@ class _Outcome:
                 self.rule, self._prompt_tokens = rule, count
                 self.segments[speculative].append(Segments())
             case Cycle():
-                self.crowded |= session.engine.drafting.crowded
+                self.crowded |= session.pair.drafting.crowded
             case Finished(reply=reply):
                 self.replies[speculative].append(reply)
-                self.prompt = list(session.engine.target.tokens[: self._prompt_tokens])
+                self.prompt = list(session.pair.target.tokens[: self._prompt_tokens])
 
     def comparison(self, session: Session) -> Comparison:
         plain, speculative = (side_of(self.replies[kind], self.segments[kind][0]) for kind in (False, True))
@@ -280,8 +280,8 @@ class _Outcome:
         gap = width_difference = None
         if index is not None and not self.cancelled and self.rule == Greedy.name:
             text = [*self.prompt, *plain.tokens[:index]]
-            width_difference = width_difference_on(session.engine, text)
-            gap = top_two_gap(row_after(session.engine.target, text))
+            width_difference = width_difference_on(session.pair, text)
+            gap = top_two_gap(row_after(session.pair.target, text))
         return Comparison(
             plain=plain,
             speculative=speculative,

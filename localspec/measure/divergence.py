@@ -63,9 +63,9 @@ def row_after(decoder: Decoder, tokens: Sequence[int]) -> Row:
     return copied(row)
 
 
-def width_difference_on(engine: LoadedPair, tokens: Sequence[int]) -> float:
+def width_difference_on(pair: LoadedPair, tokens: Sequence[int]) -> float:
     """D: the largest logit difference between batch widths at the last 200 of these tokens."""
-    return width_gap(engine.target, tokens[-AS_FAR_BACK:])
+    return width_gap(pair.target, tokens[-AS_FAR_BACK:])
 
 
 def copied(row: Row) -> Row:
@@ -75,11 +75,11 @@ def copied(row: Row) -> Row:
     return np.array(row)
 
 
-def begin(engine: LoadedPair, prompt: Sequence[int]) -> None:
+def begin(pair: LoadedPair, prompt: Sequence[int]) -> None:
     """The target reads the prompt but for its last token, and the drafters follow."""
-    forget(engine.target, engine.drafters)
-    for batch in engine.target.prefill(prompt[:-1]):
-        for drafter in engine.drafters:
+    forget(pair.target, pair.drafters)
+    for batch in pair.target.prefill(prompt[:-1]):
+        for drafter in pair.drafters:
             drafter.observe(batch, len(batch.tokens))
 
 

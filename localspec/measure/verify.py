@@ -199,8 +199,8 @@ def verify(
 
     `stopped` ends it early and keeps the findings. Raises BadSetting without a draft model and at temperature 0.
     """
-    engine = session.engine
-    if not engine.drafters:
+    pair = session.pair
+    if not pair.drafters:
         raise BadSetting(
             f"{session.name} has no draft model, so there is nothing to verify",
             hint="name a pair, or add --draft FILE",
@@ -210,23 +210,23 @@ def verify(
             f"sampling cannot be tested at temperature {temperature:g}",
             hint="give a temperature above 0; greedy texts are tested in any case",
         )
-    sampling = plain_chain(engine.sampling, temperature)
+    sampling = plain_chain(pair.sampling, temperature)
     watch = _Watch(seconds, on_step, stopped, perf_counter())
-    encoded = [(prompt, encoded_prompt(engine, prompt.text)) for prompt in prompts]
-    greedy = run_greedy(engine, encoded, watch)
+    encoded = [(prompt, encoded_prompt(pair, prompt.text)) for prompt in prompts]
+    greedy = run_greedy(pair, encoded, watch)
     if not greedy.cases and not stopped():
-        greedy = replace(greedy, width_difference=width_difference_on(engine, encoded[0][1]))
-    engine.drafting.seeds_keep_threads = seed is not None
+        greedy = replace(greedy, width_difference=width_difference_on(pair, encoded[0][1]))
+    pair.drafting.seeds_keep_threads = seed is not None
     seed = fresh_seed() >> 1 if seed is None else seed
     try:
         sampled = run_sampled(session, prompts, sampling, seed, greedy.width_difference, watch)
     finally:
-        engine.drafting.seeds_keep_threads = True
+        pair.drafting.seeds_keep_threads = True
     session.reset()
     return Verification(
         greedy=greedy,
         sampled=sampled,
-        expected_acceptance=engine.expected_acceptance,
+        expected_acceptance=pair.expected_acceptance,
         sampling=sampling,
         seed=seed,
         seconds=perf_counter() - watch.began,
@@ -239,12 +239,12 @@ def plain_chain(defaults: Sampling, temperature: float) -> Sampling:
     return Sampling(temperature=temperature, top_k=defaults.top_k, top_p=defaults.top_p, min_p=defaults.min_p)
 
 
-def encoded_prompt(engine: LoadedPair, text: str) -> list[int]:
-    return encode(engine.vocabulary, engine.template, (Message("user", text),)).tokens
+def encoded_prompt(pair: LoadedPair, text: str) -> list[int]:
+    return encode(pair.vocabulary, pair.template, (Message("user", text),)).tokens
 
 
 def run_greedy(
-    engine: LoadedPair, prompts: Sequence[tuple[BenchPrompt, list[int]]], watch: _Watch
+    pair: LoadedPair, prompts: Sequence[tuple[BenchPrompt, list[int]]], watch: _Watch
 ) -> GreedyResult:
     """As many prompts as the time allows, at least one."""
     cases, width_difference = list[GreedyCase](), 0.0
@@ -253,14 +253,14 @@ def run_greedy(
             break
         watch.tell(Phase.GREEDY, number / len(prompts), prompt)
         slow = watch.share() + TEXT_SHARE
-        found, difference = greedy_cases(engine, prompt, tokens, watch.share, text_ends=slow, first=not cases)
+        found, difference = greedy_cases(pair, prompt, tokens, watch.share, text_ends=slow, first=not cases)
         cases += found
         width_difference = max(width_difference, difference)
     return GreedyResult(tuple(cases), width_difference)
 
 
 def greedy_cases(
-    engine: LoadedPair,
+    pair: LoadedPair,
     prompt: BenchPrompt,
     tokens: Sequence[int],
     share: Callable[[], float],
@@ -277,9 +277,9 @@ def greedy_cases(
     def ended() -> bool:
         return share() >= UNFINISHED_ENDS
 
-    room = min(NEW_TOKENS, engine.target.capacity - len(tokens))
-    plain = greedy_text(engine, tokens, 0, room, lambda: share() >= min(text_ends, UNFINISHED_ENDS))
-    others = [greedy_text(engine, tokens, depth, len(plain.tokens), ended) for depth in (DEPTH, None)]
+    room = min(NEW_TOKENS, pair.target.capacity - len(tokens))
+    plain = greedy_text(pair, tokens, 0, room, lambda: share() >= min(text_ends, UNFINISHED_ENDS))
+    others = [greedy_text(pair, tokens, depth, len(plain.tokens), ended) for depth in (DEPTH, None)]
     if ended():
         return (), 0.0
     cases = tuple(
@@ -288,7 +288,7 @@ def greedy_cases(
     whole = [*tokens, *plain.tokens]
     ends = {len(tokens) + case.divergence.index for case in cases if case.divergence}
     compared = [whole[:end] for end in ends] or ([whole[-UNDIVIDED:]] if first else [])
-    return cases, max((width_difference_on(engine, text) for text in compared), default=0.0)
+    return cases, max((width_difference_on(pair, text) for text in compared), default=0.0)
 
 
 def case_of(prompt: BenchPrompt, plain: GreedyText, text: GreedyText, depth: int | None) -> GreedyCase:
@@ -322,16 +322,16 @@ class Judge:
 
 
 def greedy_text(
-    engine: LoadedPair, prompt: Sequence[int], depth: int | None, room: int, ended: Callable[[], bool]
+    pair: LoadedPair, prompt: Sequence[int], depth: int | None, room: int, ended: Callable[[], bool]
 ) -> GreedyText:
     """At most `room` tokens of the reply to a prompt; depth 0 is plain decoding."""
     judge = Judge()
     rule = WatchedRule(make_rule("greedy", GREEDY, 0), (judge,))
-    strategy = engine.drafting.strategy(rule, Request(GREEDY, depth=depth, speculate=depth != 0))
-    begin(engine, prompt)
-    text, is_end = list(prompt), engine.vocabulary.is_end
+    strategy = pair.drafting.strategy(rule, Request(GREEDY, depth=depth, speculate=depth != 0))
+    begin(pair, prompt)
+    text, is_end = list(prompt), pair.vocabulary.is_end
     drafted = accepted = 0
-    for cycle in speculate(engine.target, strategy, text, rule=rule, room=room, is_end=is_end):
+    for cycle in speculate(pair.target, strategy, text, rule=rule, room=room, is_end=is_end):
         drafted += cycle.drafted
         accepted += cycle.accepted
         if ended():
@@ -363,7 +363,7 @@ def run_sampled(
         watch.tell(Phase.SAMPLED, number / (ROUNDS * len(prompts)), prompt)
         text = sampled_text(session, prompt.text, chain, seed + number)
         if not watch.stopped():
-            found += scored(session.engine, *text, chain, width_difference)
+            found += scored(session.pair, *text, chain, width_difference)
     return found
 
 
@@ -385,20 +385,20 @@ def sampled_text(
         depth=DEPTH,
         speculate=True,
     )
-    return list(session.engine.target.tokens[: reply.stats.prompt_tokens]), reply.tokens
+    return list(session.pair.target.tokens[: reply.stats.prompt_tokens]), reply.tokens
 
 
 def scored(
-    engine: LoadedPair, prompt: Sequence[int], tokens: Sequence[int], sampling: Sampling, slack: float
+    pair: LoadedPair, prompt: Sequence[int], tokens: Sequence[int], sampling: Sampling, slack: float
 ) -> SampledResult:
     """The target reads a text again and judges its tokens; `slack`: how far logits may be off."""
-    begin(engine, prompt)
+    begin(pair, prompt)
     read = [prompt[-1], *tokens[:-1]]
     chain = Chain(sampling)
     found = SampledResult(texts=1)
     for start in range(0, len(read), CHUNK):
         batch = read[start : start + CHUNK]
-        for row, token in zip(engine.target.decode(batch, len(batch)).rows, tokens[start:], strict=False):
+        for row, token in zip(pair.target.decode(batch, len(batch)).rows, tokens[start:], strict=False):
             assert not isinstance(row, Candidates), "whole rows were asked for"
             p = chain.distribution(row, ())
             chance = p.of(token)

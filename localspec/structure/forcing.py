@@ -75,8 +75,8 @@ class Forcing:
             mode=Mode.DRAFTING if forced and drafted.mode is Mode.ANCHOR else drafted.mode,
         )
 
-    def observe(self, passed: Pass, kept: int) -> None:
-        self._inner.observe(passed, kept)
+    def observe(self, batch: Pass, kept: int) -> None:
+        self._inner.observe(batch, kept)
 
     def learn(self, cycle: Cycle) -> None:
         """The inner strategy learns of the cycle as it would have been without the forced tokens.

@@ -39,7 +39,7 @@ def started(session, messages, **options):
 
 def prompt_text(session):
     """What the target has read."""
-    return "".join(SYMBOLS[token] for token in session.engine.target.tokens)
+    return "".join(SYMBOLS[token] for token in session.pair.target.tokens)
 
 
 @pytest.fixture
@@ -59,8 +59,8 @@ def test_a_prompt_that_fits_is_rendered_twice_and_once_more_for_a_checkpoint(ren
     session, *_ = session_of(capacity=400)
     started(session, [*turns(4), Message("user", "d")])
     assert rendered == [9, 9]
-    monkeypatch.setattr(type(session.engine.target), "needs_checkpoints", True)
-    monkeypatch.setattr(type(session.engine.target), "checkpoint", lambda self, lasting: None, raising=False)
+    monkeypatch.setattr(type(session.pair.target), "needs_checkpoints", True)
+    monkeypatch.setattr(type(session.pair.target), "checkpoint", lambda self, lasting: None, raising=False)
     rendered.clear()
     started(session_of(capacity=400)[0], [*turns(4), Message("user", "d")])
     assert rendered == [9, 9, 9]

@@ -1,12 +1,12 @@
 """What a reply says of drafting: once each, and not of pauses that are part of trying."""
 
-from localspec.chat.reply import WORTH_A_WORD, Remarks
+from localspec.chat.reply import WORTH_A_WORD, DraftingNotices
 from localspec.errors import BackendFailure
 
 
 def said(*cycles):
     """The notices after cycles of (why drafting is off, how the draft failed)."""
-    remarks = Remarks()
+    remarks = DraftingNotices()
     return [notice.text for cycle in cycles for notice in remarks.after_cycle(*cycle)]
 
 

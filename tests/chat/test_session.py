@@ -265,7 +265,7 @@ def test_closing_while_a_reply_is_waited_for_is_an_error_that_says_so():
 
 
 def test_a_configured_system_message_gives_way_to_one_that_the_caller_brings():
-    session = Session(session_of()[0].engine, {"system": "configured"})
+    session = Session(session_of()[0].pair, {"system": "configured"})
     session.run(
         [{"role": "system", "content": "a pirate"}, {"role": "user", "content": "hi"}], **GREEDY, max_tokens=2
     )
@@ -307,7 +307,7 @@ def test_a_stream_that_is_left_and_cancelled_gives_way_to_the_next_reply():
 
 def test_a_text_that_brings_its_own_beginning_gets_no_second_one():
     session, target, *_ = session_of()
-    vocabulary = session.engine.vocabulary
+    vocabulary = session.pair.vocabulary
     vocabulary.bos = SYMBOLS.index("<")
     vocabulary.tokenize = lambda text, **_: [
         vocabulary.bos,
@@ -331,9 +331,9 @@ def test_reading_seconds_are_the_models_and_not_the_callers(monkeypatch):
 
     def second_by_second(self, tokens):
         nonlocal now
-        for passed in prefill(self, tokens):
+        for batch in prefill(self, tokens):
             now += 1
-            yield passed
+            yield batch
 
     monkeypatch.setattr(Toy, "prefill", second_by_second)
     monkeypatch.setattr(reading, "perf_counter", lambda: now)

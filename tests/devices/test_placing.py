@@ -104,7 +104,7 @@ def test_the_demo_answers_wherever_its_two_models_are(gpu, places):
 def test_two_hundred_sampled_texts_follow_the_law(device):
     draws, prompt_text = 200, "Once upon a time there was a"
     with api.load("demo", threads=1) as session:
-        target = session.engine.target
+        target = session.pair.target
 
         def target_row(text):
             target.rollback(0)

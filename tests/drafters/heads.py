@@ -67,9 +67,9 @@ class Opened:
         if self.drafter:
             self.drafter.begin()
             self.drafter.observe(Pass(0, prompt[:keep]), keep)
-        for passed in self.target.prefill(prompt[keep:-1]):
+        for batch in self.target.prefill(prompt[keep:-1]):
             if self.drafter:
-                self.drafter.observe(passed, len(passed.tokens))
+                self.drafter.observe(batch, len(batch.tokens))
 
     def cycles(self, text, depth, room, rule=GREEDY):
         strategy = Fixed(self.drafter, depth, rule) if depth else Plain()

@@ -51,7 +51,7 @@ class Machine:
     def begin(self):
         pass
 
-    def observe(self, passed, kept):
+    def observe(self, batch, kept):
         pass
 
     def backlog(self, tokens):

@@ -57,8 +57,8 @@ def run(target, draft, prompt, *, drafting, room, rule, end=is_end):
     strategy = drafting.strategy(rule, depth=None, sampled=rule.name != "greedy")
     strategy.observe(Pass(0, ()), 0)
     target.rollback(0)
-    for passed in target.prefill(tokens[:-1]):
-        strategy.observe(passed, len(passed.tokens))
+    for batch in target.prefill(tokens[:-1]):
+        strategy.observe(batch, len(batch.tokens))
     models = [target] if draft is None else [target, draft]
 
     def clock():

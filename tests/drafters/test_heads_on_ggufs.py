@@ -99,10 +99,10 @@ def show_hidden_rows(drafter):
     """Those of every position of the text, as the drafter is shown them."""
     observe, shown = drafter.observe, {}
 
-    def observed(passed, kept):
-        if passed.hidden is not None:
-            shown.update(enumerate(np.array(passed.hidden[:kept]), start=passed.start))
-        observe(passed, kept)
+    def observed(batch, kept):
+        if batch.hidden is not None:
+            shown.update(enumerate(np.array(batch.hidden[:kept]), start=batch.start))
+        observe(batch, kept)
 
     drafter.observe = observed
     return shown
@@ -126,8 +126,8 @@ def test_a_reply_without_drafting_is_read_along(kind, files):
         strategy = Drafting([pair.drafter], guess_for("cpu", {}), (1, 2, 4), most=4).strategy(
             GREEDY, depth=0, sampled=False
         )
-        for passed in pair.target.prefill(text[:-1]):
-            strategy.observe(passed, len(passed.tokens))
+        for batch in pair.target.prefill(text[:-1]):
+            strategy.observe(batch, len(batch.tokens))
         list(speculate(pair.target, strategy, text, rule=GREEDY, room=60, is_end=never))
         assert strategy.busy_seconds == pair.drafter.busy_seconds
         assert pair.drafter.propose(text, 4, GREEDY).tokens

@@ -125,8 +125,8 @@ class Stopped:
         )
         return self.drafter.propose(tokens, min(3, room), self.rule, stopper)
 
-    def observe(self, passed, kept):
-        self.drafter.observe(passed, kept)
+    def observe(self, batch, kept):
+        self.drafter.observe(batch, kept)
 
     def learn(self, cycle):
         """The calibration does not change."""

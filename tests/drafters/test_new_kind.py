@@ -34,10 +34,10 @@ class BlockHead(Drafter):
     def model_runs(self, depth):
         return 1
 
-    def observe(self, passed, kept):
-        end = passed.start + kept
-        if kept and passed.hidden is not None:
-            self.hidden = np.array(passed.hidden[kept - 1])
+    def observe(self, batch, kept):
+        end = batch.start + kept
+        if kept and batch.hidden is not None:
+            self.hidden = np.array(batch.hidden[kept - 1])
         elif end != self.end:
             self.hidden = None
         self.end = end

@@ -74,9 +74,9 @@ def test_the_cache_holds_the_text_in_words_after_every_cycle():
     for _ in range(200):
         proposal = drafter.propose(text, int(rng.integers(1, 5)), rule)
         kept = int(rng.integers(0, len(proposal.tokens) + 1))
-        passed = Pass(len(text) - 1, [text[-1], *proposal.tokens])
+        batch = Pass(len(text) - 1, [text[-1], *proposal.tokens])
         text = [*text, *proposal.tokens[:kept], int(rng.integers(0, 3))]
-        drafter.observe(passed, kept + 1)
+        drafter.observe(batch, kept + 1)
         drafter.backlog(text)
         spelled = b"".join(map(DRAFT.piece, draft.tokens))
         assert b"".join(map(TARGET.piece, text)).startswith(spelled)
@@ -97,8 +97,8 @@ def test_a_text_that_outgrows_the_cache_is_read_anew_from_its_middle():
 def test_candidates_of_a_device_are_said_as_the_targets_tokens():
     drafter = OtherVocabularyDrafter(Reader(1), DRAFT, TARGET, WITHOUT_C, never)
     row = Candidates(np.array([5, 1, 2], np.int32), np.array([0.5, 3.0, 1.0], np.float32))
-    spoken = drafter._spoken(row)
-    assert (spoken.ids.tolist(), spoken.logits.tolist()) == ([1], [0.5])
+    output_tokens = drafter._output_tokens(row)
+    assert (output_tokens.ids.tolist(), output_tokens.logits.tolist()) == ([1], [0.5])
 
 
 def test_what_is_unread_is_read_in_pieces():

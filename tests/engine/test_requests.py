@@ -23,7 +23,7 @@ def threads_of(request):
     handler, reports = PairRequests(), []
     handler.perform(request, reports.append, lambda: False)
     assert isinstance(reports[-1], Ready)
-    engine = handler._session.engine
+    engine = handler._session.pair
     try:
         return [context.threads.usual for context in (engine.target, engine.drafters[0].decoder)]
     finally:

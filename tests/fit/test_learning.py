@@ -20,7 +20,7 @@ pytest.importorskip("torch", reason="5 GB with the CUDA that the default index a
 
 from localspec.fit.learning import learn
 
-PLAN = Plan(layers=2, spoken=256, answered=0, visits=1600)
+PLAN = Plan(layers=2, output_tokens=256, answered=0, visits=1600)
 
 
 @pytest.fixture(autouse=True)

@@ -88,9 +88,9 @@ def test_one_command_makes_a_draft_at_a_time_and_clears_what_was_left_half_writt
 def test_answers_are_collected_with_their_likeliest_tokens_and_no_prompt_twice(tmp_path):
     told = []
     with localspec.load("demo", threads=1, speculate=False) as session:
-        assert collect(session.engine, tmp_path, 60, told.append) >= 60
+        assert collect(session.pair, tmp_path, 60, told.append) >= 60
         before = len(list(texts_in(tmp_path)))
-        there = collect(session.engine, tmp_path, 200, told.append)
+        there = collect(session.pair, tmp_path, 200, told.append)
     texts = list(texts_in(tmp_path))
     assert told == sorted(told)
     assert there == sum(len(text.tokens) for text in texts) >= 200
@@ -108,9 +108,9 @@ def test_answers_are_collected_with_their_likeliest_tokens_and_no_prompt_twice(t
 def test_one_prompt_in_sixteen_only_judges_and_it_is_always_the_same(monkeypatch):
     monkeypatch.setattr("localspec.fit.judging.EACH", 4)
     with localspec.load("demo", threads=1, speculate=False) as session:
-        unseen = unseen_prompts(session.engine)
-        assert all(is_held_out(tokens_of(session.engine, prompt.text)) for prompt in unseen)
-        assert unseen == unseen_prompts(session.engine)
+        unseen = unseen_prompts(session.pair)
+        assert all(is_held_out(tokens_of(session.pair, prompt.text)) for prompt in unseen)
+        assert unseen == unseen_prompts(session.pair)
     assert {prompt.category for prompt in unseen} == {"chat", "code", "json", "edit"}
     assert len({prompt.text for prompt in unseen}) == len(unseen) == 16
     prompts = [prompt.text for prompt in islice(made_prompts(), 400)]

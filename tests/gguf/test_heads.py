@@ -130,4 +130,4 @@ def test_the_head_inside_a_hybrid_drafts_no_deeper_than_its_state_steps_back(fol
         assert stats.from_head > 5
         assert len(stats.cycles_by_depth) == 4
     with localspec.load(target=target, draft="lookup", threads=1, context_length=512) as session:
-        assert not session.engine.drafters
+        assert not session.pair.drafters

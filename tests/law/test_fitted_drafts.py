@@ -34,10 +34,10 @@ DEPTHS = (1, 3, 8)
 FEW = Sampling(temperature=1.5, top_k=3, top_p=1.0, min_p=0.0)  # few enough choices to take every one
 
 
-def made(target, path, layers, spoken):
+def made(target, path, layers, output_tokens):
     """Some of a target's layers as they are, through the files that a learned draft is written in."""
-    model, spoken = ModelFile(target), np.asarray(spoken, np.int32)
-    return export(path, model, model.cut(layers, spoken), spoken, {})
+    model, output_tokens = ModelFile(target), np.asarray(output_tokens, np.int32)
+    return export(path, model, model.cut(layers, output_tokens), output_tokens, {})
 
 
 @pytest.fixture(scope="module", params=["made", "trimmed", "BPE for BPE", "SentencePiece for BPE"])
@@ -59,7 +59,7 @@ def session(request, tiny_gguf, tmp_path_factory):
 
 @pytest.mark.parametrize("depth", DEPTHS)
 def test_greedy_text_differs_from_plain_only_at_near_ties(session, depth):
-    target, (drafter,) = session.engine.target, session.engine.drafters
+    target, (drafter,) = session.pair.target, session.pair.drafters
     gap = width_gap(target, target.model.vocab.tokenize(WORDS[0] * 4, parse_special=False))
     drafted = 0
     for text in WORDS:
@@ -94,12 +94,12 @@ def test_a_conversation_is_followed(session):
     for text in ("Tell me a story about a fox.", "And one about a bear, in French: où est l'été ? 🎉"):
         reply = session.run(text, max_tokens=40, depth=4, temperature=0.7, seed=3)
         assert reply.stats.drafted > 0
-        assert session.engine.drafters[0].failure is None
+        assert session.pair.drafters[0].failure is None
 
 
 def test_what_a_draft_of_another_vocabulary_shares_is_said(session):
-    (drafter,) = session.engine.drafters
-    notice = next((text for text in session.engine.notices if "has another vocabulary" in text), "")
+    (drafter,) = session.pair.drafters
+    notice = next((text for text in session.pair.notices if "has another vocabulary" in text), "")
     assert bool(notice) == isinstance(drafter, OtherVocabularyDrafter)
 
 
@@ -124,11 +124,11 @@ def rows_of(model):
 def world(request, tiny_gguf, tmp_path_factory):
     """A random target and its draft, which says every other token, as functions from a text to a row."""
     target, path = tiny_gguf(vocab_size=512, layers=4), tmp_path_factory.mktemp("law") / "draft.gguf"
-    spoken = np.arange(0, 512, 2)
+    output_tokens = np.arange(0, 512, 2)
     if request.param == "made":
-        made(target, path, [0, 1, 3], spoken)
+        made(target, path, [0, 1, 3], output_tokens)
     else:
-        trim(target, path, spoken)
+        trim(target, path, output_tokens)
     with Model(target) as whole, Model(path) as draft:
         yield SimpleNamespace(target=rows_of(whole), draft=rows_of(draft))
 

@@ -44,7 +44,7 @@ def user(turn):
 
 
 def opening(session):
-    return len(session.engine.vocabulary.tokenize(OPENING, parse_special=True))
+    return len(session.pair.vocabulary.tokenize(OPENING, parse_special=True))
 
 
 def started(session, messages):
@@ -118,7 +118,7 @@ def test_no_proposal_is_longer_than_the_state_can_step_back(load):
 
 def test_a_hybrid_draft_holds_the_text_and_nothing_else_after_each_cycle(load):
     with load({"noise": 0.3}) as session:
-        target, draft = session.engine.target, session.engine.drafters[0].decoder
+        target, draft = session.pair.target, session.pair.drafters[0].decoder
         for event in session.stream_complete(
             "the sea and the wind " * 6, depth=3, max_tokens=60, temperature=0
         ):

@@ -147,4 +147,4 @@ def test_no_clock_decides_how_a_prompt_is_cut(tiny_gguf):
 
 def widths(context, count):
     context.rollback(0)
-    return [len(passed.tokens) for passed in context.prefill([1] * count)]
+    return [len(batch.tokens) for batch in context.prefill([1] * count)]

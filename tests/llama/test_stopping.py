@@ -109,7 +109,7 @@ def test_a_chunk_that_is_interrupted_was_not_read_and_can_be_read_again(
     assert len(interrupted.tokens) == (0 if long_pass == 0 else 16)
     assert reader.length == (16 if long_pass == 0 else 32)
     monkeypatch.setattr(contexts, "Stop", Stop)
-    assert [len(passed.tokens) for passed in chunks] == ([16, 8] if long_pass == 0 else [8])
+    assert [len(batch.tokens) for batch in chunks] == ([16, 8] if long_pass == 0 else [8])
     got = reader.decode([9], 1).rows[0]
     assert np.abs(got - row_after(fresh, [*tokens(40), 9])).max() < NEAR
 
@@ -129,4 +129,4 @@ def test_interrupt_asks_the_chunk_that_is_read_and_nothing_else(context, tokens,
     with monkeypatch.context() as patch:
         patch.setattr(reader, "decode", decode_interrupted)
         assert len(next(chunks).tokens) == 0
-    assert [len(passed.tokens) for passed in chunks] == [4]
+    assert [len(batch.tokens) for batch in chunks] == [4]

@@ -54,11 +54,11 @@ def rows_behind(monkeypatch):
     decode, found = Context.decode, {}
 
     def recorded(self, tokens, rows):
-        passed = decode(self, tokens, rows)
+        batch = decode(self, tokens, rows)
         if self.model.path == demo.target_path():
-            first = passed.start + len(tokens) - rows
-            found.update((first + i, (tokens[i - rows], np.array(row))) for i, row in enumerate(passed.rows))
-        return passed
+            first = batch.start + len(tokens) - rows
+            found.update((first + i, (tokens[i - rows], np.array(row))) for i, row in enumerate(batch.rows))
+        return batch
 
     monkeypatch.setattr(Context, "decode", recorded)
     return found
@@ -68,7 +68,7 @@ def rows_behind(monkeypatch):
 def test_logged_rows_are_the_targets_own_where_drafts_were_rejected(options, monkeypatch, rows_behind):
     monkeypatch.setattr("localspec.logits.log.PART", 20)
     with logging_session() as session:
-        prompt = session.engine.vocabulary.tokenize("Once upon a time, " * 60, parse_special=False)
+        prompt = session.pair.vocabulary.tokenize("Once upon a time, " * 60, parse_special=False)
         reply = session.complete(prompt, depth=4, max_tokens=70, **options)
     assert 0 < reply.stats.accepted < reply.stats.drafted
     texts, whole = logged(), [*prompt, *reply.tokens]

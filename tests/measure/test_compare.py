@@ -73,7 +73,7 @@ def test_no_seed_of_its_own_fixes_the_depth_or_the_threads(session):
     events = list(compare_events(session, PROMPT, temperature=0.9, max_tokens=8))
     assert events[-1].rule == "block"
     assert DEPTH_FIXED not in {e.event.text for e in events[:-1] if isinstance(e.event, Notice)}
-    assert not session.engine.target.threads.fixed
+    assert not session.pair.target.threads.fixed
 
 
 def test_runs_of_unequal_length_are_compared_by_their_rates(session):
@@ -87,7 +87,7 @@ def test_runs_of_unequal_length_are_compared_by_their_rates(session):
 
 
 def test_another_program_on_the_processor_is_told(session):
-    threads = session.engine.target.threads
+    threads = session.pair.target.threads
     threads.contention = Contention(2, limit=1)
     try:
         found = compare_on(session, PROMPT, temperature=0.0, max_tokens=6)

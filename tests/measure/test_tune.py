@@ -46,8 +46,8 @@ class PricedDrafter:
     def model_runs(self, depth):
         return depth
 
-    def observe(self, passed, kept):
-        self.length = passed.start + kept
+    def observe(self, batch, kept):
+        self.length = batch.start + kept
 
     def read(self, tokens, most):
         assert self.length == len(tokens)

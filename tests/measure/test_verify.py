@@ -51,7 +51,7 @@ def few_texts(monkeypatch):
 
 
 def never():
-    """No time has passed."""
+    """No time has batch."""
     return 0.0
 
 
@@ -87,7 +87,7 @@ def test_too_few_sampled_tokens_are_named(session, monkeypatch):
 
 
 def test_only_a_given_seed_keeps_the_number_of_threads(session, few_texts):
-    threads, kept = session.engine.target.threads, {}
+    threads, kept = session.pair.target.threads, {}
     for seed in (None, 4):
 
         def note(step, seed=seed):
@@ -96,7 +96,7 @@ def test_only_a_given_seed_keeps_the_number_of_threads(session, few_texts):
 
         verify(session, prompts=VERIFY_PROMPTS[:1], seed=seed, on_step=note)
     assert kept == {None: False, 4: True}
-    assert session.engine.drafting.seeds_keep_threads
+    assert session.pair.drafting.seeds_keep_threads
 
 
 @pytest.mark.parametrize("fault", [faults.leaky_coins, faults.leaky_comparison])
@@ -108,9 +108,9 @@ def test_a_leaky_verifier_is_found_on_the_demo_pair(session, few_texts, fault):
 
 
 def test_greedy_tokens_that_are_not_the_likeliest_are_counted(session):
-    tokens = encoded_prompt(session.engine, VERIFY_PROMPTS[9].text)
+    tokens = encoded_prompt(session.pair, VERIFY_PROMPTS[9].text)
     with faults.leaky_comparison(1.0):
-        cases, _ = greedy_cases(session.engine, VERIFY_PROMPTS[9], tokens, never)
+        cases, _ = greedy_cases(session.pair, VERIFY_PROMPTS[9], tokens, never)
     assert cases[0].not_likeliest > 0
     assert not cases[0].explained(math.inf)
 
@@ -185,8 +185,8 @@ def test_texts_of_another_temperature_do_not_pass(session):
     right = wrong = SampledResult()
     for number, prompt in enumerate(VERIFY_PROMPTS):
         text = sampled_text(session, prompt.text, hot, number)
-        right += scored(session.engine, *text, hot, 0.0)
-        wrong += scored(session.engine, *text, cold, 0.0)
+        right += scored(session.pair, *text, hot, 0.0)
+        wrong += scored(session.pair, *text, cold, 0.0)
         session.reset()
     assert right.excess_p > 1e-3
     assert wrong.excess_p < 1e-6
@@ -195,14 +195,14 @@ def test_texts_of_another_temperature_do_not_pass(session):
 
 def test_no_token_of_a_reply_is_outside_of_its_chain(session):
     sampling = plain_chain(Sampling(), 0.8)
-    found = scored(session.engine, *sampled_text(session, VERIFY_PROMPTS[0].text, sampling, 2), sampling, 0.0)
+    found = scored(session.pair, *sampled_text(session, VERIFY_PROMPTS[0].text, sampling, 2), sampling, 0.0)
     assert found.impossible == 0
     assert 0 < found.tokens <= verify_module.NEW_TOKENS
     assert found.variance > 0
 
 
 def test_on_a_slow_pair_texts_are_short_but_compared(session):
-    tokens = encoded_prompt(session.engine, VERIFY_PROMPTS[0].text)
-    cases, _ = greedy_cases(session.engine, VERIFY_PROMPTS[0], tokens, never, text_ends=0.0)
+    tokens = encoded_prompt(session.pair, VERIFY_PROMPTS[0].text)
+    cases, _ = greedy_cases(session.pair, VERIFY_PROMPTS[0], tokens, never, text_ends=0.0)
     assert [case.tokens for case in cases] == [1, 1]
     assert all(case.divergence is None for case in cases)

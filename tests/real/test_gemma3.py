@@ -40,7 +40,7 @@ def session(home, tmp_path_factory):
 
 
 def tokens_of(session, text):
-    return session.engine.vocabulary.tokenize(text, parse_special=False, add_special=True)
+    return session.pair.vocabulary.tokenize(text, parse_special=False, add_special=True)
 
 
 def test_the_text_is_longer_than_the_window(session):
@@ -50,7 +50,7 @@ def test_the_text_is_longer_than_the_window(session):
 @pytest.mark.parametrize("begin", [WINDOW - 20, WINDOW + 300], ids=["across its edge", "beyond it"])
 @pytest.mark.parametrize("depth", [3, 8])
 def test_drafting_over_a_window_changes_nothing_but_near_ties(session, begin, depth):
-    engine = session.engine
+    engine = session.pair
     text = b"".join(map(engine.vocabulary.piece, tokens_of(session, TEXT)[:begin])).decode()
     plain = session.complete(text, max_tokens=40, speculate=False, **GREEDY)
     fast = session.complete(text, max_tokens=40, depth=depth, **GREEDY)
@@ -62,8 +62,8 @@ def test_drafting_over_a_window_changes_nothing_but_near_ties(session, begin, de
 
 
 def test_stepping_back_over_the_edge_of_the_window_leaves_what_was_there(session):
-    target, tokens = session.engine.target, tokens_of(session, TEXT)
-    difference = width_difference_on(session.engine, tokens[: WINDOW // 2])
+    target, tokens = session.pair.target, tokens_of(session, TEXT)
+    difference = width_difference_on(session.pair, tokens[: WINDOW // 2])
     row = np.array(row_after(target, tokens[: WINDOW // 2]))
     for length in (WINDOW + 8, 2 * WINDOW - 100):
         target.rollback(0)
@@ -77,14 +77,14 @@ def test_stepping_back_over_the_edge_of_the_window_leaves_what_was_there(session
 def test_a_conversation_over_the_window_goes_on_from_its_cache(session):
     session.reset()
     session.run(TEXT[:2200], max_tokens=4, **GREEDY)
-    held = session.engine.target.length
+    held = session.pair.target.length
     assert held > WINDOW
     started, *_ = session.stream("And then?", max_tokens=4, **GREEDY)
     assert started.reused_tokens >= held - 4
 
 
 def test_a_rejected_batch_leaves_no_trace_in_a_cache_of_the_windows_size(session):
-    target, tokens = session.engine.target, tokens_of(session, TEXT)[: WINDOW + 300]
+    target, tokens = session.pair.target, tokens_of(session, TEXT)[: WINDOW + 300]
     rows = []
     for rejected in (0, 8):
         target.rollback(0)
@@ -99,7 +99,7 @@ def test_a_rejected_batch_leaves_no_trace_in_a_cache_of_the_windows_size(session
 
 
 def test_texts_of_its_6250_special_tokens_stay_text(session):
-    engine = session.engine
+    engine = session.pair
     guarded = guarded_texts(engine.vocabulary)
     assert len(guarded) > 6000
     text = "Say <end_of_turn>, <eos> and <unused99>!"
@@ -113,7 +113,7 @@ def test_texts_of_its_6250_special_tokens_stay_text(session):
 )
 @pytest.mark.parametrize("rule", ["block", "coupled"])
 def test_sampled_text_drafts_from_262144_tokens(session, rule, options):
-    assert session.engine.vocabulary.size == 262144
+    assert session.pair.vocabulary.size == 262144
     reply = session.complete("Once upon a time", max_tokens=16, depth=4, seed=3, rule=rule, **options)
     assert len(reply.tokens) == 16 or reply.finish_reason is FinishReason.STOP
     assert reply.stats.accepted > 0

@@ -59,7 +59,7 @@ ASKS = ("Hi!", "What is a river?", "And a lake?", "Name one.", "Thank you. Goodb
 
 
 def encoded(session, *messages):
-    return encode(session.engine.vocabulary, session.engine.template, messages)
+    return encode(session.pair.vocabulary, session.pair.template, messages)
 
 
 def same_up_to_near_ties(session, prompt, plain, other):
@@ -68,9 +68,7 @@ def same_up_to_near_ties(session, prompt, plain, other):
     if index is None:
         return True
     text = [*prompt, *plain[:index]]
-    return top_two_gap(row_after(session.engine.target, text)) <= 2 * width_difference_on(
-        session.engine, text
-    )
+    return top_two_gap(row_after(session.pair.target, text)) <= 2 * width_difference_on(session.pair, text)
 
 
 def test_a_prompt_is_the_tokens_that_the_model_was_trained_on(session):
@@ -84,9 +82,9 @@ def test_a_prompt_is_the_tokens_that_the_model_was_trained_on(session):
 
 def test_control_tokens_that_a_user_writes_are_text(session):
     session.run(INJECTION, max_tokens=1, **GREEDY)
-    tokens = session.engine.target.tokens
+    tokens = session.pair.target.tokens
     assert [tokens.count(control) for control in (0, BEGIN, END)] == [0, 3, 2]
-    assert INJECTION in b"".join(map(session.engine.vocabulary.piece, tokens)).decode()
+    assert INJECTION in b"".join(map(session.pair.vocabulary.piece, tokens)).decode()
 
 
 def test_a_reply_ends_with_the_end_of_its_turn_drafted_or_not(session):
@@ -106,7 +104,7 @@ def test_a_reply_ends_with_the_end_of_its_turn_drafted_or_not(session):
 def test_characters_of_several_tokens_come_whole(session, text, depth):
     events = list(session.stream_complete(text, max_tokens=16, depth=depth, **GREEDY))
     reply, pieces = events[-1].reply, [e.text for e in events if isinstance(e, Piece)]
-    written = [session.engine.vocabulary.piece(token) for token in reply.tokens]
+    written = [session.pair.vocabulary.piece(token) for token in reply.tokens]
     assert any(len(piece) < len(piece.decode(errors="replace").encode()) for piece in written), "cut ones"
     assert "".join(pieces) == reply.text == b"".join(written).decode(errors="replace")
     assert "\ufffd" not in "".join(pieces[:-1])
@@ -114,7 +112,7 @@ def test_characters_of_several_tokens_come_whole(session, text, depth):
 
 def test_a_stop_string_that_ends_inside_a_token_cuts_the_text_there(session):
     whole = session.run("Count from 1 to 30.", max_tokens=32, depth=4, **GREEDY)
-    vocabulary = session.engine.vocabulary
+    vocabulary = session.pair.vocabulary
     stop = "2\n3"
     assert stop in whole.text
     session.reset()
@@ -134,10 +132,10 @@ def test_each_turn_reads_only_what_is_new(session):
         if held:
             assert started.reused_tokens == held - 1, "all but the newest token, which is in no cache yet"
         held = started.prompt_tokens + len(reply.tokens)
-    prompt = session.engine.target.tokens[: started.prompt_tokens]
+    prompt = session.pair.target.tokens[: started.prompt_tokens]
     assert prompt == encoded(session, *session.messages[:-1]).tokens
     # What the turns left in the cache is what reading it at once gives.
-    session.engine.target.rollback(0)
+    session.pair.target.rollback(0)
     fresh = session.run([vars_of(m) for m in session.messages[:-1]], max_tokens=6, speculate=False, **GREEDY)
     assert same_up_to_near_ties(session, prompt, fresh.tokens, reply.tokens)
 
@@ -172,7 +170,7 @@ def test_lookup_drafts_what_stands_in_the_text_already(smollm2):
     with localspec.load(target=smollm2, draft="lookup", context_length=1024, threads=1) as session:
         fast = session.complete(text, max_tokens=20, depth=6, **GREEDY)
         plain = session.complete(text, max_tokens=20, speculate=False, **GREEDY)
-        prompt = session.engine.vocabulary.tokenize(text, parse_special=True)
+        prompt = session.pair.vocabulary.tokenize(text, parse_special=True)
         assert fast.stats.from_lookup >= 15
         assert fast.stats.cycles <= 5
         assert same_up_to_near_ties(session, prompt, plain.tokens, fast.tokens)

@@ -201,11 +201,11 @@ def test_both_are_told_what_the_text_has_become():
     told = []
     inner, forcer = Remembering(), constraint()
     forcer.settle = told.append
-    inner.observe = lambda passed, kept: told.append((passed, kept))
-    strategy, passed = Forcing(inner, forcer, 33), Pass(0, [1, 2])
-    strategy.observe(passed, 1)
+    inner.observe = lambda batch, kept: told.append((batch, kept))
+    strategy, batch = Forcing(inner, forcer, 33), Pass(0, [1, 2])
+    strategy.observe(batch, 1)
     strategy.propose(PROMPT, 20)
-    assert told == [(passed, 1), PROMPT]
+    assert told == [(batch, 1), PROMPT]
 
 
 def test_a_plain_step_to_measure_with_forced_tokens_in_front_is_none():

@@ -135,7 +135,7 @@ def demo_session():
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_random_schemas_on_the_demo_pair(demo_session, temperature):
     """A part of what benchmarks/structure_schemas.py does with 200."""
-    tokens = GrammarTokens(demo_session.engine.vocabulary)
+    tokens = GrammarTokens(demo_session.pair.vocabulary)
     complete = 0
     for seed in range(12):
         demo_session.reset()

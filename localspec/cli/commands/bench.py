@@ -110,7 +110,7 @@ def bench_built_in(arguments: argparse.Namespace) -> int:
 
         def on_step(step: "BenchStep") -> None:
             nonlocal crowded
-            crowded |= session.engine.drafting.crowded
+            crowded |= session.pair.drafting.crowded
             line.tell(progress_text(step, blocks, limits(arguments)), step.blocks_done)
 
         with DrawnLine(sys.stderr) as line:

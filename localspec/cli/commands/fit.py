@@ -122,15 +122,15 @@ def trim(arguments: argparse.Namespace, options: dict[str, Any], files: "PairFil
         options |= {"target": files.target, "speculate": False}
         with api.load(**options, on_stage=line.draw) as session:
             found = trim_for(
-                session.engine,
+                session.pair,
                 files.draft,
                 path,
                 count,
                 ANSWER,
                 lambda tokens: line.draw(f"the target answers the built-in prompts: {tokens:,} tokens"),
             )
-    keep(name, files, path, f"{files.name} with its draft trimmed to {found.spoken:,} tokens")
-    say(_told(name, found.spoken, found.whole, found.said, found.written, before, path))
+    keep(name, files, path, f"{files.name} with its draft trimmed to {found.output_tokens:,} tokens")
+    say(_told(name, found.output_tokens, found.whole, found.said, found.written, before, path))
     return 0
 
 
@@ -143,8 +143,8 @@ def teach(arguments: argparse.Namespace, options: dict[str, Any], files: "PairFi
     if arguments.teach:
         source = draft_of(files)
         layers = layers or facts_of_file(source).layers
-    spoken = MADE if arguments.trim is None else arguments.trim
-    plan = Plan(LAYERS if layers is None else layers, spoken, arguments.answers, arguments.visits)
+    output_tokens = MADE if arguments.trim is None else arguments.trim
+    plan = Plan(LAYERS if layers is None else layers, output_tokens, arguments.answers, arguments.visits)
     require_torch()
     require_cuttable(source, plan)
     drawn = drawing(arguments)
@@ -201,7 +201,7 @@ def collect_answers(options: dict[str, Any], folder: Path, plan: "Plan", line: D
         line.draw(f"the target answers prompts: {tokens:,} of {plan.answered:,} tokens")
 
     with api.load(**(options | {"speculate": False}), on_stage=line.draw) as session:
-        collect(session.engine, folder, plan.answered, told)
+        collect(session.pair, folder, plan.answered, told)
 
 
 def logged_texts(options: dict[str, Any], files: "PairFiles") -> "list[Text]":
@@ -292,7 +292,7 @@ def measured(options: dict[str, Any], line: DrawnLine) -> "tuple[Measurement, ..
     ):
         return bench(
             session,
-            unseen_prompts(session.engine),
+            unseen_prompts(session.pair),
             (PLAIN, AUTO),
             (0.0,),
             Limits(rounds=1, seconds=SECONDS),
@@ -301,12 +301,14 @@ def measured(options: dict[str, Any], line: DrawnLine) -> "tuple[Measurement, ..
         ).measurements
 
 
-def _told(name: str, spoken: int, whole: int, said: float, written: int, before: int, path: Path) -> str:
+def _told(
+    name: str, output_tokens: int, whole: int, said: float, written: int, before: int, path: Path
+) -> str:
     from localspec.units import size_text
 
     return (
-        f"The draft says {spoken:,} of {whole:,} tokens now, and reads all of them. Of {written:,} tokens that the "
-        f"target wrote and the choice did not see, it can say {said:.1%}.\n"
+        f"The draft says {output_tokens:,} of {whole:,} tokens now, and reads all of them. Of {written:,} tokens that "
+        f"the target wrote and the choice did not see, it can say {said:.1%}.\n"
         f"It decodes {size_text(path.stat().st_size)} instead of {size_text(before)}; the pair is called {name}:\n"
         f"localspec bench {name}"
     )

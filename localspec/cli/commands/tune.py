@@ -37,20 +37,20 @@ def run(arguments: argparse.Namespace) -> int:
 
     refuse_missing_folder(arguments)
     with open_session(arguments, measures=True) as session, stop_on_interrupt(session) as stopped:
-        engine, names = session.engine, names_of(session)
+        pair, names = session.pair, names_of(session)
         with DrawnLine(sys.stderr) as line:
             line.draw(f"measuring for up to {arguments.seconds:g} s")
             curve = tune(
-                engine.target,
-                engine.drafters,
-                ordinary_tokens(engine.vocabulary),
+                pair.target,
+                pair.drafters,
+                ordinary_tokens(pair.vocabulary),
                 seconds=arguments.seconds,
-                steps_back=engine.rollback_limit is None,
+                steps_back=pair.rollback_limit is None,
                 stopped=stopped.is_set,
             )
-        if curve and isinstance(engine.drafting, PairDrafting):
-            engine.drafting.drafting.calibrated(curve.table)
-            engine.drafting.store()
+        if curve and isinstance(pair.drafting, PairDrafting):
+            pair.drafting.drafting.calibrated(curve.table)
+            pair.drafting.store()
     if stopped.is_set():
         return CANCELLED
     if curve is None:
