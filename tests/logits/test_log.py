@@ -97,7 +97,7 @@ def test_a_configured_log_leaves_measurements_out(monkeypatch):
     monkeypatch.setenv("LOCALSPEC_REMEMBER_LOGITS", "yes")
     assert main(["run", "Hello", "--pair", "demo", "--max-tokens", "5"]) == 0
     assert len(logged()) == 1
-    assert main(["compare", "Hello", "--pair", "demo", "--max-tokens", "5"]) == 0
+    assert main(["bench", "Hello", "--pair", "demo", "--max-tokens", "5"]) == 0
     assert len(logged()) == 1
 
 
@@ -191,11 +191,11 @@ def test_what_was_logged_is_forgotten_on_request(capsys):
     with logging_session() as session:
         session.run("Hello", max_tokens=10)
     assert logged()
-    assert main(["forget"]) == 0
-    assert capsys.readouterr().out.startswith("Forgot the log of 1 target, ")
+    assert main(["rm", "--replies"]) == 0
+    assert "removed " in capsys.readouterr().out
     assert not logged()
-    assert main(["forget"]) == 0
-    assert capsys.readouterr().out == "There is nothing to forget: no reply was remembered.\n"
+    assert main(["rm", "--replies"]) == 0
+    assert capsys.readouterr().out == "nothing to remove: no reply was remembered\n"
 
 
 def test_what_is_fitted_learns_from_the_log_of_its_target_alone(capsys, tiny_adapter):
