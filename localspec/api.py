@@ -13,13 +13,13 @@ from localspec.chat.messages import Message, as_messages
 from localspec.chat.options import ReplyOptions
 from localspec.chat.session import Session as Session
 from localspec.chat.session import last_reply, never
-from localspec.compose import is_demo, memory_of, open_engine
 from localspec.errors import BadSetting
 from localspec.events import Event, Reply
 from localspec.gguf.adapters import adapters_of
 from localspec.llama.devices import BackendSummary, Device, backend_summary
 from localspec.llama.devices import devices as list_devices
 from localspec.llama.threads import default_threads as default_threads
+from localspec.loading.compose import is_demo, memory_of, open_engine
 from localspec.memory.known_devices import with_host
 from localspec.memory.wishes import check_at_least, wishes_of
 from localspec.pairs.download import pull as fetch

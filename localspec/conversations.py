@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from localspec.errors import LocalspecError
-from localspec.files import append_json_lines, read_json_lines
-from localspec.locks import FileLock
+from localspec.files import FileLock, append_json_lines, read_json_lines
 from localspec.stats import Stats
 
 VERSION: Final = 1

@@ -1,19 +1,25 @@
 """Paths, programs, small files that several processes change, and files that grow by lines."""
 
+import dataclasses
+import errno
+import hashlib
 import itertools
 import json
 import logging
+import math
 import os
+import re
 import stat
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+import types
+import typing
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from localspec.errors import BadSetting
-from localspec.locks import locked
 
 log = logging.getLogger(__name__)
 
@@ -208,3 +214,197 @@ def _ends_inside_a_line(descriptor: int) -> bool:
         return False
     os.lseek(descriptor, -1, os.SEEK_END)
     return os.read(descriptor, 1) != b"\n"
+
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
+
+_NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})
+_PATIENCE_SECONDS = 10.0  # a change takes milliseconds
+
+
+class FileLock:
+    """Held by one process at a time; `try_acquire` never waits, and the release removes the file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._held: BaseFileLock | None = None
+
+    def try_acquire(self) -> bool:
+        """Take the lock; False while another process has it. Raises OSError where the file cannot be made."""
+        assert self._held is None, "the lock is held already"
+        self._held = _acquired(self._path, 0)
+        return self._held is not None
+
+    def try_acquire_where_possible(self) -> bool:
+        """As `try_acquire`, and True where the file system has no locks, as some network homes."""
+        try:
+            return self.try_acquire()
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            self._path.unlink(missing_ok=True)
+            return True
+
+    def release(self) -> None:
+        """Give the lock back and remove its file. Saying it twice is saying it once."""
+        held, self._held = self._held, None
+        if held is None:
+            return
+        if sys.platform != "win32":  # there filelock removes it
+            with suppress(
+                OSError
+            ):  # before the release: whoever has opened it meanwhile notices and begins anew
+                self._path.unlink(missing_ok=True)
+        held.release()
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Nobody else changes the small files of a folder meanwhile; its `.lock` stays there.
+
+    Where the file system has no locks nobody waits. Raises OSError.
+    """
+    held = None
+    try:
+        held = _acquired(folder / ".lock", _PATIENCE_SECONDS)
+        if held is None:
+            raise TimeoutError(errno.ETIMEDOUT, "another localspec is changing files there", str(folder))
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+    try:
+        yield
+    finally:
+        if held is not None:
+            held.release()
+
+
+def _acquired(path: Path, seconds: float) -> "BaseFileLock | None":
+    """The lock of that file, held; None where another process had it all the time. Raises OSError."""
+    from filelock import FileLock, Timeout  # takes 15 ms
+
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # Not a soft lock where there are no others: a killed process would leave it behind for good.
+    lock = FileLock(path, mode=0o600, thread_local=False, fallback_to_soft=False, poll_interval=0.01)
+    try:
+        lock.acquire(seconds)
+    except Timeout:
+        return None
+    return lock
+
+
+T = TypeVar("T")
+
+
+def loads_as(kind: type[T], text: str) -> T:
+    """A document that holds a `kind`, as `read_as` knows them. Raises ValueError, nothing else."""
+    try:
+        return read_as(kind, json.loads(text))
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def read_as(kind: type[T], value: object) -> T:
+    """`value` as `kind`: dataclasses, tuples, options and dicts of texts and finite numbers; ValueError otherwise."""
+    return typing.cast(T, _read(kind, value))
+
+
+def _read(kind: Any, value: Any) -> Any:  # noqa: ANN401  what JSON holds
+    if dataclasses.is_dataclass(kind):
+        types_ = typing.get_type_hints(kind)
+        if not isinstance(value, dict) or set(value) != set(types_):
+            raise ValueError(f"not a {kind}")
+        return typing.cast(Any, kind)(**{name: _read(types_[name], part) for name, part in value.items()})
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (types.UnionType, typing.Union):
+        present = [option for option in parts if option is not types.NoneType]
+        return None if value is None else _read(present[0], value)
+    if origin is tuple and isinstance(value, list):
+        return tuple(_read(parts[0], part) for part in value)
+    if origin is dict and isinstance(value, dict):
+        return {key: _read(parts[1], part) for key, part in value.items()}
+    return _plain(kind, value)
+
+
+def _plain(kind: Any, value: Any) -> Any:  # noqa: ANN401
+    if kind is float and type(value) in (int, float) and math.isfinite(value):
+        return float(value)
+    if kind in (int, bool, str) and type(value) is kind:
+        return value
+    raise ValueError(f"not a {kind}: {value!r}")
+
+
+VERSION = 4
+
+
+class Store:
+    """One file for each key: which files, device, driver and threads the numbers belong to."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def path(self, key: Mapping[str, str]) -> Path:
+        return self._folder / f"{hashlib.sha256(_text(key).encode()).hexdigest()[:24]}.json"
+
+    def load(self, key: Mapping[str, str], kind: type[T]) -> T | None:
+        """What was stored for exactly this key; None when there is nothing usable.
+
+        A file that cannot be read as `kind` is renamed to `*.damaged`, so that the next save starts afresh.
+        """
+        path = self.path(key)
+        try:
+            stored = json.loads(path.read_text(encoding="utf-8"))
+            if stored["version"] != VERSION or stored["key"] != dict(key):
+                raise ValueError("written by another version or for another key")
+            return read_as(kind, stored["value"])
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            with suppress(OSError):  # unreadable and immovable: the next save says so
+                set_aside(path)
+            return None
+
+    def save(self, key: Mapping[str, str], value: object) -> None:
+        """Write a dataclass. OSError when the folder cannot be written.
+
+        Whoever asked for a reply waits for this, so nobody waits for the disk: a power cut may damage the file.
+        """
+        stored = {"version": VERSION, "key": dict(key), "value": dataclasses.asdict(typing.cast(Any, value))}
+        write_text_atomically(self.path(key), json.dumps(stored), lasting=False)
+
+
+def _text(key: Mapping[str, str]) -> str:
+    return json.dumps(dict(sorted(key.items())))
+
+
+MOST_BYTES = 8_000_000  # more text than any context holds
+_FENCES = re.compile(r"^`{3,}", re.MULTILINE)
+
+
+def with_files(prompt: str, paths: Iterable[str | Path]) -> str:
+    """The prompt, and after it each file. Raises BadSetting for what is no text file."""
+    return "\n\n".join(part for part in [prompt, *map(attached, paths)] if part.strip())
+
+
+def attached(path: str | Path) -> str:
+    """A text file as Markdown: its name, and its content in a code block. Raises BadSetting."""
+    file = expanded(path)
+    text = _text_of(file).rstrip("\n")
+    fence = max(["```", *(found + "`" for found in _FENCES.findall(text))], key=len)
+    return f"{file.name}:\n\n{fence}{file.suffix[1:]}\n{text}\n{fence}"
+
+
+def _text_of(file: Path) -> str:
+    hint = "attach a text file"
+    try:
+        if file.is_file() and file.stat().st_size > MOST_BYTES:
+            raise BadSetting(f"{file} is too large for any context", hint="attach the part that matters")
+        content = file.read_bytes()
+        if b"\0" in content:
+            raise BadSetting(f"{file} is no text", hint=f"{hint}; images and documents cannot be read")
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadSetting(f"{file} is not UTF-8 text", hint=hint) from error
+    except (OSError, ValueError) as error:
+        raise BadSetting(f"{file} cannot be read: {getattr(error, 'strerror', error)}", hint=hint) from error

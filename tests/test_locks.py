@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from localspec.locks import FileLock, locked
+from localspec.files import FileLock, locked
 
 HOLD = """
 import sys
 from pathlib import Path
-from localspec.locks import FileLock
+from localspec.files import FileLock
 lock = FileLock(Path(sys.argv[1]))
 print(lock.try_acquire(), flush=True)
 sys.stdin.read()
@@ -55,7 +55,7 @@ def test_another_process_holds_it_until_it_dies(tmp_path):
 COUNT = """
 import sys
 from pathlib import Path
-from localspec.locks import FileLock
+from localspec.files import FileLock
 path, count = Path(sys.argv[1]), Path(sys.argv[2])
 for _ in range(100):
     lock = FileLock(path)
@@ -77,7 +77,7 @@ def test_a_file_that_its_holder_removed_is_no_lock(tmp_path):
 
 
 def test_the_folder_of_small_files_is_changed_by_one_at_a_time(tmp_path, monkeypatch):
-    monkeypatch.setattr("localspec.locks._PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr("localspec.files._PATIENCE_SECONDS", 0.05)
     with locked(tmp_path), pytest.raises(TimeoutError, match="another localspec"), locked(tmp_path):
         pass
     with locked(tmp_path):

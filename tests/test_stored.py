@@ -15,8 +15,8 @@ from localspec.drafters.drafting import Drafting
 from localspec.drafters.lessons import DEPTHS, Acceptance, TunedState, guess_for
 from localspec.drafters.lookup import LookupCounts
 from localspec.drafters.model import ModelDrafter
+from localspec.files import Store
 from localspec.sampler.sampling import Sampling
-from localspec.stored import Store
 from tests.algorithm.toys import Blend, Toy
 
 KEY = {"target": "a.gguf 123", "draft": "b.gguf 45", "device": "cpu", "threads": "8"}

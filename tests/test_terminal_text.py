@@ -5,6 +5,7 @@ import unicodedata
 
 import pytest
 
+from localspec.chat.tally import Tally
 from localspec.cli.commands.bench import show_side
 from localspec.cli.commands.run import show
 from localspec.cli.printing import DrawnLine
@@ -12,7 +13,6 @@ from localspec.cli.program import tell
 from localspec.errors import BadSetting
 from localspec.events import Finished, FinishReason, Kind, Notice, Origin, Piece, Reply, Source
 from localspec.measure.compare import SideEvent
-from localspec.tally import Tally
 from localspec.terminal_text import for_terminal
 from localspec.units import printable
 

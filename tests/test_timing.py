@@ -4,8 +4,8 @@ import random
 
 import pytest
 
+from localspec.chat.tally import Tally
 from localspec.events import Cycle, Mode, Origin, Source
-from localspec.tally import Tally
 from localspec.timing import Histogram, PlainClock
 
 

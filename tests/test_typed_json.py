@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.typed_json import loads_as
+from localspec.files import loads_as
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from localspec.algorithm.protocols import Decoder, Draw, Proposal, Rule, Strateg
 from localspec.algorithm.verification import make_rule
 from localspec.chat.loaded_pair import LoadedPair
 from localspec.chat.options import Request, seed_fixes_depth
+from localspec.chat.tally import Tally
 from localspec.chat.text import TextPart, TextStream
 from localspec.chat.tools import CallFormat, calls_in
 from localspec.errors import LocalspecError
@@ -36,7 +37,6 @@ from localspec.events import (
 from localspec.passes import Candidates, Pass, Row, standing
 from localspec.structure.constraint import Constrained
 from localspec.structure.forcing import Forcing
-from localspec.tally import Tally
 from localspec.timing import PlainClock
 
 

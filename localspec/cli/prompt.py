@@ -8,11 +8,11 @@ import stat
 import sys
 import threading
 
-from localspec.attachments import with_files
 from localspec.cli.commands.completion import complete_with_pairs
 from localspec.cli.printing import note
 from localspec.cli.usage import WrongUsage
 from localspec.errors import BadSetting
+from localspec.files import with_files
 
 PATIENCE_SECONDS = 2.0
 _EXAMPLE = 'localspec run "What is speculative decoding?"'

@@ -13,10 +13,9 @@ from pathlib import Path
 
 from localspec import demo, settings
 from localspec.errors import BackendFailure, NotEnoughMemory
-from localspec.files import write_text_atomically
+from localspec.files import loads_as, write_text_atomically
 from localspec.health.build import BACKENDS, has_backend, installed_build, processor, rebuild_command
 from localspec.health.trial import Trial, TrialOutcome, decode_in_child
-from localspec.typed_json import loads_as
 
 _ILLEGAL_INSTRUCTION = ("SIGILL", "exception 0xc000001d")  # on POSIX and on Windows
 

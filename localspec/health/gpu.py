@@ -12,12 +12,11 @@ from pathlib import Path
 
 from localspec import demo, settings
 from localspec.errors import BackendFailure, NotEnoughMemory
-from localspec.files import write_text_atomically
+from localspec.files import loads_as, write_text_atomically
 from localspec.health.build import driver, installed_build, processor
 from localspec.health.check import device_fault, health, why_unusable
 from localspec.health.servers import used_servers
 from localspec.health.trial import Trial, TrialOutcome, decode_in_child
-from localspec.typed_json import loads_as
 
 _KV_TYPES = ("f16", "q8_0")  # of targets, and of drafts where there is flash attention
 GPU_WIDTHS = (1, 2, 5, 9, 64, 1, 2, 5, 9)  # tokens: as warming up begins, then a prompt and what follows it

@@ -6,9 +6,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from localspec import settings
-from localspec.files import write_text_atomically
+from localspec.files import loads_as, write_text_atomically
 from localspec.memory.host_memory import available_bytes
-from localspec.typed_json import loads_as
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,9 @@ from pathlib import Path
 
 from localspec import hub
 from localspec.errors import BadModelFile, DownloadFailed, IncompatiblePair
-from localspec.files import sync_folder
+from localspec.files import FileLock, sync_folder
 from localspec.gguf.header import Header, header_at, header_of_part, joined, read_header
 from localspec.hub import Patience, RemoteFile, RevisionGone, of_system
-from localspec.locks import FileLock
 from localspec.pairs import store
 from localspec.pairs.compatibility import prove
 from localspec.pairs.registry import HubFile, LocalFile, ModelFile, Pair

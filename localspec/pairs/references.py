@@ -13,12 +13,11 @@ from urllib.parse import unquote
 
 from localspec import hub
 from localspec.errors import BadModelFile, BadSetting, DownloadFailed, NotOnDisk, UnknownPair
-from localspec.files import expanded
+from localspec.files import expanded, locked
 from localspec.gguf.facts import ModelFacts
 from localspec.gguf.header import Header, header_at, joined, parts_of, read_header
 from localspec.gguf.heads import draft_kind, has_head
 from localspec.hub import RemoteFile
-from localspec.locks import locked
 from localspec.pairs import store
 from localspec.pairs.compatibility import prove
 from localspec.pairs.registry import (

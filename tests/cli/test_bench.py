@@ -9,8 +9,8 @@ import time
 import pytest
 
 from localspec.cli import main
+from localspec.loading.drafting import PairDrafting
 from localspec.measure.statistics import CROWDED
-from localspec.pair_drafting import PairDrafting
 from localspec.settings import data_dir
 
 QUICK = ("--runs", "1", "--only", "json", "--max-tokens", "24", "--threads", "1")

@@ -7,7 +7,7 @@ import pytest
 from localspec import settings
 from localspec.cli import main
 from localspec.cli.last_defence import reported
-from localspec.pair_drafting import replies_dir
+from localspec.loading.drafting import replies_dir
 from localspec.pairs import registry
 
 

@@ -9,12 +9,12 @@ import sys
 import pytest
 
 from localspec import conversations
-from localspec.attachments import attached, with_files
 from localspec.cli import main, printing
 from localspec.cli.commands import chat
 from localspec.cli.commands import run as run_command
 from localspec.cli.loading import StageLine, chosen_pair
 from localspec.errors import BadSetting
+from localspec.files import attached, with_files
 from localspec.pairs import resolve
 from localspec.settings import data_dir
 

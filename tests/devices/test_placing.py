@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from localspec import api
-from localspec.compose import memory_of
 from localspec.errors import BackendFailure, BadSetting, LocalspecError, NotEnoughMemory
 from localspec.events import Finished
 from localspec.gguf.header import header_at
 from localspec.llama.context import Context
 from localspec.llama.devices import devices
 from localspec.llama.model import Model
+from localspec.loading.compose import memory_of
 from localspec.memory.needs import Load
 from localspec.memory.planning import plan_for_files
 from localspec.memory.probe import Probe

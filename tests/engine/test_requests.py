@@ -4,9 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from localspec import api, compose
+from localspec import api
 from localspec.engine.messages import LoadPair, Ready, ReplySettings, Turn
 from localspec.engine.requests import MANY_CORES, PairRequests, call_of
+from localspec.loading import compose
 
 CORES = 2 * MANY_CORES
 

@@ -9,7 +9,7 @@ from signal import SIGKILL, SIGSEGV
 
 import pytest
 
-from localspec import api, compose
+from localspec import api
 from localspec.cli import main
 from localspec.engine.messages import LoadPair
 from localspec.engine.requests import PairRequests
@@ -17,6 +17,7 @@ from localspec.errors import BackendFailure, NotEnoughMemory
 from localspec.health import build, check, gpu
 from localspec.health.gpu import GpuHealth, ensure_gpu, try_gpu, untold_note
 from localspec.llama.devices import Device
+from localspec.loading import compose
 from localspec.memory.wishes import MemoryWishes
 from tests.health.broken import install
 

@@ -14,9 +14,9 @@ from localspec.cli import main
 from localspec.cli.commands.fit import logged_texts
 from localspec.events import Cycle
 from localspec.llama.context import Context
+from localspec.loading.drafting import logit_folder, logits_dir
 from localspec.logits.log import PROMPT, LogitLog
 from localspec.logits.texts import KEPT, texts_in
-from localspec.pair_drafting import logit_folder, logits_dir
 from localspec.pairs.registry import PairKind
 from localspec.pairs.resolve import PairFiles
 

@@ -5,6 +5,7 @@ import pytest
 from localspec.algorithm.loop import speculate
 from localspec.algorithm.protocols import Proposal
 from localspec.algorithm.verification import make_rule
+from localspec.chat.tally import Tally
 from localspec.drafters.arbiter import Fixed, Plain
 from localspec.drafters.model import ModelDrafter
 from localspec.events import Cycle, Mode, Origin, Source
@@ -13,7 +14,6 @@ from localspec.sampler.sampling import Sampling
 from localspec.structure.constraint import Constrained, GrammarTokens
 from localspec.structure.forcing import Forcing
 from localspec.structure.grammar import regex_grammar
-from localspec.tally import Tally
 from tests.algorithm.toys import Blend, Toy
 from tests.structure.toys import Characters, text_of
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from scripted_pairs import listing
 
+from localspec.chat.tally import Tally
 from localspec.engine.messages import (
     Ask,
     Cancel,
@@ -53,7 +54,6 @@ from localspec.events import (
     Source,
     Started,
 )
-from localspec.tally import Tally
 
 ESSAY = """## Why a draft helps
 

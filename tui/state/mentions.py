@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from localspec.attachments import with_files
 from localspec.errors import BadSetting
-from localspec.files import expanded
+from localspec.files import expanded, with_files
 
 MOST_OFFERED: Final = 50
 _MENTION: Final = re.compile(r'(?<!\S)@(?:"(?P<quoted>[^"\n]+)"|(?P<plain>\S+))')

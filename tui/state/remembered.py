@@ -17,11 +17,11 @@ from localspec.errors import BadSetting
 from localspec.files import (
     append_json_lines,
     change_json_object,
+    locked,
     read_json_lines,
     read_json_object,
     write_text_atomically,
 )
-from localspec.locks import locked
 
 LIMIT: Final = 500  # prompts
 MOST_LINES: Final = 2 * LIMIT  # in the file; with more of them it is written anew

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from statistics import median_low
 from typing import Final
 
+from localspec.chat.tally import Tally
 from localspec.conversations import Numbers, StoredMessage
 from localspec.engine.messages import ProposalText
 from localspec.events import (
@@ -22,7 +23,6 @@ from localspec.events import (
     Started,
 )
 from localspec.stats import Stats
-from localspec.tally import Tally
 
 BARS: Final = 32  # cycles in the meter
 TIMELINE: Final = 256  # cycles in the inspector

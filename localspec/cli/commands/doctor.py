@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
         stage.draw("trying llama.cpp")
         note = check().note  # raises before this process loads a build that would kill it
         from localspec import api
-        from localspec.compose import connect, memory_of
+        from localspec.loading.compose import connect, memory_of
         from localspec.memory.known_devices import remember_devices
         from localspec.settings import Settings
 

@@ -207,8 +207,8 @@ def collect_answers(options: dict[str, Any], folder: Path, plan: "Plan", line: D
 def logged_texts(options: dict[str, Any], files: "PairFiles") -> "list[Text]":
     """What the target wrote while it was logged."""
     from localspec.gguf.adapters import adapters_of
+    from localspec.loading.drafting import logit_folder
     from localspec.logits.texts import texts_in
-    from localspec.pair_drafting import logit_folder
     from localspec.settings import Settings
 
     adapters = adapters_of(Settings.load(lora=options.get("lora")).lora or "")

@@ -99,7 +99,7 @@ def remove_pair(name: str) -> "tuple[Removal, tuple[Path, ...], str]":
 def remove_replies() -> "Removal":
     """Delete the replies that earlier versions kept, and the log that drafts are made of."""
     from localspec.files import lies_in
-    from localspec.pair_drafting import logits_dir, replies_dir
+    from localspec.loading.drafting import logits_dir, replies_dir
     from localspec.pairs.removal import Removal
 
     replies = [path for path in replies_dir().glob("*") if path.name != ".lock" and not path.is_dir()]

@@ -31,9 +31,8 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from localspec.loading.drafting import PairDrafting, ordinary_tokens
     from localspec.measure.tune import as_json, chart, report, tune
-    from localspec.pair_drafting import PairDrafting
-    from localspec.warm_up import ordinary_tokens
 
     refuse_missing_folder(arguments)
     with open_session(arguments, measures=True) as session, stop_on_interrupt(session) as stopped:

@@ -21,13 +21,8 @@ from localspec.llama.context import Context
 from localspec.llama.devices import Device, add_servers, default_gpu, devices
 from localspec.llama.model import Model
 from localspec.llama.threads import MOST_THREADS, default_threads, give_way
-from localspec.logits.log import LogitLog
-from localspec.memory.known_devices import DeviceMemory
-from localspec.memory.needs import HOST
-from localspec.memory.plan import Plan
-from localspec.memory.planning import plan_for_files
-from localspec.memory.wishes import MemoryWishes
-from localspec.opening import (
+from localspec.loading.drafting import PairDrafting, lessons_key, logit_folder, warm_up
+from localspec.loading.opening import (
     OpenedDrafter,
     Opening,
     checkpoint_bytes,
@@ -35,13 +30,17 @@ from localspec.opening import (
     open_drafter,
     saved_bytes,
 )
-from localspec.pair_drafting import PairDrafting, lessons_key, logit_folder
+from localspec.logits.log import LogitLog
+from localspec.memory.known_devices import DeviceMemory
+from localspec.memory.needs import HOST
+from localspec.memory.plan import Plan
+from localspec.memory.planning import plan_for_files
+from localspec.memory.wishes import MemoryWishes
 from localspec.pairs.compatibility import check, refuse_head_alone
 from localspec.pairs.registry import PairKind
 from localspec.pairs.resolve import PairFiles
 from localspec.sampler.sampling import Sampling
 from localspec.units import size_text
-from localspec.warm_up import warm_up
 
 WIDEST_BATCH = 33  # tokens in a verify batch: the newest token and at most 32 draft tokens
 SMALL_BYTES = (

@@ -1,0 +1,1 @@
+"""From files on this machine to a loaded pair."""
