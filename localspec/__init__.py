@@ -14,9 +14,19 @@ TYPE_CHECKING = False  # of typing, which takes longer to import than the rest
 if TYPE_CHECKING:
     from localspec.api import Session, arun, astream, load, run, stream, unload
     from localspec.errors import LocalspecError
-    from localspec.events import Cycle, Finished, Notice, Piece, Prefill, Reply, Scores, Started, ToolCall
+    from localspec.events import (
+        Cycle,
+        Finished,
+        Notice,
+        Piece,
+        Prefill,
+        Reply,
+        Scores,
+        Started,
+        Stats,
+        ToolCall,
+    )
     from localspec.measure.compare import Comparison, compare
-    from localspec.stats import Stats
 
 __version__ = "0.1.0"
 
@@ -29,7 +39,7 @@ HOMES = {
     "LocalspecError": "localspec.errors",
     "Comparison": "localspec.measure.compare",
     "compare": "localspec.measure.compare",
-    "Stats": "localspec.stats",
+    "Stats": "localspec.events",
 }
 
 __all__ = [

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from localspec.errors import LocalspecError
+from localspec.events import Stats
 from localspec.files import FileLock, append_json_lines, read_json_lines
-from localspec.stats import Stats
 
 VERSION: Final = 1
 TITLE_LENGTH: Final = 60

@@ -1,4 +1,7 @@
-"""Ends native work early: Python hears Ctrl-C only between two calls, and one call into llama.cpp can take minutes."""
+"""Ends of things: native work that is asked to end early, and what is closed once.
+
+Python hears Ctrl-C only between two calls, and one call into llama.cpp can take minutes.
+"""
 
 import atexit
 import ctypes
@@ -6,15 +9,31 @@ import os
 import signal
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from math import inf
 from time import monotonic
 from types import TracebackType
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, Self, TypeVar
 
 from localspec.errors import LocalspecError
+
+
+class Closing(ABC):
+    """Its own context manager."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free it; saying it twice is saying it once."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
 
 INTERRUPTED: Final = 130  # the exit code that a shell expects after Ctrl-C
 _LOOK_SECONDS: Final = 0.1  # Windows hears no Ctrl-C while it waits for a lock

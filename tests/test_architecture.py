@@ -12,7 +12,6 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # What each room may import from localspec besides itself, those below first.
 ROOMS = {
-    "closing": set(),
     "demo": set(),
     "errors": set(),
     "passes": set(),
@@ -25,9 +24,6 @@ ROOMS = {
         "errors",
         "files",
     },
-    "stats": {
-        "timing",
-    },
     "stopping": {
         "errors",
     },
@@ -35,12 +31,12 @@ ROOMS = {
         "terminal_text",
     },
     "events": {
-        "stats",
+        "timing",
     },
     "conversations": {
         "errors",
+        "events",
         "files",
-        "stats",
     },
     "health": {
         "demo",
@@ -55,7 +51,6 @@ ROOMS = {
         "units",
     },
     "llama": {
-        "closing",
         "errors",
         "gguf",
         "health",
@@ -67,13 +62,13 @@ ROOMS = {
         "errors",
     },
     "memory": {
-        "closing",
         "errors",
         "files",
         "gguf",
         "health",
         "llama",
         "settings",
+        "stopping",
         "units",
     },
     "pairs": {
@@ -92,11 +87,11 @@ ROOMS = {
         "passes",
     },
     "logits": {
-        "closing",
         "errors",
         "files",
         "passes",
         "sampler",
+        "stopping",
     },
     "algorithm": {
         "errors",
@@ -128,13 +123,12 @@ ROOMS = {
     },
     "chat": {
         "algorithm",
-        "closing",
         "errors",
         "events",
         "logits",
         "passes",
         "sampler",
-        "stats",
+        "stopping",
         "structure",
         "timing",
     },
@@ -201,7 +195,6 @@ ROOMS = {
         "algorithm",
         "api",
         "chat",
-        "closing",
         "errors",
         "events",
         "files",
@@ -211,6 +204,7 @@ ROOMS = {
         "memory",
         "pairs",
         "settings",
+        "stopping",
         "units",
     },
     "tui": {
@@ -221,7 +215,6 @@ ROOMS = {
         "events",
         "files",
         "pairs",
-        "stats",
         "terminal_text",
         "units",
     },
@@ -232,7 +225,6 @@ ROOMS = {
         "events",
         "pairs",
         "sampler",
-        "stats",
     },
     "cli": {
         "api",
@@ -255,7 +247,6 @@ ROOMS = {
         "sampler",
         "serve",
         "settings",
-        "stats",
         "terminal_text",
         "tui",
         "units",
@@ -265,7 +256,6 @@ ROOMS = {
         "errors",
         "events",
         "measure",
-        "stats",
     },
     "__main__": {
         "cli",

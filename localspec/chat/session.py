@@ -19,9 +19,9 @@ from localspec.chat.reply import ReplyJob, ReplyWriter
 from localspec.chat.template import tool_variables
 from localspec.chat.text import TextStream
 from localspec.chat.tools import spelled_out
-from localspec.closing import Closing
 from localspec.errors import BadSetting, ContextFull
 from localspec.events import Event, Finished, Reply
+from localspec.stopping import Closing
 
 Asked = str | Sequence[Mapping[str, Any] | Message]
 MEASURED_TOKENS = 64  # the newest ones of the context: costs are measured on them

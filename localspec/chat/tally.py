@@ -3,8 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
-from localspec.events import Cycle, Mode, Origin, Source
-from localspec.stats import Stats
+from localspec.events import Cycle, Mode, Origin, Source, Stats
 from localspec.timing import Histogram, PlainClock
 
 

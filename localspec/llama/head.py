@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from localspec.closing import Closing
 from localspec.llama.batch import Batch
 from localspec.llama.context import Context, computing, make_room, new_context, params_of
 from localspec.llama.failures import decode_failure
@@ -23,7 +22,7 @@ from localspec.llama.states import restore_state, state_of
 from localspec.llama.threads import Threads, thread_count
 from localspec.llama.watch import Pace, waiting_for
 from localspec.passes import Candidates, Row
-from localspec.stopping import Held
+from localspec.stopping import Closing, Held
 
 
 class HeadCache(Closing):

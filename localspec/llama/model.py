@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from localspec.closing import Closing
 from localspec.errors import BackendFailure, BadModelFile, BadSetting
 from localspec.health.check import health
 from localspec.health.missing import missing_device
@@ -18,7 +17,7 @@ from localspec.llama.failures import load_failure, reason
 from localspec.llama.library import forget_log_errors, last_log_errors, lib, symbol
 from localspec.llama.vocab import Vocab
 from localspec.llama.watch import LOADING_SECONDS, made_progress, waiting_for
-from localspec.stopping import Held, Stop, heeded, heeding
+from localspec.stopping import Closing, Held, Stop, heeded, heeding
 
 _HEADER_BYTES = 24  # magic, version, number of tensors, number of key-values
 

@@ -10,9 +10,9 @@ from threading import Semaphore
 
 import numpy as np
 
-from localspec.closing import Closing
 from localspec.logits.texts import Text, add_texts, likely_in, paths_in
 from localspec.passes import Candidates, Row
+from localspec.stopping import Closing
 
 PROMPT = 256  # tokens: what a text has of its prompt, from the end
 PART = 256  # tokens: what a text has of a reply, about; the next text goes on from there

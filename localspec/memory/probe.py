@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from localspec import settings
-from localspec.closing import Closing
 from localspec.errors import BackendFailure, LocalspecError
 from localspec.files import loads_as, program, write_text_atomically
 from localspec.gguf.facts import trained_context
@@ -25,6 +24,7 @@ from localspec.gguf.writing import UINT32, header_bytes, text_entry
 from localspec.health.build import installed_build
 from localspec.memory.known_devices import DeviceMemory, remember_devices, with_host
 from localspec.memory.needs import CHECKPOINT_SHARE, HOST, Load, Needs
+from localspec.stopping import Closing
 from localspec.units import printable
 
 if TYPE_CHECKING:  # loads llama.cpp

@@ -8,12 +8,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from localspec.errors import BadSetting
-from localspec.events import FinishReason, Kind, Piece, Reply, Started
+from localspec.events import FinishReason, Kind, Piece, Reply, Started, Stats
 from localspec.serve.bodies import Fields, Problem, cut
 from localspec.serve.http import Done, Interface, Prompt, Writer, answer, data_line, fields_of, named_event
 from localspec.serve.openai import CallReader, prompt_of
 from localspec.serve.options import checked, effort_options, own, tool_options
-from localspec.stats import Stats
 
 # Claude Code writes a number of each request into the first line of the system text: no prefix would be reused.
 _BILLING: Final = "x-anthropic-billing-header"

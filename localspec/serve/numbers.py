@@ -5,8 +5,7 @@ from dataclasses import dataclass, fields, replace
 from itertools import zip_longest
 from typing import Any
 
-from localspec.events import Reply
-from localspec.stats import Stats
+from localspec.events import Reply, Stats
 
 
 def usage(replies: Sequence[Reply], to_each_prompt: int = 1) -> dict[str, Any]:

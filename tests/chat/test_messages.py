@@ -2,8 +2,7 @@ import pytest
 
 from localspec.chat.messages import Message, as_history, as_messages
 from localspec.errors import BadSetting
-from localspec.events import FinishReason, Reply, ToolCall
-from localspec.stats import Stats
+from localspec.events import FinishReason, Reply, Stats, ToolCall
 
 
 def test_a_prompt_is_a_user_message():

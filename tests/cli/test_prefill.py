@@ -3,8 +3,7 @@
 import pytest
 
 from localspec.cli.commands.run import report, summary
-from localspec.events import FinishReason, Reply
-from localspec.stats import Stats
+from localspec.events import FinishReason, Reply, Stats
 
 
 def reply(prefill_seconds, verify_seconds):

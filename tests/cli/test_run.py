@@ -13,8 +13,7 @@ from localspec import demo
 from localspec.cli import main
 from localspec.cli.commands.run import as_json
 from localspec.cli.printing import JSON_VERSION
-from localspec.events import FinishReason, Reply
-from localspec.stats import Stats
+from localspec.events import FinishReason, Reply, Stats
 
 STATS = [
     "drafted",

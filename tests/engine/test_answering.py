@@ -5,8 +5,7 @@ import pytest
 from localspec.engine.answering import LineLimit
 from localspec.engine.infill import NoInfill, Shares, prompt_of, shares
 from localspec.engine.messages import Infill
-from localspec.events import Finished, FinishReason, Kind, Origin, Piece, Reply, Source
-from localspec.stats import Stats
+from localspec.events import Finished, FinishReason, Kind, Origin, Piece, Reply, Source, Stats
 
 MARKS = {"<fim_prefix>": 1, "<fim_suffix>": 2, "<fim_middle>": 3, "<file_sep>": 4}
 

@@ -1,8 +1,7 @@
 """A session whose replies take exactly as long as a test wants, on a clock that only it moves."""
 
 from localspec.errors import ContextFull
-from localspec.events import Cycle, Finished, FinishReason, Origin, Prefill, Reply, Source, Started
-from localspec.stats import Stats
+from localspec.events import Cycle, Finished, FinishReason, Origin, Prefill, Reply, Source, Started, Stats
 
 PREFILL_SECONDS = 7.0
 

@@ -17,14 +17,13 @@ from localspec.engine.messages import (
     Ready,
     Text,
 )
-from localspec.events import Finished, FinishReason, Reply
+from localspec.events import Finished, FinishReason, Reply, Stats
 from localspec.serve import http
 from localspec.serve import jobs as jobs_module
 from localspec.serve.bodies import Problem
 from localspec.serve.http import Asked, Prompt, Replies
 from localspec.serve.jobs import MOST_WAITING, Jobs
 from localspec.serve.pairs import Chosen
-from localspec.stats import Stats
 
 DEMO, OTHER = LoadPair("demo"), LoadPair("other")
 READY = [Ready("demo", "target", "draft", 100, 0.1), Description("", "", "", 10, {}, False)]

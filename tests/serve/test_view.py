@@ -9,8 +9,7 @@ import pytest
 
 from localspec.cli.commands.serve import View
 from localspec.cli.printing import DrawnLine, NotesOfLibraries
-from localspec.events import FinishReason, Reply
-from localspec.stats import Stats
+from localspec.events import FinishReason, Reply, Stats
 
 STATS = Stats(
     cycles=20,

@@ -30,9 +30,8 @@ from localspec.engine.messages import (
     Turn,
 )
 from localspec.errors import EngineDied
-from localspec.events import Cycle, Finished, FinishReason, Kind, Origin, Piece, Reply, Source
+from localspec.events import Cycle, Finished, FinishReason, Kind, Origin, Piece, Reply, Source, Stats
 from localspec.health.trial import describe_exit
-from localspec.stats import Stats
 
 SCRIPT = str(Path(__file__).parent / "scripted_engine.py")
 COMMAND = (sys.executable, SCRIPT)

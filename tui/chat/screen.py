@@ -15,8 +15,7 @@ from textual.widgets import Markdown, OptionList, TextArea
 
 from localspec.engine.messages import Compared
 from localspec.errors import BadSetting, LocalspecError
-from localspec.events import Reply
-from localspec.stats import Stats
+from localspec.events import Reply, Stats
 
 from ..commands import engine as reports
 from ..commands import table

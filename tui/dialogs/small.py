@@ -18,7 +18,7 @@ from textual.widgets import DataTable, OptionList, Static
 from textual.widgets.option_list import Option
 
 from localspec.engine.messages import Compared
-from localspec.stats import Stats
+from localspec.events import Stats
 from localspec.terminal_text import for_terminal
 
 from ..commands.table import COMMANDS

@@ -21,8 +21,8 @@ from localspec.events import (
     Reply,
     Source,
     Started,
+    Stats,
 )
-from localspec.stats import Stats
 
 BARS: Final = 32  # cycles in the meter
 TIMELINE: Final = 256  # cycles in the inspector

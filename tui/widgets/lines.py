@@ -5,7 +5,7 @@ from typing import Final
 from textual.content import Content
 from textual.widgets import Static
 
-from localspec.stats import Stats
+from localspec.events import Stats
 from localspec.terminal_text import for_terminal
 
 from ..commands.table import COMMANDS, Command

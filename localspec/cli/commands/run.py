@@ -23,8 +23,7 @@ from localspec.cli.printing import JSON_VERSION, note, on_terminal, say, say_dim
 from localspec.cli.prompt import add_prompt_argument, prompt_of, something_is_piped, take_pair
 from localspec.cli.usage import Subparsers, WrongUsage, refuse_together
 from localspec.errors import LocalspecError
-from localspec.events import Event, Finished, FinishReason, Kind, Notice, Piece, Reply, Started
-from localspec.stats import Stats
+from localspec.events import Event, Finished, FinishReason, Kind, Notice, Piece, Reply, Started, Stats
 
 ENDINGS = {
     FinishReason.STOP: "",
