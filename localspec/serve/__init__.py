@@ -1,1 +1,1 @@
-"""The HTTP endpoint: what editors, chats and agents speak, in front of the engine process."""
+"""The HTTP endpoint for editors, chats and agents, in front of the engine process."""

@@ -150,7 +150,7 @@ class Replies:
 
 
 class Writer(ABC):
-    """One interface's form of a reply, whole or as a stream; a stream omits what its interface has no form for."""
+    """One interface's form of a reply, whole or as a stream; a stream omits parts without a form."""
 
     media_type = "text/event-stream"
 

@@ -23,7 +23,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 KEY_VARIABLE = "LOCALSPEC_API_KEY"
 _HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
 _ORIGIN = re.compile(r"\*|null|[A-Za-z][A-Za-z0-9+.-]*://(\*|[^\s/*?#@]+)/?")
-_ANY_PAGE = ("*", "null", "http://*", "https://*")  # origins that whoever runs a web site can have
+_ANY_PAGE = ("*", "null", "http://*", "https://*")  # origins that any web site can have
 
 COLUMNS = (
     "answered",
@@ -53,11 +53,9 @@ def add_parser(subparsers: Subparsers) -> None:
         "--port", type=int, default=8080, metavar="N", help="default: 8080; 0 takes a free one"
     )
     group.add_argument(
-        "--api-key", metavar="KEY", help=f"who asks must have it; kept out of `ps` by {KEY_VARIABLE}"
+        "--api-key", metavar="KEY", help=f"the key that requests need; {KEY_VARIABLE} keeps it out of `ps`"
     )
-    group.add_argument(
-        "--any-model", action="store_true", help="a model name that is not known means the loaded pair"
-    )
+    group.add_argument("--any-model", action="store_true", help="an unknown model name means the first pair")
     group.add_argument(
         "--allow-host",
         action="append",
@@ -113,7 +111,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def check_address(host: str, port: int, key: str) -> None:
-    """Raises WrongUsage for a port that cannot be, and for other addresses than this machine's without a key."""
+    """Raises WrongUsage for an impossible port, and for an address of other machines without a key."""
     if not 0 <= port < 2**16:
         raise WrongUsage(f"--port is {port}", hint="give a number from 1 to 65535, or 0 for a free one")
     try:
@@ -121,35 +119,29 @@ def check_address(host: str, port: int, key: str) -> None:
     except UnicodeError as error:
         raise WrongUsage(f"--host {host} is no address", hint="give a name or an IP address") from error
     if host not in LOOPBACK and not key:
-        raise WrongUsage(
-            f"--host {host} lets other machines in", hint=f"add --api-key, or set {KEY_VARIABLE}"
-        )
+        hint = f"add --api-key, or set {KEY_VARIABLE}"
+        raise WrongUsage(f"--host {host} lets other machines in", hint=hint)
     if not key.isprintable() or not key.isascii():
         raise BadSetting("the API key has characters that HTTP cannot carry", hint="use letters and digits")
 
 
 def check_guests(hosts: list[str], origins: list[str], key: str) -> None:
-    """Raises WrongUsage for names and origins that cannot be, and for any web page at all without a key."""
+    """Raises WrongUsage for impossible names and origins, and for every web page without a key."""
     for name in hosts:
         if not _HOST_NAME.fullmatch(name):
-            raise WrongUsage(
-                f"--allow-host {name} is no name of a machine",
-                hint="give a name alone, as host.docker.internal",
-            )
+            hint = "give a name alone, as host.docker.internal"
+            raise WrongUsage(f"--allow-host {name} is no name of a machine", hint=hint)
     for origin in origins:
         if not _ORIGIN.fullmatch(origin):
-            raise WrongUsage(
-                f"--allow-origin {origin} is no origin", hint="give SCHEME://HOST, SCHEME://* or *"
-            )
+            hint = "give SCHEME://HOST, SCHEME://* or *"
+            raise WrongUsage(f"--allow-origin {origin} is no origin", hint=hint)
         if origin.lower().removesuffix("/") in _ANY_PAGE and not key:
-            raise WrongUsage(
-                f"--allow-origin {origin} lets every web page in",
-                hint=f"name the pages, or add a key: {KEY_VARIABLE}",
-            )
+            hint = f"name the pages, or add a key: {KEY_VARIABLE}"
+            raise WrongUsage(f"--allow-origin {origin} lets every web page in", hint=hint)
 
 
 def load_request(arguments: argparse.Namespace) -> "LoadPair":
-    """What to load, fetched before with --pull: a server never fetches."""
+    """The pair to load, downloaded before with --pull: the server never downloads."""
     from localspec.cli.fetching import fetch_if_wanted
     from localspec.cli.loading import chosen_pair
     from localspec.engine.messages import LoadPair
