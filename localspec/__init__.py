@@ -8,9 +8,7 @@
 Names are resolved when they are first used, so that importing localspec loads nothing heavy.
 """
 
-from importlib import import_module
-
-TYPE_CHECKING = False  # of typing, which takes longer to import than the rest
+TYPE_CHECKING = False  # of typing: this file imports nothing, as Ctrl-C in it would be a traceback
 if TYPE_CHECKING:
     from localspec.api import Session, arun, astream, load, run, stream, unload
     from localspec.errors import LocalspecError
@@ -69,6 +67,8 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name not in HOMES:
         raise AttributeError(f"module 'localspec' has no attribute {name!r}")
+    from importlib import import_module
+
     return getattr(import_module(HOMES[name]), name)
 
 

@@ -13,20 +13,32 @@ def main(arguments: "Sequence[str] | None" = None) -> int:
     `verify` also has one of its own for an alarm. Without arguments it is the program itself, with its command line.
     """
     try:
-        import sys
-
+        if arguments is None:
+            return _program()
         from localspec.cli.program import run
 
-        return run(sys.argv[1:] if arguments is None else arguments)
+        return run(arguments)
     except KeyboardInterrupt:
         return CANCELLED
-    finally:
-        if arguments is None:
-            end_at_once_on_interrupt()
 
 
-def end_at_once_on_interrupt() -> None:
-    """What is left is to free memory: Ctrl-C in it would show where it was."""
+def _program() -> int:
+    """`main`, where nothing else runs in this process: Ctrl-C ends it at once before its command and after it."""
+    import os
     import signal
+    import sys
 
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # A job in the background ignores it.
+    heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if heeded:
+        # Python imports with callbacks of its own, in which an exception would be lost.
+        signal.signal(signal.SIGINT, lambda *_: os._exit(CANCELLED))
+    from localspec.cli.program import run
+
+    if heeded:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return run(sys.argv[1:])
+    finally:
+        if heeded:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)

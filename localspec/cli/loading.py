@@ -146,7 +146,11 @@ def stop_on_interrupt(session: "Session | EngineSession | None" = None) -> Itera
         if session:
             session.cancel()
 
-    before = signal.signal(signal.SIGINT, stop)
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.SIG_IGN:  # a job in the background
+        yield stopped
+        return
+    signal.signal(signal.SIGINT, stop)
     try:
         yield stopped
     finally:
