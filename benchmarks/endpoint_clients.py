@@ -257,11 +257,7 @@ def installed(name: str, client: Client, folder: Path) -> str:
             subprocess.run([sys.executable, "-m", "venv", str(folder / "python")], check=True)
         command = [str(python), "-m", "pip", "install", "--quiet", *client.packages]
     else:
-        command = [
-            *["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix"],
-            str(folder),
-            *client.packages,
-        ]
+        command = ["npm", "install", "--silent", "--prefix", str(folder), *client.packages]
     ended = subprocess.run(command, capture_output=True, text=True)
     return (ended.stderr or ended.stdout).strip()[-200:] if ended.returncode else ""
 

@@ -5,7 +5,6 @@
 The target's costs are those of a 1.5 B model in F16 on two CPU cores. Tokens are words, signs and runs of spaces.
 """
 
-import argparse
 import difflib
 import random
 import re
@@ -40,7 +39,6 @@ class Result:
 
 
 def main() -> None:
-    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     print("change      from the prediction  rejected  tokens a pass  times plain  back within (most)")
     for name, change in CHANGES_BY_NAME.items():
         found = [written_again(seed, change) for seed in range(SEEDS)]

@@ -1,6 +1,6 @@
 """The depth controller against the best fixed depth in hindsight and against plain decoding, in simulation.
 
-    python -m benchmarks.simulate_depth [--guess] [--unread N] [--seeds N] [--worst]
+    python -m benchmarks.simulate_depth [--guess] [--unread N] [--seeds N]
 
 6 cost curves x 9 acceptance processes x texts of 100, 300 and 2,000 tokens, each from a cold start: nothing
 is known about the draft. Clocks have 6 % noise and 1 % of cycles take four times as long. Every controller
@@ -55,20 +55,16 @@ def main() -> None:
     parser.add_argument(
         "--seeds", type=int, default=16, help="texts of 100 tokens for each cell; fewer longer ones"
     )
-    parser.add_argument("--worst", action="store_true", help="list the ten worst cells")
     options = parser.parse_args()
     seeds = {100: options.seeds, 300: max(options.seeds // 2, 1), 2000: max(options.seeds // 8, 1)}
-    cells = [
-        simulate(curve, process, length, seeds[length], options)
-        for curve in map(in_seconds, CURVES)
-        for process in PROCESSES
-        for length in LENGTHS
-    ]
-    report(cells)
-    if options.worst:
-        for cell in sorted(cells, key=lambda cell: -cell.regret)[:10]:
-            where = f"{cell.curve}, {cell.process}, {cell.length} tokens"
-            print(f"{cell.regret:+7.1%}  {where}, best depth {cell.best}")
+    report(
+        [
+            simulate(curve, process, length, seeds[length], options)
+            for curve in map(in_seconds, CURVES)
+            for process in PROCESSES
+            for length in LENGTHS
+        ]
+    )
 
 
 def in_seconds(curve: Curve) -> Curve:

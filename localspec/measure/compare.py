@@ -111,16 +111,6 @@ class Side:
         return median(reply.stats.tokens_per_second for reply in self.replies)
 
     @property
-    def median_prefill_seconds(self) -> float:
-        """What reading the prompt took, over all runs."""
-        return median(reply.stats.prefill_seconds for reply in self.replies)
-
-    @property
-    def median_decode_seconds(self) -> float:
-        """What the reply took after that, over all runs."""
-        return median(reply.stats.decode_seconds for reply in self.replies)
-
-    @property
     def total_tokens_per_second(self) -> float:
         """Emitted tokens / seconds of prefill and decode; median of all runs, 0 before the first token."""
         return median(
@@ -222,9 +212,7 @@ def compare_events(
         for speculative in (False, True) if run % 2 == 0 else (True, False):
             if not outcome.cancelled:
                 session.reset()
-                forget(
-                    session.pair.target, session.pair.drafters
-                )  # no run profits from another one's reading
+                forget(session.pair.target, session.pair.drafters)  # every run reads its prompt
                 sides = asked(common, speculative=speculative)
                 for event in session.stream(given, cancelled=cancelled, **sides):
                     outcome.absorb(session, speculative, event)
@@ -275,7 +263,11 @@ class _Outcome:
                 self.prompt = list(session.pair.target.tokens[: self._prompt_tokens])
 
     def comparison(self, session: Session) -> Comparison:
-        plain, speculative = (side_of(self.replies[kind], self.segments[kind][0]) for kind in (False, True))
+        first = {kind: segments[0] for kind, segments in self.segments.items()}
+        plain, speculative = (
+            Side(tuple(self.replies[kind]), first[kind].free, first[kind].structured)
+            for kind in (False, True)
+        )
         index = first_difference(plain.tokens, speculative.tokens)
         gap = width_difference = None
         if index is not None and not self.cancelled and self.rule == Greedy.name:
@@ -293,15 +285,6 @@ class _Outcome:
         )
 
 
-def side_of(replies: Sequence[Reply], segments: Segments) -> Side:
-    """One side from the replies of all its runs and the segments of the first."""
-    return Side(
-        replies=tuple(replies),
-        free_text=segments.free,
-        structured_text=segments.structured,
-    )
-
-
 def verdict_on(comparison: Comparison) -> str:
     """One sentence about the text, one about the speed, and one about a busy processor."""
     said = [about_text(comparison), about_speed(comparison), CROWDED if comparison.crowded else ""]
@@ -315,26 +298,22 @@ def about_text(comparison: Comparison) -> str:
         return "Stopped early, so the texts are not compared."
     if where is None:
         return "The same text, token for token."
+    part, difference = f"The texts part at token {where.index + 1}", comparison.width_difference
     if comparison.rule not in SEED_DECIDES:
         return (
-            f"The texts part at token {where.index + 1}, as two draws from one distribution do. "
+            f"{part}, as two draws from one distribution do. "
             "At temperature 0, or with the rule coupled, a seed gives one text."
         )
-    if where.top_two_gap is None or comparison.width_difference is None:
-        return (
-            f"The texts part at token {where.index + 1}; with the rule {comparison.rule} only a near-tie "
-            "explains that: `localspec verify` tells."
-        )
-    allowed = 2 * comparison.width_difference
+    if where.top_two_gap is None or difference is None:
+        return f"{part}; with the rule {comparison.rule} only a near-tie explains that: `localspec verify` tells."
     gap = f"the two likeliest tokens are {where.top_two_gap:.4f} logits apart"
-    if where.top_two_gap <= allowed:
+    if where.top_two_gap <= 2 * difference:
         return (
-            f"The texts part at token {where.index + 1}, a near-tie: {gap}, and batches of different width "
-            f"alone move a logit by up to {comparison.width_difference:.4f} here."
+            f"{part}, a near-tie: {gap}, and batch widths alone move a logit by up to {difference:.4f} here."
         )
     return (
-        f"The texts part at token {where.index + 1}, and no near-tie explains it: {gap}, more than twice the "
-        f"{comparison.width_difference:.4f} that batch widths account for. `localspec verify` looks closer."
+        f"{part}, and no near-tie explains it: {gap}, more than twice the {difference:.4f} that batch widths "
+        "account for. `localspec verify` looks closer."
     )
 
 
@@ -378,8 +357,8 @@ def cells(name: str, side: Side) -> tuple[str, ...]:
     return (
         name,
         str(len(side.tokens)),
-        f"{side.median_prefill_seconds:.3f}",
-        f"{side.median_decode_seconds:.3f}",
+        f"{median(reply.stats.prefill_seconds for reply in side.replies):.3f}",
+        f"{median(reply.stats.decode_seconds for reply in side.replies):.3f}",
         f"{side.tokens_per_second:.1f}",
         f"{stats.acceptance_rate:.0%}" if stats.drafted else "-",
         f"{stats.mean_accepted_length:.2f}",
