@@ -4,11 +4,11 @@ import argparse
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from localspec.cli.options import NOTHING_REMEMBERED, load_options
 from localspec.cli.printing import DrawnLine, on_terminal, say
@@ -22,42 +22,43 @@ _TOLD_FROM = 3  # seconds of a stage, from which its time is shown
 _engine: "EngineProcess | None" = None  # started early
 
 
-def open_session(arguments: argparse.Namespace, *, measures: bool = False) -> "Session":
-    """Load the pair; one that is not here is fetched if the user wants it.
-
-    `measures`: earlier replies are left out, so that no prompt is answered from memory, and nothing is logged.
-    """
-    from localspec import api
-    from localspec.cli.fetching import fetch_if_wanted
-    from localspec.pairs.resolve import PairNotOnDisk
-
-    options = load_options(arguments) | (NOTHING_REMEMBERED if measures else {})
+def wanted(arguments: argparse.Namespace, **changes: bool) -> dict[str, Any]:
+    """Options of `localspec.load`; the pair is the configured one, or the user's choice, where none is named."""
+    options = load_options(arguments) | changes
     if not {"pair", "target"} & options.keys():
         options["pair"] = chosen_pair()
+    return options
+
+
+def fetch_missing(arguments: argparse.Namespace, options: Mapping[str, Any]) -> str:
+    """Fetch the pair if it is not here and the user wants it; returns its name. Raises what resolving it raises."""
+    from localspec.cli.fetching import fetch_if_wanted
+    from localspec.pairs.resolve import PairNotOnDisk, resolve
+
+    draft = options.get("draft") if options["speculate"] else None
+    try:
+        return resolve(options.get("pair"), options.get("target"), None if draft == "lookup" else draft).name
+    except PairNotOnDisk as missing:
+        fetch_if_wanted(missing, pull=arguments.pull)
+        return missing.pair.name
+
+
+def open_session(arguments: argparse.Namespace) -> "Session":
+    """Load the pair for a measurement: nothing of it is logged."""
+    from localspec import api
+
+    options = wanted(arguments, **NOTHING_REMEMBERED)
+    fetch_missing(arguments, options)
     with StageLine() as stage:
-        try:
-            return api.load(**options, on_stage=stage.show)
-        except PairNotOnDisk as missing:
-            stage.clear()
-            fetch_if_wanted(missing, pull=arguments.pull)
-            return api.load(**options, on_stage=stage.show)
+        return api.load(**options, on_stage=stage.show)
 
 
 def open_engine_session(arguments: argparse.Namespace) -> "EngineSession":
-    """Load the pair in the engine process; one that is not here is fetched if the user wants it."""
-    from localspec.cli.fetching import fetch_if_wanted
+    """Load the pair in the engine process."""
     from localspec.engine.session import EngineSession
-    from localspec.pairs.resolve import PairNotOnDisk, resolve
 
-    options = load_options(arguments)
-    if not {"pair", "target"} & options.keys():
-        options["pair"] = chosen_pair()
-    try:
-        draft = options.get("draft")
-        by_model = options["speculate"] and draft != "lookup"
-        resolve(options.get("pair"), options.get("target"), draft if by_model else None)
-    except PairNotOnDisk as missing:
-        fetch_if_wanted(missing, pull=arguments.pull)
+    options = wanted(arguments)
+    fetch_missing(arguments, options)
     session = EngineSession(take_early_engine())
     try:
         with StageLine() as stage:

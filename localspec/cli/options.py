@@ -22,7 +22,7 @@ MEMORY_OPTIONS = (
     "ignore_memory",
     "rpc",
 )
-NOTHING_REMEMBERED: dict[str, Any] = {"remember_logits": False}
+NOTHING_REMEMBERED = {"remember_logits": False}
 RULES = ("auto", "greedy", "block", "coupled")
 
 

@@ -104,7 +104,7 @@ def test_json_lines_come_piece_by_piece_and_end_with_the_reply(capsys):
     assert "".join(line["text"] for line in lines if line["event"] == "text") == lines[-1]["text"]
 
 
-def test_a_kept_conversation_goes_on(capsys):
+def test_a_prompt_conversation_goes_on(capsys):
     assert main(["run", "demo", "Hello", "-q", "--store", "-s", "Be kind.", *QUICK]) == 0
     assert main(["run", "-c", "And now?", "--json", *QUICK]) == 0
     found = conversations.find(data_dir() / "conversations", "")
@@ -151,7 +151,7 @@ def test_files_follow_the_prompt_under_their_names(tmp_path, capsys, monkeypatch
     assert text == "Explain:\n\na.py:\n\n````py\nprint('```')\n```\n````"
     asked = []
     monkeypatch.setattr(run_command, "open_engine_session", lambda _: pytest.fail("not loaded"))
-    monkeypatch.setattr(run_command, "kept_conversation", lambda arguments: asked.append(arguments.file))
+    monkeypatch.setattr(run_command, "prompt_conversation", lambda arguments: asked.append(arguments.file))
     with pytest.raises(TypeError):
         main_raising(["run", "Explain:", "-f", str(tmp_path / "a.py")])
     assert asked == [[str(tmp_path / "a.py")]]

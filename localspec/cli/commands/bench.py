@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from localspec.cli import CANCELLED
 from localspec.cli.commands.run import as_json as reply_as_json
@@ -19,7 +19,7 @@ from localspec.errors import BadSetting, ContextFull
 from localspec.events import Cycle, Notice, Started
 
 if TYPE_CHECKING:
-    from localspec.measure.bench import Arm, BenchOutcome, BenchStep, Limits
+    from localspec.measure.bench import BenchOutcome, BenchStep, Limits
     from localspec.measure.compare import Comparison, SideEvent
     from localspec.measure.plot import Chart
     from localspec.measure.prompts import BenchPrompt
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 SECONDS = 300.0  # if neither a time nor a number of runs is given
 TEMPERATURES, TOKENS = (0.0, 0.8), 128  # of replies to built-in prompts
 _BAR = 16  # characters of the progress bar
+_T = TypeVar("_T")
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -41,18 +42,20 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     add_prompt_argument(parser, optional=True)
     add_pair_options(parser)
-    add_reply_options(parser, temperature=temperatures, limit=f"{TOKENS}, for a prompt of yours no limit")
+    add_reply_options(parser, temperature=list_of(float), limit=f"{TOKENS}, for a prompt of yours no limit")
     group = parser.add_argument_group("measurement")
-    group.add_argument("--depths", type=depths, metavar="N,N", help="fixed depths to measure beside auto")
     group.add_argument(
-        "--only", type=names, metavar="WHAT", help="categories: code, chat, prose, json, edit, long"
+        "--depths", type=list_of(positive), metavar="N,N", help="fixed depths to measure beside auto"
+    )
+    group.add_argument(
+        "--only", type=list_of(str), metavar="WHAT", help="code, chat, prose, json, edit, long"
     )
     length = group.add_mutually_exclusive_group()
     length.add_argument(
         "--runs",
         type=int,
         metavar="N",
-        help="rounds over all prompts; replies of each kind to yours (default: 1)",
+        help="rounds over the built-in prompts; replies of each kind to yours (default: 1)",
     )
     length.add_argument(
         "--seconds",
@@ -73,70 +76,63 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def bench_built_in(arguments: argparse.Namespace) -> int:
-    from localspec.measure.bench import bench
+    """Measure with the built-in prompts until the time or the rounds are over."""
+    from localspec.measure.bench import AUTO, PLAIN, Limits, bench, fixed
     from localspec.measure.statistics import CROWDED
-    from localspec.measure.summary import Subject, summarise
+    from localspec.measure.summary import Subject
 
-    given = {*reply_options(arguments), *(["texts"] if arguments.texts else [])} - {
-        "temperature",
-        "max_tokens",
-    }
-    for name in sorted(given):
-        flag = "no-think" if name == "think" and not arguments.think else name.replace("_", "-")
-        raise WrongUsage(f"--{flag} goes with a prompt of yours", hint='localspec bench PAIR "a prompt"')
-    arguments.temperature = arguments.temperature or TEMPERATURES
-    arguments.max_tokens = TOKENS if arguments.max_tokens is None else arguments.max_tokens
-    for flag, value in (("--max-tokens", arguments.max_tokens), ("--runs", arguments.runs)):
-        if value is not None and value < 1:
-            raise WrongUsage(f"{flag} is {value}", hint="give 1 or more")
+    refuse_what_needs_a_prompt(arguments)
     refuse_missing_folder(arguments)
     prompts, began = chosen_prompts(arguments), perf_counter()
-    with open_session(arguments, measures=True) as session, stop_on_interrupt(session) as stopped:
+    temperatures = arguments.temperature or TEMPERATURES
+    seconds = arguments.seconds if arguments.seconds or arguments.runs else SECONDS
+    tokens = TOKENS if arguments.max_tokens is None else arguments.max_tokens
+    limits = Limits(rounds=arguments.runs, seconds=seconds, max_tokens=tokens)
+    crowded = False
+    with open_session(arguments) as session, stop_on_interrupt(session) as stopped:
         drafter = session.draft_name or ("lookup" if arguments.draft == "lookup" else "")
         if not drafter:
             raise BadSetting(
                 f"{session.name} has nothing to draft with",
                 hint="add --draft FILE or --draft lookup, or name a pair",
             )
-        subject = Subject(
-            session.name,
-            session.target_name,
-            drafter,
-            perf_counter() - began,
-            arguments.max_tokens,
-        )
-        blocks = len(prompts) * len(arguments.temperature)
-        crowded = False
+        subject = Subject(session.name, session.target_name, drafter, perf_counter() - began, tokens)
 
         def on_step(step: "BenchStep") -> None:
             nonlocal crowded
             crowded |= session.pair.drafting.crowded
-            line.tell(progress_text(step, blocks, limits(arguments)), step.blocks_done)
+            line.tell(progress_text(step, len(prompts) * len(temperatures), limits), step.blocks_done)
 
+        arms = (PLAIN, AUTO, *map(fixed, arguments.depths or ()))
         with DrawnLine(sys.stderr) as line:
             outcome = bench(
-                session,
-                prompts,
-                arms(arguments),
-                arguments.temperature,
-                limits(arguments),
-                on_step=on_step,
-                stopped=stopped.is_set,
+                session, prompts, arms, temperatures, limits, on_step=on_step, stopped=stopped.is_set
             )
-    summary = summarise(outcome.measurements)
-    tell(arguments, subject, outcome, summary)
+    tell(arguments, subject, outcome)
     if crowded:
         say(CROWDED, to=sys.stderr)
     return CANCELLED if outcome.stopped else 0
 
 
-def tell(
-    arguments: argparse.Namespace, subject: "Subject", outcome: "BenchOutcome", summary: "Summary"
-) -> None:
+def refuse_what_needs_a_prompt(arguments: argparse.Namespace) -> None:
+    """Raises WrongUsage for an option that built-in prompts do not take, and for numbers below 1."""
+    given = {*reply_options(arguments)} - {"temperature", "max_tokens"} | (
+        {"texts"} if arguments.texts else set()
+    )
+    for name in sorted(given):
+        flag = "no-think" if name == "think" and not arguments.think else name.replace("_", "-")
+        raise WrongUsage(f"--{flag} goes with a prompt of yours", hint='localspec bench PAIR "a prompt"')
+    for flag, value in (("--max-tokens", arguments.max_tokens), ("--runs", arguments.runs)):
+        if value is not None and value < 1:
+            raise WrongUsage(f"{flag} is {value}", hint="give 1 or more")
+
+
+def tell(arguments: argparse.Namespace, subject: "Subject", outcome: "BenchOutcome") -> None:
     """Print the report or the JSON, draw the files, keep the record."""
     from localspec.measure.machine import this_machine
-    from localspec.measure.summary import chart, keep, record, report
+    from localspec.measure.summary import chart, keep, record, report, summarise
 
+    summary = summarise(outcome.measurements)
     if not summary.rows:
         say_why_nothing(outcome, summary)
         return
@@ -197,29 +193,14 @@ def chosen_prompts(arguments: argparse.Namespace) -> "tuple[BenchPrompt, ...]":
     return tuple(prompt for prompt in built_in_prompts() if prompt.category in wanted)
 
 
-def arms(arguments: argparse.Namespace) -> "tuple[Arm, ...]":
-    from localspec.measure.bench import AUTO, PLAIN, fixed
+def list_of(kind: Callable[[str], _T]) -> Callable[[str], tuple[_T, ...]]:
+    """Reads values with commas between them, each once."""
 
-    return (PLAIN, AUTO, *(fixed(depth) for depth in arguments.depths or ()))
+    def read(text: str) -> tuple[_T, ...]:
+        return tuple(dict.fromkeys(kind(part.strip()) for part in text.split(",")))
 
-
-def limits(arguments: argparse.Namespace) -> "Limits":
-    from localspec.measure.bench import Limits
-
-    seconds = arguments.seconds if arguments.seconds or arguments.runs else SECONDS
-    return Limits(rounds=arguments.runs, seconds=seconds, max_tokens=arguments.max_tokens)
-
-
-def names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(","))
-
-
-def depths(text: str) -> tuple[int, ...]:
-    return tuple(dict.fromkeys(positive(part) for part in text.split(",")))
-
-
-def temperatures(text: str) -> tuple[float, ...]:
-    return tuple(dict.fromkeys(float(part) for part in text.split(",")))
+    read.__name__ = "list"  # in argparse's messages
+    return read
 
 
 def duration(text: str) -> float:
@@ -258,25 +239,22 @@ def bench_prompt(arguments: argparse.Namespace) -> int:
     for name in ("depths", "only", "seconds", "svg"):
         if getattr(arguments, name):
             raise WrongUsage(f"--{name} goes with the built-in prompts", hint="leave it out, or the prompt")
-    if len(arguments.temperature or ()) > 1:
+    temperatures = arguments.temperature or (None,)
+    if len(temperatures) > 1:
         raise WrongUsage("a prompt of yours is answered at one temperature", hint="give one")
     if arguments.no_draft or arguments.depth == 0:
         raise WrongUsage(
             "without drafting both sides would be plain decoding", hint="leave out --no-draft and --depth 0"
         )
-    arguments.temperature = arguments.temperature[0] if arguments.temperature else None
+    (arguments.temperature,) = temperatures
     options, prompt = reply_options(arguments), prompt_of(arguments)
     runs = 1 if arguments.runs is None else arguments.runs
-    comparison = texts = None
-    with (
-        open_session(arguments, measures=True) as session,
-        stop_on_interrupt(session),
-        DrawnLine(sys.stderr) as line,
-    ):
+    comparison, text = None, ""
+    with open_session(arguments) as session, stop_on_interrupt(session), DrawnLine(sys.stderr) as line:
         pair, tokens = names_of(session), 0
         for event in compare_events(session, prompt, n=runs, **options):
             if isinstance(event, Comparison):
-                comparison, texts = event, token_texts(event, session.text_of)
+                comparison, text = event, told(event, session.text_of)
             else:
                 tokens = show_side(line, event, runs, tokens)
     if comparison is None:
@@ -285,7 +263,7 @@ def bench_prompt(arguments: argparse.Namespace) -> int:
     if arguments.json:
         say_json({**pair, **record_of(comparison)}, ensure_ascii=False)
     else:
-        say(told(comparison, texts))
+        say(text)
         if arguments.texts:
             say(f"\n--- plain\n{comparison.plain.text}\n--- speculative\n{comparison.speculative.text}")
     return CANCELLED if comparison.cancelled else 0
@@ -306,59 +284,43 @@ def show_side(line: DrawnLine, step: "SideEvent", runs: int, tokens: int) -> int
     return tokens
 
 
-def told(comparison: "Comparison", texts: tuple[str, str] | None) -> str:
+def told(comparison: "Comparison", text_of: Callable[[int], str]) -> str:
     """First the speed-up and whether the text is the same, then the numbers of both sides."""
     from localspec.measure.compare import about_segments, about_speed, about_text, table
     from localspec.measure.statistics import CROWDED
 
     parts = [about_speed(comparison), about_text(comparison)]
-    if comparison.divergence and texts:
-        parts.append(f"Token {comparison.divergence.index + 1}: plain {texts[0]}, speculative {texts[1]}.")
+    if where := comparison.divergence:
+        plain, speculative = (
+            "ended" if token is None else repr(text_of(token)) for token in (where.plain, where.speculative)
+        )
+        parts.append(f"Token {where.index + 1}: plain {plain}, speculative {speculative}.")
     parts += [CROWDED] if comparison.crowded else []
     segments = about_segments(comparison)
     return "\n".join([*parts, "", table(comparison), *([segments] if segments else [])])
-
-
-def token_texts(comparison: "Comparison", text_of: Callable[[int], str]) -> tuple[str, str] | None:
-    """What stands on both sides where the texts part."""
-    where = comparison.divergence
-    if where is None:
-        return None
-    plain, speculative = (
-        "ended" if token is None else repr(text_of(token)) for token in (where.plain, where.speculative)
-    )
-    return plain, speculative
 
 
 def record_of(comparison: "Comparison") -> dict[str, Any]:
     """The comparison as plain values."""
     from localspec.measure.compare import verdict_on
 
+    sides = {"plain": comparison.plain, "speculative": comparison.speculative}
+    times = ("prefill_seconds", "decode_seconds")
+    same = ("rule", "identical", "width_difference", "speedup", "total_speedup", "cancelled", "crowded")
     return {
-        **{
-            name: {
-                **reply_as_json(side.reply),
-                "runs": [
-                    {
-                        "tokens": reply.stats.emitted,
-                        "prefill_seconds": reply.stats.prefill_seconds,
-                        "decode_seconds": reply.stats.decode_seconds,
-                    }
-                    for reply in side.replies
-                ],
-                "tokens_per_second": side.tokens_per_second,
-                "free_text": asdict(side.free_text),
-                "structured_text": asdict(side.structured_text),
-            }
-            for name, side in (("plain", comparison.plain), ("speculative", comparison.speculative))
-        },
-        "rule": comparison.rule,
-        "identical": comparison.identical,
+        name: {
+            **reply_as_json(side.reply),
+            "runs": [
+                {"tokens": reply.stats.emitted, **{time: getattr(reply.stats, time) for time in times}}
+                for reply in side.replies
+            ],
+            "tokens_per_second": side.tokens_per_second,
+            "free_text": asdict(side.free_text),
+            "structured_text": asdict(side.structured_text),
+        }
+        for name, side in sides.items()
+    } | {
+        **{name: getattr(comparison, name) for name in same},
         "divergence": asdict(comparison.divergence) if comparison.divergence else None,
-        "width_difference": comparison.width_difference,
-        "speedup": comparison.speedup,
-        "total_speedup": comparison.total_speedup,
-        "cancelled": comparison.cancelled,
-        "crowded": comparison.crowded,
         "verdict": verdict_on(comparison),
     }

@@ -9,7 +9,7 @@ from localspec.cli.options import (
     NOTHING_REMEMBERED,
     add_pair_argument,
     add_reply_options,
-    load_options,
+    pair_of,
     reply_options,
 )
 from localspec.cli.printing import obeys_sequences, on_terminal
@@ -134,22 +134,19 @@ def _chat(arguments: argparse.Namespace, folder: Path, resumed: "tuple[Journal, 
 
 
 def load_request(arguments: argparse.Namespace, resumed_pair: str) -> "LoadPair":
-    """What to load: what the arguments name, the pair of the resumed conversation if it is a known one, or the
-    configured one, by name, so that the chat can say and fetch it. Raises BadSetting.
+    """What to load: the named pair, else that of the resumed conversation if it is known, else the configured one.
+
+    The chat fetches it. Raises BadSetting.
     """
-    from localspec.cli.loading import chosen_pair
+    from localspec.cli.loading import wanted
     from localspec.engine.messages import LoadPair
     from localspec.pairs.registry import is_known
     from localspec.settings import Settings
 
-    options = load_options(arguments)
-    if arguments.no_store:
-        options |= NOTHING_REMEMBERED
-    options["rpc"] = Settings.load(rpc=arguments.rpc).rpc
-    if not {"pair", "target"} & options.keys():
-        known = resumed_pair and is_known(resumed_pair)
-        options["pair"] = resumed_pair if known else chosen_pair()
-    return LoadPair(**options)
+    if resumed_pair and is_known(resumed_pair) and not (arguments.target or pair_of(arguments)):
+        arguments.pair = resumed_pair
+    options = wanted(arguments, **(NOTHING_REMEMBERED if arguments.no_store else {}))
+    return LoadPair(**options | {"rpc": Settings.load(rpc=arguments.rpc).rpc})
 
 
 def reply_settings(arguments: argparse.Namespace) -> "ReplySettings":

@@ -93,9 +93,7 @@ def state_of(device: "Device", stage: DrawnLine) -> "GpuHealth | LocalspecError 
 
 
 def tell(
-    backend: "BackendSummary",
-    devices: "list[Device]",
-    states: "dict[str, GpuHealth | LocalspecError | None]",
+    backend: "BackendSummary", devices: "list[Device]", states: "dict[str, GpuHealth | LocalspecError | None]"
 ) -> None:
     kind = "GPU" if backend.supports_gpu else "CPU"
     say(f"llama-cpp-python {backend.binding_version}, llama.cpp {backend.llama_version}, {kind} build")

@@ -7,12 +7,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from localspec.cli.options import (
-    NOTHING_REMEMBERED,
-    add_drawing_options,
-    add_pair_argument,
-    load_options,
-)
+from localspec.cli.options import NOTHING_REMEMBERED, add_drawing_options, add_pair_argument, load_options
 from localspec.cli.printing import DrawnLine, note, say
 from localspec.cli.usage import Subparsers
 from localspec.errors import BadSetting
@@ -286,10 +281,7 @@ def measured(options: dict[str, Any], line: DrawnLine) -> "tuple[Measurement, ..
             f"measuring {step.arm.name}: {step.block.prompt.name}, {step.seconds:.0f} of {SECONDS:.0f} s"
         )
 
-    with (
-        api.load(**options, on_stage=line.draw) as session,
-        stop_on_interrupt(session) as stopped,
-    ):
+    with api.load(**options, on_stage=line.draw) as session, stop_on_interrupt(session) as stopped:
         return bench(
             session,
             unseen_prompts(session.pair),

@@ -25,6 +25,9 @@ from localspec.cli.usage import Subparsers, WrongUsage, refuse_together
 from localspec.errors import LocalspecError
 from localspec.events import Event, Finished, FinishReason, Kind, Notice, Piece, Reply, Started, Stats
 
+if TYPE_CHECKING:
+    from localspec.conversations import Conversation, Journal
+
 ENDINGS = {
     FinishReason.STOP: "",
     FinishReason.LENGTH: " · cut at the token limit",
@@ -45,9 +48,7 @@ def add_parser(subparsers: Subparsers) -> None:
     add_reply_options(parser)
     add_conversation_options(parser)
     parser.add_argument(
-        "--predict",
-        metavar="FILE",
-        help="what the reply probably is, such as a file to be edited: drafted from",
+        "--predict", metavar="FILE", help="draft from this text: a guess at the reply, as a file to be edited"
     )
     group = parser.add_argument_group("output")
     group.add_argument("--raw", action="store_true", help="continue the text as it is: no chat template")
@@ -72,18 +73,19 @@ def run(arguments: argparse.Namespace) -> int:
     options, prompt = reply_options(arguments), prompt_of(arguments)
     if arguments.predict is not None:
         options["prediction"] = text_of(arguments.predict)
-    with kept_conversation(arguments) as kept:
-        if kept.before:
-            options = {"system": kept.before.system or None} | options
-        if kept.before and not (arguments.target or pair_of(arguments)):
-            arguments.name = kept.pair
-            if kept.pair is None:
-                note(f"the conversation was with {kept.before.pair}, which is no known pair")
+    with prompt_conversation(arguments) as conversation:
+        if before := conversation.before:
+            options = {"system": before.system or None} | options
+            take_pair_of(before, arguments)
         with open_engine_session(arguments) as session, stop_on_interrupt(session):
-            kept.resume(session)
+            if before and before.messages:
+                session.resume([{"role": m.role, "content": m.content} for m in before.messages])
             stream = session.stream_complete if arguments.raw else session.stream
-            reply = answer(stream(prompt, **options), arguments, names_of(session))
-            kept.add(session.name, prompt, reply)
+            events, names = stream(prompt, **options), names_of(session)
+            reply = show_lines(events, names) if arguments.json_lines else show(events, quiet=arguments.json)
+            if arguments.json:
+                say_json({**names, **as_json(reply)}, ensure_ascii=False)
+            conversation.add(session.name, prompt, reply)
     if arguments.stats or not (arguments.json or arguments.json_lines or arguments.quiet):
         say(report(reply) if arguments.stats else summary(reply), to=sys.stderr)
     return CANCELLED if reply.finish_reason is FinishReason.CANCELLED else 0
@@ -95,29 +97,26 @@ def opens_chat(arguments: argparse.Namespace) -> bool:
     return bool(arguments.name) and not asked and on_terminal(sys.stdin) and on_terminal(sys.stdout)
 
 
-def answer(events: Iterator[Event], arguments: argparse.Namespace, names: dict[str, str]) -> Reply:
-    """Print the reply in the form that was asked for; `names`: of the pair and its models."""
-    if arguments.json_lines:
-        return show_lines(events, names)
-    reply = show(events, quiet=arguments.json)
-    if arguments.json:
-        say_json({**names, **as_json(reply)}, ensure_ascii=False)
-    return reply
+def take_pair_of(before: "Conversation", arguments: argparse.Namespace) -> None:
+    """Go on with the pair of the conversation where none is named and that one is known."""
+    from localspec.pairs.registry import is_known
+
+    if arguments.target or pair_of(arguments):
+        return
+    if is_known(before.pair):
+        arguments.name = before.pair
+    else:
+        note(f"the conversation was with {before.pair}, which is no known pair")
 
 
 def refuse_what_needs_a_template(arguments: argparse.Namespace) -> None:
     """Raises WrongUsage for options of a conversation, which would have no effect beside --raw."""
-    flags = {
-        "--system": arguments.system is not None,
-        "--think": arguments.think is True,
-        "--no-think": arguments.think is False,
-    }
-    for flag, given in flags.items():
-        if given:
-            raise WrongUsage(
-                f"--raw continues the text without a chat template, which {flag} needs",
-                hint="leave one of them out",
-            )
+    think = {None: "", True: "--think", False: "--no-think"}[arguments.think]
+    if flag := "--system" if arguments.system is not None else think:
+        raise WrongUsage(
+            f"--raw continues the text without a chat template, which {flag} needs",
+            hint="leave one of them out",
+        )
 
 
 def show(events: Iterator[Event], *, quiet: bool) -> Reply:
@@ -163,48 +162,26 @@ def show_lines(events: Iterator[Event], names: dict[str, str]) -> Reply:
 
 
 def as_json(reply: Reply) -> dict[str, Any]:
-    stats = reply.stats
     derived = (
-        "tokens_per_second",
-        "acceptance_rate",
-        "mean_accepted_length",
-        "acceptance_by_position",
-        "decode_seconds",
-        "prefill_share",
-        "saved_seconds",
+        *("tokens_per_second", "acceptance_rate", "mean_accepted_length", "acceptance_by_position"),
+        *("decode_seconds", "prefill_share", "saved_seconds"),
     )
-    speedup = asdict(stats.speedup) if stats.speedup else None
-    return {
-        "text": reply.text,
-        "reasoning": reply.reasoning,
-        "tokens": reply.tokens,
-        "seed": reply.seed,
-        "finish_reason": reply.finish_reason,
-        "stats": {**asdict(stats), **{name: getattr(stats, name) for name in derived}, "speedup": speedup},
-    }
-
-
-if TYPE_CHECKING:
-    from localspec.conversations import Conversation, Journal
-    from localspec.engine.session import EngineSession
-    from localspec.events import Reply
+    stats = asdict(reply.stats) | {name: getattr(reply.stats, name) for name in derived}
+    speedup = asdict(reply.stats.speedup) if reply.stats.speedup else None
+    same = ("text", "reasoning", "tokens", "seed", "finish_reason")
+    return {name: getattr(reply, name) for name in same} | {"stats": stats | {"speedup": speedup}}
 
 
 def add_conversation_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("conversation")
     group.add_argument(
-        "-c",
-        "--continue",
-        dest="resume",
-        action="store_const",
-        const="",
-        help="go on with the conversation last talked in, in the chat or here",
+        "-c", "--continue", dest="resume", action="store_const", const="", help="resume the last conversation"
     )
-    group.add_argument("--conversation", dest="resume", metavar="ID", help="go on with this one")
+    group.add_argument("--conversation", dest="resume", metavar="ID", help="resume this one")
     group.add_argument(
         "--store",
         action=argparse.BooleanOptionalAction,
-        help="keep the conversation, to go on with (default: on a terminal, and where one goes on)",
+        help="keep the conversation for later (default: on a terminal, and when one is resumed)",
     )
 
 
@@ -213,46 +190,28 @@ class NotStored(LocalspecError):
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """The conversation that a prompt belongs to."""
+class PromptConversation:
+    """The conversation that a prompt belongs to, in the file that holds those of the chat."""
 
     journal: "Journal | None"  # None: it is not to be stored
     asked: bool = False  # whether --store was given
-    before: "Conversation | None" = None  # that it goes on from
+    before: "Conversation | None" = None  # the earlier part
 
-    @property
-    def pair(self) -> str | None:
-        """The pair that it was with, if that is a known one."""
-        from localspec.pairs.registry import is_known
+    def add(self, pair: str, prompt: str, reply: Reply) -> None:
+        """Store a question and its reply. Raises NotStored where --store was given and it fails.
 
-        return self.before.pair if self.before and is_known(self.before.pair) else None
-
-    def resume(self, session: "EngineSession") -> None:
-        """Tell a session what was said before."""
-        if self.before and self.before.messages:
-            session.resume([{"role": m.role, "content": m.content} for m in self.before.messages])
-
-    def add(self, pair: str, prompt: str, reply: "Reply") -> None:
-        """Store a question and its reply. Raises NotStored where that was asked for and fails.
-
-        Where it was not, a note says so, also in silence: the conversation cannot be gone on with.
+        Without --store a note says so, also with --quiet: the conversation cannot be resumed.
         """
         from localspec.conversations import Numbers, StoredMessage
 
         if self.journal is None or not reply.tokens:
             return
         self.journal.pair = pair
-        answer = StoredMessage(
-            "assistant",
-            reply.text,
-            reply.reasoning,
-            reply.reasoning_tokens,
-            reply.finish_reason.value,
-            Numbers.of(reply.stats),
-        )
+        numbers, ending = Numbers.of(reply.stats), reply.finish_reason.value
+        said = (reply.text, reply.reasoning, reply.reasoning_tokens)
         try:
             self.journal.add(StoredMessage("user", prompt))
-            self.journal.add(answer)
+            self.journal.add(StoredMessage("assistant", *said, ending, numbers))
         except OSError as error:
             what = f"the conversation is not stored: {error.strerror or error}"
             if self.asked:
@@ -261,7 +220,7 @@ class Kept:
 
 
 @contextmanager
-def kept_conversation(arguments: argparse.Namespace) -> Iterator[Kept]:
+def prompt_conversation(arguments: argparse.Namespace) -> Iterator[PromptConversation]:
     """The conversation of a command, held while it lasts. Raises BrokenConversation, ConversationInUse, WrongUsage."""
     from localspec import conversations
     from localspec.settings import Settings, data_dir
@@ -271,7 +230,7 @@ def kept_conversation(arguments: argparse.Namespace) -> Iterator[Kept]:
     stored = arguments.store
     if arguments.resume is not None:
         if arguments.raw:
-            raise WrongUsage("--raw has no conversation to go on with", hint="leave one of them out")
+            raise WrongUsage("--raw has no conversation to resume", hint="leave one of them out")
         journal, before = conversations.resume(conversations.find(folder, arguments.resume).path)
         stored = stored is not False
     elif on_terminal(sys.stdout) if stored is None else stored:
@@ -281,7 +240,7 @@ def kept_conversation(arguments: argparse.Namespace) -> Iterator[Kept]:
         system = Settings.load(system=arguments.system).system if not before else arguments.system
         journal.system = journal.system if system is None else system
     try:
-        yield Kept(journal if stored else None, arguments.store is True, before)
+        yield PromptConversation(journal if stored else None, arguments.store is True, before)
     finally:
         if journal:
             journal.close()
@@ -314,6 +273,7 @@ def about_reading(stats: Stats) -> str:
 def report(reply: Reply) -> str:
     """Every number, a line each, with what it counts."""
     stats = reply.stats
+    share, reading = stats.prefill_share, stats.draft_reading_seconds
     by_position = " ".join(f"{rate:.0%}" for rate in stats.acceptance_by_position) or "-"
     sources = {
         "a model": stats.from_model,
@@ -330,10 +290,10 @@ def report(reply: Reply) -> str:
         (
             "prefill",
             f"{stats.prefill_seconds:.3f} s",
-            f"{stats.prefill_share:.0%} of the time, which speculation cannot touch",
+            f"{share:.0%} of the time; drafting cannot speed it up",
         ),
         ("first token", f"{stats.first_token_seconds:.3f} s", "after the request"),
-        ("decode", f"{stats.decode_seconds:.3f} s", f"{1 - stats.prefill_share:.0%} of the time"),
+        ("decode", f"{stats.decode_seconds:.3f} s", f"{1 - share:.0%} of the time"),
         ("emitted", f"{stats.emitted} tokens", f"in {stats.cycles} target passes"),
         ("from the target", f"{stats.from_target} tokens", f"proposed: {proposed}" if proposed else ""),
         ("speed", f"{stats.tokens_per_second:.1f} tokens/s", "emitted / (draft + verify + other)"),
@@ -342,12 +302,12 @@ def report(reply: Reply) -> str:
         (
             "mean accepted length",
             f"{stats.mean_accepted_length:.2f}",
-            "tokens per target pass; 1 is plain decoding",
+            "tokens per target pass; plain decoding: 1",
         ),
         (
             "draft",
             f"{stats.draft_seconds:.3f} s",
-            f"inside the draft model, {stats.draft_reading_seconds:.3f} s of it to read the text",
+            f"inside the draft model, {reading:.3f} s of it to read the text",
         ),
         ("verify", f"{stats.verify_seconds:.3f} s", "inside the target model"),
         ("other", f"{stats.other_seconds:.3f} s", "everything else"),

@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, TextIO
 
-from localspec.cli.options import add_pair_argument, load_options, pair_of
+from localspec.cli.options import add_pair_argument, pair_of
 from localspec.cli.printing import DrawnLine, OutputFailed, on_terminal, say
 from localspec.cli.usage import Subparsers, WrongUsage
 from localspec.errors import BadSetting
@@ -142,23 +142,13 @@ def check_guests(hosts: list[str], origins: list[str], key: str) -> None:
 
 def load_request(arguments: argparse.Namespace) -> "LoadPair":
     """The pair to load, downloaded before with --pull: the server never downloads."""
-    from localspec.cli.fetching import fetch_if_wanted
-    from localspec.cli.loading import chosen_pair
+    from localspec.cli.loading import fetch_missing, wanted
     from localspec.engine.messages import LoadPair
-    from localspec.pairs.resolve import PairNotOnDisk, resolve
     from localspec.settings import Settings
 
-    options = load_options(arguments)
-    options["rpc"] = Settings.load(rpc=arguments.rpc).rpc
-    if not {"pair", "target"} & options.keys():
-        options["pair"] = chosen_pair()
-    if "target" not in options:
-        try:
-            options["pair"] = resolve(options["pair"]).name
-        except PairNotOnDisk as missing:
-            fetch_if_wanted(missing, pull=arguments.pull)
-            options["pair"] = missing.pair.name
-    return LoadPair(**options)
+    options = wanted(arguments) | {"rpc": Settings.load(rpc=arguments.rpc).rpc}
+    name = fetch_missing(arguments, options)
+    return LoadPair(**options if "target" in options else options | {"pair": name})
 
 
 class View:

@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
     from localspec.measure.tune import as_json, chart, report, tune
 
     refuse_missing_folder(arguments)
-    with open_session(arguments, measures=True) as session, stop_on_interrupt(session) as stopped:
+    with open_session(arguments) as session, stop_on_interrupt(session) as stopped:
         pair, names = session.pair, names_of(session)
         with DrawnLine(sys.stderr) as line:
             line.draw(f"measuring for up to {arguments.seconds:g} s")

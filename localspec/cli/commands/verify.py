@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     if not arguments.seconds >= LEAST_SECONDS:
         raise BadSetting(f"{arguments.seconds:g} seconds are too few", hint="give 30 or more")
-    with open_session(arguments, measures=True) as session, stop_on_interrupt(session) as stopped:
+    with open_session(arguments) as session, stop_on_interrupt(session) as stopped:
         with DrawnLine(sys.stderr) as line:
             found = verify(
                 session,
