@@ -11,8 +11,8 @@ from statistics import median
 from time import perf_counter
 
 import localspec
-from localspec import opening
 from localspec.events import Cycle, Started
+from localspec.loading import opening
 
 
 def first_token_seconds(target: Path, word: str, lines: int) -> tuple[float, int]:
