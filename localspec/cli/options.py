@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 from localspec.cli.commands.completion import complete_with_pairs
 from localspec.cli.fetching import take_from_hub
@@ -11,83 +11,61 @@ from localspec.cli.usage import WrongUsage, refuse_together
 from localspec.errors import BadSetting
 
 MEMORY_OPTIONS = (
-    "context_length",
-    "gpu_layers",
-    "kv_type",
-    "device",
-    "split",
-    "cpu_moe",
-    "draft_device",
-    "flash_attn",
-    "ignore_memory",
-    "rpc",
+    *("context_length", "gpu_layers", "kv_type", "device", "split", "cpu_moe", "draft_device", "flash_attn"),
+    *("ignore_memory", "rpc"),
 )
 NOTHING_REMEMBERED = {"remember_logits": False}
 RULES = ("auto", "greedy", "block", "coupled")
 
 
+Group: TypeAlias = argparse.ArgumentParser | argparse._ArgumentGroup
+_PAIR_HELP = "a pair by name; `localspec pairs` lists them"
+
+
 def add_pair_argument(parser: argparse.ArgumentParser) -> None:
     """The pair by name as the first argument, or by the options that other commands have for it."""
-    named = parser.add_argument(
-        "name", nargs="?", metavar="PAIR", help="a pair by name; `localspec pairs` lists them"
-    )
-    complete_with_pairs(named)
+    complete_with_pairs(parser.add_argument("name", nargs="?", metavar="PAIR", help=_PAIR_HELP))
     add_pair_options(parser)
 
 
 def add_pair_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("models")
-    named = group.add_argument(
-        "-m", "--pair", metavar="NAME", help="a pair by name; `localspec pairs` lists them"
-    )
-    complete_with_pairs(named)
-    group.add_argument("--target", metavar="FILE", help="a GGUF file, or ORG/REPO:QUANT, instead of a pair")
-    group.add_argument(
-        "--draft", metavar="FILE", help="what drafts for it, named likewise, or lookup: from the text alone"
-    )
-    group.add_argument("--no-draft", action="store_true", help="load no draft model: plain decoding")
+    add = group.add_argument
+    complete_with_pairs(add("-m", "--pair", metavar="NAME", help=_PAIR_HELP))
+    add("--target", metavar="FILE", help="a GGUF file, or ORG/REPO:QUANT, instead of a pair")
+    add("--draft", metavar="FILE", help="the draft, named the same way; lookup drafts from the text alone")
+    add("--no-draft", action="store_true", help="load no draft model: plain decoding")
     add_memory_options(group)
-    add_lora_option(group)
-    group.add_argument("--pull", action="store_true", help="fetch the pair if it is not here")
-    group.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: fast physical cores)")
-    group.add_argument(
-        "--mmap", action=argparse.BooleanOptionalAction, help="map files into memory, or read them"
-    )
+    add("--pull", action="store_true", help="fetch the pair if it is not here")
+    add("--threads", type=int, metavar="N", help="CPU threads (default: fast physical cores)")
+    add("--mmap", action=argparse.BooleanOptionalAction, help="map files into memory, or read them")
 
 
-def add_lora_option(group: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:
-    group.add_argument("--lora", action="append", metavar="FILE[:SCALE]", help="a LoRA adapter of the target")
-
-
-def add_memory_options(group: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:
-    """What the memory plan heeds."""
-    group.add_argument(
-        "--context", type=int, metavar="N", dest="context_length", help="context length in tokens"
-    )
-    group.add_argument("--gpu-layers", type=int, metavar="N", help="target layers on the GPU (default: all)")
-    group.add_argument("--kv-type", metavar="TYPE", help="of the target's cache (default: f16)")
-    group.add_argument(
-        "--device", metavar="DEVICE[,...]", help="where the target goes; see `localspec doctor`"
-    )
-    group.add_argument("--split", metavar="X,Y", help="shares of several GPUs in the target's layers")
-    group.add_argument("--cpu-moe", type=int, metavar="N", help="keep the experts of N layers on the CPU")
-    group.add_argument("--draft-device", metavar="DEVICE", help="where the draft goes (default: the same)")
-    group.add_argument(
-        "--flash-attn", choices=("on", "off", "auto"), help="flash attention (default: auto, where it is)"
-    )
-    group.add_argument(
-        "--ignore-memory",
-        action="store_true",
-        default=None,
-        help="load the models although the memory plan says that they do not fit",
-    )
+def add_memory_options(group: Group) -> None:
+    """Options that the memory plan reads."""
+    add = group.add_argument
+    add("--context", type=int, metavar="N", dest="context_length", help="context length in tokens")
+    add("--gpu-layers", type=int, metavar="N", help="target layers on the GPU (default: all)")
+    add("--kv-type", metavar="TYPE", help="type of the target's KV cache (default: f16)")
+    add("--device", metavar="DEVICE[,...]", help="devices of the target; `localspec doctor` lists them")
+    add("--split", metavar="X,Y", help="how several GPUs share the target's layers")
+    add("--cpu-moe", type=int, metavar="N", help="keep the experts of N layers on the CPU")
+    add("--draft-device", metavar="DEVICE", help="device of the draft (default: the target's)")
+    modes = ("on", "off", "auto")
+    add("--flash-attn", choices=modes, help="flash attention (default: auto, on where supported)")
+    what = "load the models even if they do not fit by the memory plan"
+    add("--ignore-memory", action="store_true", default=None, help=what)
     add_rpc_option(group)
-
-
-def add_rpc_option(parser: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:
-    parser.add_argument(
-        "--rpc", metavar="HOST:PORT[,...]", help="llama.cpp's RPC servers, to use their devices"
+    add(
+        "--lora",
+        action="append",
+        metavar="FILE[:SCALE]",
+        help="a LoRA adapter of the target; may be repeated",
     )
+
+
+def add_rpc_option(group: Group) -> None:
+    group.add_argument("--rpc", metavar="HOST:PORT[,...]", help="llama.cpp RPC servers whose devices to use")
 
 
 def _rule(text: str) -> str:
@@ -103,54 +81,34 @@ def add_reply_options(
 ) -> None:
     """Temperature and limit: what reads the first, and the default of the second in words."""
     group = parser.add_argument_group("reply")
-    group.add_argument(
-        "--temperature", type=temperature, metavar="T", help="0 always takes the likeliest token"
-    )
-    group.add_argument("--top-k", type=int, metavar="K", help="keep the K likeliest tokens; 0 keeps all")
-    group.add_argument("--top-p", type=float, metavar="P", help="keep the likeliest tokens that add up to P")
-    group.add_argument("--min-p", type=float, metavar="P", help="drop tokens below P times the likeliest one")
-    group.add_argument("--repeat-penalty", type=float, metavar="X", help="above 1 discourages repetition")
-    group.add_argument(
-        "--presence-penalty", type=float, metavar="X", help="taken off every token that is in the text"
-    )
-    group.add_argument(
-        "--frequency-penalty", type=float, metavar="X", help="taken off for each time that it is"
-    )
-    group.add_argument(
-        "--seed", type=int, metavar="N", help="reproduces a run on the same machine and settings"
-    )
-    group.add_argument(
-        "--rule", type=_rule, choices=RULES, metavar="RULE", help=f"{', '.join(RULES)} (default: auto)"
-    )
-    group.add_argument(
-        "-n", "--max-tokens", type=int, metavar="N", help=f"end the reply after N tokens (default: {limit})"
-    )
-    group.add_argument(
-        "--stop", action="append", metavar="TEXT", help="end the reply before TEXT; may be repeated"
-    )
-    group.add_argument("--depth", type=depth, metavar="N", help="draft tokens in a cycle, or auto (default)")
-    group.add_argument("-s", "--system", metavar="TEXT", help="the system message")
-    group.add_argument(
-        "--json-schema", metavar="FILE|TEXT", help="the answer is JSON that this schema describes"
-    )
-    group.add_argument(
-        "--no-compact-json",
-        action="store_false",
-        dest="compact_json",
-        default=None,
-        help="let the model put white space into JSON",
-    )
-    group.add_argument("--regex", metavar="PATTERN", help="the answer matches this pattern as a whole")
-    group.add_argument("--grammar", metavar="FILE", help="the answer belongs to this grammar: Lark or GBNF")
+    add = group.add_argument
+    add("--temperature", type=temperature, metavar="T", help="0 always takes the likeliest token")
+    add("--top-k", type=int, metavar="K", help="keep the K likeliest tokens; 0 keeps all")
+    add("--top-p", type=float, metavar="P", help="keep the likeliest tokens that add up to P")
+    add("--min-p", type=float, metavar="P", help="drop tokens below P times the likeliest one")
+    add("--repeat-penalty", type=float, metavar="X", help="above 1 discourages repetition")
+    add("--presence-penalty", type=float, metavar="X", help="penalty for every token that is in the text")
+    add("--frequency-penalty", type=float, metavar="X", help="penalty for each earlier occurrence of a token")
+    add("--seed", type=int, metavar="N", help="repeats a run on the same machine with the same settings")
+    add("--rule", type=_rule, choices=RULES, metavar="RULE", help=f"{', '.join(RULES)} (default: auto)")
+    most = f"end the reply after N tokens (default: {limit})"
+    add("-n", "--max-tokens", type=int, metavar="N", help=most)
+    add("--stop", action="append", metavar="TEXT", help="end the reply before TEXT; may be repeated")
+    add("--depth", type=depth, metavar="N", help="draft tokens in a cycle, or auto (default)")
+    add("-s", "--system", metavar="TEXT", help="the system message")
+    add("--json-schema", metavar="FILE|TEXT", help="the answer is JSON that follows this schema")
+    loose = "let the model put white space into JSON"
+    add("--no-compact-json", action="store_false", dest="compact_json", default=None, help=loose)
+    add("--regex", metavar="PATTERN", help="the whole answer matches this pattern")
+    add("--grammar", metavar="FILE", help="the answer follows this grammar: Lark or GBNF")
     think = group.add_mutually_exclusive_group()
     think.add_argument("--think", action="store_true", default=None, help="let a thinking model think")
-    think.add_argument("--no-think", action="store_false", dest="think", help="ask it for the answer at once")
+    think.add_argument("--no-think", action="store_false", dest="think", help="ask for the answer at once")
 
 
-def add_quiet_option(group: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:
-    group.add_argument(
-        "-q", "--quiet", action="store_true", help="results and errors only: no notes, no progress"
-    )
+def add_quiet_option(group: Group) -> None:
+    what = "results and errors only: no notes, no progress"
+    group.add_argument("-q", "--quiet", action="store_true", help=what)
 
 
 def add_report_options(parser: argparse.ArgumentParser) -> None:
@@ -174,9 +132,7 @@ def reply_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
     values = {name: getattr(arguments, name, None) for name in ReplyOptions.__annotations__}
     refuse_together(
-        ("--json-schema", values["json_schema"]),
-        ("--regex", values["regex"]),
-        ("--grammar", values["grammar"]),
+        *((f"--{name.replace('_', '-')}", values[name]) for name in ("json_schema", "regex", "grammar"))
     )
     if values["compact_json"] is False and values["json_schema"] is None:
         raise WrongUsage("--no-compact-json goes with --json-schema", hint="leave it out, or add a schema")
@@ -210,10 +166,8 @@ def load_options(arguments: argparse.Namespace) -> dict[str, Any]:
     if on_hub := arguments.target or (pair and "/" in pair and pair):
         values |= take_from_hub(on_hub, arguments.draft, pull=arguments.pull)
     values["lora"] = ",".join(arguments.lora) if arguments.lora else None
-    return {
-        **{name: value for name, value in values.items() if value is not None},
-        "speculate": not arguments.no_draft,
-    }
+    given = {name: value for name, value in values.items() if value is not None}
+    return given | {"speculate": not arguments.no_draft}
 
 
 def pair_of(arguments: argparse.Namespace) -> str | None:

@@ -31,25 +31,19 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     add_pair_argument(parser)
     add_reply_options(parser)
-    group = parser.add_argument_group("conversation")
-    group.add_argument(
+    add = parser.add_argument_group("conversation").add_argument
+    add(
         "--resume",
         nargs="?",
         const="",
         metavar="ID",
-        help="go on with a conversation; without an ID, the one last talked in",
+        help="resume a conversation; without an ID, the last one",
     )
-    group.add_argument(
-        "-c", "--continue", dest="resume", action="store_const", const="", help="the same as --resume"
-    )
-    group.add_argument(
-        "--no-store", action="store_true", help="leave no trace of what is said: no conversation, no prompts"
-    )
-    group.add_argument("--connect", type=other_client_instead, help=argparse.SUPPRESS)
-    group.add_argument(
-        "--plain", action="store_true", help="line by line, for screen readers and pipes; TERM=dumb picks it"
-    )
-    theme = group.add_argument("--theme", metavar="NAME", help="colours of the terminal UI")
+    add("-c", "--continue", dest="resume", action="store_const", const="", help="the same as --resume")
+    add("--no-store", action="store_true", help="store neither the conversation nor its prompts")
+    add("--connect", type=other_client_instead, help=argparse.SUPPRESS)
+    add("--plain", action="store_true", help="line by line, for screen readers and pipes; TERM=dumb picks it")
+    theme = add("--theme", metavar="NAME", help="colours of the terminal UI")
     theme.completer = names_of_themes  # type: ignore[attr-defined]
     parser.set_defaults(run=run)
 

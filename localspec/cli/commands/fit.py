@@ -42,35 +42,27 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     add_pair_argument(parser)
     group = parser.add_argument_group("fitting")
-    group.add_argument(
-        "--trim",
-        type=int,
-        metavar="N",
-        help=f"tokens that the draft can still say (default: {TRIMMED:,}, {MADE:,} of what is taught)",
+    add = group.add_argument
+    kept = (
+        f"tokens that the draft can still write (default: {TRIMMED:,}, or {MADE:,} with --make and --teach)"
     )
+    add("--trim", type=int, metavar="N", help=kept)
     way = group.add_mutually_exclusive_group()
     way.add_argument("--make", action="store_true", help="make a draft of the target's layers, and teach it")
     way.add_argument("--teach", action="store_true", help="teach a copy of the pair's own draft")
-    group.add_argument(
-        "--layers", type=int, metavar="N", help=f"of the target (default: {LAYERS}), or all of the draft"
-    )
-    group.add_argument(
-        "--answers",
+    add(
+        "--layers",
         type=int,
-        default=ANSWERS,
         metavar="N",
-        help=f"tokens that the target writes to be learned from (default: {ANSWERS:,})",
+        help=f"layers of the draft (default: {LAYERS}, with --teach all)",
     )
-    group.add_argument(
-        "--visits",
-        type=int,
-        default=VISITS,
-        metavar="N",
-        help=f"tokens to learn from, counted each time (default: {VISITS:,})",
-    )
-    group.add_argument("--as", dest="new_name", metavar="NAME", help="what the new pair is called")
-    group.add_argument("--report", action="store_true", help="list the drafts that were made here")
-    add_drawing_options(group, "what was learned so far, again and again,")
+    answers = f"tokens that the target writes to be learned from (default: {ANSWERS:,})"
+    add("--answers", type=int, default=ANSWERS, metavar="N", help=answers)
+    visits = f"tokens to learn from, repetitions counted (default: {VISITS:,})"
+    add("--visits", type=int, default=VISITS, metavar="N", help=visits)
+    add("--as", dest="new_name", metavar="NAME", help="name of the new pair")
+    add("--report", action="store_true", help="list the drafts that were made here")
+    add_drawing_options(group, "the learning curve")
     parser.set_defaults(run=run)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from localspec.cli.commands.completion import complete_with_pairs
 from localspec.cli.fetching import tell_models
-from localspec.cli.options import MEMORY_OPTIONS, add_lora_option, add_memory_options
+from localspec.cli.options import MEMORY_OPTIONS, add_memory_options
 from localspec.cli.printing import say, say_json
 from localspec.cli.usage import Subparsers, WrongUsage
 
@@ -35,7 +35,6 @@ def add_parser(subparsers: Subparsers) -> None:
         "--draft", metavar="FILE", help="org/repo:file.gguf or a path, to judge with the file"
     )
     add_memory_options(parser)
-    add_lora_option(parser)
     parser.add_argument("--no-draft", action="store_true", help="plan without the draft")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=run)
@@ -148,33 +147,21 @@ def _fit(found: "Inspection") -> str:
 def _side_lines(side: "InspectedModel") -> list[str]:
     from localspec.units import size_text
 
-    facts, file = side.facts, side.opened.file
-    words = (
-        "none" if facts.vocabulary is None else f"{facts.vocabulary.kind}, {facts.vocabulary.count:,} tokens"
-    )
+    facts, size, cache = side.facts, size_text(side.opened.header.file_bytes), side.kv_bytes_per_token
+    words, count = facts.vocabulary, facts.parameters
+    parameters = f"{count / 1e9:.2f} billion" if count >= 1e8 else f"{count / 1e6:.1f} million"
     rows = [
-        ("size", f"{size_text(side.opened.header.file_bytes)}, {_parameters(facts.parameters)}"),
+        ("size", f"{size}, {parameters} parameters"),
         ("weights", _weights(side)),
         ("here", str(side.opened.path or "no")),
         ("model", f"{facts.name or '-'}, {facts.architecture}, {facts.layers} layers"),
         ("context", f"{facts.context:,} tokens" if facts.context else "not said"),
-        ("vocabulary", words),
-        (
-            "KV cache",
-            f"{size_text(side.kv_bytes_per_token)} per token (F16)"
-            if side.kv_bytes_per_token is not None
-            else "unknown",
-        ),
+        ("vocabulary", f"{words.kind}, {words.count:,} tokens" if words else "none"),
+        ("KV cache", "unknown" if cache is None else f"{size_text(cache)} per token (F16)"),
         ("template", "yes" if facts.has_chat_template else "none: no chat with it"),
-        ("license", file.facts.license or "not recorded"),
+        ("license", side.opened.file.facts.license or "not recorded"),
     ]
     return [f"  {name:<10} {value}" for name, value in rows]
-
-
-def _parameters(count: int) -> str:
-    return (
-        f"{count / 1e9:.2f} billion parameters" if count >= 1e8 else f"{count / 1e6:.1f} million parameters"
-    )
 
 
 def _plan_lines(plan: "Plan") -> list[str]:
@@ -193,7 +180,7 @@ def _plan_lines(plan: "Plan") -> list[str]:
 def _as_json(known: "Pair | None", found: "Inspection") -> dict[str, object]:
     return {
         "pair": known.name if known else None,
-        "kind": known.kind.value if known else None,
+        "kind": known.kind if known else None,
         "runnable": known.runnable if known else True,
         "target": _side_json(found.target),
         "draft": _side_json(found.draft) if found.draft else None,
@@ -210,11 +197,9 @@ def _side_json(side: "InspectedModel") -> dict[str, object]:
         "file": side.opened.file.name,
         "path": str(side.opened.path) if side.opened.path else None,
         "bytes": side.opened.header.file_bytes,
-        "name": facts.name,
-        "architecture": facts.architecture,
-        "layers": facts.layers,
-        "parameters": facts.parameters,
-        "context": facts.context,
+        **{
+            name: getattr(facts, name) for name in ("name", "architecture", "layers", "parameters", "context")
+        },
         "vocabulary": facts.vocabulary.count if facts.vocabulary else None,
         "chat_template": facts.has_chat_template,
         "kv_bytes_per_token": side.kv_bytes_per_token,

@@ -25,19 +25,18 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=run)
     actions = parser.add_subparsers(title="actions", metavar="ACTION")
-    add = actions.add_parser(
+    action = actions.add_parser(
         "add",
         help="add a pair of your own",
         description="Check that two files make a pair and write it, pinned, among your own pairs.",
     )
-    add.add_argument("name", metavar="NAME", help="of the pair: lower-case letters, digits and . _ + -")
-    add.add_argument("--target", required=True, metavar="FILE", help="org/repo:file.gguf, or a path")
-    add.add_argument("--draft", required=True, metavar="FILE", help="org/repo:file.gguf, or a path")
-    add.add_argument(
-        "--depth", type=int, default=DEFAULT_DEPTH, metavar="N", help="draft tokens to begin with"
-    )
-    add.add_argument("--use", default="", metavar="TEXT", help="what it is good for, for the list")
-    add.set_defaults(run=run_add)
+    add = action.add_argument
+    add("name", metavar="NAME", help="of the pair: lower-case letters, digits and . _ + -")
+    add("--target", required=True, metavar="FILE", help="org/repo:file.gguf, or a path")
+    add("--draft", required=True, metavar="FILE", help="org/repo:file.gguf, or a path")
+    add("--depth", type=int, default=DEFAULT_DEPTH, metavar="N", help="draft tokens to begin with")
+    add("--use", default="", metavar="TEXT", help="the purpose of the pair, for the list")
+    action.set_defaults(run=run_add)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -45,17 +44,20 @@ def run(arguments: argparse.Namespace) -> int:
     from localspec.pairs.estimate import file_bytes, fit, memory_needed
     from localspec.pairs.registry import all_pairs
     from localspec.pairs.store import on_disk
+    from localspec.units import size_text
 
     devices = last_devices()
-    rows = []
-    for pair in all_pairs():
-        rows.append(_Row(pair, file_bytes(pair), memory_needed(pair), fit(pair, devices), on_disk(pair)))
+    found = [(pair, file_bytes(pair), memory_needed(pair), fit(pair, devices)) for pair in all_pairs()]
     if arguments.json:
-        say_json({"pairs": [row.as_json() for row in rows]}, indent=2)
+        say_json({"pairs": [as_json(*row) for row in found]}, indent=2)
         return 0
     say(f"{'NAME':<26} {'SIZE':>8} {'MEMORY':>8}  {'FITS HERE':<13} {'HERE':<5} USE")
-    for row in rows:
-        say(row.as_text())
+    words = {"gpu": "yes", "part": "in part", "cpu": "in RAM", "no": "no"}
+    for pair, size, needed, fits in found:
+        where = words[fits] if pair.runnable else "cannot run yet"
+        here = "yes" if on_disk(pair) else "-"
+        memory = f"~{size_text(needed)}"
+        say(f"{pair.name:<26} {size_text(size):>8} {memory:>8}  {where:<13} {here:<5} {pair.use}")
     say("\n" + _legend(any(device.is_gpu for device in devices)))
     return 0
 
@@ -95,43 +97,17 @@ def run_add(arguments: argparse.Namespace) -> int:
     return 0
 
 
-class _Row:
-    """One pair in the list."""
+def as_json(pair: "Pair", size: int, needed: int, fits: "Fit") -> dict[str, object]:
+    from localspec.pairs.store import on_disk
 
-    def __init__(self, pair: "Pair", size: int, needed: int, fits: "Fit", here: bool) -> None:
-        self.pair, self.size, self.needed, self.fits, self.here = pair, size, needed, fits, here
-
-    def as_text(self) -> str:
-        from localspec.units import size_text
-
-        fits = (
-            {"gpu": "yes", "part": "in part", "cpu": "in RAM", "no": "no"}[self.fits]
-            if self.pair.runnable
-            else "cannot run yet"
-        )
-        return (
-            f"{self.pair.name:<26} {size_text(self.size):>8} {'~' + size_text(self.needed):>8}  {fits:<13} "
-            f"{'yes' if self.here else '-':<5} {self.pair.use}"
-        )
-
-    def as_json(self) -> dict[str, object]:
-        pair = self.pair
-        return {
-            "name": pair.name,
-            "aliases": list(pair.aliases),
-            "kind": pair.kind.value,
-            "runnable": pair.runnable,
-            "use": pair.use,
-            "bytes": self.size,
-            "memory_bytes": self.needed,
-            "fits": self.fits.value,
-            "on_disk": self.here,
-            "context": pair.context,
-            "starting_depth": pair.starting_depth,
-            "starting_depth_from": pair.starting_depth_from,
-            "licenses": [file.facts.license for file in pair.files],
-            "published": list(pair.published),
-        }
+    same = ("name", "aliases", "kind", "runnable", "use", "context", "starting_depth", "starting_depth_from")
+    return {name: getattr(pair, name) for name in (*same, "published")} | {
+        "bytes": size,
+        "memory_bytes": needed,
+        "fits": fits,
+        "on_disk": on_disk(pair),
+        "licenses": [file.facts.license for file in pair.files],
+    }
 
 
 def _legend(has_gpu: bool) -> str:

@@ -47,19 +47,15 @@ def add_parser(subparsers: Subparsers) -> None:
     add_pair_options(parser)
     add_reply_options(parser)
     add_conversation_options(parser)
-    parser.add_argument(
-        "--predict", metavar="FILE", help="draft from this text: a guess at the reply, as a file to be edited"
-    )
+    guess = "draft from this text: a guess at the reply, as a file to be edited"
+    parser.add_argument("--predict", metavar="FILE", help=guess)
     group = parser.add_argument_group("output")
-    group.add_argument("--raw", action="store_true", help="continue the text as it is: no chat template")
-    group.add_argument(
-        "--json", action="store_true", help="print one JSON object with text and stats at the end"
-    )
-    group.add_argument(
-        "--json-lines", action="store_true", help="print a JSON object for each piece of text as it comes"
-    )
+    add = group.add_argument
+    add("--raw", action="store_true", help="continue the text as it is: no chat template")
+    add("--json", action="store_true", help="print one JSON object with text and stats at the end")
+    add("--json-lines", action="store_true", help="print a JSON object for each piece of text as it comes")
     add_quiet_option(group)
-    group.add_argument("--stats", action="store_true", help="print all numbers of the run to stderr")
+    add("--stats", action="store_true", help="print all numbers of the run to stderr")
     parser.set_defaults(run=run)
 
 
@@ -173,16 +169,12 @@ def as_json(reply: Reply) -> dict[str, Any]:
 
 
 def add_conversation_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("conversation")
-    group.add_argument(
-        "-c", "--continue", dest="resume", action="store_const", const="", help="resume the last conversation"
-    )
-    group.add_argument("--conversation", dest="resume", metavar="ID", help="resume this one")
-    group.add_argument(
-        "--store",
-        action=argparse.BooleanOptionalAction,
-        help="keep the conversation for later (default: on a terminal, and when one is resumed)",
-    )
+    add = parser.add_argument_group("conversation").add_argument
+    last = "resume the last conversation"
+    add("-c", "--continue", dest="resume", action="store_const", const="", help=last)
+    add("--conversation", dest="resume", metavar="ID", help="resume this one")
+    store = "keep the conversation for later (default: on a terminal, and when one is resumed)"
+    add("--store", action=argparse.BooleanOptionalAction, help=store)
 
 
 class NotStored(LocalspecError):

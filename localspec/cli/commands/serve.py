@@ -6,7 +6,7 @@ import re
 import sys
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from localspec.cli.options import add_pair_argument, pair_of
 from localspec.cli.printing import DrawnLine, OutputFailed, on_terminal, say
@@ -47,29 +47,15 @@ def add_parser(subparsers: Subparsers) -> None:
         description="Answer programs over HTTP, as OpenAI's, Anthropic's, Ollama's and llama.cpp's servers do.",
     )
     add_pair_argument(parser)
-    group = parser.add_argument_group("endpoint")
-    group.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="default: 127.0.0.1")
-    group.add_argument(
-        "--port", type=int, default=8080, metavar="N", help="default: 8080; 0 takes a free one"
-    )
-    group.add_argument(
-        "--api-key", metavar="KEY", help=f"the key that requests need; {KEY_VARIABLE} keeps it out of `ps`"
-    )
-    group.add_argument("--any-model", action="store_true", help="an unknown model name means the first pair")
-    group.add_argument(
-        "--allow-host",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="answer requests to this name too; may be repeated",
-    )
-    group.add_argument(
-        "--allow-origin",
-        action="append",
-        default=[],
-        metavar="ORIGIN",
-        help="let web pages of this origin ask, as https://HOST or SCHEME://*; may be repeated",
-    )
+    add = parser.add_argument_group("endpoint").add_argument
+    add("--host", default="127.0.0.1", metavar="ADDRESS", help="default: 127.0.0.1")
+    add("--port", type=int, default=8080, metavar="N", help="default: 8080; 0 takes a free one")
+    add("--api-key", metavar="KEY", help=f"the key that requests need; {KEY_VARIABLE} keeps it out of `ps`")
+    add("--any-model", action="store_true", help="an unknown model name means the first pair")
+    several: dict[str, Any] = {"action": "append", "default": []}
+    add("--allow-host", **several, metavar="NAME", help="answer requests to this name too; may be repeated")
+    origin = "let web pages of this origin ask, as https://HOST or SCHEME://*; may be repeated"
+    add("--allow-origin", **several, metavar="ORIGIN", help=origin)
     parser.set_defaults(run=run)
 
 
@@ -212,11 +198,8 @@ def row_of(cells: tuple[str, ...]) -> str:
 def summary(reply: Reply) -> str:
     """One reply in one line."""
     stats = reply.stats
-    parts = [
-        f"{stats.emitted} tokens",
-        f"{stats.tokens_per_second:.0f} tokens/s",
-        f"{stats.mean_accepted_length:.1f} a pass",
-    ]
+    parts = [f"{stats.emitted} tokens", f"{stats.tokens_per_second:.0f} tokens/s"]
+    parts.append(f"{stats.mean_accepted_length:.1f} a pass")
     if stats.speedup:
         parts.append(f"{stats.speedup.value:.2f}x plain")
     read = stats.prompt_tokens - stats.reused_tokens

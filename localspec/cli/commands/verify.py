@@ -28,21 +28,12 @@ def add_parser(subparsers: Subparsers) -> None:
         "beyond numerics. Ctrl-C ends it and keeps the findings.",
     )
     add_pair_argument(parser)
-    group = parser.add_argument_group("verification")
-    group.add_argument(
-        "--seconds",
-        type=float,
-        default=SECONDS,
-        metavar="S",
-        help=f"at most about S seconds (default: {SECONDS:g})",
-    )
-    group.add_argument(
-        "--temperature", type=float, metavar="T", help="of the sampled texts (default: 0.8); above 0"
-    )
-    group.add_argument(
-        "--seed", type=int, metavar="N", help="repeat the draws of an earlier run (default: fresh)"
-    )
-    group.add_argument("--json", action="store_true", help="print one JSON object instead of the report")
+    add = parser.add_argument_group("verification").add_argument
+    limit = f"time limit (default: {SECONDS:g})"
+    add("--seconds", type=float, default=SECONDS, metavar="S", help=limit)
+    add("--temperature", type=float, metavar="T", help="of the sampled texts (default: 0.8); above 0")
+    add("--seed", type=int, metavar="N", help="repeat the draws of an earlier run (default: fresh)")
+    add("--json", action="store_true", help="print one JSON object instead of the report")
     parser.set_defaults(run=run)
 
 
