@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, cast
 
-from localspec.chat.asynchronous import in_a_thread
 from localspec.chat.loaded_pair import LoadedPair
 from localspec.chat.messages import Message, as_messages
 from localspec.chat.options import ReplyOptions
 from localspec.chat.session import Session as Session
-from localspec.chat.session import last_reply, never
+from localspec.chat.session import in_a_thread, last_reply, never
 from localspec.errors import BadSetting
 from localspec.events import Event, Reply
 from localspec.gguf.adapters import adapters_of

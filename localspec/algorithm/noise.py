@@ -7,7 +7,6 @@ used as a counter hash: the parts of a key are absorbed one after another, each 
 import os
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Protocol
 
 import numpy as np
 
@@ -52,42 +51,30 @@ def gumbel(seed: int, position: int, ids: np.ndarray) -> np.ndarray:
     return noise
 
 
-class Noise(Protocol):
-    """The random decisions of a run, each keyed by the position in the text that it is about.
+@dataclass(frozen=True, slots=True)
+class Keyed:
+    """The random decisions of a run, each keyed by the position in the text that it is about: all follow from one seed.
 
     Draws of a cycle also carry its `start`. Under block verification the number of kept tokens depends on
     draft tokens and coins far behind the first rejected one, so a cycle that met them again would be biased.
     """
 
-    def coin(self, probability: float, position: int, start: int) -> bool:
-        """True with this probability: is the draft token at `position` kept?"""
-
-    def drafted(self, q: Distribution, position: int, start: int) -> int:
-        """A draft token from q."""
-
-    def chosen(self, p: Distribution, position: int) -> int:
-        """The target's own token from p; at most one is chosen at any position, so it needs no start."""
-
-    def loudest(self, distribution: Distribution, position: int) -> int:
-        """argmax of log probability + noise(position, token): a draw from the distribution."""
-
-
-@dataclass(frozen=True, slots=True)
-class Keyed:
-    """The noise of a real run: everything follows from one seed."""
-
     seed: int
 
     def coin(self, probability: float, position: int, start: int) -> bool:
+        """True with this probability: is the draft token at `position` kept?"""
         return uniform(self.seed, position, Purpose.ACCEPT, start) < probability
 
     def drafted(self, q: Distribution, position: int, start: int) -> int:
+        """A draft token from q."""
         return pick(q, uniform(self.seed, position, Purpose.DRAFT, start))
 
     def chosen(self, p: Distribution, position: int) -> int:
+        """The target's own token from p; at most one is chosen at any position, so it needs no start."""
         return pick(p, uniform(self.seed, position, Purpose.TARGET))
 
     def loudest(self, distribution: Distribution, position: int) -> int:
+        """argmax of log probability + noise(position, token): a draw from the distribution."""
         scores = np.log(distribution.probabilities) + gumbel(self.seed, position, distribution.ids)
         return int(distribution.ids[scores.argmax()])
 

@@ -6,7 +6,7 @@ from functools import cache
 from typing import ClassVar
 
 from localspec.algorithm import judgement
-from localspec.algorithm.noise import Keyed, Noise
+from localspec.algorithm.noise import Keyed
 from localspec.algorithm.protocols import Draw, Proposal, Rule, Verdict
 from localspec.algorithm.sharpness import DraftTemperature
 from localspec.errors import BadSetting
@@ -40,7 +40,7 @@ class Coupled:
     """
 
     chain: Chain
-    noise: Noise
+    noise: Keyed
     name: ClassVar[str] = "coupled"
     seed_decides: ClassVar[bool] = True
 
@@ -60,7 +60,7 @@ class Block:
     """Draw the draft from q and keep as much of it as p allows, by block verification."""
 
     chain: Chain
-    noise: Noise
+    noise: Keyed
     judge: judgement.Judge = judgement.block  # tests put others here
     sharpness: DraftTemperature = field(default_factory=DraftTemperature)
     name: ClassVar[str] = "block"
@@ -122,8 +122,7 @@ def _compared(
     """The verdict of comparing with `choose(row, text before it)`; `past` stands for the text so far."""
     certain = proposal.certain
     kept, token = judgement.compare(
-        proposal.tokens[certain:],
-        lambda i: choose(certain + i, [*past, *proposal.tokens[: certain + i]]),
+        proposal.tokens[certain:], lambda i: choose(certain + i, [*past, *proposal.tokens[: certain + i]])
     )
     return _verdict(certain + kept, token, proposal)
 

@@ -1,7 +1,7 @@
 """Messages of a conversation, and the forms in which callers may give them."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,20 +28,16 @@ class Message:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """Every text in the message."""
-        found = [self.content, self.reasoning, self.tool_call_id]
-        for call in self.tool_calls:
-            found += [call.name, call.id, call.unreadable, *_texts_in(call.arguments)]
+        """Every text in the message, names of arguments included."""
+        found: list[str] = []
+        self.with_texts(lambda text: found.append(text) or text)  # type: ignore[func-returns-value]
         return tuple(found)
 
     def with_texts(self, change: Callable[[str], str]) -> "Message":
         """The message with every text in it changed."""
         calls = tuple(
             ToolCall(
-                change(call.name),
-                _changed(call.arguments, change),
-                change(call.id),
-                change(call.unreadable),
+                change(call.name), _changed(call.arguments, change), change(call.id), change(call.unreadable)
             )
             for call in self.tool_calls
         )
@@ -159,19 +155,6 @@ def _checked(message: Message, which: str) -> Message:
 def _valid(text: str) -> str:
     """Text that can be encoded: surrogates, from a terminal or JSON, are joined or become U+FFFD."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def _texts_in(value: object) -> Iterator[str]:
-    """The texts in a JSON value, names of properties included."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for name, part in value.items():
-            yield str(name)
-            yield from _texts_in(part)
-    elif isinstance(value, Sequence):
-        for part in value:
-            yield from _texts_in(part)
 
 
 def _changed(value: Any, change: Callable[[str], str]) -> Any:  # noqa: ANN401  JSON

@@ -47,12 +47,12 @@ class Watcher(Protocol):
         """The tokens that a verdict lets through: rows[i] is where tokens[i] was taken from, until the next decode."""
 
 
+@dataclass(frozen=True, slots=True)
 class WatchedRule:
     """A rule whose verdicts others see as well."""
 
-    def __init__(self, rule: Rule, watchers: Sequence[Watcher]) -> None:
-        self._rule = rule
-        self._watchers = watchers
+    _rule: Rule
+    _watchers: Sequence[Watcher]
 
     @property
     def name(self) -> str:
@@ -150,25 +150,12 @@ WORTH_A_WORD = 16  # cycles without drafting: it may be tried again and found go
 class ReplyBuilder:
     """Collects one reply; `absorb` passes events on, `result` is the whole."""
 
-    def __init__(
-        self,
-        text: TextStream,
-        tally: Tally,
-        vocabulary: Vocabulary,
-        constraint: Constrained | None = None,
-        calls: CallFormat | None = None,
-        *,
-        asked: float,
-    ) -> None:
-        """`asked`: when the reply was wanted, on `perf_counter`."""
+    def __init__(self, job: "ReplyJob", tally: Tally, vocabulary: Vocabulary) -> None:
         self.tokens: list[int] = []
         self.ended = False  # by an end-of-generation token, a stop string or a grammar
-        self._text = text
+        self._job = job
         self._tally = tally
         self._vocabulary = vocabulary
-        self._constraint = constraint
-        self._calls = calls
-        self._asked = asked
         self._parts: dict[Kind, list[str]] = {kind: [] for kind in Kind}
         self._kind = Kind.ANSWER  # of the newest text
         self._reasoning_tokens = 0
@@ -187,11 +174,11 @@ class ReplyBuilder:
             if self._vocabulary.is_end(token):
                 self.ended = True
                 break
-            pieces += self._pieces(self._text.push(token), origin, cycle.source)
+            pieces += self._pieces(self._job.text.push(token), origin, cycle.source)
             self._reasoning_tokens += self._kind is Kind.REASONING
             if self._kind is Kind.ANSWER:
                 of_answer += scores[used - 1 : used]
-            if self._text.stopped:
+            if self._job.text.stopped:
                 self.ended = True
                 break
         cycle = replace(
@@ -202,7 +189,7 @@ class ReplyBuilder:
             other_seconds=cycle.other_seconds + perf_counter() - began,
         )
         if not self.tokens:
-            self._tally.first_token_seconds = perf_counter() - self._asked
+            self._tally.first_token_seconds = perf_counter() - self._job.asked
         self.tokens += cycle.tokens
         self._tally.add(cycle)
         yield cycle
@@ -213,8 +200,9 @@ class ReplyBuilder:
     def finish(self) -> Iterator[Piece]:
         """Text that was held back in case more would come."""
         # Cut just before the end that a grammar left as the only choice: nothing is missing.
-        self.ended = self.ended or (self._constraint is not None and self._constraint.finished)
-        yield from self._pieces(self._text.flush(), Origin.PLAIN, Source.PLAIN)
+        constraint = self._job.constraint
+        self.ended = self.ended or (constraint is not None and constraint.finished)
+        yield from self._pieces(self._job.text.flush(), Origin.PLAIN, Source.PLAIN)
 
     def result(self, seed: int, *, cancelled: bool) -> Reply:
         # A reply that ended by itself in the very cycle in which it was cancelled is a finished reply.
@@ -224,7 +212,7 @@ class ReplyBuilder:
         elif cancelled:
             reason = FinishReason.CANCELLED
         called = "".join(self._parts[Kind.TOOL_CALL])
-        calls, rest = calls_in(called, self._calls) if self._calls else ((), "")
+        calls, rest = calls_in(called, self._job.calls) if self._job.calls else ((), "")
         return Reply(
             text="".join([*self._parts[Kind.ANSWER], rest]),
             reasoning="".join(self._parts[Kind.REASONING]),
@@ -234,7 +222,7 @@ class ReplyBuilder:
             stats=self._tally.stats(),
             tool_calls=calls,
             reasoning_tokens=self._reasoning_tokens,
-            stopped_by=self._text.stopped_by,
+            stopped_by=self._job.text.stopped_by,
         )
 
     def _pieces(self, parts: Sequence[TextPart], origin: Origin, source: Source) -> list[Piece]:
@@ -356,7 +344,7 @@ class ReplyWriter:
             tally.draft_seconds = tally.draft_reading_seconds = strategy.busy_seconds - busy
             if job.cancelled():
                 break
-        reply = ReplyBuilder(job.text, tally, pair.vocabulary, job.constraint, job.calls, asked=job.asked)
+        reply = ReplyBuilder(job, tally, pair.vocabulary)
         try:
             yield from self._generate(job, rule, strategy, reply, scoring)
         finally:

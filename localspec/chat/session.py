@@ -1,31 +1,37 @@
 """A conversation with a loaded pair: messages in, events out, both caches reused from turn to turn."""
 
+import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
+from functools import cached_property
 from time import perf_counter
-from typing import Any, Unpack
+from typing import Any, TypeVar, Unpack
 
 from localspec.algorithm.protocols import Vocabulary
-from localspec.chat.asynchronous import in_a_thread
-from localspec.chat.constraints import ConstraintBuilder
-from localspec.chat.fitting import Cut, Fitted, Fitter
+from localspec.chat.fitting import Cut, Fitted, Fitter, Messages
 from localspec.chat.loaded_pair import LoadedPair
 from localspec.chat.messages import Message, as_history, as_messages
 from localspec.chat.options import ReplyOptions, Request, is_count, request_from
 from localspec.chat.prompt import Prompt, are_continued, encode, opening_of
 from localspec.chat.reply import ReplyJob, ReplyWriter
-from localspec.chat.template import tool_variables
+from localspec.chat.template import ChatTemplate, tool_variables
 from localspec.chat.text import TextStream
-from localspec.chat.tools import spelled_out
+from localspec.chat.thinking import A, R, ThinkingStyle
+from localspec.chat.tools import GENERIC, CallFormat, spelled_out, tools_grammar
 from localspec.errors import BadSetting, ContextFull
 from localspec.events import Event, Finished, Reply
 from localspec.stopping import Closing
+from localspec.structure.constraint import Constrained, GrammarTokens
+from localspec.structure.grammar import lead_of
 
 Asked = str | Sequence[Mapping[str, Any] | Message]
 MEASURED_TOKENS = 64  # the newest ones of the context: costs are measured on them
 _CUTS = 8  # the latest ones: programs may hold several conversations at a time
+
+
+_Event = TypeVar("_Event")
 
 
 def never() -> bool:
@@ -43,7 +49,7 @@ class Session(Closing):
         """`defaults` are options that every reply takes where its caller says nothing."""
         self._pair = pair
         self._defaults = defaults or ReplyOptions()
-        self._messages: tuple[Message, ...] = ()
+        self._messages: Messages = ()
         self._conversation = object()  # another one with every reset() and resume()
         self._cuts: list[Cut] = []  # what prompts left out, the latest first
         self._latest_cancel = object()  # another one with every cancel()
@@ -90,7 +96,7 @@ class Session(Closing):
         return self._pair
 
     @property
-    def messages(self) -> tuple[Message, ...]:
+    def messages(self) -> Messages:
         """The conversation so far, reasoning left out."""
         return self._messages
 
@@ -164,9 +170,7 @@ class Session(Closing):
         request = self._request(options)
         return len(self._encode(self._asked(prompt_or_messages, request, options), request).tokens)
 
-    def _asked(
-        self, prompt_or_messages: Asked, request: Request, options: ReplyOptions
-    ) -> tuple[Message, ...]:
+    def _asked(self, prompt_or_messages: Asked, request: Request, options: ReplyOptions) -> Messages:
         """The whole conversation that a reply answers."""
         messages = as_messages(prompt_or_messages)
         if isinstance(prompt_or_messages, str):
@@ -229,11 +233,7 @@ class Session(Closing):
             raise BadSetting("this session is closed", hint="load the pair again: localspec.load(...)")
 
     def _converse(
-        self,
-        messages: tuple[Message, ...],
-        request: Request,
-        cancelled: Callable[[], bool],
-        conversation: object,
+        self, messages: Messages, request: Request, cancelled: Callable[[], bool], conversation: object
     ) -> Iterator[Event]:
         asked = perf_counter()
         for event in self._reply(cancelled, lambda: self._job(messages, request, cancelled, asked)):
@@ -243,28 +243,22 @@ class Session(Closing):
             yield event
 
     def _job(
-        self,
-        messages: tuple[Message, ...],
-        request: Request,
-        cancelled: Callable[[], bool],
-        asked: float,
+        self, messages: Messages, request: Request, cancelled: Callable[[], bool], asked: float
     ) -> ReplyJob:
         fitted = self._fitter(request).fit(messages, trim=request.overflow == "trim", earlier=self._cuts)
         if fitted.cut:
             others = [cut for cut in self._cuts if cut != fitted.cut]
             self._cuts = [fitted.cut, *others][:_CUTS]
         prompt, template = fitted.prompt, self._pair.template
-        stops = (*template.stops, *request.stop)
         style = template.thinking_style(prompt.text)
         constraint = self._constraints.constraint(request, style, len(prompt.tokens))
         # What a grammar asks for is shown as it is, a space at its beginning included.
         calls = self._constraints.call_format(request)
-        goes_on = constraint is not None or are_continued(messages)
         text = TextStream(
             self._pair.vocabulary,
             style,
-            stops,
-            continues_text=goes_on,
+            (*template.stops, *request.stop),
+            continues_text=constraint is not None or are_continued(messages),
             calls=calls,
             tools=request.tools,
         )
@@ -299,15 +293,13 @@ class Session(Closing):
             thinks=request.think is not False and self._pair.template.thinking_style("") is not None,
         )
 
-    def _encode(self, messages: tuple[Message, ...], request: Request) -> Prompt:
+    def _encode(self, messages: Messages, request: Request) -> Prompt:
         told, arguments = self._told(messages, request)
         return encode(
             self._pair.vocabulary, self._pair.template, told, think=request.think, arguments=arguments
         )
 
-    def _told(
-        self, messages: tuple[Message, ...], request: Request
-    ) -> tuple[Sequence[Message], dict[str, Any]]:
+    def _told(self, messages: Messages, request: Request) -> tuple[Sequence[Message], dict[str, Any]]:
         """The messages and arguments that the template is given."""
         native = (self._constraints.call_format(request) or self._pair.template.call_format).native
         tools = tool_variables(request.tools) if native and request.tools else {}
@@ -344,6 +336,83 @@ class Session(Closing):
             return None if self._closed else next(steps, None)
 
 
+class ConstraintBuilder:
+    """Makes the constraint of each reply; the vocabulary is prepared once, when it is first needed."""
+
+    def __init__(self, vocabulary: Vocabulary, template: ChatTemplate) -> None:
+        self._vocabulary = vocabulary
+        self._template = template
+
+    def call_format(self, request: Request) -> CallFormat | None:
+        """How the model writes calls, None without tools: as its template shows it, if it tells of tools."""
+        if not request.tools:
+            return None
+        found = self._template.call_format
+        return found if found.native and self._template.shows(request.tools) else GENERIC
+
+    def constraint(self, request: Request, style: ThinkingStyle | None, start: int) -> Constrained | None:
+        """The constraint of a reply that begins after `start` tokens; None where none is asked.
+
+        With a thinking model it begins after the thinking. Raises BadSetting where the grammar is unusable.
+        """
+        grammar, calls = request.grammar, self.call_format(request)
+        if calls:
+            required = request.tool_choice == "required"
+            calls = calls if request.parallel_tool_calls else replace(calls, between=None)
+            grammar = tools_grammar(request.tools, calls, required=required, names=self._names)
+        if grammar is None:
+            return None
+        lead = None
+        if style is not None and (style.opened or request.think is not False):
+            marks = [[m for m, kind in style.markers.items() if kind is wanted] for wanted in (R, A)]
+            lead = lead_of(*marks, opened=style.opened, framing=not style.quotable, names=self._names)
+        matcher = self._tokens.matcher(grammar, lead)
+        tokens = self._tokens
+        return Constrained(matcher, grammar.name, size=tokens.size, ends=tokens.ends, start=start)
+
+    @cached_property
+    def _tokens(self) -> GrammarTokens:
+        return GrammarTokens(self._vocabulary)
+
+    @cached_property
+    def _names(self) -> dict[str, int]:
+        """The texts of tokens that give no text of their own."""
+        controls = self._vocabulary.control_texts().items()
+        return {text: token for text, token in controls if text and not self._vocabulary.piece(token)}
+
+
+async def in_a_thread(
+    begin: Callable[[Callable[[], bool]], Iterator[_Event]], threads: Executor
+) -> AsyncIterator[_Event]:
+    """The events of an iterator that one of these threads makes and runs through; errors are raised here.
+
+    `begin` gets a question: did the reader leave? Leaving early returns when the thread has ended, or at once where
+    no thread was free yet.
+    """
+    loop = asyncio.get_running_loop()
+    queue: asyncio.Queue[_Event | None] = asyncio.Queue()
+    left = threading.Event()
+
+    def work() -> None:
+        try:
+            for event in begin(left.is_set):
+                loop.call_soon_threadsafe(queue.put_nowait, event)
+        finally:
+            loop.call_soon_threadsafe(queue.put_nowait, None)
+
+    job = threads.submit(work)
+    done = asyncio.wrap_future(job)
+    try:
+        while (event := await queue.get()) is not None:
+            yield event
+        await done
+    finally:
+        left.set()
+        if not done.done() and not job.cancel():
+            await asyncio.wait([done])
+            done.exception()  # nobody is left to hear of it
+
+
 def tokens_of(text: str | Sequence[int], vocabulary: Vocabulary) -> list[int]:
     """What a raw text begins the context with; BadSetting for what is no text and no tokens, or empty."""
     if isinstance(text, str):
@@ -361,13 +430,13 @@ def tokens_of(text: str | Sequence[int], vocabulary: Vocabulary) -> list[int]:
     return tokens
 
 
-def with_system(messages: tuple[Message, ...], system: str) -> tuple[Message, ...]:
+def with_system(messages: Messages, system: str) -> Messages:
     """The conversation with this system message, in place of the one it had."""
     rest = messages[1:] if messages and messages[0].role == "system" else messages
     return (Message("system", system), *rest) if system else rest
 
 
-def with_reply(messages: tuple[Message, ...], reply: Reply) -> tuple[Message, ...]:
+def with_reply(messages: Messages, reply: Reply) -> Messages:
     """The conversation with a reply to it, which goes on from the last message where that is its beginning."""
     if not are_continued(messages):
         return (*messages, as_history(reply))

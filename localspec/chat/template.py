@@ -163,10 +163,7 @@ class ChatTemplate:
 
     def _told(self, messages: Sequence[Message], variables: Mapping[str, Any]) -> str:
         """The prompt of these messages, empty where the template fails on them."""
-        try:
-            return self._with([*map(self._form, messages)], {**self._without_tools, **variables})
-        except BadTemplate:
-            return ""
+        return self._tried([*map(self._form, messages)], {**self._without_tools, **variables}) or ""
 
     def thinking_style(self, prompt: str) -> ThinkingStyle | None:
         """How a reply to this prompt marks its reasoning; None where the model does not reason."""
@@ -188,8 +185,7 @@ class ChatTemplate:
     @cached_property
     def takes_system(self) -> bool:
         """Whether a system message reaches the prompt: some templates refuse or ignore it."""
-        told = self._tried([self._form(_SYSTEM_PROBE), self._form(_PROBE)], self._without_tools)
-        return told is not None and _SYSTEM_PROBE.content in told
+        return _SYSTEM_PROBE.content in self._told((_SYSTEM_PROBE, _PROBE), {})
 
     @cached_property
     def _takes_text(self) -> bool:

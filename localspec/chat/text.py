@@ -187,7 +187,7 @@ class Detokenizer:
     ) -> None:
         self._piece = vocabulary.piece
         self._names = {token: vocabulary.text(token).encode() for token in visible}
-        self._held = b""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._drops_space = starts_text and prefixes_space(vocabulary)
 
     def push(self, token: int) -> str:
@@ -196,20 +196,11 @@ class Detokenizer:
         if self._drops_space and piece:
             self._drops_space = False
             piece = piece.removeprefix(b" ")
-        if self._held:
-            piece = self._held + piece
-        try:
-            text = piece.decode()
-            self._held = b""
-        except UnicodeDecodeError:
-            text, used = codecs.utf_8_decode(piece, "replace", False)
-            self._held = piece[used:]
-        return text
+        return self._decoder.decode(piece)
 
     def flush(self) -> str:
         """What was held back, when no more tokens follow."""
-        held, self._held = self._held, b""
-        return held.decode(errors="replace")
+        return self._decoder.decode(b"", final=True)
 
 
 class StopScanner:

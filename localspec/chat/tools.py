@@ -68,13 +68,10 @@ PROBE = ToolCall("localspec_asks", {"what": "time"}, "probe0001")
 
 def format_of(prompt: str) -> CallFormat:
     """The format in which a chat template wrote `PROBE` into a prompt; the generic one if it is not known."""
-    return next((how for how in FORMATS if beginning_of(PROBE, how) in prompt), GENERIC)
-
-
-def beginning_of(call: ToolCall, how: CallFormat) -> str:
-    """A call as a format writes it, but for what closes it: Mistral's templates add an id there."""
-    arguments = json.dumps(call.arguments, ensure_ascii=False)
-    return head_of(call.name, how) + arguments
+    arguments = json.dumps(
+        PROBE.arguments
+    )  # what closes a call is left out: Mistral's templates add an id there
+    return next((how for how in FORMATS if head_of(PROBE.name, how) + arguments in prompt), GENERIC)
 
 
 def body_head(name: str, how: CallFormat) -> str:
@@ -110,12 +107,8 @@ def _read_tool(given: object, which: str) -> Tool:
     parameters = read_schema(function.get("parameters") or _NOTHING, largest=LARGEST)
     if parameters.get("type", "object") != "object":
         raise BadSetting(f"the parameters of {name} are not an object", hint=_FORM)
-    nothing = (
-        _NOTHING
-        if not parameters.keys() - {"type", "properties"} and not parameters.get("properties")
-        else {}
-    )
-    return Tool(name, description, {"type": "object", **parameters, **nothing})
+    says_nothing = not parameters.keys() - {"type", "properties"} and not parameters.get("properties")
+    return Tool(name, description, {"type": "object", **parameters, **(_NOTHING if says_nothing else {})})
 
 
 def tools_grammar(

@@ -1,7 +1,7 @@
 """What a request asks of the sampler, checked at the door."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,12 +29,7 @@ class _Limit:
 
 
 _LIMITS = (
-    _Limit(
-        "temperature",
-        0.0,
-        math.inf,
-        "use 0 for the likeliest token every time, more for variety",
-    ),
+    _Limit("temperature", 0.0, math.inf, "use 0 for the likeliest token every time, more for variety"),
     _Limit("top_k", 0, math.inf, "use a count of tokens, or 0 to keep all", whole=True),
     _Limit("top_p", 0.0, 1.0, "use a probability from 0 to 1; 1 keeps all tokens"),
     _Limit("min_p", 0.0, 1.0, "use a share from 0 to 1; 0 keeps all tokens"),
@@ -109,17 +104,9 @@ class Sampling:
 _PREFIX = "general.sampling."
 
 
-def _temperature(text: str) -> float:
-    return max(float(text), 0.0)  # llama.cpp reads a negative temperature as greedy
-
-
-def _top_k(text: str) -> int:
-    return max(int(text), 0)  # llama.cpp reads a negative count as off
-
-
-_METADATA = (
-    ("temp", "temperature", _temperature),
-    ("top_k", "top_k", _top_k),
+_METADATA: tuple[tuple[str, str, Callable[[str], float]], ...] = (
+    ("temp", "temperature", lambda text: max(float(text), 0.0)),  # llama.cpp reads a negative one as greedy
+    ("top_k", "top_k", lambda text: max(int(text), 0)),  # and a negative count as off
     ("top_p", "top_p", float),
     ("min_p", "min_p", float),
     ("penalty_repeat", "repeat_penalty", float),
@@ -127,12 +114,7 @@ _METADATA = (
 )
 
 _ORDER = ("penalties", "top_k", "top_p", "min_p", "temperature")
-_IDLE = (
-    "dry",
-    "top_n_sigma",
-    "typ_p",
-    "xtc",
-)  # parts of llama.cpp's default order that do nothing by default
+_IDLE = ("dry", "top_n_sigma", "typ_p", "xtc")  # in llama.cpp's default order, and off by default
 
 
 def _unsupported(metadata: Mapping[str, str]) -> Iterator[str]:

@@ -3,22 +3,12 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from time import perf_counter
-from typing import Protocol
 
 from localspec.algorithm.protocols import Proposal, Strategy
 from localspec.errors import LocalspecError
 from localspec.events import Cycle, Mode, Origin, Source
 from localspec.passes import Pass
-
-
-class Forcer(Protocol):
-    """Knows what must follow a text (see constraint.Constrained)."""
-
-    def forced(self, history: Sequence[int]) -> list[int]: ...
-
-    def valid(self, history: Sequence[int], tokens: Sequence[int]) -> int: ...
-
-    def settle(self, tokens: Sequence[int]) -> None: ...
+from localspec.structure.constraint import Constrained
 
 
 class Forcing:
@@ -27,7 +17,7 @@ class Forcing:
     `widest`: tokens that a verify batch may have; 0 forces nothing and only follows the text.
     """
 
-    def __init__(self, inner: Strategy, forcer: Forcer, widest: int) -> None:
+    def __init__(self, inner: Strategy, forcer: Constrained, widest: int) -> None:
         self._inner = inner
         self._forcer = forcer
         self._widest = widest
@@ -107,10 +97,7 @@ class Forcing:
         if kept == len(drafted.tokens):
             return drafted
         return replace(
-            drafted,
-            tokens=drafted.tokens[:kept],
-            q=drafted.q[:kept],
-            confidences=drafted.confidences[:kept],
+            drafted, tokens=drafted.tokens[:kept], q=drafted.q[:kept], confidences=drafted.confidences[:kept]
         )
 
 

@@ -103,31 +103,29 @@ def literal(text: str, names: Mapping[str, int]) -> str:
 _ANYTHING = r"(.|\n)*"
 
 
-@dataclass(frozen=True, slots=True)
-class Marks:
-    """How a model tells its reasoning from its answer."""
+def lead_of(
+    opening: Collection[str],
+    closing: Collection[str],
+    *,
+    opened: bool,
+    framing: bool,
+    names: Mapping[str, int],
+) -> str:
+    """Rules that define `lead` and `tail`, what may stand before and after an answer: the grammar waits until then.
 
-    opening: Collection[str]  # texts that begin reasoning
-    closing: Collection[str]  # texts that begin the answer, or a part of it
-    opened: bool  # the prompt ends inside the reasoning
-    framing: bool  # closing marks may also stand before and after the answer
-
-
-def lead_of(marks: Marks, names: Mapping[str, int]) -> str:
-    """Rules that define `lead` and `tail`, what may stand before and after an answer.
-
-    Reasoning comes between its marks, any number of times; after it, closing marks may follow one another,
-    and up to two line ends. `names`: the texts of control tokens, which are no text to a grammar.
+    Reasoning comes between its `opening` and `closing` marks, any number of times; after it, closing marks may follow
+    one another, and up to two line ends. `opened`: the prompt ends inside the reasoning; `framing`: closing marks may
+    also stand around the answer. `names`: the texts of control tokens, which are no text to a grammar.
     """
-    thoughts = " | ".join(f"thought_{n}" for n in range(len(marks.closing)))
-    framing = "frame*" if marks.framing else ""
+    thoughts = " | ".join(f"thought_{n}" for n in range(len(closing)))
+    frame = "frame*" if framing else ""
     rules = [
-        f"lead: {'thought ' if marks.opened else framing} (opening thought)*",
-        f"opening: {' | '.join(literal(mark.strip(), names) for mark in marks.opening)}",
-        f'thought: ({thoughts}) {framing} ("\\n" | "\\n\\n")?',
-        *(thought_rule(n, mark, names) for n, mark in enumerate(marks.closing)),
-        f"frame: {' | '.join(literal(mark.strip(), names) for mark in marks.closing)}",
-        f"tail: {framing}",
+        f"lead: {'thought ' if opened else frame} (opening thought)*",
+        f"opening: {' | '.join(literal(mark.strip(), names) for mark in opening)}",
+        f'thought: ({thoughts}) {frame} ("\\n" | "\\n\\n")?',
+        *(thought_rule(n, mark, names) for n, mark in enumerate(closing)),
+        f"frame: {' | '.join(literal(mark.strip(), names) for mark in closing)}",
+        f"tail: {frame}",
     ]
     return "\n".join(rules) + "\n"
 

@@ -10,7 +10,7 @@ import numpy as np
 
 
 class Forks:
-    """A `Noise` that follows a script of branches and remembers the branches it left out."""
+    """Stands in for `Keyed`: follows a script of branches and remembers the branches it left out."""
 
     def __init__(self, script=()):
         self.script = script

@@ -285,7 +285,7 @@ def test_truncation_on_one_side_only_is_caught(trapped, judge):
 
 HISTORY_TRAPS = {
     "block": "[*past, *proposal.tokens[: certain + i]])\n\n        def coin",
-    "coupled": "[*past, *proposal.tokens[: certain + i]]),\n    )",
+    "coupled": "lambda i: choose(certain + i, [*past, *proposal.tokens[: certain + i]])",
 }
 
 

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from localspec.chat.asynchronous import in_a_thread
+from localspec.chat.session import in_a_thread
 from localspec.errors import BadSetting
 from localspec.events import FinishReason
 from tests.chat.letters import GREEDY, session_of

@@ -32,7 +32,7 @@ def test_nothing_is_held_longer_than_a_character_needs(raw):
     detokenizer = Detokenizer(ToyVocabulary())
     for end, token in enumerate(byte_tokens(raw), start=1):
         detokenizer.push(token)
-        assert len(detokenizer._held) <= 3, raw[:end]
+        assert len(detokenizer._decoder.getstate()[0]) <= 3, raw[:end]
 
 
 def test_the_space_before_the_first_word_belongs_to_sentencepiece_not_to_the_text():
