@@ -25,9 +25,8 @@ from textual.worker import WorkerFailed
 from localspec.errors import BadSetting, LocalspecError
 from localspec.terminal_text import for_terminal, without_controls
 
-from .chat.replies import Replies
-from .chat.screen import ChatScreen
 from .commands.table import COMMANDS, Command
+from .screen import ChatScreen, ReplyEnded
 from .state.chat import ChatState, Setup
 
 LOCALSPEC: Final = Theme(
@@ -101,7 +100,7 @@ class ChatApp(App[None]):
 
     def __init__(self, setup: Setup) -> None:
         super().__init__()
-        self.state = ChatState(setup, self._warn)
+        self.state = ChatState(setup, partial(self.notify, severity="warning"))
         self._no_controls = NoControls()
         self.register_theme(LOCALSPEC)
         wanted = setup.theme or self.state.preferences.theme
@@ -154,9 +153,6 @@ class ChatApp(App[None]):
         else:
             self.notify("^q leaves, and so does ^d in an empty prompt.")
 
-    def _warn(self, sentence: str) -> None:
-        self.notify(sentence, severity="warning")
-
     async def on_unmount(self) -> None:
         await self.state.saver.finish()
 
@@ -188,7 +184,7 @@ class ChatApp(App[None]):
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
         signal.raise_signal(signal.SIGHUP)
 
-    @on(Replies.Ended)
+    @on(ReplyEnded)
     def _collect_later(self) -> None:
         """Collect garbage when nobody has typed or asked for a while after a reply."""
         self._resting.reset()

@@ -8,8 +8,8 @@ from pathlib import Path
 from unittest.mock import patch
 
 from localspec.tui.app import ChatApp
-from localspec.tui.chat.screen import ChatScreen, Tick
 from localspec.tui.dialogs.conversations import ConversationsDialog
+from localspec.tui.screen import ChatScreen, Tick
 from localspec.tui.state.chat import ChatState, Setup
 from localspec.tui.widgets.reply import Footer, ReplyPart, ReplyView
 from localspec.tui.widgets.transcript import NoticeLine, UserMessage

@@ -2,8 +2,8 @@
 
 import pytest
 from driving import footer, resumed_with, running
-from localspec.tui.chat.screen import ChatScreen
 from localspec.tui.commands import table
+from localspec.tui.screen import ChatScreen
 from localspec.tui.widgets.lines import TitleBar
 from scripted_engine import Gate
 

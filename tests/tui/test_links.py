@@ -7,8 +7,8 @@ import pytest
 from driving import detail, running
 from hypothesis import given
 from hypothesis import strategies as st
-from localspec.tui.chat.screen import ChatScreen
 from localspec.tui.dialogs.small import LinkDialog, web_address
+from localspec.tui.screen import ChatScreen
 
 HOSTILE = [
     "file%3A///etc/passwd",

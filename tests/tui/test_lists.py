@@ -80,7 +80,7 @@ async def test_containers_repeat_the_line_that_textual_draws(tmp_path):
 
 async def test_a_reply_waits_to_be_drawn_while_the_person_types(tmp_path, monkeypatch):
     now = 100.0
-    monkeypatch.setattr("localspec.tui.chat.screen.monotonic", lambda: now)
+    monkeypatch.setattr("localspec.tui.screen.monotonic", lambda: now)
     gate = Gate(hold_after=3)
     async with running(tmp_path, gate=gate) as chat:
         await chat.type("why?")

@@ -2,8 +2,8 @@
 
 import pytest
 from driving import cannot_start, detail, running
-from localspec.tui.chat.screen import ChatScreen
 from localspec.tui.dialogs.pairs import PairsDialog
+from localspec.tui.screen import ChatScreen
 from localspec.tui.widgets.lines import TitleBar
 from scripted_engine import Gate
 from textual.widgets import DataTable

@@ -2,7 +2,7 @@
 
 import pytest
 from driving import asked, running
-from localspec.tui.chat.screen import ChatScreen
+from localspec.tui.screen import ChatScreen
 from localspec.tui.widgets.prompt import Completion, PromptInput
 
 

@@ -2,9 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Coroutine
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from textual import on, work
 from textual.app import ComposeResult
@@ -88,16 +88,11 @@ class ConversationsDialog(Dialog[str]):
         title: str | None = await self.app.push_screen_wait(TitleDialog(conversation.title))
         if title is None:
             return
-        try:
-            if conversation.path == self._current.journal.path:
-                await self._current.rename(title)
-            else:
-                await asyncio.to_thread(conversations.rename, conversation.path, title)
-        except LocalspecError as error:
-            self.notify(f"{error}; {error.hint}.", severity="warning")
-        except OSError as error:
-            self.notify(f"{conversation.name} cannot be renamed: {error.strerror}.", severity="error")
-        await self._fill()
+        if conversation.path == self._current.journal.path:
+            renaming = self._current.rename(title)
+        else:
+            renaming = asyncio.to_thread(conversations.rename, conversation.path, title)
+        await self._change(renaming, f"{conversation.name} cannot be renamed")
 
     def _columns(self, conversation: Conversation) -> tuple[str, ...]:
         title = ("(open) " if conversation.path == self._current.journal.path else "") + conversation.title
@@ -132,13 +127,17 @@ class ConversationsDialog(Dialog[str]):
         if conversation.path == self._current.journal.path:
             self.notify("This conversation is open; start a new one first.", severity="warning")
         elif await self.app.push_screen_wait(ConfirmDialog(f"Delete “{conversation.title}” for good?")):
-            try:
-                await asyncio.to_thread(conversations.delete, conversation, self._forget)
-            except LocalspecError as error:
-                self.notify(f"{error}; {error.hint}.", severity="warning")
-            except OSError as error:
-                self.notify(f"{conversation.name} cannot be deleted: {error.strerror}.", severity="error")
-            await self._fill()
+            deleting = asyncio.to_thread(conversations.delete, conversation, self._forget)
+            await self._change(deleting, f"{conversation.name} cannot be deleted")
+
+    async def _change(self, changing: Coroutine[Any, Any, None], failure: str) -> None:
+        try:
+            await changing
+        except LocalspecError as error:
+            self.notify(f"{error}; {error.hint}.", severity="warning")
+        except OSError as error:
+            self.notify(f"{failure}: {error.strerror}.", severity="error")
+        await self._fill()
 
 
 class TitleDialog(Dialog[str]):

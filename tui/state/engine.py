@@ -47,7 +47,12 @@ class EngineState:
         `started` means that the process runs and has the request already. Raises EngineDied; what was loaded stays.
         """
         if not started:
-            self._start(request)
+            try:
+                self.client.start()
+            finally:
+                if not self.client.alive:
+                    self.ready = None
+            self.client.send(request)
         self._loading_request = request
         self.pair_name = request.pair or self._loaded_name
         self.ready, self.loading, self.stage = None, True, ""
@@ -117,14 +122,6 @@ class EngineState:
         """Both runs are over; `plain` is the yardstick from now on."""
         self.end_reply()
         self.plain_speed = compared.plain.stats.tokens_per_second or self.plain_speed
-
-    def _start(self, request: messages.LoadPair) -> None:
-        try:
-            self.client.start()
-        finally:
-            if not self.client.alive:
-                self.ready = None
-        self.client.send(request)
 
     def _begin(self, beginning: str = "") -> int:
         """Expect a reply; its serial."""

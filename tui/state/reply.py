@@ -5,24 +5,11 @@ from dataclasses import dataclass, field
 from statistics import median_low
 from typing import Final
 
+from localspec import events
 from localspec.chat.tally import Tally
 from localspec.conversations import Numbers, StoredMessage
 from localspec.engine.messages import ProposalText
-from localspec.events import (
-    Cycle,
-    Event,
-    Finished,
-    Kind,
-    Mode,
-    Notice,
-    Origin,
-    Piece,
-    Prefill,
-    Reply,
-    Source,
-    Started,
-    Stats,
-)
+from localspec.events import Cycle, Event, Kind, Mode, Origin, Piece, Prefill, Reply, Source, Started, Stats
 
 BARS: Final = 32  # cycles in the meter
 TIMELINE: Final = 256  # cycles in the inspector
@@ -56,21 +43,18 @@ class ReplyState:
                 self.fresh.append(event)
                 (self.reasoning if event.kind is Kind.REASONING else self.answer).append(event.text)
             case Cycle():
-                self._count(event)
+                self.tally.add(event)
+                self.timeline.append(event)
+                self.lengths[len(event.tokens)] += 1
+                self.proposal = ()
             case ProposalText():
                 self.proposal = event.texts
             case Prefill():
                 self.prefill = event
             case Started():
                 self.started = event
-            case Notice() | Finished():
+            case events.Notice() | events.Finished():
                 pass  # the screen shows the one and takes the reply from the other
-
-    def _count(self, cycle: Cycle) -> None:
-        self.tally.add(cycle)
-        self.timeline.append(cycle)
-        self.lengths[len(cycle.tokens)] += 1
-        self.proposal = ()
 
     def take_fresh(self) -> list[Piece]:
         """The pieces since the last call."""

@@ -77,10 +77,7 @@ def drafting(engine: EngineState) -> str:
 
 def status(engine: EngineState, pull: PullProgress | None) -> str:
     """What goes on, in one line; "" when nothing does."""
-    parts = [_engine_status(engine)]
-    if pull is not None:
-        parts.append(pull_status(pull))
-    return "   ".join(part for part in parts if part)
+    return "   ".join(filter(None, [_engine_status(engine), pull_status(pull) if pull else ""]))
 
 
 def _engine_status(engine: EngineState) -> str:
@@ -128,17 +125,10 @@ def footer(message: StoredMessage) -> str:
     """Which version of a reply it is, how it ended, and what it cost."""
     parts = [f"‹{message.version + 1}/{len(message.versions)}›"] if message.versions else []
     parts += [OUTCOMES[message.outcome]] if message.outcome in OUTCOMES else []
-    if numbers := message.numbers:
-        parts += [
-            f"{numbers.tokens:,} tokens",
-            f"{numbers.seconds:.1f} s",
-            f"{numbers.tokens_per_second:.1f} tok/s",
-        ]
-        if numbers.drafted:
-            parts += [
-                f"{numbers.acceptance_rate:.0%} accepted",
-                f"{numbers.mean_accepted_length:.1f} per pass",
-            ]
-        if numbers.speedup is not None:
-            parts.append(f"{numbers.speedup:.2f}x plain")
+    if (cost := message.numbers) is not None:
+        parts.append(f"{cost.tokens:,} tokens · {cost.seconds:.1f} s · {cost.tokens_per_second:.1f} tok/s")
+        if cost.drafted:
+            parts.append(f"{cost.acceptance_rate:.0%} accepted · {cost.mean_accepted_length:.1f} per pass")
+        if cost.speedup is not None:
+            parts.append(f"{cost.speedup:.2f}x plain")
     return " · ".join(parts)

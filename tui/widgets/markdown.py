@@ -1,6 +1,6 @@
 """Markdown whose lists are one widget each, where Textual's own take four for every item."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
 from itertools import count, repeat, takewhile
 from typing import Final
@@ -8,6 +8,7 @@ from typing import Final
 from markdown_it import MarkdownIt
 from markdown_it.rules_core import StateCore
 from markdown_it.token import Token
+from markdown_it.tree import SyntaxTreeNode
 from textual.content import Content
 from textual.geometry import Region, Size
 from textual.strip import Strip
@@ -48,7 +49,7 @@ class HangingList(MarkdownBlock):
 
     def __init__(self, markdown: Markdown, token: Token) -> None:
         super().__init__(markdown, token)
-        self._items = list(_items(self, token.meta["tokens"]))
+        self._items = list(_items(self, SyntaxTreeNode(token.meta["tokens"]).children[0]))
         self._wrapped: list[list[Content]] = []  # the lines of the first items, in this width
         self._width = 0
 
@@ -92,61 +93,41 @@ def _parser() -> MarkdownIt:
 
 
 def _join_lists(state: StateCore) -> None:
-    """Make one token of each list that holds nothing but paragraphs and such lists."""
+    """Make one token of each list that holds nothing but paragraphs and other such lists."""
     joined: list[Token] = []
     end = 0
-    for start, token in enumerate(state.tokens):
+    for start, token in enumerate(tokens := state.tokens):
         if start < end:
             continue
-        whole = _list_at(state.tokens, start) if token.type in _LIST_OPENS else []
-        if whole and all(part.type in _IN_HANGING_LISTS for part in whole):
-            end = start + len(whole)
-            joined.append(
-                Token(_HANGING_LIST, "", 0, map=token.map, level=token.level, meta={"tokens": whole})
-            )
-        else:
-            joined.append(token)
+        if token.type in _LIST_OPENS:
+            close = next(n for n in range(start + 1, len(tokens)) if tokens[n].level == token.level)
+            whole = tokens[start : close + 1]
+            if all(part.type in _IN_HANGING_LISTS for part in whole):
+                end = close + 1
+                token = Token(_HANGING_LIST, "", 0, map=token.map, level=token.level, meta={"tokens": whole})
+        joined.append(token)
     state.tokens = joined
 
 
-def _list_at(tokens: Sequence[Token], start: int) -> Sequence[Token]:
-    """The tokens of the list that opens there."""
-    level = tokens[start].level
-    end = next(n for n in range(start + 1, len(tokens)) if tokens[n].level == level)
-    return tokens[start : end + 1]
-
-
-def _items(block: MarkdownBlock, tokens: Sequence[Token]) -> Iterator[Item]:
-    """The paragraphs of a list."""
-    lists: list[tuple[Iterator[str], Content]] = []  # those around: their bullets, and what stood before them
-    before = Content("")
-    depth = 0  # of bulleted lists
-    for n, token in enumerate(tokens):
-        if token.type in _LIST_OPENS:
-            lists.append((_bullets(_list_at(tokens, n), depth), before))
-            depth += token.type == "bullet_list_open"
-        elif token.type == "list_item_open":
-            bullets, outside = lists[-1]
-            before = Content.styled(" " * outside.cell_length + next(bullets), "$text-primary")
-            if tokens[n + 1].type == "list_item_close":
-                yield before, Content("")
-        elif token.type == "inline":
-            yield before, block._token_to_content(token)
-            before = Content(" " * before.cell_length)
-        elif token.type in ("bullet_list_close", "ordered_list_close"):
-            before = lists.pop()[1]
-            depth -= token.type == "bullet_list_close"
-
-
-def _bullets(tokens: Sequence[Token], depth: int) -> Iterator[str]:
-    """What stands before each item of a list with so many bulleted ones around it."""
-    if tokens[0].type == "bullet_list_open":
-        return repeat(Markdown.BULLETS[depth % len(Markdown.BULLETS)])
-    level = tokens[1].level
-    items = sum(token.type == "list_item_open" and token.level == level for token in tokens)
-    first = int(tokens[1].info)
-    width = len(str(first + items - 1)) + 3
-    return (f" {number}. ".rjust(width) for number in count(first))
+def _items(block: MarkdownBlock, found: SyntaxTreeNode, indent: int = 0, depth: int = 0) -> Iterator[Item]:
+    """The paragraphs of a list; `depth` bulleted lists are around it."""
+    bullets: Iterator[str] = repeat(Markdown.BULLETS[depth % len(Markdown.BULLETS)])
+    if found.type == "ordered_list":
+        first = int(found.children[0].info)
+        width = len(str(first + len(found.children) - 1)) + 3
+        bullets = (f" {number}. ".rjust(width) for number in count(first))
+    for item in found.children:
+        before = Content.styled(" " * indent + next(bullets), "$text-primary")
+        if not item.children:
+            yield before, Content("")
+        for child in item.children:
+            if child.type == "paragraph":
+                (inline,) = child.children
+                assert inline.token is not None
+                yield before, block._token_to_content(inline.token)
+                before = Content(" " * before.cell_length)
+            else:
+                yield from _items(block, child, before.cell_length, depth + (found.type == "bullet_list"))
 
 
 def _is_same(items: tuple[Item, Item]) -> bool:

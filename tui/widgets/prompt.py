@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal
+from typing import ClassVar, Final
 
 from rich.text import Text
 from textual import events
@@ -36,21 +36,11 @@ class PromptInput(TextArea):
 
         key: str
 
-    @dataclass
-    class Scrolling(Message):
-        """The person wants to see another part of the conversation."""
-
-        by: Literal["page", "message"]
-        direction: Literal[-1, 1]
-
-    class Leaving(Message):
-        """Ctrl+D where there is nothing to delete."""
-
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("pageup", "scroll('page', -1)", show=False),
-        Binding("pagedown", "scroll('page', 1)", show=False),
-        Binding("ctrl+up", "scroll('message', -1)", show=False),
-        Binding("ctrl+down", "scroll('message', 1)", show=False),
+        Binding("pageup", "screen.scroll_conversation('page', -1)", show=False),
+        Binding("pagedown", "screen.scroll_conversation('page', 1)", show=False),
+        Binding("ctrl+up", "screen.scroll_conversation('message', -1)", show=False),
+        Binding("ctrl+down", "screen.scroll_conversation('message', 1)", show=False),
     ]
 
     def __init__(self, history: PromptHistory) -> None:
@@ -127,10 +117,7 @@ class PromptInput(TextArea):
         if self.text:
             super().action_delete_right()
         else:
-            self.post_message(self.Leaving())
-
-    def action_scroll(self, by: Literal["page", "message"], direction: Literal[-1, 1]) -> None:
-        self.post_message(self.Scrolling(by, direction))
+            self.call_later(self.app.action_quit)
 
 
 class Completion(OptionList):

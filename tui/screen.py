@@ -1,9 +1,10 @@
 """The chat screen: its widgets, what is typed into it, and a tick that draws what the engine reported."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
+from dataclasses import replace
 from time import monotonic
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Literal
 
 from textual import on
 from textual.app import ComposeResult
@@ -13,24 +14,26 @@ from textual.message import Message as TextualMessage
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Markdown, OptionList, TextArea
 
+from localspec.conversations import StoredMessage
 from localspec.engine.messages import Compared
-from localspec.errors import BadSetting, LocalspecError
+from localspec.errors import BadSetting, EngineDied, LocalspecError
 from localspec.events import Reply, Stats
 
-from ..commands import engine as reports
-from ..commands import table
-from ..commands.protocol import Refusal
-from ..state import clipboard, mentions
-from ..state.chat import ChatState
-from ..state.conversation import OpenConversation
-from ..text import status
-from ..widgets.inspector import Inspector
-from ..widgets.lines import KeyLine, Meter, StatusLine, TitleBar, split
-from ..widgets.prompt import Completion, PromptInput
-from ..widgets.reply import Footer
-from ..widgets.transcript import Earlier, NoticeLine, Transcript
-from .replies import UNANSWERED, Replies
+from .commands import engine as reports
+from .commands import table
+from .commands.protocol import Refusal
+from .state import clipboard, mentions
+from .state.chat import ChatState
+from .state.conversation import OpenConversation
+from .text import status
+from .widgets.inspector import Inspector
+from .widgets.lines import KeyLine, Meter, StatusLine, TitleBar, split
+from .widgets.prompt import Completion, PromptInput
+from .widgets.reply import Footer, ReplyView
+from .widgets.transcript import Earlier, NoticeLine, Transcript, UserMessage, view_of
 
+EXPLAINED: Final = ("cancelled", "failed", "died")  # the person knows why such a reply ended
+UNANSWERED: Final = ("The last message has no reply.", "^r asks for one.")
 TICK_SECONDS: Final = 0.1
 TYPING_SECONDS: Final = 0.5  # between two drawings of a reply while the person types: a key waits for each
 
@@ -40,6 +43,10 @@ class Tick(TextualMessage):
 
     def can_replace(self, message: TextualMessage) -> bool:
         return isinstance(message, Tick)
+
+
+class ReplyEnded(TextualMessage):
+    """No reply runs any more."""
 
 
 class ChatScreen(Screen[None]):
@@ -56,7 +63,7 @@ class ChatScreen(Screen[None]):
         self.state = state
         self.prompt = PromptInput(state.prompt_history)
         self.transcript = Transcript()
-        self._replies = Replies(self, self.transcript, self.prompt)
+        self._reply_view: ReplyView | None = None  # of the reply that runs
         self.editing: int | None = None  # index of the message that is being changed
         self._unsent = ""  # what was in the prompt before that
         self._typed_at = self._drawn_at = 0.0  # the last key, and the last drawing of a reply
@@ -94,7 +101,7 @@ class ChatScreen(Screen[None]):
         now = monotonic()
         if engine.reply is not None and now - min(self._typed_at, self._drawn_at) >= TYPING_SECONDS:
             self._drawn_at = now
-            await self._replies.draw()
+            await self._draw_reply()
             self.query_one(Inspector).show(engine.reply)
             self._show_context()
         for news in downloads.take_news():
@@ -109,7 +116,8 @@ class ChatScreen(Screen[None]):
     async def save_reply(self) -> None:
         """Keep what the running reply has said so far; the program is about to end."""
         await self._take_reports()
-        await self._replies.save_running()
+        self._reply_view = None
+        await self._is_saved(self.state.save_running())
 
     async def _take_reports(self) -> None:
         for report in self.state.engine.client.drain():
@@ -117,7 +125,7 @@ class ChatScreen(Screen[None]):
 
     async def notice(self, what: str, hint: str = "", kind: str = "note") -> None:
         """Say something in the conversation that is not part of it; before the reply that runs, if one does."""
-        await self.transcript.add(NoticeLine(what, hint, kind), before=self._replies.view)
+        await self.transcript.add(NoticeLine(what, hint, kind), before=self._reply_view)
 
     def refresh_state(self) -> None:
         """Title, prompt and inspector as they are now."""
@@ -163,7 +171,7 @@ class ChatScreen(Screen[None]):
             self.state.remember_prompt(event.text)
             editing = self.editing
             self.end_editing()
-            await self._replies.ask(text, instead_of=editing)
+            await self._ask(text, instead_of=editing)
 
     async def _with_files(self, text: str) -> str:
         """The message with the files that it mentions; "" where one cannot be read."""
@@ -198,6 +206,125 @@ class ChatScreen(Screen[None]):
             self.notify("A reply is running. Esc stops it.")
         return self.state.engine.busy
 
+    # -- questions and replies -------------------------------------------------------------------------
+
+    async def _ask(self, text: str, instead_of: int | None = None) -> None:
+        """Put a question and begin the reply; `instead_of` is the index of one that it replaces."""
+        await self._is_saved(self.state.conversation.ask(text, instead_of))
+        if instead_of is not None:
+            await self.transcript.keep(instead_of)
+        await self.transcript.add(UserMessage(text))
+        await self._begin_reply()
+
+    async def ask_again(self, beginning: str = "") -> None:
+        """Generate another reply to the last question, or from `beginning` on; an earlier one stays as a version."""
+        conversation = self.state.conversation
+        await self.transcript.keep(len(conversation.messages) - (conversation.reply is not None))
+        await self._begin_reply(beginning)
+
+    async def choose_version(self, index: int, version: int) -> None:
+        """Go back to another version of the reply at that index."""
+        conversation = self.state.conversation
+        await self._is_saved(conversation.choose(index, version))
+        await self.transcript.replace_message(index, view_of(conversation.messages[index]))
+
+    async def _draw_reply(self) -> None:
+        """Draw what has come since the last time."""
+        reply = self.state.engine.reply
+        fresh = reply.take_fresh() if reply is not None else []
+        if reply is not None and self._reply_view is not None and fresh:
+            # One frame for everything that the tick brought.
+            with self.app.batch_update():
+                await self._reply_view.grow(fresh, self.state.preferences.tokens, reply.rejected)
+
+    async def end_reply(self, outcome: str, final: Reply | None = None) -> None:
+        """What runs is over, with a Reply unless the engine failed: save it, then show it as finished."""
+        engine = self.state.engine
+        reply, comparing = engine.reply, engine.comparing
+        if reply is None:
+            return
+        await self._draw_reply()
+        view, self._reply_view = self._reply_view, None
+        engine.end_reply(final)
+        self.app.post_message(ReplyEnded())
+        if view is not None and not comparing:
+            await self._finish_reply(view, reply.message(outcome, final), reply.beginning)
+        self.refresh_state()
+
+    async def _begin_reply(self, beginning: str = "") -> None:
+        """Generate a reply to the conversation as it stands."""
+        try:
+            self.state.begin_reply(beginning)
+        except EngineDied as error:
+            await self._step_back("died")
+            await self.notice(str(error), error.hint, "error")
+            self.refresh_state()
+            return
+        self._reply_view = ReplyView(unfolded=self.transcript.thinking_unfolded)
+        await self.transcript.add(self._reply_view)
+        self.transcript.anchor()
+        self.refresh_state()
+
+    async def _finish_reply(self, view: ReplyView, message: StoredMessage, beginning: str) -> None:
+        if message.has_words_after(beginning):
+            conversation = self.state.conversation
+            saved = await self._is_saved(conversation.add(message))
+            held = conversation.messages[-1]
+            await view.finish(held if saved else replace(held, outcome="unsaved"))
+            if len(held.versions) == 2:
+                self.notify("The earlier reply is kept: f5 shows it.")
+        else:
+            await view.remove()
+            await self._step_back(message.outcome)
+
+    async def _step_back(self, outcome: str) -> None:
+        """No word came: restore what was there before the question, unless the prompt holds another text by now."""
+        conversation, explained = self.state.conversation, outcome in EXPLAINED
+        if conversation.reply is not None:
+            await self.transcript.add(view_of(conversation.reply))
+            if not explained:
+                await self.notice("The reply ended without a word.", "The earlier one is back.")
+        elif not self.prompt.text.strip():
+            changed = conversation.is_changed
+            index, question = await self._take_back()
+            if changed:
+                self.begin_editing(index)
+            self.prompt.replace_text(question.content)
+            if not explained:
+                await self.notice("The reply ended without a word.", "The message is back in the prompt.")
+        elif conversation.is_changed:
+            await self._take_back()
+            await self.notice(
+                "The changed message has no reply; the old one is back.", "Up brings the change."
+            )
+        else:
+            await self.notice(*UNANSWERED)
+
+    async def _take_back(self) -> tuple[int, StoredMessage]:
+        """Drop the last question, which is returned with its index, and bring back what it had replaced."""
+        conversation = self.state.conversation
+        index, question = len(conversation.messages) - 1, conversation.messages[-1]
+        await self._is_saved(conversation.take_back())
+        await self.transcript.keep(index)
+        for message in conversation.messages[index:]:
+            await self.transcript.add(view_of(message))
+        return index, question
+
+    async def _is_saved(self, saving: Awaitable[None]) -> bool:
+        """Whether the conversation's file took it; tells when it did not, and when it has all again."""
+        conversation = self.state.conversation
+        was_behind = conversation.is_behind
+        try:
+            await saving
+        except OSError as error:
+            await self.notice(
+                f"the conversation could not be saved: {error}", "free some space, or /export it", "error"
+            )
+            return False
+        if was_behind and not conversation.is_behind:
+            await self.notice("The whole conversation is saved again.")
+        return True
+
     # -- what the commands ask for -------------------------------------------------------------------
 
     async def open_conversation(self, conversation: OpenConversation) -> None:
@@ -225,15 +352,6 @@ class ChatScreen(Screen[None]):
         self.prompt.replace_text(self._unsent)
         self.refresh_state()
         return True
-
-    async def ask_again(self, beginning: str = "") -> None:
-        await self._replies.ask_again(beginning)
-
-    async def choose_version(self, index: int, version: int) -> None:
-        await self._replies.choose_version(index, version)
-
-    async def end_reply(self, outcome: str, final: Reply | None = None) -> None:
-        await self._replies.end(outcome, final)
 
     async def escape(self) -> None:
         was_completing, self.prompt.completing = self.prompt.completing, False
@@ -266,20 +384,20 @@ class ChatScreen(Screen[None]):
     # -- dialogs; those that load slowly are imported when they are opened ---------------------------
 
     async def choose_pair(self) -> None:
-        from ..dialogs.pairs import PairsDialog
+        from .dialogs.pairs import PairsDialog
 
         self.state.downloads.refresh()
         await self._choose("pair", PairsDialog(self.state.downloads))
 
     async def choose_conversation(self) -> None:
-        from ..dialogs.conversations import ConversationsDialog
+        from .dialogs.conversations import ConversationsDialog
 
         state = self.state
         forget = state.prompt_history.forget
         await self._choose("load", ConversationsDialog(state.setup.conversations, state.conversation, forget))
 
     async def theme(self, name: str) -> None:
-        from ..dialogs.small import ThemesDialog
+        from .dialogs.small import ThemesDialog
 
         if name in self.app.available_themes:
             self.app.theme = name
@@ -290,7 +408,7 @@ class ChatScreen(Screen[None]):
             await self._choose("theme", ThemesDialog(), otherwise=self.app.theme)
 
     async def choose_block(self, blocks: Sequence[str]) -> None:
-        from ..dialogs.small import BlocksDialog
+        from .dialogs.small import BlocksDialog
 
         async def copy(block: str | None) -> None:
             if block:
@@ -308,22 +426,17 @@ class ChatScreen(Screen[None]):
         await self.app.push_screen(dialog, run)
 
     async def show_help(self) -> None:
-        from ..dialogs.small import HelpDialog
+        from .dialogs.small import HelpDialog
 
         await self.app.push_screen(HelpDialog(self.state.setup.folder))
 
     def show_comparison(self, compared: Compared) -> None:
-        from ..dialogs.small import ComparisonDialog
+        from .dialogs.small import ComparisonDialog
 
         self.app.push_screen(ComparisonDialog(compared))
 
-    @on(PromptInput.Scrolling)
-    def _scroll(self, event: PromptInput.Scrolling) -> None:
-        self.transcript.scroll_from_prompt(event.by, event.direction)
-
-    @on(PromptInput.Leaving)
-    async def _leave(self) -> None:
-        await self.quit()
+    def action_scroll_conversation(self, by: Literal["page", "message"], direction: Literal[-1, 1]) -> None:
+        self.transcript.scroll_from_prompt(by, direction)
 
     # -- completion and clicks -----------------------------------------------------------------------
 
@@ -370,7 +483,7 @@ class ChatScreen(Screen[None]):
 
     @on(Markdown.LinkClicked)
     def _show_link(self, event: Markdown.LinkClicked) -> None:
-        from ..dialogs.small import LinkDialog
+        from .dialogs.small import LinkDialog
 
         self.prompt.focus()  # the click took it
         self.app.push_screen(LinkDialog(event.href))
@@ -379,7 +492,7 @@ class ChatScreen(Screen[None]):
     async def _show_version(self, event: Footer.VersionAsked) -> None:
         self.prompt.focus()  # the click took it
         if not self.state.engine.busy:
-            await self._replies.choose_version(self.transcript.index_of(event.reply), event.version)
+            await self.choose_version(self.transcript.index_of(event.reply), event.version)
 
     @on(Earlier.Asked)
     async def _show_earlier(self) -> None:

@@ -1,1 +1,0 @@
-"""The chat screen, and what it does with questions, replies and reports of the engine."""
