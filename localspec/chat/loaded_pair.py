@@ -7,7 +7,7 @@ from typing import Protocol
 from localspec.algorithm.protocols import Decoder, Drafter, Rule, Strategy, Vocabulary
 from localspec.chat.options import Request
 from localspec.chat.template import ChatTemplate
-from localspec.logits.log import LogitLog
+from localspec.logits import LogitLog
 from localspec.sampler.sampling import Sampling
 
 

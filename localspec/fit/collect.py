@@ -7,7 +7,7 @@ import numpy as np
 
 from localspec.llama.model import Model
 from localspec.llama.several import Several
-from localspec.logits.texts import Text, likely_in
+from localspec.logits import Text, likely_in
 
 AT_ONCE = 8  # texts in one batch
 

@@ -6,7 +6,7 @@ from statistics import median
 
 from localspec.chat.loaded_pair import LoadedPair
 from localspec.fit.prompts import made_prompts, tokens_of
-from localspec.logits.texts import is_held_out
+from localspec.logits import is_held_out
 from localspec.measure.bench import Measurement
 from localspec.measure.prompts import BenchPrompt, Category
 from localspec.measure.statistics import Interval, mean_ratio

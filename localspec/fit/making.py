@@ -14,7 +14,7 @@ from localspec.fit.prompts import made_prompts, tokens_of
 from localspec.fit.trim import trimmable
 from localspec.gguf.facts import facts_of_file
 from localspec.llama.context import Context
-from localspec.logits.texts import Text, add_texts, texts_in
+from localspec.logits import Text, add_texts, texts_in
 
 LENGTH = 512  # tokens of a prompt and its answer
 ANSWER = 192  # tokens

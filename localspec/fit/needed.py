@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from localspec.gguf.facts import VocabularyFacts, facts_of_file
-from localspec.logits.texts import Text
+from localspec.logits import Text
 
 ALWAYS = 512  # of the lowest ids: bytes and control tokens stand there in most vocabularies
 

@@ -21,7 +21,7 @@ from localspec.fit.making import Plan
 from localspec.fit.muon import optimizers
 from localspec.fit.needed import output_tokens_for
 from localspec.fit.student import hidden_rows
-from localspec.logits.texts import Text, is_held_out
+from localspec.logits import Text, is_held_out
 
 STEP = 2048  # tokens of answers that one step learns from, about
 WARM_UP = 20  # steps

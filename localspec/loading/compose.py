@@ -30,7 +30,7 @@ from localspec.loading.opening import (
     open_drafter,
     saved_bytes,
 )
-from localspec.logits.log import LogitLog
+from localspec.logits import LogitLog
 from localspec.memory.known_devices import DeviceMemory
 from localspec.memory.needs import HOST
 from localspec.memory.plan import Plan

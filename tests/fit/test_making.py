@@ -19,7 +19,7 @@ from localspec.fit.making import alone_in, collect
 from localspec.fit.prompts import made_prompts, tokens_of
 from localspec.llama.context import Context
 from localspec.llama.model import Model
-from localspec.logits.texts import KEPT, Text, add_texts, is_held_out, texts_in
+from localspec.logits import KEPT, Text, add_texts, is_held_out, texts_in
 from localspec.measure.bench import AUTO, PLAIN, Measurement
 from localspec.measure.prompts import Category
 

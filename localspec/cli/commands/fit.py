@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from localspec.fit.judging import Judgement
     from localspec.fit.learning import Progress
     from localspec.fit.making import Plan
-    from localspec.logits.texts import Text
+    from localspec.logits import Text
     from localspec.measure.bench import BenchStep, Measurement
     from localspec.pairs.resolve import PairFiles
 
@@ -195,7 +195,7 @@ def logged_texts(options: dict[str, Any], files: "PairFiles") -> "list[Text]":
     """What the target wrote while it was logged."""
     from localspec.gguf.adapters import adapters_of
     from localspec.loading.drafting import logit_folder
-    from localspec.logits.texts import texts_in
+    from localspec.logits import texts_in
     from localspec.settings import Settings
 
     adapters = adapters_of(Settings.load(lora=options.get("lora")).lora or "")

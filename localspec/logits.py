@@ -1,18 +1,102 @@
-"""The log of a target's replies, where the user asks for one: rows are copied at once, and read by another thread."""
+"""What a target wrote, and what it held for likely at every token: kept in files beside each other.
 
+`LogitLog` writes them while replies are made, where the user asks for it: rows are copied at once, and another thread
+reads them.
+"""
+
+import io
 import logging
-from collections.abc import Callable, Sequence
+import os
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
+from itertools import count
 from math import inf
 from pathlib import Path
 from threading import Semaphore
+from time import time_ns
+from zlib import crc32
 
 import numpy as np
 
-from localspec.logits.texts import Text, add_texts, likely_in, paths_in
+from localspec.errors import BadSetting
+from localspec.files import write_atomically
 from localspec.passes import Candidates, Row
+from localspec.sampler.chain import largest
 from localspec.stopping import Closing
+
+KEPT = 64  # likeliest tokens of every row
+HELD_OUT = 16  # one prompt of so many is never learned from
+_COLUMNS = ("prompt", "tokens", "likely", "log_shares")
+_serials = count()  # of files, where the clock ticks rarely
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A prompt and the target's answer; row i of `likely` is where token i was taken from."""
+
+    prompt: np.ndarray  # int32 [p]
+    tokens: np.ndarray  # int32 [n]
+    likely: np.ndarray  # int32 [n, KEPT]
+    log_shares: np.ndarray  # float16 [n, KEPT]: logarithms of their probabilities at temperature 1
+
+    @property
+    def length(self) -> int:
+        """Tokens that are read; the last one of the answer is not."""
+        return len(self.prompt) + len(self.tokens) - 1
+
+
+def is_held_out(prompt: Sequence[int] | np.ndarray) -> bool:
+    """Whether a prompt only judges: always the same of its tokens."""
+    return crc32(np.asarray(prompt, "<i4").tobytes()) % HELD_OUT == 0
+
+
+def likely_in(row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The likeliest tokens of a row, the likeliest first, and the logarithms of their probabilities."""
+    ids, logits = largest(row, KEPT)
+    order = np.argsort(-logits, kind="stable")
+    total = np.exp(row - np.float32(logits.max())).sum(dtype=np.float64)
+    log_shares = logits[order] - logits.max() - np.log(total)
+    return ids[order].astype(np.int32), log_shares.astype(np.float16)
+
+
+def add_texts(folder: Path, texts: Sequence[Text]) -> Path:
+    """Write one more file; a crash leaves all of it or nothing. Raises OSError."""
+    columns = {name: np.concatenate([getattr(text, name) for text in texts]) for name in _COLUMNS}
+    columns["lengths"] = np.array([(len(text.prompt), len(text.tokens)) for text in texts], np.int32)
+    content = io.BytesIO()
+    np.savez(content, allow_pickle=False, **columns)
+    path = folder / f"{time_ns()}-{next(_serials):06}-{os.getpid()}.npz"
+    write_atomically(path, content.getvalue())
+    return path
+
+
+def texts_in(folder: Path) -> Iterator[Text]:
+    """All texts of a folder, in the order in which they were written. Raises BadSetting where a file is damaged."""
+    for path in paths_in(folder):
+        try:
+            with np.load(path) as part:
+                columns = {name: part[name] for name in (*_COLUMNS, "lengths")}
+        except FileNotFoundError:
+            continue  # a log was full meanwhile, or is to be forgotten
+        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+            raise BadSetting(
+                f"{path} cannot be read: {error}", hint="delete it; the other files are whole"
+            ) from None
+        ends = columns["lengths"].cumsum(axis=0)
+        for (prompt, tokens), (prompt_end, end) in zip(columns["lengths"], ends, strict=True):
+            rows = slice(end - tokens, end)
+            yield Text(
+                columns["prompt"][prompt_end - prompt : prompt_end],
+                *(columns[name][rows] for name in ("tokens", "likely", "log_shares")),
+            )
+
+
+def paths_in(folder: Path) -> list[Path]:
+    return sorted(folder.glob("[0-9]*.npz"))
+
 
 PROMPT = 256  # tokens: what a text has of its prompt, from the end
 PART = 256  # tokens: what a text has of a reply, about; the next text goes on from there
