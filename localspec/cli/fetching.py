@@ -8,7 +8,7 @@ from localspec.cli.printing import DrawnLine, aside, note, say
 
 if TYPE_CHECKING:
     from localspec.gguf.header import Header
-    from localspec.pairs.download import Progress, PullEvent
+    from localspec.pairs.download import Fetching, PullEvent
     from localspec.pairs.references import SeveralModels
     from localspec.pairs.registry import Pair
     from localspec.pairs.resolve import PairNotOnDisk
@@ -117,12 +117,12 @@ def tell_draft(target: str, name: str, header: "Header") -> None:
 def fetch(pair: "Pair") -> None:
     """Pull with the progress on stderr; Ctrl-C keeps the bytes so far."""
     from localspec.memory.planning import outlook
-    from localspec.pairs.download import Note, Progress, pull
+    from localspec.pairs.download import Fetching, Note, pull
 
     line = DrawnLine(sys.stderr)
 
     def show(event: "PullEvent") -> None:
-        if isinstance(event, Progress):
+        if isinstance(event, Fetching):
             line.tell(progress_text(event), event.done * 100 // max(event.total, 1) // _STEP)
             return
         line.clear()
@@ -166,7 +166,7 @@ def dry_run(pair: "Pair") -> None:
     say(f"{size_text(sum(file.to_fetch for file in files))} would be fetched.")
 
 
-def progress_text(event: "Progress") -> str:
+def progress_text(event: "Fetching") -> str:
     """Percentage of all files, then the speed, the time left and the file."""
     from localspec.pairs.download import PullStage
     from localspec.units import duration_text, size_text

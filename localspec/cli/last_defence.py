@@ -1,4 +1,4 @@
-"""What no command foresaw: a sentence for what the system refuses, a sentence and a report file for our mistakes.
+"""Errors that no command expects: a sentence for what the system refuses; for our mistakes also a report file.
 
 Neither shows keys, passwords in addresses or prompts.
 """
@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import localspec
@@ -97,7 +97,8 @@ def without_userinfo(text: str) -> str:
 
 def without_secrets(text: str, arguments: Sequence[str]) -> str:
     """A text without the hidden values of a command line, keys of the environment and passwords in addresses."""
-    for value in sorted({*_hidden(arguments), *_keys()}, key=len, reverse=True):
+    secrets = {*_marked(arguments), *(os.environ.get(name, "") for name in SECRET_VARIABLES)} - {""}
+    for value in sorted(secrets, key=len, reverse=True):
         for spelled in {value, repr(value)[1:-1]}:
             text = re.sub(rf"(?<!\w){re.escape(spelled)}(?!\w)", lambda _: _HIDDEN, text)
     return without_userinfo(text)
@@ -105,20 +106,8 @@ def without_secrets(text: str, arguments: Sequence[str]) -> str:
 
 def shown_line(arguments: Sequence[str]) -> Iterator[str]:
     """A command line, with dots in place of what is hidden."""
-    hidden = list(_marked(arguments))
-    for word, secret in zip(arguments, hidden, strict=True):
-        if secret:
-            yield f"{word[: -len(secret)]}{_HIDDEN}"
-        else:
-            yield without_userinfo(word)
-
-
-def _hidden(arguments: Sequence[str]) -> Iterable[str]:
-    return filter(None, _marked(arguments))
-
-
-def _keys() -> Iterable[str]:
-    return filter(None, map(os.environ.get, SECRET_VARIABLES))
+    for word, secret in zip(arguments, _marked(arguments), strict=True):
+        yield f"{word[: -len(secret)]}{_HIDDEN}" if secret else without_userinfo(word)
 
 
 def _marked(arguments: Sequence[str]) -> Iterator[str]:

@@ -26,14 +26,8 @@ def add_prompt_argument(parser: argparse.ArgumentParser, *, optional: bool = Fal
         help="a pair by name, if you like, and the prompt, which piped text follows; - is the piped text alone",
     )
     complete_with_pairs(words)
-    parser.add_argument(
-        "-f",
-        "--file",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="put a text file behind the prompt; may be repeated",
-    )
+    what = "put a text file behind the prompt; may be repeated"
+    parser.add_argument("-f", "--file", action="append", default=[], metavar="FILE", help=what)
     parser.set_defaults(name=None)
 
 
@@ -50,7 +44,9 @@ def take_pair(arguments: argparse.Namespace, *, prompt_optional: bool = False) -
     ):
         arguments.name, arguments.words = words[0], words[1:]
     if len(arguments.words) > 1:
-        near = "" if arguments.name else nearest(words[0])
+        from localspec.pairs.registry import near_names
+
+        near = "" if arguments.name else next(iter(near_names(words[0], cutoff=0.7)), "")
         meant = f"did you mean {near}? A prompt of several words" if near else "a prompt of several words"
         raise WrongUsage(f"unexpected argument {arguments.words[1]}", hint=f"{meant} goes in quotes")
 
@@ -76,13 +72,6 @@ def is_pair(word: str) -> bool:
     return is_known(word) or re.fullmatch(r"(?:https?://\S+/)?[\w.-]+/[\w.-]+:\S+", word) is not None
 
 
-def nearest(word: str) -> str:
-    """The pair whose name a word is near to; "" for none."""
-    from localspec.pairs.registry import near_names
-
-    return next(iter(near_names(word, cutoff=0.7)), "")
-
-
 def something_is_piped() -> bool:
     """Whether standard input is a pipe, a socket or a file; a terminal or /dev/null is none of them."""
     try:
@@ -93,7 +82,9 @@ def something_is_piped() -> bool:
 
 def piped_text() -> str:
     """All of standard input; says after a moment what it waits for, as a pipe can stay open and empty."""
-    waiting = threading.Timer(PATIENCE_SECONDS, tell_waiting)
+    waiting = threading.Timer(
+        PATIENCE_SECONDS, note, ["reading standard input until it ends; `</dev/null` leaves it out"]
+    )
     waiting.daemon = True
     waiting.start()
     try:
@@ -110,7 +101,3 @@ def standard_input() -> str:
     if buffer is None:  # replaced by a Python program
         return sys.stdin.read()
     return io.StringIO(buffer.read().decode("utf-8"), newline=None).read()
-
-
-def tell_waiting() -> None:
-    note("reading standard input until it ends; `</dev/null` leaves it out")

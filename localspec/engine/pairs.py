@@ -6,7 +6,7 @@ from localspec.engine.messages import PairList, PairRow, Pulled, PullProgress
 from localspec.engine.server import Cancelled, Send
 from localspec.files import read_numbers, remember_number
 from localspec.memory.known_devices import last_devices
-from localspec.pairs.download import Progress, PullCancelled, PullEvent
+from localspec.pairs.download import Fetching, PullCancelled, PullEvent
 from localspec.pairs.download import pull as fetch
 from localspec.pairs.estimate import file_bytes, fit, memory_needed
 from localspec.pairs.registry import all_pairs, find
@@ -38,7 +38,7 @@ def pull(name: str, send: Send, cancelled: Cancelled) -> None:
     """Fetch a pair; progress and the end are reported. Raises the errors of `pairs.download.pull`."""
 
     def report(event: PullEvent) -> None:
-        if isinstance(event, Progress):
+        if isinstance(event, Fetching):
             send(PullProgress(name, event.file, event.done, event.total))
 
     try:

@@ -44,7 +44,7 @@ class PullStage(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class Fetching:
     """How far a pull is."""
 
     stage: PullStage
@@ -70,7 +70,7 @@ class Note:
     text: str
 
 
-PullEvent = Progress | Proved | Note
+PullEvent = Fetching | Proved | Note
 OnProgress = Callable[[PullEvent], None]
 
 
@@ -269,7 +269,7 @@ class _Meter:
                 self._last = now
                 so_far, rate = sum(self._done.values()), self._rate()
                 left = (self._total - so_far) / rate if rate else None
-                self._tell(Progress(stage, file.name, so_far, self._total, rate, left))
+                self._tell(Fetching(stage, file.name, so_far, self._total, rate, left))
 
     def _rate(self) -> float:
         if len(self._recent) < 2:

@@ -23,7 +23,7 @@ def home(home_of_processes):
 def test_the_new_pair_writes_what_the_old_one_writes(capsys):
     assert main(["fit", "demo", "--trim", "1500", "--threads", "1"]) == 0
     said = capsys.readouterr().out
-    assert said.startswith("The draft says 1,500 of 2,560 tokens now, and reads all of them.")
+    assert said.startswith("The draft can write 1,500 of 2,560 tokens now, and reads all of them.")
     assert said.endswith("localspec bench demo-trim-1500\n")
     texts = []
     for pair in ("demo", "demo-trim-1500"):

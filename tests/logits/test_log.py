@@ -194,7 +194,7 @@ def test_what_was_logged_is_forgotten_on_request(capsys):
     assert "removed " in capsys.readouterr().out
     assert not logged()
     assert main(["rm", "--replies"]) == 0
-    assert capsys.readouterr().out == "nothing to remove: no reply was remembered\n"
+    assert capsys.readouterr().out == "nothing to remove: no reply is stored\n"
 
 
 def test_what_is_fitted_learns_from_the_log_of_its_target_alone(capsys, tiny_adapter):

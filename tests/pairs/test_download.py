@@ -14,9 +14,9 @@ from localspec import demo
 from localspec.errors import BadModelFile, DownloadFailed, IncompatiblePair, UnknownPair
 from localspec.pairs import store
 from localspec.pairs.download import (
+    Fetching,
     Note,
     PartialFile,
-    Progress,
     Proved,
     PullCancelled,
     check_space,
@@ -62,7 +62,7 @@ def test_the_pair_is_proved_before_most_of_it_came(served, hub, impatient):
 def test_progress_ends_at_the_total_and_never_beyond(served, impatient):
     events = []
     pull(served.pair, progress=events.append, patience=impatient)
-    steps = [event for event in events if isinstance(event, Progress)]
+    steps = [event for event in events if isinstance(event, Fetching)]
     assert steps[-1].done == steps[-1].total == served.target.size + served.draft.size
     assert all(step.done <= step.total for step in steps)
 
@@ -247,7 +247,7 @@ def test_progress_counts_only_what_has_to_come(served, impatient):
     store.place(served.pair.draft).unlink()
     events = []
     pull(served.pair, progress=events.append, patience=impatient)
-    last = [event for event in events if isinstance(event, Progress)][-1]
+    last = [event for event in events if isinstance(event, Fetching)][-1]
     assert (last.done, last.total) == (served.draft.size, served.draft.size)
 
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from localspec.cli.commands.serve import View
+from localspec.cli.commands.serve import TerminalLog
 from localspec.cli.printing import DrawnLine, NotesOfLibraries
 from localspec.events import FinishReason, Reply, Stats
 
@@ -37,7 +37,7 @@ class Output(io.StringIO):
 def test_each_reply_is_a_row_on_a_terminal_and_a_sentence_elsewhere(monkeypatch, terminal):
     output = Output(terminal)
     monkeypatch.setattr(sys, "stderr", output)
-    view = View(DrawnLine(output))
+    view = TerminalLog(DrawnLine(output))
     view.replied(REPLY)
     view.replied(REPLY)
     head, *rows = output.getvalue().replace("\r\x1b[K", "").split("\n")[:-1]
@@ -66,7 +66,7 @@ def test_a_log_that_cannot_be_written_ends_nothing(monkeypatch, terminal, error)
     output = Broken(terminal, error)
     monkeypatch.setattr(sys, "stderr", output)
     monkeypatch.setattr(sys, "stdout", output)
-    view = View(DrawnLine(output))
+    view = TerminalLog(DrawnLine(output))
     view.replied(REPLY)
     view.refused("GET", "/nope", 404)
     view.said("listening")
@@ -76,6 +76,6 @@ def test_a_log_that_cannot_be_written_ends_nothing(monkeypatch, terminal, error)
 def test_a_path_forges_no_line_of_the_log(monkeypatch):
     output = Output(terminal=False)
     monkeypatch.setattr(sys, "stderr", output)
-    View(DrawnLine(output)).refused("GET", "/a\nlistening on http://evil\x1b[2K", 404)
+    TerminalLog(DrawnLine(output)).refused("GET", "/a\nlistening on http://evil\x1b[2K", 404)
     assert output.getvalue().count("\n") == 1
     assert "\x1b" not in output.getvalue()

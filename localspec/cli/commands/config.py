@@ -81,6 +81,4 @@ def _environment() -> dict[str, str]:
 
 def _address(value: str) -> str:
     """Without its password; a proxy may be named without http://."""
-    return without_userinfo(value if "//" in value else f"//{value}").removeprefix(
-        "" if "//" in value else "//"
-    )
+    return without_userinfo(value) if "//" in value else without_userinfo(f"//{value}").removeprefix("//")

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from localspec.cli.options import add_rpc_option
 from localspec.cli.printing import DrawnLine, say, say_json
@@ -16,9 +16,7 @@ from localspec.files import program
 from localspec.health.build import LLAMA_CPP_PYTHON, source_command
 
 if TYPE_CHECKING:
-    from localspec.errors import LocalspecError
-    from localspec.health.gpu import GpuHealth
-    from localspec.llama.devices import BackendSummary, Device
+    from localspec.llama.devices import Device
 
 WHEELS = "https://abetlen.github.io/llama-cpp-python/whl"
 CUDA_WHEELS = ((11, 8), (12, 1), (12, 2), (12, 3), (12, 4), (12, 5), (13, 0), (13, 2))
@@ -52,22 +50,24 @@ def run(arguments: argparse.Namespace) -> int:
             connect(rpc, stage.draw)
         backend, devices = api.backend(), api.devices()
         remember_devices(memory_of(devices))  # so that `pairs` and `info` know what fits here
-        states = {device.name: state_of(device, stage) for device in devices}
+        found = [asdict(device) | problems_of(device, stage) for device in devices]
     gpu = find_gpu()
-    missing = gpu is not None and not backend.supports_gpu
-    command = install_command(gpu, this_machine()) if gpu and missing else None
+    command = install_command(gpu, this_machine()) if gpu and not backend.supports_gpu else None
     if arguments.json:
+        card = asdict(gpu) if gpu else None
         say_json(
-            {
-                "backend": asdict(backend),
-                "devices": [as_json(device, states[device.name]) for device in devices],
-                "note": note,
-                "gpu": asdict(gpu) if gpu else None,
-                "install": command,
-            }
+            {"backend": asdict(backend), "devices": found, "note": note, "gpu": card, "install": command}
         )
         return 0
-    tell(backend, devices, states)
+    kind = "GPU" if backend.supports_gpu else "CPU"
+    say(f"llama-cpp-python {backend.binding_version}, llama.cpp {backend.llama_version}, {kind} build")
+    say(f"features: {backend.system_info}")
+    for device, described in zip(devices, found, strict=True):
+        memory = f"{device.free_bytes / 1e9:.1f} of {device.total_bytes / 1e9:.1f} GB free"
+        state = f"fails: {described['problem']}" if described["problem"] else "works"
+        if died := described["flash_attention_problem"]:
+            state = f"works without flash attention, which ends llama.cpp there ({died})"
+        say(f"{device.kind:<5} {device.name}: {device.description}, {memory}, {state}")
     if note:
         say(f"\n{note[0].upper()}{note[1:]}")
     if gpu and command:
@@ -78,50 +78,19 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def state_of(device: "Device", stage: DrawnLine) -> "GpuHealth | LocalspecError | None":
-    """How a GPU can be used, or why it cannot be; None for the CPU, which has decoded already."""
+def problems_of(device: "Device", stage: DrawnLine) -> dict[str, str | None]:
+    """Why a GPU cannot be used, and why not with flash attention; None for no problem. The CPU decoded already."""
     from localspec.errors import LocalspecError
     from localspec.health.gpu import try_gpu
 
-    if not device.is_gpu:
-        return None
-    stage.draw(f"trying {device.name}: where its programs are compiled this takes a minute")
-    try:
-        return try_gpu(device.name, device.description)
-    except LocalspecError as error:
-        return error
-
-
-def tell(
-    backend: "BackendSummary", devices: "list[Device]", states: "dict[str, GpuHealth | LocalspecError | None]"
-) -> None:
-    kind = "GPU" if backend.supports_gpu else "CPU"
-    say(f"llama-cpp-python {backend.binding_version}, llama.cpp {backend.llama_version}, {kind} build")
-    say(f"features: {backend.system_info}")
-    for device in devices:
-        say(f"{device.kind:<5} {device.name}: {device.description}, {gigabytes(device)}, ", end="")
-        found = as_json(device, states[device.name])
-        if found["problem"]:
-            say(f"fails: {found['problem']}")
-        elif found["flash_attention_problem"]:
-            say(
-                f"works without flash attention, which ends llama.cpp there ({found['flash_attention_problem']})"
-            )
-        else:
-            say("works")
-
-
-def as_json(device: "Device", state: "GpuHealth | LocalspecError | None") -> dict[str, Any]:
-    """The device with what is wrong with it, None where nothing is."""
-    from localspec.errors import LocalspecError
-
-    failed = isinstance(state, LocalspecError)
-    dies_of = None if state is None or isinstance(state, LocalspecError) else state.died_of or None
-    return asdict(device) | {"problem": str(state) if failed else None, "flash_attention_problem": dies_of}
-
-
-def gigabytes(device: "Device") -> str:
-    return f"{device.free_bytes / 1e9:.1f} of {device.total_bytes / 1e9:.1f} GB free"
+    problem = died_of = None
+    if device.is_gpu:
+        stage.draw(f"trying {device.name}: the first time, compiling its programs can take a minute")
+        try:
+            died_of = try_gpu(device.name, device.description).died_of or None
+        except LocalspecError as error:
+            problem = str(error)
+    return {"problem": problem, "flash_attention_problem": died_of}
 
 
 class Vendor(StrEnum):
@@ -129,6 +98,9 @@ class Vendor(StrEnum):
     AMD = "AMD"
     APPLE = "Apple"
     VULKAN = "Vulkan"
+
+
+_FLAGS = dict(zip(Vendor, ("GGML_CUDA", "GGML_HIP", "GGML_METAL", "GGML_VULKAN"), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +126,12 @@ def find_gpu() -> Gpu | None:
     """The first GPU that the vendor's own tool or the system reports; None when there is none."""
     if platform.system() == "Darwin":
         return Gpu(Vendor.APPLE, platform.machine()) if platform.machine() == "arm64" else None
+    # llvmpipe and SwiftShader draw on the CPU: no reason for a GPU build.
+    drawn = r"deviceName\s*=\s*((?!.*(?:llvmpipe|SwiftShader)).+)"
     return (
         find_nvidia()
         or find_with("rocminfo", Vendor.AMD, r"Marketing Name:\s+(.*(?:Radeon|Instinct).*)")
-        or find_vulkan()
+        or find_with("vulkaninfo", Vendor.VULKAN, drawn, "--summary")
     )
 
 
@@ -168,13 +142,6 @@ def find_nvidia() -> Gpu | None:
     version = re.search(r"CUDA[\w ]*Version\s*:\s*(\d+)\.(\d+)", output_of("nvidia-smi"))
     cuda = (int(version[1]), int(version[2])) if version else None
     return Gpu(Vendor.NVIDIA, names.splitlines()[0].strip(), cuda)
-
-
-def find_vulkan() -> Gpu | None:
-    # llvmpipe and SwiftShader draw on the CPU: no reason for a GPU build.
-    return find_with(
-        "vulkaninfo", Vendor.VULKAN, r"deviceName\s*=\s*((?!.*(?:llvmpipe|SwiftShader)).+)", "--summary"
-    )
 
 
 def find_with(tool: str, vendor: Vendor, pattern: str, *arguments: str) -> Gpu | None:
@@ -200,13 +167,7 @@ def install_command(gpu: Gpu, machine: Platform) -> str:
     if index and machine.python in WHEEL_PYTHONS:
         source = f"--only-binary llama-cpp-python --index-url {WHEELS}/{index}"
         return f'pip install --force-reinstall --no-deps {source} "{LLAMA_CPP_PYTHON}"'
-    flag = {
-        Vendor.NVIDIA: "GGML_CUDA",
-        Vendor.AMD: "GGML_HIP",
-        Vendor.APPLE: "GGML_METAL",
-        Vendor.VULKAN: "GGML_VULKAN",
-    }
-    return source_command(f"{flag[gpu.vendor]}=on", windows=machine.system == "Windows")
+    return source_command(f"{_FLAGS[gpu.vendor]}=on", windows=machine.system == "Windows")
 
 
 def wheel_index(gpu: Gpu, machine: Platform) -> str | None:

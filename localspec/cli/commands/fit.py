@@ -11,6 +11,7 @@ from localspec.cli.options import NOTHING_REMEMBERED, add_drawing_options, add_p
 from localspec.cli.printing import DrawnLine, note, say
 from localspec.cli.usage import Subparsers
 from localspec.errors import BadSetting
+from localspec.units import size_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,17 +108,19 @@ def trim(arguments: argparse.Namespace, options: dict[str, Any], files: "PairFil
     path, before = fitted_path(name), files.draft.stat().st_size
     with alone_in(path.with_suffix("")), DrawnLine(sys.stderr) as line:
         options |= {"target": files.target, "speculate": False}
+
+        def told(tokens: int) -> None:
+            line.draw(f"the target answers the built-in prompts: {tokens:,} tokens")
+
         with api.load(**options, on_stage=line.draw) as session:
-            found = trim_for(
-                session.pair,
-                files.draft,
-                path,
-                count,
-                ANSWER,
-                lambda tokens: line.draw(f"the target answers the built-in prompts: {tokens:,} tokens"),
-            )
+            found = trim_for(session.pair, files.draft, path, count, ANSWER, told)
     keep(name, files, path, f"{files.name} with its draft trimmed to {found.output_tokens:,} tokens")
-    say(_told(name, found.output_tokens, found.whole, found.said, found.written, before, path))
+    say(
+        f"The draft can write {found.output_tokens:,} of {found.whole:,} tokens now, and reads all of them. Of "
+        f"{found.written:,} tokens that the target wrote and the choice did not see, it can write {found.said:.1%}.\n"
+        f"It decodes {size_text(path.stat().st_size)} instead of {size_text(before)}; the pair is called {name}:\n"
+        f"localspec bench {name}"
+    )
     return 0
 
 
@@ -269,30 +272,11 @@ def measured(options: dict[str, Any], line: DrawnLine) -> "tuple[Measurement, ..
     from localspec.measure.bench import AUTO, PLAIN, Limits, bench
 
     def told(step: "BenchStep") -> None:
-        line.draw(
-            f"measuring {step.arm.name}: {step.block.prompt.name}, {step.seconds:.0f} of {SECONDS:.0f} s"
-        )
+        done = f"{step.seconds:.0f} of {SECONDS:.0f} s"
+        line.draw(f"measuring {step.arm.name}: {step.block.prompt.name}, {done}")
 
+    limits = Limits(rounds=1, seconds=SECONDS)
     with api.load(**options, on_stage=line.draw) as session, stop_on_interrupt(session) as stopped:
-        return bench(
-            session,
-            unseen_prompts(session.pair),
-            (PLAIN, AUTO),
-            (0.0,),
-            Limits(rounds=1, seconds=SECONDS),
-            on_step=told,
-            stopped=stopped.is_set,
-        ).measurements
-
-
-def _told(
-    name: str, output_tokens: int, whole: int, said: float, written: int, before: int, path: Path
-) -> str:
-    from localspec.units import size_text
-
-    return (
-        f"The draft says {output_tokens:,} of {whole:,} tokens now, and reads all of them. Of {written:,} tokens that "
-        f"the target wrote and the choice did not see, it can say {said:.1%}.\n"
-        f"It decodes {size_text(path.stat().st_size)} instead of {size_text(before)}; the pair is called {name}:\n"
-        f"localspec bench {name}"
-    )
+        prompts = unseen_prompts(session.pair)
+        found = bench(session, prompts, (PLAIN, AUTO), (0.0,), limits, on_step=told, stopped=stopped.is_set)
+    return found.measurements

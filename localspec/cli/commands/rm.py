@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
 
         removal, written_in, nothing = prune(), (), "every file here belongs to a pair"
     else:
-        removal, written_in, nothing = remove_replies(), (), "no reply was remembered"
+        removal, written_in, nothing = remove_replies(), (), "no reply is stored"
     if arguments.json:
         say_json(
             {

@@ -88,7 +88,13 @@ def run(arguments: argparse.Namespace) -> int:
             suppress(KeyboardInterrupt),
         ):
             serving = serve(
-                engine, load, listening, View(line), access, any_model=arguments.any_model, called=called
+                engine,
+                load,
+                listening,
+                TerminalLog(line),
+                access,
+                any_model=arguments.any_model,
+                called=called,
             )
             asyncio.run(serving)
     finally:
@@ -137,7 +143,7 @@ def load_request(arguments: argparse.Namespace) -> "LoadPair":
     return LoadPair(**options if "target" in options else options | {"pair": name})
 
 
-class View:
+class TerminalLog:
     """Addresses go to stdout, everything else to stderr: a table on a terminal, elsewhere a sentence for each reply.
 
     A log that cannot be written (its reader left, its disk is full) costs no reply: the lines are dropped.
