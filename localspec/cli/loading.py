@@ -7,7 +7,6 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from time import monotonic
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from localspec.cli.options import NOTHING_REMEMBERED, load_options
@@ -129,9 +128,7 @@ class StageLine(AbstractContextManager["StageLine"]):
                 if self._stage and not self._over.is_set():
                     self._draw()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._over.set()
         self.clear()
 

@@ -11,7 +11,6 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
-from types import TracebackType
 from typing import Any, Final, TextIO
 
 from localspec.errors import LocalspecError
@@ -102,9 +101,7 @@ class DrawnLine(AbstractContextManager["DrawnLine"]):
             _write(_TO_THE_START, self._stream)
             self._drawn = False
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.clear()
 
 
