@@ -109,8 +109,8 @@ class EngineProcess:
             connection.quit()
             connection.wait_for_end(CLOSE_SECONDS)
 
-    def _connect(self, before: "_Connection | None") -> "_Connection":
-        return _Connection(self._command, before, lambda: self.on_report(), self._try_again)
+    def _connect(self, before: "_Connection | None", resumes: "_Connection | None" = None) -> "_Connection":
+        return _Connection(self._command, before, lambda: self.on_report(), self._try_again, resumes)
 
     def _try_again(self, dead: "_Connection", cause: str) -> bool:
         """Ask a new process the same, without repacked weights; False where that was tried, or cannot help.
@@ -121,10 +121,8 @@ class EngineProcess:
             if dead is not self._connection or not dead.unanswered or dead.unanswered[0].died_of:
                 return False
             load, *others = dead.unanswered
-            self._connection = again = self._connect(None)
-            again.inbox, again.heard = dead.inbox, dead.heard
-            for request in (replace(load, died_of=cause), *others):
-                again.send(request)
+            dead.unanswered = [replace(load, died_of=cause), *others]
+            self._connection = self._connect(None, resumes=dead)
         return True
 
 
@@ -137,9 +135,11 @@ class _Connection:
         before: "_Connection | None",
         on_report: Callable[[], object],
         on_crash: Callable[["_Connection", str], bool],
+        resumes: "_Connection | None" = None,
     ) -> None:
         """`before` is told to quit; the new process is sent nothing until that one is gone.
 
+        `resumes`: a connection whose process crashed; the new process is asked what that one left unanswered.
         `on_crash` is told what ended the process, where llama.cpp did; True: another process goes on with its work.
         """
         self.inbox: deque[Report] = deque()
@@ -149,6 +149,10 @@ class _Connection:
         )  # reports since then that are not repeated by a process that does it again
         self._on_report, self._on_crash = on_report, on_crash
         self.outbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        if resumes is not None:
+            self.inbox, self.heard, self.unanswered = resumes.inbox, resumes.heard, resumes.unanswered
+            for request in self.unanswered:
+                self.outbox.put(frames.encode(request))
         self._last_words: deque[str] = deque(maxlen=40)
         self._stage = ""  # of loading; its last one is that the pair runs, and where
         self._closing = False
