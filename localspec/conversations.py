@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from localspec.errors import LocalspecError
 from localspec.events import Stats
-from localspec.files import FileLock, append_json_lines, read_json_lines
+from localspec.files import FileLock, append_json_lines, read_as, read_json_lines
 
 VERSION: Final = 1
 TITLE_LENGTH: Final = 60
@@ -116,7 +116,7 @@ class Conversation:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class ConversationList:
     """Every conversation in a folder, the one last talked in first, and why which files could not be read."""
 
     conversations: tuple[Conversation, ...]
@@ -143,7 +143,7 @@ class Journal:
 
         Returns when they are on the disk. Raises OSError.
         """
-        records = [] if keep is None else [_keep(keep)]
+        records: list[dict[str, object]] = [] if keep is None else [{"type": "keep", "count": keep}]
         self._append(records + [record for message in messages for record in _records(message)])
 
     def add_version(self, message: StoredMessage, back: int) -> None:
@@ -152,18 +152,18 @@ class Journal:
 
     def choose(self, version: int, back: int) -> None:
         """From here on that version of the reply that is `back` messages from the end counts. Raises OSError."""
-        self._append([_choice(version, back)])
+        self._append([{"type": "choose", "version": version, "back": back}])
 
     def keep(self, count: int) -> None:
         """From here on only the first `count` messages belong to the conversation; the others stay in the file."""
-        self._append([_keep(count)])
+        self._append([{"type": "keep", "count": count}])
 
     def rename(self, title: str) -> None:
         """Give the conversation a title; "" goes back to its first question. Raises OSError."""
         self._append([{"type": "title", "title": title}])
 
     def close(self) -> None:
-        """Let others open the conversation. Saying it twice is saying it once."""
+        """Let others open the conversation; a second call does nothing."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -186,21 +186,15 @@ def _records(message: StoredMessage) -> list[dict[str, object]]:
     """A message, its other versions, and which of them counts."""
     first, *others = message.versions or (message,)
     records = [_record("message", first), *(_record("version", other, back=1) for other in others)]
-    return records + [_choice(message.version, back=1)] * (message.version < len(others))
+    if message.version < len(others):
+        records.append({"type": "choose", "version": message.version, "back": 1})
+    return records
 
 
 def _record(kind: str, message: StoredMessage, **more: object) -> dict[str, object]:
     values = asdict(replace(message, versions=(), version=0))
     compact = {name: value for name, value in values.items() if value not in ("", 0, None, ())}
     return {"type": kind, "at": time.time(), **more, **compact}
-
-
-def _keep(count: int) -> dict[str, object]:
-    return {"type": "keep", "count": count}
-
-
-def _choice(version: int, back: int) -> dict[str, object]:
-    return {"type": "choose", "version": version, "back": back}
 
 
 def resume(path: Path) -> tuple[Journal, Conversation]:
@@ -318,34 +312,28 @@ def _natural(value: object) -> int:
     return value
 
 
-_FIELDS: Final = frozenset(field.name for field in fields(StoredMessage)) - {"numbers", "versions", "version"}
-
-
 def _message(record: dict[str, Any]) -> StoredMessage:
-    values = {name: record[name] for name in _FIELDS & record.keys()}
-    message = StoredMessage(role=values.pop("role"), content=values.pop("content", ""), **values)
-    texts = (message.content, message.reasoning, message.outcome)
-    if message.role not in ("user", "assistant") or not all(isinstance(text, str) for text in texts):
-        raise TypeError("a message with a text that is none")
-    if type(message.reasoning_tokens) is not int:
-        raise TypeError("a message with a number that is none")
+    values = {name: record.get(name, default) for name, default in _DEFAULTS.items()}
+    message = read_as(
+        StoredMessage, values | {"role": record["role"], "numbers": None, "versions": [], "version": 0}
+    )
+    if message.role not in ("user", "assistant"):
+        raise ValueError(f"role {message.role!r}")
     return replace(message, numbers=_numbers(record.get("numbers")))
 
 
+_DEFAULTS: Final = {"content": "", "reasoning": "", "reasoning_tokens": 0, "outcome": ""}
+
+
 def _numbers(values: Any) -> Numbers | None:  # noqa: ANN401 - whatever the file has
-    """The numbers of a reply; None where one is no number, which is no reason to lose the text."""
-    known = {field.name for field in fields(Numbers)}
+    """The numbers of a reply; None where one is damaged, so that the text is not lost."""
     try:
-        numbers = Numbers(**{name: value for name, value in dict(values).items() if name in known})
-        whole = all(
-            math.isfinite(value) for value in asdict(replace(numbers, speedup=numbers.speedup or 0)).values()
-        )
-    except (TypeError, ValueError, OverflowError):
+        return read_as(Numbers, {field.name: values.get(field.name) for field in fields(Numbers)})
+    except (ValueError, AttributeError, OverflowError):
         return None
-    return numbers if whole else None
 
 
-def listing(folder: Path) -> Listing:
+def listing(folder: Path) -> ConversationList:
     """Every conversation in the folder; a file that is broken is named and skipped."""
     return _read_all(_files(folder))
 
@@ -358,7 +346,7 @@ def _files(folder: Path) -> Iterator[Path]:
                 yield path
 
 
-def _read_all(paths: Iterable[Path]) -> Listing:
+def _read_all(paths: Iterable[Path]) -> ConversationList:
     found: list[Conversation] = []
     broken: list[tuple[Path, str]] = []
     for path in sorted(paths, reverse=True):
@@ -367,7 +355,7 @@ def _read_all(paths: Iterable[Path]) -> Listing:
         except BrokenConversation as error:
             broken.append((path, str(error)))
     found.sort(key=lambda conversation: conversation.talked, reverse=True)
-    return Listing(tuple(found), tuple(broken))
+    return ConversationList(tuple(found), tuple(broken))
 
 
 def find(folder: Path, name: str) -> Conversation:

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any, ClassVar, Final
 
 from rich.segment import Segment
-from textual import on
 from textual.app import App, SystemCommand
 from textual.color import Color
 from textual.command import DiscoveryHit, Hit, Hits, Provider
@@ -26,8 +25,9 @@ from localspec.errors import BadSetting, LocalspecError
 from localspec.terminal_text import for_terminal, without_controls
 
 from .commands.table import COMMANDS, Command
-from .screen import ChatScreen, ReplyEnded
+from .screen import ChatScreen
 from .state.chat import ChatState, Setup
+from .state.reply import ReplyState
 
 LOCALSPEC: Final = Theme(
     name="localspec",
@@ -102,6 +102,7 @@ class ChatApp(App[None]):
         super().__init__()
         self.state = ChatState(setup, partial(self.notify, severity="warning"))
         self._no_controls = NoControls()
+        self._collected_after: ReplyState | None = None
         self.register_theme(LOCALSPEC)
         wanted = setup.theme or self.state.preferences.theme
         self.theme = wanted if wanted in self.available_themes else LOCALSPEC.name
@@ -139,11 +140,12 @@ class ChatApp(App[None]):
 
     def on_mount(self) -> None:
         self._heed_signals()
-        self._resting = self.set_interval(REST_SECONDS, self._collect, pause=True)
+        self._resting = self.set_interval(REST_SECONDS, self._collect)
 
     def _collect(self) -> None:
-        if not self.state.engine.busy:
-            self._resting.pause()
+        """Collect all garbage once after a reply, when nobody has typed or asked for a while."""
+        if not self.state.engine.busy and self.state.engine.last_reply is not self._collected_after:
+            self._collected_after = self.state.engine.last_reply
             gc.collect()
 
     def action_help_quit(self) -> None:
@@ -183,12 +185,6 @@ class ChatApp(App[None]):
         self.state.conversation.close()
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
         signal.raise_signal(signal.SIGHUP)
-
-    @on(ReplyEnded)
-    def _collect_later(self) -> None:
-        """Collect garbage when nobody has typed or asked for a while after a reply."""
-        self._resting.reset()
-        self._resting.resume()
 
     def on_key(self) -> None:
         self._resting.reset()

@@ -39,7 +39,7 @@ class PlainChat:
     """A conversation with a pair; satisfies `commands.protocol.Chat`. Nothing runs while the person types."""
 
     def __init__(self, setup: Setup) -> None:
-        self.state = ChatState(setup, note)
+        self.state = ChatState(setup, print_line)
         self.editing: int | None = None
         self.failed = False  # a message got no reply
         self.ended_by: signal.Signals | None = None
@@ -56,9 +56,9 @@ class PlainChat:
         """Run until the input ends or the person leaves; the exit code is 1 when a message got no reply."""
         try:
             if _is_typed():
-                note("localspec, line by line. /help lists the commands, ^d or /quit leaves.")
+                print_line("localspec, line by line. /help lists the commands, ^d or /quit leaves.")
             if messages := self.state.conversation.messages:
-                note(f"Resumed “{self.state.conversation.saved.title}”, {len(messages)} messages.")
+                print_line(f"Resumed “{self.state.conversation.saved.title}”, {len(messages)} messages.")
             await self._until(self._is_idle)
             while not self._left and (text := self._read()) is not None:
                 await self._take(text)
@@ -76,7 +76,7 @@ class PlainChat:
         except KeyboardInterrupt:
             if self.ended_by is None and not _is_typed():
                 raise
-            note("\n^d or /quit leaves.")
+            print_line("\n^d or /quit leaves.")
             return "" if self.ended_by is None else None
         finally:
             self._is_reading = False
@@ -105,7 +105,7 @@ class PlainChat:
             await self.state.save_running()
         except OSError as error:
             with suppress(OSError):
-                note(f"error: the conversation could not be saved: {error}")
+                print_line(f"error: the conversation could not be saved: {error}")
         await self.state.saver.finish()
         self.state.conversation.close()
 
@@ -172,10 +172,10 @@ class PlainChat:
         message = reply.message(outcome, final)
         if message.has_words_after(reply.beginning):
             await self._save_or_report(self.state.conversation.add(message))
-            note(f"[{status.footer(message)}]")
+            print_line(f"[{status.footer(message)}]")
         else:
             await self._step_back()
-            note("[no reply; the message is taken back]")
+            print_line("[no reply; the message is taken back]")
 
     async def _step_back(self) -> None:
         """Restore the conversation of before the question."""
@@ -196,14 +196,14 @@ class PlainChat:
             return
         for piece in reply.take_fresh():
             if piece.kind is Kind.ANSWER and piece.text:
-                say(piece.text)
+                print_reply(piece.text)
                 self._line_open = not piece.text.endswith("\n")
             elif self._shows_thinking:
-                note(piece.text, end="")
+                print_line(piece.text, end="")
 
     def _end_line(self) -> None:
         if self._line_open:
-            say("\n")
+            print_reply("\n")
             self._line_open = False
 
     def _print_progress(self) -> None:
@@ -212,14 +212,14 @@ class PlainChat:
             tenth = f"{pull.name} {10 * pull.done_bytes // max(1, pull.total_bytes)}"
             if tenth != self._announced_pull:
                 self._announced_pull = tenth
-                note(f"{status.pull_status(pull)}; ^c stops it")
+                print_line(f"{status.pull_status(pull)}; ^c stops it")
 
     # -- what the commands ask for -------------------------------------------------------------------
 
     async def run_command(self, name: str, argument: str = "") -> None:
         command = table.find(name)
         if command is None:
-            note(table.unknown(name))
+            print_line(table.unknown(name))
             return
         try:
             await command.run(self, argument)
@@ -230,34 +230,34 @@ class PlainChat:
 
     def notify(self, message: str, *, severity: Severity = "information") -> None:
         self._end_line()
-        note(message)
+        print_line(message)
 
     async def notice(self, what: str, hint: str = "", kind: Literal["note", "error"] = "note") -> None:
         self._end_line()
-        note(f"error: {what}" if kind == "error" else what)
+        print_line(f"error: {what}" if kind == "error" else what)
         if hint:
-            note(f"hint: {hint}" if kind == "error" else hint)
+            print_line(f"hint: {hint}" if kind == "error" else hint)
 
     def refresh_state(self) -> None:
         ready = self.state.engine.ready
         if ready is not None and ready is not self._announced:
-            note(f"{ready.pair} is ready.")
+            print_line(f"{ready.pair} is ready.")
         self._announced = ready
 
     def show_inspector(self, shown: bool) -> None:
         reply = self.state.conversation.reply
-        note(status.footer(reply) if reply else "There is no reply yet.")
+        print_line(status.footer(reply) if reply else "There is no reply yet.")
 
     async def toggle_thinking(self) -> None:
         self._shows_thinking = not self._shows_thinking
-        note(f"Reasoning is {'shown' if self._shows_thinking else 'hidden'} from now on.")
+        print_line(f"Reasoning is {'shown' if self._shows_thinking else 'hidden'} from now on.")
 
     async def escape(self) -> None:
         self.end_editing()
 
     def begin_editing(self, index: int) -> None:
         self.editing = index
-        note(f"The next message replaces: {self.state.conversation.messages[index].content}")
+        print_line(f"The next message replaces: {self.state.conversation.messages[index].content}")
 
     def end_editing(self) -> bool:
         was_editing, self.editing = self.editing is not None, None
@@ -265,12 +265,12 @@ class PlainChat:
 
     async def choose_version(self, index: int, version: int) -> None:
         await self._save_or_report(self.state.conversation.choose(index, version))
-        say(self.state.conversation.messages[index].content + "\n")
+        print_reply(self.state.conversation.messages[index].content + "\n")
 
     async def open_conversation(self, conversation: OpenConversation) -> None:
         self.state.conversation.close()
         self.state.conversation, self.editing = conversation, None
-        note(f"“{conversation.saved.title}”, {len(conversation.messages)} messages.")
+        print_line(f"“{conversation.saved.title}”, {len(conversation.messages)} messages.")
         await reports.go_on_with_pair(self)
 
     async def choose_pair(self) -> None:
@@ -279,32 +279,34 @@ class PlainChat:
         downloads.refresh()
         await self._until(lambda: downloads.rows is not None)
         for row in self.state.downloads.rows or ():
-            note(f"{row.name}: {'here' if row.on_disk else 'not here'}. {row.use}")
-        note("/pair NAME loads one, /pull NAME fetches it.")
+            print_line(f"{row.name}: {'here' if row.on_disk else 'not here'}. {row.use}")
+        print_line("/pair NAME loads one, /pull NAME fetches it.")
 
     async def choose_conversation(self) -> None:
         found = await asyncio.to_thread(listing, self.state.setup.conversations)
         for conversation in found.conversations:
-            note(f"{conversation.name}: {conversation.title}")
-        note("/load NAME opens one.")
+            print_line(f"{conversation.name}: {conversation.title}")
+        print_line("/load NAME opens one.")
 
     async def theme(self, name: str) -> None:
-        note("Lines have no colours.")
+        print_line("Lines have no colours.")
 
     async def choose_block(self, blocks: Sequence[str]) -> None:
         await self.copy(blocks[-1])
 
     async def show_help(self) -> None:
         for command in table.COMMANDS:
-            note(f"/{command.usage}: {command.help}")
-        note('""" begins and ends a message of several lines. @path sends a file along. ^c stops a reply.')
+            print_line(f"/{command.usage}: {command.help}")
+        print_line(
+            '""" begins and ends a message of several lines. @path sends a file along. ^c stops a reply.'
+        )
 
     def show_comparison(self, compared: Compared) -> None:
-        note(compared.verdict)
+        print_line(compared.verdict)
 
     async def copy(self, text: str) -> None:
         copied = await asyncio.to_thread(clipboard.copy, text)
-        note(f"{len(text):,} characters copied." if copied else "There is no clipboard here.")
+        print_line(f"{len(text):,} characters copied." if copied else "There is no clipboard here.")
 
     async def quit(self) -> None:
         self._left = True
@@ -356,10 +358,10 @@ def _read_line(prompt: str) -> str | None:
         try:
             return input(prompt)
         except EOFError:
-            note("")
+            print_line("")
             return None
     if _is_typed():
-        note(prompt, end="")
+        print_line(prompt, end="")
     line = sys.stdin.readline() if sys.stdin is not None else ""
     return line.rstrip("\n") if line else None
 
@@ -368,12 +370,12 @@ def _is_typed() -> bool:
     return sys.stdin is not None and sys.stdin.isatty()
 
 
-def say(text: str) -> None:
+def print_reply(text: str) -> None:
     """Print a part of a reply."""
     _write(for_terminal(text) if sys.stdout is not None and sys.stdout.isatty() else text, sys.stdout)
 
 
-def note(text: str, end: str = "\n") -> None:
+def print_line(text: str, end: str = "\n") -> None:
     """Print a line of the program itself."""
     _write(for_terminal(text) + end, sys.stderr)
 

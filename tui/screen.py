@@ -27,7 +27,7 @@ from .state.chat import ChatState
 from .state.conversation import OpenConversation
 from .text import status
 from .widgets.inspector import Inspector
-from .widgets.lines import KeyLine, Meter, StatusLine, TitleBar, split
+from .widgets.lines import KeyLine, Meter, StatusLine, TitleBar, time_shares
 from .widgets.prompt import Completion, PromptInput
 from .widgets.reply import Footer, ReplyView
 from .widgets.transcript import Earlier, NoticeLine, Transcript, UserMessage, view_of
@@ -43,10 +43,6 @@ class Tick(TextualMessage):
 
     def can_replace(self, message: TextualMessage) -> bool:
         return isinstance(message, Tick)
-
-
-class ReplyEnded(TextualMessage):
-    """No reply runs any more."""
 
 
 class ChatScreen(Screen[None]):
@@ -111,7 +107,7 @@ class ChatScreen(Screen[None]):
         sentence = status.status(engine, downloads.progress)
         if self.editing is not None and self.has_class("-short"):
             sentence = self._editing_title  # the prompt has no border to say it
-        self.query_one(StatusLine).show(sentence, split(stats))
+        self.query_one(StatusLine).show(sentence, time_shares(stats))
 
     async def save_reply(self) -> None:
         """Keep what the running reply has said so far; the program is about to end."""
@@ -246,7 +242,6 @@ class ChatScreen(Screen[None]):
         await self._draw_reply()
         view, self._reply_view = self._reply_view, None
         engine.end_reply(final)
-        self.app.post_message(ReplyEnded())
         if view is not None and not comparing:
             await self._finish_reply(view, reply.message(outcome, final), reply.beginning)
         self.refresh_state()

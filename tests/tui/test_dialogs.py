@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 from driving import running
 from localspec.tui.commands.table import COMMANDS, find, matching
-from localspec.tui.dialogs.small import HelpDialog, ThemesDialog, page
+from localspec.tui.dialogs.small import HelpDialog, ThemesDialog, help_page
 from textual.widgets import TextArea
 
 
@@ -40,7 +40,7 @@ async def test_the_palette_runs_a_command(tmp_path):
 
 
 def test_the_help_page_has_every_command_and_where_files_live(tmp_path):
-    text = page(tmp_path).plain
+    text = help_page(tmp_path).plain
     assert all(f"/{command.usage}" in text and command.help in text for command in COMMANDS)
     assert str(tmp_path) in text
 

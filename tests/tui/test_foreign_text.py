@@ -135,7 +135,10 @@ UNFILTERED = {  # what shows a text without a filter around it, and why it may
     ("tui/state/conversation.py", "content"): "a file",
     ("tui/dialogs/base.py", "self.KEYS"): "the program's own words",
     ("tui/dialogs/small.py", "Content(for_terminal(beginning(block)))"): "filtered",
-    ("tui/dialogs/small.py", "page(self._folder)"): "the program's own words, and a folder that is filtered",
+    (
+        "tui/dialogs/small.py",
+        "help_page(self._folder)",
+    ): "the program's own words, and a folder that is filtered",
     ("tui/dialogs/small.py", "name"): "the program's own themes",
     ("tui/widgets/prompt.py", "Content(for_terminal(path))"): "filtered",
     ("tui/widgets/prompt.py", "Content.assemble((f'/{command.usage:<27}', 'bold'), command.help, key)"): (

@@ -47,7 +47,7 @@ def test_the_meter_blames_no_drafting_that_nobody_asked_for():
     state.compare((Turn("user", "Why?"),))
     for mode, said in ((Mode.PLAIN, "plain decoding"), (Mode.OFF, "it does not pay here")):
         state.absorb(Cycle((1,), (Origin.PLAIN,), (), 0, 0, Source.PLAIN, 1, 0.0, 0.01, 0.0, mode))
-        assert said in lines.draw(state, 120).plain
+        assert said in lines.meter_line(state, 120).plain
         assert ("drafting is off" in status.advice(state)) == (mode is Mode.OFF)
 
 

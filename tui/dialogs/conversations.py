@@ -12,7 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.widgets import DataTable, Input, Static
 
 from localspec import conversations
-from localspec.conversations import Conversation, Listing
+from localspec.conversations import Conversation, ConversationList
 from localspec.errors import LocalspecError
 from localspec.terminal_text import for_terminal, line_for_terminal
 
@@ -41,7 +41,7 @@ class ConversationsDialog(Dialog[str]):
         self._forget = forget
         self._folder = folder
         self._current = current
-        self._listing = Listing(())
+        self._listing = ConversationList(())
         self._texts: list[tuple[Conversation, str]] = []
         self._found: list[Conversation] = []  # those that hold the words that are looked for
 
@@ -61,7 +61,7 @@ class ConversationsDialog(Dialog[str]):
         self._listing = await asyncio.to_thread(conversations.listing, self._folder)
         self._texts = [(found, _text_of(found)) for found in self._listing.conversations]
         self._show_found()
-        detail, text = self.query_one(".detail", Static), describe(self._listing)
+        detail, text = self.query_one(".detail", Static), list_detail(self._listing)
         detail.update(for_terminal(text))
         detail.display = bool(text)
 
@@ -163,7 +163,7 @@ def _text_of(conversation: Conversation) -> str:
     return "\n".join(texts).casefold()
 
 
-def describe(listing: Listing) -> str:
+def list_detail(listing: ConversationList) -> str:
     """What the list cannot show: that it is empty, or which files are broken."""
     lines = [] if listing.conversations else ["No conversations yet."]
     lines += [f"skipped: {reason}" for _path, reason in listing.broken[:3]]

@@ -64,7 +64,7 @@ class PairsDialog(Dialog[str]):
         if self._rows is None:
             return "looking…"
         row = self._chosen
-        return describe(row) if row else "No pairs are known."
+        return pair_detail(row) if row else "No pairs are known."
 
     @property
     def _chosen(self) -> PairRow | None:
@@ -110,7 +110,7 @@ def columns(row: PairRow) -> tuple[str, ...]:
     return row.name, size_text(row.size_bytes), size_text(row.memory_bytes), fits, here, speed
 
 
-def describe(row: PairRow) -> str:
+def pair_detail(row: PairRow) -> str:
     """What the table has no room for."""
     measured = f"measured here: {row.speedup:.2f}x plain decoding" if row.speedup else ""
     here = "Enter loads it." if row.on_disk else "Enter fetches it." if row.runnable else ""

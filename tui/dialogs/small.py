@@ -1,4 +1,4 @@
-"""A link of a reply: its whole address first, and the browser only when the person says so."""
+"""The small dialogs: a link, the theme, a block to copy, a comparison, and help."""
 
 import asyncio
 import re
@@ -30,7 +30,7 @@ _KEPT: Final = "%/:?#[]@!$&'()*+,;=~"  # what an address may hold unquoted
 
 
 class LinkDialog(Dialog[None]):
-    """Shows where a link leads; the model chose the address, so nothing opens by itself."""
+    """Shows the whole address of a link; the model chose it, so only the person opens it in the browser."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("o", "open", "open"), Binding("c", "copy", "copy")]
     BOX_TITLE = "Link"
@@ -85,7 +85,7 @@ def web_address(text: str) -> str | None:
 
 
 class ThemesDialog(Dialog[str]):
-    """Answers with the name of a theme."""
+    """Shows each theme while it is highlighted; answers with the name of one."""
 
     BOX_TITLE = "Theme"
     KEYS = "↑ ↓ try · ↵ keep · esc leave as it was"
@@ -137,7 +137,7 @@ def beginning(block: str) -> str:
 
 
 class ComparisonDialog(Dialog[None]):
-    """Two rows and a verdict."""
+    """The same reply with and without drafting, in numbers and a sentence."""
 
     BOX_TITLE = "With and without drafting"
     KEYS = "esc close"
@@ -152,21 +152,22 @@ class ComparisonDialog(Dialog[None]):
         table.add_row("drafting", *numbers(self._compared.drafted.stats))
         table.add_row("plain", *numbers(self._compared.plain.stats))
         yield table
-        yield Static(for_terminal(verdict(self._compared)), markup=False, classes="detail")
+        yield Static(for_terminal(comparison_text(self._compared)), markup=False, classes="detail")
 
 
 def numbers(stats: Stats) -> tuple[str, ...]:
     accepted = f"{stats.acceptance_rate:.0%}" if stats.drafted else "–"
+    speed = f"{stats.tokens_per_second:.1f}"
     return (
         f"{stats.emitted:,}",
         f"{stats.decode_seconds:.2f}",
-        f"{stats.tokens_per_second:.1f}",
+        speed,
         accepted,
         f"{stats.mean_accepted_length:.2f}",
     )
 
 
-def verdict(compared: Compared) -> str:
+def comparison_text(compared: Compared) -> str:
     """How much faster it was, whether the texts agree, and if not, at which token they part."""
     found = compared.difference
     if found is None:
@@ -191,7 +192,7 @@ _TYPING = (
 
 
 class HelpDialog(Dialog[None]):
-    """Keys, commands, and where files live."""
+    """Keys, commands, and where files live; made from the command table, so it cannot fall behind."""
 
     BOX_TITLE = "Help"
     KEYS = "↑ ↓ scroll · esc close"
@@ -202,22 +203,20 @@ class HelpDialog(Dialog[None]):
 
     def content(self) -> ComposeResult:
         with VerticalScroll():
-            yield Static(page(self._folder), markup=False)
+            yield Static(help_page(self._folder), markup=False)
 
     def on_mount(self) -> None:
         self.query_one(VerticalScroll).focus()
 
 
-def page(folder: Path) -> Content:
+def help_page(folder: Path) -> Content:
     """The whole help text."""
-    lines = [_head("typing"), *(_row(key, "", text) for key, text in _TYPING)]
+    lines = [_help_head("typing"), *(_row(key, "", text) for key, text in _TYPING)]
     for area, table in groupby(COMMANDS, key=lambda command: command.area):
-        lines += [_head(area), *(_row(f"/{c.usage}", c.key_label, c.help) for c in table)]
-    lines += [_head("tokens in the live text"), Content("  ") + LEGEND]
-    lines += [
-        _head("files"),
-        Content("  Conversations, prompts and choices: " + for_terminal(page_folder(folder))),
-    ]
+        lines += [_help_head(area), *(_row(f"/{c.usage}", c.key_label, c.help) for c in table)]
+    lines += [_help_head("tokens in the live text"), Content("  ") + LEGEND]
+    folder_text = for_terminal(page_folder(folder))
+    lines += [_help_head("files"), Content(f"  Conversations, prompts and choices: {folder_text}")]
     return Content("\n").join(lines)
 
 
@@ -227,7 +226,7 @@ def page_folder(folder: Path) -> str:
     return f"~/{folder.relative_to(home)}" if folder.is_relative_to(home) else str(folder)
 
 
-def _head(title: str) -> Content:
+def _help_head(title: str) -> Content:
     return Content(f"\n{title}").stylize("bold $primary")
 
 

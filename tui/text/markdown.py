@@ -19,7 +19,7 @@ _TABLE_RULE = re.compile(r"\|[\s:|-]+\|?\s*$")  # the line under the head of a t
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class FinishedBlock:
     """A part of the text that will not change any more."""
 
     source: str  # Markdown that shows it; where a fence or a table was cut, it is closed and opened again
@@ -40,15 +40,15 @@ class GrowingMarkdown:
     def tail(self) -> str:
         return self._block + self._line
 
-    def feed(self, text: str) -> list[Block]:
+    def feed(self, text: str) -> list[FinishedBlock]:
         return list(self._feed(text))
 
-    def finish(self) -> list[Block]:
+    def finish(self) -> list[FinishedBlock]:
         """Everything that is left."""
         self._block, self._line = self.tail, ""
         return [self._cut()] if self._block else []
 
-    def _feed(self, text: str) -> Iterator[Block]:
+    def _feed(self, text: str) -> Iterator[FinishedBlock]:
         self._line += text
         while (end := self._line.find("\n") + 1) > 0:
             line, self._line = self._line[:end], self._line[end:]
@@ -102,8 +102,8 @@ class GrowingMarkdown:
             return f"{newline}{mark['indent']}{mark['marks']}\n"
         return "\n" if line.strip() and self._is_long else ""
 
-    def _cut(self, after: str = "") -> Block:
-        block = Block(self._reopen + self._block + after, len(self._block))
+    def _cut(self, after: str = "") -> FinishedBlock:
+        block = FinishedBlock(self._reopen + self._block + after, len(self._block))
         self._block = ""
         self._reopen = self._fence or self._table_head
         return block

@@ -33,10 +33,10 @@ class Inspector(VerticalScroll):
     def show(self, reply: ReplyState | None) -> None:
         """Draw; costs nothing while hidden."""
         if self.display:
-            self._chart.update(Content("\n").join(describe(reply)))
+            self._chart.update(Content("\n").join(inspector_lines(reply)))
 
 
-def describe(reply: ReplyState | None) -> Iterator[Content]:
+def inspector_lines(reply: ReplyState | None) -> Iterator[Content]:
     """The inspector's lines."""
     if reply is None or not reply.timeline:
         yield Content("Nothing was decoded yet.").stylize("dim")

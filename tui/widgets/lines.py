@@ -95,13 +95,13 @@ class Meter(Static):
 
     def show(self) -> None:
         """Draw it as it is now."""
-        drawn = draw(self._engine, self.content_size.width)
+        drawn = meter_line(self._engine, self.content_size.width)
         if drawn != self._drawn:
             self._drawn = drawn
             self.update(drawn, layout=False)
 
 
-def draw(engine: EngineState, width: int) -> Content:
+def meter_line(engine: EngineState, width: int) -> Content:
     """The meter as one line of at most `width` cells; what matters least goes first when it is narrow."""
     reply = engine.last_reply
     if reply is None or not reply.stats.tokens_per_second:
@@ -146,7 +146,7 @@ def _gain(stats: Stats) -> Content:
     return Content.assemble((f"{stats.speedup.value:.2f}x plain", "bold"), words)
 
 
-def split(stats: Stats) -> Content:
+def time_shares(stats: Stats) -> Content:
     """The share of draft, verify and other time."""
     seconds = (stats.draft_seconds, stats.verify_seconds, stats.other_seconds)
     if not sum(seconds):

@@ -22,32 +22,28 @@ from localspec.terminal_text import for_terminal
 from ..state.conversation import version_before
 from ..state.remembered import TokenStyle
 from ..text import status
-from ..text.markdown import Block, GrowingMarkdown, begins_part, is_list_cut, parts_of
+from ..text.markdown import FinishedBlock, GrowingMarkdown, begins_part, is_list_cut, parts_of
 from .markdown import PlainContainer, ReplyMarkdown
 
-_SUBTLE: Final = {
+_STYLES: Final = {
     Origin.FIX: "underline $text-warning",
     Origin.BONUS: "bold $text-accent",
     Origin.FORCED: "reverse",
+    Origin.PLAIN: "dim",
 }
 _STRONG_ACCEPTED: Final = "on $success-muted"
 _COPIED: Final = "italic"
-_PLAIN: Final = "dim"
 _REJECTED: Final = "dim strike"
 COPYING: Final = frozenset({Source.LOOKUP, Source.PREDICTION})  # they draft from text that is there
 CURSOR: Final = "▌"
 
-LEGEND: Final = Content.assemble(
-    "accepted · ",
+_SHOWN_IN_LEGEND: Final = [
     ("copied", _COPIED),
-    " · ",
-    ("fix", _SUBTLE[Origin.FIX]),
-    " · ",
-    ("bonus", _SUBTLE[Origin.BONUS]),
-    " · ",
-    ("plain", _PLAIN),
-    " · ",
-    ("rejected", _REJECTED),
+    *((o.value, _STYLES[o]) for o in (Origin.FIX, Origin.BONUS, Origin.PLAIN)),
+]
+LEGEND: Final = Content(" · ").join(
+    Content.styled(word, style)
+    for word, style in [("accepted", ""), *_SHOWN_IN_LEGEND, ("rejected", _REJECTED)]
 )
 
 
@@ -75,10 +71,8 @@ class LiveTail(Static):
         content = Content(for_terminal(text), list(_spans(self._pieces, style)))
         if style is TokenStyle.STRONG:
             content += Content(for_terminal("".join(rejected))).stylize(_REJECTED)
-        self._draw(content + CURSOR)
-
-    def _draw(self, content: Content) -> None:
-        """Laying out the whole conversation costs far more than a line: only when the height changes."""
+        content += CURSOR
+        # Laying out the whole conversation costs far more than a line: only when the height changes.
         height = content.get_height({}, self.content_size.width) if self.content_size.width else 0
         self.update(content, layout=height != self._height)
         self._height = height
@@ -97,14 +91,10 @@ def style_of(piece: Piece, style: TokenStyle) -> str:
     """The Textual style of a token; "" for the common case, an accepted token of a draft model or a head."""
     if style is TokenStyle.OFF:
         return ""
-    looks = [_SUBTLE.get(piece.origin, "")]
-    if piece.origin is Origin.ACCEPTED and style is TokenStyle.STRONG:
-        looks.append(_STRONG_ACCEPTED)
-    if piece.origin is Origin.ACCEPTED and piece.source in COPYING:
-        looks.append(_COPIED)
-    if piece.origin is Origin.PLAIN:
-        looks.append(_PLAIN)
-    return " ".join(look for look in looks if look)
+    looks = [_STYLES.get(piece.origin, "")]
+    if piece.origin is Origin.ACCEPTED:
+        looks += [_STRONG_ACCEPTED] * (style is TokenStyle.STRONG) + [_COPIED] * (piece.source in COPYING)
+    return " ".join(filter(None, looks))
 
 
 class ReasoningView(Vertical):
@@ -129,14 +119,12 @@ class ReasoningView(Vertical):
 
     def end(self) -> None:
         """The answer has begun."""
-        if self._running:
-            self._running = False
-            self._show()
+        self._running = False
+        self._show()
 
     def finish(self, text: str, tokens: int) -> None:
-        self._running = False
         self._text, self._tokens = [text], tokens
-        self._show()
+        self.end()
 
     def unfold(self, unfolded: bool) -> None:
         self.set_class(unfolded, "-unfolded")
@@ -160,7 +148,7 @@ class ReplyPart(Static):
         self.source = for_terminal(source)
         super().__init__(self.source, markup=False, classes="part")
         self._markdown: ReplyMarkdown | None = None
-        self._kept_height = 0  # lines, of what was Markdown before
+        self.kept_height = 0  # lines, of text that was Markdown before
 
     @property
     def is_drawn(self) -> bool:
@@ -180,7 +168,7 @@ class ReplyPart(Static):
         if self.is_drawn or not self.is_attached:
             return
         self._markdown = ReplyMarkdown()
-        self._kept_height = 0
+        self.kept_height = 0
         self.update("")
         with suppress(MountError):
             await self.mount(self._markdown)
@@ -191,17 +179,13 @@ class ReplyPart(Static):
         """Show its source, at the same height."""
         if self._markdown is None:
             return
-        self._kept_height = self.size.height
+        self.kept_height = self.size.height
         self.update(self.source)
         markdown, self._markdown = self._markdown, None
         await markdown.remove()
 
-    def forget_height(self) -> None:
-        """The width has changed, and with it the height, which only Markdown could tell."""
-        self._kept_height = 0
-
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        return self._kept_height or super().get_content_height(container, viewport, width)
+        return self.kept_height or super().get_content_height(container, viewport, width)
 
     def is_followed_by(self, source: str) -> None:
         """What the next part begins with; a list that goes on there has no space between."""
@@ -282,7 +266,7 @@ class ReplyView(Vertical, PlainContainer):
         if pieces and self._reasoning is not None:
             self._reasoning.grow(pieces)
 
-    async def _add(self, blocks: Sequence[Block]) -> None:
+    async def _add(self, blocks: Sequence[FinishedBlock]) -> None:
         """Show finished blocks; of many that come at once, the transcript draws those that are near the view."""
         parts = list(self.query_children(ReplyPart))
         part = parts[-1] if parts else None

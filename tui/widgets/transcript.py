@@ -140,7 +140,7 @@ class Transcript(VerticalScroll, PlainContainer):
         if self.size.width != self._width:
             self._width = self.size.width
             for part in self.query(ReplyPart):
-                part.forget_height()
+                part.kept_height = 0  # only Markdown can tell the height in another width
         self.call_after_refresh(self._look)
 
     def watch_scroll_y(self, old: float, new: float) -> None:
