@@ -25,8 +25,7 @@ from localspec.algorithm.protocols import Proposal, Rule, Strategy
 from localspec.algorithm.verification import Coupled, Greedy, make_rule
 from localspec.control.costs import CostTable
 from localspec.drafters.arbiter import Fixed
-from localspec.drafters.drafting import Drafting
-from localspec.drafters.lessons import DEPTHS
+from localspec.drafters.drafting import DEPTHS, Drafting
 from localspec.drafters.model import ModelDrafter
 from localspec.llama.context import Context
 from localspec.passes import Pass

@@ -19,8 +19,8 @@ from localspec.llama.devices import BackendSummary, Device, backend_summary
 from localspec.llama.devices import devices as list_devices
 from localspec.llama.threads import default_threads as default_threads
 from localspec.loading.compose import is_demo, memory_of, open_engine
-from localspec.memory.known_devices import with_host
-from localspec.memory.wishes import check_at_least, wishes_of
+from localspec.memory.devices import with_host
+from localspec.memory.needs import check_at_least, wishes_of
 from localspec.pairs.download import pull as fetch
 from localspec.pairs.references import described, is_on_hub, keep, known_as
 from localspec.pairs.resolve import PairFiles, PairNotOnDisk, resolve

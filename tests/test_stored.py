@@ -11,8 +11,7 @@ from localspec.algorithm.loop import speculate
 from localspec.algorithm.verification import make_rule
 from localspec.control.acceptance import ChanceWeights
 from localspec.control.costs import CostTable
-from localspec.drafters.drafting import Drafting
-from localspec.drafters.lessons import DEPTHS, Acceptance, TunedState, guess_for
+from localspec.drafters.drafting import DEPTHS, Acceptance, Drafting, TunedState, guess_for
 from localspec.drafters.lookup import LookupCounts
 from localspec.drafters.model import ModelDrafter
 from localspec.files import Store

@@ -9,7 +9,7 @@ llama.cpp's own sizes for the machine that it runs on.
 from pathlib import Path
 
 from localspec.errors import NotEnoughMemory
-from localspec.memory.known_devices import DeviceMemory
+from localspec.memory.devices import DeviceMemory
 from localspec.pairs.estimate import estimated_plan
 from localspec.pairs.registry import DEMO, Pair, all_pairs
 

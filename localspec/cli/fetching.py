@@ -55,7 +55,7 @@ def agreed(question: Callable[[], str], stream: TextIO = sys.stderr, ask: Callab
 
 
 def question(missing: "PairNotOnDisk") -> str:
-    from localspec.memory.known_devices import last_devices
+    from localspec.memory.devices import last_devices
     from localspec.pairs.download import plan_pull
     from localspec.pairs.estimate import Fit, fit
     from localspec.units import size_text
@@ -116,7 +116,7 @@ def tell_draft(target: str, name: str, header: "Header") -> None:
 
 def fetch(pair: "Pair") -> None:
     """Pull with the progress on stderr; Ctrl-C keeps the bytes so far."""
-    from localspec.memory.planning import outlook
+    from localspec.memory.probe import outlook
     from localspec.pairs.download import Fetching, Note, pull
 
     line = DrawnLine(sys.stderr)

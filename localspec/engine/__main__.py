@@ -6,7 +6,7 @@ import sys
 from typing import BinaryIO
 
 from localspec.engine.server import RequestHandler, Server
-from localspec.health.process_limits import limit_this_process
+from localspec.health.trial import limit_this_process
 
 
 def take_pipes() -> tuple[BinaryIO, BinaryIO]:

@@ -5,7 +5,7 @@ from pathlib import Path
 from localspec.engine.messages import PairList, PairRow, Pulled, PullProgress
 from localspec.engine.server import Cancelled, Send
 from localspec.files import read_numbers, remember_number
-from localspec.memory.known_devices import last_devices
+from localspec.memory.devices import last_devices
 from localspec.pairs.download import Fetching, PullCancelled, PullEvent
 from localspec.pairs.download import pull as fetch
 from localspec.pairs.estimate import file_bytes, fit, memory_needed

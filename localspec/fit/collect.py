@@ -1,13 +1,81 @@
-"""The target answers prompts, several at once: what it writes, and what it thinks of meanwhile."""
+"""What drafts learn from: prompts, the answers of the target, and the tokens that it needs."""
 
-from collections.abc import Generator, Iterator, Sequence
+import re
+import tomllib
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.resources import files
+from itertools import count
+from pathlib import Path
+from random import Random
 
 import numpy as np
 
+from localspec.chat.loaded_pair import LoadedPair
+from localspec.chat.messages import Message
+from localspec.chat.prompt import encode
+from localspec.gguf.facts import VocabularyFacts, facts_of_file
 from localspec.llama.model import Model
 from localspec.llama.several import Several
 from localspec.logits import Text, likely_in
+from localspec.measure.prompts import VERIFY_PROMPTS, BenchPrompt, Category, built_in_prompts, in_turn
+
+
+def prompts(pair: LoadedPair) -> Iterator[list[int]]:
+    """Every built-in prompt, the short ones first, in tokens."""
+    for prompt in (*VERIFY_PROMPTS, *in_turn(built_in_prompts())):
+        yield tokens_of(pair, prompt.text)
+
+
+def tokens_of(pair: LoadedPair, text: str) -> list[int]:
+    """A prompt as the target's own template writes it."""
+    return encode(pair.vocabulary, pair.template, [Message("user", text)]).tokens
+
+
+def made_prompts() -> Iterator[BenchPrompt]:
+    """Prompts of each category in turn, without end and always the same; those of few parts come again."""
+    table = tomllib.loads(files("localspec.fit").joinpath("prompts.toml").read_text("utf-8"))
+    chance = Random("prompts")
+    for number in count():
+        category = list(table["ask"])[number % len(table["ask"])]
+        text = _filled(chance.choice(table["ask"][category]), table["words"], chance)
+        yield BenchPrompt(f"{category} {number}", Category(category), text)
+
+
+def _filled(text: str, words: Mapping[str, Sequence[str]], chance: Random) -> str:
+    return re.sub(r"\{(\w+)\}", lambda slot: _filled(chance.choice(words[slot[1]]), words, chance), text)
+
+
+ALWAYS = 512  # of the lowest ids: bytes and control tokens stand there in most vocabularies
+
+
+def needed_tokens(
+    vocabulary: VocabularyFacts, written: Sequence[int], mass: np.ndarray, count: int
+) -> np.ndarray:
+    """`count` tokens, ascending: those that were written, and then the likeliest ones.
+
+    mass: how likely the target held each token, summed over its rows; float64 [its vocabulary].
+    """
+    score = np.zeros(vocabulary.count)
+    known = min(len(score), len(mass))
+    score[:known] = mass[:known]
+    ends = [token for token in (vocabulary.bos, vocabulary.eos, vocabulary.end) if token >= 0]
+    always = [*ends, *range(min(ALWAYS, count // 2)), *written]
+    score[[token for token in always if token < len(score)]] = np.inf
+    order = np.lexsort((np.arange(len(score)), -score))
+    return np.sort(order[:count])
+
+
+def output_tokens_for(source: Path, texts: Sequence[Text], count: int) -> np.ndarray:
+    """The `count` tokens of a model that these texts need: square roots of probabilities as for a trimmed draft."""
+    vocabulary = facts_of_file(source).vocabulary
+    assert vocabulary is not None, "trimmable says so"
+    mass = np.zeros(1 + max(int(text.likely.max()) for text in texts))
+    for text in texts:
+        np.add.at(mass, text.likely.ravel(), np.exp(text.log_shares.ravel().astype(np.float64) / 2))
+    written = [token for text in texts for token in text.tokens.tolist()]
+    return needed_tokens(vocabulary, written, mass, count).astype(np.int32)
+
 
 AT_ONCE = 8  # texts in one batch
 

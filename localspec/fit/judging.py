@@ -1,16 +1,50 @@
-"""Is a new draft faster than what was there? Both beside plain decoding, on prompts that nothing learned from."""
+"""Whether a made draft is worth keeping: it is judged on texts that it did not learn from, and reported."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 
+from localspec import settings
 from localspec.chat.loaded_pair import LoadedPair
-from localspec.fit.prompts import made_prompts, tokens_of
+from localspec.errors import BadModelFile
+from localspec.fit.collect import made_prompts, tokens_of
+from localspec.gguf.header import header_at
+from localspec.gguf.trimmed import PROVENANCE, is_trimmed
 from localspec.logits import is_held_out
 from localspec.measure.bench import Measurement
 from localspec.measure.prompts import BenchPrompt, Category
 from localspec.measure.statistics import Interval, mean_ratio
 from localspec.measure.summary import HARDLY_DRAFTED, Finding, finding, grouped, log_ratios, paired
+from localspec.pairs.registry import all_pairs
+from localspec.units import size_text
+
+
+def report() -> str:
+    """Some lines for every draft in the folder of fitted ones. Raises BadSetting for a models.toml that is damaged."""
+    folder, pairs = settings.data_dir() / "fitted", {pair.name: pair for pair in all_pairs()}
+    drafts = [path for path in sorted(folder.glob("*.gguf")) if not path.name.endswith(".tokens.gguf")]
+    blocks = []
+    for path in drafts:
+        pair = pairs.get(path.stem)
+        used = pair.use if pair else "no pair has it: it was not faster, or was taken out"
+        blocks.append("\n  ".join([f"{path.stem}: {used}", size_text(path.stat().st_size), *_told(path)]))
+    return "\n".join(blocks) or "No draft was made here yet."
+
+
+def _told(path: Path) -> list[str]:
+    """What stands in a draft's header."""
+    try:
+        header = header_at(path)
+    except BadModelFile as error:
+        return [str(error)]
+    said = {
+        key: str(entry.value) for key, entry in header.entries.items() if key.startswith(f"{PROVENANCE}.")
+    }
+    if not said and is_trimmed(header):
+        return ["trimmed, nothing learned"]
+    return [f"{key.rpartition('.')[2].replace('_', ' ')}: {value}" for key, value in said.items()]
+
 
 EACH = 15  # prompts of every category
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from localspec.chat.loaded_pair import LoadedPair
 from localspec.errors import BadSetting
 from localspec.files import FileLock
-from localspec.fit.collect import Asked, answers
-from localspec.fit.prompts import made_prompts, tokens_of
+from localspec.fit.collect import Asked, answers, made_prompts, tokens_of
 from localspec.fit.trim import trimmable
 from localspec.gguf.facts import facts_of_file
 from localspec.llama.context import Context

@@ -16,10 +16,10 @@ from torch.nn import functional
 
 from localspec.errors import BadSetting
 from localspec.files import write_atomically
+from localspec.fit.collect import output_tokens_for
 from localspec.fit.cut import NORM, OUTPUT, ModelFile, Shape, Weights
 from localspec.fit.making import Plan
 from localspec.fit.muon import optimizers
-from localspec.fit.needed import output_tokens_for
 from localspec.fit.student import hidden_rows
 from localspec.logits import Text, is_held_out
 

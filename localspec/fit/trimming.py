@@ -9,9 +9,7 @@ import numpy as np
 
 from localspec import settings
 from localspec.chat.loaded_pair import LoadedPair
-from localspec.fit.collect import Answer, Asked, answers
-from localspec.fit.needed import needed_tokens
-from localspec.fit.prompts import prompts
+from localspec.fit.collect import Answer, Asked, answers, needed_tokens, prompts
 from localspec.fit.trim import trim
 from localspec.gguf.facts import facts_of_file
 from localspec.llama.context import Context

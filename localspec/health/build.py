@@ -10,6 +10,8 @@ from glob import glob
 from importlib.util import find_spec
 from pathlib import Path
 
+from localspec.errors import BadSetting
+
 LLAMA_CPP_PYTHON = "llama-cpp-python>=0.3.36,<0.4"
 _LIBRARY = re.compile(r"\.(so|dylib|dll)[.\d]*$")
 # Of libraries that were built on purpose; a build from source has the CPU's whatever is asked for.
@@ -91,3 +93,19 @@ def _stats(paths: Iterable[Path]) -> Iterable[tuple[Path, os.stat_result]]:
             yield path, path.stat()
         except OSError:  # a link to nothing
             continue
+
+
+# What devices are called, where it is not their backend's name.
+_BACKEND_OF = {"mtl": "metal", "rocm": "hip"}
+
+
+def missing_device(name: str, there: Iterable[str]) -> BadSetting:
+    """An error that names what is there, and how to get a device of that kind."""
+    hint = f"there are: {', '.join(there)}"
+    word = re.match("[a-z]*", name.lower())
+    kind = _BACKEND_OF.get(word[0], word[0]) if word else ""
+    if kind in BACKENDS and not has_backend(kind):
+        hint += f". This build has no {kind.upper()}: {rebuild_command(f'GGML_{kind.upper()}=on')}"
+    elif kind == "rpc":
+        hint += ". Devices of other machines come with --rpc HOST:PORT"
+    return BadSetting(f"there is no device called {name}", hint=hint)

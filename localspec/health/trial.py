@@ -1,5 +1,6 @@
 """A child process decodes the first tokens of a model file: what ends it ends nobody else."""
 
+import contextlib
 import json
 import os
 import re
@@ -13,8 +14,31 @@ from typing import Any
 
 from localspec import errors
 from localspec.errors import LocalspecError
-from localspec.health.child_environment import child_environment
 from localspec.stopping import heeded
+
+_NAMES = frozenset(
+    {
+        *("HOME", "PATH", "PATHEXT", "LANG", "TMPDIR", "TEMP", "TMP", "VIRTUAL_ENV", "CONDA_PREFIX"),
+        *("XDG_CACHE_HOME", "XDG_CONFIG_DIRS", "XDG_DATA_DIRS", "XDG_DATA_HOME", "XDG_RUNTIME_DIR"),
+        *("SYSTEMROOT", "WINDIR", "USERPROFILE", "APPDATA", "LOCALAPPDATA", "PROGRAMDATA"),
+    }
+)
+_PREFIXES = (
+    *("PYTHON", "LC_", "LD_", "DYLD_", "NIX_", "GGML_", "LLAMA_", "OMP_", "GOMP_", "KMP_"),
+    *("CUDA_", "HIP_", "HSA_", "ROC", "AMD_", "VK_", "MESA_", "MTL_", "METAL_", "ONEAPI_", "SYCL_", "ZE_"),
+)
+_SECRET = ("AUTH", "KEY", "PASS", "SECRET", "TOKEN")
+
+
+def child_environment() -> dict[str, str]:
+    """The variables of this process that such a child may see; unknown ones are left out."""
+    return {name: value for name, value in os.environ.items() if _may_see(name.upper())}
+
+
+def _may_see(name: str) -> bool:
+    wanted = name in _NAMES or name.startswith(_PREFIXES)
+    return wanted and not any(word in name for word in _SECRET)
+
 
 _LOOK_SECONDS = 0.2
 _SECONDS = 300.0  # a GPU's programs may have to be compiled first
@@ -132,3 +156,31 @@ def _last_words(stderr: bytes) -> str:
     if found := re.search(r"^error: (.+)", text, re.MULTILINE):
         return found[1].removeprefix("llama.cpp aborted: ").rstrip(".")
     return text.rpartition("\n")[2]
+
+
+LARGEST_FILE = 64 << 20  # bytes: the caches of GPU drivers are smaller
+
+if sys.platform == "win32":
+
+    def limit_this_process(*, largest_file: int | None = LARGEST_FILE) -> None:
+        """Nothing: there are no such limits."""
+
+else:
+    import resource
+
+    def limit_this_process(*, largest_file: int | None = LARGEST_FILE) -> None:
+        """No core dump, no larger file, no more private memory than the machine has; lower limits stay.
+
+        Private memory without address space: a GPU driver reserves more of that than any machine has.
+        """
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        _lower(resource.RLIMIT_CORE, 0)
+        if largest_file is not None:
+            _lower(resource.RLIMIT_FSIZE, largest_file)
+        _lower(resource.RLIMIT_DATA, memory)
+
+    def _lower(kind: int, limit: int) -> None:
+        _, hard = resource.getrlimit(kind)
+        lowest = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+        with contextlib.suppress(OSError, ValueError):  # a system may refuse to limit one of them
+            resource.setrlimit(kind, (lowest, lowest))

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 from localspec.errors import BackendFailure, LocalspecError
 from localspec.health.check import Health, assume
-from localspec.health.process_limits import limit_this_process
-from localspec.health.trial import Trial
+from localspec.health.trial import Trial, limit_this_process
 
 if TYPE_CHECKING:
     from localspec.llama.context import Context

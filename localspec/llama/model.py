@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from localspec.errors import BackendFailure, BadModelFile, BadSetting
+from localspec.health.build import missing_device
 from localspec.health.check import health
-from localspec.health.missing import missing_device
 from localspec.llama import devices
 from localspec.llama.devices import Device
 from localspec.llama.failures import load_failure, reason

@@ -31,11 +31,10 @@ from localspec.loading.opening import (
     saved_bytes,
 )
 from localspec.logits import LogitLog
-from localspec.memory.known_devices import DeviceMemory
-from localspec.memory.needs import HOST
+from localspec.memory.devices import DeviceMemory
+from localspec.memory.needs import HOST, MemoryWishes
 from localspec.memory.plan import Plan
-from localspec.memory.planning import plan_for_files
-from localspec.memory.wishes import MemoryWishes
+from localspec.memory.probe import plan_for_files
 from localspec.pairs.compatibility import check, refuse_head_alone
 from localspec.pairs.registry import PairKind
 from localspec.pairs.resolve import PairFiles

@@ -12,8 +12,7 @@ from localspec import settings
 from localspec.algorithm.protocols import Drafter, Rule, Strategy, Vocabulary
 from localspec.chat.options import Request, seed_fixes_depth
 from localspec.control.calibration import NARROW, WIDE, calibrate
-from localspec.drafters.drafting import Drafting
-from localspec.drafters.lessons import DEPTHS, TunedState, guess_for
+from localspec.drafters.drafting import DEPTHS, Drafting, TunedState, guess_for
 from localspec.drafters.model import FAILURES
 from localspec.files import Store
 from localspec.llama.context import Context

@@ -17,7 +17,7 @@ from localspec.gguf.trimmed import token_table
 from localspec.llama.context import Context
 from localspec.llama.head import BlockContext, HeadContext
 from localspec.llama.model import Model
-from localspec.memory.host_memory import available_bytes
+from localspec.memory.devices import available_bytes
 from localspec.memory.needs import CHECKPOINT_SHARE, Load
 from localspec.pairs.compatibility import check
 from localspec.passes import HiddenRows

@@ -1,12 +1,76 @@
-"""How a model would be loaded, and what that takes of each device."""
+"""What the user asked of the plan, how a model would be loaded, what that takes, and what devices have room for."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import ceil
 from typing import Any, Protocol
 
+from localspec.errors import BadSetting, NotEnoughMemory
 from localspec.gguf.heads import DraftKind
+from localspec.memory.devices import DeviceMemory
+from localspec.settings import Settings
+from localspec.units import size_text
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryWishes:
+    """What the user asked for; None or nothing: the plan decides."""
+
+    context: int | None = None  # tokens
+    gpu_layers: int | None = None
+    kv_type: str = "f16"  # of the target
+    devices: tuple[str, ...] = ()  # of the target
+    split: tuple[float, ...] = ()  # shares of the GPUs in the target's layers
+    cpu_moe: int | None = None
+    flash_attn: str = "auto"
+    no_flash: tuple[str, ...] = ()  # devices whose driver dies of it
+    draft_device: str | None = None
+    draft: bool = True
+    target_rows: int = 33  # of logits in one decode; compute buffers grow with it
+    draft_rows: int = 1
+    ignore_memory: bool = False  # load although it does not fit
+    snapshots: int = 3  # of a recurrent target, so the most draft tokens: each is a whole state
+
+
+def wishes_of(settings: Settings, draft: bool = True) -> MemoryWishes:
+    """The settings that the plan heeds. Raises BadSetting for numbers that cannot be."""
+    check_at_least("context_length", settings.context, 16)
+    check_at_least("gpu_layers", settings.gpu_layers, 0)
+    check_at_least("cpu_moe", settings.cpu_moe, 0)
+    return MemoryWishes(
+        context=settings.context,
+        gpu_layers=settings.gpu_layers,
+        kv_type=settings.kv_type or "f16",
+        devices=tuple(filter(None, map(str.strip, (settings.device or "").split(",")))),
+        split=_shares(settings.split or ""),
+        cpu_moe=settings.cpu_moe,
+        flash_attn=settings.flash_attn or "auto",
+        draft_device=settings.draft_device or None,
+        draft=draft,
+        ignore_memory=bool(settings.ignore_memory),
+    )
+
+
+def check_at_least(name: str, value: int | None, least: int) -> None:
+    """Raises BadSetting for a number below the least; None was not given."""
+    if value is not None and value < least:
+        raise BadSetting(f"{name} is {value}", hint=f"give a whole number of at least {least}")
+
+
+def _shares(text: str) -> tuple[float, ...]:
+    """The numbers of a text like 3,1."""
+    if not text.strip():
+        return ()
+    try:
+        found = tuple(map(float, text.split(",")))
+    except ValueError:
+        found = ()
+    if not any(found) or not all(math.isfinite(share) and share >= 0 for share in found):
+        raise BadSetting(f"{text} is no split over GPUs", hint="give a share for each, as in --split 3,1")
+    return found
+
 
 HOST = "CPU"
 CHECKPOINT_SHARE = 0.1  # of the bytes of a model's weights: what its checkpoints may take of the CPU's memory
@@ -107,3 +171,62 @@ class Sizes(Protocol):
     def needs(self, load: Load) -> Needs:
         """Raises BadModelFile for a model that llama.cpp refuses, BackendFailure for a load that it cannot do."""
         ...
+
+
+_MARGIN = 0.03  # of a device's memory: drivers, fragmentation, the program itself
+_LEAST_MARGIN = 200_000_000  # bytes
+_LEAST_GPU_MARGIN = 512_000_000  # kernels, workspaces and pools; llama.cpp aborts where they do not fit
+
+
+class Room:
+    """The memory of all devices, less a margin; what shares the CPU's memory is counted with the CPU's."""
+
+    def __init__(self, devices: Sequence[DeviceMemory]) -> None:
+        self._devices = {device.name: device for device in devices}
+        self._cpu = next((device.name for device in devices if device.kind == "cpu"), "")
+
+    def spare(self, name: str, needs: Sequence[Needs]) -> int:
+        """Bytes that are left on a device; negative where it is too small."""
+        device = self._devices.get(name)
+        if device is None:
+            return -_on((name,), needs)
+        left = _usable(device) - _on((name,), needs)
+        if not device.shared and name != self._cpu:
+            return left
+        return min(left, _usable(self._devices[self._cpu]) - _on(self.of_cpu, needs))
+
+    def holds(self, needs: Sequence[Needs]) -> bool:
+        return all(self.spare(name, needs) >= 0 for need in needs for name in need.by_device)
+
+    @property
+    def of_cpu(self) -> tuple[str, ...]:
+        """The devices that compute in the CPU's memory."""
+        return tuple(d.name for d in self._devices.values() if d.shared or d.name == self._cpu)
+
+    def spare_on_cpu(self, needs: Sequence[Needs]) -> int:
+        """Bytes that are left of the CPU's memory."""
+        return self.spare(self._cpu, needs)
+
+    def cpu_holds(self, needs: Sequence[Needs]) -> bool:
+        return self.spare_on_cpu(needs) >= 0
+
+    def too_small_for(self, needs: Sequence[Needs]) -> NotEnoughMemory:
+        """The error that names the device that lacks most."""
+        names = dict.fromkeys(name for need in needs for name in need.by_device)
+        worst = min(names, key=lambda name: self.spare(name, needs))
+        free = self._devices[worst].free if worst in self._devices else 0
+        return NotEnoughMemory(
+            f"the target alone needs {size_text(_on((worst,), needs))} on {worst}, "
+            f"and {size_text(free)} are free",
+            hint="choose a smaller pair or quantisation, or a shorter context (--context), "
+            "or load it anyway (--ignore-memory)",
+        )
+
+
+def _usable(device: DeviceMemory) -> int:
+    least = _LEAST_GPU_MARGIN if device.is_gpu and not device.shared else _LEAST_MARGIN
+    return device.free - max(least, int(device.total * _MARGIN))
+
+
+def _on(names: Sequence[str], needs: Sequence[Needs]) -> int:
+    return sum(need.by_device.get(name, 0) for need in needs for name in names)

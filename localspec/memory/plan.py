@@ -4,12 +4,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from localspec.errors import BadSetting
-from localspec.health.missing import missing_device
-from localspec.memory.known_devices import DeviceMemory
-from localspec.memory.needs import HOST, Load, Sizes
-from localspec.memory.room import Room
+from localspec.health.build import missing_device
+from localspec.memory.devices import DeviceMemory
+from localspec.memory.needs import HOST, Load, MemoryWishes, Room, Sizes
 from localspec.memory.ways import SHORTEST_CONTEXT, Way, Ways
-from localspec.memory.wishes import MemoryWishes
 from localspec.units import size_text
 
 

@@ -16,16 +16,18 @@ from typing import TYPE_CHECKING, Any
 from localspec import settings
 from localspec.errors import BackendFailure, LocalspecError
 from localspec.files import loads_as, program, write_text_atomically
+from localspec.gguf.adapters import Adapter
 from localspec.gguf.facts import trained_context
-from localspec.gguf.header import Entry, Header, padded
+from localspec.gguf.header import Entry, Header, header_at, padded
 from localspec.gguf.heads import DraftKind, draft_kind, has_head, trunk_layers
 from localspec.gguf.trimmed import is_trimmed
 from localspec.gguf.writing import UINT32, header_bytes, text_entry
 from localspec.health.build import installed_build
-from localspec.memory.known_devices import DeviceMemory, remember_devices, with_host
-from localspec.memory.needs import CHECKPOINT_SHARE, HOST, Load, Needs
+from localspec.memory.devices import DeviceMemory, remember_devices, with_host
+from localspec.memory.needs import CHECKPOINT_SHARE, HOST, Load, MemoryWishes, Needs
+from localspec.memory.plan import Plan, plan
 from localspec.stopping import Closing
-from localspec.units import printable
+from localspec.units import printable, size_text
 
 if TYPE_CHECKING:  # loads llama.cpp
     from localspec.llama.measure_memory import Measurer
@@ -293,3 +295,35 @@ def _entries(header: Header) -> dict[str, Entry]:
         size = header.vocabulary.count
         kept[f"{header.text('general.architecture')}.vocab_size"] = Entry(UINT32, size)
     return kept
+
+
+def plan_for_files(
+    target: Path,
+    draft: Path | None,
+    wishes: MemoryWishes,
+    devices: Sequence[DeviceMemory] | None = None,
+    lora: Sequence[Adapter] = (),
+) -> Plan:
+    """How to load two files here; llama.cpp is asked unless the answer is remembered.
+
+    devices: as llama.cpp lists them now; None asks for them as well.
+    Raises NotEnoughMemory, BadSetting, BadModelFile.
+    """
+    with Probe(devices) as probe:
+        beside = probe.draft_sizes(header_at(target), header_at(draft) if draft else None)
+        changed = probe.sizes(header_at(target), [header_at(path) for path, _ in lora])
+        return plan(changed, beside, probe.devices(), wishes)
+
+
+def outlook(target: Header, draft: Header | None) -> tuple[str, ...]:
+    """How a pair would run on this machine, in sentences; also where it would not."""
+    try:
+        with Probe() as probe:
+            beside = probe.draft_sizes(target, draft)
+            found = plan(probe.sizes(target), beside, probe.devices(), MemoryWishes())
+    except LocalspecError as error:
+        return (f"It would not run here: {error}.",)
+    needs = " and ".join(
+        f"{size_text(need.total)} of {size_text(need.free)} on {need.device}" for need in found.needs
+    )
+    return (f"With {found.target.length:,} tokens of context it takes {needs}.", *found.lines)

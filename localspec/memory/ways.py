@@ -17,10 +17,8 @@ from math import ceil
 
 from localspec.errors import BackendFailure, BadSetting
 from localspec.gguf.heads import DraftKind
-from localspec.memory.known_devices import DeviceMemory
-from localspec.memory.needs import Load, Needs, Sizes, layers_on
-from localspec.memory.room import Room
-from localspec.memory.wishes import MemoryWishes
+from localspec.memory.devices import DeviceMemory
+from localspec.memory.needs import Load, MemoryWishes, Needs, Room, Sizes, layers_on
 
 # Tokens. Of a text longer than the default a draft reads the newest part, see ModelDrafter.
 DEFAULT_CONTEXT = 8192  # where nobody asks for a length

@@ -12,11 +12,10 @@ from math import ceil
 from localspec.errors import NotEnoughMemory
 from localspec.gguf.header import parts_of
 from localspec.gguf.heads import DraftKind
-from localspec.memory.known_devices import DeviceMemory
-from localspec.memory.needs import CHECKPOINT_SHARE, HOST, Load, Needs, layers_on
+from localspec.memory.devices import DeviceMemory
+from localspec.memory.needs import CHECKPOINT_SHARE, HOST, Load, MemoryWishes, Needs, layers_on
 from localspec.memory.plan import Plan, plan
 from localspec.memory.ways import DEFAULT_CONTEXT
-from localspec.memory.wishes import MemoryWishes
 from localspec.pairs.registry import HubFile, ModelFile, Pair, PairKind
 from localspec.pairs.store import distinct
 

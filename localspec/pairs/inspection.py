@@ -11,11 +11,10 @@ from localspec.gguf.adapters import Adapter, check_adapter
 from localspec.gguf.facts import ModelFacts
 from localspec.gguf.header import Header, header_at
 from localspec.gguf.shared_tokens import SharedTokens
-from localspec.memory.known_devices import DeviceMemory
-from localspec.memory.needs import Load
+from localspec.memory.devices import DeviceMemory
+from localspec.memory.needs import Load, MemoryWishes
 from localspec.memory.plan import Plan, plan
 from localspec.memory.probe import Probe
-from localspec.memory.wishes import MemoryWishes
 from localspec.pairs.compatibility import prove
 from localspec.pairs.references import OpenedFile, open_file
 from localspec.pairs.registry import DEMO, HubFile, ModelFile, all_pairs

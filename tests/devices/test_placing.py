@@ -14,10 +14,8 @@ from localspec.llama.context import Context
 from localspec.llama.devices import devices
 from localspec.llama.model import Model
 from localspec.loading.compose import memory_of
-from localspec.memory.needs import Load
-from localspec.memory.planning import plan_for_files
-from localspec.memory.probe import Probe
-from localspec.memory.wishes import MemoryWishes
+from localspec.memory.needs import Load, MemoryWishes
+from localspec.memory.probe import Probe, plan_for_files
 from localspec.sampler.chain import Chain
 from localspec.sampler.sampling import Sampling
 from tests.devices.taken import taken_by

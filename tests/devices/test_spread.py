@@ -11,10 +11,9 @@ from localspec.llama.context import Context
 from localspec.llama.devices import add_servers, devices
 from localspec.llama.model import Model
 from localspec.loading.compose import memory_of
-from localspec.memory.needs import Load
+from localspec.memory.needs import Load, MemoryWishes
 from localspec.memory.plan import plan
 from localspec.memory.probe import Probe
-from localspec.memory.wishes import MemoryWishes
 from tests.devices.servers import HAS_RPC, Server
 from tests.llama.rows import NEAR
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from localspec.algorithm.loop import speculate
-from localspec.drafters.drafting import Drafting
-from localspec.drafters.lessons import guess_for
+from localspec.drafters.drafting import Drafting, guess_for
 from localspec.passes import NO_TEXT, Candidates, Pass
 from tests.drafters.heads import GREEDY, KINDS, never, opened, plain_texts
 

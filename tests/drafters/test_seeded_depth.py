@@ -5,8 +5,7 @@ import pytest
 from localspec.control.acceptance import MANY, AcceptanceModel
 from localspec.control.costs import Costs, CostTable
 from localspec.drafters.arbiter import best_depth
-from localspec.drafters.drafting import Drafting
-from localspec.drafters.lessons import DEPTHS
+from localspec.drafters.drafting import DEPTHS, Drafting
 from tests.drafters.machine import Machine
 
 TABLE = CostTable((1, 2, 9), (1.0, 1.02, 1.16), {"model": 0.1})

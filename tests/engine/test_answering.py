@@ -2,8 +2,7 @@
 
 import pytest
 
-from localspec.engine.answering import LineLimit
-from localspec.engine.infill import NoInfill, Shares, prompt_of, shares
+from localspec.engine.answering import LineLimit, NoInfill, Shares, prompt_of, shares
 from localspec.engine.messages import Infill
 from localspec.events import Finished, FinishReason, Kind, Origin, Piece, Reply, Source, Stats
 

@@ -6,9 +6,8 @@ import pytest
 import localspec
 from localspec import demo
 from localspec.cli import main
-from localspec.fit.collect import Asked, answers
+from localspec.fit.collect import Asked, answers, needed_tokens
 from localspec.fit.making import alone_in
-from localspec.fit.needed import needed_tokens
 from localspec.fit.trimming import fitted_path
 from localspec.gguf.facts import facts_of_file
 from localspec.llama.context import Context

@@ -14,9 +14,9 @@ from localspec.cli import main
 from localspec.cli.commands import fit
 from localspec.cli.printing import DrawnLine
 from localspec.errors import BadSetting
+from localspec.fit.collect import made_prompts, tokens_of
 from localspec.fit.judging import judge, unseen_prompts
 from localspec.fit.making import alone_in, collect
-from localspec.fit.prompts import made_prompts, tokens_of
 from localspec.llama.context import Context
 from localspec.llama.model import Model
 from localspec.logits import KEPT, Text, add_texts, is_held_out, texts_in

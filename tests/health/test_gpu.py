@@ -18,7 +18,7 @@ from localspec.health import build, check, gpu
 from localspec.health.gpu import GpuHealth, ensure_gpu, try_gpu, untold_note
 from localspec.llama.devices import Device
 from localspec.loading import compose
-from localspec.memory.wishes import MemoryWishes
+from localspec.memory.needs import MemoryWishes
 from tests.health.broken import install
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="dies by signals")

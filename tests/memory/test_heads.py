@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from localspec.gguf.heads import DraftKind
+from localspec.memory.needs import MemoryWishes
 from localspec.memory.plan import plan
-from localspec.memory.planning import plan_for_files
-from localspec.memory.wishes import MemoryWishes
+from localspec.memory.probe import plan_for_files
 from localspec.pairs.estimate import EstimatedSizes
 from localspec.pairs.registry import find
 from tests.drafters.heads import KINDS

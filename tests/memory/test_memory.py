@@ -9,13 +9,11 @@ import pytest
 from localspec.errors import BackendFailure, BadModelFile
 from localspec.gguf.facts import trained_context
 from localspec.gguf.header import header_at
-from localspec.memory import host_memory, known_devices
-from localspec.memory.known_devices import DeviceMemory, last_devices, remember_devices
-from localspec.memory.needs import Load
+from localspec.memory import devices as known_devices
+from localspec.memory.devices import DeviceMemory, last_devices, remember_devices
+from localspec.memory.needs import Load, MemoryWishes
 from localspec.memory.plan import plan
-from localspec.memory.planning import plan_for_files
-from localspec.memory.probe import Probe, _by_device, _weights
-from localspec.memory.wishes import MemoryWishes
+from localspec.memory.probe import Probe, _by_device, _weights, plan_for_files
 
 MIB = 1 << 20
 
@@ -189,8 +187,8 @@ def test_a_system_that_tells_nothing_is_no_system_without_memory(monkeypatch):
     def missing(*_, **__):
         raise FileNotFoundError("vm_stat")
 
-    monkeypatch.setattr(host_memory.subprocess, "run", missing)
-    assert host_memory._macos() is None
+    monkeypatch.setattr(known_devices.subprocess, "run", missing)
+    assert known_devices._macos() is None
 
 
 VM_STAT = """Mach Virtual Memory Statistics: (page size of 16384 bytes)
@@ -212,5 +210,5 @@ Pages occupied by compressor:             50000.
 def test_files_that_macos_holds_in_active_pages_give_way(monkeypatch, file_backed, pages):
     """With the output of vm_stat faked: no Mac at hand."""
     told = subprocess.CompletedProcess([], 0, stdout=VM_STAT.format(file_backed=file_backed))
-    monkeypatch.setattr(host_memory.subprocess, "run", lambda *_, **__: told)
-    assert host_memory._macos() == pages * 16384
+    monkeypatch.setattr(known_devices.subprocess, "run", lambda *_, **__: told)
+    assert known_devices._macos() == pages * 16384

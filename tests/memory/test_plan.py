@@ -6,11 +6,10 @@ import pytest
 
 from localspec.errors import BackendFailure, BadSetting, NotEnoughMemory
 from localspec.gguf.heads import DraftKind
-from localspec.memory.known_devices import DeviceMemory
-from localspec.memory.needs import layers_on
+from localspec.memory.devices import DeviceMemory
+from localspec.memory.needs import MemoryWishes, layers_on
 from localspec.memory.plan import Plan, plan
 from localspec.memory.ways import shares
-from localspec.memory.wishes import MemoryWishes
 from localspec.pairs.estimate import EstimatedSizes
 from localspec.pairs.registry import Facts, HubFile, find
 

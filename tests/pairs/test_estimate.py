@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.memory.known_devices import DeviceMemory
+from localspec.memory.devices import DeviceMemory
 from localspec.memory.needs import Load
 from localspec.memory.probe import Probe
 from localspec.pairs.estimate import EstimatedSizes, Fit, file_bytes, fit, memory_needed

@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
         note = check().note  # raises before this process loads a build that would kill it
         from localspec import api
         from localspec.loading.compose import connect, memory_of
-        from localspec.memory.known_devices import remember_devices
+        from localspec.memory.devices import remember_devices
         from localspec.settings import Settings
 
         if rpc := Settings.load(rpc=arguments.rpc).rpc:

@@ -68,7 +68,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from localspec.fit.report import report
+    from localspec.fit.judging import report
     from localspec.fit.trimming import fitted_name
     from localspec.hub import of_system
     from localspec.pairs.registry import valid_name

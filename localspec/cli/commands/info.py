@@ -43,7 +43,7 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from localspec.gguf.adapters import adapters_of
     from localspec.health.servers import use_servers
-    from localspec.memory.wishes import wishes_of
+    from localspec.memory.needs import wishes_of
     from localspec.pairs.inspection import inspect
     from localspec.settings import Settings
 

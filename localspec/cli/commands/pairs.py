@@ -40,7 +40,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from localspec.memory.known_devices import last_devices
+    from localspec.memory.devices import last_devices
     from localspec.pairs.estimate import file_bytes, fit, memory_needed
     from localspec.pairs.registry import all_pairs
     from localspec.pairs.store import on_disk
