@@ -95,15 +95,13 @@ def test_drafts_of_a_recurrent_model_for_a_hybrid_change_nothing(load, draft, ac
         assert fast.stats.drafted > fast.stats.accepted >= accepted
 
 
-def test_lookup_drafts_on_a_hybrid(load, monkeypatch):
-    monkeypatch.setenv("LOCALSPEC_REMEMBER_REPLIES", "yes")
-    replies = []
-    for _ in range(2):
-        with load() as session:
-            replies.append(session.complete("the sea and the wind", temperature=0, max_tokens=120, depth=3))
-    first, again = replies
+def test_copied_drafts_on_a_hybrid(load):
+    options = {"temperature": 0, "max_tokens": 120, "depth": 3}
+    with load() as session:
+        first = session.complete("the sea and the wind", **options)
+        again = session.complete("the sea and the wind", prediction=first.text, **options)
     assert again.tokens == first.tokens
-    assert again.stats.from_lookup > 60
+    assert again.stats.from_prediction > 60
     assert again.stats.cycles < 60
 
 
