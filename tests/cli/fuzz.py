@@ -109,7 +109,7 @@ def _settle(world: World) -> None:
     if process == 0:
         with _exit_code():
             for words in _SETTLING:
-                code, problem = run(Case(list(words), {"LOCALSPEC_REMEMBER_REPLIES": "1"}), world)
+                code, problem = run(Case(list(words), {"LOCALSPEC_REMEMBER_LOGITS": "1"}), world)
                 assert (code, problem) == (0, ""), (words, problem)
                 shutil.rmtree(before, ignore_errors=True)
                 shutil.copytree(world.home, before)
