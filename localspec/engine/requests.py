@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from localspec import api
 from localspec.engine import answering, pairs
@@ -36,7 +36,9 @@ from localspec.errors import BadSetting
 from localspec.events import Cycle, Finished, Notice
 from localspec.health.check import remember_trial, try_without_extra_buffers
 from localspec.health.servers import addresses_of, answering_servers
-from localspec.measure.compare import Comparison, SideEvent, compare_events, verdict_on
+
+if TYPE_CHECKING:
+    from localspec.measure.compare import Comparison
 
 MANY_CORES = 4  # from here on one core is left to the terminal; with fewer, the models need them all
 
@@ -136,6 +138,9 @@ class PairRequests:
                 send(ProposalText(tuple(map(session.text_of, event.proposal))))
 
     def _compare(self, request: CompareReplies, send: Send, cancelled: Cancelled) -> None:
+        # Here, because every start of the process would wait for it.
+        from localspec.measure.compare import SideEvent, compare_events
+
         session = self._loaded()
         messages, options = call_of(request.turns, request.settings)
         options.pop("speculate")
@@ -164,8 +169,10 @@ def without_lost_servers(request: LoadPair, send: Send) -> LoadPair:
     return replace(request, rpc=",".join(there), device="", split="", draft_device="")
 
 
-def report_comparison(session: api.Session, found: Comparison, send: Send) -> None:
+def report_comparison(session: api.Session, found: "Comparison", send: Send) -> None:
     """Say how a comparison ended, and keep its speed-up for the picker."""
+    from localspec.measure.compare import verdict_on
+
     difference = None
     if found.divergence is not None:
         tokens = (found.divergence.speculative, found.divergence.plain)
