@@ -46,9 +46,7 @@ LOCALSPEC: Final = Theme(
 
 
 REST_SECONDS: Final = 20.0  # without a key or a reply: then nobody notices a full collection
-_NEVER: Final = (
-    1_000_000  # collections of the middle generation before a full one, which takes longer than a key may
-)
+_NEVER: Final = 1_000_000  # collections of the middle generation before a full one: that takes too long
 
 
 class CommandProvider(Provider):
@@ -82,7 +80,7 @@ def _title(command: Command) -> str:
 
 
 class NoControls(LineFilter):
-    """Takes out of every line that is drawn what would steer the terminal, whichever widget it comes from."""
+    """Removes control characters from every line that is drawn, whichever widget it comes from."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         return [segment._replace(text=without_controls(segment.text)) for segment in segments]
@@ -111,20 +109,20 @@ class ChatApp(App[None]):
         return ChatScreen(self.state)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """None of Textual's own: the one table has what they do."""
+        """No commands of Textual: the table of commands has their like."""
         return ()
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         return [*super().get_line_filters(), self._no_controls]
 
     def panic(self, *_renderables: object) -> None:
-        """Instead of Textual's pages of frames, which hold what was said: leave, and let `raise_failure` tell."""
+        """Leave without Textual's traceback, which would show the conversation; `raise_failure` reports."""
         self.exit(return_code=1)
 
     _fatal_error = panic
 
     def raise_failure(self) -> None:
-        """Raise what ended the app, if something did, after the running reply was kept."""
+        """Save the running reply, then raise the error that ended the app, if one did."""
         if not self.return_code:
             return
         with suppress(OSError, LocalspecError):  # what ended the app is told, and only that
@@ -149,7 +147,7 @@ class ChatApp(App[None]):
             gc.collect()
 
     def action_help_quit(self) -> None:
-        """Ctrl+C where no text is selected: stop what runs, and then tell how to leave."""
+        """Ctrl+C where no text is selected: stop the reply, or say how to leave."""
         if self.state.engine.busy:
             self.state.engine.stop()
         else:
@@ -159,7 +157,7 @@ class ChatApp(App[None]):
         await self.state.saver.finish()
 
     async def action_quit(self) -> None:
-        """Leave within a second, whatever the engine does; what a running reply has said is kept."""
+        """Leave within a second, whatever the engine does, and keep the text of a running reply."""
         await self._save_reply()
         # Not a daemon: the program waits for it, so that no engine is left behind.
         threading.Thread(target=self.state.close_engines).start()

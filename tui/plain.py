@@ -271,7 +271,7 @@ class PlainChat:
         self.state.conversation.close()
         self.state.conversation, self.editing = conversation, None
         print_line(f"“{conversation.saved.title}”, {len(conversation.messages)} messages.")
-        await reports.go_on_with_pair(self)
+        await reports.continue_with_pair(self)
 
     async def choose_pair(self) -> None:
         downloads = self.state.downloads
@@ -297,9 +297,7 @@ class PlainChat:
     async def show_help(self) -> None:
         for command in table.COMMANDS:
             print_line(f"/{command.usage}: {command.help}")
-        print_line(
-            '""" begins and ends a message of several lines. @path sends a file along. ^c stops a reply.'
-        )
+        print_line('""" begins and ends a message of several lines. @path attaches a file. ^c stops a reply.')
 
     def show_comparison(self, compared: Compared) -> None:
         print_line(compared.verdict)

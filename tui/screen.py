@@ -39,7 +39,7 @@ TYPING_SECONDS: Final = 0.5  # between two drawings of a reply while the person 
 
 
 class Tick(TextualMessage):
-    """Time to look at what the engine said."""
+    """Time to read the reports of the engine."""
 
     def can_replace(self, message: TextualMessage) -> bool:
         return isinstance(message, Tick)
@@ -91,7 +91,7 @@ class ChatScreen(Screen[None]):
 
     @on(Tick)
     async def tick(self) -> None:
-        """Take in what was reported since the last tick, and draw once."""
+        """Handle the reports since the last tick, and draw once."""
         await self._take_reports()
         engine, downloads = self.state.engine, self.state.downloads
         now = monotonic()
@@ -110,7 +110,7 @@ class ChatScreen(Screen[None]):
         self.query_one(StatusLine).show(sentence, time_shares(stats))
 
     async def save_reply(self) -> None:
-        """Keep what the running reply has said so far; the program is about to end."""
+        """Save the text of the running reply, as the program is about to end."""
         await self._take_reports()
         self._reply_view = None
         await self._is_saved(self.state.save_running())
@@ -120,7 +120,7 @@ class ChatScreen(Screen[None]):
             await reports.receive(self, report)
 
     async def notice(self, what: str, hint: str = "", kind: str = "note") -> None:
-        """Say something in the conversation that is not part of it; before the reply that runs, if one does."""
+        """Show a notice in the conversation, above a running reply."""
         await self.transcript.add(NoticeLine(what, hint, kind), before=self._reply_view)
 
     def refresh_state(self) -> None:
@@ -148,9 +148,8 @@ class ChatScreen(Screen[None]):
         conversation = self.state.conversation
         await self.transcript.open(conversation.messages)
         if lost := conversation.lost_lines:
-            await self.notice(
-                f"{lost} line(s) of {conversation.journal.path.name} make no sense and are left out."
-            )
+            name = conversation.journal.path.name
+            await self.notice(f"{lost} line(s) of {name} are damaged and left out.")
         if conversation.messages and conversation.messages[-1].role == "user":
             await self.notice(*UNANSWERED)
 
@@ -225,7 +224,7 @@ class ChatScreen(Screen[None]):
         await self.transcript.replace_message(index, view_of(conversation.messages[index]))
 
     async def _draw_reply(self) -> None:
-        """Draw what has come since the last time."""
+        """Draw the text that has come since the last time."""
         reply = self.state.engine.reply
         fresh = reply.take_fresh() if reply is not None else []
         if reply is not None and self._reply_view is not None and fresh:
@@ -234,7 +233,7 @@ class ChatScreen(Screen[None]):
                 await self._reply_view.grow(fresh, self.state.preferences.tokens, reply.rejected)
 
     async def end_reply(self, outcome: str, final: Reply | None = None) -> None:
-        """What runs is over, with a Reply unless the engine failed: save it, then show it as finished."""
+        """The reply is over, with a Reply unless the engine failed: save it, then show it as finished."""
         engine = self.state.engine
         reply, comparing = engine.reply, engine.comparing
         if reply is None:
@@ -289,9 +288,8 @@ class ChatScreen(Screen[None]):
                 await self.notice("The reply ended without a word.", "The message is back in the prompt.")
         elif conversation.is_changed:
             await self._take_back()
-            await self.notice(
-                "The changed message has no reply; the old one is back.", "Up brings the change."
-            )
+            what = "The changed message has no reply; the old one is back."
+            await self.notice(what, "Up brings the change.")
         else:
             await self.notice(*UNANSWERED)
 
@@ -306,15 +304,14 @@ class ChatScreen(Screen[None]):
         return index, question
 
     async def _is_saved(self, saving: Awaitable[None]) -> bool:
-        """Whether the conversation's file took it; tells when it did not, and when it has all again."""
+        """Whether the file has the change; a notice reports a failure, and the first success after one."""
         conversation = self.state.conversation
         was_behind = conversation.is_behind
         try:
             await saving
         except OSError as error:
-            await self.notice(
-                f"the conversation could not be saved: {error}", "free some space, or /export it", "error"
-            )
+            what = f"the conversation could not be saved: {error}"
+            await self.notice(what, "free some space, or /export it", "error")
             return False
         if was_behind and not conversation.is_behind:
             await self.notice("The whole conversation is saved again.")
@@ -328,7 +325,7 @@ class ChatScreen(Screen[None]):
         self.state.conversation = conversation
         self.state.engine.last_reply = None
         await self._show_conversation()
-        await reports.go_on_with_pair(self)
+        await reports.continue_with_pair(self)
         self.prompt.focus()
         self.refresh_state()
 
@@ -368,10 +365,10 @@ class ChatScreen(Screen[None]):
 
     async def copy(self, text: str) -> None:
         self.app.copy_to_clipboard(text)
-        taken = await asyncio.to_thread(clipboard.copy, text)
-        self.notify(
-            f"{len(text):,} characters copied{'' if taken else ', if your terminal allows it (OSC 52)'}."
+        unsure = (
+            "" if await asyncio.to_thread(clipboard.copy, text) else ", if your terminal allows it (OSC 52)"
         )
+        self.notify(f"{len(text):,} characters copied{unsure}.")
 
     async def quit(self) -> None:
         await self.app.action_quit()
@@ -438,9 +435,8 @@ class ChatScreen(Screen[None]):
     @on(TextArea.Changed, "#prompt")
     def _typed(self) -> None:
         self._typed_at = monotonic()
-        self.prompt.completing = self.query_one(Completion).show_for(
-            self.prompt.text, self.prompt.before_cursor
-        )
+        completion = self.query_one(Completion)
+        self.prompt.completing = completion.show_for(self.prompt.text, self.prompt.before_cursor)
 
     @on(PromptInput.Completing)
     async def _completing(self, event: PromptInput.Completing) -> None:

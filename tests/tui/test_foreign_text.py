@@ -132,7 +132,7 @@ UNFILTERED = {  # what shows a text without a filter around it, and why it may
     ("localspec/cli/printing.py", "text"): "the one place that prints, whose callers stand beside it",
     ("tui/plain.py", "text"): "the one place that prints lines, whose callers stand beside it",
     ("tui/plain.py", "prompt"): "a prompt of the program",
-    ("tui/state/conversation.py", "content"): "a file",
+    ("tui/state/conversation.py", "document"): "a file",
     ("tui/dialogs/base.py", "self.KEYS"): "the program's own words",
     ("tui/dialogs/small.py", "Content(for_terminal(beginning(block)))"): "filtered",
     (
@@ -152,7 +152,7 @@ UNFILTERED = {  # what shows a text without a filter around it, and why it may
 
 
 def unfiltered(tree):
-    """The texts that a file shows as they are. Notices pass the filter in the app and in `lines.note`."""
+    """The texts that a file shows as they are. Notices pass the filter in the app and in `print_line`."""
     for node in ast.walk(tree):
         own = isinstance(node, ast.ClassDef) and SHOWING & {ast.unparse(base) for base in node.bases}
         for call in ast.walk(node) if own else [node]:

@@ -11,7 +11,7 @@ from .protocol import Chat, Refusal
 
 
 async def pair(chat: Chat, argument: str) -> None:
-    """Load a pair that is here; the one that is loaded goes only once that is known."""
+    """Load a pair that is on disk; the loaded one is unloaded only then."""
     if not argument:
         await chat.choose_pair()
         return
@@ -42,7 +42,7 @@ async def restart(chat: Chat, _argument: str) -> None:
 
 
 async def offer_pull(chat: Chat, name: str, what: str, hint: str) -> None:
-    """A pair that was asked for is known but not here: say how to fetch it, or do."""
+    """Say how to fetch a pair that is not on disk, or fetch it."""
     chat.state.engine.wanted = name
     await chat.notice(what, f"{hint}\nhere: /pull fetches it, ^o lists all pairs", "error")
     if chat.state.setup.pull:
@@ -64,7 +64,7 @@ async def receive(chat: Chat, report: messages.Report) -> None:
             engine.stage = report.text
         case messages.Ready():
             engine.took(report)
-            await go_on_with_pair(chat)
+            await continue_with_pair(chat)
             chat.refresh_state()
         case messages.Compared():
             engine.end_comparison(report)
@@ -82,22 +82,21 @@ async def receive(chat: Chat, report: messages.Report) -> None:
 
 
 async def receive_news(chat: Chat, news: messages.Pulled | messages.Failure) -> None:
-    """Tell how a pull ended, and load a pair that was asked for and was not here."""
+    """Tell how a pull ended, and load the pair if the person waits for it."""
     match news:
         case messages.Pulled(complete=True):
             await chat.notice(f"{news.name} is on disk.", f"/pair {news.name} loads it.")
             if chat.state.engine.wanted == news.name and not chat.state.engine.busy:
                 await chat.run_command("pair", news.name)
         case messages.Pulled():
-            await chat.notice(
-                f"Stopped fetching {news.name}.", "What came is kept; pulling again goes on from there."
-            )
+            what = f"Stopped fetching {news.name}."
+            await chat.notice(what, "The part on disk is kept; the next pull resumes there.")
         case messages.Failure():
             await chat.notice(news.what, news.hint, "error")
 
 
-async def go_on_with_pair(chat: Chat) -> None:
-    """From here on the conversation is with the pair that is loaded; said where it was another."""
+async def continue_with_pair(chat: Chat) -> None:
+    """The loaded pair continues the conversation; a notice says so where another one began it."""
     ready, conversation = chat.state.engine.ready, chat.state.conversation
     if ready is None:
         return
@@ -125,7 +124,7 @@ async def _take_failure(chat: Chat, failure: messages.Failure) -> None:
 
 
 async def _take_death(chat: Chat, death: messages.Died) -> None:
-    """What was written stays and is saved; the next message or /restart brings the engine back."""
+    """Save the text so far; the next message or /restart starts the engine again."""
     chat.state.engine.took(death)
     hint = f"{death.hint}\nnothing is lost: /restart starts it again, and so does the next message"
     await chat.end_reply("died")

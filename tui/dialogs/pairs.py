@@ -84,19 +84,14 @@ class PairsDialog(Dialog[str]):
         if row is None or row.on_disk:
             return
         if not row.runnable:
-            self.notify(
-                f"{row.name} cannot run yet: localspec does not know its kind of draft.", severity="warning"
-            )
+            self.notify(f"{row.name} cannot run yet: its kind of draft is unknown.", severity="warning")
         elif self._downloads.progress is not None:
             self.notify("One pair at a time; x stops the running one.")
         else:
-            self._pull(row.name)
-
-    def _pull(self, name: str) -> None:
-        try:
-            self._downloads.pull(name)
-        except EngineDied as error:
-            self.notify(f"{error}; {error.hint}.", severity="error")
+            try:
+                self._downloads.pull(row.name)
+            except EngineDied as error:
+                self.notify(f"{error}; {error.hint}.", severity="error")
 
     def action_cancel_pull(self) -> None:
         self._downloads.cancel()

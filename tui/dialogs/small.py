@@ -156,15 +156,9 @@ class ComparisonDialog(Dialog[None]):
 
 
 def numbers(stats: Stats) -> tuple[str, ...]:
+    speeds = f"{stats.emitted:,}", f"{stats.decode_seconds:.2f}", f"{stats.tokens_per_second:.1f}"
     accepted = f"{stats.acceptance_rate:.0%}" if stats.drafted else "–"
-    speed = f"{stats.tokens_per_second:.1f}"
-    return (
-        f"{stats.emitted:,}",
-        f"{stats.decode_seconds:.2f}",
-        speed,
-        accepted,
-        f"{stats.mean_accepted_length:.2f}",
-    )
+    return *speeds, accepted, f"{stats.mean_accepted_length:.2f}"
 
 
 def comparison_text(compared: Compared) -> str:

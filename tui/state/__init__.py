@@ -1,1 +1,1 @@
-"""What the chat knows and keeps, without Textual: the engine, the reply, the conversation, files."""
+"""The state of the chat, without Textual: the engine, the reply, the conversation, files."""

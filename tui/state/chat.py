@@ -1,4 +1,4 @@
-"""What a chat begins with, and everything it knows while it runs."""
+"""The values that a chat begins with, and its state while it runs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -53,11 +53,9 @@ class ChatState:
         self.saver = Saver(tell)
         self.presets = Presets(setup.folder / "presets.json")
         self.prefill = ""  # what the next reply is to begin with
-        self.conversation = (
-            OpenConversation.resumed(*setup.resumed, stored=setup.stored)
-            if setup.resumed
-            else self.new_conversation(setup.system)
-        )
+        self.conversation = self.new_conversation(setup.system)
+        if setup.resumed:
+            self.conversation = OpenConversation.resumed(*setup.resumed, stored=setup.stored)
 
     def new_conversation(self, system: str) -> OpenConversation:
         """A conversation with the pair that is loaded; nothing of it is on the screen or on the disk."""
@@ -70,7 +68,7 @@ class ChatState:
         self.engine.ask(self.conversation.turns(), beginning)
 
     async def save_running(self) -> None:
-        """Keep what the running reply has said, as stopped, and what could not be saved before. Raises OSError."""
+        """Save the text of the running reply as stopped, and all that an earlier write lost. Raises OSError."""
         for report in self.engine.client.drain():
             if isinstance(report, Piece):
                 self.engine.absorb(report)

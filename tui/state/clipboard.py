@@ -13,16 +13,12 @@ PATIENCE_SECONDS: Final = 2.0
 
 def command(platform: str = sys.platform, environ: Mapping[str, str] = os.environ) -> tuple[str, ...] | None:
     """The program that takes a text for the clipboard on its stdin; None where there is none."""
-    programs: dict[str, list[tuple[str, ...]]] = {
-        "darwin": [("pbcopy",)],
-        "win32": [("clip.exe",)],
-    }
-    candidates = programs.get(platform, [])
+    candidates: list[tuple[str, ...]] = [("pbcopy",)] if platform == "darwin" else []
     if environ.get("WAYLAND_DISPLAY"):
         candidates.append(("wl-copy",))
     if environ.get("DISPLAY"):
         candidates += [("xclip", "-selection", "clipboard"), ("xsel", "--clipboard", "--input")]
-    if environ.get("WSL_DISTRO_NAME"):
+    if platform == "win32" or environ.get("WSL_DISTRO_NAME"):
         candidates.append(("clip.exe",))
     found = ((program(name), options) for name, *options in candidates)
     return next(((path, *options) for path, options in found if path), None)

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -134,22 +134,23 @@ class OpenConversation:
 
     @property
     def saved(self) -> Conversation:
-        """It as others would find it."""
+        """The conversation as its file would give it."""
         journal = self.journal
-        messages = tuple(self.messages)
-        return Conversation(journal.path, 0.0, journal.pair, journal.system, messages, 0, self.title)
+        return Conversation(
+            journal.path, 0.0, journal.pair, journal.system, tuple(self.messages), 0, self.title
+        )
 
     def turns(self) -> tuple[Turn, ...]:
-        """What the engine is asked: the system prompt, and the messages up to the last question."""
-        asked = self.messages[: (self.last_question or 0) + 1]
+        """The request to the engine: the system prompt, and the messages up to the last question."""
         system = [Turn("system", self.journal.system)] if self.journal.system else []
-        return (*system, *merged(Turn(m.role, m.content) for m in asked))
-
-
-def merged(turns: Iterable[Turn]) -> tuple[Turn, ...]:
-    """Neighbours of one role as one turn: many chat templates refuse two questions in a row."""
-    groups = itertools.groupby(turns, key=lambda turn: turn.role)
-    return tuple(Turn(role, "\n\n".join(turn.content for turn in group)) for role, group in groups)
+        asked = itertools.groupby(
+            self.messages[: (self.last_question or 0) + 1], key=lambda message: message.role
+        )
+        # Neighbours of one role become one turn: many chat templates refuse two questions in a row.
+        return (
+            *system,
+            *(Turn(role, "\n\n".join(message.content for message in group)) for role, group in asked),
+        )
 
 
 def version_before(reply: StoredMessage) -> int:
@@ -166,7 +167,14 @@ def export_markdown(conversation: Conversation, name: str) -> Path:
     try:
         path = Path(name).expanduser().absolute()
         document = to_markdown(conversation).encode()
-        _write_new(path, document)
+        file = open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600))  # noqa: SIM115
+        try:
+            with file:
+                file.write(document)
+        except OSError:
+            with suppress(OSError):
+                path.unlink()
+            raise
     except FileExistsError:
         raise NotExported(f"{name} exists already", hint="give another name") from None
     except (OSError, RuntimeError, ValueError) as error:
@@ -176,32 +184,14 @@ def export_markdown(conversation: Conversation, name: str) -> Path:
     return path
 
 
-def _write_new(path: Path, content: bytes) -> None:
-    """A file with all of the content, or after an OSError none. Raises FileExistsError, and leaves that file."""
-    file = os.fdopen(
-        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600), "wb"
-    )
-    try:
-        with file:
-            file.write(content)
-    except OSError:
-        with suppress(OSError):
-            path.unlink()
-        raise
-
-
 def to_markdown(conversation: Conversation) -> str:
     """A conversation as a Markdown document."""
-    return "\n\n".join(_sections(conversation)) + "\n"
-
-
-def _sections(conversation: Conversation) -> Iterator[str]:
-    yield f"# {conversation.title}"
-    yield f"*{conversation.pair} · exported {datetime.now(UTC):%Y-%m-%d}*"
+    sections = [f"# {conversation.title}", f"*{conversation.pair} · exported {datetime.now(UTC):%Y-%m-%d}*"]
     if conversation.system:
-        yield f"## System\n\n{conversation.system}"
+        sections.append(f"## System\n\n{conversation.system}")
     for message in conversation.messages:
-        yield f"## {'You' if message.role == 'user' else 'Reply'}"
+        sections.append(f"## {'You' if message.role == 'user' else 'Reply'}")
         if message.reasoning:
-            yield f"<details><summary>Reasoning</summary>\n\n{message.reasoning}\n\n</details>"
-        yield message.content
+            sections.append(f"<details><summary>Reasoning</summary>\n\n{message.reasoning}\n\n</details>")
+        sections.append(message.content)
+    return "\n\n".join(sections) + "\n"

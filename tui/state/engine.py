@@ -16,12 +16,10 @@ ENOUGH_TOKENS: Final = 16  # fewer say little about speed
 
 @dataclass(slots=True)
 class EngineState:
-    """Follows what the engine reports, and sends what is asked of it."""
+    """Follows the reports of the engine, and sends requests."""
 
     client: Engine
-    load_request: (
-        messages.LoadPair
-    )  # of the pair that is loaded or was last, and until there is one, of the first
+    load_request: messages.LoadPair  # of the pair that was loaded last; before that, of the first
     settings: messages.ReplySettings = field(default_factory=messages.ReplySettings)
     ready: messages.Ready | None = None
     loading: bool = False
@@ -42,9 +40,9 @@ class EngineState:
         return self.reply is not None
 
     def load(self, request: messages.LoadPair, *, started: bool = False) -> None:
-        """Bring a pair into memory in a fresh process, so that the old one's memory is free for certain.
+        """Load a pair in a new process, because only the end of the old one certainly frees its memory.
 
-        `started` means that the process runs and has the request already. Raises EngineDied; what was loaded stays.
+        `started` means that the process runs and has the request already. Raises EngineDied; the loaded pair stays.
         """
         if not started:
             try:
@@ -59,13 +57,13 @@ class EngineState:
         self.best_speed, self.plain_speed = 0.0, None
 
     def reload(self) -> None:
-        """Bring the pair back after its process ended, without the servers that are gone. Raises EngineDied."""
+        """Load the pair again after its process ended, without the servers that are gone. Raises EngineDied."""
         if self.load_request.rpc:
             self.load_request = replace(self.load_request, rpc_required=False)
         self.load(self.load_request)
 
     def ask(self, turns: tuple[messages.Turn, ...], beginning: str = "") -> None:
-        """Begin a reply, or go on with its beginning; while a pair loads it waits its turn. Raises EngineDied."""
+        """Begin a reply, or continue its beginning; a pair that still loads answers afterwards. Raises EngineDied."""
         if beginning:
             turns = (*turns, messages.Turn("assistant", beginning))
         self.client.send(messages.Ask(self._begin(beginning), turns, self.settings))

@@ -52,10 +52,8 @@ def _mention(path: str) -> str:
 
 def _files(text: str) -> Iterator[Path]:
     for match in _MENTION.finditer(text):
-        words = (
-            [match["quoted"]] if match["quoted"] else [match["plain"], match["plain"].rstrip(_AFTER_A_WORD)]
-        )
-        for word in words:
+        plain = match["plain"] or ""
+        for word in [match["quoted"]] if match["quoted"] else [plain, plain.rstrip(_AFTER_A_WORD)]:
             try:
                 path = expanded(word)
                 if path.is_file():

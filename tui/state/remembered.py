@@ -53,18 +53,15 @@ class Preferences:
             return cls()
         chosen = asdict(cls())
         for name, default in chosen.items():
-            with suppress(KeyError, ValueError):
-                value = values[name]
-                if isinstance(default, TokenStyle):
-                    value = TokenStyle(value)
-                if type(value) is type(default):
-                    chosen[name] = value
+            with suppress(KeyError, ValueError, TypeError):
+                value = TokenStyle(values[name]) if name == "tokens" else values[name]
+                chosen[name] = value if type(value) is type(default) else default
         return cls(**chosen)
 
 
 @dataclass(frozen=True, slots=True)
 class Presets:
-    """A file of them, read anew each time: other chats write it too."""
+    """System prompts by name in a file, read anew each time because other chats write it too."""
 
     path: Path
 
@@ -92,9 +89,8 @@ class Presets:
             raise self._failure("written", error) from error
 
     def _failure(self, what: str, error: OSError) -> BadSetting:
-        return BadSetting(
-            f"{self.path} cannot be {what}: {error.strerror}", hint="check its folder and the disk"
-        )
+        what = f"{self.path} cannot be {what}: {error.strerror}"
+        return BadSetting(what, hint="check its folder and the disk")
 
 
 @dataclass(slots=True)

@@ -8,9 +8,7 @@ from typing import Final
 LONG_BLOCK: Final = 3000  # characters; a block that grows longer is cut inside, for display only
 MANY_LINES: Final = 40  # of a block, for the same reason: each may be a row of cells or an item of a list
 LONG_PART: Final = 1500  # characters; then the next block begins a part of its own
-MANY_ITEM_LINES: Final = (
-    12  # of a part; then the next item begins one, as growing lists are drawn from their start
-)
+MANY_ITEM_LINES: Final = 12  # of a part; then the next item begins a new part, as lists are drawn whole
 
 _FENCE = re.compile(r"^(?P<indent>\s*)(?P<marks>`{3,}|~{3,})(?P<info>.*)$")
 _CODE = re.compile(r"^(?P<marks>`{3,}|~{3,})[^\n]*\n(?P<code>.*?)^(?P=marks)\s*$", re.MULTILINE | re.DOTALL)

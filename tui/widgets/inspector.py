@@ -64,27 +64,22 @@ def _positions(rates: Sequence[float], tried: Sequence[int]) -> Iterator[Content
     if not rates:
         yield Content("no drafts").stylize("dim")
     for position, (rate, count) in enumerate(zip(rates, tried, strict=True), start=1):
-        yield Content.assemble(
-            f"{position:2} ", (gauge(rate, BAR_CELLS), "$accent"), f" {rate:4.0%}", (f" of {count:,}", "dim")
-        )
+        bar = (gauge(rate, BAR_CELLS), "$accent")
+        yield Content.assemble(f"{position:2} ", bar, f" {rate:4.0%}", (f" of {count:,}", "dim"))
 
 
 def _lengths(lengths: Mapping[int, int]) -> Iterator[Content]:
     total, most = sum(lengths.values()), max(lengths.values())
     for length in range(1, max(lengths) + 1):
         count = lengths.get(length, 0)
-        yield Content.assemble(
-            f"{length:2} ", (gauge(count / most, BAR_CELLS), "$primary"), f" {count / total:4.0%}"
-        )
+        bar = (gauge(count / most, BAR_CELLS), "$primary")
+        yield Content.assemble(f"{length:2} ", bar, f" {count / total:4.0%}")
 
 
 def _cycle(cycle: Cycle) -> Content:
     seconds = (cycle.draft_seconds, cycle.verify_seconds, cycle.other_seconds)
-    return Content.assemble(
-        f"{cycle.accepted:2}/{cycle.drafted:<2}",
-        *time_split(seconds, 10),
-        f" {seconds[0] * 1e3:4.1f} {seconds[1] * 1e3:5.1f} {seconds[2] * 1e3:4.1f} {cycle.source}",
-    )
+    times = f" {seconds[0] * 1e3:4.1f} {seconds[1] * 1e3:5.1f} {seconds[2] * 1e3:4.1f} {cycle.source}"
+    return Content.assemble(f"{cycle.accepted:2}/{cycle.drafted:<2}", *time_split(seconds, 10), times)
 
 
 def _outcome(cycle: Cycle, texts: Sequence[str]) -> Content:

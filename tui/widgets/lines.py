@@ -118,9 +118,8 @@ def meter_line(engine: EngineState, width: int) -> Content:
 def _speed(engine: EngineState, now: float) -> Content:
     """The gauge ends at the fastest that was seen with this pair here."""
     scale = max(engine.best_speed, now, 1e-9)
-    content = Content.assemble(
-        (f"{now:6.1f}", "bold"), " tok/s ▕", (gauge(now / scale, GAUGE_CELLS), "$accent"), "▏"
-    )
+    bar = (gauge(now / scale, GAUGE_CELLS), "$accent")
+    content = Content.assemble((f"{now:6.1f}", "bold"), " tok/s ▕", bar, "▏")
     if engine.plain_speed:
         # The mark stands where plain decoding would reach.
         cell = min(GAUGE_CELLS - 1, int(engine.plain_speed / scale * GAUGE_CELLS))

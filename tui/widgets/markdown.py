@@ -28,18 +28,8 @@ Item = tuple[Content, Content]  # what stands before a paragraph, and the paragr
 
 _LIST_OPENS: Final = ("bullet_list_open", "ordered_list_open")
 _HANGING_LIST: Final = "hanging_list"
-_IN_HANGING_LISTS: Final = frozenset(
-    {
-        *_LIST_OPENS,
-        "bullet_list_close",
-        "ordered_list_close",
-        "list_item_open",
-        "list_item_close",
-        "paragraph_open",
-        "paragraph_close",
-        "inline",
-    }
-)
+_PARTS: Final = ("bullet_list", "ordered_list", "list_item", "paragraph")
+_IN_HANGING_LISTS: Final = {"inline", *(f"{part}_{side}" for part in _PARTS for side in ("open", "close"))}
 
 
 class HangingList(MarkdownBlock):

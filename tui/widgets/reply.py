@@ -25,7 +25,7 @@ from ..text import status
 from ..text.markdown import FinishedBlock, GrowingMarkdown, begins_part, is_list_cut, parts_of
 from .markdown import PlainContainer, ReplyMarkdown
 
-_STYLES: Final = {
+_STYLES: Final[dict[str, str]] = {
     Origin.FIX: "underline $text-warning",
     Origin.BONUS: "bold $text-accent",
     Origin.FORCED: "reverse",
@@ -37,13 +37,9 @@ _REJECTED: Final = "dim strike"
 COPYING: Final = frozenset({Source.LOOKUP, Source.PREDICTION})  # they draft from text that is there
 CURSOR: Final = "▌"
 
-_SHOWN_IN_LEGEND: Final = [
-    ("copied", _COPIED),
-    *((o.value, _STYLES[o]) for o in (Origin.FIX, Origin.BONUS, Origin.PLAIN)),
-]
+_LEGEND: Final[dict[str, str]] = {"accepted": "", "copied": _COPIED, **_STYLES, "rejected": _REJECTED}
 LEGEND: Final = Content(" · ").join(
-    Content.styled(word, style)
-    for word, style in [("accepted", ""), *_SHOWN_IN_LEGEND, ("rejected", _REJECTED)]
+    Content.styled(word, style) for word, style in _LEGEND.items() if word != Origin.FORCED
 )
 
 
