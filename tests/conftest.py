@@ -1,6 +1,7 @@
 """Fixtures that every test may need."""
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,11 @@ settings.load_profile("same")
 
 # Plain `pytest` does not make the checkout importable; last, so that an installed localspec stays first.
 sys.path.append(str(Path(__file__).parent.parent))
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A suite that was started in the background inherits that, and tests send Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser):
