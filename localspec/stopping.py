@@ -90,14 +90,18 @@ def heeded() -> Stop | None:
 
 
 def interruptible(
-    work: Callable[[], _Result], stop: Stop, *, patience_seconds: float | None = None
+    work: Callable[[], _Result],
+    stop: Stop,
+    *,
+    cancelled: Callable[[], bool] | None = None,
+    patience_seconds: float | None = None,
 ) -> _Result:
-    """The result of work that heeds `stop`; it runs in a thread where this one hears Ctrl-C, which ends the waiting.
+    """The result of work that heeds `stop`; it runs in a thread where this one hears Ctrl-C, or asks `cancelled`.
 
-    The work is then asked to stop. It is left behind after so much patience; None waits for its end, where what it
-    uses is freed next.
+    Either has the work asked to stop, and Ctrl-C ends the waiting. The work is then left behind after so much patience;
+    None waits for its end, where what it uses is freed next.
     """
-    if not _hears_interrupts():
+    if not (cancelled or _hears_interrupts()):
         with heeding(stop):
             return work()
     outcome: list[Callable[[], _Result]] = []
@@ -120,6 +124,8 @@ def interruptible(
         while not outcome:
             # Not `join`: Ctrl-C in it makes Python 3.11 believe that the thread has ended.
             over.acquire(timeout=_LOOK_SECONDS)
+            if cancelled and cancelled():
+                stop.ask()
     except BaseException:
         stop.ask()
         deadline = monotonic() + (inf if patience_seconds is None else patience_seconds)

@@ -1,6 +1,6 @@
 """What the loop needs from models and drafters: the seams where models, toys and new drafters plug in."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self
 
@@ -84,8 +84,8 @@ class Decoder(Protocol):
     def decode(self, tokens: Sequence[int], rows: int) -> Pass:
         """Append tokens to the cache; rows for the last `rows` of them."""
 
-    def prefill(self, tokens: Sequence[int]) -> Iterator[Pass]:
-        """Append tokens chunk by chunk without rows: stop iterating to cancel."""
+    def prefill(self, tokens: Sequence[int], cancelled: Callable[[], bool] = ...) -> Iterator[Pass]:
+        """Append tokens chunk by chunk without rows: stop iterating to cancel, or say so in the middle of a chunk."""
 
     def rollback(self, keep: int) -> None:
         """Forget everything after the first `keep` tokens: absolute, so saying it twice is saying it once.

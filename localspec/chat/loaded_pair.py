@@ -48,5 +48,4 @@ class LoadedPair:
     notices: tuple[str, ...]  # what the user should know about this pair, said with the first reply
     drafting: StrategyMaker
     close: Callable[[], None]
-    interrupt: Callable[[], None] = lambda: None  # ends the chunk of a prompt that is read, from any thread
     log: LogitLog | None = None  # of replies, where the user wants one

@@ -251,7 +251,7 @@ def read(
     A checkpoint is taken before `opening`, the position where the prompt opens the reply, if it is needed.
     """
     total, done, seconds = len(prompt) - 1 - target.length, 0, 0.0
-    passes = _passes(target, prompt, min(opening, len(prompt) - 1))
+    passes = _passes(target, prompt, min(opening, len(prompt) - 1), cancelled)
     while not cancelled():
         began = perf_counter()
         batch = next(passes, None)
@@ -263,11 +263,13 @@ def read(
         yield Prefill(done, total, seconds)
 
 
-def _passes(target: Decoder, prompt: Sequence[int], opening: int) -> Iterator[Pass]:
+def _passes(
+    target: Decoder, prompt: Sequence[int], opening: int, cancelled: Callable[[], bool]
+) -> Iterator[Pass]:
     if target.needs_checkpoints and target.length < opening:
-        yield from target.prefill(prompt[target.length : opening])
+        yield from target.prefill(prompt[target.length : opening], cancelled)
         target.checkpoint(lasting=True)
-    yield from target.prefill(prompt[target.length : -1])
+    yield from target.prefill(prompt[target.length : -1], cancelled)
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,6 @@ class Session(Closing):
     def cancel(self) -> None:
         """Stop what was asked for so far, after its cycle; what was generated is kept. Safe from any thread."""
         self._latest_cancel = object()
-        self._pair.interrupt()
 
     def reset(self) -> None:
         """Forget the conversation, a reply that is being written included."""

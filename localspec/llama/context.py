@@ -3,8 +3,8 @@
 import ctypes
 import sys
 import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from time import perf_counter, process_time
 from typing import Any
 
@@ -61,7 +61,6 @@ class Context(Closing):
 
     _hidden: HiddenReader | None = None  # until somebody wants hidden rows
     _companion: Companion | None = None
-    _reading: Stop | None = None  # of the chunk of a prompt that is being read
 
     def __init__(
         self,
@@ -172,26 +171,21 @@ class Context(Closing):
         assert not self._hidden, "a pass has one set of hidden rows"
         self._hidden = HiddenReader(self.handle, self.model.pointer, wants)
 
-    def prefill(self, tokens: Sequence[int]) -> Iterator[Pass]:
+    def prefill(self, tokens: Sequence[int], cancelled: Callable[[], bool] = lambda: False) -> Iterator[Pass]:
         """Append tokens chunk by chunk without rows: stop iterating to cancel.
 
-        Whenever it is stopped, the cache holds exactly the chunks that were decoded; a pass that `interrupt` ended
-        has no tokens. Raises as `decode` does.
+        It ends by itself where `cancelled` says so, on a CPU in the middle of a chunk. Whenever it is stopped, the
+        cache holds exactly the chunks that were decoded. Raises as `decode` does.
         """
         self._require_room(len(tokens))
         # A wide pass with too many threads can take a minute, so a narrow one tells first. No clock decides that:
         # the chunks of a prompt move its rows.
         leads = self.threads.contention is not None and len(tokens) > _SHORT
         done = 0
-        while chunk := tokens[done : done + (NARROW if leads and not done else self._most_tokens())]:
-            batch = self._read(chunk)
-            yield batch
-            done += len(batch.tokens)
-
-    def interrupt(self) -> None:
-        """End the chunk of a prompt that is being read, on a CPU at once; from any thread."""
-        if stop := self._reading:
-            stop.ask()
+        with suppress(Stopped):
+            while chunk := tokens[done : done + (NARROW if leads and not done else self._most_tokens())]:
+                yield self._read(chunk, cancelled)
+                done += len(chunk)
 
     def rollback(self, keep: int) -> None:
         """Forget everything after the first `keep` tokens: absolute, so saying it twice is saying it once."""
@@ -260,20 +254,11 @@ class Context(Closing):
         assert self._finalizer.alive, "the context is closed"
         return self._context
 
-    def _read(self, chunk: Sequence[int]) -> Pass:
-        """A chunk of a prompt, or nothing where `interrupt` ended it."""
-        before, stop = self.length, Stop()
-        self._reading = stop
-        try:
-            if len(chunk) * self.model.size_bytes < _LONG_PASS:
-                return self.decode(chunk, 0)
-            return interruptible(lambda: self.decode(chunk, 0), stop)
-        except Stopped:
-            if self.length != before:  # the cache could not step back so far
-                raise
-            return Pass(before, ())
-        finally:
-            self._reading = None
+    def _read(self, chunk: Sequence[int], cancelled: Callable[[], bool]) -> Pass:
+        """A chunk of a prompt. Raises Stopped."""
+        if len(chunk) * self.model.size_bytes < _LONG_PASS:
+            return self.decode(chunk, 0)
+        return interruptible(lambda: self.decode(chunk, 0), Stop(), cancelled=cancelled)
 
     def _decode_chunk(self, tokens: Sequence[int], rows: int) -> Sequence[Row]:
         """One call into llama.cpp, timed until its results are there."""

@@ -25,7 +25,10 @@ logger.addHandler(logging.NullHandler())
 
 _CONTINUES = 5  # GGML_LOG_LEVEL_CONT: more of the line before
 _LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}  # GGML_LOG_LEVEL
-_EXPECTED = re.compile(r"adding \d+ dummy tokens")  # of every trimmed model, which has no tokenizer
+# Of every trimmed model, which has no tokenizer; and of a pass that was asked to stop.
+_EXPECTED = re.compile(
+    r"adding \d+ dummy tokens|failed with error 1$|compute status: 1$|removing memory module entries|ret = 2$"
+)
 
 
 class LogRouter:

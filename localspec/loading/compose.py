@@ -110,7 +110,6 @@ def open_engine(
             drafting=drafting,
             log=opened.enter_context(LogitLog(logit_folder(files))) if remember_logits else None,
             close=opened.pop_all().close,
-            interrupt=target.interrupt,
         )
 
 

@@ -1,6 +1,6 @@
 """Exact toy models: logits are integer functions of the cache, so one wrong token in it changes the text."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -69,7 +69,7 @@ class Toy:
                 found.append(self.row())
         return Pass(start, tokens, found, np.array(states, dtype=np.uint64).reshape(-1, 1))
 
-    def prefill(self, tokens: Sequence[int]) -> Iterator[Pass]:
+    def prefill(self, tokens: Sequence[int], cancelled: Callable[[], bool] = lambda: False) -> Iterator[Pass]:
         for start in range(0, len(tokens), self.chunk):
             yield self.decode(tokens[start : start + self.chunk], rows=0)
 

@@ -4,6 +4,7 @@ import logging
 import os
 import signal
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from localspec.cli import main
 from localspec.llama import context as contexts
 from localspec.llama.library import logger
 from localspec.llama.model import Model
-from localspec.stopping import Stop, Stopped, heeding
+from localspec.stopping import Stop, Stopped, heeded, heeding
 from tests.llama.rows import NEAR, row_after
 
 pytestmark = pytest.mark.skipif(
@@ -88,11 +89,11 @@ def test_a_load_that_is_asked_to_stop_is_no_bad_file(tiny_gguf):
 
 
 @pytest.mark.parametrize("architecture", ["llama", "mamba", "lfm2"])
-@pytest.mark.parametrize("long_pass", [0, np.inf])
-def test_a_chunk_that_is_interrupted_was_not_read_and_can_be_read_again(
-    context, tokens, architecture, long_pass, monkeypatch
+def test_a_chunk_that_is_cancelled_was_not_read_and_can_be_read_again(
+    context, tokens, architecture, monkeypatch, caplog
 ):
-    monkeypatch.setattr(contexts, "_LONG_PASS", long_pass)
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(contexts, "_LONG_PASS", 0)
     shape, settings = {"architecture": architecture}, {"batch_size": 16, "checkpoint_bytes": 1_000_000}
     reader, fresh = context(settings, **shape), context(**shape)
     chunks = reader.prefill(tokens(40))
@@ -104,29 +105,32 @@ def test_a_chunk_that_is_interrupted_was_not_read_and_can_be_read_again(
             super().__init__()
             self.ask()
 
-    monkeypatch.setattr(contexts, "Stop", Asked)
-    interrupted = next(chunks)
-    assert len(interrupted.tokens) == (0 if long_pass == 0 else 16)
-    assert reader.length == (16 if long_pass == 0 else 32)
-    monkeypatch.setattr(contexts, "Stop", Stop)
-    assert [len(batch.tokens) for batch in chunks] == ([16, 8] if long_pass == 0 else [8])
+    with monkeypatch.context() as patch:
+        patch.setattr(contexts, "Stop", Asked)  # llama.cpp ends the pass before its first node
+        caplog.clear()
+        assert list(chunks) == []
+    assert not caplog.records, "nobody needs to know"
+    assert reader.length == 16
+    assert [len(batch.tokens) for batch in reader.prefill(tokens(40)[16:])] == [16, 8]
     got = reader.decode([9], 1).rows[0]
     assert np.abs(got - row_after(fresh, [*tokens(40), 9])).max() < NEAR
 
 
-def test_interrupt_asks_the_chunk_that_is_read_and_nothing_else(context, tokens, monkeypatch):
-    monkeypatch.setattr(contexts, "_LONG_PASS", 0)
+def test_a_short_chunk_is_read_to_its_end_and_a_long_one_asks_whether_it_is_cancelled(
+    context, tokens, monkeypatch
+):
+    asked = []
     reader = context({"batch_size": 16})
+    assert len(list(reader.prefill(tokens(40), lambda: asked.append(True) or True))) == 3
+    assert not asked
+    monkeypatch.setattr(contexts, "_LONG_PASS", 0)
     decode = reader.decode
 
-    def decode_interrupted(*given):
-        reader.interrupt()
+    def decode_once_asked(*given):
+        while not heeded().asked:
+            time.sleep(0.001)
         return decode(*given)
 
-    reader.interrupt()  # nothing is read: this asks nobody
-    chunks = reader.prefill(tokens(20))
-    assert len(next(chunks).tokens) == 16
-    with monkeypatch.context() as patch:
-        patch.setattr(reader, "decode", decode_interrupted)
-        assert len(next(chunks).tokens) == 0
-    assert [len(batch.tokens) for batch in chunks] == [4]
+    monkeypatch.setattr(reader, "decode", decode_once_asked)
+    assert list(reader.prefill(tokens(40), lambda: True)) == []
+    assert reader.length == 40
