@@ -329,7 +329,7 @@ def test_a_closed_session_says_so_and_touches_no_model():
 def test_reading_seconds_are_the_models_and_not_the_callers(monkeypatch):
     now, prefill = 0, Toy.prefill
 
-    def second_by_second(self, tokens):
+    def second_by_second(self, tokens, *_):
         nonlocal now
         for batch in prefill(self, tokens):
             now += 1
