@@ -18,7 +18,7 @@ import localspec
 from localspec.drafters.head import HeadText
 from localspec.events import Cycle
 from localspec.llama.rows import rows_at
-from localspec.passes import Pass
+from localspec.sampler.passes import Pass
 from tests.gguf import Shape, write_gguf
 
 WIDTH, COLUMNS = 5, 4096

@@ -28,8 +28,8 @@ from localspec.drafters.arbiter import Fixed
 from localspec.drafters.drafting import DEPTHS, Drafting
 from localspec.drafters.model import ModelDrafter
 from localspec.llama.context import Context
-from localspec.passes import Pass
 from localspec.sampler.chain import Chain
+from localspec.sampler.passes import Pass
 from localspec.sampler.sampling import Sampling
 
 WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13)

@@ -15,6 +15,7 @@ from localspec.chat.session import in_a_thread, last_reply, never
 from localspec.errors import BadSetting
 from localspec.events import Event, Reply
 from localspec.gguf.adapters import adapters_of
+from localspec.health.stopping import Stop, interruptible
 from localspec.llama.devices import BackendSummary, Device, backend_summary
 from localspec.llama.devices import devices as list_devices
 from localspec.llama.threads import default_threads as default_threads
@@ -26,7 +27,6 @@ from localspec.pairs.references import described, is_on_hub, keep, known_as
 from localspec.pairs.resolve import PairFiles, PairNotOnDisk, resolve
 from localspec.pairs.store import mark_used
 from localspec.settings import Settings
-from localspec.stopping import Stop, interruptible
 
 PATIENCE_SECONDS = 1.0  # after Ctrl-C: a load that a disk holds up ends by itself, and frees what it has
 

@@ -5,9 +5,24 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from localspec.timing import Estimate, Percentiles
-
 CONFIDENT = 1.96  # standard errors on each side of a 95 % interval
+
+
+@dataclass(frozen=True, slots=True)
+class Percentiles:
+    """Of a duration, in seconds; 0 when nothing was measured."""
+
+    p50: float = 0.0
+    p95: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A measured value and its 95 % confidence interval."""
+
+    value: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +54,8 @@ class Stats:
     cycles_by_depth: tuple[int, ...] = ()  # cycles that proposed 0, 1, 2, ... tokens
     probes: int = 0  # times that drafting was tried again while it was off
     switch_offs: int = 0  # times that drafting was switched off
-    cycle_seconds: Percentiles = Percentiles()  # noqa: RUF009  frozen
-    token_gap_seconds: Percentiles = Percentiles()  # noqa: RUF009  the tokens of a cycle come at once
+    cycle_seconds: Percentiles = Percentiles()
+    token_gap_seconds: Percentiles = Percentiles()
 
     @property
     def from_target(self) -> int:

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from localspec.stopping import Held, Stop, Stopped, heeded, heeding, interruptible
+from localspec.health.stopping import Held, Stop, Stopped, heeded, heeding, interruptible
 
 press = pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C goes to all processes of a console there")
 
@@ -78,7 +78,7 @@ def test_a_handler_that_raises_nothing_ends_nothing():
 def test_work_that_heeds_nothing_is_left_behind_and_the_program_ends_without_it():
     code = """
 import atexit, sys, time
-from localspec.stopping import Stop, interruptible
+from localspec.health.stopping import Stop, interruptible
 from tests.test_stopping import ctrl_c
 atexit.register(print, "memory is freed")
 def work():

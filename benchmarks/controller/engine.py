@@ -11,7 +11,7 @@ from localspec.control.depth import DepthControl, PlainProbes
 from localspec.drafters.arbiter import Arbiter, Contender
 from localspec.drafters.model import AT_ONCE
 from localspec.events import Cycle, Origin, Source
-from localspec.passes import Pass
+from localspec.sampler.passes import Pass
 from localspec.sampler.sampling import Sampling
 
 from .worlds import Curve, Text

@@ -8,7 +8,7 @@ from time import perf_counter
 
 from localspec.algorithm.protocols import Decoder, Proposal, Rule, Strategy, Verdict
 from localspec.events import Cycle, Origin, Source
-from localspec.passes import Pass, first_tokens
+from localspec.sampler.passes import Pass, first_tokens
 
 
 def speculate(

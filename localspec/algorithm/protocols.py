@@ -6,8 +6,8 @@ from typing import Protocol, Self
 
 from localspec.errors import LocalspecError
 from localspec.events import Cycle, Mode, Origin, Source
-from localspec.passes import HiddenRows, Pass, Row
 from localspec.sampler.chain import Distribution
+from localspec.sampler.passes import HiddenRows, Pass, Row
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from localspec.algorithm.protocols import Draw, Proposal, Rule, Verdict
 from localspec.algorithm.sharpness import DraftTemperature
 from localspec.errors import BadSetting
 from localspec.events import Origin
-from localspec.passes import Row
 from localspec.sampler.chain import Chain, Constraint, Distribution
+from localspec.sampler.passes import Row
 from localspec.sampler.sampling import Sampling
 
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from localspec.algorithm.protocols import Decoder, Drafter, Rule, Strategy, Vocabulary
+from localspec.chat.logits import LogitLog
 from localspec.chat.options import Request
 from localspec.chat.template import ChatTemplate
-from localspec.logits import LogitLog
 from localspec.sampler.sampling import Sampling
 
 

@@ -16,6 +16,7 @@ from localspec.chat.options import Request, seed_fixes_depth
 from localspec.chat.tally import Tally
 from localspec.chat.text import TextPart, TextStream
 from localspec.chat.tools import CallFormat, calls_in
+from localspec.control.timing import PlainClock
 from localspec.errors import LocalspecError
 from localspec.events import (
     Cycle,
@@ -34,10 +35,9 @@ from localspec.events import (
     Source,
     Started,
 )
-from localspec.passes import Candidates, Pass, Row, standing
+from localspec.sampler.passes import Candidates, Pass, Row, standing
 from localspec.structure.constraint import Constrained
 from localspec.structure.forcing import Forcing
-from localspec.timing import PlainClock
 
 
 class Watcher(Protocol):

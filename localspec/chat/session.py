@@ -22,7 +22,7 @@ from localspec.chat.thinking import A, R, ThinkingStyle
 from localspec.chat.tools import GENERIC, CallFormat, spelled_out, tools_grammar
 from localspec.errors import BadSetting, ContextFull
 from localspec.events import Event, Finished, Reply
-from localspec.stopping import Closing
+from localspec.health.stopping import Closing
 from localspec.structure.constraint import Constrained, GrammarTokens
 from localspec.structure.grammar import lead_of
 

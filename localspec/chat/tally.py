@@ -3,8 +3,8 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
+from localspec.control.timing import Histogram, PlainClock
 from localspec.events import Cycle, Mode, Origin, Source, Stats
-from localspec.timing import Histogram, PlainClock
 
 
 @dataclass(slots=True)

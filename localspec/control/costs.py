@@ -7,7 +7,7 @@ from itertools import pairwise
 from math import ceil, isfinite, log2
 
 from localspec.control.acceptance import AcceptanceModel
-from localspec.timing import middle
+from localspec.control.timing import middle
 
 WINDOW = 32  # measurements: 6 % timing noise becomes 1 %
 PRIOR_SAMPLES = 2  # that a measured table counts for

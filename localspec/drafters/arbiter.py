@@ -10,7 +10,7 @@ from localspec.control.depth import DepthControl, PlainProbes
 from localspec.drafters.prediction import PredictionDrafter
 from localspec.errors import LocalspecError
 from localspec.events import Cycle, Mode
-from localspec.passes import Pass
+from localspec.sampler.passes import Pass
 
 READING_CHUNK = 128  # tokens that a drafter catches up on at once
 

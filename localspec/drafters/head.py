@@ -21,7 +21,7 @@ from localspec.algorithm.protocols import Drafter, Proposal, Rule, Stopping
 from localspec.drafters.model import FAILURES, Rows, draw
 from localspec.errors import LocalspecError
 from localspec.events import Source
-from localspec.passes import HiddenRows, Pass, Row, standing
+from localspec.sampler.passes import HiddenRows, Pass, Row, standing
 
 REMEMBERED = 8  # hidden rows that were read already: a text that is cut there goes on as if it had not been
 UNKNOWN = -1  # in place of tokens that were not shown

@@ -6,7 +6,7 @@ from dataclasses import replace
 from localspec.algorithm.protocols import Backlog, Decoder, Drafter, Draw, Proposal, Rule, Stopping
 from localspec.errors import BackendFailure, ContextFull, LocalspecError, NotEnoughMemory
 from localspec.events import Source
-from localspec.passes import Pass, Row, standing
+from localspec.sampler.passes import Pass, Row, standing
 
 # Of a draft model: its target goes on without it.
 FAILURES = (BackendFailure, ContextFull, NotEnoughMemory)

@@ -14,8 +14,8 @@ from localspec.algorithm.protocols import Backlog, Decoder, Drafter, Proposal, R
 from localspec.drafters.model import AT_ONCE, FAILURES, ROOM, Rows, decode_and_forget, draw, rows_after
 from localspec.events import Source
 from localspec.gguf.shared_tokens import SharedTokens
-from localspec.passes import Candidates, Pass, Row, standing
 from localspec.sampler.chain import largest
+from localspec.sampler.passes import Candidates, Pass, Row, standing
 
 LOOK_BACK = 48  # tokens in which a word has to begin; without one any common beginning will do
 

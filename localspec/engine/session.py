@@ -10,7 +10,7 @@ from localspec.engine.client import EngineProcess
 from localspec.engine.messages import Answer, Cancel, Died, Failure, LoadPair, LoadStage, Ready, Report
 from localspec.errors import EngineDied, LocalspecError
 from localspec.events import Event, Finished, Notice
-from localspec.stopping import Closing
+from localspec.health.stopping import Closing
 
 _LOOK_SECONDS = 0.1  # Windows hears no Ctrl-C while it waits for an event
 _REQUEST_FIELDS = frozenset(field.name for field in fields(LoadPair))

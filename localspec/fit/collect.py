@@ -12,12 +12,12 @@ from random import Random
 import numpy as np
 
 from localspec.chat.loaded_pair import LoadedPair
+from localspec.chat.logits import Text, likely_in
 from localspec.chat.messages import Message
 from localspec.chat.prompt import encode
 from localspec.gguf.facts import VocabularyFacts, facts_of_file
 from localspec.llama.model import Model
 from localspec.llama.several import Several
-from localspec.logits import Text, likely_in
 from localspec.measure.prompts import VERIFY_PROMPTS, BenchPrompt, Category, built_in_prompts, in_turn
 
 

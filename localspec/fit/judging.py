@@ -7,11 +7,11 @@ from statistics import median
 
 from localspec import settings
 from localspec.chat.loaded_pair import LoadedPair
+from localspec.chat.logits import is_held_out
 from localspec.errors import BadModelFile
 from localspec.fit.collect import made_prompts, tokens_of
 from localspec.gguf.header import header_at
 from localspec.gguf.trimmed import PROVENANCE, is_trimmed
-from localspec.logits import is_held_out
 from localspec.measure.bench import Measurement
 from localspec.measure.prompts import BenchPrompt, Category
 from localspec.measure.statistics import Interval, mean_ratio

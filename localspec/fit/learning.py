@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
+from localspec.chat.logits import Text, texts_in
 from localspec.fit.cut import ModelFile
 from localspec.fit.export import export
 from localspec.fit.making import Plan
 from localspec.fit.training import Training
-from localspec.logits import Text, texts_in
 
 BETWEEN_CHECKPOINTS = 60.0  # seconds, at least
 TIMES = 10  # as long as judging the draft and writing it takes, at least

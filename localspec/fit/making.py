@@ -7,13 +7,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from localspec.chat.loaded_pair import LoadedPair
+from localspec.chat.logits import Text, add_texts, texts_in
 from localspec.errors import BadSetting
 from localspec.files import FileLock
 from localspec.fit.collect import Asked, answers, made_prompts, tokens_of
 from localspec.fit.trim import trimmable
 from localspec.gguf.facts import facts_of_file
 from localspec.llama.context import Context
-from localspec.logits import Text, add_texts, texts_in
 
 LENGTH = 512  # tokens of a prompt and its answer
 ANSWER = 192  # tokens

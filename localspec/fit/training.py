@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from localspec.chat.logits import Text, is_held_out
 from localspec.errors import BadSetting
 from localspec.files import write_atomically
 from localspec.fit.collect import output_tokens_for
@@ -21,7 +22,6 @@ from localspec.fit.cut import NORM, OUTPUT, ModelFile, Shape, Weights
 from localspec.fit.making import Plan
 from localspec.fit.muon import optimizers
 from localspec.fit.student import hidden_rows
-from localspec.logits import Text, is_held_out
 
 STEP = 2048  # tokens of answers that one step learns from, about
 WARM_UP = 20  # steps

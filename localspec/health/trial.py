@@ -14,7 +14,7 @@ from typing import Any
 
 from localspec import errors
 from localspec.errors import LocalspecError
-from localspec.stopping import heeded
+from localspec.health.stopping import heeded
 
 _NAMES = frozenset(
     {

@@ -10,7 +10,7 @@ from localspec.errors import BackendFailure
 from localspec.gguf.trimmed import TokenTable
 from localspec.llama.library import lib, symbol
 from localspec.llama.rows import FullRows, TopRows
-from localspec.passes import Candidates
+from localspec.sampler.passes import Candidates
 
 
 class Batch:

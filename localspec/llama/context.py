@@ -12,6 +12,7 @@ import numpy as np
 
 from localspec.errors import BadModelFile, BadSetting, ContextFull, RollbackUnsupported
 from localspec.gguf.trimmed import TokenTable
+from localspec.health.stopping import Closing, Held, Stop, Stopped, heeded, interruptible
 from localspec.llama.batch import Batch, EmbeddingBatch, TrimmedRows
 from localspec.llama.failures import context_failure, decode_failure
 from localspec.llama.library import forget_log_errors, last_log_errors, lib
@@ -20,8 +21,7 @@ from localspec.llama.rows import FullRows, HiddenReader, TopK, TopRows
 from localspec.llama.states import LEAST, Checkpoints, Companion, SavedTexts
 from localspec.llama.threads import NARROW, Threads, thread_count
 from localspec.llama.watch import LOADING_SECONDS, Pace, waiting_for
-from localspec.passes import HiddenRows, Pass, Row, standing
-from localspec.stopping import Closing, Held, Stop, Stopped, heeded, interruptible
+from localspec.sampler.passes import HiddenRows, Pass, Row, standing
 
 _LONGEST = 2**25  # tokens: above every model; llama.cpp would fill the memory with its cell table first
 TOP_K = 128  # logits of a row: top-k 40 with penalties over 64 tokens needs 104

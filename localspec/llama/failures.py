@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from localspec.errors import BackendFailure, BadModelFile, ContextFull, LocalspecError, NotEnoughMemory
-from localspec.stopping import Stopped
+from localspec.health.stopping import Stopped
 
 _MEMORY = re.compile(
     r"failed to allocate|unable to allocate|allocation failed|out of memory|bad_alloc|cudaMalloc"

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from localspec.health.stopping import Closing, Held
 from localspec.llama.batch import Batch
 from localspec.llama.context import Context, computing, make_room, new_context, params_of
 from localspec.llama.failures import decode_failure
@@ -21,8 +22,7 @@ from localspec.llama.rows import FullRows, choose_prediction_layer, get_output, 
 from localspec.llama.states import restore_state, state_of
 from localspec.llama.threads import Threads, thread_count
 from localspec.llama.watch import Pace, waiting_for
-from localspec.passes import Candidates, Row
-from localspec.stopping import Closing, Held
+from localspec.sampler.passes import Candidates, Row
 
 
 class HeadCache(Closing):

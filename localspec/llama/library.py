@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 
 from localspec.errors import BackendFailure
 from localspec.health.check import health
+from localspec.health.stopping import Held
 from localspec.llama import watch
-from localspec.stopping import Held
 from localspec.terminal_text import for_terminal
 
 logger = logging.getLogger("localspec.llama")

@@ -7,12 +7,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from localspec.health.stopping import Closing
 from localspec.llama.context import Context
 from localspec.llama.devices import buffer_names
 from localspec.llama.head import BlockContext, HeadContext
 from localspec.llama.library import logger
 from localspec.llama.model import Model
-from localspec.stopping import Closing
 
 _MIB = 1 << 20
 _LAYER = re.compile(r"load_tensors: layer +(\d+) assigned to device (\S+?),")

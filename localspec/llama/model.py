@@ -11,13 +11,13 @@ from typing import Any
 from localspec.errors import BackendFailure, BadModelFile, BadSetting
 from localspec.health.build import missing_device
 from localspec.health.check import health
+from localspec.health.stopping import Closing, Held, Stop, heeded, heeding
 from localspec.llama import devices
 from localspec.llama.devices import Device
 from localspec.llama.failures import load_failure, reason
 from localspec.llama.library import forget_log_errors, last_log_errors, lib, symbol
 from localspec.llama.vocab import Vocab
 from localspec.llama.watch import LOADING_SECONDS, made_progress, waiting_for
-from localspec.stopping import Closing, Held, Stop, heeded, heeding
 
 _HEADER_BYTES = 24  # magic, version, number of tensors, number of key-values
 

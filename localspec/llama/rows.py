@@ -11,7 +11,7 @@ import numpy as np
 
 from localspec.errors import BackendFailure
 from localspec.llama.library import lib, symbol
-from localspec.passes import Candidates, HiddenRows
+from localspec.sampler.passes import Candidates, HiddenRows
 
 _get_logits = symbol("llama_get_logits", ctypes.c_void_p, [ctypes.c_void_p])
 _ith = [ctypes.c_void_p, ctypes.c_int32]

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from localspec.errors import BadModelFile
+from localspec.health.stopping import Closing, Held
 from localspec.llama.failures import context_failure, decode_failure
 from localspec.llama.library import forget_log_errors, last_log_errors, lib
 from localspec.llama.model import Model
 from localspec.llama.rows import FullRows
 from localspec.llama.threads import thread_count
-from localspec.stopping import Closing, Held
 
 
 class Several(Closing):

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from localspec.llama.library import lib
-from localspec.passes import standing
+from localspec.sampler.passes import standing
 
 _PARTIAL = lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY  # what lies in an attention cache for good is left there
 _BYTES = ctypes.POINTER(ctypes.c_uint8)

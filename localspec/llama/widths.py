@@ -5,7 +5,7 @@ from typing import Protocol
 
 import numpy as np
 
-from localspec.passes import Pass
+from localspec.sampler.passes import Pass
 
 WIDTHS = (1, 2, 5, 9)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from localspec import demo
 from localspec.chat.loaded_pair import LoadedPair
+from localspec.chat.logits import LogitLog
 from localspec.chat.template import template_of
 from localspec.errors import RollbackUnsupported
 from localspec.gguf.adapters import check_adapter
@@ -30,7 +31,6 @@ from localspec.loading.opening import (
     open_drafter,
     saved_bytes,
 )
-from localspec.logits import LogitLog
 from localspec.memory.devices import DeviceMemory
 from localspec.memory.needs import HOST, MemoryWishes
 from localspec.memory.plan import Plan

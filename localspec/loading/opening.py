@@ -20,7 +20,7 @@ from localspec.llama.model import Model
 from localspec.memory.devices import available_bytes
 from localspec.memory.needs import CHECKPOINT_SHARE, Load
 from localspec.pairs.compatibility import check
-from localspec.passes import HiddenRows
+from localspec.sampler.passes import HiddenRows
 
 SAVED_SHARE = 0.25  # of the memory that is left, for texts that other texts take the place of
 

@@ -8,7 +8,7 @@ import numpy as np
 from localspec.algorithm.protocols import Decoder, Drafter
 from localspec.chat.loaded_pair import LoadedPair
 from localspec.llama.widths import width_gap
-from localspec.passes import NO_TEXT, Candidates, Row
+from localspec.sampler.passes import NO_TEXT, Candidates, Row
 
 AS_FAR_BACK = 200  # tokens before a divergence on which batch widths are compared
 

@@ -30,8 +30,8 @@ from localspec.measure.divergence import (
 from localspec.measure.plot import aligned
 from localspec.measure.prompts import VERIFY_PROMPTS, BenchPrompt, Category
 from localspec.measure.statistics import bernstein
-from localspec.passes import Candidates, Row
 from localspec.sampler.chain import Chain
+from localspec.sampler.passes import Candidates, Row
 from localspec.sampler.sampling import Sampling
 
 SECONDS = 180.0

@@ -23,10 +23,10 @@ from localspec.gguf.heads import DraftKind, draft_kind, has_head, trunk_layers
 from localspec.gguf.trimmed import is_trimmed
 from localspec.gguf.writing import UINT32, header_bytes, text_entry
 from localspec.health.build import installed_build
+from localspec.health.stopping import Closing
 from localspec.memory.devices import DeviceMemory, remember_devices, with_host
 from localspec.memory.needs import CHECKPOINT_SHARE, HOST, Load, MemoryWishes, Needs
 from localspec.memory.plan import Plan, plan
-from localspec.stopping import Closing
 from localspec.units import printable, size_text
 
 if TYPE_CHECKING:  # loads llama.cpp

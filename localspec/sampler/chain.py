@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from localspec.errors import BackendFailure
-from localspec.passes import Candidates, Row
+from localspec.sampler.passes import Candidates, Row
 from localspec.sampler.sampling import Sampling
 
 

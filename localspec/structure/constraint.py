@@ -10,7 +10,7 @@ import numpy as np
 
 from localspec.algorithm.protocols import Vocabulary
 from localspec.errors import BadSetting
-from localspec.passes import Candidates, Row
+from localspec.sampler.passes import Candidates, Row
 from localspec.structure.grammar import Grammar
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from time import perf_counter
 from localspec.algorithm.protocols import Proposal, Strategy
 from localspec.errors import LocalspecError
 from localspec.events import Cycle, Mode, Origin, Source
-from localspec.passes import Pass
+from localspec.sampler.passes import Pass
 from localspec.structure.constraint import Constrained
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from localspec.passes import Pass
+from localspec.sampler.passes import Pass
 
 VOCABULARY = 23
 END = 0

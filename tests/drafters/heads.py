@@ -16,7 +16,7 @@ from localspec.gguf.heads import has_markov_chain
 from localspec.llama.context import Context
 from localspec.llama.head import BlockContext, HeadContext
 from localspec.llama.model import Model
-from localspec.passes import HiddenRows, Pass
+from localspec.sampler.passes import HiddenRows, Pass
 from localspec.sampler.sampling import Sampling
 from tests.gguf.heads import Walk, write_assistant, write_dflash, write_eagle3, write_mtp, write_target
 

@@ -14,7 +14,7 @@ from localspec.drafters.arbiter import Plain, best_prefix
 from localspec.drafters.drafting import Drafting
 from localspec.drafters.model import ModelDrafter
 from localspec.events import Mode, Source
-from localspec.passes import Pass
+from localspec.sampler.passes import Pass
 from localspec.sampler.sampling import Sampling
 from tests.algorithm.toys import END, Blend, Toy
 

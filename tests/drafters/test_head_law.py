@@ -8,7 +8,7 @@ from localspec.control.costs import CostsByContext, CostTable
 from localspec.control.depth import DepthControl, PlainProbes
 from localspec.drafters.arbiter import Arbiter, Contender, Fixed
 from localspec.drafters.head import EAGLE3, MTP, Block, Chain, HeadDrafter, Steps
-from localspec.passes import HiddenRows
+from localspec.sampler.passes import HiddenRows
 from tests.algorithm.random_pairs import PROMPT, RULES, World
 from tests.drafters.test_law import EXACT, error, never
 

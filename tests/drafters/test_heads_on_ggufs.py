@@ -7,7 +7,7 @@ import pytest
 
 from localspec.algorithm.loop import speculate
 from localspec.drafters.drafting import Drafting, guess_for
-from localspec.passes import NO_TEXT, Candidates, Pass
+from localspec.sampler.passes import NO_TEXT, Candidates, Pass
 from tests.drafters.heads import GREEDY, KINDS, never, opened, plain_texts
 
 CASES = 100

@@ -20,8 +20,8 @@ from localspec.drafters.arbiter import Arbiter, Contender
 from localspec.drafters.lookup import CELLS, LookupAcceptance, LookupCounts, LookupDrafter
 from localspec.drafters.model import ModelDrafter
 from localspec.events import Source
-from localspec.passes import Pass
 from localspec.sampler.chain import Chain
+from localspec.sampler.passes import Pass
 from tests.algorithm.enumeration import distance, law
 from tests.algorithm.mutants import mutant
 from tests.algorithm.random_pairs import OPEN, PROMPT, RULES, World, plain_law

@@ -3,7 +3,7 @@
 from localspec.algorithm.verification import make_rule
 from localspec.drafters.model import ModelDrafter
 from localspec.errors import BackendFailure
-from localspec.passes import Pass
+from localspec.sampler.passes import Pass
 from localspec.sampler.sampling import Sampling
 from tests.algorithm.toys import Toy
 

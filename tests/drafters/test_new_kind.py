@@ -12,7 +12,7 @@ from localspec.control.costs import CostsByContext, CostTable
 from localspec.control.depth import DepthControl, PlainProbes
 from localspec.drafters.arbiter import Arbiter, Contender, Fixed
 from localspec.events import Cycle, Source
-from localspec.passes import HiddenRows
+from localspec.sampler.passes import HiddenRows
 from tests.algorithm.random_pairs import PROMPT, RULES, World
 from tests.algorithm.toys import following, logits_of
 from tests.chat.letters import GREEDY, SYMBOLS, session_of

@@ -8,8 +8,8 @@ from localspec.algorithm.verification import make_rule
 from localspec.drafters.arbiter import Fixed
 from localspec.drafters.other_vocabulary import OtherVocabularyDrafter
 from localspec.gguf.shared_tokens import SharedTokens
-from localspec.passes import Candidates, Pass
 from localspec.sampler.chain import Chain
+from localspec.sampler.passes import Candidates, Pass
 from localspec.sampler.sampling import Sampling
 from tests.algorithm.enumeration import distance, law
 from tests.algorithm.random_pairs import OPEN, PROMPT, RULES, World, plain_law

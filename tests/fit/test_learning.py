@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import localspec
+from localspec.chat.logits import KEPT, Text, add_texts, texts_in
 from localspec.cli import main
 from localspec.errors import BadSetting
 from localspec.fit.judging import Judgement
 from localspec.fit.making import Plan
 from localspec.gguf.header import header_at
-from localspec.logits import KEPT, Text, add_texts, texts_in
 from localspec.measure.statistics import Interval
 
 pytest.importorskip("torch", reason="5 GB with the CUDA that the default index adds: pip install '.[fit]'")
@@ -143,7 +143,7 @@ def test_without_answers_it_says_so(target, tmp_path):
 
 
 def test_a_made_draft_becomes_a_pair_only_where_it_is_judged_faster(home_of_processes, monkeypatch, capsys):
-    monkeypatch.setattr("localspec.logits.HELD_OUT", 3)
+    monkeypatch.setattr("localspec.chat.logits.HELD_OUT", 3)
     monkeypatch.setattr("localspec.fit.judging.EACH", 1)
     command = ["fit", "demo", "--make", "--layers", "2", "--trim", "1024", "--threads", "1"]
     assert main([*command, "--answers", "700", "--visits", "400"]) == 1

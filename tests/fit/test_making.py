@@ -10,6 +10,7 @@ import pytest
 
 import localspec
 from localspec import demo
+from localspec.chat.logits import KEPT, Text, add_texts, is_held_out, texts_in
 from localspec.cli import main
 from localspec.cli.commands import fit
 from localspec.cli.printing import DrawnLine
@@ -19,7 +20,6 @@ from localspec.fit.judging import judge, unseen_prompts
 from localspec.fit.making import alone_in, collect
 from localspec.llama.context import Context
 from localspec.llama.model import Model
-from localspec.logits import KEPT, Text, add_texts, is_held_out, texts_in
 from localspec.measure.bench import AUTO, PLAIN, Measurement
 from localspec.measure.prompts import Category
 

@@ -12,7 +12,7 @@ from localspec.algorithm.verification import make_rule
 from localspec.drafters.arbiter import Fixed, Plain
 from localspec.drafters.model import ModelDrafter
 from localspec.llama.widths import width_gap
-from localspec.passes import Pass
+from localspec.sampler.passes import Pass
 from localspec.sampler.sampling import Sampling
 
 GREEDY = make_rule("greedy", Sampling(temperature=0), seed=0)

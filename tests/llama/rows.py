@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from localspec.passes import Candidates
+from localspec.sampler.passes import Candidates
 
 NEAR = 0.1  # far above what batch widths change in these logits, far below what a wrong token does
 

@@ -11,7 +11,7 @@ from localspec.llama.context import TOP_K, Context, pipelines
 from localspec.llama.library import lib
 from localspec.llama.model import Model
 from localspec.llama.widths import width_gap
-from localspec.passes import Candidates, HiddenRows
+from localspec.sampler.passes import Candidates, HiddenRows
 from tests.llama.rows import NEAR, logits_of, row_after
 
 BIG = {"vocab_size": 128_256, "tied": True, "embedding": 32}

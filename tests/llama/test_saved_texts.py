@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from localspec.passes import standing
+from localspec.sampler.passes import standing
 from tests.llama.rows import NEAR, logits_of, row_after
 
 ROOM = {"length": 1024, "saved_bytes": 100_000_000, "checkpoint_bytes": 100_000_000}

@@ -11,10 +11,10 @@ import pytest
 
 import localspec
 from localspec.cli import main
+from localspec.health.stopping import Stop, Stopped, heeded, heeding
 from localspec.llama import context as contexts
 from localspec.llama.library import logger
 from localspec.llama.model import Model
-from localspec.stopping import Stop, Stopped, heeded, heeding
 from tests.llama.rows import NEAR, row_after
 
 pytestmark = pytest.mark.skipif(

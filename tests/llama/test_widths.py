@@ -7,7 +7,7 @@ from localspec import demo
 from localspec.llama.context import Context
 from localspec.llama.model import Model
 from localspec.llama.widths import width_gap
-from localspec.passes import Pass
+from localspec.sampler.passes import Pass
 
 SHAPES = {
     "llama f32": {"weights": "F32"},

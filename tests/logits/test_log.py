@@ -9,13 +9,13 @@ import pytest
 
 import localspec
 from localspec import demo
+from localspec.chat.logits import KEPT, PROMPT, LogitLog, texts_in
 from localspec.chat.reply import log_softmax
 from localspec.cli import main
 from localspec.cli.commands.fit import logged_texts
 from localspec.events import Cycle
 from localspec.llama.context import Context
 from localspec.loading.drafting import logit_folder, logits_dir
-from localspec.logits import KEPT, PROMPT, LogitLog, texts_in
 from localspec.pairs.registry import PairKind
 from localspec.pairs.resolve import PairFiles
 
@@ -32,7 +32,7 @@ def home(home_of_processes):
 @pytest.fixture(autouse=True)
 def waits(monkeypatch):
     """Nothing is left out because the machine is busy."""
-    monkeypatch.setattr("localspec.logits.WAITING", 10_000)
+    monkeypatch.setattr("localspec.chat.logits.WAITING", 10_000)
 
 
 def logging_session(**options):
@@ -65,7 +65,7 @@ def rows_behind(monkeypatch):
 
 @pytest.mark.parametrize("options", [{"temperature": 0}, {"temperature": 1.2, "seed": 5}])
 def test_logged_rows_are_the_targets_own_where_drafts_were_rejected(options, monkeypatch, rows_behind):
-    monkeypatch.setattr("localspec.logits.PART", 20)
+    monkeypatch.setattr("localspec.chat.logits.PART", 20)
     with logging_session() as session:
         prompt = session.pair.vocabulary.tokenize("Once upon a time, " * 60, parse_special=False)
         reply = session.complete(prompt, depth=4, max_tokens=70, **options)
@@ -144,7 +144,7 @@ def rows(count):
 
 
 def test_the_oldest_go_where_there_are_too_many(tmp_path, monkeypatch):
-    monkeypatch.setattr("localspec.logits.BUDGET_BYTES", 60_000)
+    monkeypatch.setattr("localspec.chat.logits.BUDGET_BYTES", 60_000)
     with LogitLog(tmp_path) as log:
         for number in range(40):
             reply = log.begin([number])
@@ -156,7 +156,7 @@ def test_the_oldest_go_where_there_are_too_many(tmp_path, monkeypatch):
 
 
 def test_what_comes_faster_than_it_is_read_is_left_out_to_the_end_of_the_reply(tmp_path, monkeypatch):
-    monkeypatch.setattr("localspec.logits.WAITING", 7)
+    monkeypatch.setattr("localspec.chat.logits.WAITING", 7)
     with LogitLog(tmp_path) as log:
         busy, read = threading.Event(), threading.Event()
         log.later(busy.wait)
@@ -178,7 +178,7 @@ def test_a_full_disk_is_told_once_and_leaves_replies_alone(monkeypatch, caplog):
         raise OSError(28, "No space left on device")
 
     with caplog.at_level(logging.WARNING), logging_session() as session:
-        monkeypatch.setattr("localspec.logits.write_atomically", full)
+        monkeypatch.setattr("localspec.chat.logits.write_atomically", full)
         replies = [session.run("Hello", temperature=0, max_tokens=8) for _ in range(3)]
     assert all(len(reply.tokens) == 8 for reply in replies)
     assert [record.getMessage() for record in caplog.records if "logged" in record.getMessage()] == [

@@ -4,7 +4,7 @@ import pytest
 
 from localspec.events import Source
 from localspec.measure.tune import as_json, report, tune
-from localspec.passes import Pass
+from localspec.sampler.passes import Pass
 from tests.measure.scripted import Clock
 
 TEXT = tuple(range(1, 50))

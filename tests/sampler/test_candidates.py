@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.passes import Candidates
 from localspec.sampler.chain import largest, likeliest
+from localspec.sampler.passes import Candidates
 
 
 def by_sorting(row, count):

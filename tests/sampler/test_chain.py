@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.errors import BackendFailure
-from localspec.passes import Candidates
 from localspec.sampler import chain as chain_module
 from localspec.sampler.chain import Chain, Counts, largest
+from localspec.sampler.passes import Candidates
 from localspec.sampler.sampling import Sampling
 
 VOCABULARY = 3000

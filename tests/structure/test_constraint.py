@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec.passes import Candidates
+from localspec.sampler.passes import Candidates
 from localspec.structure.constraint import Constrained, GrammarTokens, Mask
 from localspec.structure.grammar import json_grammar, regex_grammar
 from tests.structure.toys import SYMBOLS, Characters

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from localspec.algorithm.verification import Block, Coupled
-from localspec.passes import Candidates
 from localspec.sampler.chain import Chain
+from localspec.sampler.passes import Candidates
 from localspec.sampler.sampling import Sampling
 from tests.algorithm.enumeration import distance, law
 from tests.algorithm.random_pairs import (

@@ -9,7 +9,7 @@ from localspec.chat.tally import Tally
 from localspec.drafters.arbiter import Fixed, Plain
 from localspec.drafters.model import ModelDrafter
 from localspec.events import Cycle, Mode, Origin, Source
-from localspec.passes import Pass
+from localspec.sampler.passes import Pass
 from localspec.sampler.sampling import Sampling
 from localspec.structure.constraint import Constrained, GrammarTokens
 from localspec.structure.forcing import Forcing

@@ -16,10 +16,10 @@ from localspec.units import size_text
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from localspec.chat.logits import Text
     from localspec.fit.judging import Judgement
     from localspec.fit.learning import Progress
     from localspec.fit.making import Plan
-    from localspec.logits import Text
     from localspec.measure.bench import BenchStep, Measurement
     from localspec.pairs.resolve import PairFiles
 
@@ -196,9 +196,9 @@ def collect_answers(options: dict[str, Any], folder: Path, plan: "Plan", line: D
 
 def logged_texts(options: dict[str, Any], files: "PairFiles") -> "list[Text]":
     """What the target wrote while it was logged."""
+    from localspec.chat.logits import texts_in
     from localspec.gguf.adapters import adapters_of
     from localspec.loading.drafting import logit_folder
-    from localspec.logits import texts_in
     from localspec.settings import Settings
 
     adapters = adapters_of(Settings.load(lora=options.get("lora")).lora or "")

@@ -23,9 +23,9 @@ import numpy as np
 
 from localspec.errors import BadSetting
 from localspec.files import write_atomically
-from localspec.passes import Candidates, Row
+from localspec.health.stopping import Closing
 from localspec.sampler.chain import largest
-from localspec.stopping import Closing
+from localspec.sampler.passes import Candidates, Row
 
 KEPT = 64  # likeliest tokens of every row
 HELD_OUT = 16  # one prompt of so many is never learned from

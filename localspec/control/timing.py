@@ -5,6 +5,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from localspec.events import Percentiles
+
 BIN = math.log(1.05)  # histogram bins are 5 % wide
 LATEST = 32  # plain steps that say what one costs now
 UNKNOWN_SPREAD = 0.10  # relative spread of a plain step, until several were seen
@@ -12,14 +14,6 @@ SEVERAL = 4
 PATIENCE = 128  # tokens that wait for several plain steps: the context has hardly grown by then
 STALL = 2.5  # times as long as usual: something else held the machine up
 MIDDLE = 1.1  # the mean of the middle half is this much less certain than the mean
-
-
-@dataclass(frozen=True, slots=True)
-class Percentiles:
-    """Of a duration, in seconds; 0 when nothing was measured."""
-
-    p50: float = 0.0
-    p95: float = 0.0
 
 
 @dataclass(slots=True)
@@ -44,15 +38,6 @@ class Histogram:
             if below >= wanted:
                 return 0.0 if bin_ is None else math.exp(bin_ * BIN)
         return 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """A measured value and its 95 % confidence interval."""
-
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(slots=True)

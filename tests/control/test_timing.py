@@ -5,8 +5,8 @@ import random
 import pytest
 
 from localspec.chat.tally import Tally
+from localspec.control.timing import Histogram, PlainClock
 from localspec.events import Cycle, Mode, Origin, Source
-from localspec.timing import Histogram, PlainClock
 
 
 def cycle(accepted, drafted, seconds, *, mode=Mode.DRAFTING, source=Source.MODEL, deciding=0.0):
