@@ -10,7 +10,6 @@ import pytest
 from hypothesis import settings
 
 from localspec import settings as localspec_settings
-from tests.devices.placing import models_on
 
 CACHE_DIR = localspec_settings.cache_dir
 
@@ -42,6 +41,16 @@ def pytest_addoption(parser):
     )
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config):
+    """Tests run side by side where pytest-xdist is installed, unless -n says how many."""
+    if config.pluginmanager.hasplugin("xdist") and not hasattr(config, "workerinput"):
+        option = config.option
+        option.numprocesses = "auto" if option.numprocesses is None else option.numprocesses
+        option.maxprocesses = option.maxprocesses or 4
+        option.dist = "worksteal" if option.dist == "no" else option.dist
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config):
     """One more than there are cores: tests that start processes wait for them."""
@@ -67,6 +76,8 @@ def device(request):
     if name is None:
         yield None
         return
+    from tests.devices.placing import models_on
+
     with models_on(name):
         yield name
 
@@ -78,6 +89,13 @@ def cache_of_all_homes(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("localspec.settings.cache_dir", lambda: folder)
         yield folder
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A home that is not there yet."""
+    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
 
 
 @pytest.fixture

@@ -14,16 +14,13 @@ ROOT = Path(__file__).resolve().parent.parent
 ROOMS = {
     "demo": set(),
     "errors": set(),
-    "terminal_text": set(),
+    "display": set(),
     "files": {
         "errors",
     },
     "settings": {
         "errors",
         "files",
-    },
-    "units": {
-        "terminal_text",
     },
     "events": set(),
     "conversations": {
@@ -38,33 +35,34 @@ ROOMS = {
         "settings",
     },
     "gguf": {
+        "display",
         "errors",
         "files",
-        "units",
     },
     "sampler": {
         "errors",
     },
     "llama": {
+        "display",
         "errors",
         "gguf",
         "health",
         "sampler",
-        "terminal_text",
     },
     "hub": {
         "errors",
     },
     "memory": {
+        "display",
         "errors",
         "files",
         "gguf",
         "health",
         "llama",
         "settings",
-        "units",
     },
     "pairs": {
+        "display",
         "errors",
         "files",
         "gguf",
@@ -72,7 +70,6 @@ ROOMS = {
         "hub",
         "memory",
         "settings",
-        "units",
     },
     "algorithm": {
         "errors",
@@ -113,6 +110,7 @@ ROOMS = {
         "chat",
         "control",
         "demo",
+        "display",
         "drafters",
         "errors",
         "files",
@@ -123,7 +121,6 @@ ROOMS = {
         "pairs",
         "sampler",
         "settings",
-        "units",
     },
     "api": {
         "chat",
@@ -142,6 +139,7 @@ ROOMS = {
         "api",
         "chat",
         "control",
+        "display",
         "drafters",
         "errors",
         "events",
@@ -153,6 +151,7 @@ ROOMS = {
     },
     "fit": {
         "chat",
+        "display",
         "errors",
         "files",
         "gguf",
@@ -161,12 +160,12 @@ ROOMS = {
         "pairs",
         "sampler",
         "settings",
-        "units",
     },
     "engine": {
         "algorithm",
         "api",
         "chat",
+        "display",
         "errors",
         "events",
         "files",
@@ -176,18 +175,16 @@ ROOMS = {
         "memory",
         "pairs",
         "settings",
-        "units",
     },
     "tui": {
         "chat",
         "conversations",
+        "display",
         "engine",
         "errors",
         "events",
         "files",
         "pairs",
-        "terminal_text",
-        "units",
     },
     "serve": {
         "chat",
@@ -201,6 +198,7 @@ ROOMS = {
         "api",
         "chat",
         "conversations",
+        "display",
         "engine",
         "errors",
         "events",
@@ -217,9 +215,7 @@ ROOMS = {
         "sampler",
         "serve",
         "settings",
-        "terminal_text",
         "tui",
-        "units",
     },
     "__init__": {
         "api",

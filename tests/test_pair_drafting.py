@@ -11,11 +11,7 @@ from localspec.loading import drafting as warm_up
 from localspec.measure.bench import AUTO, PLAIN, Limits, bench
 from localspec.measure.prompts import built_in_prompts
 
-
-@pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
+pytestmark = pytest.mark.usefixtures("home")
 
 
 def test_lessons_are_stored_and_a_damaged_file_is_set_aside(home):

@@ -21,8 +21,8 @@ from textual.theme import Theme
 from textual.types import CSSPathType
 from textual.worker import WorkerFailed
 
+from localspec.display import for_terminal, without_controls
 from localspec.errors import BadSetting, LocalspecError
-from localspec.terminal_text import for_terminal, without_controls
 
 from .commands.table import COMMANDS, Command
 from .screen import ChatScreen

@@ -15,10 +15,10 @@ from time import monotonic
 from typing import Final, Literal, TextIO
 
 from localspec.conversations import listing
+from localspec.display import for_terminal
 from localspec.engine.messages import Compared, Ready
 from localspec.errors import BadSetting, EngineDied, LocalspecError
 from localspec.events import Kind, Reply
-from localspec.terminal_text import for_terminal
 
 from .commands import engine as reports
 from .commands import table

@@ -55,10 +55,10 @@ def agreed(question: Callable[[], str], stream: TextIO = sys.stderr, ask: Callab
 
 
 def question(missing: "PairNotOnDisk") -> str:
+    from localspec.display import size_text
     from localspec.memory.devices import last_devices
     from localspec.pairs.download import plan_pull
     from localspec.pairs.estimate import Fit, fit
-    from localspec.units import size_text
 
     size = sum(file.to_fetch for file in plan_pull(missing.pair))
     fits = {
@@ -106,8 +106,8 @@ def tell_models(several: "SeveralModels") -> None:
 
 def tell_draft(target: str, name: str, header: "Header") -> None:
     """A known draft for a target that the user named alone."""
+    from localspec.display import size_text
     from localspec.pairs.inspection import suggested_draft
-    from localspec.units import size_text
 
     if draft := suggested_draft(name, header):
         what = f"{draft.name} ({size_text(draft.all_bytes)}) can draft for it"
@@ -147,9 +147,9 @@ def fetch(pair: "Pair") -> None:
 
 
 def dry_run(pair: "Pair") -> None:
+    from localspec.display import size_text
     from localspec.pairs.download import plan_pull
     from localspec.pairs.resolve import refuse_unless_runnable
-    from localspec.units import size_text
 
     refuse_unless_runnable(pair)
     files = plan_pull(pair)
@@ -168,8 +168,8 @@ def dry_run(pair: "Pair") -> None:
 
 def progress_text(event: "Fetching") -> str:
     """Percentage of all files, then the speed, the time left and the file."""
+    from localspec.display import duration_text, size_text
     from localspec.pairs.download import PullStage
-    from localspec.units import duration_text, size_text
 
     share = event.done / event.total if event.total else 1.0
     filled = int(share * _BAR)

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, Final, TextIO
 
+from localspec.display import for_terminal, line_for_terminal
 from localspec.errors import LocalspecError
-from localspec.terminal_text import for_terminal, line_for_terminal
 
 JSON_VERSION: Final = 1  # of every --json: it grows where a name goes or changes its meaning
 _TO_THE_START = "\r\x1b[K"  # of an emptied line

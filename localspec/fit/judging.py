@@ -8,6 +8,7 @@ from statistics import median
 from localspec import settings
 from localspec.chat.loaded_pair import LoadedPair
 from localspec.chat.logits import is_held_out
+from localspec.display import size_text
 from localspec.errors import BadModelFile
 from localspec.fit.collect import made_prompts, tokens_of
 from localspec.gguf.header import header_at
@@ -17,7 +18,6 @@ from localspec.measure.prompts import BenchPrompt, Category
 from localspec.measure.statistics import Interval, mean_ratio
 from localspec.measure.summary import HARDLY_DRAFTED, Finding, finding, grouped, log_ratios, paired
 from localspec.pairs.registry import all_pairs
-from localspec.units import size_text
 
 
 def report() -> str:

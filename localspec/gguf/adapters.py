@@ -3,10 +3,10 @@
 import math
 from pathlib import Path
 
+from localspec.display import printable
 from localspec.errors import BadModelFile, BadSetting
 from localspec.files import expanded
 from localspec.gguf.header import Header, TensorInfo, header_at
-from localspec.units import printable
 
 Adapter = tuple[Path, float]  # the file, and how much of it is added
 

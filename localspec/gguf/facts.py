@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+from localspec.display import printable
 from localspec.errors import BadModelFile
 from localspec.gguf.header import (
     BLOCKS,
@@ -13,7 +14,6 @@ from localspec.gguf.header import (
     header_at,
 )
 from localspec.gguf.trimmed import TOKENIZER
-from localspec.units import printable
 
 # llama-vocab.cpp: the kind for each tokenizer.ggml.model, and the defaults of keys that are missing
 _KINDS = {

@@ -14,8 +14,8 @@ from functools import lru_cache
 from pathlib import Path, PurePath
 from typing import TypeVar
 
+from localspec.display import printable
 from localspec.errors import BadModelFile
-from localspec.units import printable
 
 # ggml-common.h: name of a tensor type, elements in a block, bytes of a block
 BLOCKS: dict[int, tuple[str, int, int]] = {

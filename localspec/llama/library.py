@@ -13,11 +13,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from localspec.display import for_terminal
 from localspec.errors import BackendFailure
 from localspec.health.check import health
 from localspec.health.stopping import Held
 from localspec.llama import watch
-from localspec.terminal_text import for_terminal
 
 logger = logging.getLogger("localspec.llama")
 # Without a handler, logging's last resort would print warnings on stderr, where the terminal UI draws.

@@ -10,6 +10,7 @@ from localspec import demo
 from localspec.chat.loaded_pair import LoadedPair
 from localspec.chat.logits import LogitLog
 from localspec.chat.template import template_of
+from localspec.display import size_text
 from localspec.errors import RollbackUnsupported
 from localspec.gguf.adapters import check_adapter
 from localspec.gguf.facts import refuse_hazards
@@ -39,7 +40,6 @@ from localspec.pairs.compatibility import check, refuse_head_alone
 from localspec.pairs.registry import PairKind
 from localspec.pairs.resolve import PairFiles
 from localspec.sampler.sampling import Sampling
-from localspec.units import size_text
 
 WIDEST_BATCH = 33  # tokens in a verify batch: the newest token and at most 32 draft tokens
 SMALL_BYTES = (

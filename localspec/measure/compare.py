@@ -11,6 +11,7 @@ from localspec.algorithm.verification import SEED_DECIDES, Greedy
 from localspec.chat.messages import Message, as_messages
 from localspec.chat.options import ReplyOptions
 from localspec.chat.session import Session, never
+from localspec.display import aligned
 from localspec.errors import BadSetting, LocalspecError
 from localspec.events import Cycle, Event, Finished, FinishReason, Kind, Origin, Piece, Reply, Started
 from localspec.measure.divergence import (
@@ -22,7 +23,6 @@ from localspec.measure.divergence import (
     top_two_gap,
     width_difference_on,
 )
-from localspec.measure.plot import aligned
 from localspec.measure.statistics import CROWDED
 
 FENCE = "```"

@@ -1,7 +1,6 @@
 """Tables and bar charts: as text for a terminal, and as SVG, which browsers and a README show."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
@@ -132,14 +131,3 @@ def track(chart: Chart, bar: Bar, room: int) -> str:
         if cells[at] in (" ", WHISKER):
             cells[at] = REFERENCE
     return "".join(cells[:room])
-
-
-def aligned(rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    """Lines of columns: the first `left` of them to the left, the others to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    sides = ["<"] * left + [">"] * (len(widths) - left)
-    lines = (
-        "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True))
-        for row in rows
-    )
-    return "\n".join(line.rstrip() for line in lines)

@@ -10,10 +10,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
 
+from localspec.display import aligned
 from localspec.files import write_text_atomically
 from localspec.measure.bench import AUTO, PLAIN, BenchOutcome, Measurement
 from localspec.measure.machine import Machine
-from localspec.measure.plot import Bar, Chart, aligned, drawn
+from localspec.measure.plot import Bar, Chart, drawn
 from localspec.measure.prompts import Category
 from localspec.measure.statistics import Interval, mean_ratio
 from localspec.settings import data_dir

@@ -8,8 +8,9 @@ from typing import Any
 from localspec.algorithm.protocols import Decoder, Drafter
 from localspec.control.calibration import NARROW, WIDE, calibrate
 from localspec.control.costs import CostTable
+from localspec.display import aligned
 from localspec.measure.divergence import forget
-from localspec.measure.plot import Bar, Chart, aligned, drawn
+from localspec.measure.plot import Bar, Chart, drawn
 
 CONTEXT_TOKENS = 256  # in the caches while measuring: an ordinary prompt
 DEPTHS = (1, 2, 3, 4, 5, 7)

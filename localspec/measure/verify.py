@@ -18,6 +18,7 @@ from localspec.chat.options import Request
 from localspec.chat.prompt import encode
 from localspec.chat.reply import WatchedRule
 from localspec.chat.session import Session
+from localspec.display import aligned
 from localspec.errors import BadSetting
 from localspec.measure.divergence import (
     Divergence,
@@ -27,7 +28,6 @@ from localspec.measure.divergence import (
     top_two_gap,
     width_difference_on,
 )
-from localspec.measure.plot import aligned
 from localspec.measure.prompts import VERIFY_PROMPTS, BenchPrompt, Category
 from localspec.measure.statistics import bernstein
 from localspec.sampler.chain import Chain

@@ -7,11 +7,11 @@ from itertools import accumulate, pairwise
 from math import ceil
 from typing import Any, Protocol
 
+from localspec.display import size_text
 from localspec.errors import BadSetting, NotEnoughMemory
 from localspec.gguf.heads import DraftKind
 from localspec.memory.devices import DeviceMemory
 from localspec.settings import Settings
-from localspec.units import size_text
 
 
 @dataclass(frozen=True, slots=True)

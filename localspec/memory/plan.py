@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from localspec.display import size_text
 from localspec.errors import BadSetting
 from localspec.health.build import missing_device
 from localspec.memory.devices import DeviceMemory
 from localspec.memory.needs import HOST, Load, MemoryWishes, Room, Sizes
 from localspec.memory.ways import SHORTEST_CONTEXT, Way, Ways
-from localspec.units import size_text
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from localspec import settings
+from localspec.display import printable, size_text
 from localspec.errors import BackendFailure, LocalspecError
 from localspec.files import loads_as, program, write_text_atomically
 from localspec.gguf.adapters import Adapter
@@ -27,7 +28,6 @@ from localspec.health.stopping import Closing
 from localspec.memory.devices import DeviceMemory, remember_devices, with_host
 from localspec.memory.needs import CHECKPOINT_SHARE, HOST, Load, MemoryWishes, Needs
 from localspec.memory.plan import Plan, plan
-from localspec.units import printable, size_text
 
 if TYPE_CHECKING:  # loads llama.cpp
     from localspec.llama.measure_memory import Measurer

@@ -13,6 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from localspec import hub
+from localspec.display import size_text
 from localspec.errors import BadModelFile, DownloadFailed, IncompatiblePair
 from localspec.files import FileLock, sync_folder
 from localspec.gguf.header import Header, header_at, header_of_part, joined, read_header
@@ -21,7 +22,6 @@ from localspec.pairs import store
 from localspec.pairs.compatibility import prove
 from localspec.pairs.registry import HubFile, LocalFile, ModelFile, Pair
 from localspec.pairs.resolve import refuse_unless_runnable
-from localspec.units import size_text
 
 PART, LOCK = ".part", ".lock"  # after the final name of a file
 _CHUNK = 1 << 20

@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
 
 from localspec import hub
+from localspec.display import size_text
 from localspec.errors import BadModelFile, BadSetting, DownloadFailed, NotOnDisk, UnknownPair
 from localspec.files import expanded, locked
 from localspec.gguf.facts import ModelFacts
@@ -32,7 +33,6 @@ from localspec.pairs.registry import (
     stays_inside,
     users_folder,
 )
-from localspec.units import size_text
 
 LOOKUP = "lookup"  # in place of a draft
 _LONGEST_NAME = 80  # characters

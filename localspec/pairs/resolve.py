@@ -4,6 +4,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
+from localspec.display import size_text
 from localspec.errors import BadModelFile, BadSetting, IncompatiblePair, NotOnDisk
 from localspec.files import expanded
 from localspec.gguf.adapters import Adapter
@@ -11,7 +12,6 @@ from localspec.gguf.header import parts_of
 from localspec.pairs import store
 from localspec.pairs.references import fetched_before, is_on_hub
 from localspec.pairs.registry import DEMO, HubFile, ModelFile, Pair, PairKind, all_pairs, find
-from localspec.units import size_text
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,9 @@ from localspec.loading.drafting import PairDrafting
 from localspec.measure.statistics import CROWDED
 from localspec.settings import data_dir
 
+pytestmark = pytest.mark.usefixtures("home_of_processes")
+
 QUICK = ("--runs", "1", "--only", "json", "--max-tokens", "24", "--threads", "1")
-
-
-@pytest.fixture(autouse=True)
-def home(home_of_processes):
-    """Known to processes as well."""
 
 
 def run(capsys, *arguments):

@@ -6,10 +6,7 @@ import pytest
 
 from localspec.cli import main
 
-
-@pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path / "home"))
+pytestmark = pytest.mark.usefixtures("home")
 
 
 def bench(capsys, *arguments):

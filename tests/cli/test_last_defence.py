@@ -10,11 +10,7 @@ from localspec.cli.last_defence import reported
 from localspec.loading.drafting import replies_dir
 from localspec.pairs import registry
 
-
-@pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
+pytestmark = pytest.mark.usefixtures("home")
 
 
 @pytest.fixture

@@ -11,14 +11,11 @@ import pytest
 from localspec.cli import main
 from localspec.cli.printing import NotesOfLibraries
 
+pytestmark = pytest.mark.usefixtures("home")
+
 CLI = Path(__file__).resolve().parent.parent.parent / "localspec" / "cli"
 EVIL = "evil\x1b]52;c;ZXZpbA==\x07\x1b[2J\u202etxt"
 DRAWING = ("\r\x1b[K", "\x1b[2m", "\x1b[0m")  # what the program itself sends
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path / "home"))
 
 
 def printing(node: ast.AST) -> bool:

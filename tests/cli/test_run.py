@@ -15,6 +15,8 @@ from localspec.cli.commands.run import as_json
 from localspec.cli.printing import JSON_VERSION
 from localspec.events import FinishReason, Reply, Stats
 
+pytestmark = pytest.mark.usefixtures("home_of_processes")
+
 STATS = [
     "drafted",
     "accepted",
@@ -29,11 +31,6 @@ STATS = [
     "verify_seconds",
     "other_seconds",
 ]
-
-
-@pytest.fixture(autouse=True)
-def home(home_of_processes):
-    """Known to processes as well."""
 
 
 def run(capsys, *arguments):

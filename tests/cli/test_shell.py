@@ -18,13 +18,9 @@ from localspec.files import attached, with_files
 from localspec.pairs import resolve
 from localspec.settings import data_dir
 
+pytestmark = pytest.mark.usefixtures("home")
+
 QUICK = ("-n", "6", "--temperature", "0", "--threads", "1")
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
 
 
 class Terminal(io.StringIO):

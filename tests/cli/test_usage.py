@@ -17,10 +17,7 @@ from localspec.cli import main
 from localspec.cli.options import RULES
 from localspec.cli.prompt import piped_text, prompt_of, something_is_piped
 
-
-@pytest.fixture(autouse=True)
-def home(home_of_processes):
-    """Known to processes as well."""
+pytestmark = pytest.mark.usefixtures("home_of_processes")
 
 
 def shell(words, **options):

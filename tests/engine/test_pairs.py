@@ -9,10 +9,7 @@ import pytest
 from localspec import settings
 from localspec.engine import pairs
 
-
-@pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path))
+pytestmark = pytest.mark.usefixtures("home")
 
 
 def test_speedups_are_kept_by_pair_and_damage_is_as_if_never_measured():

@@ -13,10 +13,7 @@ from localspec.gguf.facts import facts_of_file
 from localspec.llama.context import Context
 from localspec.llama.model import Model
 
-
-@pytest.fixture(autouse=True)
-def home(home_of_processes):
-    """Known to processes as well."""
+pytestmark = pytest.mark.usefixtures("home_of_processes")
 
 
 def test_the_new_pair_writes_what_the_old_one_writes(capsys):

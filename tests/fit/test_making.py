@@ -23,12 +23,9 @@ from localspec.llama.model import Model
 from localspec.measure.bench import AUTO, PLAIN, Measurement
 from localspec.measure.prompts import Category
 
+pytestmark = pytest.mark.usefixtures("home_of_processes")
+
 CATEGORIES = (Category.CHAT, Category.CODE)
-
-
-@pytest.fixture(autouse=True)
-def home(home_of_processes):
-    """Known to processes as well."""
 
 
 def some_text(seed, tokens=5):

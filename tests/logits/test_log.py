@@ -19,14 +19,10 @@ from localspec.loading.drafting import logit_folder, logits_dir
 from localspec.pairs.registry import PairKind
 from localspec.pairs.resolve import PairFiles
 
+pytestmark = pytest.mark.usefixtures("home_of_processes")
+
 VOCABULARY = 500
 FILES = PairFiles("demo", PairKind.SIMPLE, demo.target_path(), demo.draft_path())
-
-
-@pytest.fixture(autouse=True)
-def home(home_of_processes):
-    """Known to processes as well."""
-    return home_of_processes
 
 
 @pytest.fixture(autouse=True)
@@ -86,7 +82,7 @@ def test_logged_rows_are_the_targets_own_where_drafts_were_rejected(options, mon
     assert at == len(whole)
 
 
-def test_nothing_is_logged_unasked(home):
+def test_nothing_is_logged_unasked(home_of_processes):
     with localspec.load("demo", threads=1) as session:
         session.run("Hello", max_tokens=10)
     assert not logits_dir().exists()

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from localspec.measure.plot import aligned
+from localspec.display import aligned
 from localspec.measure.prompts import Category
 from localspec.measure.statistics import Interval
 from localspec.measure.summary import (

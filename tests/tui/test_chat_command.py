@@ -11,10 +11,7 @@ from localspec.engine.messages import LoadPair, ReplySettings, Turn
 from localspec.errors import BadSetting
 from localspec.settings import data_dir
 
-
-@pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path / "home"))
+pytestmark = pytest.mark.usefixtures("home")
 
 
 def parse(*words):

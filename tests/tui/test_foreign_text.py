@@ -14,8 +14,8 @@ from scripted_engine import Gate
 from textual.widgets import Input
 
 from localspec.conversations import Journal, StoredMessage
+from localspec.display import for_terminal
 from localspec.events import Kind, Origin, Piece, Source
-from localspec.terminal_text import for_terminal
 
 CLIPBOARD = "\x1b]52;c;aGk=\x07"
 COLOUR = "\x9b31m"

@@ -10,7 +10,7 @@ from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Static
 
-from localspec.terminal_text import for_terminal
+from localspec.display import for_terminal
 
 Answer = TypeVar("Answer")
 

@@ -13,8 +13,8 @@ from textual.widgets import DataTable, Input, Static
 
 from localspec import conversations
 from localspec.conversations import Conversation, ConversationList
+from localspec.display import for_terminal, line_for_terminal
 from localspec.errors import LocalspecError
-from localspec.terminal_text import for_terminal, line_for_terminal
 
 from ..state.conversation import NotExported, OpenConversation, export_markdown
 from .base import ConfirmDialog, Dialog, TextTable

@@ -7,10 +7,9 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import DataTable, Static
 
+from localspec.display import for_terminal, size_text
 from localspec.engine.messages import PairRow
 from localspec.errors import EngineDied
-from localspec.terminal_text import for_terminal
-from localspec.units import size_text
 
 from ..state.engine import Downloads
 from ..text.status import pull_status

@@ -17,9 +17,9 @@ from textual.content import Content
 from textual.widgets import DataTable, OptionList, Static
 from textual.widgets.option_list import Option
 
+from localspec.display import for_terminal
 from localspec.engine.messages import Compared
 from localspec.events import Stats
-from localspec.terminal_text import for_terminal
 
 from ..commands.table import COMMANDS
 from ..widgets.reply import LEGEND

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from localspec.conversations import StoredMessage
+from localspec.display import size_text
 from localspec.engine.messages import PullProgress
-from localspec.units import size_text
 
 from ..state.engine import EngineState
 from ..state.reply import ReplyState

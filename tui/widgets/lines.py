@@ -5,8 +5,8 @@ from typing import Final
 from textual.content import Content
 from textual.widgets import Static
 
+from localspec.display import for_terminal
 from localspec.events import Stats
-from localspec.terminal_text import for_terminal
 
 from ..commands.table import COMMANDS, Command
 from ..state.engine import EngineState

@@ -12,7 +12,7 @@ from textual.message import Message
 from textual.widgets import OptionList, TextArea
 from textual.widgets.option_list import Option
 
-from localspec.terminal_text import for_terminal
+from localspec.display import for_terminal
 
 from ..commands.table import Command, matching
 from ..state.mentions import completions, typed_mention

@@ -16,8 +16,8 @@ from textual.widget import MountError, Widget
 from textual.widgets import Static
 
 from localspec.conversations import StoredMessage
+from localspec.display import for_terminal
 from localspec.events import Kind, Origin, Piece, Source
-from localspec.terminal_text import for_terminal
 
 from ..state.conversation import version_before
 from ..state.remembered import TokenStyle

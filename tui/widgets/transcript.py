@@ -10,7 +10,7 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from localspec.conversations import StoredMessage
-from localspec.terminal_text import for_terminal
+from localspec.display import for_terminal
 
 from .markdown import PlainContainer
 from .reply import ReplyPart, ReplyView

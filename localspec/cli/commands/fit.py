@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from localspec.cli.options import NOTHING_REMEMBERED, add_drawing_options, add_pair_argument, load_options
 from localspec.cli.printing import DrawnLine, note, say
 from localspec.cli.usage import Subparsers
+from localspec.display import size_text
 from localspec.errors import BadSetting
-from localspec.units import size_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable

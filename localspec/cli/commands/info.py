@@ -145,7 +145,7 @@ def _fit(found: "Inspection") -> str:
 
 
 def _side_lines(side: "InspectedModel") -> list[str]:
-    from localspec.units import size_text
+    from localspec.display import size_text
 
     facts, size, cache = side.facts, size_text(side.opened.header.file_bytes), side.kv_bytes_per_token
     words, count = facts.vocabulary, facts.parameters
@@ -165,7 +165,7 @@ def _side_lines(side: "InspectedModel") -> list[str]:
 
 
 def _plan_lines(plan: "Plan") -> list[str]:
-    from localspec.units import size_text
+    from localspec.display import size_text
 
     together = f"draft at {plan.draft.length:,}" if plan.draft else "no draft"
     lines = [f"plan         context {plan.target.length:,} tokens, {together}; memory as llama.cpp plans it:"]

@@ -28,11 +28,11 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from localspec.display import size_text
     from localspec.pairs.estimate import file_bytes
     from localspec.pairs.registry import all_pairs
     from localspec.pairs.removal import leftovers
     from localspec.pairs.store import distinct, last_uses, locate, on_disk
-    from localspec.units import size_text
 
     if arguments.outdated:
         return list_outdated(as_json=arguments.json)
@@ -65,8 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def list_outdated(*, as_json: bool) -> int:
     """Ask the Hub about every file of the pairs that are here."""
+    from localspec.display import size_text
     from localspec.pairs.references import outdated
-    from localspec.units import size_text
 
     found = outdated()
     if as_json:

@@ -40,11 +40,11 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from localspec.display import size_text
     from localspec.memory.devices import last_devices
     from localspec.pairs.estimate import file_bytes, fit, memory_needed
     from localspec.pairs.registry import all_pairs
     from localspec.pairs.store import on_disk
-    from localspec.units import size_text
 
     devices = last_devices()
     found = [(pair, file_bytes(pair), memory_needed(pair), fit(pair, devices)) for pair in all_pairs()]

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from localspec.cli.commands.completion import complete_with_pairs
 from localspec.cli.printing import say, say_json
 from localspec.cli.usage import Subparsers, WrongUsage
+from localspec.display import size_text
 from localspec.errors import BadSetting
-from localspec.units import size_text
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 from localspec.cli.options import add_pair_argument, pair_of
 from localspec.cli.printing import DrawnLine, OutputFailed, on_terminal, say
 from localspec.cli.usage import Subparsers, WrongUsage
+from localspec.display import line_for_terminal
 from localspec.errors import BadSetting
 from localspec.events import Reply
-from localspec.terminal_text import line_for_terminal
 
 if TYPE_CHECKING:
     from localspec.engine.messages import LoadPair

@@ -10,11 +10,10 @@ from localspec.cli.commands.bench import show_side
 from localspec.cli.commands.run import show
 from localspec.cli.printing import DrawnLine
 from localspec.cli.program import tell
+from localspec.display import for_terminal, printable
 from localspec.errors import BadSetting
 from localspec.events import Finished, FinishReason, Kind, Notice, Origin, Piece, Reply, Source
 from localspec.measure.compare import SideEvent
-from localspec.terminal_text import for_terminal
-from localspec.units import printable
 
 STEERING = "first \x1b]52;c;aGk=\x07 then\n\t\x9b31m last\n"
 EMBEDDINGS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
