@@ -12,7 +12,7 @@ from time import perf_counter
 
 import localspec
 from localspec.events import Cycle, Started
-from localspec.loading import opening
+from localspec.models import load
 
 
 def first_token_seconds(target: Path, word: str, lines: int) -> tuple[float, int]:
@@ -33,8 +33,8 @@ def main() -> None:
     parser.add_argument("--lines", type=int, default=450)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    share = opening.SAVED_SHARE
-    for name, opening.SAVED_SHARE in (("saved", share), ("read again", 0.0)):
+    share = load.SAVED_SHARE
+    for name, load.SAVED_SHARE in (("saved", share), ("read again", 0.0)):
         localspec.unload()
         for word in ("red", "blue"):
             first_token_seconds(options.target, word, options.lines)

@@ -14,18 +14,17 @@ from localspec.chat.session import Session as Session
 from localspec.chat.session import in_a_thread, last_reply, never
 from localspec.errors import BadSetting
 from localspec.events import Event, Reply
-from localspec.gguf.adapters import adapters_of
+from localspec.gguf.matching import adapters_of
 from localspec.health.stopping import Stop, interruptible
 from localspec.llama.devices import BackendSummary, Device, backend_summary
 from localspec.llama.devices import devices as list_devices
 from localspec.llama.threads import default_threads as default_threads
-from localspec.loading.compose import is_demo, memory_of, open_engine
-from localspec.memory.devices import with_host
-from localspec.memory.needs import check_at_least, wishes_of
-from localspec.pairs.download import pull as fetch
-from localspec.pairs.references import described, is_on_hub, keep, known_as
-from localspec.pairs.resolve import PairFiles, PairNotOnDisk, resolve
-from localspec.pairs.store import mark_used
+from localspec.models.devices import with_host
+from localspec.models.download import pull as fetch
+from localspec.models.find import PairFiles, PairNotOnDisk, described, is_on_hub, keep, known_as, resolve
+from localspec.models.load import is_demo, memory_of, open_engine
+from localspec.models.needs import check_at_least, wishes_of
+from localspec.models.store import mark_used
 from localspec.settings import Settings
 
 PATIENCE_SECONDS = 1.0  # after Ctrl-C: a load that a disk holds up ends by itself, and frees what it has

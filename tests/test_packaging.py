@@ -43,7 +43,7 @@ def test_the_sdist_carries_what_a_wheel_is_built_from(built):
 
 
 def test_a_checkout_finds_the_terminal_ui_and_the_registry():
-    from localspec.pairs.registry import registry_file
+    from localspec.models.registry import registry_file
 
     assert registry_file().is_file()
     import localspec.tui

@@ -17,16 +17,16 @@ import pytest
 from localspec.tui.state.remembered import Presets, PromptHistory
 
 from localspec.files import read_json_object
-from localspec.pairs.registry import users_files, users_pairs
-from localspec.pairs.store import last_uses
+from localspec.models.registry import users_files, users_pairs
+from localspec.models.store import last_uses
 
 CHANGES = 15  # of each kind, by each process
 TOGETHER = 2 * CHANGES
 WORK = f"""
 import sys
 from pathlib import Path
-from localspec.pairs.registry import LocalFile, Pair, PairKind, add_pair, take_out
-from localspec.pairs.store import mark_used
+from localspec.models.registry import LocalFile, Pair, PairKind, add_pair, take_out
+from localspec.models.store import mark_used
 from localspec.files import change_json_object
 from localspec.tui.state.remembered import Presets
 from localspec.tui.state.remembered import PromptHistory

@@ -4,7 +4,7 @@ from localspec.chat.loaded_pair import LoadedPair
 from localspec.chat.template import ChatTemplate
 from localspec.drafters.model import ModelDrafter
 from localspec.llama.threads import Threads
-from localspec.loading.drafting import PairDrafting
+from localspec.models.drafting import PairDrafting
 from localspec.sampler.sampling import Sampling
 from tests.algorithm.toys import Blend, Toy
 

@@ -9,9 +9,9 @@ llama.cpp's own sizes for the machine that it runs on.
 from pathlib import Path
 
 from localspec.errors import NotEnoughMemory
-from localspec.memory.devices import DeviceMemory
-from localspec.pairs.estimate import estimated_plan
-from localspec.pairs.registry import DEMO, Pair, all_pairs
+from localspec.models.devices import DeviceMemory
+from localspec.models.inspection import estimated_plan
+from localspec.models.registry import DEMO, Pair, all_pairs
 
 PAGE = Path(__file__).parents[1] / "docs" / "plans.md"
 GIB = 1 << 30

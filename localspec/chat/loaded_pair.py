@@ -1,4 +1,4 @@
-"""A loaded pair, as conversations need it; `localspec.loading.compose` makes them."""
+"""A loaded pair, as conversations need it; `localspec.models.load` makes them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

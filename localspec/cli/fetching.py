@@ -8,10 +8,9 @@ from localspec.cli.printing import DrawnLine, aside, note, say
 
 if TYPE_CHECKING:
     from localspec.gguf.header import Header
-    from localspec.pairs.download import Fetching, PullEvent
-    from localspec.pairs.references import SeveralModels
-    from localspec.pairs.registry import Pair
-    from localspec.pairs.resolve import PairNotOnDisk
+    from localspec.models.download import Fetching, PullEvent
+    from localspec.models.find import PairNotOnDisk, SeveralModels
+    from localspec.models.registry import Pair
 
 _BAR = 20  # characters
 _STEP = 10  # percent between two lines without a terminal
@@ -30,7 +29,7 @@ def take_from_hub(target: str, draft: str | None, *, pull: bool) -> dict[str, st
     Raises NotOnDisk where nobody wants it fetched.
     """
     from localspec.errors import NotOnDisk
-    from localspec.pairs.references import fetched_before, is_on_hub
+    from localspec.models.find import fetched_before, is_on_hub
 
     if not is_on_hub(target, draft):
         return {}
@@ -56,9 +55,9 @@ def agreed(question: Callable[[], str], stream: TextIO = sys.stderr, ask: Callab
 
 def question(missing: "PairNotOnDisk") -> str:
     from localspec.display import size_text
-    from localspec.memory.devices import last_devices
-    from localspec.pairs.download import plan_pull
-    from localspec.pairs.estimate import Fit, fit
+    from localspec.models.devices import last_devices
+    from localspec.models.download import plan_pull
+    from localspec.models.inspection import Fit, fit
 
     size = sum(file.to_fetch for file in plan_pull(missing.pair))
     fits = {
@@ -72,8 +71,8 @@ def question(missing: "PairNotOnDisk") -> str:
 
 def fetch_reference(target: str, draft: str | None, *, dry: bool = False) -> str:
     """Fetch models of the Hub as a pair of the user's and return its name; `dry` only lists the files."""
-    from localspec.hub import of_system
-    from localspec.pairs.references import SeveralModels, described, keep, known_as
+    from localspec.models.find import SeveralModels, described, keep, known_as
+    from localspec.models.hub import of_system
 
     pair = known_as(target, draft)
     if pair is None:
@@ -98,7 +97,7 @@ def fetch_reference(target: str, draft: str | None, *, dry: bool = False) -> str
 
 def tell_models(several: "SeveralModels") -> None:
     """The models of a repository, a line each."""
-    from localspec.pairs.references import quant_of, size_of
+    from localspec.models.find import quant_of, size_of
 
     for model in several.models:
         say(f"{quant_of(model) or '-':<10} {size_of(model):>18}  {several.repo}:{model.file}")
@@ -107,7 +106,7 @@ def tell_models(several: "SeveralModels") -> None:
 def tell_draft(target: str, name: str, header: "Header") -> None:
     """A known draft for a target that the user named alone."""
     from localspec.display import size_text
-    from localspec.pairs.inspection import suggested_draft
+    from localspec.models.inspection import suggested_draft
 
     if draft := suggested_draft(name, header):
         what = f"{draft.name} ({size_text(draft.all_bytes)}) can draft for it"
@@ -116,8 +115,8 @@ def tell_draft(target: str, name: str, header: "Header") -> None:
 
 def fetch(pair: "Pair") -> None:
     """Pull with the progress on stderr; Ctrl-C keeps the bytes so far."""
-    from localspec.memory.probe import outlook
-    from localspec.pairs.download import Fetching, Note, pull
+    from localspec.models.download import Fetching, Note, pull
+    from localspec.models.plan import outlook
 
     line = DrawnLine(sys.stderr)
 
@@ -148,8 +147,8 @@ def fetch(pair: "Pair") -> None:
 
 def dry_run(pair: "Pair") -> None:
     from localspec.display import size_text
-    from localspec.pairs.download import plan_pull
-    from localspec.pairs.resolve import refuse_unless_runnable
+    from localspec.models.download import plan_pull
+    from localspec.models.find import refuse_unless_runnable
 
     refuse_unless_runnable(pair)
     files = plan_pull(pair)
@@ -169,7 +168,7 @@ def dry_run(pair: "Pair") -> None:
 def progress_text(event: "Fetching") -> str:
     """Percentage of all files, then the speed, the time left and the file."""
     from localspec.display import duration_text, size_text
-    from localspec.pairs.download import PullStage
+    from localspec.models.download import PullStage
 
     share = event.done / event.total if event.total else 1.0
     filled = int(share * _BAR)

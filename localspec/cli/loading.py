@@ -32,7 +32,7 @@ def wanted(arguments: argparse.Namespace, **changes: bool) -> dict[str, Any]:
 def fetch_missing(arguments: argparse.Namespace, options: Mapping[str, Any]) -> str:
     """Fetch the pair if it is not here and the user wants it; returns its name. Raises what resolving it raises."""
     from localspec.cli.fetching import fetch_if_wanted
-    from localspec.pairs.resolve import PairNotOnDisk, resolve
+    from localspec.models.find import PairNotOnDisk, resolve
 
     draft = options.get("draft") if options["speculate"] else None
     try:
@@ -75,7 +75,7 @@ def names_of(session: "Session | EngineSession") -> dict[str, str]:
 
 def chosen_pair() -> str | None:
     """The configured pair; else the one that the user picks, where several are here and none was used yet."""
-    from localspec.pairs.resolve import undecided
+    from localspec.models.find import undecided
     from localspec.settings import Settings
 
     configured = Settings.load().pair

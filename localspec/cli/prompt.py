@@ -44,7 +44,7 @@ def take_pair(arguments: argparse.Namespace, *, prompt_optional: bool = False) -
     ):
         arguments.name, arguments.words = words[0], words[1:]
     if len(arguments.words) > 1:
-        from localspec.pairs.registry import near_names
+        from localspec.models.registry import near_names
 
         near = "" if arguments.name else next(iter(near_names(words[0], cutoff=0.7)), "")
         meant = f"did you mean {near}? A prompt of several words" if near else "a prompt of several words"
@@ -67,7 +67,7 @@ def prompt_of(arguments: argparse.Namespace) -> str:
 
 def is_pair(word: str) -> bool:
     """Whether a word is the name of a known pair, or names a model of the Hub."""
-    from localspec.pairs.registry import is_known
+    from localspec.models.registry import is_known
 
     return is_known(word) or re.fullmatch(r"(?:https?://\S+/)?[\w.-]+/[\w.-]+:\S+", word) is not None
 

@@ -13,7 +13,7 @@ import numpy as np
 from localspec.algorithm.protocols import Backlog, Decoder, Drafter, Proposal, Rule, Stopping, Vocabulary
 from localspec.drafters.model import AT_ONCE, FAILURES, ROOM, Rows, decode_and_forget, draw, rows_after
 from localspec.events import Source
-from localspec.gguf.shared_tokens import SharedTokens
+from localspec.gguf.matching import SharedTokens
 from localspec.sampler.chain import largest
 from localspec.sampler.passes import Candidates, Pass, Row, standing
 

@@ -5,12 +5,12 @@ from pathlib import Path
 from localspec.engine.messages import PairList, PairRow, Pulled, PullProgress
 from localspec.engine.server import Cancelled, Send
 from localspec.files import read_numbers, remember_number
-from localspec.memory.devices import last_devices
-from localspec.pairs.download import Fetching, PullCancelled, PullEvent
-from localspec.pairs.download import pull as fetch
-from localspec.pairs.estimate import file_bytes, fit, memory_needed
-from localspec.pairs.registry import all_pairs, find
-from localspec.pairs.store import on_disk
+from localspec.models.devices import last_devices
+from localspec.models.download import Fetching, PullCancelled, PullEvent
+from localspec.models.download import pull as fetch
+from localspec.models.inspection import file_bytes, fit, memory_needed
+from localspec.models.registry import all_pairs, find
+from localspec.models.store import on_disk
 from localspec.settings import data_dir
 
 

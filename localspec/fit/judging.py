@@ -17,7 +17,7 @@ from localspec.measure.bench import Measurement
 from localspec.measure.prompts import BenchPrompt, Category
 from localspec.measure.statistics import Interval, mean_ratio
 from localspec.measure.summary import HARDLY_DRAFTED, Finding, finding, grouped, log_ratios, paired
-from localspec.pairs.registry import all_pairs
+from localspec.models.registry import all_pairs
 
 
 def report() -> str:

@@ -13,9 +13,8 @@ from localspec.fit.collect import Answer, Asked, answers, needed_tokens, prompts
 from localspec.fit.trim import trim
 from localspec.gguf.facts import facts_of_file
 from localspec.llama.context import Context
-from localspec.pairs.references import open_reference, pin
-from localspec.pairs.registry import Pair, PairKind, add_pair
-from localspec.pairs.resolve import PairFiles
+from localspec.models.find import PairFiles, open_reference, pin
+from localspec.models.registry import Pair, PairKind, add_pair
 
 HELD_OUT = 5  # every so many answers only judge the choice
 LENGTH = 1024  # tokens of a prompt and its answer; longer prompts are passed over

@@ -1,7 +1,9 @@
 """What a GGUF header says about a model, and the contents on which llama.cpp aborts."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 from localspec.display import printable
@@ -11,6 +13,7 @@ from localspec.gguf.header import (
     INTEGERS,
     Header,
     HeaderVocabulary,
+    TensorInfo,
     header_at,
 )
 from localspec.gguf.trimmed import TOKENIZER
@@ -179,3 +182,186 @@ def refuse_hazards(path: Path) -> None:
     """Raise BadModelFile for a header on which llama.cpp is known to abort."""
     if hazard := first_hazard(header_at(path)):
         raise BadModelFile(f"{path.name} {printable(hazard)}", hint="fetch it again, or use another file")
+
+
+# Architectures whose graphs show the inputs of their layers; with others llama.cpp ends the process.
+SHOW_LAYERS = {
+    *("bailingmoe3", "deepseek4", "gemma4", "gpt-oss", "hunyuan_vl", "lfm2", "lfm2moe", "llama", "mimo2"),
+    *("minimax-01", "minimax-m2", "muse-glimmer", "nanbeige", "nemotron_h", "nemotron_h_moe", "qwen3"),
+    *("qwen35", "qwen35moe", "qwen3moe", "qwen3next", "qwen4exp"),
+}
+# Those that also show the output of their last layer; for the others llama.cpp returns unwritten memory.
+SHOW_OUTPUT = {
+    *("bailingmoe3", "deepseek4", "gemma4", "gpt-oss", "mimo2", "nemotron_h", "nemotron_h_moe", "qwen35"),
+    *("qwen35moe", "qwen3next"),
+}
+# Architectures with a graph for their prediction layers, less qwen3next,
+# whose state cannot step back over drafts.
+PREDICT = {
+    *("bailingmoe3", "cohere2moe", "deepseek2", "deepseek32", "deepseek4", "glm-dsa", "glm4moe", "glm5-next"),
+    *("hy_v3", "mimo2", "nemotron_h_moe", "qwen35", "qwen35moe", "step35"),
+}
+CHAINS = {"hy_v3", "mimo2", "step35"}  # those that may have several, one for each token of a draft
+TAPPED_LAYERS = 3  # of its target, that an EAGLE-3 head reads
+_EAGLE3_BLOCK = ("attn_norm", "attn_norm_2", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_norm")
+_EAGLE3 = (
+    *("fc", "output_norm", "blk.0.ffn_gate", "blk.0.ffn_up", "blk.0.ffn_down"),
+    *(f"blk.0.{name}" for name in _EAGLE3_BLOCK),
+)
+_DFLASH = ("fc", "enc.output_norm", "output_norm", "blk.0.attn_norm", "blk.0.attn_q", "blk.0.ffn_down")
+_MTP = ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm", "attn_norm")
+_ASSISTANT = ("token_embd", "output_norm", "nextn.pre_projection", "nextn.post_projection")
+
+
+class DraftKind(StrEnum):
+    """How a file drafts."""
+
+    MODEL = "model"  # a whole model, which decodes by itself
+    EAGLE3 = "eagle3"
+    MTP = "mtp"  # prediction layers of the target's architecture, inside the target or in a file of their own
+    ASSISTANT = "assistant"  # of Gemma 4: it looks into the target's cache
+    DFLASH = "dflash"
+
+    @property
+    def is_head(self) -> bool:
+        return self is not DraftKind.MODEL
+
+
+def draft_kind(header: Header) -> DraftKind:
+    """What a draft file is."""
+    architecture = header.text("general.architecture")
+    kinds = {"eagle3": DraftKind.EAGLE3, "dflash": DraftKind.DFLASH, "gemma4-assistant": DraftKind.ASSISTANT}
+    if architecture in kinds:
+        return kinds[architecture]
+    has_trunk = any(tensor.name.startswith("blk.0.") for tensor in header.tensors)
+    return DraftKind.MTP if prediction_layers(header) and not has_trunk else DraftKind.MODEL
+
+
+def prediction_layers(header: Header) -> int:
+    return _number(header, "nextn_predict_layers")
+
+
+def has_head(header: Header) -> bool:
+    """Whether a target has a head inside that can be run."""
+    return draft_kind(header) is DraftKind.MODEL and not next(_mtp_faults(header), "")
+
+
+def target_layers(header: Header) -> tuple[int, ...]:
+    """The layers whose inputs a head reads; the last one of all + 1 is the output of the last."""
+    found = header.get(f"{header.text('general.architecture')}.target_layers")
+    return tuple(map(int, found)) if isinstance(found, tuple) else ()
+
+
+def has_markov_chain(header: Header) -> bool:
+    """Whether a DFlash head is a DSpark: each guess of a block knows the likeliest one before it."""
+    return _tensor(header, "markov_w1.weight") is not None
+
+
+def trunk_layers(header: Header) -> int:
+    """The layers of a model without its prediction layers."""
+    return _number(header, "block_count") - prediction_layers(header)
+
+
+def misfit(target: Header, draft: Header) -> str | None:
+    """Why a head cannot draft for a target, as a sentence without its end; None for one that can, or a model."""
+    faults = _FAULTS.get(draft_kind(draft))
+    return next(faults(target, draft), None) if faults else None
+
+
+def _eagle3_faults(target: Header, head: Header) -> Iterator[str]:
+    architecture, width = target.text("general.architecture"), _number(target, "embedding_length")
+    if architecture not in SHOW_LAYERS:
+        yield f"llama.cpp shows no layers of {architecture} models to an EAGLE-3 head"
+    yield from _missing(head, _EAGLE3)
+    if (count := _number(head, "block_count")) != 1:
+        yield f"it has {count} layers, and an EAGLE-3 head has one"
+    layers, last = target_layers(head), trunk_layers(target)
+    if len(layers) != TAPPED_LAYERS:
+        yield f"it reads {len(layers)} layers of its target, and an EAGLE-3 head reads {TAPPED_LAYERS}"
+    if list(layers) != sorted(set(layers)):
+        yield f"it reads its target's layers in the order {', '.join(map(str, layers))}"
+    if not all(0 <= layer <= last for layer in layers):
+        yield f"it reads layer {max(layers)} of its target, which has {last}"
+    if last in layers and architecture not in SHOW_OUTPUT:
+        yield f"it reads the output of its target's last layer, which llama.cpp does not show of {architecture} models"
+    if (asked := _number(head, "target_hidden_size")) != width:
+        yield f"it was made for a target of width {asked}, and this one has {width}"
+    fused, own = _tensor(head, "fc.weight"), _number(head, "embedding_length")
+    if fused and fused.shape != (TAPPED_LAYERS * width, own):
+        yield f"its fc.weight is {fused.shape[0]} wide, and three layers of the target {TAPPED_LAYERS * width}"
+    if not (_tensor(head, "token_embd.weight") and _tensor(head, "output.weight")) and own != width:
+        yield f"it shares its target's embeddings, which are {width} wide, and it is {own}"
+    if mapped := _tensor(head, "d2t"):
+        output = _tensor(head, "output.weight")
+        if BLOCKS[mapped.type][0] != "I64" or not output or mapped.shape != output.shape[1:]:
+            yield "its map of the vocabulary (d2t) does not go with its output"
+
+
+def _mtp_file_faults(target: Header, head: Header) -> Iterator[str]:
+    ours, theirs = (header.text("general.architecture") for header in (target, head))
+    if ours != theirs:
+        yield f"it predicts for {theirs} models, and the target is a {ours}"
+    yield from _mtp_faults(head)
+    for what, name in (("wide", "embedding_length"), ("layers deep", "block_count")):
+        here, there = _number(target, name), _number(head, name)
+        if name == "block_count":
+            here, there = trunk_layers(target), trunk_layers(head)
+        if here != there:
+            yield f"it was made for a target {there} {what}, and this one is {here}"
+
+
+def _mtp_faults(header: Header) -> Iterator[str]:
+    architecture, count = header.text("general.architecture"), prediction_layers(header)
+    if architecture not in PREDICT or not count:
+        yield f"llama.cpp knows no prediction layers of {architecture} models"
+    if count > 1 and architecture not in CHAINS:
+        yield f"it has {count} prediction layers, and llama.cpp runs one of {architecture} models"
+    for layer in range(trunk_layers(header), trunk_layers(header) + count):
+        yield from _missing(header, tuple(f"blk.{layer}.{name}" for name in _MTP))
+
+
+def _assistant_faults(target: Header, head: Header) -> Iterator[str]:
+    architecture, width = target.text("general.architecture"), _number(target, "embedding_length")
+    if architecture != "gemma4":
+        yield f"it assists Gemma 4, and the target is a {architecture}"
+    yield from _missing(head, _ASSISTANT)
+    if (asked := _number(head, "embedding_length_out")) != width:
+        yield f"it was made for a target of width {asked}, and this one has {width}"
+
+
+def _dflash_faults(target: Header, head: Header) -> Iterator[str]:
+    architecture, width = target.text("general.architecture"), _number(target, "embedding_length")
+    if architecture not in SHOW_LAYERS:
+        yield f"llama.cpp shows no layers of {architecture} models to a DFlash head"
+    if _number(head, "hyper_connection.count"):
+        yield "it is a DSpark head of DeepSeek 4's architecture, which this localspec cannot run yet"
+    yield from _missing(head, _DFLASH)
+    layers, last = target_layers(head), trunk_layers(target)
+    if not layers or not all(0 <= layer < last for layer in layers):
+        yield f"it reads the layers {', '.join(map(str, layers)) or 'of none'} of its target, which has {last}"
+    if (own := _number(head, "embedding_length")) != width:
+        yield f"it was made for a target of width {own}, and this one has {width}"
+    if has_markov_chain(head) and not _number(head, "block_size"):
+        yield "it does not say how long its blocks are"
+
+
+_FAULTS = {
+    DraftKind.EAGLE3: _eagle3_faults,
+    DraftKind.MTP: _mtp_file_faults,
+    DraftKind.ASSISTANT: _assistant_faults,
+    DraftKind.DFLASH: _dflash_faults,
+}
+
+
+def _missing(header: Header, names: tuple[str, ...]) -> Iterator[str]:
+    for name in names:
+        if not _tensor(header, f"{name}.weight"):
+            yield f"it lacks the tensor {name}.weight"
+
+
+def _tensor(header: Header, name: str) -> TensorInfo | None:
+    return next((tensor for tensor in header.tensors if tensor.name == name), None)
+
+
+def _number(header: Header, name: str) -> int:
+    return header.number(f"{header.text('general.architecture')}.{name}") or 0

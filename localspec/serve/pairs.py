@@ -6,9 +6,9 @@ from pathlib import Path
 
 from localspec.engine.messages import LoadPair
 from localspec.errors import BadSetting, LocalspecError
-from localspec.pairs import store
-from localspec.pairs.registry import all_pairs, find, is_known
-from localspec.pairs.resolve import PairFiles, resolve
+from localspec.models import store
+from localspec.models.find import PairFiles, resolve
+from localspec.models.registry import all_pairs, find, is_known
 from localspec.serve.bodies import Problem
 from localspec.serve.jobs import Jobs
 

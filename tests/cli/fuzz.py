@@ -132,7 +132,7 @@ def run(given: Case, world: World) -> tuple[object, str]:
     from huggingface_hub import close_session
 
     from localspec.cli import main
-    from localspec.hub import Patience
+    from localspec.models.hub import Patience
 
     Patience.pause = lambda *_: None  # type: ignore[method-assign]
     close_session()

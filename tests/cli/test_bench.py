@@ -9,8 +9,8 @@ import time
 import pytest
 
 from localspec.cli import main
-from localspec.loading.drafting import PairDrafting
 from localspec.measure.statistics import CROWDED
+from localspec.models.drafting import PairDrafting
 from localspec.settings import data_dir
 
 pytestmark = pytest.mark.usefixtures("home_of_processes")

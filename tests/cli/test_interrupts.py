@@ -21,7 +21,7 @@ sys.exit(main())
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C goes to all processes of a console there")
 @pytest.mark.parametrize(
-    "module", ["localspec.cli.program", "argparse", "logging", "localspec.pairs.registry"]
+    "module", ["localspec.cli.program", "argparse", "logging", "localspec.models.registry"]
 )
 def test_ctrl_c_while_modules_are_imported_is_no_traceback(home_of_processes, module):
     done = subprocess.run([sys.executable, "-c", CODE, module], capture_output=True, text=True, timeout=60)
@@ -31,7 +31,7 @@ def test_ctrl_c_while_modules_are_imported_is_no_traceback(home_of_processes, mo
 @pytest.mark.skipif(sys.platform == "win32", reason="no jobs in the background")
 def test_a_job_in_the_background_ignores_ctrl_c(home_of_processes):
     ignoring = f"import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n{CODE}"
-    command = [sys.executable, "-c", ignoring, "localspec.pairs.registry"]
+    command = [sys.executable, "-c", ignoring, "localspec.models.registry"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -7,8 +7,8 @@ import pytest
 from localspec import settings
 from localspec.cli import main
 from localspec.cli.last_defence import reported
-from localspec.loading.drafting import replies_dir
-from localspec.pairs import registry
+from localspec.models import registry
+from localspec.models.drafting import replies_dir
 
 pytestmark = pytest.mark.usefixtures("home")
 

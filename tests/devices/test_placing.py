@@ -13,9 +13,9 @@ from localspec.gguf.header import header_at
 from localspec.llama.context import Context
 from localspec.llama.devices import devices
 from localspec.llama.model import Model
-from localspec.loading.compose import memory_of
-from localspec.memory.needs import Load, MemoryWishes
-from localspec.memory.probe import Probe, plan_for_files
+from localspec.models.load import memory_of
+from localspec.models.needs import Load, MemoryWishes
+from localspec.models.plan import Probe, plan_for_files
 from localspec.sampler.chain import Chain
 from localspec.sampler.sampling import Sampling
 from tests.devices.taken import taken_by

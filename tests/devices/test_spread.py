@@ -10,10 +10,9 @@ from localspec.health import servers
 from localspec.llama.context import Context
 from localspec.llama.devices import add_servers, devices
 from localspec.llama.model import Model
-from localspec.loading.compose import memory_of
-from localspec.memory.needs import Load, MemoryWishes
-from localspec.memory.plan import plan
-from localspec.memory.probe import Probe
+from localspec.models.load import memory_of
+from localspec.models.needs import Load, MemoryWishes
+from localspec.models.plan import Probe, plan
 from tests.devices.servers import HAS_RPC, Server
 from tests.llama.rows import NEAR
 
@@ -94,7 +93,7 @@ def test_a_pair_answers_over_two_devices(tiny_gguf, gpus):
 
 
 def test_a_split_that_does_not_go_with_the_devices_loads_nothing(tiny_gguf, gpus, monkeypatch):
-    monkeypatch.setattr("localspec.loading.compose.Model", lambda *_, **__: pytest.fail("loaded"))
+    monkeypatch.setattr("localspec.models.load.Model", lambda *_, **__: pytest.fail("loaded"))
     with pytest.raises(BadSetting, match="the split has 3 shares, and the target can go to 2 GPUs") as caught:
         api.load(target=tiny_gguf(), device=",".join(gpus), split="1,1,1")
     assert gpus[0] in caught.value.hint

@@ -11,8 +11,8 @@ from localspec.algorithm.protocols import Drafter
 from localspec.algorithm.verification import make_rule
 from localspec.drafters.arbiter import Fixed, Plain
 from localspec.drafters.head import ASSISTANT, EAGLE3, MTP, Block, Chain, HeadDrafter, Steps
+from localspec.gguf.facts import has_markov_chain
 from localspec.gguf.header import header_at
-from localspec.gguf.heads import has_markov_chain
 from localspec.llama.context import Context
 from localspec.llama.head import BlockContext, HeadContext
 from localspec.llama.model import Model

@@ -7,7 +7,7 @@ from localspec.algorithm.loop import speculate
 from localspec.algorithm.verification import make_rule
 from localspec.drafters.arbiter import Fixed
 from localspec.drafters.other_vocabulary import OtherVocabularyDrafter
-from localspec.gguf.shared_tokens import SharedTokens
+from localspec.gguf.matching import SharedTokens
 from localspec.sampler.chain import Chain
 from localspec.sampler.passes import Candidates, Pass
 from localspec.sampler.sampling import Sampling

@@ -42,7 +42,7 @@ def outcome(path):
 
 # The engine process with a header check that lets through what llama.cpp asserts on.
 BLIND = """
-from localspec.loading import compose
+from localspec.models import load
 from localspec.engine.__main__ import main
 compose.refuse_hazards = lambda path: None
 main()

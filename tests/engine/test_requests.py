@@ -7,7 +7,7 @@ import pytest
 from localspec import api
 from localspec.engine.messages import LoadPair, Ready, ReplySettings, Turn
 from localspec.engine.requests import MANY_CORES, PairRequests, call_of
-from localspec.loading import compose
+from localspec.models import load
 
 CORES = 2 * MANY_CORES
 
@@ -15,7 +15,7 @@ CORES = 2 * MANY_CORES
 @pytest.fixture(autouse=True)
 def many_cores(tmp_path, monkeypatch):
     monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path))
-    for module in (api, compose):
+    for module in (api, load):
         monkeypatch.setattr(module, "default_threads", lambda: CORES)
 
 
@@ -44,22 +44,22 @@ def test_threads_that_are_set_are_used(monkeypatch, tmp_path):
 
 
 def test_a_large_model_leaves_the_terminal_a_core(monkeypatch):
-    monkeypatch.setattr(compose, "SMALL_BYTES", 0)
+    monkeypatch.setattr(load, "SMALL_BYTES", 0)
     assert threads_of(LoadPair("demo")) == [CORES - 1] * 2
 
 
 def test_elsewhere_all_cores_decode():
-    large = SimpleNamespace(size_bytes=compose.SMALL_BYTES, all_on_gpu=False)
-    assert compose.threads_for(large, wanted=None, spare_cores=0) == CORES
-    assert compose.threads_for(large, wanted=None, spare_cores=CORES) == 1
+    large = SimpleNamespace(size_bytes=load.SMALL_BYTES, all_on_gpu=False)
+    assert load.threads_for(large, wanted=None, spare_cores=0) == CORES
+    assert load.threads_for(large, wanted=None, spare_cores=CORES) == 1
 
 
 def test_beside_a_gpu_that_does_it_all_four_threads_are_enough(monkeypatch):
-    monkeypatch.setattr(compose, "default_threads", lambda: 24)
+    monkeypatch.setattr(load, "default_threads", lambda: 24)
     for all_on_gpu, threads in ((True, 4), (False, 24)):
-        model = SimpleNamespace(size_bytes=compose.SMALL_BYTES, all_on_gpu=all_on_gpu)
-        assert compose.threads_for(model, wanted=None, spare_cores=0) == threads
-        assert compose.threads_for(model, wanted=6, spare_cores=0) == 6
+        model = SimpleNamespace(size_bytes=load.SMALL_BYTES, all_on_gpu=all_on_gpu)
+        assert load.threads_for(model, wanted=None, spare_cores=0) == threads
+        assert load.threads_for(model, wanted=6, spare_cores=0) == 6
 
 
 def test_no_system_prompt_is_said_so_that_a_configured_one_is_not_used():

@@ -8,10 +8,10 @@ from localspec.errors import BadModelFile, BadSetting
 from localspec.fit.trim import trim
 from localspec.gguf.facts import facts_of_file
 from localspec.gguf.header import header_at
+from localspec.gguf.matching import check
 from localspec.gguf.trimmed import table_path, token_table
 from localspec.llama.context import Context
 from localspec.llama.model import Model
-from localspec.pairs.compatibility import check
 
 SHAPES = {
     "llama": {},

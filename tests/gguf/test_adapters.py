@@ -7,8 +7,8 @@ import pytest
 
 from localspec import api
 from localspec.errors import BadModelFile, BadSetting
-from localspec.gguf.adapters import adapters_of, check_adapter
 from localspec.gguf.header import header_at
+from localspec.gguf.matching import adapters_of, check_adapter
 from localspec.llama.context import Context
 from localspec.llama.model import Model
 
@@ -53,7 +53,7 @@ def test_a_pair_is_loaded_with_its_adapter_and_says_something_else(tiny_gguf, ti
 def test_an_adapter_for_another_model_is_refused_before_anything_is_loaded(
     tiny_gguf, tiny_adapter, monkeypatch, target, says
 ):
-    monkeypatch.setattr("localspec.loading.compose.Model", lambda *_, **__: pytest.fail("loaded"))
+    monkeypatch.setattr("localspec.models.load.Model", lambda *_, **__: pytest.fail("loaded"))
     path = tiny_adapter(name="other")
     with pytest.raises(BadModelFile, match="is an adapter for another model: ") as caught:
         api.load(target=tiny_gguf(**target), lora=f"{path}:0.5")

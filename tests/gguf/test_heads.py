@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 
 import localspec
-from localspec.gguf.facts import first_hazard
+from localspec.gguf.facts import DraftKind, draft_kind, first_hazard, has_head, misfit
 from localspec.gguf.header import header_at
-from localspec.gguf.heads import DraftKind, draft_kind, has_head, misfit
 from tests.gguf.heads import Walk, write_assistant, write_dflash, write_eagle3, write_mtp, write_target
 
 WRITERS = {

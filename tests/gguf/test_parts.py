@@ -6,11 +6,11 @@ from localspec import api
 from localspec.cli import main
 from localspec.errors import BadModelFile
 from localspec.gguf.header import header_at, parts_of
-from localspec.memory.needs import Load
-from localspec.memory.probe import Probe
-from localspec.pairs.estimate import file_bytes
-from localspec.pairs.registry import find
-from localspec.pairs.resolve import resolve
+from localspec.models.find import resolve
+from localspec.models.inspection import file_bytes
+from localspec.models.needs import Load
+from localspec.models.plan import Probe
+from localspec.models.registry import find
 
 SHAPE = {"layers": 3, "seed": 7}
 

@@ -17,8 +17,8 @@ from localspec.errors import BackendFailure, NotEnoughMemory
 from localspec.health import build, check, gpu
 from localspec.health.gpu import GpuHealth, ensure_gpu, try_gpu, untold_note
 from localspec.llama.devices import Device
-from localspec.loading import compose
-from localspec.memory.needs import MemoryWishes
+from localspec.models import load
+from localspec.models.needs import MemoryWishes
 from tests.health.broken import install
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="dies by signals")
@@ -122,20 +122,20 @@ def test_a_trial_that_the_system_ended_says_nothing_about_flash_attention(broken
 
 def test_only_models_on_a_gpu_that_dies_of_it_are_loaded_without_flash_attention(broken):
     broken(SIGSEGV, decode_dies_if=WITH_FLASH_ATTENTION)
-    heeded = compose.heed_gpus([STANDING_IN], ["cpu"], MemoryWishes(), lambda stage: None)
+    heeded = load.heed_gpus([STANDING_IN], ["cpu"], MemoryWishes(), lambda stage: None)
     assert heeded == MemoryWishes(no_flash=("CPU",))
-    assert compose.heed_gpus([STANDING_IN], ["GPU1"], MemoryWishes(), lambda stage: None) == MemoryWishes()
+    assert load.heed_gpus([STANDING_IN], ["GPU1"], MemoryWishes(), lambda stage: None) == MemoryWishes()
 
 
 @pytest.fixture
 def standing_in(monkeypatch):
-    monkeypatch.setattr(compose, "devices", lambda: [STANDING_IN])
+    monkeypatch.setattr(load, "devices", lambda: [STANDING_IN])
 
 
 def test_the_plan_has_no_flash_attention_where_it_kills(broken, standing_in):
     broken(SIGSEGV, decode_dies_if=WITH_FLASH_ATTENTION)
     files = api.find_files("demo", None, None, pull=False)
-    plan = compose.checked_plan(files, MemoryWishes(devices=("CPU",)), "", lambda stage: None)
+    plan = load.checked_plan(files, MemoryWishes(devices=("CPU",)), "", lambda stage: None)
     assert (plan.target.flash_attn, plan.draft.flash_attn) == ("off", "off")
 
 

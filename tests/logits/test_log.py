@@ -15,9 +15,9 @@ from localspec.cli import main
 from localspec.cli.commands.fit import logged_texts
 from localspec.events import Cycle
 from localspec.llama.context import Context
-from localspec.loading.drafting import logit_folder, logits_dir
-from localspec.pairs.registry import PairKind
-from localspec.pairs.resolve import PairFiles
+from localspec.models.drafting import logit_folder, logits_dir
+from localspec.models.find import PairFiles
+from localspec.models.registry import PairKind
 
 pytestmark = pytest.mark.usefixtures("home_of_processes")
 

@@ -4,12 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from localspec.gguf.heads import DraftKind
-from localspec.memory.needs import MemoryWishes
-from localspec.memory.plan import plan
-from localspec.memory.probe import plan_for_files
-from localspec.pairs.estimate import EstimatedSizes
-from localspec.pairs.registry import find
+from localspec.gguf.facts import DraftKind
+from localspec.models.inspection import EstimatedSizes
+from localspec.models.needs import MemoryWishes
+from localspec.models.plan import plan, plan_for_files
+from localspec.models.registry import find
 from tests.drafters.heads import KINDS
 from tests.memory.test_plan import cards
 

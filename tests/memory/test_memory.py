@@ -9,11 +9,10 @@ import pytest
 from localspec.errors import BackendFailure, BadModelFile
 from localspec.gguf.facts import trained_context
 from localspec.gguf.header import header_at
-from localspec.memory import devices as known_devices
-from localspec.memory.devices import DeviceMemory, last_devices, remember_devices
-from localspec.memory.needs import Load, MemoryWishes
-from localspec.memory.plan import plan
-from localspec.memory.probe import Probe, _by_device, _weights, plan_for_files
+from localspec.models import devices as known_devices
+from localspec.models.devices import DeviceMemory, last_devices, remember_devices
+from localspec.models.needs import Load, MemoryWishes
+from localspec.models.plan import Probe, _by_device, _weights, plan, plan_for_files
 
 MIB = 1 << 20
 

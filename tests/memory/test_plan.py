@@ -5,13 +5,12 @@ from dataclasses import replace
 import pytest
 
 from localspec.errors import BackendFailure, BadSetting, NotEnoughMemory
-from localspec.gguf.heads import DraftKind
-from localspec.memory.devices import DeviceMemory
-from localspec.memory.needs import MemoryWishes, layers_on
-from localspec.memory.plan import Plan, plan
-from localspec.memory.ways import shares
-from localspec.pairs.estimate import EstimatedSizes
-from localspec.pairs.registry import Facts, HubFile, find
+from localspec.gguf.facts import DraftKind
+from localspec.models.devices import DeviceMemory
+from localspec.models.inspection import EstimatedSizes
+from localspec.models.needs import MemoryWishes, layers_on, shares
+from localspec.models.plan import Plan, plan
+from localspec.models.registry import Facts, HubFile, find
 
 GIB = 1 << 30
 SEVENTY = HubFile(  # Llama 3.3 70B Instruct, Q4_K_M

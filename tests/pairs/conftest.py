@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from localspec.hub import Patience
-from localspec.pairs.registry import Facts, HubFile, Pair, PairKind, add_pair
+from localspec.models.hub import Patience
+from localspec.models.registry import Facts, HubFile, Pair, PairKind, add_pair
 from tests.pairs.hub import COMMIT, Hub, Served
 
 

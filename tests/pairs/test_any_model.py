@@ -11,11 +11,9 @@ from localspec import demo
 from localspec.cli import main
 from localspec.errors import BadSetting, NotOnDisk, UnknownPair
 from localspec.gguf.header import parts_of
-from localspec.hub import RemoteFile
-from localspec.pairs import store
-from localspec.pairs.download import PartialFile
-from localspec.pairs.inspection import suggested_draft
-from localspec.pairs.references import (
+from localspec.models import store
+from localspec.models.download import PartialFile
+from localspec.models.find import (
     SeveralModels,
     chosen,
     described,
@@ -25,9 +23,11 @@ from localspec.pairs.references import (
     open_reference,
     outdated,
     quant_of,
+    resolve,
 )
-from localspec.pairs.registry import PairKind, find, is_known
-from localspec.pairs.resolve import resolve
+from localspec.models.hub import RemoteFile
+from localspec.models.inspection import suggested_draft
+from localspec.models.registry import PairKind, find, is_known
 from tests.pairs.hub import COMMIT
 
 QUICK = ("-n", "4", "--temperature", "0", "--threads", "1", "--json")
@@ -264,7 +264,7 @@ def test_pins_that_were_replaced_are_told(several, tiny_gguf, capsys):
 
 def test_a_draft_is_suggested_that_fits(served, hub, tiny_gguf, monkeypatch, capsys):
     from localspec.gguf.header import header_at
-    from localspec.pairs.registry import add_pair
+    from localspec.models.registry import add_pair
     from tests.pairs.conftest import pair_of
 
     target = tiny_gguf(vocab_size=1024, layers=12)

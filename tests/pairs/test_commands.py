@@ -11,9 +11,9 @@ import pytest
 from localspec import demo
 from localspec.cli import main
 from localspec.cli.fetching import agreed, fetch_if_wanted, question
-from localspec.pairs import store
-from localspec.pairs.registry import find, users_folder
-from localspec.pairs.resolve import PairNotOnDisk
+from localspec.models import store
+from localspec.models.find import PairNotOnDisk
+from localspec.models.registry import find, users_folder
 from tests.gguf.mutations import taken_apart
 
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -11,7 +11,7 @@ from localspec import demo
 from localspec.errors import IncompatiblePair
 from localspec.gguf.facts import ModelFacts, facts_of_file
 from localspec.gguf.header import HeaderVocabulary, header_at
-from localspec.pairs.compatibility import check, differences
+from localspec.gguf.matching import check, differences
 
 CUT = sorted((Path(__file__).parent / "vocabularies").glob("*.gguf"))
 

@@ -12,8 +12,8 @@ import pytest
 
 from localspec import demo
 from localspec.errors import BadModelFile, DownloadFailed, IncompatiblePair, UnknownPair
-from localspec.pairs import store
-from localspec.pairs.download import (
+from localspec.models import store
+from localspec.models.download import (
     Fetching,
     Note,
     PartialFile,
@@ -24,9 +24,9 @@ from localspec.pairs.download import (
     plan_pull,
     pull,
 )
-from localspec.pairs.estimate import file_bytes
-from localspec.pairs.registry import Facts
-from localspec.pairs.removal import remove
+from localspec.models.inspection import file_bytes
+from localspec.models.registry import Facts
+from localspec.models.removal import remove
 from tests.pairs.conftest import pair_of
 from tests.pairs.hub import COMMIT, Hub
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from localspec.memory.devices import DeviceMemory
-from localspec.memory.needs import Load
-from localspec.memory.probe import Probe
-from localspec.pairs.estimate import EstimatedSizes, Fit, file_bytes, fit, memory_needed
-from localspec.pairs.registry import all_pairs, find
+from localspec.models.devices import DeviceMemory
+from localspec.models.inspection import EstimatedSizes, Fit, file_bytes, fit, memory_needed
+from localspec.models.needs import Load
+from localspec.models.plan import Probe
+from localspec.models.registry import all_pairs, find
 from tests.gguf.headers import SHAPES, header_of
 
 ROOT = Path(__file__).parents[2]

@@ -9,10 +9,10 @@ import pytest
 
 from localspec.cli import main
 from localspec.errors import BadModelFile
-from localspec.pairs import store
-from localspec.pairs.download import LOCK, part_of, pull
-from localspec.pairs.registry import LocalFile, Pair, PairKind, add_pair
-from localspec.pairs.removal import leftovers, prune, remove
+from localspec.models import store
+from localspec.models.download import LOCK, part_of, pull
+from localspec.models.registry import LocalFile, Pair, PairKind, add_pair
+from localspec.models.removal import leftovers, prune, remove
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links need a right there")
 

@@ -13,8 +13,8 @@ import pytest
 from huggingface_hub import close_session
 
 from localspec.cli import main
-from localspec.pairs import store
-from localspec.pairs.registry import find
+from localspec.models import store
+from localspec.models.registry import find
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

@@ -9,10 +9,10 @@ import pytest
 
 from localspec.cli import main
 from localspec.errors import BadModelFile, BadSetting, IncompatiblePair, NotOnDisk, UnknownPair
-from localspec.pairs import store
-from localspec.pairs.download import pull
-from localspec.pairs.references import open_reference
-from localspec.pairs.registry import (
+from localspec.models import store
+from localspec.models.download import pull
+from localspec.models.find import PairNotOnDisk, default_pair, open_reference, refuse_unless_runnable, resolve
+from localspec.models.registry import (
     HubFile,
     LocalFile,
     Pair,
@@ -27,8 +27,7 @@ from localspec.pairs.registry import (
     users_folder,
     users_pairs,
 )
-from localspec.pairs.removal import remove
-from localspec.pairs.resolve import PairNotOnDisk, default_pair, refuse_unless_runnable, resolve
+from localspec.models.removal import remove
 
 
 def test_all_pairs_are_read_and_pinned():

@@ -11,11 +11,11 @@ import huggingface_hub.file_download  # noqa: F401 - imported once, not in every
 import pytest
 
 from localspec.cli import main
-from localspec.memory import plan as plan
-from localspec.pairs import store
-from localspec.pairs.download import Proved, part_of, pull
-from localspec.pairs.registry import LocalFile, Pair, PairKind, add_pair, find, user_file, users_folder
-from localspec.pairs.removal import leftovers, prune, remove
+from localspec.models import plan as plan
+from localspec.models import store
+from localspec.models.download import Proved, part_of, pull
+from localspec.models.registry import LocalFile, Pair, PairKind, add_pair, find, user_file, users_folder
+from localspec.models.removal import leftovers, prune, remove
 from tests.pairs.hub import Hub
 
 ADD = ["--target", "org/target:target.gguf", "--draft", "org/draft:draft.gguf"]

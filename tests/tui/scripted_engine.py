@@ -210,7 +210,7 @@ def question_of(request: Ask) -> str:
 
 
 class PairNotOnDisk(NotOnDisk):
-    """As localspec.pairs raises it."""
+    """As localspec.models.find raises it."""
 
 
 class ScriptedWorkshop:

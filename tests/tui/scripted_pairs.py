@@ -62,7 +62,7 @@ def listing(pulled: Collection[str]) -> PairList:
 
 
 def find(name: str, pulled: Collection[str]) -> None:
-    """As localspec.pairs.resolve does it, of the pairs that are listed; all but one count as being here."""
+    """As localspec.models.find does it, of the pairs that are listed; all but one count as being here."""
     if name == "llama-3-8b+1b" and name not in pulled:
         raise NotOnDisk(f"{name} is not on this machine (6.1 GB to fetch)", hint="Fetch it.")
     if name not in [row.name for row in _ROWS]:

@@ -7,7 +7,7 @@ from driving import asked, cannot_start, running, source
 from scripted_engine import ESSAY, Gate
 
 from localspec.engine.messages import Cancel, Died, Failure, LoadPair
-from localspec.pairs.resolve import resolve
+from localspec.models.find import resolve
 
 
 async def test_a_dead_engine_costs_nothing_but_a_restart(tmp_path):

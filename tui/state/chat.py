@@ -10,7 +10,7 @@ from localspec.engine.client import Engine
 from localspec.engine.messages import LoadPair, ReplySettings
 from localspec.events import Piece
 from localspec.files import change_json_object
-from localspec.pairs.resolve import resolve
+from localspec.models.find import resolve
 
 from .conversation import OpenConversation
 from .engine import Downloads, EngineState

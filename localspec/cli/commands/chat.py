@@ -134,7 +134,7 @@ def load_request(arguments: argparse.Namespace, resumed_pair: str) -> "LoadPair"
     """
     from localspec.cli.loading import wanted
     from localspec.engine.messages import LoadPair
-    from localspec.pairs.registry import is_known
+    from localspec.models.registry import is_known
     from localspec.settings import Settings
 
     if resumed_pair and is_known(resumed_pair) and not (arguments.target or pair_of(arguments)):

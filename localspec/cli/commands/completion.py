@@ -41,6 +41,6 @@ def complete_with_pairs(action: argparse.Action) -> None:
 
 
 def _names_of_pairs(**_: object) -> list[str]:
-    from localspec.pairs.registry import all_pairs
+    from localspec.models.registry import all_pairs
 
     return [name for pair in all_pairs() for name in (pair.name, *pair.aliases)]

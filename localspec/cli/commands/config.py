@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _paths() -> dict[str, Path]:
     from localspec import settings
-    from localspec.pairs import registry, store
+    from localspec.models import registry, store
 
     return {
         "config.toml": settings.config_file(),

@@ -42,8 +42,8 @@ def run(arguments: argparse.Namespace) -> int:
         stage.draw("trying llama.cpp")
         note = check().note  # raises before this process loads a build that would kill it
         from localspec import api
-        from localspec.loading.compose import connect, memory_of
-        from localspec.memory.devices import remember_devices
+        from localspec.models.devices import remember_devices
+        from localspec.models.load import connect, memory_of
         from localspec.settings import Settings
 
         if rpc := Settings.load(rpc=arguments.rpc).rpc:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from localspec.fit.learning import Progress
     from localspec.fit.making import Plan
     from localspec.measure.bench import BenchStep, Measurement
-    from localspec.pairs.resolve import PairFiles
+    from localspec.models.find import PairFiles
 
 TRIMMED, MADE = 16_384, 8_192  # tokens that drafts can still say
 ANSWER = 96  # tokens
@@ -70,9 +70,9 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from localspec.fit.judging import report
     from localspec.fit.trimming import fitted_name
-    from localspec.hub import of_system
-    from localspec.pairs.registry import valid_name
-    from localspec.pairs.resolve import resolve
+    from localspec.models.find import resolve
+    from localspec.models.hub import of_system
+    from localspec.models.registry import valid_name
 
     if arguments.report:
         say(report())
@@ -166,7 +166,7 @@ def teach(arguments: argparse.Namespace, options: dict[str, Any], files: "PairFi
 def draft_of(files: "PairFiles") -> Path:
     """The draft that is to learn. Raises BadSetting where there is none of the target's vocabulary."""
     from localspec.gguf.header import header_at
-    from localspec.pairs.compatibility import prove
+    from localspec.gguf.matching import prove
 
     if files.draft is None:
         raise BadSetting(
@@ -197,8 +197,8 @@ def collect_answers(options: dict[str, Any], folder: Path, plan: "Plan", line: D
 def logged_texts(options: dict[str, Any], files: "PairFiles") -> "list[Text]":
     """What the target wrote while it was logged."""
     from localspec.chat.logits import texts_in
-    from localspec.gguf.adapters import adapters_of
-    from localspec.loading.drafting import logit_folder
+    from localspec.gguf.matching import adapters_of
+    from localspec.models.drafting import logit_folder
     from localspec.settings import Settings
 
     adapters = adapters_of(Settings.load(lora=options.get("lora")).lora or "")

@@ -12,10 +12,10 @@ from localspec.cli.printing import say, say_json
 from localspec.cli.usage import Subparsers, WrongUsage
 
 if TYPE_CHECKING:
-    from localspec.memory.plan import Plan
-    from localspec.pairs.inspection import InspectedModel, Inspection
-    from localspec.pairs.references import OpenedFile
-    from localspec.pairs.registry import Pair
+    from localspec.models.find import OpenedFile
+    from localspec.models.inspection import InspectedModel, Inspection
+    from localspec.models.plan import Plan
+    from localspec.models.registry import Pair
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -41,10 +41,10 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from localspec.gguf.adapters import adapters_of
+    from localspec.gguf.matching import adapters_of
     from localspec.health.servers import use_servers
-    from localspec.memory.needs import wishes_of
-    from localspec.pairs.inspection import inspect
+    from localspec.models.inspection import inspect
+    from localspec.models.needs import wishes_of
     from localspec.settings import Settings
 
     values = {name: getattr(arguments, name) for name in MEMORY_OPTIONS}
@@ -64,8 +64,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _open(arguments: argparse.Namespace) -> "tuple[Pair | None, OpenedFile, OpenedFile | None]":
-    from localspec.pairs.references import SeveralModels, is_file_reference, open_file, open_reference
-    from localspec.pairs.registry import find, is_known
+    from localspec.models.find import SeveralModels, is_file_reference, open_file, open_reference
+    from localspec.models.registry import find, is_known
 
     if is_file_reference(arguments.pair) and not (is_known(arguments.pair) and arguments.draft is None):
         draft = open_reference(arguments.draft) if arguments.draft else None
@@ -113,9 +113,9 @@ def _suggested(target: "InspectedModel") -> str:
     from localspec.errors import LocalspecError
     from localspec.fit.cut import Shape
     from localspec.fit.trim import trimmable
-    from localspec.gguf.shared_tokens import in_words
-    from localspec.pairs.inspection import draft_of_another_vocabulary, suggested_draft
-    from localspec.pairs.store import locate
+    from localspec.gguf.matching import in_words
+    from localspec.models.inspection import draft_of_another_vocabulary, suggested_draft
+    from localspec.models.store import locate
 
     path, header, ways = target.opened.path, target.opened.header, list[str]()
     fit = f"localspec fit --target {path}"
@@ -133,7 +133,7 @@ def _suggested(target: "InspectedModel") -> str:
 
 
 def _fit(found: "Inspection") -> str:
-    from localspec.gguf.shared_tokens import in_words
+    from localspec.gguf.matching import in_words
 
     if found.draft is None:
         return "the prediction head inside the target drafts for it"

@@ -8,7 +8,7 @@ from localspec.cli.printing import say, say_json
 from localspec.cli.usage import Subparsers
 
 if TYPE_CHECKING:
-    from localspec.pairs.registry import Pair
+    from localspec.models.registry import Pair
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -29,10 +29,10 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from localspec.display import size_text
-    from localspec.pairs.estimate import file_bytes
-    from localspec.pairs.registry import all_pairs
-    from localspec.pairs.removal import leftovers
-    from localspec.pairs.store import distinct, last_uses, locate, on_disk
+    from localspec.models.inspection import file_bytes
+    from localspec.models.registry import all_pairs
+    from localspec.models.removal import leftovers
+    from localspec.models.store import distinct, last_uses, locate, on_disk
 
     if arguments.outdated:
         return list_outdated(as_json=arguments.json)
@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
 def list_outdated(*, as_json: bool) -> int:
     """Ask the Hub about every file of the pairs that are here."""
     from localspec.display import size_text
-    from localspec.pairs.references import outdated
+    from localspec.models.find import outdated
 
     found = outdated()
     if as_json:
@@ -84,7 +84,7 @@ def list_outdated(*, as_json: bool) -> int:
 
 
 def _pair_json(pair: "Pair", size: int, used: float | None) -> dict[str, object]:
-    from localspec.pairs.store import is_ours, locate
+    from localspec.models.store import is_ours, locate
 
     paths = [path for path in map(locate, pair.files) if path]
     when = None if used is None else datetime.fromtimestamp(used).astimezone().isoformat("T", "seconds")

@@ -9,8 +9,8 @@ from localspec.cli.usage import Subparsers
 from localspec.errors import BadSetting
 
 if TYPE_CHECKING:
-    from localspec.pairs.estimate import Fit
-    from localspec.pairs.registry import Pair
+    from localspec.models.inspection import Fit
+    from localspec.models.registry import Pair
 
 DEFAULT_DEPTH = 4  # draft tokens: what most public sources begin with
 
@@ -41,10 +41,10 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from localspec.display import size_text
-    from localspec.memory.devices import last_devices
-    from localspec.pairs.estimate import file_bytes, fit, memory_needed
-    from localspec.pairs.registry import all_pairs
-    from localspec.pairs.store import on_disk
+    from localspec.models.devices import last_devices
+    from localspec.models.inspection import file_bytes, fit, memory_needed
+    from localspec.models.registry import all_pairs
+    from localspec.models.store import on_disk
 
     devices = last_devices()
     found = [(pair, file_bytes(pair), memory_needed(pair), fit(pair, devices)) for pair in all_pairs()]
@@ -63,13 +63,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def run_add(arguments: argparse.Namespace) -> int:
-    from localspec.gguf.facts import ModelFacts
-    from localspec.gguf.heads import draft_kind
-    from localspec.hub import of_system
-    from localspec.pairs.compatibility import prove
-    from localspec.pairs.references import open_reference, pin
-    from localspec.pairs.registry import Pair, PairKind, add_pair, all_pairs, users_pairs
-    from localspec.pairs.store import on_disk
+    from localspec.gguf.facts import ModelFacts, draft_kind
+    from localspec.gguf.matching import prove
+    from localspec.models.find import open_reference, pin
+    from localspec.models.hub import of_system
+    from localspec.models.registry import Pair, PairKind, add_pair, all_pairs, users_pairs
+    from localspec.models.store import on_disk
 
     if arguments.depth < 1:
         raise BadSetting(f"a depth of {arguments.depth} drafts nothing", hint="use 1 or more")
@@ -98,7 +97,7 @@ def run_add(arguments: argparse.Namespace) -> int:
 
 
 def as_json(pair: "Pair", size: int, needed: int, fits: "Fit") -> dict[str, object]:
-    from localspec.pairs.store import on_disk
+    from localspec.models.store import on_disk
 
     same = ("name", "aliases", "kind", "runnable", "use", "context", "starting_depth", "starting_depth_from")
     return {name: getattr(pair, name) for name in (*same, "published")} | {

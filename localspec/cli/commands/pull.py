@@ -27,8 +27,8 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from localspec.pairs.references import is_on_hub
-    from localspec.pairs.registry import find, is_known
+    from localspec.models.find import is_on_hub
+    from localspec.models.registry import find, is_known
 
     if is_on_hub(arguments.name, arguments.draft) and not (
         is_known(arguments.name) and arguments.draft is None

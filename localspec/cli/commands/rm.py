@@ -12,7 +12,7 @@ from localspec.errors import BadSetting
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from localspec.pairs.removal import Removal
+    from localspec.models.removal import Removal
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.name is not None:
         removal, written_in, nothing = remove_pair(arguments.name)
     elif arguments.unused:
-        from localspec.pairs.removal import prune
+        from localspec.models.removal import prune
 
         removal, written_in, nothing = prune(), (), "every file here belongs to a pair"
     else:
@@ -78,9 +78,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def remove_pair(name: str) -> "tuple[Removal, tuple[Path, ...], str]":
     """Remove the files of a pair, and a pair of the user's own from the files it is written in, which come second."""
-    from localspec.hub import of_system
-    from localspec.pairs.registry import DEMO, find, take_out, users_pairs
-    from localspec.pairs.removal import remove
+    from localspec.models.hub import of_system
+    from localspec.models.registry import DEMO, find, take_out, users_pairs
+    from localspec.models.removal import remove
 
     pair = find(name)
     users = pair.name in {users.name for users in users_pairs()}
@@ -99,8 +99,8 @@ def remove_pair(name: str) -> "tuple[Removal, tuple[Path, ...], str]":
 def remove_replies() -> "Removal":
     """Delete the replies that earlier versions kept, and the log that drafts are made of."""
     from localspec.files import lies_in
-    from localspec.loading.drafting import logits_dir, replies_dir
-    from localspec.pairs.removal import Removal
+    from localspec.models.drafting import logits_dir, replies_dir
+    from localspec.models.removal import Removal
 
     replies = [path for path in replies_dir().glob("*") if path.name != ".lock" and not path.is_dir()]
     logged = [path for path in logits_dir().glob("*/*.npz*") if lies_in(path, logits_dir())]

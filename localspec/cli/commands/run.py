@@ -95,7 +95,7 @@ def opens_chat(arguments: argparse.Namespace) -> bool:
 
 def take_pair_of(before: "Conversation", arguments: argparse.Namespace) -> None:
     """Go on with the pair of the conversation where none is named and that one is known."""
-    from localspec.pairs.registry import is_known
+    from localspec.models.registry import is_known
 
     if arguments.target or pair_of(arguments):
         return

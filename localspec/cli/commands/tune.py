@@ -31,8 +31,8 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from localspec.loading.drafting import PairDrafting, ordinary_tokens
     from localspec.measure.tune import as_json, chart, report, tune
+    from localspec.models.drafting import PairDrafting, ordinary_tokens
 
     refuse_missing_folder(arguments)
     with open_session(arguments) as session, stop_on_interrupt(session) as stopped:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localspec.errors import BadSetting
-from localspec.hub import of_system
-from localspec.pairs import store
-from localspec.pairs.download import LOCK, PART, lock_of, part_of
-from localspec.pairs.registry import HubFile, Pair, all_pairs
+from localspec.models import store
+from localspec.models.download import LOCK, PART, lock_of, part_of
+from localspec.models.hub import of_system
+from localspec.models.registry import HubFile, Pair, all_pairs
 
 _OURS = re.compile(r".+--.+/[0-9a-f]{12}/.+")  # where files lie below models/, see store.place
 

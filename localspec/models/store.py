@@ -19,7 +19,7 @@ from localspec.files import (
     remember_number,
     write_text_atomically,
 )
-from localspec.pairs.registry import HubFile, ModelFile, Pair
+from localspec.models.registry import HubFile, ModelFile, Pair
 
 _LATEST = 253_000_000_000.0  # seconds since 1970 in the last year that a date can have
 

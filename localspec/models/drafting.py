@@ -18,8 +18,8 @@ from localspec.files import Store
 from localspec.llama.context import Context
 from localspec.llama.devices import backend_summary, devices
 from localspec.llama.threads import Threads
-from localspec.memory.plan import Plan
-from localspec.pairs.resolve import PairFiles
+from localspec.models.find import PairFiles
+from localspec.models.plan import Plan
 
 WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 16, 32)  # that verify batches mostly have
 DRAFT_WIDTHS = (1, 2)

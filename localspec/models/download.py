@@ -12,16 +12,15 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
-from localspec import hub
 from localspec.display import size_text
 from localspec.errors import BadModelFile, DownloadFailed, IncompatiblePair
 from localspec.files import FileLock, sync_folder
 from localspec.gguf.header import Header, header_at, header_of_part, joined, read_header
-from localspec.hub import Patience, RemoteFile, RevisionGone, of_system
-from localspec.pairs import store
-from localspec.pairs.compatibility import prove
-from localspec.pairs.registry import HubFile, LocalFile, ModelFile, Pair
-from localspec.pairs.resolve import refuse_unless_runnable
+from localspec.gguf.matching import prove
+from localspec.models import hub, store
+from localspec.models.find import refuse_unless_runnable
+from localspec.models.hub import Patience, RemoteFile, RevisionGone, of_system
+from localspec.models.registry import HubFile, LocalFile, ModelFile, Pair
 
 PART, LOCK = ".part", ".lock"  # after the final name of a file
 _CHUNK = 1 << 20

@@ -18,7 +18,7 @@ from typing import Any
 from localspec import settings
 from localspec.errors import BadSetting, UnknownPair
 from localspec.files import expanded, locked, write_text_atomically
-from localspec.gguf.heads import DraftKind
+from localspec.gguf.facts import DraftKind
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _NAME = re.compile(r"[a-z0-9][a-z0-9._+-]*")

@@ -1,1 +1,0 @@
-"""From files on this machine to a loaded pair."""

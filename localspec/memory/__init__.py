@@ -1,1 +1,0 @@
-"""Plans what of two models goes where."""

@@ -1,0 +1,1 @@
+"""From a name to a loaded pair: found, fetched, planned, loaded."""

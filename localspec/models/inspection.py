@@ -1,0 +1,243 @@
+"""A pair before its download: facts, fit and memory plan from the headers; and which known draft fits a target."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from math import ceil
+from pathlib import Path
+
+from localspec.errors import LocalspecError, NotEnoughMemory
+from localspec.gguf.facts import DraftKind, ModelFacts
+from localspec.gguf.header import Header, header_at, parts_of
+from localspec.gguf.matching import Adapter, SharedTokens, check_adapter, prove
+from localspec.models.devices import DeviceMemory
+from localspec.models.find import OpenedFile, open_file
+from localspec.models.needs import (
+    CHECKPOINT_SHARE,
+    DEFAULT_CONTEXT,
+    HOST,
+    Load,
+    MemoryWishes,
+    Needs,
+    layers_on,
+)
+from localspec.models.plan import Plan, Probe, plan
+from localspec.models.registry import DEMO, HubFile, ModelFile, Pair, PairKind, all_pairs
+from localspec.models.store import distinct, locate
+
+_KINDS = {
+    PairKind.SIMPLE: DraftKind.MODEL,
+    PairKind.MTP: DraftKind.MTP,
+    PairKind.EAGLE3: DraftKind.EAGLE3,
+    PairKind.DFLASH: DraftKind.DFLASH,
+    PairKind.LOOKUP: DraftKind.MODEL,
+}
+_LAYERS = 32  # of a model whose number of layers is not known
+_SMALLER_CACHES = {"q8_0": 34 / 64}  # caches than F16: 34 bytes for 32 values
+_BUFFERS = 80_000_000  # bytes of compute buffers on a GPU, and
+_BUFFER_SHARE = 200  # one part of so many of the weights on top
+
+
+class Fit(StrEnum):
+    """Where a pair would fit."""
+
+    GPU = "gpu"
+    PART = "part"  # some of the target's layers, or its draft, not on a GPU
+    CPU = "cpu"  # into main memory only
+    NO = "no"
+
+
+def file_bytes(pair: Pair) -> int:
+    return sum(_bytes(file) for file in distinct(pair.files))
+
+
+def memory_needed(pair: Pair) -> int:
+    """Weights, caches at the default context, and buffers, in bytes; unknown caches count nothing."""
+    boundless = [DeviceMemory(HOST, "cpu", 1 << 50, 1 << 50)]
+    context = min(pair.context or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
+    return sum(need.total for need in estimated_plan(pair, boundless, context).needs)
+
+
+def fit(pair: Pair, devices: Sequence[DeviceMemory]) -> Fit:
+    try:
+        found = estimated_plan(pair, devices)
+    except NotEnoughMemory:
+        return Fit.NO
+    if not found.target.devices:
+        return Fit.CPU
+    whole = found.target.gpu_layers is None and (found.draft is not None or pair.draft is None)
+    return Fit.GPU if whole else Fit.PART
+
+
+def estimated_plan(pair: Pair, devices: Sequence[DeviceMemory], context: int | None = None) -> Plan:
+    """The memory plan of a pair, with a context of so many tokens or as fits. Raises NotEnoughMemory."""
+    draft = EstimatedSizes(pair.draft, kind=_KINDS[pair.kind]) if pair.draft else None
+    return plan(EstimatedSizes(pair.target, pair.context), draft, devices, MemoryWishes(context=context))
+
+
+@dataclass(frozen=True, slots=True)
+class EstimatedSizes:
+    """A model's Sizes, from what the registry says about its file."""
+
+    file: ModelFile
+    trained_context: int | None = None
+    has_experts: bool = False
+    kind: DraftKind = DraftKind.MODEL
+    inside: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.file.name
+
+    @property
+    def layers(self) -> int:
+        return self.file.facts.layers or _LAYERS
+
+    def needs(self, load: Load) -> Needs:
+        """Layers are taken to be alike; compute buffers are about what llama.cpp plans with flash attention."""
+        facts, size = self.file.facts, _bytes(self.file)
+        counts = layers_on(load, self.layers + 1)
+        on_gpus = [gpu for gpu, count in zip(load.devices or (), counts, strict=True) for _ in range(count)]
+        *blocks, output = [HOST] * (self.layers + 1 - len(on_gpus)) + on_gpus
+        embedding = facts.embedding_bytes or 0
+        block = (size - embedding - (facts.output_bytes or 0)) // self.layers
+        token = (facts.kv_bytes_per_token or 0) * _SMALLER_CACHES.get(load.kv_type, 1.0) / self.layers
+        held = window_cells(facts.window or load.length, load.length, on_gpu=bool(on_gpus))
+        windowed = (facts.window_layers or 0) / self.layers
+        weights, cache = Counter({HOST: embedding}), Counter[str]()
+        for device in blocks:
+            weights[device] += block
+            cache[device] += int(token * (windowed * held + (1 - windowed) * load.length))
+        if output != HOST or facts.output_bytes:
+            weights[output] += facts.output_bytes or embedding
+        buffers = min(size, _BUFFERS + size // _BUFFER_SHARE)
+        compute = {HOST: buffers // 3} | {device: buffers for device in {*blocks, output} if device != HOST}
+        checkpoints = int(CHECKPOINT_SHARE * size) if windowed and held < load.length else 0
+        return Needs(weights, cache, compute, checkpoints=checkpoints)
+
+
+def window_cells(window: int, length: int, *, on_gpu: bool) -> int:
+    """Tokens in the cache of a layer with a sliding window: a chunk of a prompt more than the window, or all."""
+    cells = ceil((window + (512 if on_gpu else 128)) / 256) * 256  # llama-kv-cache-iswa.cpp pads to 256
+    return length if 2 * window >= length else min(cells, length)
+
+
+def _bytes(file: ModelFile) -> int:
+    if isinstance(file, HubFile):
+        return file.all_bytes
+    return sum(part.stat().st_size for part in parts_of(file.path) if part.is_file())
+
+
+@dataclass(frozen=True, slots=True)
+class InspectedModel:
+    """One model of a pair."""
+
+    opened: OpenedFile
+    facts: ModelFacts
+    kv_bytes_per_token: int | None  # F16, as llama.cpp plans it; None: it refuses the model
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """A pair, judged."""
+
+    target: InspectedModel
+    draft: InspectedModel | None
+    plan: Plan | None
+    devices: tuple[DeviceMemory, ...]
+    problem: LocalspecError | None  # why the pair cannot run here; None: it can
+    shared: SharedTokens | None = None  # by a draft of another vocabulary
+
+
+def inspect(
+    target: OpenedFile, draft: OpenedFile | None, wishes: MemoryWishes, lora: Sequence[Adapter] = ()
+) -> Inspection:
+    """Judge a pair; only errors that leave nothing to show are raised. `lora`: adapters of the target."""
+    with Probe() as probe:
+        devices = probe.devices()
+        sides = [_side(opened, probe) for opened in (target, draft) if opened is not None]
+        found: Plan | None = None
+        problem: LocalspecError | None = None
+        shared: SharedTokens | None = None
+        try:
+            shared = prove(target.header, draft.header if draft else None)
+            beside = probe.draft_sizes(target.header, draft.header if draft else None)
+            for path, _ in lora:
+                check_adapter(path, target.header)
+            changed = probe.sizes(target.header, [header_at(path) for path, _ in lora])
+            found = plan(changed, beside, devices, wishes)
+        except LocalspecError as error:
+            problem = error
+    return Inspection(sides[0], sides[1] if draft else None, found, devices, problem, shared)
+
+
+def _side(opened: OpenedFile, probe: Probe) -> InspectedModel:
+    try:
+        per_token = _kv_bytes_per_token(opened, probe)
+    except LocalspecError:  # the plan meets the same error and tells it
+        per_token = None
+    return InspectedModel(opened, ModelFacts.from_header(opened.header), per_token)
+
+
+def _kv_bytes_per_token(opened: OpenedFile, probe: Probe) -> int:
+    """What a longer context adds to the cache for each token."""
+    short, long = 1024, 1024 + 65_536  # far apart, because llama.cpp logs hundredths of a MiB
+    sizes = [
+        sum(probe.needs(opened.header, Load(length, gpu_layers=0)).cache.values()) for length in (short, long)
+    ]
+    return round((sizes[1] - sizes[0]) / (long - short))
+
+
+_SIZE = re.compile(r"[-_ ]?(?:e|a)?\d+(?:\.\d+)?b\b", re.IGNORECASE)
+_MOST_ASKED = 3  # headers that are read over the network, and vocabularies that are compared
+_SMALLER = 3  # times, at least, that a draft has to be
+
+
+def suggested_draft(name: str, target: Header) -> HubFile | None:
+    """A draft of the registry whose header fits this target, with the same vocabulary.
+
+    name: of the target's file. Headers of drafts that are not here are read over the network.
+    """
+    asked = 0
+    for draft in _candidates(name):
+        if draft.all_bytes * _SMALLER > target.file_bytes:
+            continue
+        here = locate(draft) is not None
+        if not here and asked == _MOST_ASKED:
+            continue
+        asked += not here
+        with suppress(LocalspecError):
+            if prove(target, open_file(draft).header) is None:
+                return draft
+    return None
+
+
+def draft_of_another_vocabulary(target: Header) -> tuple[Path, SharedTokens] | None:
+    """The smallest model here that drafts for this target with the tokens that both have; None for none."""
+    files = distinct(file for pair in all_pairs() if pair.name != DEMO for file in pair.files)
+    here = [(path.stat().st_size, path) for file in files if (path := locate(file))]
+    for size, path in sorted(here)[:_MOST_ASKED]:
+        with suppress(LocalspecError):
+            shared = prove(target, header_at(path))
+            if shared and size * _SMALLER <= target.file_bytes:
+                return path, shared
+    return None
+
+
+def _candidates(name: str) -> Iterator[HubFile]:
+    """Drafts of pairs whose target is of this family, the largest first; then all that are here."""
+    pairs = [pair for pair in all_pairs() if pair.name != DEMO]
+    family = _family(name)
+    related = [pair.draft for pair in pairs if pair.draft and family and _family(pair.target.name) == family]
+    here = [pair.draft for pair in pairs if pair.draft and locate(pair.draft)]
+    found: list[ModelFile] = [*sorted(related, key=lambda file: -(file.bytes or 0)), *here]
+    yield from (file for file in distinct(found) if isinstance(file, HubFile))
+
+
+def _family(name: str) -> str:
+    """The part of a file's name before the size; "" for a name without one."""
+    found = _SIZE.search(name)
+    return name[: found.start()].lower().removeprefix("meta-") if found else ""

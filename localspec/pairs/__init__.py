@@ -1,1 +1,0 @@
-"""Which pairs there are, where their files lie, and whether they can be trusted."""
