@@ -86,8 +86,8 @@ class PlainChat:
         while True:
             for report in self.state.engine.client.drain():
                 await reports.receive(self, report)
-            for news in self.state.downloads.take_news():
-                await reports.receive_news(self, news)
+            for end in self.state.downloads.take_ended():
+                await reports.receive_end(self, end)
             self._print_fresh()
             self._print_progress()
             working = self.state.engine.busy or self.state.downloads.progress

@@ -100,8 +100,8 @@ class ChatScreen(Screen[None]):
             await self._draw_reply()
             self.query_one(Inspector).show(engine.reply)
             self._show_context()
-        for news in downloads.take_news():
-            await reports.receive_news(self, news)
+        for end in downloads.take_ended():
+            await reports.receive_end(self, end)
         self.query_one(Meter).show()
         stats = engine.last_reply.stats if engine.last_reply else Stats()
         sentence = status.status(engine, downloads.progress)

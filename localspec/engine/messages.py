@@ -144,19 +144,6 @@ class CompareReplies:
 
 
 @dataclass(frozen=True, slots=True)
-class ListPairs:
-    """Report every known pair and its state on this machine."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pull:
-    """Fetch the files of a pair."""
-
-    serial: int
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
 class Cancel:
     """Stop the request of that serial and every earlier one, keeping what was made."""
 
@@ -168,20 +155,7 @@ class Quit:
     """Free everything and exit."""
 
 
-Request = (
-    LoadPair
-    | Ask
-    | Answer
-    | Render
-    | Tokenize
-    | Detokenize
-    | Describe
-    | CompareReplies
-    | ListPairs
-    | Pull
-    | Cancel
-    | Quit
-)
+Request = LoadPair | Ask | Answer | Render | Tokenize | Detokenize | Describe | CompareReplies | Cancel | Quit
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,46 +255,6 @@ class Stopped:
 
 
 @dataclass(frozen=True, slots=True)
-class PairRow:
-    """A pair as the picker shows it."""
-
-    name: str
-    use: str  # what it is good for
-    size_bytes: int  # of all its files
-    memory_bytes: int  # about what it needs to run
-    on_disk: bool
-    runnable: bool  # False: its kind of draft cannot be run yet
-    fits: str  # "gpu", "part" (some of it on the CPU), "cpu" (into main memory only) or "no"
-    speedup: float | None = None  # decode speed relative to plain, measured on this machine by a comparison
-    published: str = ""  # what others measured
-
-
-@dataclass(frozen=True, slots=True)
-class PairList:
-    """Every known pair."""
-
-    rows: tuple[PairRow, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PullProgress:
-    """How far a pull is."""
-
-    name: str
-    file: str
-    done_bytes: int
-    total_bytes: int  # 0 when it is not known yet
-
-
-@dataclass(frozen=True, slots=True)
-class Pulled:
-    """A pull ended; `complete` is False when it was cancelled."""
-
-    name: str
-    complete: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Failure:
     """A request ended in an error that `localspec run` would print as a sentence."""
 
@@ -351,9 +285,6 @@ Report = (
     | ProposalText
     | Compared
     | Stopped
-    | PairList
-    | PullProgress
-    | Pulled
     | Failure
     | Died
 )

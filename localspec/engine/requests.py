@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from localspec import api
-from localspec.engine import answering, pairs
+from localspec.engine import answering
 from localspec.engine.messages import (
     Answer,
     Ask,
@@ -17,11 +17,9 @@ from localspec.engine.messages import (
     Describe,
     Detokenize,
     Difference,
-    ListPairs,
     LoadPair,
     LoadStage,
     ProposalText,
-    Pull,
     Ready,
     Render,
     ReplySettings,
@@ -94,15 +92,10 @@ class PairRequests:
                 send(found)
             case CompareReplies():
                 self._compare(request, send, cancelled)
-            case ListPairs():
-                send(pairs.listing())
-            case Pull():
-                pairs.pull(request.name, send, cancelled)
 
     def runs_beside(self, request: Request) -> bool:
-        """A pull, which needs no pair; and questions to the loaded one, whose vocabulary is only read."""
-        asks = isinstance(request, Render | Tokenize | Detokenize) and self._session is not None
-        return asks or isinstance(request, Pull)
+        """Questions to the loaded pair, whose vocabulary is only read."""
+        return isinstance(request, Render | Tokenize | Detokenize) and self._session is not None
 
     def rest(self, awaited: Callable[[], bool]) -> None:
         """Measure what batches cost, once for a pair, while its first reply is being read."""
@@ -172,6 +165,7 @@ def without_lost_servers(request: LoadPair, send: Send) -> LoadPair:
 def report_comparison(session: api.Session, found: "Comparison", send: Send) -> None:
     """Say how a comparison ended, and keep its speed-up for the picker."""
     from localspec.measure.compare import verdict_on
+    from localspec.models.picker import remember_speedup
 
     difference = None
     if found.divergence is not None:
@@ -179,7 +173,7 @@ def report_comparison(session: api.Session, found: "Comparison", send: Send) -> 
         drafted, plain = ("" if token is None else session.text_of(token) for token in tokens)
         difference = Difference(found.divergence.index, drafted, plain, found.divergence.top_two_gap)
     if found.speedup:
-        pairs.remember_speedup(session.name, found.speedup)
+        remember_speedup(session.name, found.speedup)
     send(Compared(found.speculative.reply, found.plain.reply, difference, verdict_on(found)))
 
 

@@ -17,7 +17,6 @@ from localspec.engine.messages import (
     CompareReplies,
     Failure,
     Hello,
-    Pull,
     Quit,
     Report,
     Request,
@@ -54,7 +53,7 @@ class Server:
     def __init__(self, source: BinaryIO, sink: BinaryIO) -> None:
         self._source = source
         self._sink = sink
-        self._sink_lock = threading.Lock()  # download progress comes from several threads
+        self._sink_lock = threading.Lock()  # a question is answered beside what runs
         self._inbox: queue.SimpleQueue[Request] = queue.SimpleQueue()
         self._cancelled_serial = 0
         self._handler: RequestHandler | None = None
@@ -66,7 +65,7 @@ class Server:
         try:
             self._handler = handler = open_handler()
         except Exception as error:  # noqa: BLE001 - a broken installation is reported, then the process ends
-            self._send(_failure(error))
+            self._send(failure_of(error))
             return
         while not isinstance(request := self._next(handler), Quit):
             if not self._begun_beside(request):
@@ -84,7 +83,7 @@ class Server:
         try:
             handler.perform(request, self._send, lambda: self._is_cancelled(request))
         except Exception as error:  # noqa: BLE001 - the edge of the process: every error becomes a report
-            self._send(_failure(error, getattr(request, "serial", 0)))
+            self._send(failure_of(error, getattr(request, "serial", 0)))
 
     def _rest(self, handler: RequestHandler) -> None:
         try:
@@ -93,10 +92,7 @@ class Server:
             log.warning("between two requests: %s: %s", type(error).__name__, error)
 
     def _is_cancelled(self, request: Request) -> bool:
-        return (
-            isinstance(request, Ask | Answer | CompareReplies | Pull)
-            and request.serial <= self._cancelled_serial
-        )
+        return isinstance(request, Ask | Answer | CompareReplies) and request.serial <= self._cancelled_serial
 
     def _listen(self) -> None:
         """Runs beside native calls, which release the GIL, so it can end the process at any moment."""
@@ -105,7 +101,7 @@ class Server:
                 for request in frames.read(self._source):
                     self._receive(request)
         except Exception as error:  # noqa: BLE001 - nobody waits for this thread
-            self._send(_failure(error))
+            self._send(failure_of(error))
         os._exit(0)  # nobody is left to answer, or to listen
 
     def _receive(self, request: Request) -> None:
@@ -137,7 +133,8 @@ class Server:
             os._exit(0)
 
 
-def _failure(error: Exception, serial: int = 0) -> Failure:
+def failure_of(error: Exception, serial: int = 0) -> Failure:
+    """An error as a sentence and a hint."""
     name = type(error).__name__
     if isinstance(error, LocalspecError):
         return Failure(name, str(error), error.hint, serial)

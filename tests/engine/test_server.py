@@ -13,12 +13,7 @@ from localspec.engine.messages import (
     CompareReplies,
     Died,
     Failure,
-    ListPairs,
     LoadPair,
-    PairList,
-    Pull,
-    Pulled,
-    PullProgress,
     Ready,
     ReplySettings,
     Tokenize,
@@ -43,18 +38,11 @@ class Workshop:
                 send(Notice(f"replied {request.serial}"))
             case Tokenize():
                 send(Notice(f"tokens {request.serial}"))
-            case Pull():
-                send(PullProgress(request.name, "", 0, 0))
-                while not cancelled():
-                    time.sleep(0.005)
-                send(Pulled(request.name, False))
-            case ListPairs():
-                send(PairList(()))
             case CompareReplies():
                 open("/nowhere/x.gguf")
 
     def runs_beside(self, request):
-        return isinstance(request, Pull | Tokenize)
+        return isinstance(request, Tokenize)
 
     def rest(self, awaited):
         REST
@@ -89,18 +77,6 @@ def until(engine, kind, seconds=30.0):
         found += engine.drain()
         time.sleep(0.005)
     return found
-
-
-def test_pairs_are_listed_and_replies_made_while_one_is_fetched(engine):
-    process = engine()
-    process.send(Pull(1, "mine"))
-    until(process, PullProgress)
-    process.send(ListPairs())
-    until(process, PairList)
-    process.send(Ask(2, ()))
-    until(process, Notice)
-    process.send(Cancel(1))
-    assert until(process, Pulled)[-1] == Pulled("mine", complete=False)
 
 
 def test_whoever_asks_ends_the_rest_after_the_last_reply(engine):

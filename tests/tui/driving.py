@@ -13,8 +13,8 @@ from localspec.tui.screen import ChatScreen, Tick
 from localspec.tui.state.chat import ChatState, Setup
 from localspec.tui.widgets.reply import Footer, ReplyPart, ReplyView
 from localspec.tui.widgets.transcript import NoticeLine, UserMessage
-from scripted_engine import Gate, Pace, ScriptedEngine, ScriptedWorkshop
-from scripted_pairs import find
+from scripted_engine import Pace, ScriptedEngine, ScriptedWorkshop
+from scripted_pairs import Gate
 from textual._compositor import Compositor
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Static
@@ -52,12 +52,10 @@ class Chat:
         **setup: object,
     ) -> None:
         self.engine = ScriptedEngine(ScriptedWorkshop(pace, gate))
-        self.downloader = ScriptedEngine(ScriptedWorkshop(pace, gate))
-        self.engine.handler.pulled = self.downloader.handler.pulled
+        self.pairs = self.engine.handler.pairs
         self.engine.start()
         held = conversations.resume(resumed.path) if resumed else None
-        setup.setdefault("find_pair", lambda name: find(name, self.engine.handler.pulled))
-        wanted = Setup(self.engine, lambda: self.downloader, folder, resumed=held, **setup)
+        wanted = Setup(self.engine, folder, resumed=held, **{"pairs": self.pairs} | setup)
         self.engine.send(wanted.load)
         self.app = ChatApp(wanted)
         self.folder = folder
@@ -117,7 +115,7 @@ class Chat:
     @property
     def _is_late(self) -> bool:
         reply = self.state.engine.reply
-        return bool(self.engine._reports or self.downloader._reports or (reply and reply.fresh))
+        return bool(self.engine._reports or self.state.downloads._ended or (reply and reply.fresh))
 
     async def ready(self) -> None:
         """Until the chat is on the screen and the pair in memory."""

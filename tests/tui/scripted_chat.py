@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from scripted_pairs import find
+from scripted_pairs import ScriptedPairs
 
 from localspec import conversations
 from localspec.engine.client import EngineProcess
@@ -28,10 +28,9 @@ def main() -> None:
         resumed = conversations.resume(conversations.find(folder / "conversations", sys.argv[2]).path)
     setup = Setup(
         engine,
-        lambda: EngineProcess(COMMAND),
         folder,
         resumed=resumed,
-        find_pair=lambda name: find(name, pulled=()),
+        pairs=ScriptedPairs(),
     )
     sys.exit(chat(setup))
 

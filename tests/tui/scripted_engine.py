@@ -12,9 +12,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from scripted_pairs import listing
+from scripted_pairs import Gate, ScriptedPairs
 
 from localspec.chat.tally import Tally
 from localspec.engine.messages import (
@@ -25,13 +25,9 @@ from localspec.engine.messages import (
     Difference,
     Failure,
     Hello,
-    ListPairs,
     LoadPair,
     LoadStage,
     ProposalText,
-    Pull,
-    Pulled,
-    PullProgress,
     Quit,
     Ready,
     ReplySettings,
@@ -93,20 +89,6 @@ class Pace:
     cycle_seconds: float = 0.0
     load_seconds: float = 0.0
     hurry_tokens: int = 0  # the first tokens of a reply come at five times the pace
-
-
-@dataclass
-class Gate:
-    """Holds replies back: `hold_after` cycles pass, then the reply waits until it is opened."""
-
-    hold_after: int | None = None
-    opened: threading.Event = field(default_factory=threading.Event)
-
-    def wait(self, cycles: int, cancelled: Callable[[], bool]) -> None:
-        while self.hold_after is not None and cycles >= self.hold_after and not self.opened.is_set():
-            if cancelled():
-                return
-            self.opened.wait(0.005)
 
 
 def tokens_of(text: str) -> list[str]:
@@ -220,10 +202,10 @@ class ScriptedWorkshop:
         self.pace = pace or Pace()
         self.gate = gate or Gate()
         self.asked: list[Request] = []
-        self.pulled: set[str] = set()
+        self.pairs = ScriptedPairs(self.gate)
 
     def runs_beside(self, request: Request) -> bool:
-        return isinstance(request, Pull)
+        return False
 
     def rest(self, awaited: Callable[[], bool]) -> None:
         pass
@@ -245,17 +227,13 @@ class ScriptedWorkshop:
                 self._ask(request, send, cancelled)
             case CompareReplies():
                 self._compare(request, send, cancelled)
-            case ListPairs():
-                send(listing(self.pulled))
-            case Pull():
-                self._pull(request, send, cancelled)
 
     def _load(self, request: LoadPair, send: Callable[[Report], None]) -> None:
         if request.pair == "llama-3-70b+8b":
             raise NotEnoughMemory(
                 "llama-3-70b+8b needs 48 GB, this machine has 32.", hint="Try llama-3-8b+1b."
             )
-        if request.pair == "llama-3-8b+1b" and request.pair not in self.pulled:
+        if request.pair == "llama-3-8b+1b" and request.pair not in self.pairs.pulled:
             raise PairNotOnDisk("llama-3-8b+1b is not on this machine (6.1 GB to fetch).", hint="Fetch it.")
         for stage in ("mapping target", "mapping draft", "warming up"):
             send(LoadStage(stage))
@@ -309,17 +287,6 @@ class ScriptedWorkshop:
         send(
             Compared(replies[0], replies[1], difference, f"{verdict} Speculative decoding is 2.00x as fast.")
         )
-
-    def _pull(self, request: Pull, send: Callable[[Report], None], cancelled: Callable[[], bool]) -> None:
-        for step in range(11):
-            self.gate.wait(step, cancelled)
-            if cancelled():
-                send(Pulled(request.name, False))
-                return
-            send(PullProgress(request.name, "target.gguf", step * 610_000_000, 6_100_000_000))
-            time.sleep(self.pace.cycle_seconds)
-        self.pulled.add(request.name)
-        send(Pulled(request.name, True))
 
 
 class ScriptedEngine:

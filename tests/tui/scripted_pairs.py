@@ -1,10 +1,14 @@
 """As many pairs as the real list has, as wide and in its order: what is here first, what cannot run last."""
 
-from collections.abc import Collection
-from dataclasses import replace
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
-from localspec.engine.messages import PairList, PairRow
+from localspec.tui.state.engine import KnownPairs
+
 from localspec.errors import NotOnDisk, UnknownPair
+from localspec.models.download import PullCancelled
+from localspec.models.picker import PairRow
 
 _HERE = (
     PairRow("demo", "try it at once", 5_200_000, 40_000_000, True, True, "cpu", 1.42),
@@ -55,15 +59,49 @@ _ROWS = (
 )
 
 
-def listing(pulled: Collection[str]) -> PairList:
-    """The list after those pairs were fetched."""
-    rows = (replace(row, on_disk=row.on_disk or row.name in pulled) for row in _ROWS)
-    return PairList(tuple(sorted(rows, key=lambda row: (not row.on_disk, not row.runnable))))
+@dataclass
+class Gate:
+    """Holds replies back: `hold_after` cycles pass, then the reply waits until it is opened."""
+
+    hold_after: int | None = None
+    opened: threading.Event = field(default_factory=threading.Event)
+
+    def wait(self, cycles: int, cancelled: Callable[[], bool]) -> None:
+        while self.hold_after is not None and cycles >= self.hold_after and not self.opened.is_set():
+            if cancelled():
+                return
+            self.opened.wait(0.005)
 
 
-def find(name: str, pulled: Collection[str]) -> None:
-    """As localspec.models.find does it, of the pairs that are listed; all but one count as being here."""
-    if name == "llama-3-8b+1b" and name not in pulled:
-        raise NotOnDisk(f"{name} is not on this machine (6.1 GB to fetch)", hint="Fetch it.")
-    if name not in [row.name for row in _ROWS]:
-        raise UnknownPair(f"there is no pair called {name}", hint="did you mean demo?")
+class ScriptedPairs(KnownPairs):
+    """The pairs above; all but one count as being here, and a pull takes ten steps."""
+
+    def __init__(self, gate: Gate | None = None) -> None:
+        self.gate = gate or Gate()
+        self.pulled: set[str] = set()
+        self.failure: Exception | None = None  # of the next pull, and of the next list
+
+    def find(self, name: str) -> None:
+        if name == "llama-3-8b+1b" and name not in self.pulled:
+            raise NotOnDisk(f"{name} is not on this machine (6.1 GB to fetch)", hint="Fetch it.")
+        if name not in [row.name for row in _ROWS]:
+            raise UnknownPair(f"there is no pair called {name}", hint="did you mean demo?")
+
+    def listing(self) -> list[PairRow]:
+        self._fail()
+        rows = (replace(row, on_disk=row.on_disk or row.name in self.pulled) for row in _ROWS)
+        return sorted(rows, key=lambda row: (not row.on_disk, not row.runnable))
+
+    def pull(self, name: str, on_bytes: Callable[[int, int], object], cancelled: Callable[[], bool]) -> None:
+        for step in range(11):
+            self.gate.wait(step, cancelled)
+            if cancelled():
+                raise PullCancelled("stopped", hint="")
+            on_bytes(step * 610_000_000, 6_100_000_000)
+        self._fail()
+        self.pulled.add(name)
+
+    def _fail(self) -> None:
+        if self.failure:
+            failure, self.failure = self.failure, None
+            raise failure

@@ -51,7 +51,7 @@ def test_an_unknown_theme_is_refused_with_those_near_it(tmp_path):
     from localspec.tui.state.chat import Setup
     from scripted_engine import ScriptedEngine, ScriptedWorkshop
 
-    setup = Setup(ScriptedEngine(ScriptedWorkshop()), ScriptedEngine, tmp_path, theme="nrod")
+    setup = Setup(ScriptedEngine(ScriptedWorkshop()), tmp_path, theme="nrod")
     with pytest.raises(BadSetting, match="nrod") as refused:
         chat(setup)
     assert "nord" in refused.value.hint

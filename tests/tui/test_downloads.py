@@ -1,49 +1,53 @@
-"""Lists and pulls share a process, and the failure of one is not the end of the other."""
+"""Lists and pulls run in threads of the chat, and the failure of one is not the end of the other."""
+
+import threading
+import time
 
 import pytest
 from localspec.tui.state.engine import Downloads
+from scripted_pairs import Gate, ScriptedPairs
 
-from localspec.engine.messages import Died, Failure, PullProgress
-
-
-class Reporting:
-    """An engine that says what the test says."""
-
-    alive = True
-
-    def __init__(self):
-        self.reports = []
-
-    def send(self, request):
-        pass
-
-    def drain(self):
-        reports, self.reports = self.reports, []
-        return reports
+from localspec.errors import BadSetting, DownloadFailed
 
 
-@pytest.fixture
-def engine():
-    return Reporting()
-
-
-@pytest.fixture
-def downloads(engine):
-    found = Downloads(lambda: engine)
-    found.pull("mine")
+def ends(downloads):
+    """What the next pull or list that ends reports."""
+    deadline = time.monotonic() + 20
+    while not (found := downloads.take_ended()):
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
     return found
 
 
-def test_a_list_that_fails_leaves_the_pull_running(downloads, engine):
-    failure = Failure("BadSetting", "models.toml is damaged", "repair it")
-    engine.reports = [PullProgress("mine", "x.gguf", 1, 9), failure]
-    assert downloads.take_news() == [failure]
-    assert downloads.progress == PullProgress("mine", "x.gguf", 1, 9)
+@pytest.fixture
+def downloads():
+    found = Downloads(ScriptedPairs(Gate(hold_after=3)))
+    yield found
+    found.close()
+
+
+def test_a_list_that_fails_leaves_the_pull_running(downloads):
+    downloads.pull("mine")
+    while not downloads.progress.done_bytes:
+        time.sleep(0.002)
+    downloads.pairs.failure = BadSetting("models.toml is damaged", hint="repair it")
+    downloads.refresh()
+    assert [end.failure.what for end in ends(downloads)] == ["models.toml is damaged"]
+    assert downloads.progress.name == "mine"
     assert downloads.rows == ()
 
 
-@pytest.mark.parametrize("end", [Failure("DownloadFailed", "no network", "", serial=1), Died("killed", "")])
-def test_a_pull_that_fails_is_over(downloads, engine, end):
-    engine.reports = [end]
-    assert downloads.take_news()
-    assert downloads.progress is None
+@pytest.mark.parametrize("error", [DownloadFailed("no network", hint=""), KeyError("x")])
+def test_a_pull_that_fails_is_over_and_says_why(downloads, error):
+    downloads.pairs.failure = error
+    downloads.pull("mine")
+    downloads.pairs.gate.opened.set()
+    (end,) = ends(downloads)
+    assert (str(error) in end.failure.what, end.name, downloads.progress) == (True, "mine", None)
+
+
+def test_leaving_stops_the_pull(downloads):
+    downloads.pull("mine")
+    downloads.close()
+    assert [end.failure.error for end in ends(downloads)] == ["PullCancelled"]
+    assert not [thread for thread in threading.enumerate() if thread is downloads._thread]

@@ -12,7 +12,6 @@ from weakref import WeakKeyDictionary
 
 import pytest
 from scripted_engine import answer_to
-from scripted_pairs import listing
 
 from localspec.engine import frames, messages
 from localspec.engine.client import EngineProcess
@@ -24,9 +23,9 @@ from localspec.engine.messages import (
     Difference,
     Hello,
     LoadPair,
-    Pulled,
     Ready,
     ReplySettings,
+    Text,
     Turn,
 )
 from localspec.errors import EngineDied
@@ -100,7 +99,6 @@ def until(condition, seconds=60.0):
         Finished(REPLY),
         Compared(REPLY, REPLY, Difference(3, "a", "b", None), "they part"),
         Compared(REPLY, REPLY, None, "the same"),
-        listing(pulled=()),
         Died("what", "hint"),
     ],
 )
@@ -166,11 +164,11 @@ def test_a_native_print_does_not_break_the_stream():
     code = (
         "import os; from localspec.engine.__main__ import take_pipes; s, k = take_pipes(); os.write(1, b'noise\\n');"
         "from localspec.engine import frames; from localspec.engine.messages import *;"
-        "k.write(frames.encode(Pulled('x', True))); k.flush(); s.readline()"
+        "k.write(frames.encode(Text(1, 'x'))); k.flush(); s.readline()"
     )
     engine = EngineProcess((sys.executable, "-c", code))
     engine.start()
-    assert collect(engine, Pulled) == [Pulled("x", True)]
+    assert collect(engine, Text) == [Text(1, "x")]
     engine.close()
 
 

@@ -8,7 +8,8 @@ from localspec.tui.widgets.lines import TitleBar
 from scripted_engine import Gate
 from textual.widgets import DataTable
 
-from localspec.engine.messages import LoadPair, Pull
+from localspec.engine.messages import LoadPair
+from localspec.errors import DownloadFailed
 
 
 def row(table, name):
@@ -61,7 +62,7 @@ async def test_enter_fetches_a_pair_that_is_not_here_and_the_chat_goes_on(tmp_pa
         gate.opened.set()
         await chat.ask("exact hi")
         await chat.until(lambda: any("is on disk" in notice for notice in chat.notices))
-        assert chat.downloader.handler.asked[1] == Pull(1, "llama-3-8b+1b")
+        assert chat.pairs.pulled == {"llama-3-8b+1b"}
 
 
 async def test_the_cursor_stays_on_the_pair_that_was_fetched(tmp_path):
@@ -108,31 +109,20 @@ async def test_a_missing_pair_is_fetched_at_once_when_that_was_asked_for(tmp_pat
         assert chat.state.engine.ready.pair == "llama-3-8b+1b"
 
 
-async def test_the_chat_goes_on_when_the_process_that_fetches_pairs_cannot_start(tmp_path, monkeypatch):
+async def test_the_chat_answers_after_a_pull_that_failed(tmp_path):
     async with running(tmp_path) as chat:
-        await open_pairs(chat)
-        monkeypatch.setattr(chat.downloader, "start", cannot_start)
-        chat.downloader.close()
-        await chat.pilot.press("down", "down", "p")
-        await chat.until(lambda: any("cannot fork" in note for note in chat.toasts))
+        chat.pairs.failure = DownloadFailed("the network is gone", hint="try again")
+        await chat.type("/pull llama-3-8b+1b")
+        await chat.until(lambda: any("the network is gone\ntry again" in notice for notice in chat.notices))
         assert chat.state.downloads.progress is None
-        await chat.pilot.press("escape")
-        await chat.type("/pull llama-3-8b+1b")
-        await chat.until(lambda: any("cannot fork" in notice for notice in chat.notices))
         await chat.ask("exact hi")
 
 
-async def test_the_chat_goes_on_when_the_process_that_fetches_pairs_ends_with_its_work(tmp_path, monkeypatch):
-    gate = Gate(hold_after=3)
-    async with running(tmp_path, gate=gate) as chat:
+async def test_a_pull_starts_no_process(tmp_path):
+    async with running(tmp_path) as chat:
         await chat.type("/pull llama-3-8b+1b")
-        await chat.until(lambda: chat.state.downloads.progress and chat.state.downloads.progress.done_bytes)
-        monkeypatch.setattr(chat.downloader, "start", cannot_start)
-        chat.downloader.close()
-        gate.opened.set()
         await chat.until(lambda: any("is on disk" in notice for notice in chat.notices))
-        await chat.until(lambda: any("cannot fork" in notice for notice in chat.notices))
-        await chat.ask("exact hi")
+        assert chat.engine.starts == 1
 
 
 async def test_a_pair_from_the_list_that_no_process_can_load_is_a_notice(tmp_path, monkeypatch):

@@ -9,7 +9,6 @@ import pytest
 from localspec.tui.plain import chat
 from localspec.tui.state.chat import Setup
 from scripted_engine import ESSAY, ScriptedEngine, ScriptedWorkshop
-from scripted_pairs import find
 
 from localspec import conversations
 from localspec.cli.commands import chat as command
@@ -26,8 +25,7 @@ def talk(tmp_path, monkeypatch, capsys):
         engine = ScriptedEngine(ScriptedWorkshop())
         engine.start()
         engine.send(load := LoadPair(pair=pair))
-        make = lambda: ScriptedEngine(ScriptedWorkshop())  # noqa: E731
-        code = chat(Setup(engine, make, tmp_path, load=load, find_pair=lambda name: find(name, pulled=())))
+        code = chat(Setup(engine, tmp_path, load=load, pairs=engine.handler.pairs))
         said = capsys.readouterr()
         return code, said.out, said.err, list(conversations.listing(tmp_path / "conversations").conversations)
 

@@ -11,13 +11,12 @@ from localspec.engine.messages import (
     Cancel,
     Compared,
     CompareReplies,
+    Describe,
+    Description,
     Failure,
-    ListPairs,
     LoadPair,
     LoadStage,
-    PairList,
     ProposalText,
-    Pull,
     Ready,
     ReplySettings,
     Stopped,
@@ -25,6 +24,7 @@ from localspec.engine.messages import (
 )
 from localspec.engine.requests import call_of
 from localspec.events import Cycle, Finished, FinishReason, Piece
+from localspec.models.picker import listing
 
 NUMBERS = count(1)  # of requests: the tests come in any order, and what was cancelled stays so
 STORY = (Turn("user", "Tell me a story"),)
@@ -77,16 +77,15 @@ def test_a_system_prompt_travels_as_an_option_so_that_it_replaces_the_configured
     assert options == {"system": "be brief", "temperature": 0.5, "speculate": True}
 
 
-def test_a_comparison_says_what_drafting_brought_and_the_picker_remembers_it(engine):
+def test_a_comparison_says_what_drafting_brought_and_the_picker_remembers_it(engine, home, monkeypatch):
     engine.send(CompareReplies(next(NUMBERS), STORY, GREEDY))
     compared = until(engine, Compared)[-1]
     assert compared.drafted.stats.drafted > 0
     assert compared.plain.stats.drafted == 0
     assert compared.verdict
     assert compared.difference is None or compared.difference.position < 60
-    engine.send(ListPairs())
-    rows = until(engine, PairList)[-1].rows
-    demo = next(row for row in rows if row.name == "demo")
+    monkeypatch.setenv("LOCALSPEC_HOME", str(home))
+    demo = next(row for row in listing() if row.name == "demo")
     assert demo.on_disk
     assert demo.speedup
 
@@ -109,8 +108,6 @@ def test_errors_of_the_api_arrive_as_sentences(engine):
     engine.send(Ask(next(NUMBERS), STORY, ReplySettings(rule="sideways")))
     failure = until(engine, Failure)[-1]
     assert "sideways" in failure.what
-    engine.send(Pull(next(NUMBERS), "no-such-pair"))
-    assert until(engine, Failure)[-1].error == "UnknownPair"
 
 
 @pytest.mark.parametrize("stored", [True, False])
@@ -124,8 +121,8 @@ def test_replies_are_logged_as_set_unless_the_chat_is_not_stored(tmp_path, monke
     engine.send(LoadPair("demo", threads=1, remember_logits=None if stored else False))
     engine.send(Ask(1, STORY, GREEDY))
     until(engine, Finished)
-    engine.send(ListPairs())  # answered only after the reply was dealt with
-    until(engine, PairList)
+    engine.send(Describe(2))  # answered only after the reply was dealt with
+    until(engine, Description)
     engine.close()
     assert (tmp_path / "data" / "logits").exists() == stored
 

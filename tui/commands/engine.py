@@ -7,6 +7,7 @@ from localspec import events
 from localspec.engine import messages
 from localspec.errors import NotOnDisk
 
+from ..state.engine import PullEnd
 from .protocol import Chat, Refusal
 
 
@@ -17,7 +18,7 @@ async def pair(chat: Chat, argument: str) -> None:
         return
     engine = chat.state.engine
     try:
-        await asyncio.to_thread(chat.state.setup.find_pair, argument)
+        await asyncio.to_thread(chat.state.setup.pairs.find, argument)
     except NotOnDisk as error:
         await offer_pull(chat, argument, str(error), error.hint)
         return
@@ -78,21 +79,20 @@ async def receive(chat: Chat, report: messages.Report) -> None:
         case messages.Died():
             await _take_death(chat, report)
         case _:
-            pass  # the hello; pairs and pulls come from a process of their own
+            pass  # the hello
 
 
-async def receive_news(chat: Chat, news: messages.Pulled | messages.Failure) -> None:
+async def receive_end(chat: Chat, end: PullEnd) -> None:
     """Tell how a pull ended, and load the pair if the person waits for it."""
-    match news:
-        case messages.Pulled(complete=True):
-            await chat.notice(f"{news.name} is on disk.", f"/pair {news.name} loads it.")
-            if chat.state.engine.wanted == news.name and not chat.state.engine.busy:
-                await chat.run_command("pair", news.name)
-        case messages.Pulled():
-            what = f"Stopped fetching {news.name}."
-            await chat.notice(what, "The part on disk is kept; the next pull resumes there.")
-        case messages.Failure():
-            await chat.notice(news.what, news.hint, "error")
+    if end.failure is None:
+        await chat.notice(f"{end.name} is on disk.", f"/pair {end.name} loads it.")
+        if chat.state.engine.wanted == end.name and not chat.state.engine.busy:
+            await chat.run_command("pair", end.name)
+    elif end.failure.error == "PullCancelled":
+        what = f"Stopped fetching {end.name}."
+        await chat.notice(what, "The part on disk is kept; the next pull resumes there.")
+    else:
+        await chat.notice(end.failure.what, end.failure.hint, "error")
 
 
 async def continue_with_pair(chat: Chat) -> None:

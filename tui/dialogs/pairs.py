@@ -1,5 +1,6 @@
 """The pair picker: what there is, what is here, what fits, and how much faster it was."""
 
+from collections.abc import Sequence
 from typing import ClassVar, Final
 
 from textual import on
@@ -8,8 +9,7 @@ from textual.binding import Binding, BindingType
 from textual.widgets import DataTable, Static
 
 from localspec.display import for_terminal, size_text
-from localspec.engine.messages import PairRow
-from localspec.errors import EngineDied
+from localspec.models.picker import PairRow
 
 from ..state.engine import Downloads
 from ..text.status import pull_status
@@ -31,7 +31,7 @@ class PairsDialog(Dialog[str]):
     def __init__(self, downloads: Downloads) -> None:
         super().__init__()
         self._downloads = downloads
-        self._rows: tuple[PairRow, ...] | None = None
+        self._rows: Sequence[PairRow] | None = None
 
     def content(self) -> ComposeResult:
         yield TextTable("pair", "size", "memory", "fits", "here", "speed-up")
@@ -48,7 +48,7 @@ class PairsDialog(Dialog[str]):
             self._show(self._downloads.rows or ())
         self.query_one(".detail", Static).update(for_terminal(self._detail()))
 
-    def _show(self, rows: tuple[PairRow, ...]) -> None:
+    def _show(self, rows: Sequence[PairRow]) -> None:
         """A pair that was fetched moves up; the cursor stays on its pair, wherever that goes."""
         table, before = self.query_one(TextTable), self._chosen
         self._rows = rows
@@ -87,10 +87,7 @@ class PairsDialog(Dialog[str]):
         elif self._downloads.progress is not None:
             self.notify("One pair at a time; x stops the running one.")
         else:
-            try:
-                self._downloads.pull(row.name)
-            except EngineDied as error:
-                self.notify(f"{error}; {error.hint}.", severity="error")
+            self._downloads.pull(row.name)
 
     def action_cancel_pull(self) -> None:
         self._downloads.cancel()

@@ -10,10 +10,9 @@ from localspec.engine.client import Engine
 from localspec.engine.messages import LoadPair, ReplySettings
 from localspec.events import Piece
 from localspec.files import change_json_object
-from localspec.models.find import resolve
 
 from .conversation import OpenConversation
-from .engine import Downloads, EngineState
+from .engine import Downloads, EngineState, KnownPairs
 from .remembered import Preferences, Presets, PromptHistory, Saver
 
 
@@ -22,7 +21,6 @@ class Setup:
     """What a chat begins with. The engine runs already and has been sent the load request."""
 
     engine: Engine
-    make_engine: Callable[[], Engine]  # for the process that lists and fetches pairs
     folder: Path  # of conversations, prompt history and preferences
     load: LoadPair = field(default_factory=LoadPair)
     settings: ReplySettings = field(default_factory=ReplySettings)
@@ -31,7 +29,7 @@ class Setup:
     stored: bool = True  # False: the chat leaves nothing in the folder
     theme: str | None = None  # wins over the remembered one
     pull: bool = False  # fetch the pair when it is not here
-    find_pair: Callable[[str], object] = resolve  # raises when a pair is unknown, not here, or cannot run
+    pairs: KnownPairs = field(default_factory=KnownPairs)
 
     @property
     def conversations(self) -> Path:
@@ -47,7 +45,7 @@ class ChatState:
         self.setup = setup
         self.engine = EngineState(setup.engine, setup.load, setup.settings)
         self.engine.load(setup.load, started=True)
-        self.downloads = Downloads(setup.make_engine)
+        self.downloads = Downloads(setup.pairs)
         self.prompt_history = PromptHistory.load(setup.folder / "prompts.jsonl", stored=setup.stored)
         self.preferences = Preferences.load(setup.folder / "chat.json")
         self.saver = Saver(tell)

@@ -1,15 +1,20 @@
 """The engine as the chat sees it: which pair is loaded, which reply runs, how it is sampled."""
 
-from collections.abc import Callable
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from localspec.engine import messages
-from localspec.engine.client import Engine
-from localspec.errors import EngineDied
+from localspec.engine.client import CLOSE_SECONDS, Engine
+from localspec.engine.server import failure_of
 from localspec.events import Event, Reply, Started
 
 from .reply import ReplyState
+
+if TYPE_CHECKING:
+    from localspec.models.picker import PairRow
 
 ENOUGH_TOKENS: Final = 16  # fewer say little about speed
 
@@ -130,72 +135,96 @@ class EngineState:
         return self._serial
 
 
+class KnownPairs:
+    """The pairs that localspec knows; the modules behind load slowly, so the first call imports them."""
+
+    def find(self, name: str) -> None:
+        """Raises UnknownPair, NotOnDisk or IncompatiblePair unless the pair can be loaded."""
+        from localspec.models.find import resolve
+
+        resolve(name)
+
+    def listing(self) -> Sequence["PairRow"]:
+        from localspec.models.picker import listing
+
+        return listing()
+
+    def pull(self, name: str, on_bytes: Callable[[int, int], object], cancelled: Callable[[], bool]) -> None:
+        """Fetch a pair; `on_bytes` gets how many bytes are here, and of how many. Raises LocalspecError."""
+        from localspec.models.picker import pull
+
+        pull(name, on_bytes, cancelled)
+
+
+@dataclass(frozen=True, slots=True)
+class PullProgress:
+    """How far a pull is."""
+
+    name: str  # of the pair
+    done_bytes: int = 0
+    total_bytes: int = 0  # 0 when it is not known yet
+
+
+@dataclass(frozen=True, slots=True)
+class PullEnd:
+    """How a pull ended, or a list that failed."""
+
+    name: str
+    failure: messages.Failure | None
+
+
 @dataclass(slots=True)
 class Downloads:
-    """What is known about pairs, and the one pull that may be running."""
+    """The pairs that are known, and the one pull that may run; threads of this process do the work."""
 
-    make_engine: Callable[[], Engine]
-    rows: tuple[messages.PairRow, ...] | None = None  # None: not listed yet
-    progress: messages.PullProgress | None = None
-    _engine: Engine | None = None
-    _serial: int = 0
-    _news: list[messages.Pulled | messages.Failure] = field(default_factory=list)
+    pairs: KnownPairs
+    rows: Sequence["PairRow"] | None = None  # None: not listed yet
+    progress: PullProgress | None = None
+    _ended: deque[PullEnd] = field(default_factory=deque)
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None  # of the last pull
 
     def refresh(self) -> None:
-        """Ask for the list; it arrives with a later `take_news`. Raises EngineDied."""
-        self._started().send(messages.ListPairs())
+        """List the pairs anew; the rows change later."""
+        threading.Thread(target=self._list, daemon=True).start()
 
     def pull(self, name: str) -> None:
-        """Begin to fetch a pair. Raises EngineDied."""
-        engine = self._started()
-        self._serial += 1
-        self.progress = messages.PullProgress(name, "", 0, 0)
-        engine.send(messages.Pull(self._serial, name))
+        """Begin to fetch a pair."""
+        self._stop.clear()
+        self.progress = PullProgress(name)
+        # A daemon: a program that leaves does not wait for a server that sends nothing.
+        self._thread = threading.Thread(target=self._pull, args=(name,), daemon=True)
+        self._thread.start()
 
     def cancel(self) -> None:
-        if self._engine is not None:
-            self._engine.send(messages.Cancel(self._serial))
+        self._stop.set()
 
-    def take_news(self) -> list[messages.Pulled | messages.Failure]:
-        """Take in what the process reported; returns what the person should hear of."""
-        for report in self._engine.drain() if self._engine is not None else ():
-            self._take(report)
-        news, self._news = self._news, []
-        return news
+    def take_ended(self) -> list[PullEnd]:
+        """The pulls that have ended since the last call, and the lists that failed."""
+        return [self._ended.popleft() for _ in range(len(self._ended))]
 
     def close(self) -> None:
-        if self._engine is not None:
-            self._engine.close()
+        """Stop the pull; every byte that came is on disk by now."""
+        self.cancel()
+        if self._thread is not None:
+            self._thread.join(CLOSE_SECONDS)
 
-    def _take(self, report: messages.Report) -> None:
-        match report:
-            case messages.PairList():
-                self.rows = report.rows
-            case messages.PullProgress():
-                self.progress = report
-            case messages.Pulled():
-                self.progress = None
-                self._news.append(report)
-                try:
-                    self.refresh()
-                except EngineDied as error:
-                    self._fail(messages.Failure("EngineDied", str(error), error.hint))
-            case messages.Failure():
-                self._fail(report)
-            case messages.Died():
-                self._fail(messages.Failure("EngineDied", report.what, report.hint, self._serial))
-            case _:
-                pass  # the hello
+    def _list(self) -> None:
+        try:
+            self.rows = self.pairs.listing()
+        except Exception as error:  # noqa: BLE001 - nobody waits for the thread
+            self.rows = self.rows or ()
+            self._ended.append(PullEnd("", failure_of(error)))
 
-    def _fail(self, failure: messages.Failure) -> None:
-        if failure.serial:  # of the pull, not of a list
-            self.progress = None
-        self.rows = self.rows or ()
-        self._news.append(failure)
+    def _pull(self, name: str) -> None:
+        def on_bytes(done: int, total: int) -> None:
+            self.progress = PullProgress(name, done, total)
 
-    def _started(self) -> Engine:
-        if self._engine is None:
-            self._engine = self.make_engine()
-        if not self._engine.alive:
-            self._engine.start()
-        return self._engine
+        failure = None
+        try:
+            self.pairs.pull(name, on_bytes, self._stop.is_set)
+        except Exception as error:  # noqa: BLE001 - nobody waits for the thread
+            failure = failure_of(error)
+        self.progress = None
+        self._ended.append(PullEnd(name, failure))
+        self._list()

@@ -5,9 +5,8 @@ from typing import Final
 
 from localspec.conversations import StoredMessage
 from localspec.display import size_text
-from localspec.engine.messages import PullProgress
 
-from ..state.engine import EngineState
+from ..state.engine import EngineState, PullProgress
 from ..state.reply import ReplyState
 
 _EIGHTHS_UP: Final = "▁▂▃▄▅▆▇█"

@@ -112,7 +112,6 @@ def _chat(arguments: argparse.Namespace, folder: Path, resumed: "tuple[Journal, 
 
         setup = Setup(
             engine=engine,
-            make_engine=EngineProcess,
             folder=folder,
             load=load,
             settings=settings,

@@ -1,0 +1,72 @@
+"""Pairs for the chat: a list with this machine's facts about each, and pulls with progress."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from localspec.files import read_numbers, remember_number
+from localspec.models import download
+from localspec.models.devices import last_devices
+from localspec.models.inspection import Fit, file_bytes, fit, memory_needed
+from localspec.models.registry import all_pairs, find
+from localspec.models.store import on_disk
+from localspec.settings import data_dir
+
+
+@dataclass(frozen=True, slots=True)
+class PairRow:
+    """A pair as the picker shows it."""
+
+    name: str
+    use: str  # what it is good for
+    size_bytes: int  # of all its files
+    memory_bytes: int  # about what it needs to run
+    on_disk: bool
+    runnable: bool  # False: its kind of draft cannot be run yet
+    fits: Fit
+    speedup: float | None = None  # decode speed relative to plain, measured on this machine by a comparison
+    published: str = ""  # what others measured
+
+
+def listing() -> tuple[PairRow, ...]:
+    """Every known pair, those on this machine first. Raises BadSetting for a damaged registry."""
+    devices, speedups = last_devices(), measured_speedups()
+    rows = [
+        PairRow(
+            name=pair.name,
+            use=pair.use,
+            size_bytes=file_bytes(pair),
+            memory_bytes=memory_needed(pair),
+            on_disk=on_disk(pair),
+            runnable=pair.runnable,
+            fits=fit(pair, devices),
+            speedup=speedups.get(pair.name),
+            published=" · ".join(pair.published),
+        )
+        for pair in all_pairs()
+    ]
+    return tuple(sorted(rows, key=lambda row: (not row.on_disk, not row.runnable)))
+
+
+def pull(name: str, on_bytes: Callable[[int, int], object], cancelled: Callable[[], bool]) -> None:
+    """Fetch a pair; `on_bytes` gets how many bytes are here, and of how many. Raises as `download.pull` does."""
+
+    def report(event: download.PullEvent) -> None:
+        if isinstance(event, download.Fetching):
+            on_bytes(event.done, event.total)
+
+    download.pull(find(name), progress=report, cancelled=cancelled)
+
+
+def measured_speedups() -> dict[str, float]:
+    """By pair, how much faster than plain it was here; damaged entries are as if never measured."""
+    return read_numbers(_speedups_file(), most=1e6)
+
+
+def remember_speedup(name: str, speedup: float) -> None:
+    """Keep a measured speed-up for the picker."""
+    remember_number(_speedups_file(), name, round(speedup, 3))
+
+
+def _speedups_file() -> Path:
+    return data_dir() / "speedups.json"
