@@ -1,9 +1,10 @@
-"""Sends damaged and hostile GGUF files through `localspec run` and counts how it ends.
+"""Sends damaged and hostile GGUF files through a command of localspec and counts how it ends.
 
-    python benchmarks/hostile_files.py [--files 500] [--seed 1] [--workers 2]
+    python benchmarks/hostile_files.py [--by run|chat|serve] [--files 500] [--seed 1] [--workers 2]
 
-Every mutation by meaning of a tiny model (see tests/gguf/mutations.py), sampled. A run may succeed or end
-with exit code 1 and sentences; a signal, a traceback or a hang is a failure and is printed with the mutation.
+Every mutation by meaning of a tiny model (see tests/gguf/mutations.py), sampled. A command may answer or end with exit
+code 1 and sentences; one server gets all files and must answer with the demo after each. A signal, a traceback or a
+hang is a failure and is printed with the mutation.
 """
 
 import argparse
@@ -13,22 +14,27 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import httpx
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT))
 
 from tests.gguf import Shape, write_gguf  # noqa: E402
-from tests.gguf.mutations import RawFile, by_meaning, taken_apart  # noqa: E402
+from tests.gguf.mutations import by_meaning, taken_apart  # noqa: E402
 
-_SECONDS = 180
+LOCALSPEC, SECONDS = (sys.executable, "-m", "localspec"), 180
+COMMANDS = {"run": ("run", "hello", "-n2", "--target"), "chat": ("chat", "--plain", "-n2", "--target")}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--by", choices=(*COMMANDS, "serve"), default="run")
     parser.add_argument("--files", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=2)
@@ -37,36 +43,66 @@ def main() -> None:
         path = write_gguf(Path(folder) / "model.gguf", Shape(vocab_size=400, layers=2, context_length=256))
         mutations = list(by_meaning(taken_apart(path)))
         chosen = random.Random(arguments.seed).sample(mutations, min(arguments.files, len(mutations)))
-        with ThreadPoolExecutor(arguments.workers) as pool:
-            numbered = enumerate(chosen)
-            endings = Counter(pool.map(lambda item: ending(Path(folder), *item), numbered))
-    print(f"{len(chosen)} of {len(mutations)} mutations: {dict(endings)}")
+        paths = [Path(folder) / f"m{number}.gguf" for number in range(len(chosen))]
+        for path, mutation in zip(paths, chosen, strict=True):
+            path.write_bytes(mutation.written())
+        os.environ["LOCALSPEC_HOME"] = f"{folder}/home"
+        if arguments.by == "serve":
+            found = list(of_server(Path(folder) / "home", paths))
+        else:
+            with ThreadPoolExecutor(arguments.workers) as pool:
+                found = list(pool.map(lambda path: of_command(COMMANDS[arguments.by], path), paths))
+    for (ending, said), mutation in zip(found, chosen, strict=True):
+        if ending not in ("answered", "refused"):
+            print(f"{ending.upper()}: {mutation.note}: {said[-300:]}")
+    print(f"{len(chosen)} of {len(mutations)} mutations: {dict(Counter(ending for ending, _ in found))}")
 
 
-def ending(folder: Path, number: int, mutation: RawFile) -> str:
-    """How `localspec run` ends on one file: answered, refused, or a failure."""
-    path = folder / f"{number}.gguf"
-    path.write_bytes(mutation.written())
-    command = [sys.executable, "-m", "localspec", "run", "--target", str(path), "--max-tokens", "2", "hello"]
-    environment = os.environ | {"LOCALSPEC_HOME": str(folder / "home")}
+def of_command(words: tuple[str, ...], path: Path) -> tuple[str, str]:
+    """How a command ends on one file, and what it said."""
+    command, given = (*LOCALSPEC, *words, str(path)), "hello\n" if words[0] == "chat" else ""
     try:
         done = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=_SECONDS, check=False
+            command, cwd=ROOT, input=given, capture_output=True, text=True, timeout=SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
-        print(f"HANGS: {mutation.note}", flush=True)
-        return "hangs"
-    finally:
-        path.unlink(missing_ok=True)
-    if done.returncode == 0:
-        return "answered"
-    if done.returncode == 1 and "Traceback" not in done.stderr and "error: " in done.stderr:
-        if "llama.cpp aborted" in done.stderr:
-            print(f"ABORTS: {mutation.note}: {done.stderr[-200:]}", flush=True)
-            return "aborted in the user's process"
-        return "refused"
-    print(f"FAILS ({done.returncode}): {mutation.note}: {done.stderr[-300:]}", flush=True)
-    return "failed"
+        return "hangs", ""
+    if done.returncode not in (0, 1) or "Traceback" in done.stderr or "made a mistake" in done.stderr:
+        return f"fails with {done.returncode}", done.stderr
+    if "llama.cpp aborted" in done.stderr:
+        return "aborted in the user's process", done.stderr
+    said_why = "error: " in done.stderr
+    return ("answered" if done.returncode == 0 else "refused" if said_why else "silent"), done.stderr
+
+
+def of_server(home: Path, paths: list[Path]) -> Iterator[tuple[str, str]]:
+    """How one server answers for each file."""
+    (home / "pairs.d").mkdir(parents=True)
+    for path in paths:
+        text = f'[[pair]]\nname = "{path.stem}"\nkind = "draft-lookup"\n[pair.target]\npath = "{path}"\n'
+        (home / "pairs.d" / f"{path.stem}.toml").write_text(text)
+    server = subprocess.Popen(
+        (*LOCALSPEC, "serve", "demo", "--port", "0"), cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    assert server.stdout is not None
+    address = next(word for line in server.stdout for word in line.split() if word.startswith("http"))
+    with httpx.Client(base_url=address.removesuffix("/v1"), timeout=SECONDS) as client:
+        for path in paths:
+            given = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
+            answers = [
+                client.post("/v1/chat/completions", json=given | {"model": model})
+                for model in (path.stem, "demo")
+            ]
+            answer, after = answers
+            if after.status_code != 200 or server.poll() is not None:
+                yield "the server fails", after.text
+            elif answer.status_code == 200:
+                yield "answered", ""
+            else:
+                message = answer.json().get("error", {}).get("message", "")
+                yield ("refused" if message and "mistake" not in message else "silent"), answer.text
+    server.terminate()
+    server.wait()
 
 
 if __name__ == "__main__":
