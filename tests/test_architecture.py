@@ -14,7 +14,9 @@ ROOT = Path(__file__).resolve().parent.parent
 ROOMS = {
     "demo": set(),
     "errors": set(),
-    "display": set(),
+    "display": {
+        "errors",
+    },
     "files": {
         "errors",
     },

@@ -8,9 +8,8 @@ import pytest
 from localspec.chat.tally import Tally
 from localspec.cli.commands.bench import show_side
 from localspec.cli.commands.run import show
-from localspec.cli.printing import DrawnLine
 from localspec.cli.program import tell
-from localspec.display import for_terminal, printable
+from localspec.display import DrawnLine, for_terminal, printable
 from localspec.errors import BadSetting
 from localspec.events import Finished, FinishReason, Kind, Notice, Origin, Piece, Reply, Source
 from localspec.measure.compare import SideEvent

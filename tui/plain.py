@@ -9,14 +9,14 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from math import inf
 from time import monotonic
-from typing import Final, Literal, TextIO
+from typing import Final, Literal
 
 from localspec.conversations import listing
-from localspec.display import for_terminal
-from localspec.engine.messages import Compared, Ready
+from localspec.display import OutputFailed, on_terminal, say
+from localspec.engine.messages import Compared
 from localspec.errors import BadSetting, EngineDied, LocalspecError
 from localspec.events import Kind, Reply
 
@@ -31,7 +31,6 @@ from .text import status
 LOOK_SECONDS: Final = 0.05
 WAKE_SECONDS: Final = 0.25
 PATIENCE_SECONDS: Final = 2.0  # after a request to stop
-PROMPT: Final = "> "
 QUOTES: Final = '"""'  # around a message of several lines, as in `ollama run`
 
 
@@ -39,34 +38,35 @@ class PlainChat:
     """A conversation with a pair; satisfies `commands.protocol.Chat`. Nothing runs while the person types."""
 
     def __init__(self, setup: Setup) -> None:
-        self.state = ChatState(setup, print_line)
+        self.state = ChatState(setup, tell)
         self.editing: int | None = None
-        self.failed = False  # a message got no reply
         self.ended_by: signal.Signals | None = None
-        self._ended_at = inf
-        self._left = False
-        self._is_reading = False
-        self._interrupted_at = inf  # by Ctrl+C, since the last message
-        self._shows_thinking = False
-        self._line_open = False  # the reply has not ended its line
-        self._announced: Ready | None = None
+        self._ended_at = self._interrupted_at = inf  # the second by Ctrl+C, since the last message
+        self._failed = self._left = self._is_reading = self._shows_thinking = self._line_open = False
+        self._announced: object = None  # the loaded pair
         self._announced_pull = ""
 
     async def run(self) -> int:
         """Run until the input ends or the person leaves; the exit code is 1 when a message got no reply."""
         try:
-            if _is_typed():
-                print_line("localspec, line by line. /help lists the commands, ^d or /quit leaves.")
+            if on_terminal(sys.stdin):
+                tell("localspec, line by line. /help lists the commands, ^d or /quit leaves.")
             if messages := self.state.conversation.messages:
-                print_line(f"Resumed “{self.state.conversation.saved.title}”, {len(messages)} messages.")
+                tell(f"Resumed “{self.state.conversation.saved.title}”, {len(messages)} messages.")
             await self._until(self._is_idle)
             while not self._left and (text := self._read()) is not None:
                 await self._take(text)
                 await self._until(self._is_idle)
                 await self.state.saver.finish()
         finally:
-            await self._save()
-        return int(self.failed)
+            try:
+                await self.state.save_running()
+            except OSError as error:
+                with suppress(OSError, OutputFailed):  # the output may be what failed
+                    tell(f"error: the conversation could not be saved: {error}")
+            await self.state.saver.finish()
+            self.state.conversation.close()
+        return int(self._failed)
 
     def _read(self) -> str | None:
         """The next message; "" for a line that Ctrl+C has cleared, None at the end."""
@@ -74,40 +74,37 @@ class PlainChat:
         try:
             return read_message() if self.ended_by is None else None
         except KeyboardInterrupt:
-            if self.ended_by is None and not _is_typed():
+            if self.ended_by is None and not on_terminal(sys.stdin):
                 raise
-            print_line("\n^d or /quit leaves.")
+            tell("\n^d or /quit leaves.")
             return "" if self.ended_by is None else None
         finally:
             self._is_reading = False
 
     async def _until(self, done: Callable[[], bool]) -> None:
         """Print the engine's reports until something is done, a signal ends the chat, or Ctrl+C ends the wait."""
+        downloads = self.state.downloads
         while True:
             for report in self.state.engine.client.drain():
                 await reports.receive(self, report)
-            for end in self.state.downloads.take_ended():
+            for end in downloads.take_ended():
                 await reports.receive_end(self, end)
             self._print_fresh()
-            self._print_progress()
-            working = self.state.engine.busy or self.state.downloads.progress
-            if done() or self.ended_by is not None or (self._interrupted_at < inf and not working):
+            if pull := downloads.progress:
+                tenth = f"{pull.name} {10 * pull.done_bytes // max(1, pull.total_bytes)}"
+                if tenth != self._announced_pull:
+                    self._announced_pull = tenth
+                    tell(f"{status.pull_status(pull)}; ^c stops it")
+            interrupted = self._interrupted_at < inf and not self._is_working()
+            if done() or self.ended_by is not None or interrupted:
                 return
             await asyncio.sleep(LOOK_SECONDS)
 
-    def _is_idle(self) -> bool:
-        engine = self.state.engine
-        return not (engine.busy or engine.loading or self.state.downloads.progress)
+    def _is_working(self) -> bool:
+        return self.state.engine.busy or self.state.downloads.progress is not None
 
-    async def _save(self) -> None:
-        """Save the text of the running reply; prints little, as the output may be what failed."""
-        try:
-            await self.state.save_running()
-        except OSError as error:
-            with suppress(OSError):
-                print_line(f"error: the conversation could not be saved: {error}")
-        await self.state.saver.finish()
-        self.state.conversation.close()
+    def _is_idle(self) -> bool:
+        return not (self._is_working() or self.state.engine.loading)
 
     async def _take(self, text: str) -> None:
         if command := table.parse(text):
@@ -116,7 +113,7 @@ class PlainChat:
             try:
                 asked = await asyncio.to_thread(mentions.with_mentioned, text)
             except BadSetting as error:
-                self.failed = True
+                self._failed = True
                 await self.notice(str(error), error.hint, "error")
                 return
             self.state.remember_prompt(text)
@@ -124,22 +121,18 @@ class PlainChat:
             await self._save_or_report(self.state.conversation.ask(asked, instead_of=editing))
             await self.ask_again()
 
-    # -- signals -------------------------------------------------------------------------------------
-
     def interrupt(self, *_: object) -> None:
         """Ctrl+C: stop the reply or the pull, come back from a wait, clear a line. Raises KeyboardInterrupt."""
         if self.ended_by is not None and not self._is_reading:
             return
-        now = monotonic()
-        engine, downloads = self.state.engine, self.state.downloads
-        working = engine.busy or downloads.progress
-        if self._is_reading or now - self._interrupted_at > PATIENCE_SECONDS or not (working or _is_typed()):
+        again = monotonic() - self._interrupted_at > PATIENCE_SECONDS
+        if self._is_reading or again or not (self._is_working() or on_terminal(sys.stdin)):
             raise KeyboardInterrupt
-        self._interrupted_at = min(now, self._interrupted_at)
-        if engine.busy:
-            engine.stop()
+        self._interrupted_at = min(monotonic(), self._interrupted_at)
+        if self.state.engine.busy:
+            self.state.engine.stop()
         else:
-            downloads.cancel()
+            self.state.downloads.cancel()
 
     def end(self, number: int, _frame: object) -> None:
         """SIGTERM and SIGHUP: end in order."""
@@ -152,8 +145,6 @@ class PlainChat:
             os._exit(128 + self.ended_by)
         if self.ended_by is not None and self._is_reading:
             raise KeyboardInterrupt
-
-    # -- replies -------------------------------------------------------------------------------------
 
     async def ask_again(self, beginning: str = "") -> None:
         try:
@@ -168,18 +159,17 @@ class PlainChat:
         self.state.engine.end_reply(final)
         if reply is None or comparing:
             return
-        self._end_line()
         message = reply.message(outcome, final)
         if message.has_words_after(reply.beginning):
             await self._save_or_report(self.state.conversation.add(message))
-            print_line(f"[{status.footer(message)}]")
+            self.notify(f"[{status.footer(message)}]")
         else:
             await self._step_back()
-            print_line("[no reply; the message is taken back]")
+            self.notify("[no reply; the message is taken back]")
 
     async def _step_back(self) -> None:
         """Restore the conversation of before the question."""
-        self.failed = True
+        self._failed = True
         conversation = self.state.conversation
         if conversation.reply is None and conversation.messages:
             await self._save_or_report(conversation.take_back())
@@ -196,30 +186,15 @@ class PlainChat:
             return
         for piece in reply.take_fresh():
             if piece.kind is Kind.ANSWER and piece.text:
-                print_reply(piece.text)
+                say(piece.text, end="")
                 self._line_open = not piece.text.endswith("\n")
             elif self._shows_thinking:
-                print_line(piece.text, end="")
-
-    def _end_line(self) -> None:
-        if self._line_open:
-            print_reply("\n")
-            self._line_open = False
-
-    def _print_progress(self) -> None:
-        """A line for every tenth of a pull."""
-        if (pull := self.state.downloads.progress) is not None:
-            tenth = f"{pull.name} {10 * pull.done_bytes // max(1, pull.total_bytes)}"
-            if tenth != self._announced_pull:
-                self._announced_pull = tenth
-                print_line(f"{status.pull_status(pull)}; ^c stops it")
-
-    # -- what the commands ask for -------------------------------------------------------------------
+                say(piece.text, end="", to=sys.stderr)
 
     async def run_command(self, name: str, argument: str = "") -> None:
         command = table.find(name)
         if command is None:
-            print_line(table.unknown(name))
+            tell(table.unknown(name))
             return
         try:
             await command.run(self, argument)
@@ -229,35 +204,37 @@ class PlainChat:
             await self.notice(str(error), error.hint, "error")
 
     def notify(self, message: str, *, severity: Severity = "information") -> None:
-        self._end_line()
-        print_line(message)
+        if self._line_open:
+            say("")
+            self._line_open = False
+        tell(message)
 
     async def notice(self, what: str, hint: str = "", kind: Literal["note", "error"] = "note") -> None:
-        self._end_line()
-        print_line(f"error: {what}" if kind == "error" else what)
+        is_error = kind == "error"
+        self.notify(f"error: {what}" if is_error else what)
         if hint:
-            print_line(f"hint: {hint}" if kind == "error" else hint)
+            tell(f"hint: {hint}" if is_error else hint)
 
     def refresh_state(self) -> None:
         ready = self.state.engine.ready
         if ready is not None and ready is not self._announced:
-            print_line(f"{ready.pair} is ready.")
+            tell(f"{ready.pair} is ready.")
         self._announced = ready
 
     def show_inspector(self, shown: bool) -> None:
         reply = self.state.conversation.reply
-        print_line(status.footer(reply) if reply else "There is no reply yet.")
+        tell(status.footer(reply) if reply else "There is no reply yet.")
 
     async def toggle_thinking(self) -> None:
         self._shows_thinking = not self._shows_thinking
-        print_line(f"Reasoning is {'shown' if self._shows_thinking else 'hidden'} from now on.")
+        tell(f"Reasoning is {'shown' if self._shows_thinking else 'hidden'} from now on.")
 
     async def escape(self) -> None:
-        self.end_editing()
+        self.editing = None
 
     def begin_editing(self, index: int) -> None:
         self.editing = index
-        print_line(f"The next message replaces: {self.state.conversation.messages[index].content}")
+        tell(f"The next message replaces: {self.state.conversation.messages[index].content}")
 
     def end_editing(self) -> bool:
         was_editing, self.editing = self.editing is not None, None
@@ -265,12 +242,12 @@ class PlainChat:
 
     async def choose_version(self, index: int, version: int) -> None:
         await self._save_or_report(self.state.conversation.choose(index, version))
-        print_reply(self.state.conversation.messages[index].content + "\n")
+        say(self.state.conversation.messages[index].content)
 
     async def open_conversation(self, conversation: OpenConversation) -> None:
         self.state.conversation.close()
         self.state.conversation, self.editing = conversation, None
-        print_line(f"“{conversation.saved.title}”, {len(conversation.messages)} messages.")
+        tell(f"“{conversation.saved.title}”, {len(conversation.messages)} messages.")
         await reports.continue_with_pair(self)
 
     async def choose_pair(self) -> None:
@@ -279,32 +256,32 @@ class PlainChat:
         downloads.refresh()
         await self._until(lambda: downloads.rows is not None)
         for row in self.state.downloads.rows or ():
-            print_line(f"{row.name}: {'here' if row.on_disk else 'not here'}. {row.use}")
-        print_line("/pair NAME loads one, /pull NAME fetches it.")
+            tell(f"{row.name}: {'here' if row.on_disk else 'not here'}. {row.use}")
+        tell("/pair NAME loads one, /pull NAME fetches it.")
 
     async def choose_conversation(self) -> None:
         found = await asyncio.to_thread(listing, self.state.setup.conversations)
         for conversation in found.conversations:
-            print_line(f"{conversation.name}: {conversation.title}")
-        print_line("/load NAME opens one.")
+            tell(f"{conversation.name}: {conversation.title}")
+        tell("/load NAME opens one.")
 
     async def theme(self, name: str) -> None:
-        print_line("Lines have no colours.")
+        tell("Lines have no colours.")
 
     async def choose_block(self, blocks: Sequence[str]) -> None:
         await self.copy(blocks[-1])
 
     async def show_help(self) -> None:
         for command in table.COMMANDS:
-            print_line(f"/{command.usage}: {command.help}")
-        print_line('""" begins and ends a message of several lines. @path attaches a file. ^c stops a reply.')
+            tell(f"/{command.usage}: {command.help}")
+        tell('""" begins and ends a message of several lines. @path attaches a file. ^c stops a reply.')
 
     def show_comparison(self, compared: Compared) -> None:
-        print_line(compared.verdict)
+        tell(compared.verdict)
 
     async def copy(self, text: str) -> None:
         copied = await asyncio.to_thread(clipboard.copy, text)
-        print_line(f"{len(text):,} characters copied." if copied else "There is no clipboard here.")
+        tell(f"{len(text):,} characters copied." if copied else "There is no clipboard here.")
 
     async def quit(self) -> None:
         self._left = True
@@ -315,31 +292,29 @@ def chat(setup: Setup) -> int:
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")
     plain = PlainChat(setup)
-    with ExitStack() as undoing:
-        _handle(undoing, signal.SIGINT, plain.interrupt)
+    handlers: dict[signal.Signals, Callable[..., None]] = {signal.SIGINT: plain.interrupt}
+    if sys.platform != "win32":
+        handlers |= dict.fromkeys((signal.SIGTERM, signal.SIGHUP), plain.end) | {signal.SIGALRM: plain.wake}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    if sys.platform != "win32":
+        signal.setitimer(signal.ITIMER_REAL, WAKE_SECONDS, WAKE_SECONDS)
+    try:
+        code = asyncio.run(plain.run())
+    finally:
+        plain.state.close_engines()
         if sys.platform != "win32":
-            _handle(undoing, signal.SIGTERM, plain.end)
-            _handle(undoing, signal.SIGHUP, plain.end)
-            _handle(undoing, signal.SIGALRM, plain.wake)
-            timer = signal.setitimer(signal.ITIMER_REAL, WAKE_SECONDS, WAKE_SECONDS)
-            undoing.callback(signal.setitimer, signal.ITIMER_REAL, *timer)
-        try:
-            code = asyncio.run(plain.run())
-        finally:
-            plain.state.close_engines()
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     if plain.ended_by is not None:
         signal.signal(plain.ended_by, signal.SIG_DFL)
         signal.raise_signal(plain.ended_by)
     return code
 
 
-def _handle(undoing: ExitStack, number: signal.Signals, handler: Callable[..., None]) -> None:
-    undoing.callback(signal.signal, number, signal.signal(number, handler))
-
-
 def read_message() -> str | None:
     """The next message; None at the end of the input."""
-    line = _read_line(PROMPT)
+    line = _read_line("> ")
     if line is None or not line.lstrip().startswith(QUOTES):
         return line
     lines = [line.lstrip().removeprefix(QUOTES)]
@@ -349,36 +324,20 @@ def read_message() -> str | None:
 
 
 def _read_line(prompt: str) -> str | None:
-    streams = (sys.stdin, sys.stdout, sys.stderr)
-    if all(stream is not None and stream.isatty() for stream in streams):
+    if all(map(on_terminal, (sys.stdin, sys.stdout, sys.stderr))):
         with suppress(ImportError):  # Windows has its own
             import readline  # noqa: F401 - lets `input` edit and recall
         try:
             return input(prompt)
         except EOFError:
-            print_line("")
+            tell("")
             return None
-    if _is_typed():
-        print_line(prompt, end="")
+    if on_terminal(sys.stdin):
+        say(prompt, end="", to=sys.stderr)
     line = sys.stdin.readline() if sys.stdin is not None else ""
     return line.rstrip("\n") if line else None
 
 
-def _is_typed() -> bool:
-    return sys.stdin is not None and sys.stdin.isatty()
-
-
-def print_reply(text: str) -> None:
-    """Print a part of a reply."""
-    _write(for_terminal(text) if sys.stdout is not None and sys.stdout.isatty() else text, sys.stdout)
-
-
-def print_line(text: str, end: str = "\n") -> None:
+def tell(text: str) -> None:
     """Print a line of the program itself."""
-    _write(for_terminal(text) + end, sys.stderr)
-
-
-def _write(text: str, stream: TextIO | None) -> None:
-    if stream is not None:  # the shell may have closed it
-        stream.write(text)
-        stream.flush()
+    say(text, to=sys.stderr)

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TextIO
 
-from localspec.cli.printing import DrawnLine, aside, note, say
+from localspec.display import DrawnLine, aside, note, say
 
 if TYPE_CHECKING:
     from localspec.gguf.header import Header

@@ -10,7 +10,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from localspec.cli.options import NOTHING_REMEMBERED, load_options
-from localspec.cli.printing import DrawnLine, on_terminal, say
+from localspec.display import DrawnLine, on_terminal, say
 
 if TYPE_CHECKING:
     from localspec.api import Session

@@ -12,8 +12,8 @@ from localspec.cli import commands
 from localspec.cli.commands import completion
 from localspec.cli.last_defence import refused_by_system, reported
 from localspec.cli.loading import start_engine_early, take_early_engine
-from localspec.cli.printing import NotesOfLibraries, OutputFailed, on_terminal, quietly, say
 from localspec.cli.usage import Parser, WrongUsage, did_you_mean
+from localspec.display import NotesOfLibraries, OutputFailed, on_terminal, quietly, say
 from localspec.errors import LocalspecError
 
 WRONG_USAGE = 2  # what argparse and most commands end with

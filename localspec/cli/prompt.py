@@ -9,8 +9,8 @@ import sys
 import threading
 
 from localspec.cli.commands.completion import complete_with_pairs
-from localspec.cli.printing import note
 from localspec.cli.usage import WrongUsage
+from localspec.display import note
 from localspec.errors import BadSetting
 from localspec.files import with_files
 

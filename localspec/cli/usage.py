@@ -5,7 +5,7 @@ import difflib
 from collections.abc import Iterable
 from typing import Any, NoReturn, TypeAlias
 
-from localspec.cli.printing import say
+from localspec.display import say
 from localspec.errors import BadSetting
 
 

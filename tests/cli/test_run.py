@@ -12,7 +12,7 @@ import pytest
 from localspec import demo
 from localspec.cli import main
 from localspec.cli.commands.run import as_json
-from localspec.cli.printing import JSON_VERSION
+from localspec.display import JSON_VERSION
 from localspec.events import FinishReason, Reply, Stats
 
 pytestmark = pytest.mark.usefixtures("home_of_processes")

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from localspec import conversations
-from localspec.cli import main, printing
+from localspec import conversations, display
+from localspec.cli import main
 from localspec.cli.commands import chat
 from localspec.cli.commands import run as run_command
 from localspec.cli.loading import StageLine, chosen_pair
@@ -206,11 +206,11 @@ def test_passwords_in_addresses_are_not_shown(monkeypatch, capsys, form):
 def test_a_terminal_that_obeys_nothing_gets_no_sequence(terminal, monkeypatch):
     streams = terminal()
     monkeypatch.setenv("TERM", "dumb")
-    printing.say_dimmed("thought")
-    assert not printing.DrawnLine(sys.stderr).draw("stage")
+    display.say_dimmed("thought")
+    assert not display.DrawnLine(sys.stderr).draw("stage")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("NO_COLOR", "1")
-    printing.say_dimmed("thought")
+    display.say_dimmed("thought")
     assert streams["stderr"].getvalue() == "thoughtthought"
 
 

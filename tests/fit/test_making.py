@@ -13,7 +13,7 @@ from localspec import demo
 from localspec.chat.logits import KEPT, Text, add_texts, is_held_out, texts_in
 from localspec.cli import main
 from localspec.cli.commands import fit
-from localspec.cli.printing import DrawnLine
+from localspec.display import DrawnLine
 from localspec.errors import BadSetting
 from localspec.fit.collect import made_prompts, tokens_of
 from localspec.fit.judging import judge, unseen_prompts

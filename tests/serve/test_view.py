@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from localspec.cli.commands.serve import TerminalLog
-from localspec.cli.printing import DrawnLine, NotesOfLibraries
+from localspec.display import DrawnLine, NotesOfLibraries
 from localspec.events import FinishReason, Reply, Stats
 
 STATS = Stats(

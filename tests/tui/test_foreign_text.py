@@ -129,8 +129,6 @@ FILTERS = {"for_terminal", "line_for_terminal"}
 SHOWING = {"Input", "Static", "Label", "Option", "print", "input", "write"}
 ROOT = Path(__file__).resolve().parents[2]
 UNFILTERED = {  # what shows a text without a filter around it, and why it may
-    ("localspec/cli/printing.py", "text"): "the one place that prints, whose callers stand beside it",
-    ("tui/plain.py", "text"): "the one place that prints lines, whose callers stand beside it",
     ("tui/plain.py", "prompt"): "a prompt of the program",
     ("tui/state/conversation.py", "document"): "a file",
     ("tui/dialogs/base.py", "self.KEYS"): "the program's own words",
@@ -152,7 +150,7 @@ UNFILTERED = {  # what shows a text without a filter around it, and why it may
 
 
 def unfiltered(tree):
-    """The texts that a file shows as they are. Notices pass the filter in the app and in `print_line`."""
+    """The texts that a file shows as they are. Notices pass the filter in the app and in `say`."""
     for node in ast.walk(tree):
         own = isinstance(node, ast.ClassDef) and SHOWING & {ast.unparse(base) for base in node.bases}
         for call in ast.walk(node) if own else [node]:

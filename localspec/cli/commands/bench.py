@@ -12,9 +12,9 @@ from localspec.cli import CANCELLED
 from localspec.cli.commands.run import as_json as reply_as_json
 from localspec.cli.loading import names_of, open_session, stop_on_interrupt
 from localspec.cli.options import add_pair_options, add_reply_options, add_report_options, reply_options
-from localspec.cli.printing import JSON_VERSION, DrawnLine, note, say, say_json
 from localspec.cli.prompt import add_prompt_argument, prompt_of, take_pair
 from localspec.cli.usage import Subparsers, WrongUsage
+from localspec.display import JSON_VERSION, DrawnLine, note, say, say_json
 from localspec.errors import BadSetting, ContextFull
 from localspec.events import Cycle, Notice, Started
 

@@ -12,8 +12,8 @@ from localspec.cli.options import (
     pair_of,
     reply_options,
 )
-from localspec.cli.printing import obeys_sequences, on_terminal
 from localspec.cli.usage import Parser, Subparsers, WrongUsage
+from localspec.display import obeys_sequences, on_terminal
 from localspec.errors import BadSetting
 
 if TYPE_CHECKING:

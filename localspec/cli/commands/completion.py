@@ -2,8 +2,8 @@
 
 import argparse
 
-from localspec.cli.printing import say
 from localspec.cli.usage import Subparsers
+from localspec.display import say
 
 SHELLS = ("bash", "zsh", "fish")
 ASKED = "_ARGCOMPLETE"  # set by the shell's function while it asks

@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 
 from localspec.cli.last_defence import SECRET_VARIABLES, without_userinfo
-from localspec.cli.printing import say, say_json
 from localspec.cli.usage import Subparsers
+from localspec.display import say, say_json
 
 ADDRESSES = ("HF_ENDPOINT", "HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")
 HEEDED = (

@@ -10,8 +10,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from localspec.cli.options import add_rpc_option
-from localspec.cli.printing import DrawnLine, say, say_json
 from localspec.cli.usage import Subparsers
+from localspec.display import DrawnLine, say, say_json
 from localspec.files import program
 from localspec.health.build import LLAMA_CPP_PYTHON, source_command
 

@@ -8,9 +8,8 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from localspec.cli.options import NOTHING_REMEMBERED, add_drawing_options, add_pair_argument, load_options
-from localspec.cli.printing import DrawnLine, note, say
 from localspec.cli.usage import Subparsers
-from localspec.display import size_text
+from localspec.display import DrawnLine, note, say, size_text
 from localspec.errors import BadSetting
 
 if TYPE_CHECKING:

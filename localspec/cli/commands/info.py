@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from localspec.cli.commands.completion import complete_with_pairs
 from localspec.cli.fetching import tell_models
 from localspec.cli.options import MEMORY_OPTIONS, add_memory_options
-from localspec.cli.printing import say, say_json
 from localspec.cli.usage import Subparsers, WrongUsage
+from localspec.display import say, say_json
 
 if TYPE_CHECKING:
     from localspec.models.find import OpenedFile

@@ -4,8 +4,8 @@ import argparse
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from localspec.cli.printing import say, say_json
 from localspec.cli.usage import Subparsers
+from localspec.display import say, say_json
 
 if TYPE_CHECKING:
     from localspec.models.registry import Pair

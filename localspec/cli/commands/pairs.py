@@ -4,8 +4,8 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from localspec.cli.printing import say, say_json
 from localspec.cli.usage import Subparsers
+from localspec.display import say, say_json
 from localspec.errors import BadSetting
 
 if TYPE_CHECKING:

@@ -4,9 +4,8 @@ import argparse
 from typing import TYPE_CHECKING
 
 from localspec.cli.commands.completion import complete_with_pairs
-from localspec.cli.printing import say, say_json
 from localspec.cli.usage import Subparsers, WrongUsage
-from localspec.display import size_text
+from localspec.display import say, say_json, size_text
 from localspec.errors import BadSetting
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ from localspec.cli.options import (
     reply_options,
     text_of,
 )
-from localspec.cli.printing import JSON_VERSION, note, on_terminal, say, say_dimmed, say_json
 from localspec.cli.prompt import add_prompt_argument, prompt_of, something_is_piped, take_pair
 from localspec.cli.usage import Subparsers, WrongUsage, refuse_together
+from localspec.display import JSON_VERSION, note, on_terminal, say, say_dimmed, say_json
 from localspec.errors import LocalspecError
 from localspec.events import Event, Finished, FinishReason, Kind, Notice, Piece, Reply, Started, Stats
 

@@ -9,9 +9,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
 from localspec.cli.options import add_pair_argument, pair_of
-from localspec.cli.printing import DrawnLine, OutputFailed, on_terminal, say
 from localspec.cli.usage import Subparsers, WrongUsage
-from localspec.display import line_for_terminal
+from localspec.display import DrawnLine, OutputFailed, line_for_terminal, on_terminal, say
 from localspec.errors import BadSetting
 from localspec.events import Reply
 

@@ -8,8 +8,8 @@ from localspec.cli import CANCELLED
 from localspec.cli.commands.bench import duration, refuse_missing_folder, write_drawing
 from localspec.cli.loading import names_of, open_session, stop_on_interrupt
 from localspec.cli.options import add_pair_argument, add_report_options
-from localspec.cli.printing import DrawnLine, say, say_json
 from localspec.cli.usage import Subparsers
+from localspec.display import DrawnLine, say, say_json
 from localspec.errors import BadSetting
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from localspec.cli import CANCELLED
 from localspec.cli.loading import names_of, open_session, stop_on_interrupt
 from localspec.cli.options import add_pair_argument
-from localspec.cli.printing import DrawnLine, say, say_json
 from localspec.cli.usage import Subparsers
+from localspec.display import DrawnLine, say, say_json
 from localspec.errors import BadSetting
 
 if TYPE_CHECKING:
