@@ -1,6 +1,7 @@
-"""Writes docs/commands.md from the parser: `python -m tools.commands`; a test compares it with the page."""
+"""Writes docs/commands.md from the parser: `python -m tools.commands`; a test compares the two."""
 
 import argparse
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,39 +11,60 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "commands.md"
 _HEAD = """\
 # Commands
 
-Every command with its arguments, written by `python -m tools.commands` from the parser that reads them.
+`python -m tools.commands` writes this page from the parser. `localspec help COMMAND` prints the same.
 
-`localspec` alone opens the chat on a terminal and prints the help elsewhere; `localspec "a prompt"` is `localspec run`.
-`localspec help COMMAND` and `COMMAND --help` say on the terminal what stands here.
+`localspec` alone opens the chat on a terminal, and prints the help elsewhere. `localspec "a prompt"` is
+`localspec run`.
 
-Exit codes: 0, 1 after an error, 2 for wrong usage, 3 where `verify` found a difference, 130 after Ctrl-C.
+Exit codes: 0; 1 after an error; 2 for wrong usage; 3 if `verify` found a difference; 130 after Ctrl-C.
+
+Options that several commands share stand at the end.
 """
-_SHARED = ("-h", "--help")
+_LEFT_OUT = ("-h", "--help")
+_SHARED = 3  # commands with an option, from which on it stands at the end
 
 
 def page() -> str:
-    return "\n".join([_HEAD, *_commands(parser(), "localspec")])
+    commands = list(_commands(parser(), ""))
+    users = defaultdict(list)
+    for name, command in commands:
+        for row in _rows(command):
+            users[row].append(name)
+    shared = {row: names for row, names in users.items() if len(names) >= _SHARED and row.startswith("| `-")}
+    texts = [_HEAD, *(_section(name, command, shared) for name, command in commands)]
+    table = "\n".join(f"{row} {', '.join(names)} |" for row, names in shared.items())
+    return "\n".join(
+        [*texts, f"## Shared options\n\n| argument | meaning | commands |\n|---|---|---|\n{table}\n"]
+    )
 
 
-def _commands(root: argparse.ArgumentParser, prefix: str) -> Iterator[str]:
+def _commands(root: argparse.ArgumentParser, prefix: str) -> Iterator[tuple[str, argparse.ArgumentParser]]:
     for action in root._actions:
         if isinstance(action, argparse._SubParsersAction):
             for name, command in action.choices.items():
-                yield from _command(command, f"{prefix} {name}")
+                yield f"{prefix}{name}", command
+                yield from _commands(command, f"{prefix}{name} ")
 
 
-def _command(command: argparse.ArgumentParser, name: str) -> Iterator[str]:
+def _section(name: str, command: argparse.ArgumentParser, shared: dict[str, list[str]]) -> str:
     words = [_words(action) for action in command._actions if not action.option_strings]
-    yield f"## {' '.join([name, *filter(None, words)])}\n"
+    text = f"## localspec {' '.join([name, *filter(None, words)])}\n"
     if command.description:
-        yield f"{' '.join(command.description.split())}\n"
-    rows = [action for action in command._actions if not isinstance(action, argparse._SubParsersAction)]
-    rows = [action for action in rows if not set(_SHARED) & set(action.option_strings)]
-    rows = [action for action in rows if action.help != argparse.SUPPRESS]
+        text += f"\n{' '.join(command.description.split())}\n"
+    rows = [row for row in _rows(command) if row not in shared]
     if rows:
-        yield "| argument | meaning |\n|---|---|"
-        yield "\n".join(f"| {_named(action)} | {_cell(action.help or '')} |" for action in rows) + "\n"
-    yield from _commands(command, name)
+        text += "\n| argument | meaning |\n|---|---|\n" + "\n".join(rows) + "\n"
+    return text
+
+
+def _rows(command: argparse.ArgumentParser) -> list[str]:
+    return [
+        f"| {_named(action)} | {_cell(action.help or '')} |"
+        for action in command._actions
+        if not isinstance(action, argparse._SubParsersAction)
+        and not set(_LEFT_OUT) & set(action.option_strings)
+        and action.help != argparse.SUPPRESS
+    ]
 
 
 def _words(action: argparse.Action) -> str:
