@@ -66,7 +66,7 @@ def load(
 
     With nothing named: the pair used last, else the one that came last, else the embedded demo.
     draft="lookup" drafts from the text alone; speculate=False is plain decoding; pull=True fetches a pair that is
-    not here; spare_cores stay free where threads is set nowhere; on_stage is told what is being done, by the
+    not here; spare_cores stay free unless threads is set; on_stage receives each stage, by the
     thread that does it: Ctrl-C ends a load within about a second.
     Options: see LoadOptions. Raises LocalspecErrors.
     """

@@ -198,7 +198,7 @@ def _record(kind: str, message: StoredMessage, **more: object) -> dict[str, obje
 
 
 def resume(path: Path) -> tuple[Journal, Conversation]:
-    """Open a conversation to go on with it. Raises ConversationInUse, BrokenConversation.
+    """Open a conversation to continue it. Raises ConversationInUse, BrokenConversation.
 
     It is read only once it is held: what a list has shown may be old.
     """
@@ -221,7 +221,7 @@ def _held(path: Path) -> FileLock:
     if not free:
         raise ConversationInUse(
             f"the conversation {path.stem} is open in another terminal",
-            hint="go on there, or leave it there first",
+            hint="continue there, or close it there first",
         )
     return lock
 

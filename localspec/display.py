@@ -1,6 +1,6 @@
 """What people read: foreign text that steers no terminal, sizes, times, tables, and the one place that prints.
 
-A file or a pipe behind stdout gets every character of a reply; stderr is made safe wherever it leads, because
+A file or a pipe behind stdout gets every character of a reply; stderr is always made safe, because
 a log is read on a terminal later.
 """
 
@@ -141,7 +141,7 @@ class DrawnLine(AbstractContextManager["DrawnLine"]):
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._drawn = False
-        self._step: object = None  # that was told last
+        self._step: object = None  # the step printed last
 
     def draw(self, text: str) -> bool:
         """False where there is no terminal to draw on; True in silence, where nothing is to be said instead."""

@@ -105,7 +105,7 @@ class Stats:
 
     @property
     def acceptance_by_position(self) -> tuple[float, ...]:
-        """For each depth, cycles that kept at least so many tokens / cycles that proposed as many."""
+        """For each depth: cycles that kept at least this number of tokens / cycles that proposed it."""
         return tuple(
             kept / tried
             for kept, tried in zip(self.accepted_by_position, self.drafted_by_position, strict=True)

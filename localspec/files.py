@@ -137,7 +137,7 @@ def read_numbers(path: Path, most: float) -> dict[str, float]:
 
 
 def remember_number(path: Path, name: str, value: float) -> None:
-    """Put a number into such a file; a disk that is full loses it and nothing else."""
+    """Write a number into the file; a full disk loses only the number."""
     with suppress(OSError):
         if told := change_json_object(path, {name: value}):
             log.warning("%s", told)
@@ -254,7 +254,7 @@ class FileLock:
         if sys.platform != "win32":  # there filelock removes it
             with suppress(
                 OSError
-            ):  # before the release: whoever has opened it meanwhile notices and begins anew
+            ):  # before the release: another process that opened it meanwhile notices and starts again
                 self._path.unlink(missing_ok=True)
         held.release()
 

@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -350,3 +351,10 @@ def test_files_and_functions_stay_readable():
         for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 assert node.end_lineno - node.lineno < 60, f"{path}:{node.lineno} {node.name}"
+
+
+def test_the_page_of_the_rooms_names_files_that_exist():
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:[\w-]+/)*[\w-]+\.(?:py|toml|md)|(?:[\w-]+/)+)`", page))
+    there = [name for name in named if any((ROOT / at / name).exists() for at in ("", "localspec"))]
+    assert sorted(named - set(there) - {"config.toml"}) == []

@@ -1,6 +1,7 @@
-"""Every error has a hint that helps where it is read, and the public interface explains every name."""
+"""Words are plain, every error has a hint, and the public interface explains every name."""
 
 import ast
+import re
 from functools import cache
 from pathlib import Path
 
@@ -11,6 +12,43 @@ from localspec import errors
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = sorted([*ROOT.glob("localspec/**/*.py"), *ROOT.glob("tui/**/*.py")])
+PAGES = sorted(
+    [
+        *ROOT.glob("docs/*.md"),
+        *(page for page in ROOT.glob("*.md") if page.name not in ("CHANGELOG.md", "CONTRIBUTING.md")),
+    ]
+)
+WORDED = [path for path in SOURCES if "structure" not in path.parts and path.name != "tools.py"]
+WRONG_EVERYWHERE = (  # phrases for which a noun, a verb or the field's term is plainer
+    "are told",
+    "begins anew",
+    "for want of",
+    "go on from",
+    "go on with",
+    "goes on",
+    "heeds",
+    "is again as it was",
+    "is none of",
+    "is said",
+    "is set nowhere",
+    "is told",
+    "none of the model's",
+    "none of the user's",
+    "of which",
+    "of whom",
+    "said something",
+    "so many",
+    "such a",
+    "such an",
+    "to be looked at",
+    "to go on",
+    "was said",
+    "was told",
+    "went on",
+    "what is set",
+    "where it is shown",
+    "wherever it",
+)
 OUTSIDE_THE_TREE = {"Failure", "Died"}  # errors on their way from the engine process
 INTERFACE = {ROOT / (home.replace(".", "/") + ".py") for home in localspec.HOMES.values()}
 INTERFACE |= {ROOT / "localspec" / name for name in ("errors.py", "chat/session.py", "chat/options.py")}
@@ -71,6 +109,16 @@ def found_messages():
 
 def test_no_message_sends_the_reader_to_a_file_that_an_installed_localspec_lacks():
     assert [m for m in messages() if "docs/" in m[1] or ".md" in m[1]] == []
+
+
+@pytest.mark.parametrize("path", [*WORDED, *PAGES], ids=lambda path: str(path.relative_to(ROOT)))
+def test_words_are_plain(path):
+    text = path.read_text(encoding="utf-8")
+    phrases = "|".join(WRONG_EVERYWHERE).replace(" ", r"\s+(?:# )?")
+    found = re.finditer(rf"\b(?:{phrases})\b", text, re.IGNORECASE)
+    where = path.relative_to(ROOT)
+    places = [f"{where}:{text.count(chr(10), 0, match.start()) + 1} {match.group()!r}" for match in found]
+    assert places == [], "CONTRIBUTING.md, Plain words"
 
 
 def test_every_error_says_what_to_do():

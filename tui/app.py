@@ -125,7 +125,7 @@ class ChatApp(App[None]):
         """Save the running reply, then raise the error that ended the app, if one did."""
         if not self.return_code:
             return
-        with suppress(OSError, LocalspecError):  # what ended the app is told, and only that
+        with suppress(OSError, LocalspecError):  # report only what ended the app
             asyncio.run(self.state.save_running())
         self.state.conversation.close()
         self.state.close_engines()

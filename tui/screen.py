@@ -32,7 +32,7 @@ from .widgets.prompt import Completion, PromptInput
 from .widgets.reply import Footer, ReplyView
 from .widgets.transcript import Earlier, NoticeLine, Transcript, UserMessage, view_of
 
-EXPLAINED: Final = ("cancelled", "failed", "died")  # the person knows why such a reply ended
+EXPLAINED: Final = ("cancelled", "failed", "died")  # the user knows why the reply ended
 UNANSWERED: Final = ("The last message has no reply.", "^r asks for one.")
 TICK_SECONDS: Final = 0.1
 TYPING_SECONDS: Final = 0.5  # between two drawings of a reply while the person types: a key waits for each

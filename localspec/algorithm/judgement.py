@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from localspec.sampler.chain import Distribution, excess, normalised
 
 Target = Callable[[int], Distribution]
-"""p after so many draft tokens, 0 to all of them."""
+"""p after 0 to all draft tokens."""
 
 Coin = Callable[[int, float], bool]
 """True with the given probability: is the draft token at this index kept?"""

@@ -107,7 +107,7 @@ class Decoder(Protocol):
         """Whether `rewind` may lose more than it was asked to."""
 
     def checkpoint(self, *, lasting: bool) -> None:
-        """Let `rewind` come back to this length, as long as the text goes on from here.
+        """Let `rewind` come back to this length, as long as the text continues from here.
 
         The next checkpoint takes the place of one that is not `lasting`: it is for drafts.
         """

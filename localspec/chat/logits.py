@@ -28,7 +28,7 @@ from localspec.sampler.chain import largest
 from localspec.sampler.passes import Candidates, Row
 
 KEPT = 64  # likeliest tokens of every row
-HELD_OUT = 16  # one prompt of so many is never learned from
+HELD_OUT = 16  # one prompt in 16 is never learned from
 _COLUMNS = ("prompt", "tokens", "likely", "log_shares")
 _serials = count()  # of files, where the clock ticks rarely
 
@@ -99,7 +99,7 @@ def paths_in(folder: Path) -> list[Path]:
 
 
 PROMPT = 256  # tokens: what a text has of its prompt, from the end
-PART = 256  # tokens: what a text has of a reply, about; the next text goes on from there
+PART = 256  # tokens: the length of a stored part of a reply, about
 BUDGET_BYTES = 512 * 2**20  # of one target's files
 WAITING = 64  # rows that were copied and not read; no cycle emits as many tokens
 
@@ -125,7 +125,7 @@ class LogitLog(Closing):
             self._thread.submit(work)
 
     def write(self, text: Text) -> None:
-        """Add a text; in the log's thread. A failure costs the text, and is told once."""
+        """Add a text; in the log's thread. A failure costs the text, and is reported once."""
         try:
             self._bytes += add_texts(self._folder, [text]).stat().st_size
             if self._bytes > BUDGET_BYTES:
@@ -176,7 +176,7 @@ class LoggedReply:
             self._log.later(lambda: self._add(copies, tokens))
 
     def end(self, count: int) -> None:
-        """The reply has so many tokens: its last cycle may have been cut."""
+        """The reply has this number of tokens: its last cycle may have been cut."""
         self._log.later(lambda: self._end(count))
 
     def _add(self, rows: Sequence[np.ndarray], tokens: Sequence[int]) -> None:

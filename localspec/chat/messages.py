@@ -65,7 +65,7 @@ def as_messages(prompt_or_messages: str | Sequence[Mapping[str, Any] | Message])
 def as_history(reply: Reply) -> Message:
     """What a conversation remembers of a reply: the answer, and what led to it only where it called a tool.
 
-    Models go on reasoning when the results are there.
+    Models continue their reasoning after the results.
     """
     if reply.tool_calls:
         return Message("assistant", reply.text.strip(), reply.reasoning, reply.tool_calls)

@@ -47,7 +47,7 @@ class ReplyOptions(TypedDict, total=False):
     tool_choice: Literal["auto", "required"]  # may it, or must it
     parallel_tool_calls: bool  # False: one call in a reply
     prediction: str | None  # what the reply probably is, as a file that is to be edited: drafted from
-    logprobs: int | None  # tell how likely the target found each token, and so many others in its place
+    logprobs: int | None  # report the target's probability of each token, and of this number of alternatives
 
 
 MOST_LOGPROBS = 20  # other tokens told for each

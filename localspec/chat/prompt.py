@@ -49,7 +49,7 @@ class ControlTexts(dict[str, int]):
         return spans
 
     def _present(self, text: str) -> list[str]:
-        """Those that stand in a text: vocabularies have thousands, of which a prompt holds a few."""
+        """Those that occur in a text: vocabularies have thousands, a prompt holds a few."""
         found = set[str]()
         for match in self._first.finditer(text) if self._first else ():
             start = match.start()
@@ -121,7 +121,7 @@ def opening_of(prompt: Prompt, closed: str, vocabulary: Vocabulary) -> int:
 
 
 def are_continued(messages: Sequence[Message]) -> bool:
-    """Whether the last message is a beginning that the reply goes on from."""
+    """Whether the reply continues the last message."""
     last = messages[-1]
     return last.role == "assistant" and bool(last.content.strip()) and not last.tool_calls
 
@@ -211,7 +211,7 @@ def _plain_tokens(vocabulary: Vocabulary, controls: ControlTexts, text: str) -> 
     """Tokens of a text, none of them guarded: what llama.cpp finds even in plain text is cut in two."""
     tokens = vocabulary.tokenize(text, parse_special=False)
     spans = controls.spans(text)
-    # Without a span such a token stands for something else, as "<unk>" does for characters without one.
+    # Without a span the token stands for something else, as "<unk>" does for characters without one.
     if len(text) < 2 or not spans or set(controls.values()).isdisjoint(tokens):
         return tokens
     edges = [0, *(start + 1 for start, _ in spans), len(text)]

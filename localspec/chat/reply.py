@@ -289,7 +289,7 @@ class ReplyJob:
 
 
 class DraftingNotices:
-    """What became of drafting in one reply: each thing is said once."""
+    """Notices about drafting in one reply, each sent once."""
 
     def __init__(self) -> None:
         self._cycles_off = 0  # in a row
@@ -302,7 +302,7 @@ class DraftingNotices:
             yield Notice(why_off)
         if failure and not self._said_failure:
             self._said_failure = True
-            yield Notice(f"the draft model failed, and the reply goes on without it: {failure}")
+            yield Notice(f"the draft model failed, and the reply continues without it: {failure}")
 
 
 class ReplyWriter:

@@ -75,7 +75,7 @@ class Session(Closing):
         self._messages, self._conversation = (), object()
 
     def resume(self, messages: Sequence[Mapping[str, Any] | Message]) -> None:
-        """Go on with a conversation from elsewhere; nothing is read before the next reply."""
+        """Continue a conversation from elsewhere; the next reply reads it."""
         self._require_open()
         self._messages, self._conversation = as_messages(messages), object()
 
@@ -127,7 +127,7 @@ class Session(Closing):
     def run(self, prompt_or_messages: Asked, **options: Unpack[ReplyOptions]) -> Reply:
         """Answer in the conversation: a text continues it, a list of messages replaces it.
 
-        Where the last message is the assistant's, the reply goes on from it and holds only what is new.
+        If the last message is the assistant's, the reply continues it and holds only the new text.
         """
         return last_reply(self.stream(prompt_or_messages, **options))
 
@@ -161,7 +161,7 @@ class Session(Closing):
         """Change a message of the user, the last one where none is named by its index, and answer from there."""
         index = self._last_question() if message is None else message
         if not 0 <= index < len(self._messages) or self._messages[index].role != "user":
-            raise BadSetting(f"message {index} is none of the user's", hint="see session.messages")
+            raise BadSetting(f"message {index} is not a user message", hint="see session.messages")
         return self.run((*self._messages[:index], Message("user", text)), **options)
 
     def count_tokens(self, prompt_or_messages: Asked, **options: Unpack[ReplyOptions]) -> int:
@@ -421,7 +421,7 @@ def tokens_of(text: str | Sequence[int], vocabulary: Vocabulary) -> list[int]:
     elif not isinstance(text, list | tuple):
         raise BadSetting(f"the text is of type {type(text).__name__}", hint="give a str to continue")
     elif not all(is_count(token, at_least=0, below=vocabulary.size) for token in text):
-        raise BadSetting("a token is none of the model's", hint=f"tokens are numbers below {vocabulary.size}")
+        raise BadSetting("token id out of range", hint=f"use ids from 0 to {vocabulary.size - 1}")
     else:
         tokens = list(text)
     if not tokens:
@@ -436,7 +436,7 @@ def with_system(messages: Messages, system: str) -> Messages:
 
 
 def with_reply(messages: Messages, reply: Reply) -> Messages:
-    """The conversation with a reply to it, which goes on from the last message where that is its beginning."""
+    """The conversation with a reply, which may continue the last message."""
     if not are_continued(messages):
         return (*messages, as_history(reply))
     said = replace(messages[-1], content=messages[-1].content + reply.text, tool_calls=reply.tool_calls)

@@ -42,7 +42,7 @@ _LARGEST_OUTPUT = 64_000_000  # characters: more than any context holds
 _LONGEST_COMPLAINT = 300  # characters
 _HINT = "check the order of the messages, or use a model file with another template; --raw needs none"
 _PROBE = Message("user", "localspec asks")
-_TURNS = (_PROBE, Message("assistant", "localspec answers"), Message("user", "localspec goes on"))
+_TURNS = (_PROBE, Message("assistant", "localspec answers"), Message("user", "localspec continues"))
 _SYSTEM_PROBE = Message("system", "localspec tells")
 
 

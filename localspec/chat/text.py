@@ -78,7 +78,7 @@ class TextStream:
         calls: CallFormat | None = None,
         tools: Iterable[Tool] = (),
     ) -> None:
-        """`style` as `ChatTemplate.thinking_style` gives it; `continues_text` for raw text that goes on.
+        """`style` as `ChatTemplate.thinking_style` gives it; `continues_text` for raw text.
 
         `calls`: how calls of `tools` are written, where there may be some.
         """

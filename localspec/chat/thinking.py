@@ -24,7 +24,7 @@ class ThinkingStyle:
     markers: Mapping[str, Kind]
     quotable: bool = False
     opened: bool = False  # the prompt ends inside the reasoning
-    channels: bool = False  # parts have headers, of which the markers hold the first word
+    channels: bool = False  # parts have headers; the markers hold their first word
 
 
 def _tags(opening: str, closing: str) -> ThinkingStyle:

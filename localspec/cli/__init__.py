@@ -1,4 +1,4 @@
-"""The command line: `main` imports it where Ctrl-C is heeded, so this file imports nothing."""
+"""The command line: `main` imports it while it handles Ctrl-C, so this file imports nothing."""
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

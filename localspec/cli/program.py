@@ -20,7 +20,7 @@ WRONG_USAGE = 2  # what argparse and most commands end with
 
 
 def run(arguments: Sequence[str]) -> int:
-    """One command, from its arguments to its exit code; what goes wrong is said."""
+    """Run one command and print its errors; returns the exit code."""
     _prepare_output()
     try:
         try:
@@ -98,7 +98,7 @@ def _prepare_output() -> None:
 
 
 def _drop_output() -> None:
-    """Let what is still buffered go nowhere, so that flushing at exit does not complain a second time."""
+    """Discard buffered output, so that flushing at exit does not fail a second time."""
     with contextlib.suppress(AttributeError, OSError, ValueError):  # no stdout, or one of a Python program
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

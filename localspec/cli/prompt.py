@@ -73,7 +73,7 @@ def is_pair(word: str) -> bool:
 
 
 def something_is_piped() -> bool:
-    """Whether standard input is a pipe, a socket or a file; a terminal or /dev/null is none of them."""
+    """Whether standard input is a pipe, a socket or a file, not a terminal or /dev/null."""
     try:
         return not stat.S_ISCHR(os.fstat(sys.stdin.fileno()).st_mode)
     except (AttributeError, OSError, ValueError):  # closed, or replaced by a Python program

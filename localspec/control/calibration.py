@@ -60,7 +60,7 @@ def calibrate(
 
 
 def windows(text: Sequence[int], width: int) -> Iterator[list[int]]:
-    """So many neighbouring tokens of the text, and the ones after them, without end."""
+    """Pieces of neighbouring tokens of the text, one after the other, without end."""
     start = 0
     while True:
         yield [text[i % len(text)] for i in range(start, start + width)]

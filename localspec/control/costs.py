@@ -53,7 +53,7 @@ class CostTable:
             raise ValueError(f"costs are finite: {self}")
 
     def verify(self, width: float) -> float:
-        """Seconds of a target pass over `width` tokens; beyond the last width the last slope goes on."""
+        """Seconds of a target pass over `width` tokens; beyond the last width the last slope continues."""
         return interpolate(width, self.widths, self.verify_seconds, extend=True)
 
 
@@ -182,7 +182,7 @@ class Costs:
         return max(self.held - width, 0)
 
     def replayed(self, width: int) -> float:
-        """Seconds of such a pass after equal ones."""
+        """Seconds of a pass whose predecessors had the same width."""
         if width not in self._now:
             if width == 1:
                 self._now[1] = min(self._plain_alone(), self._bound())
@@ -194,7 +194,7 @@ class Costs:
         return self._now[width]
 
     def draft(self, source: str, runs: float) -> float:
-        """Seconds of so many runs of a drafter's model; `source`: which drafter."""
+        """Seconds of `runs` runs of a drafter's model; `source`: which drafter."""
         ratio = self._runs[source].value if source in self._runs else self._ratio(2)
         return self._run_at_start(source) * ratio * runs
 
@@ -373,7 +373,7 @@ SHORT = 2048  # tokens: up to here attention is a small part of a pass; every do
 
 
 class CostsByContext:
-    """The costs of a pair by place. One that is new begins with those of the nearest as a guess, so measured anew."""
+    """The costs of a pair by place. A new place starts with the nearest costs as a guess and measures its own."""
 
     def __init__(self, tables: Sequence[CostTable], threads: Callable[[], int] = lambda: 0) -> None:
         """`tables`: one at least, each for its length of context; `threads`: how many decode now."""
@@ -383,7 +383,7 @@ class CostsByContext:
         self.costs = next(iter(self._known.values()))  # at the place of the coming pass, or of the latest one
 
     def move(self, context_tokens: int) -> None:
-        """The coming pass meets so many tokens."""
+        """Choose the place of a pass with this many tokens in the cache."""
         place = doublings(context_tokens), self._threads()
         if place not in self._known:
             nearest = min(self._known, key=lambda other: (other[1] != place[1], abs(other[0] - place[0])))
@@ -404,5 +404,5 @@ class CostsByContext:
 
 
 def doublings(context_tokens: int) -> int:
-    """How often the shortest class of contexts has to be doubled to hold so many tokens."""
+    """How often the shortest class of contexts must double to hold the tokens."""
     return max(ceil(log2(max(context_tokens, 1) / SHORT)), 0)

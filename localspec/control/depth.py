@@ -12,7 +12,7 @@ COUNTED = 3  # steps of a run that count, where the first ones do not
 LEAST_TOKENS = 48  # between two anchors
 SHARE = 0.003  # of the time that anchors may take
 MOST_TOKENS = 1024  # however large the gain: it may be large because a plain step was measured wrongly
-FIRST, FIRST_GAP = 2, 24  # with no measured table: so many plain steps soon, so many tokens apart
+FIRST, FIRST_GAP = 2, 24  # with no measured table: plain steps soon, and tokens between them
 
 
 class PlainProbes:
@@ -57,18 +57,18 @@ DEBT = 1.0  # plain steps: a dear last cycle delays the next try by no more
 MARGIN = 0.01  # drafting must win this share of the time, or its budget shrinks
 SAVED = 0.01  # plain steps that every token written without drafting adds
 GIFT = 1.0  # plain steps that another reply adds: it may be of another kind
-STAKE_RUNS, LEAST_STAKE = 2, 0.04  # what another try may lose: draft runs, and at least so many plain steps
-PATIENCE_GROWTH, MOST_PATIENCE = 1.5, 10.0  # after a try that failed the next one waits for so many stakes
+STAKE_RUNS, LEAST_STAKE = 2, 0.04  # what another try may lose: draft runs, and plain steps at least
+PATIENCE_GROWTH, MOST_PATIENCE = 1.5, 10.0  # stakes that the next try waits for after a failed one
 CONVINCING = 1.0  # plain steps that a try has to win to be no failed one
 WILD = 2.5  # a cycle this much slower than expected says something about the machine, not about drafting,
-WILD_GAP, MOST_CALM = 8, 32  # unless more than one in so many cycles is, after so many that were not
+WILD_GAP, MOST_CALM = 8, 32  # one slow cycle in 8 is forgiven, after at most 32 calm ones
 MEMORY = 64  # drafting cycles that the rate looks back on
 CARRIED = 0.1  # what the rate of the reply before counts for
-CAUTIOUS_DEPTH, TRUSTED = 3, 2  # the depth of an unknown drafter until it has kept so many tokens
+CAUTIOUS_DEPTH, TRUSTED = 3, 2  # the depth of an unknown drafter, until this number of tokens was kept
 READING_SHARE = 0.5  # of the budget: the rest is for drafting
 LEAST_WINDOW = 64  # tokens: a drafter that may read fewer does not begin
-WIDER = 4  # times more text: only then a drafter reads anew
-CHUNK_SECONDS, LEAST_CHUNK = 0.1, 16  # a drafter reads so long, or so many tokens, in one cycle
+WIDER = 4  # times more text: only then a drafter reads again
+CHUNK_SECONDS, LEAST_CHUNK = 0.1, 16  # reading in one cycle: seconds, or at least these tokens
 
 
 class Stopper:
@@ -111,7 +111,7 @@ class Stopper:
         return drafted > 0 and drafted not in self._depths
 
     def _gain(self, drafted: int, *, first: float, draw_first: bool) -> float:
-        """Tokens won by going on to the best later depth, less the tokens its seconds are worth."""
+        """Tokens won by drafting to the best later depth, less the tokens that its seconds are worth."""
         best, won, survival = -math.inf, 0.0, self._survival * first
         width = drafted + 1
         here = self._costs.verify(width + self._costs.padding(width))
@@ -147,7 +147,7 @@ class DepthControl:
         """
         self._places = places
         self._holding = FixedWidth() if pads else None
-        self._latest_tokens = 0  # that the latest drafting cycle brought, until the width was chosen anew
+        self._latest_tokens = 0  # of the latest drafting cycle, until the next choice of a width
         self.chances = chances
         self.depths = tuple(sorted(depths))
         self.on = True
@@ -175,7 +175,7 @@ class DepthControl:
         return self._places.costs
 
     def seconds(self, depth: int) -> float:
-        """What its drafter takes for so many tokens: its own price."""
+        """Seconds that the drafter takes for `depth` tokens."""
         return self.costs.draft(self._drafter.source, self._drafter.model_runs(depth))
 
     @property
@@ -225,7 +225,7 @@ class DepthControl:
         self._pay(seconds / self.costs.verify(1) - emitted * (1 - MARGIN))
 
     def learn_reading(self, tokens: int, seconds: float) -> None:
-        """The drafter has read so many tokens."""
+        """Count the tokens that the drafter has read."""
         self.costs.learn_reading(self._drafter.source, tokens, seconds)
         self._pay(seconds / self.costs.verify(1))
 

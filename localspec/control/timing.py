@@ -128,7 +128,7 @@ class PlainClock:
 
 
 def middle(durations: Iterable[float]) -> float:
-    """The mean of their middle half: a hiccup is none of them. Of two the lower one: noise in time is one-sided."""
+    """The mean of their middle half, without hiccups; of two the lower one: noise in time is one-sided."""
     ordered = sorted(durations)
     edge = max(len(ordered) // 4, 1) if len(ordered) > 2 else 0
     inner = ordered[edge : len(ordered) - edge] if edge else ordered[:1]

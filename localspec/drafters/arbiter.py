@@ -129,7 +129,7 @@ class Contender:
 
     @property
     def is_free(self) -> bool:
-        """Whether it proposes at no cost; the confidences of such a proposal are the chances of its tokens."""
+        """Whether it proposes at no cost; then its confidences are the chances of its tokens."""
         return self.drafter.model_runs(1) == 0
 
 
@@ -140,7 +140,7 @@ class Offer:
     contender: Contender
     value: float  # tokens per second
     proposal: Proposal | None = None  # None: it has yet to be drafted,
-    limit: int = 0  # with so many tokens at most
+    limit: int = 0  # tokens at most
 
 
 class Arbiter:

@@ -23,7 +23,7 @@ from localspec.errors import LocalspecError
 from localspec.events import Source
 from localspec.sampler.passes import HiddenRows, Pass, Row, standing
 
-REMEMBERED = 8  # hidden rows that were read already: a text that is cut there goes on as if it had not been
+REMEMBERED = 8  # hidden rows that were read already: a text that is cut there can continue from them
 UNKNOWN = -1  # in place of tokens that were not shown
 
 
@@ -84,7 +84,7 @@ class HeadText:
         return True
 
     def copy(self) -> "HeadText":
-        """The same, of which either goes its own way."""
+        """An independent copy."""
         copied = copy(self)
         copied.text, copied._hidden, copied._ends = list(self.text), list(self._hidden), dict(self._ends)
         return copied
@@ -155,7 +155,7 @@ class StepHead(Head, Protocol):
         """What it reads of hidden rows of the target, a copy: float32 [rows, columns]."""
 
     def choose(self, layer: int, position: int) -> None:
-        """Go on with this one of several prediction layers, and without the rows from `position` on."""
+        """Switch to this one of several prediction layers, without the rows from `position` on."""
 
     def read(self, tokens: Sequence[int], features: np.ndarray, position: int) -> None:
         """Append rows to the cache, for no logits."""
@@ -210,7 +210,7 @@ ASSISTANT = Layout(shift=1, opens=False, keeps=False)
 
 
 class Steps(Guesses):
-    """Guesses of such a head, one run for each token."""
+    """Guesses of a head with one run for each token."""
 
     head: StepHead
 
@@ -298,7 +298,7 @@ class BlockHead(Head, Protocol):
 
 
 class Block(Guesses):
-    """Guesses of such a head: one run, whatever the depth."""
+    """Guesses of a head with one run for any depth."""
 
     head: BlockHead
 
@@ -395,13 +395,13 @@ class HeadDrafter(Drafter):
         return None if state is None and self.guesses.keeps else SavedHead(self._known.copy(), state)
 
     def restore(self, saved: SavedHead) -> None:
-        """Go on with a text that comes back."""
+        """Continue a text that comes back."""
         self.guesses.cut(0)
         whole = saved.state is None or self.guesses.head.restore(saved.state)
         self._known = saved.known if whole else HeadText()
 
     def _make_room(self, rows: int) -> None:
-        """Begin anew with the newest part of the text where the cache cannot hold so many more rows."""
+        """Start again with the newest part of the text if the cache cannot hold the new rows."""
         known = self._known
         if known.end - known.first + rows + 1 >= self.guesses.head.capacity:
             known.restart()

@@ -226,7 +226,7 @@ class LookupDrafter(Drafter):
         return self._guess
 
     def _learn(self, emitted: Sequence[int]) -> None:
-        """What the text went on with after the last guess, whoever drafted it."""
+        """How the text continued after the last guess, whoever drafted it."""
         guess, self._guess = self._guess, Guess()
         agreed = agreeing(guess.tokens, emitted)
         judged = min(agreed + 1, len(guess.tokens), len(emitted))

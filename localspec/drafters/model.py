@@ -8,7 +8,7 @@ from localspec.errors import BackendFailure, ContextFull, LocalspecError, NotEno
 from localspec.events import Source
 from localspec.sampler.passes import Pass, Row, standing
 
-# Of a draft model: its target goes on without it.
+# Errors of a draft model; its target continues without it.
 FAILURES = (BackendFailure, ContextFull, NotEnoughMemory)
 
 Rows = Generator[Row, int, None]
@@ -60,7 +60,7 @@ class ModelDrafter(Drafter):
 
     After a cycle the cache holds the newest token and all draft tokens but the last; acceptance keeps a prefix of
     that, so the next proposal begins with one decode of the one or two tokens that are missing. A text that outgrows
-    the cache is read anew from the middle of a cache's length before its end.
+    the cache is read again from half a cache before its end.
     """
 
     source = Source.MODEL

@@ -45,7 +45,7 @@ class Translation:
         self.words.clear()
 
     def said(self, words: int) -> int:
-        """How many tokens are said by so many words."""
+        """Number of tokens in the first words."""
         return bisect_right(self._reach, words)
 
     def reach(self, count: int) -> int:
@@ -53,7 +53,7 @@ class Translation:
         return self._reach[count - 1] if count else 0
 
     def extend(self, tokens: Sequence[int]) -> bool:
-        """Go on with these tokens; False where the text ends inside a character, of which nothing is said yet."""
+        """Add these tokens; False if the text ends inside a character."""
         text = self.tokens[(keep := self._beginning()) :] + list(tokens)
         self._keep(keep)
         self.stable = self.reach(keep) if keep else 0
@@ -134,7 +134,7 @@ KEPT = 128  # of the largest logits of a row
 
 
 class OtherVocabularyDrafter(Drafter):
-    """Keeps the text in the draft's own words; after a cycle only its end is put into words anew."""
+    """Keeps the text in the draft's own words; after a cycle only its end is translated again."""
 
     source = Source.MODEL
 
@@ -228,7 +228,7 @@ class OtherVocabularyDrafter(Drafter):
         return self._translation.said(self.decoder.length)
 
     def _translate(self, tokens: Sequence[int]) -> bool:
-        """Put the text into words and keep of the cache what still stands; whether there is something to go on from."""
+        """Translate the text and keep the matching prefix of the cache; whether anything is left to draft from."""
         known, decoder = self._translation, self.decoder
         new = tokens[self._first + len(known.tokens) :]
         if not new:

@@ -68,7 +68,7 @@ class PredictionDrafter(Drafter):
         return Proposal.copied(self._proposed, tuple(chances), self.source)
 
     def _catch_up(self, tokens: Sequence[int]) -> None:
-        """The text is now `tokens`: go on in step with what is new, or find where it comes back."""
+        """The text is now `tokens`: follow the new tokens in step, or find where the text returns to the prediction."""
         if self._length is None:
             self._length = len(tokens)
         if len(tokens) < self._length:  # something was taken back
@@ -82,7 +82,7 @@ class PredictionDrafter(Drafter):
             self._at, self._agreed = self._place(np.array(tokens[-LONGEST_MATCH:], dtype=np.int32))
 
     def _learn(self, new: Sequence[int]) -> None:
-        """What the text went on with after the last proposal, whoever drafted it."""
+        """How the text continued after the last proposal, whoever drafted it."""
         agreed = agreeing(self._proposed, new)
         judged = min(agreed + 1, len(self._proposed), len(new))
         self._trust.learn(self._agreed, (1.0,) * judged, agreed, len(new))

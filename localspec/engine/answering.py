@@ -134,7 +134,7 @@ class LineLimit:
 
 
 def continued(session: Session, request: Answer) -> str | list[int]:
-    """What the reply goes on from, where that is no conversation. Raises NoInfill."""
+    """The text that the reply continues, if it is not a conversation. Raises NoInfill."""
     vocabulary = session.pair.vocabulary
     if request.infill is not None:
         reply = min(request.options.get("max_tokens") or session.context_length, session.context_length // 4)
@@ -174,7 +174,7 @@ def text_of(session: Session, tokens: Sequence[int]) -> str:
     """The text of tokens, control tokens by their names."""
     vocabulary = session.pair.vocabulary
     if not all(0 <= token < vocabulary.size for token in tokens):
-        raise BadSetting("a token is none of the model's", hint=f"tokens are numbers below {vocabulary.size}")
+        raise BadSetting("token id out of range", hint=f"use ids from 0 to {vocabulary.size - 1}")
     pieces = (vocabulary.piece(token) or vocabulary.text(token).encode() for token in tokens)
     return b"".join(pieces).decode(errors="replace")
 

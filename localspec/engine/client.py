@@ -38,7 +38,7 @@ COMMAND: Final = (
 )  # -P: never import from the working directory
 CLOSE_SECONDS: Final = 0.8
 KILL_SECONDS: Final = 5.0  # a process stuck in a driver may outlive its kill
-_KILL: Final = 9  # the signal of whoever wants the process gone; SIGKILL is none of Windows' names
+_KILL: Final = 9  # SIGKILL, a name that Windows lacks
 _NO_CRASHES: Final = (1, 2, _KILL, 15)  # nor are SIGHUP, SIGINT and SIGTERM
 LAST_WORDS: Final = 3  # lines of stderr that explain a death
 
@@ -75,7 +75,7 @@ class EngineProcess:
     def start(self) -> None:
         """Start a process, and end the one before: requests wait for that, so that its memory is free by then.
 
-        Raises EngineDied when none can be started; the one before then goes on.
+        Raises EngineDied when none can be started; the one before then stays.
         """
         with self._changing:
             self._connection = self._connect(self._connection)
@@ -137,10 +137,10 @@ class _Connection:
         on_crash: Callable[["_Connection", str], bool],
         resumes: "_Connection | None" = None,
     ) -> None:
-        """`before` is told to quit; the new process is sent nothing until that one is gone.
+        """`before` gets a request to quit; the new process gets nothing until that one is gone.
 
         `resumes`: a connection whose process crashed; the new process is asked what that one left unanswered.
-        `on_crash` is told what ended the process, where llama.cpp did; True: another process goes on with its work.
+        `on_crash` receives how llama.cpp ended the process; True: another process continues its work.
         """
         self.inbox: deque[Report] = deque()
         self.unanswered: list[Any] = []  # a LoadPair and what followed it, until the first token

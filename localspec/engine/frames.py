@@ -29,7 +29,7 @@ def decode(line: bytes) -> Any:  # noqa: ANN401 - the caller matches on the clas
         return _read_dataclass(_KINDS[kind])(values)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise EngineDied(
-            f"the engine process said something that is no message: {line[:80]!r}",
+            f"invalid message from the engine process: {line[:80]!r}",
             hint="restart it; if it happens again, reinstall localspec",
         ) from error
 

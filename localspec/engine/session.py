@@ -46,7 +46,7 @@ class EngineSession(Closing):
                     return
 
     def resume(self, messages: Sequence[dict[str, Any]]) -> None:
-        """Go on with a conversation from elsewhere."""
+        """Continue a conversation from elsewhere."""
         self._history = tuple(messages)
 
     def stream(self, prompt: str, **options: Any) -> Iterator[Event]:  # noqa: ANN401

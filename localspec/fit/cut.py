@@ -30,7 +30,7 @@ class Shape:
     gelu: bool  # what opens the gates: GELU, or SiLU
     window: int  # tokens that a local layer sees; 0 where all layers see all
     local_base: float  # of positions in local layers
-    period: int  # one layer in so many sees all
+    period: int  # one layer in this number sees all
 
     @classmethod
     def of(cls, header: Header) -> "Shape":

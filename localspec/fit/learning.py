@@ -35,7 +35,7 @@ def learn(
     stopped: Callable[[], bool],
     logged: Sequence[Text] = (),
 ) -> Progress:
-    """Train layers of `source` on the answers in `folder`, write the best draft to `path`; goes on from a checkpoint.
+    """Train layers of `source` on the answers in `folder`, write the best draft to `path`; resumes from a checkpoint.
 
     target: who answered, as the file says it; told: after every step; logged: answers from elsewhere.
     Raises BadSetting, OSError.

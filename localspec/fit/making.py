@@ -78,7 +78,7 @@ def answered(folder: Path) -> int:
 
 
 def collect(pair: LoadedPair, folder: Path, wanted: int, told: Callable[[int], object]) -> int:
-    """Let the target answer prompts until `folder` holds so many tokens of answers; returns how many it holds.
+    """Let the target answer prompts until `folder` holds the wanted tokens of answers; returns how many it holds.
 
     told: how many there are by now, after every answer. Raises OSError, and what decoding raises.
     """

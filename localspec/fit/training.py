@@ -58,7 +58,7 @@ def batch_of(texts: Sequence[Text]) -> Batch:
 
 
 class Training:
-    """Weights with their optimizers, and the checkpoint that they go on from."""
+    """Weights with their optimizers, and the checkpoint that they resume from."""
 
     def __init__(self, source: ModelFile, plan: Plan, texts: Sequence[Text], checkpoint: Path) -> None:
         """Begins with layers of `source`, or with the checkpoint.
@@ -102,13 +102,13 @@ class Training:
         except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
             raise BadSetting(
                 f"{self.checkpoint} cannot be read: {error}",
-                hint="delete it to begin anew, with the same answers",
+                hint="delete it to start again, with the same answers",
             ) from None
         if saved["plan"] != (plan.layers, plan.output_tokens):
             raise BadSetting(
                 f"{self.checkpoint.parent.name} was begun with {saved['plan'][0]} layers that say "
                 f"{saved['plan'][1]:,} tokens",
-                hint="go on with these, or choose another name: --as NAME",
+                hint="resume with these, or choose another name: --as NAME",
             )
         return saved
 

@@ -27,7 +27,7 @@ LEAST = 256  # tokens: with fewer nothing is spared, and hardly anything could b
 def trim(source: Path, path: Path, token_ids: Sequence[int] | np.ndarray) -> Path:
     """Write the draft `source` with output rows for these tokens alone, and its table beside it.
 
-    Raises BadModelFile for a model that cannot be trimmed, BadSetting for so many or few tokens, OSError.
+    Raises BadModelFile for a model that cannot be trimmed, BadSetting for too many or too few tokens, OSError.
     """
     ids = np.unique(np.asarray(token_ids, np.int32))
     header = trimmable(source, len(ids))
@@ -74,7 +74,7 @@ def write_trimmed(
 
 
 def trimmable(source: Path, count: int) -> Header:
-    """The header of a model that can be trimmed to so many tokens. Raises BadModelFile, BadSetting."""
+    """The header of a model that can be trimmed to `count` tokens. Raises BadModelFile, BadSetting."""
     header = header_at(source)
     architecture = header.text("general.architecture")
     why = ""

@@ -16,7 +16,7 @@ from localspec.llama.context import Context
 from localspec.models.find import PairFiles, open_reference, pin
 from localspec.models.registry import Pair, PairKind, add_pair
 
-HELD_OUT = 5  # every so many answers only judge the choice
+HELD_OUT = 5  # every fifth answer only judges the choice
 LENGTH = 1024  # tokens of a prompt and its answer; longer prompts are passed over
 
 

@@ -452,7 +452,7 @@ def joined(path: Path, headers: Sequence[Header]) -> Header:
 
 
 def require_parts(path: Path, count: int) -> tuple[Path, ...]:
-    """The parts of a model in `count` files, all of which are there. Raises BadModelFile."""
+    """The parts of a model in `count` files. All must exist. Raises BadModelFile."""
     parts = parts_of(path)
     if len(parts) != count:
         raise BadModelFile(f"{path.name} is one of {count} parts of a model, and not called so", hint=_HINT)

@@ -56,7 +56,7 @@ def write_gguf(
 def header_bytes(
     entries: Mapping[str, Entry], tensors: Iterable[TensorInfo], vocabulary: HeaderVocabulary | None = None
 ) -> bytes:
-    """All in front of the tensors but the padding; entries of which only the length is known are left out."""
+    """All in front of the tensors but the padding; entries with only a known length are left out."""
     infos = list(tensors)
     known = {key: entry for key, entry in entries.items() if entry.value is not None}
     written = [_string(key) + _entry(entry) for key, entry in known.items()]

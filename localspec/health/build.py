@@ -1,4 +1,4 @@
-"""Which llama.cpp is installed, told apart from others without loading it, and how to install it anew."""
+"""Which llama.cpp is installed, found without loading it, and the command to reinstall it."""
 
 import hashlib
 import os

@@ -35,7 +35,7 @@ class Health:
             return ""
         return (
             f"this build of llama.cpp dies ({self.died_of}) where it repacks weights for this processor, so they "
-            f"are not repacked. Build it anew to get that back: {rebuild_command(*without_amx())}"
+            f"are not repacked. Rebuild it to get that back: {rebuild_command(*without_amx())}"
         )
 
 
@@ -55,7 +55,7 @@ def health() -> Health:
 
 
 def check() -> Health:
-    """Find it out anew, and remember it where it works. Raises as `health` does."""
+    """Run the check again, and remember it if it passes. Raises as `health` does."""
     trial = Trial(str(demo.target_path()), {"gpu_layers": 0})
     first = decode_in_child(trial)
     if first.passed:
@@ -76,7 +76,7 @@ def device_fault(name: str, outcome: TrialOutcome) -> BackendFailure:
 
 
 def assume(found: Health) -> None:
-    """Use this without asking: a child process is told by the one that started it."""
+    """Use this without a check: the parent process tells a child."""
     global _known
     _known = found
 

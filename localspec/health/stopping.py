@@ -84,7 +84,7 @@ def heeding(stop: Stop) -> Iterator[None]:
 
 
 def heeded() -> Stop | None:
-    """What this thread heeds."""
+    """The stop that this thread obeys."""
     found: Stop | None = getattr(_here, "stop", None)
     return found
 
@@ -96,7 +96,7 @@ def interruptible(
     cancelled: Callable[[], bool] | None = None,
     patience_seconds: float | None = None,
 ) -> _Result:
-    """The result of work that heeds `stop`; it runs in a thread where this one hears Ctrl-C, or asks `cancelled`.
+    """The result of work that obeys `stop`; it runs in a thread where this one hears Ctrl-C, or asks `cancelled`.
 
     Either has the work asked to stop, and Ctrl-C ends the waiting. The work is then left behind after so much patience;
     None waits for its end, where what it uses is freed next.

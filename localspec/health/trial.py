@@ -31,7 +31,7 @@ _SECRET = ("AUTH", "KEY", "PASS", "SECRET", "TOKEN")
 
 
 def child_environment() -> dict[str, str]:
-    """The variables of this process that such a child may see; unknown ones are left out."""
+    """The variables of this process that the child may see; unknown ones are left out."""
     return {name: value for name, value in os.environ.items() if _may_see(name.upper())}
 
 
@@ -119,7 +119,7 @@ def decode_in_child(trial: Trial) -> TrialOutcome:
 
 
 def _said(child: subprocess.Popen[bytes], limit: float) -> tuple[bytes, bytes] | None:
-    """What it printed until its end; None, and the child is killed, after so many seconds. Raises Stopped."""
+    """The child's output; after `limit` seconds the child is killed and this is None. Raises Stopped."""
     stop, deadline = heeded(), time.monotonic() + limit
     with child:
         try:

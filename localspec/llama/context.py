@@ -237,7 +237,7 @@ class Context(Closing):
             raise
 
     def checkpoint(self, *, lasting: bool) -> None:
-        """Let `rewind` come back to this length, as long as the text goes on from here.
+        """Let `rewind` come back to this length, as long as the text continues from here.
 
         The next checkpoint takes the place of one that is not `lasting`: it is for drafts, over which only a
         recurrent state cannot step back by itself.
@@ -364,7 +364,7 @@ def pipelines(model: Model) -> bool:
 
 
 def make_room(params: Any, chunk: int, rows: int, pipeline: bool = False) -> None:  # noqa: ANN401  a C struct
-    """Set room for chunks of so many tokens, and so many rows of one; in a pipeline one call reads several chunks."""
+    """Make room for chunks of `tokens` tokens with `rows` rows; in a pipeline one call reads several chunks."""
     params.n_ubatch = min(max(chunk, rows), params.n_ctx)
     params.n_batch = min(params.n_ubatch * (_IN_PIPELINE if pipeline else 1), params.n_ctx)
     params.n_outputs_max = params.n_outputs_max_per_seq = rows
@@ -377,7 +377,7 @@ def _reader(
     output_tokens: int,
     table: TokenTable | None,
 ) -> FullRows | TopRows | TrimmedRows:
-    """What reads its rows, of which the first `output_tokens` elements are tokens."""
+    """The reader of its rows; their first `output_tokens` elements are tokens."""
     rows = TopRows if sampler and sampler.installed_on(context) else FullRows
     found = rows(model.vocab.size, output_tokens)
     return TrimmedRows(found, table.token_ids, TOP_K) if table else found

@@ -168,7 +168,7 @@ class HeadContext(HeadCache):
         return np.concatenate(found)
 
     def choose(self, layer: int, position: int) -> None:
-        """Go on with this one of several prediction layers, and without the rows from `position` on."""
+        """Switch to this one of several prediction layers, without the rows from `position` on."""
         self.cut(position)
         choose_prediction_layer(self.handle, layer)
 

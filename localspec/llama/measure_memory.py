@@ -54,7 +54,7 @@ class BufferLog(logging.Handler):
             self.flash_attention = False
 
     def _share_out(self, size: float) -> None:
-        """A cache lies with its layers, each of which has an equal part of it."""
+        """A cache lies with its layers; each layer has an equal part."""
         for device in self._cache_layers:
             self.cache[device] = self.cache.get(device, 0) + size / len(self._cache_layers)
         self._cache_layers = []

@@ -95,7 +95,7 @@ def _check_finite(row: np.ndarray) -> None:
 class TopK:
     """One chain with one k for the life of a context.
 
-    A change makes llama.cpp plan its memory anew, and taking the chain out corrupts the heap on Vulkan devices.
+    A change makes llama.cpp plan its memory again, and taking the chain out corrupts the heap on Vulkan devices.
     """
 
     def __init__(self, k: int, params: Any) -> None:  # noqa: ANN401  a C struct

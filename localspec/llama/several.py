@@ -42,7 +42,7 @@ class Several(Closing):
         self._rows = FullRows(model.vocab.size, model.vocab.size)
 
     def begin(self, text: int, tokens: Sequence[int]) -> np.ndarray:
-        """Write a text anew, and the row after it; valid until the next decode, as all rows are."""
+        """Replace a text; returns the row after it, valid until the next decode."""
         lib.llama_memory_seq_rm(self._memory, text, -1, -1)
         self._lengths[text] = 0
         self._fill([(text, token) for token in tokens], last_only=True)

@@ -55,13 +55,13 @@ class Checkpoints:
         self._kept.append(Checkpoint(length, state, lasting))
 
     def copy(self) -> "Checkpoints":
-        """The lasting checkpoints, of which either text drops its own."""
+        """The lasting checkpoints; each text drops its own."""
         copied = Checkpoints(self._budget)
         copied._kept = [kept for kept in self._kept if kept.lasting]
         return copied
 
     def forget_after(self, length: int) -> None:
-        """Drop those of more tokens: the text goes on otherwise."""
+        """Drop those of more tokens: the text differs there."""
         self._kept = [kept for kept in self._kept if kept.length <= length]
 
 
@@ -163,7 +163,7 @@ class SavedTexts:
             del self._saved[self._least_useful()]
 
     def take(self, tokens: Sequence[int], at_least: int) -> SavedText | None:
-        """The text that begins most like these tokens, if at least so many of them; it is no longer kept here."""
+        """Take out the text with the longest prefix of these tokens, `least` tokens or more."""
         shared = [standing(saved.tokens, 0, tokens) for saved in self._saved]
         most = max(shared, default=0)
         return self._saved.pop(shared.index(most)) if most >= at_least else None

@@ -35,7 +35,7 @@ def default_threads() -> int:
 
 
 def usable_cores() -> int:
-    """What this process and others share, hyperthreads counted apart and a container's quota heeded."""
+    """The processor threads that this process may use, with hyperthreads, within a container's quota."""
     allowed = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     return min(allowed, _cgroup_cores() or allowed)
 
@@ -126,7 +126,7 @@ JUDGED_PASSES, JUDGED_SECONDS = 3, 0.25  # with all threads, whichever comes fir
 # Windows counts processor time in steps of 16 ms.
 LEAST_SECONDS = 0.1 if sys.platform == "win32" else 0.0
 NARROW = 8  # tokens: no wider pass is a try
-WAIT_SECONDS, WAIT_FACTOR = 1.0, 25.0  # until the next try, and at least so many times what the last one took
+WAIT_SECONDS, WAIT_FACTOR = 1.0, 25.0  # until the next try; or times the last one
 COMPARED = 3  # passes after which fewer threads have to be the faster ones
 USELESS_SECONDS = 60.0  # without another attempt, where they were not
 
@@ -152,7 +152,7 @@ class Contention:
         return min(usual, self.limit)
 
     def learn(self, threads: int, width: int, seconds: float, processor_seconds: float) -> None:
-        """A pass with so many threads, and the processor time that they were given."""
+        """Record a pass, its number of threads and the processor time that they got."""
         if self.limit is not None and threads <= self.limit:
             self._compare(width, seconds)
         elif self.clock() >= self._deaf_until:

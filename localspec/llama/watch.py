@@ -1,6 +1,6 @@
 """Ends the process when a device of another machine is gone: llama.cpp would wait for it for ever.
 
-A server that is stopped or cut off hangs the call that needs it, and nothing can take a thread out of such a call:
+A server that stops or is cut off hangs the call that needs it, and no thread can leave the call:
 what was written so far is flushed, a sentence goes to stderr, and the exit code is 1.
 """
 
@@ -17,7 +17,7 @@ from typing import Final, NoReturn
 PATIENCE_SECONDS: Final = 15.0  # beyond what a call should take
 LOADING_SECONDS: Final = 60.0  # without any progress: a single tensor may have to cross a slow network
 _LONG_CALL_SECONDS: Final = 1.5  # that prompts are cut for, so that a longer one is noticed soon
-_SLACK: Final = 3.0  # a call may take so many times as long as others did
+_SLACK: Final = 3.0  # a call may take this many times as long as others did
 _WIDE: Final = 16  # tokens: from here on a call costs by the token
 _LOOK_SECONDS: Final = 0.5
 
@@ -58,7 +58,7 @@ def waiting_for(place: str, seconds: float = PATIENCE_SECONDS) -> AbstractContex
 
 
 def made_progress() -> None:
-    """The call of this thread goes on: its time begins anew."""
+    """The call of this thread makes progress: restart its time."""
     if call := _calls.get(threading.get_ident()):
         call.extend()
 
@@ -82,7 +82,7 @@ class Pace:
         return min(most, max(_WIDE, int(_LONG_CALL_SECONDS / self._wide)))
 
     def limit(self, tokens: int) -> float:
-        """Seconds after which a call of so many tokens is given up."""
+        """Seconds after which a call of `tokens` tokens counts as lost."""
         usual = self._narrow if tokens < _WIDE else (self._wide or 0.0) * tokens
         return PATIENCE_SECONDS + _SLACK * (usual or _LONG_CALL_SECONDS)
 

@@ -200,8 +200,8 @@ def compare_events(
 ) -> Iterator[SideEvent | Comparison]:
     """The same, event by event; the last one is the Comparison, missing if it was stopped on the first side.
 
-    Messages are the whole conversation. Who goes first takes turns, and every run reads its prompt anew.
-    `session.cancel()` ends the comparison, and so does `cancelled`; what was said is kept.
+    Messages are the whole conversation. Who goes first takes turns, and every run reads its whole prompt.
+    `session.cancel()` ends the comparison, and so does `cancelled`; the text so far is kept.
     """
     if n < 1:
         raise BadSetting(f"{n} runs cannot be compared", hint="compare at least one run of each kind")

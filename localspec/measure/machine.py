@@ -11,7 +11,7 @@ from localspec import api
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Everything that a speed depends on besides the models."""
+    """Everything but the models that a speed depends on."""
 
     devices: tuple[str, ...]  # as llama.cpp describes them
     cores: int  # that the operating system counts

@@ -398,7 +398,7 @@ def default_pair() -> Pair:
 
 
 def undecided() -> tuple[Pair, ...]:
-    """The pairs of which `default_pair` takes the newest for want of anything better, that one first; or none."""
+    """Pairs on disk, newest first, if none was used yet."""
     here = sorted(_here(), key=_came, reverse=True)
     decided = len(here) < 2 or any(pair.name in store.last_uses() for pair in here)
     return () if decided else tuple(here)
@@ -422,9 +422,9 @@ def refuse_unless_runnable(pair: Pair) -> None:
     how = (
         "drafts from the text alone and has a draft file all the same"
         if pair.kind is PairKind.LOOKUP
-        else f"is said to draft with a file of its own ({pair.kind}), and names none"
+        else f"drafts with a file of its own ({pair.kind}), but names no file"
     )
-    raise IncompatiblePair(f"{pair.name} {how}", hint="write the pair anew: `localspec pairs add`")
+    raise IncompatiblePair(f"{pair.name} {how}", hint="write the pair again: `localspec pairs add`")
 
 
 def _of_files(target: Path, draft: Path | None) -> PairFiles:
@@ -454,9 +454,9 @@ def _why_missing(pair: Pair, file: ModelFile) -> Exception:
     if not file.path.exists():
         return BadModelFile(
             f"{pair.name} needs {file.path}, which does not exist",
-            hint="put it there, or write the pair anew: `localspec pairs add`",
+            hint="put it there, or write the pair again: `localspec pairs add`",
         )
     return BadModelFile(
         f"{file.path} is no longer the file that {pair.name} was made with: it has another size",
-        hint="`localspec pairs add` writes the pair anew",
+        hint="`localspec pairs add` writes the pair again",
     )

@@ -38,7 +38,7 @@ _KINDS = {
 _LAYERS = 32  # of a model whose number of layers is not known
 _SMALLER_CACHES = {"q8_0": 34 / 64}  # caches than F16: 34 bytes for 32 values
 _BUFFERS = 80_000_000  # bytes of compute buffers on a GPU, and
-_BUFFER_SHARE = 200  # one part of so many of the weights on top
+_BUFFER_SHARE = 200  # one 200th of the weights on top
 
 
 class Fit(StrEnum):
@@ -73,7 +73,7 @@ def fit(pair: Pair, devices: Sequence[DeviceMemory]) -> Fit:
 
 
 def estimated_plan(pair: Pair, devices: Sequence[DeviceMemory], context: int | None = None) -> Plan:
-    """The memory plan of a pair, with a context of so many tokens or as fits. Raises NotEnoughMemory."""
+    """The memory plan of a pair, with this context or the longest that fits. Raises NotEnoughMemory."""
     draft = EstimatedSizes(pair.draft, kind=_KINDS[pair.kind]) if pair.draft else None
     return plan(EstimatedSizes(pair.target, pair.context), draft, devices, MemoryWishes(context=context))
 

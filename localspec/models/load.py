@@ -344,7 +344,7 @@ def check_headers(files: PairFiles, wishes: MemoryWishes) -> None:
 
 
 def why_plain(model: Model) -> str:
-    """What to say of a recurrent target of which llama.cpp keeps no copies to step back to."""
+    """The notice for a recurrent target without copies of its state in llama.cpp."""
     return f"{model.name} is recurrent: its state cannot step back, so nothing is drafted from the text"
 
 

@@ -35,7 +35,7 @@ class MemoryWishes:
 
 
 def wishes_of(settings: Settings, draft: bool = True) -> MemoryWishes:
-    """The settings that the plan heeds. Raises BadSetting for numbers that cannot be."""
+    """The settings that the plan reads. Raises BadSetting for impossible numbers."""
     check_at_least("context_length", settings.context, 16)
     check_at_least("gpu_layers", settings.gpu_layers, 0)
     check_at_least("cpu_moe", settings.cpu_moe, 0)
@@ -307,7 +307,8 @@ class Ways:
     def seconds_per_token(self, way: Way) -> float:
         """About how long a token takes, in units of a byte read by a GPU.
 
-        Decoding reads all weights once for each pass. With a draft, cycles of depth 4 of which so many tokens are
+        Decoding reads all weights once for each pass. With a draft: cycles of depth 4, in which this number of tokens
+        is
         kept as of a middling pair; without one, plain steps.
         """
         layers = self._target.layers

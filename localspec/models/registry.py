@@ -169,7 +169,7 @@ def users_pairs() -> tuple[Pair, ...]:
 
 
 def users_files() -> list[Path]:
-    """The files in which the user's own pairs are, the last of which counts. Raises BadSetting."""
+    """The files of the user's own pairs; the last one wins. Raises BadSetting."""
     folder, single = users_folder(), user_file()
     try:
         names = sorted(os.listdir(folder))

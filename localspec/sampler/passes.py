@@ -48,6 +48,6 @@ def first_tokens(batch: Pass, count: int) -> Pass:
 
 
 def standing(held: Sequence[int], start: int, tokens: Sequence[int]) -> int:
-    """How many tokens of a cache stand when the text goes on with `tokens` from position `start`, and ends there."""
+    """Length of the cached prefix that matches `tokens` at position `start`, where the text ends."""
     end = min(len(held), start + len(tokens))
     return next((i for i in range(start, end) if held[i] != tokens[i - start]), end)

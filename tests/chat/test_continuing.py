@@ -79,7 +79,7 @@ def test_an_edited_question_drops_what_followed_it():
     assert [m.content for m in session.messages if m.role == "user"] == ["first", "third"]
     session.edit("other", message=0, **SHORT)
     assert [m.content for m in session.messages if m.role == "user"] == ["other"]
-    with pytest.raises(BadSetting, match="none of the user's"):
+    with pytest.raises(BadSetting, match="is not a user message"):
         session.edit("x", message=1)
 
 

@@ -43,7 +43,7 @@ def test_a_draft_that_fails_is_left_out_of_the_reply_with_a_notice(monkeypatch, 
     draft.calls, draft.fails_at = 0, fails_at
     reply, troubles = replied("abc" * 9)
     failed = depth != "auto" or draft.calls >= fails_at[0]
-    trouble = "the draft model failed, and the reply goes on without it: out of luck"
+    trouble = "the draft model failed, and the reply continues without it: out of luck"
     assert troubles == [trouble] * failed
     assert len(reply.tokens) == 60
     assert draft.calls <= fails_at[0] + 1, "once it failed it is asked again by its drafter at most"

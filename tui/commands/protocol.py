@@ -35,7 +35,7 @@ class Chat(Protocol):
     def begin_editing(self, index: int) -> None: ...  # that message goes into the prompt
     def end_editing(self) -> bool: ...  # whether one was being changed; what was typed before comes back
 
-    async def ask_again(self, beginning: str = "") -> None: ...  # for another reply, which goes on from there
+    async def ask_again(self, beginning: str = "") -> None: ...  # for another reply, after a beginning
     async def choose_version(self, index: int, version: int) -> None: ...  # of the reply at that index
     # Without waiting for the engine; with a Reply unless it failed.
     async def end_reply(self, outcome: str, final: Reply | None = None) -> None: ...

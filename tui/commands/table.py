@@ -59,7 +59,7 @@ COMMANDS: Final = (
     Command("version", "chat", "Show another version of the last reply",
             conversations.version, "f5", "[N]", idle=True),
     Command("edit", "chat", "Change your last message, or the one before", conversations.edit, "f8", "[N]", idle=True),
-    Command("continue", "chat", "Go on with a reply that was cut", conversations.go_on, idle=True),
+    Command("continue", "chat", "Continue a reply that was cut", conversations.go_on, idle=True),
     Command("prefill", "chat", "Say what the next reply begins with", conversations.prefill, argument="[text]"),
     Command("system", "chat", "Set the system prompt; without text, show it",
             conversations.system, argument="[text|off]"),

@@ -19,7 +19,7 @@ FITS: Final = {"gpu": "yes", "part": "in part", "cpu": "in RAM", "no": "no"}
 
 
 class PairsDialog(Dialog[str]):
-    """Answers with the name of the pair to load; fetching goes on when the dialog is left."""
+    """Answers with the name of the pair to load; fetching continues when the dialog closes."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("p", "pull", "pull"),

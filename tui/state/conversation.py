@@ -31,7 +31,7 @@ class OpenConversation:
 
     @classmethod
     def resumed(cls, journal: Journal, conversation: Conversation, *, stored: bool) -> "OpenConversation":
-        """Go on with a conversation that is held."""
+        """Continue a conversation that is held."""
         given = conversation.given_title
         return cls(journal, list(conversation.messages), conversation.lost_lines, given, stored)
 

@@ -101,7 +101,7 @@ class EngineState:
         return bool(self._loaded_name) and self._loading_request != self.load_request
 
     def absorb(self, event: Event | messages.ProposalText) -> None:
-        """Take in what the running reply reports; the second run of a comparison starts counting anew."""
+        """Take in what the running reply reports; the second run of a comparison counts from zero."""
         if self.reply is None:
             return
         if self.comparing and isinstance(event, Started):

@@ -24,7 +24,7 @@ from localspec.files import (
 )
 
 LIMIT: Final = 500  # prompts
-MOST_LINES: Final = 2 * LIMIT  # in the file; with more of them it is written anew
+MOST_LINES: Final = 2 * LIMIT  # in the file; with more of them it is rewritten
 LONGEST: Final = 20_000  # characters; a pasted book is not worth recalling
 
 
@@ -61,7 +61,7 @@ class Preferences:
 
 @dataclass(frozen=True, slots=True)
 class Presets:
-    """System prompts by name in a file, read anew each time because other chats write it too."""
+    """System prompts by name in a file, read each time because other chats write it too."""
 
     path: Path
 

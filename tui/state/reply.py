@@ -21,7 +21,7 @@ class ReplyState:
     """Everything that is known of the reply so far."""
 
     serial: int
-    beginning: str = ""  # what the reply was given to go on from
+    beginning: str = ""  # the given beginning of the reply
     started: Started | None = None
     prefill: Prefill | None = None
     answer: list[str] = field(default_factory=list)

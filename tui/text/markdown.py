@@ -132,7 +132,7 @@ def parts_of(text: str) -> list[str]:
 
 
 def is_list_cut(before: str, source: str) -> bool:
-    """Whether a list goes on from one part to the next."""
+    """Whether a list continues from one part to the next."""
     last_line = before.rstrip().rpartition("\n")[2]
     return bool(_ITEM.match(source) and (last_line[:1].isspace() or _ITEM.match(last_line)))
 

@@ -45,7 +45,7 @@ def time_split(seconds: Sequence[float], width: int) -> list[tuple[str, str]]:
 
 OUTCOMES: Final = {
     "cancelled": "stopped",
-    "length": "cut at the limit, /continue goes on",
+    "length": "cut at the limit, /continue resumes",
     "died": "the engine died here",
     "failed": "ended by an error",
     "unsaved": "NOT SAVED",
@@ -75,7 +75,7 @@ def drafting(engine: EngineState) -> str:
 
 
 def status(engine: EngineState, pull: PullProgress | None) -> str:
-    """What goes on, in one line; "" when nothing does."""
+    """The current work in one line; "" when idle."""
     return "   ".join(filter(None, [_engine_status(engine), pull_status(pull) if pull else ""]))
 
 

@@ -34,7 +34,7 @@ class TitleBar(Static):
 
 
 class StatusLine(Static):
-    """One sentence on the left: what goes on, or what helps; where the time goes on the right, if there is room."""
+    """Left: the current work, or advice. Right: the shares of time, if there is room."""
 
     def __init__(self) -> None:
         super().__init__(markup=False, id="status")

@@ -55,7 +55,7 @@ class LiveTail(Static):
         self._pieces.extend(pieces)
 
     def drop(self, characters: int) -> None:
-        """Forget so many characters from the front."""
+        """Forget `count` characters from the front."""
         while characters > 0:
             piece = self._pieces.popleft()
             if (left := len(piece.text) - characters) > 0:
@@ -184,7 +184,7 @@ class ReplyPart(Static):
         return self.kept_height or super().get_content_height(container, viewport, width)
 
     def is_followed_by(self, source: str) -> None:
-        """What the next part begins with; a list that goes on there has no space between."""
+        """The start of the next part; a continued list has no space between."""
         self.set_class(is_list_cut(self.source, source), "-list-goes-on")
 
     async def _add(self, source: str) -> None:

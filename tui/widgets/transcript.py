@@ -20,7 +20,7 @@ FOLD_CHARACTERS: Final = 4000
 MOST: Final = 20  # messages, and as many notices; when there are more, the oldest leave the screen
 LOOK_SECONDS: Final = 0.5
 NEAR: Final = 0.25  # screens above and below the one that is seen, where replies are drawn as Markdown
-FEWEST: Final = 10  # of either that stay then; so many messages does opening a conversation show
+FEWEST: Final = 10  # of either that stay then, and messages shown when a conversation opens
 
 
 class UserMessage(Static):
@@ -230,7 +230,7 @@ def view_of(message: StoredMessage) -> Widget:
 
 
 def _place(part: Widget) -> int:
-    """The line of the conversation in which a part of a reply begins, wherever it is scrolled to."""
+    """The line of the conversation in which a part of a reply begins, at any scroll position."""
     reply = part.parent
     assert isinstance(reply, Widget)
     return reply.virtual_region.y + part.virtual_region.y

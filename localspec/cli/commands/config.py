@@ -25,7 +25,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "config",
         help="show settings and folders, and where each is set",
         description="Show every setting of config.toml with its value and its source, the folders in use, and "
-        "the variables of the environment that localspec heeds. Keys, tokens and passwords are not shown.",
+        "the environment variables that localspec reads. Keys, tokens and passwords are not shown.",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=run)
@@ -71,7 +71,7 @@ def _paths() -> dict[str, Path]:
 
 
 def _environment() -> dict[str, str]:
-    """The heeded variables that are set."""
+    """The variables that localspec reads and that are set."""
     return {
         name: "(set)" if name in SECRET_VARIABLES else _address(value) if name in ADDRESSES else value
         for name in HEEDED

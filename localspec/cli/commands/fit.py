@@ -37,7 +37,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "the vocabulary is large and the draft small. With --make, a draft is made of the target's own first "
         "layers: the target answers prompts, the draft learns from the answers, and it is kept where it is measured "
         "to be faster on prompts that it did not learn from. With --teach, a copy of the pair's own draft learns. "
-        "Ctrl-C ends the learning and keeps the best so far; the same command goes on. Texts stay the target's own. "
+        "Ctrl-C ends the learning and keeps the best so far; the same command resumes. Texts stay the target's own. "
         "The result is a new pair.",
     )
     add_pair_argument(parser)
@@ -163,7 +163,7 @@ def teach(arguments: argparse.Namespace, options: dict[str, Any], files: "PairFi
 
 
 def draft_of(files: "PairFiles") -> Path:
-    """The draft that is to learn. Raises BadSetting where there is none of the target's vocabulary."""
+    """The draft to teach. Raises BadSetting without a draft of the target's vocabulary."""
     from localspec.gguf.header import header_at
     from localspec.gguf.matching import prove
 

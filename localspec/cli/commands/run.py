@@ -94,7 +94,7 @@ def opens_chat(arguments: argparse.Namespace) -> bool:
 
 
 def take_pair_of(before: "Conversation", arguments: argparse.Namespace) -> None:
-    """Go on with the pair of the conversation where none is named and that one is known."""
+    """Use the conversation's pair if no pair is named and that one is known."""
     from localspec.models.registry import is_known
 
     if arguments.target or pair_of(arguments):
