@@ -230,6 +230,7 @@ class Piece:
     kind: Kind
     origin: Origin
     source: Source
+    call: "ToolCall | None" = None  # begins here: its name and id; the text is that of its arguments, as JSON
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,10 @@ from localspec.events import Reply, ToolCall
 ROLES = ("system", "user", "assistant", "tool")
 _REASONING_KEYS = ("reasoning", "reasoning_content")  # ours, and that of OpenAI-style servers
 _NO_ANSWER = "(no answer)"  # for a reply that ended while the model still reasoned
-_KEYS = ("role", "content", "tool_calls", "tool_call_id", "name", *_REASONING_KEYS)
+KEYS = ("role", "content", "tool_calls", "tool_call_id", "name", *_REASONING_KEYS)
+_TEXTS = dict.fromkeys(("text", "input_text", "output_text"), "text") | {
+    "refusal": "refusal"
+}  # by a part's type
 _FORM = 'a message is {"role": "user", "content": "..."}'
 _CALL_FORM = 'a call is {"id": "...", "function": {"name": "...", "arguments": {...}}}'
 
@@ -79,11 +82,12 @@ def _as_message(given: object, which: str) -> Message:
     if not isinstance(given, Mapping):
         raise BadSetting(f"{which} is {_kind(given)}, not a dictionary", hint=_FORM)
     filled = {key: value for key, value in given.items() if value is not None}
-    unknown = [str(key) for key in filled if key not in _KEYS]
+    unknown = [str(key) for key in filled if key not in KEYS]
     if unknown:
         raise BadSetting(f"{which} has an unknown key: {unknown[0]!r}", hint=_FORM)
+    role = filled.get("role", "")
     return Message(
-        filled.get("role", ""),
+        "system" if role == "developer" else role,
         _text_of(filled.get("content", ""), which),
         next((filled[key] for key in _REASONING_KEYS if key in filled), ""),
         _calls_of(filled.get("tool_calls", ()), which),
@@ -131,8 +135,9 @@ def _text_of(content: object, which: str) -> str:
 
 
 def _text_of_part(part: object, which: str) -> str:
-    if isinstance(part, Mapping) and part.get("type") == "text" and isinstance(part.get("text"), str):
-        return str(part["text"])
+    found = part.get(_TEXTS.get(str(part.get("type")), "")) if isinstance(part, Mapping) else None
+    if isinstance(found, str):
+        return found
     kind = part.get("type") if isinstance(part, Mapping) else _kind(part)
     raise BadSetting(
         f"{which} has a part that is not text: {kind}",

@@ -15,7 +15,6 @@ from localspec.chat.loaded_pair import LoadedPair
 from localspec.chat.options import Request, seed_fixes_depth
 from localspec.chat.tally import Tally
 from localspec.chat.text import TextPart, TextStream
-from localspec.chat.tools import CallFormat, calls_in
 from localspec.control.timing import PlainClock
 from localspec.errors import LocalspecError
 from localspec.events import (
@@ -211,8 +210,7 @@ class ReplyBuilder:
             reason = FinishReason.STOP
         elif cancelled:
             reason = FinishReason.CANCELLED
-        called = "".join(self._parts[Kind.TOOL_CALL])
-        calls, rest = calls_in(called, self._job.calls) if self._job.calls else ((), "")
+        calls, rest = self._job.text.calls()
         return Reply(
             text="".join([*self._parts[Kind.ANSWER], rest]),
             reasoning="".join(self._parts[Kind.REASONING]),
@@ -229,7 +227,7 @@ class ReplyBuilder:
         for part in parts:
             self._kind = part.kind
             self._parts[part.kind].append(part.text)
-        return [Piece(part.text, part.kind, origin, source) for part in parts]
+        return [Piece(part.text, part.kind, origin, source, part.call) for part in parts]
 
 
 def rewind(target: Decoder, strategy: Strategy, prompt: Sequence[int], *, save: bool) -> int:
@@ -282,7 +280,6 @@ class ReplyJob:
     text: TextStream
     cancelled: Callable[[], bool]
     constraint: Constrained | None = None
-    calls: CallFormat | None = None  # how tool calls are written, where there may be some
     trimmed_messages: int = 0  # left out of the prompt
     asked: float = field(default_factory=perf_counter)  # when the reply was wanted, on that clock
     questions: tuple[Any, ...] | None = None  # all messages but the assistant's; None for a raw text

@@ -268,7 +268,6 @@ class Session(Closing):
             text,
             cancelled,
             constraint,
-            calls,
             fitted.dropped_messages,
             asked,
             tuple((message.role, message.content) for message in messages if message.role != "assistant"),

@@ -2,17 +2,21 @@
 
 import codecs
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from localspec.algorithm.protocols import Vocabulary
 from localspec.chat.thinking import CALLING, A, R, ThinkingStyle
-from localspec.chat.tools import CallFormat, Tool, head_of
-from localspec.events import Kind
+from localspec.chat.tools import CallFormat, Tool, calls_in, head_of, new_call_id
+from localspec.events import Kind, ToolCall
 from localspec.structure.constraint import prefixes_space
 
 LONGEST_HEADER = 256  # characters
+# The text before the arguments in the formats of localspec.chat.tools; a grammar enforces it.
+_HEAD = re.compile(
+    r'\{"name": "([^"]+)", "(?:arguments|parameters)": |\[TOOL_CALLS\]([A-Za-z0-9_.-]{1,64})\[ARGS\]'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,7 @@ class TextPart:
 
     text: str
     kind: Kind
+    call: ToolCall | None = None  # begins here
 
 
 class TextStream:
@@ -94,6 +99,9 @@ class TextStream:
             first = calls.mark == "{"
             heads = [head_of(tool.name, calls) for tool in tools]
             self._calls = CallSplitter(heads, anywhere=self._mark is None and not first, first=first)
+        self._form = calls
+        self._reader = CallReader()
+        self._called = ""  # the text of all calls
         self._thinking = Thinking(style) if style else None
         self._scanner = StopScanner(stops)
         self._stopped = False
@@ -107,6 +115,13 @@ class TextStream:
     def stopped_by(self) -> str:
         """The stop string that ended the reply."""
         return self._scanner.found
+
+    def calls(self) -> tuple[tuple[ToolCall, ...], str]:
+        """The complete calls so far, and text behind them that is none."""
+        calls, rest = calls_in(self._called, self._form) if self._form else ((), "")
+        return tuple(
+            replace(call, id=begun) for call, begun in zip(calls, self._reader.ids, strict=False)
+        ), rest
 
     def push(self, token: int) -> list[TextPart]:
         """The text that became certain with this token."""
@@ -148,7 +163,11 @@ class TextStream:
     def _without_stops(self, parts: Iterable[tuple[Kind, str]]) -> list[TextPart]:
         shown: list[TextPart] = []
         for kind, text in parts:
-            if kind is not Kind.ANSWER:
+            if kind is Kind.TOOL_CALL:
+                self._called += text
+                shown += [*self._released(), *self._reader.push(text)]
+                continue
+            if kind is Kind.REASONING:
                 shown += [*self._released(), TextPart(text, kind)]
                 continue
             released, self._stopped = self._scanner.push(text)
@@ -384,3 +403,49 @@ class CallSplitter:
         """What was held back, when no more text follows."""
         held, self._held = self._held, ""
         return [(self._kind, held)] if held else []
+
+
+class CallReader:
+    """Reads the text of the calls in one reply."""
+
+    def __init__(self) -> None:
+        self.ids: list[str] = []  # of the calls so far
+        self._unread = ""
+        self._inside = False  # the arguments of a call
+        self._depth = 0
+        self._quoted = self._escaped = False
+
+    def push(self, text: str) -> Iterator[TextPart]:
+        """The calls that begin in this text, and new text of their arguments."""
+        self._unread += text
+        while self._unread:
+            begun = None
+            if not self._inside:
+                head = _HEAD.search(self._unread)
+                if head is None:
+                    return
+                self._unread, self._inside = self._unread[head.end() :], True
+                begun = ToolCall(head[1] or head[2], {}, new_call_id())
+                self.ids.append(begun.id)
+            end = self._end_of_arguments()
+            written, self._unread = self._unread[:end], self._unread[end:]
+            self._inside = not written or self._depth > 0
+            yield TextPart(written, Kind.TOOL_CALL, begun)
+
+    def _end_of_arguments(self) -> int:
+        """How many unread characters belong to the arguments; `_depth` is 0 where they end there."""
+        for at, sign in enumerate(self._unread, start=1):
+            if self._escaped:
+                self._escaped = False
+            elif self._quoted:
+                self._escaped = sign == "\\"
+                self._quoted = sign != '"'
+            elif sign == '"':
+                self._quoted = True
+            elif sign in "{[":
+                self._depth += 1
+            elif sign in "}]":
+                self._depth -= 1
+                if not self._depth:
+                    return at
+        return len(self._unread)

@@ -7,11 +7,21 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
+from localspec.engine.messages import Answer
 from localspec.errors import BadSetting
-from localspec.events import FinishReason, Kind, Piece, Reply, Started, Stats
+from localspec.events import FinishReason, Kind, Reply, Started, Stats, ToolCall
 from localspec.serve.bodies import Fields, Problem, cut
-from localspec.serve.http import Done, Interface, Prompt, Writer, answer, data_line, fields_of, named_event
-from localspec.serve.openai import CallReader, prompt_of
+from localspec.serve.http import (
+    Done,
+    Interface,
+    Writer,
+    answer,
+    data_line,
+    fields_of,
+    named_event,
+    parts_of,
+)
+from localspec.serve.openai import prompt_of
 from localspec.serve.options import checked, effort_options, own, tool_options
 
 # Claude Code writes a number of each request into the first line of the system text: no prefix would be reused.
@@ -21,6 +31,11 @@ _WITHOUT_EFFECT: Final = (
     "cache_control", "speed", "diagnostics", "user_profile_id", "workspace_id",
 )  # fmt: skip
 _NOT_TEXT: Final = ("tool_use", "tool_result", "thinking", "redacted_thinking")
+_DELTAS: Final = {
+    Kind.REASONING: ("thinking_delta", "thinking"),
+    Kind.ANSWER: ("text_delta", "text"),
+    Kind.TOOL_CALL: ("input_json_delta", "partial_json"),
+}
 _ERROR_TYPES: Final = {413: "request_too_large", 500: "api_error", 501: "api_error", 503: "overloaded_error"}
 
 
@@ -50,7 +65,7 @@ class Anthropic(Interface):
         return answer({"input_tokens": len(rendered.tokens)})
 
 
-def conversation(fields: Fields, options: dict[str, Any]) -> tuple[Prompt, dict[str, Any]]:
+def conversation(fields: Fields, options: dict[str, Any]) -> tuple[Answer, dict[str, Any]]:
     """The prompt, and the options of the reply. Raises BadSetting."""
     messages = messages_of(fields.rest.pop("system", None), fields.need("messages", list))
     kind = Fields(fields.take("thinking", dict, {}), "thinking").take("type", str, "disabled")
@@ -178,54 +193,36 @@ class MessageWriter(Writer):
         super().__init__(model)
         self._stops = stops
         self._block = -1  # number of the newest one
-        self._kind: Kind | None = None  # of the open block
-        self._reader = CallReader()
 
-    def _message(self, content: list[dict[str, Any]], ending: dict[str, Any], **more: Any) -> dict[str, Any]:  # noqa: ANN401
+    def _message(self, content: list[dict[str, Any]], **more: Any) -> dict[str, Any]:  # noqa: ANN401
         head = {"id": f"msg_{secrets.token_hex(12)}", "type": "message", "role": "assistant"}
-        return {**head, "model": self._model, "content": content, **ending, **more}
+        return {**head, "model": self._model, "content": content, **more}
 
     def whole(self, done: list[Done]) -> dict[str, Any]:
         reply = done[0].reply
-        content: list[dict[str, Any]] = []
-        if reply.reasoning:
-            content.append(text_block(Kind.REASONING, reply.reasoning))
-        if reply.text.strip() or not reply.tool_calls:
-            content.append(text_block(Kind.ANSWER, reply.text))
-        for call in reply.tool_calls:
-            content.append({"type": "tool_use", "id": call.id, "name": call.name, "input": call.arguments})
-        return self._message(
-            content, self._ending(reply), usage=usage(reply.stats, len(reply.tokens)), timings=done[0].timings
-        )
+        content = [block_of(kind, text, call) for kind, text, call in parts_of(reply)]
+        numbers = {"usage": usage(reply.stats, len(reply.tokens)), "timings": done[0].timings}
+        return self._message(content, **self._ending(reply), **numbers)
 
     def started(self, started: Started) -> Iterator[bytes]:
-        message = self._message([], {"stop_reason": None, "stop_sequence": None})
-        yield named_event("message_start", message={**message, "usage": usage(started, 0)})
+        message = self._message([], stop_reason=None, stop_sequence=None, usage=usage(started, 0))
+        yield named_event("message_start", message=message)
 
-    def piece(self, index: int, piece: Piece) -> Iterator[bytes]:
-        if piece.kind is Kind.TOOL_CALL:
-            yield from self._calls(piece.text)
-            return
-        if piece.kind is not self._kind:
-            yield from self._close()
-            yield self._open(piece.kind, text_block(piece.kind, ""))
-        if piece.kind is Kind.REASONING:
-            yield self._delta({"type": "thinking_delta", "thinking": piece.text})
-        else:
-            yield self._delta({"type": "text_delta", "text": piece.text})
+    def open(self) -> Iterator[bytes]:
+        self._block += 1
+        block = block_of(self.kind, "", self.call)
+        yield named_event("content_block_start", index=self._block, content_block=block)
 
-    def _calls(self, text: str) -> Iterator[bytes]:
-        for what, call, more in self._reader.push(text):
-            if what == "grew":
-                yield self._delta({"type": "input_json_delta", "partial_json": more})
-                continue
-            yield from self._close()
-            if what == "began":
-                block = {"type": "tool_use", "id": call.id, "name": call.name, "input": {}}
-                yield self._open(Kind.TOOL_CALL, block)
+    def grow(self, text: str) -> Iterator[bytes]:
+        yield self._delta(*_DELTAS[self.kind or Kind.ANSWER], text)
 
-    def finished(self, index: int, done: Done) -> Iterator[bytes]:
-        yield from self._close()
+    def close(self, *, cut: bool = False) -> Iterator[bytes]:
+        if self.kind is Kind.REASONING:
+            yield self._delta("signature_delta", "signature", "")
+        if self.kind is not None:
+            yield named_event("content_block_stop", index=self._block)
+
+    def finished(self, done: Done) -> Iterator[bytes]:
         numbers = {"usage": usage(done.reply.stats, len(done.reply.tokens)), "timings": done.timings}
         yield named_event("message_delta", delta=self._ending(done.reply), **numbers)
 
@@ -238,21 +235,8 @@ class MessageWriter(Writer):
     def silence(self, position: int) -> bytes:
         return f": queued {position}\n\n".encode() if position else named_event("ping")
 
-    def _open(self, kind: Kind, block: dict[str, Any]) -> bytes:
-        self._kind = kind
-        self._block += 1
-        return named_event("content_block_start", index=self._block, content_block=block)
-
-    def _close(self) -> Iterator[bytes]:
-        if self._kind is None:
-            return
-        if self._kind is Kind.REASONING:
-            yield self._delta({"type": "signature_delta", "signature": ""})
-        yield named_event("content_block_stop", index=self._block)
-        self._kind = None
-
-    def _delta(self, delta: dict[str, Any]) -> bytes:
-        return named_event("content_block_delta", index=self._block, delta=delta)
+    def _delta(self, kind: str, name: str, text: str) -> bytes:
+        return named_event("content_block_delta", index=self._block, delta={"type": kind, name: text})
 
     def _ending(self, reply: Reply) -> dict[str, Any]:
         if reply.stopped_by and reply.stopped_by in self._stops:
@@ -263,7 +247,9 @@ class MessageWriter(Writer):
         return {"stop_reason": reason, "stop_sequence": None}
 
 
-def text_block(kind: Kind, text: str) -> dict[str, Any]:
+def block_of(kind: Kind | None, text: str, call: ToolCall) -> dict[str, Any]:
+    if kind is Kind.TOOL_CALL:
+        return {"type": "tool_use", "id": call.id, "name": call.name, "input": call.arguments}
     if kind is Kind.REASONING:
         return {"type": "thinking", "thinking": text, "signature": ""}
     return {"type": "text", "text": text}

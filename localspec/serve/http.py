@@ -5,9 +5,9 @@ import json
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Final, TypeVar
 
@@ -15,9 +15,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from localspec.engine.messages import Answer, Infill, Render, Rendered, Report
+from localspec.engine.messages import Answer, Render, Rendered, Report
 from localspec.errors import BadSetting, LocalspecError
-from localspec.events import Finished, Notice, Piece, Reply, Scored, Scores, Started
+from localspec.events import Finished, Kind, Notice, Piece, Reply, Scored, Scores, Started, ToolCall
 from localspec.serve import numbers
 from localspec.serve.bodies import GONE, Fields, Problem
 from localspec.serve.jobs import Job, Jobs, Loaded, MakeQuestion
@@ -27,6 +27,7 @@ LARGEST_BODY: Final = 32 * 2**20  # bytes
 FIRST_SECONDS: Final = 1.0  # a mistake that shows so soon gets a status of its own
 PING_SECONDS: Final = 5.0  # of silence, after which a comment keeps the connection alive
 BACKGROUND_TOKENS: Final = 64  # a reply so short, without tools, is a title or a tag
+NO_CALL: Final = ToolCall("", {}, "")
 log = logging.getLogger(__name__)
 R = TypeVar("R", bound=Report)
 T = TypeVar("T")
@@ -35,21 +36,11 @@ ErrorBody = Callable[[Problem], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
-    """A conversation to answer or a text to continue: one of these."""
-
-    messages: tuple[dict[str, Any], ...] = ()
-    text: str | None = None
-    parts: tuple[int | str, ...] | None = None  # tokens, and texts between them
-    infill: Infill | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Asked:
     """A request for text, whatever interface it came by."""
 
     chosen: Chosen
-    prompts: tuple[Prompt, ...]
+    prompts: tuple[Answer, ...]  # without serials and options
     options: dict[str, Any]  # of ReplyOptions
     stream: bool
     replies: int = 1  # to each prompt
@@ -141,22 +132,22 @@ class Replies:
             options["seed"] = (options["seed"] + number % asked.replies) % 2**64
         if prompt.messages and prompt.messages[0]["role"] != "system":
             options["system"] = ""  # the model sees a program's conversation and nothing else
-        late = asked.line_end_after_seconds
-
-        def make(serial: int) -> Answer:
-            return Answer(serial, prompt.messages, prompt.text, prompt.parts, prompt.infill, options, late)
-
-        return self._jobs.submit(asked.chosen.load, make, background=asked.background)
+        wanted = replace(prompt, options=options, line_end_after_seconds=asked.line_end_after_seconds)
+        load, background = asked.chosen.load, asked.background
+        return self._jobs.submit(load, lambda serial: replace(wanted, serial=serial), background=background)
 
 
 class Writer(ABC):
-    """One interface's form of a reply, whole or as a stream; a stream omits parts without a form."""
+    """One interface's form of a reply, whole or as a stream of blocks: reasoning, text, calls."""
 
     media_type = "text/event-stream"
 
     def __init__(self, model: str) -> None:
         self._model = model
         self.unsent: list[Scored] = []  # scores that no chunk has had yet
+        self.index = 0  # of the reply
+        self.kind: Kind | None = None  # of the open block
+        self.call = NO_CALL  # that the block is, if it is one
 
     def take_scores(self) -> list[Scored]:
         taken, self.unsent = self.unsent, []
@@ -166,10 +157,27 @@ class Writer(ABC):
     def whole(self, done: list[Done]) -> dict[str, Any]: ...
 
     @abstractmethod
-    def piece(self, index: int, piece: Piece) -> Iterable[bytes]: ...
+    def grow(self, text: str) -> Iterable[bytes]:
+        """More text of the open block."""
 
     @abstractmethod
-    def finished(self, index: int, done: Done) -> Iterable[bytes]: ...
+    def finished(self, done: Done) -> Iterable[bytes]: ...
+
+    def piece(self, piece: Piece) -> Iterator[bytes]:
+        if piece.call or piece.kind is not self.kind:
+            yield from self.close()
+            self.kind, self.call = piece.kind, piece.call or NO_CALL
+            yield from self.open()
+        if piece.text:
+            yield from self.grow(piece.text)
+
+    def open(self) -> Iterable[bytes]:
+        """The beginning of a block."""
+        return ()
+
+    def close(self, *, cut: bool = False) -> Iterable[bytes]:
+        """The end of the open block, if there is one; `cut`: it is a call that was."""
+        return ()
 
     def begin(self) -> Iterable[bytes]:
         return ()
@@ -205,6 +213,16 @@ async def fields_of(request: Request) -> Fields:
     if not isinstance(found, dict):
         raise BadSetting("the body is not an object", hint="send one JSON object")
     return Fields(found)
+
+
+def parts_of(reply: Reply) -> Iterator[tuple[Kind, str, ToolCall]]:
+    """The blocks of a whole reply; the text of a call is that of its arguments."""
+    if reply.reasoning.strip():
+        yield Kind.REASONING, reply.reasoning, NO_CALL
+    if reply.text.strip() or not reply.tool_calls:
+        yield Kind.ANSWER, reply.text, NO_CALL
+    for call in reply.tool_calls:
+        yield Kind.TOOL_CALL, json.dumps(call.arguments, ensure_ascii=False), call
 
 
 def gone() -> Problem:
@@ -319,11 +337,19 @@ class ReplyStream(Response):
                 return self._writer.started(started)
             case (_, Scores(tokens=tokens)):
                 self._writer.unsent += tokens
-            case (index, Piece() as piece):
-                return self._writer.piece(index, piece)
+            case (_, Piece() as piece):
+                return self._writer.piece(piece)
             case (index, Finished()):
-                return self._writer.finished(index, self._replies.done[index])
+                return self._finished(self._replies.done[index])
         return ()
+
+    def _finished(self, done: Done) -> Iterable[bytes]:
+        """The end of a reply; another one may follow."""
+        writer = self._writer
+        called = {call.id for call in done.reply.tool_calls}
+        yield from writer.close(cut=writer.kind is Kind.TOOL_CALL and writer.call.id not in called)
+        yield from writer.finished(done)
+        writer.index, writer.kind = writer.index + 1, None
 
 
 class Interface:
@@ -337,7 +363,7 @@ class Interface:
         """The model of a request. Raises BadSetting, Problem."""
         return self._pairs.choose(fields.take("model", str, ""))
 
-    def _asked(self, fields: Fields, prompts: tuple[Prompt, ...], options: dict[str, Any]) -> Asked:
+    def _asked(self, fields: Fields, prompts: tuple[Answer, ...], options: dict[str, Any]) -> Asked:
         """The whole request; `n` among the options is the number of replies. Raises BadSetting, Problem."""
         chosen, stream = self._chosen(fields), fields.take("stream", bool, False)
         return Asked(chosen, prompts, options, stream, options.pop("n", 1), fields.unknown())

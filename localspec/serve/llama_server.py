@@ -10,11 +10,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import localspec
-from localspec.engine.messages import Detokenize, Infill, Text, Tokenize, Tokens
+from localspec.engine.messages import Answer, Detokenize, Infill, Text, Tokenize, Tokens
 from localspec.errors import BadSetting
-from localspec.events import FinishReason, Kind, Likelihood, Piece, Scored
+from localspec.events import FinishReason, Kind, Likelihood, Scored
 from localspec.serve.bodies import Fields, cut
-from localspec.serve.http import Done, Interface, Prompt, Writer, answer, data_line, fields_of
+from localspec.serve.http import Done, Interface, Writer, answer, data_line, fields_of
 from localspec.serve.numbers import exposition
 from localspec.serve.openai import entry, prompt_of, prompts_of
 from localspec.serve.options import openai_options
@@ -73,9 +73,9 @@ class LlamaServer(Interface):
             begun=fields.take("prompt", str, ""),
             files=tuple((extra.take("filename", str, ""), extra.need("text", str)) for extra in extras),
         )
-        return await self._completed(request, fields, Prompt(infill=infill))
+        return await self._completed(request, fields, Answer(0, infill=infill))
 
-    async def _completed(self, request: Request, fields: Fields, prompt: Prompt) -> Response:
+    async def _completed(self, request: Request, fields: Fields, prompt: Answer) -> Response:
         fields.refuse(_REFUSED)
         fields.drop(*_WITHOUT_EFFECT)
         fields.rest |= biases(fields.rest.get("logit_bias"))
@@ -177,12 +177,12 @@ class CompletionWriter(Writer):
     def whole(self, done: list[Done]) -> dict[str, Any]:
         return self._last(done[0], done[0].reply.text)
 
-    def piece(self, index: int, piece: Piece) -> Iterator[bytes]:
-        text = piece.text if piece.kind is Kind.ANSWER else ""
+    def grow(self, text: str) -> Iterator[bytes]:
+        text = text if self.kind is Kind.ANSWER else ""
         chunk = {"index": 0, "content": text, "tokens": [], "stop": False, "id_slot": 0}
         yield data_line({**chunk, **entries_of(self.take_scores())})
 
-    def finished(self, index: int, done: Done) -> Iterator[bytes]:
+    def finished(self, done: Done) -> Iterator[bytes]:
         yield data_line(self._last(done, ""))
 
 

@@ -12,10 +12,11 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
+from localspec.engine.messages import Answer
 from localspec.errors import BadSetting
-from localspec.events import FinishReason, Kind, Piece, ToolCall
+from localspec.events import FinishReason, Kind, ToolCall
 from localspec.serve.bodies import Fields, Problem, cut
-from localspec.serve.http import Done, Interface, Prompt, Writer, answer, dumped, fields_of, unless_gone
+from localspec.serve.http import Done, Interface, Writer, answer, dumped, fields_of, unless_gone
 from localspec.serve.jobs import Loaded
 from localspec.serve.openai import prompt_of
 from localspec.serve.options import checked, effort_options, length_and_seed, own, refuse_others, tool_options
@@ -96,13 +97,13 @@ class Ollama(Interface):
         fields.refuse(_NOT_IN_GENERATE)
         prompt = None
         if text and raw:
-            prompt = Prompt(text=text)
+            prompt = Answer(0, text=text)
         elif text:
             told = [{"role": "system", "content": system}] if system else []
             prompt = prompt_of([*told, {"role": "user", "content": text}])
         return await self._reply(request, fields, prompt, "response")
 
-    async def _reply(self, request: Request, fields: Fields, prompt: Prompt | None, name: str) -> Response:
+    async def _reply(self, request: Request, fields: Fields, prompt: Answer | None, name: str) -> Response:
         fields.rest.setdefault("stream", True)
         options, unknown = options_of(fields)
         asked = self._asked(fields, (prompt,) if prompt else (), options)
@@ -197,13 +198,13 @@ class LineWriter(Writer):
         reply = done[0].reply
         return self.line(reply.text, reply.reasoning, reply.tool_calls, self._ending(done[0]))
 
-    def piece(self, index: int, piece: Piece) -> Iterator[bytes]:
-        if piece.kind is Kind.REASONING:
-            yield dumped(self.line(thoughts=piece.text)) + b"\n"
-        elif piece.kind is not Kind.TOOL_CALL:
-            yield dumped(self.line(piece.text)) + b"\n"
+    def grow(self, text: str) -> Iterator[bytes]:
+        if self.kind is Kind.REASONING:
+            yield dumped(self.line(thoughts=text)) + b"\n"
+        elif self.kind is Kind.ANSWER:
+            yield dumped(self.line(text)) + b"\n"
 
-    def finished(self, index: int, done: Done) -> Iterator[bytes]:
+    def finished(self, done: Done) -> Iterator[bytes]:
         if done.reply.tool_calls:
             yield dumped(self.line(calls=done.reply.tool_calls)) + b"\n"
         yield dumped(self.line(ending=self._ending(done))) + b"\n"

@@ -1,38 +1,26 @@
 """OpenAI's interface, and the parts of it that the others share: messages, scores of tokens, growing tool calls."""
 
 import json
-import re
 import secrets
 import time
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 import localspec
-from localspec.chat.messages import as_messages
-from localspec.chat.tools import new_call_id
+from localspec.chat.messages import KEYS, as_messages
+from localspec.engine.messages import Answer
 from localspec.errors import BadSetting
-from localspec.events import FinishReason, Kind, Likelihood, Piece, Reply, Scored
+from localspec.events import FinishReason, Kind, Likelihood, Reply, Scored
 from localspec.serve import numbers
 from localspec.serve.bodies import Fields, cut, whole
-from localspec.serve.http import Asked, Done, Interface, Prompt, Writer, answer, data_line, fields_of
+from localspec.serve.http import Asked, Done, Interface, Writer, answer, data_line, fields_of
 from localspec.serve.options import openai_options
 
 MOST_PROMPTS: Final = 64  # in one request for completions
-# The text before the arguments in the formats of localspec.chat.tools; a grammar enforces it.
-_HEAD = re.compile(
-    r'\{"name": "([^"]+)", "(?:arguments|parameters)": |\[TOOL_CALLS\]([A-Za-z0-9_.-]{1,64})\[ARGS\]'
-)
-_KEPT: Final = ("role", "content", "tool_calls", "tool_call_id", "reasoning_content", "reasoning")
-_TEXTS: Final = {
-    "input_text": "text",
-    "output_text": "text",
-    "refusal": "refusal",
-}  # the field of a text by type
 
 
 class OpenAI(Interface):
@@ -81,47 +69,32 @@ class OpenAI(Interface):
         return {**found, "status": {"value": "loaded"}, "meta": meta}
 
 
-def prompt_of(messages: list[Any]) -> Prompt:
+def prompt_of(messages: list[Any]) -> Answer:
     """The prompt of a conversation; unknown fields of messages are left out. Raises BadSetting."""
-    known = [known_fields(message, n) for n, message in enumerate(messages, start=1)]
+    known = [
+        {key: message[key] for key in KEYS if key in message} if isinstance(message, dict) else message
+        for message in messages
+    ]
+    read = as_messages(known)
     # System messages at the beginning are joined: most templates take one.
-    count = next((n for n, message in enumerate(known) if message.get("role") != "system"), len(known))
-    contents = [message["content"] for message in known[:count]]
-    if count > 1 and all(isinstance(content, str) for content in contents):
-        known[:count] = [{"role": "system", "content": "\n\n".join(contents)}]
-    as_messages(known)
-    return Prompt(messages=tuple(known))
+    count = next((n for n, message in enumerate(read) if message.role != "system"), len(read))
+    if count > 1:
+        known[:count] = [{"role": "system", "content": "\n\n".join(m.content for m in read[:count])}]
+    return Answer(0, tuple(known))
 
 
-def known_fields(message: object, number: int) -> dict[str, Any]:
-    if not isinstance(message, dict):
-        raise BadSetting(f"message {number} is {cut(message)}", hint="a message has a role and content")
-    found = {name: message[name] for name in _KEPT if message.get(name) is not None}
-    if found.get("role") == "developer":
-        found["role"] = "system"
-    content = found.setdefault("content", "")
-    found["content"] = [plain(part) for part in content] if isinstance(content, list) else content
-    return found
-
-
-def plain(part: Any) -> Any:  # noqa: ANN401  JSON
-    """A part of a message; other interfaces name texts differently."""
-    name = _TEXTS.get(str(part.get("type"))) if isinstance(part, dict) else None
-    return {"type": "text", "text": part.get(name)} if name else part
-
-
-def prompts_of(given: object) -> tuple[Prompt, ...]:
+def prompts_of(given: object) -> tuple[Answer, ...]:
     """A text, tokens, both mixed, llama-server's object with a text, or a list of these. Raises BadSetting."""
     if isinstance(given, dict) and not given.get("multimodal_data"):
         given = given.get("prompt_string")
     if isinstance(given, str):
-        return (Prompt(text=given),)
+        return (Answer(0, text=given),)
     if not isinstance(given, list) or not given:
         raise BadSetting(f"prompt is {cut(given)}", hint="give a text, tokens, or a list of either")
     if any(isinstance(part, int) for part in given):
         if not all(type(part) in (int, str) for part in given):
             raise BadSetting(f"prompt is {cut(given)}", hint="a list with tokens has tokens and texts only")
-        return (Prompt(parts=tuple(given)),)
+        return (Answer(0, parts=tuple(given)),)
     if len(given) > MOST_PROMPTS:
         raise BadSetting(f"there are {len(given)} prompts", hint=f"send {MOST_PROMPTS} at most")
     return tuple(prompt for part in given for prompt in prompts_of(part))
@@ -165,74 +138,6 @@ def entry(found: Likelihood) -> dict[str, Any]:
 def text_of(found: Likelihood) -> str:
     """A token's text; incomplete characters become U+FFFD."""
     return bytes(found.piece).decode(errors="replace")
-
-
-@dataclass(slots=True)
-class Call:
-    """A call that grows."""
-
-    number: int
-    id: str
-    name: str
-    arguments: str = ""  # so far
-
-
-class Step(NamedTuple):
-    """A change of a call; `text` is new text of the arguments."""
-
-    what: Literal["began", "grew", "ended"]
-    call: Call
-    text: str = ""
-
-
-class CallReader:
-    """Reads the text of the calls in one reply."""
-
-    def __init__(self) -> None:
-        self._unread = ""
-        self._count = 0
-        self._call: Call | None = None
-        self._depth = 0
-        self._quoted = self._escaped = False
-
-    def push(self, text: str) -> Iterator[Step]:
-        """The steps that this text completes."""
-        self._unread += text
-        while self._unread:
-            if self._call is None:
-                head = _HEAD.search(self._unread)
-                if head is None:
-                    return
-                self._unread = self._unread[head.end() :]
-                self._call = Call(self._count, new_call_id(), head[1] or head[2])
-                self._count += 1
-                yield Step("began", self._call)
-            end = self._end_of_arguments()
-            written, self._unread = self._unread[:end], self._unread[end:]
-            if written:
-                self._call.arguments += written
-                yield Step("grew", self._call, written)
-            if written and not self._depth:
-                yield Step("ended", self._call)
-                self._call = None
-
-    def _end_of_arguments(self) -> int:
-        """How many unread characters belong to the arguments; `_depth` is 0 where they end there."""
-        for at, sign in enumerate(self._unread, start=1):
-            if self._escaped:
-                self._escaped = False
-            elif self._quoted:
-                self._escaped = sign == "\\"
-                self._quoted = sign != '"'
-            elif sign == '"':
-                self._quoted = True
-            elif sign in "{[":
-                self._depth += 1
-            elif sign in "}]":
-                self._depth -= 1
-                if not self._depth:
-                    return at
-        return len(self._unread)
 
 
 def reason(reply: Reply) -> str:
@@ -299,7 +204,7 @@ class ChatWriter(OpenAIWriter):
 
     def __init__(self, asked: Asked, with_usage: bool) -> None:
         super().__init__(asked, with_usage)
-        self._reader = CallReader()
+        self._calls = -1  # number of the newest one
         self._scored = False  # once a chunk had scores, every chunk has a list of them
 
     def choice(self, index: int, done: Done) -> dict[str, Any]:
@@ -319,36 +224,36 @@ class ChatWriter(OpenAIWriter):
 
     def begin(self) -> Iterator[bytes]:
         for index in range(self._asked.count):
-            yield self._delta(index, {"role": "assistant", "content": None})
+            delta = {"role": "assistant", "content": None}
+            yield self._chunk({"index": index, "delta": delta, "finish_reason": None})
 
-    def piece(self, index: int, piece: Piece) -> Iterator[bytes]:
-        if piece.kind is Kind.TOOL_CALL:
-            yield from self._calls(index, piece.text)
-        elif piece.kind is Kind.REASONING:
-            yield self._delta(index, {"reasoning_content": piece.text})
+    def open(self) -> Iterator[bytes]:
+        if self.kind is Kind.TOOL_CALL:
+            self._calls += 1
+            function = {"name": self.call.name, "arguments": ""}
+            yield self._call_delta(id=self.call.id, type="function", function=function)
+
+    def grow(self, text: str) -> Iterator[bytes]:
+        if self.kind is Kind.TOOL_CALL:
+            yield self._call_delta(function={"arguments": text})
+        elif self.kind is Kind.REASONING:
+            yield self._delta({"reasoning_content": text})
         else:
-            yield self._delta(index, {"content": piece.text}, self.take_scores())
+            yield self._delta({"content": text}, self.take_scores())
 
-    def _calls(self, index: int, text: str) -> Iterator[bytes]:
-        for what, call, more in self._reader.push(text):
-            told: dict[str, Any] = {"index": call.number, "function": {"arguments": more}}
-            if what == "began":
-                function = {"name": call.name, "arguments": ""}
-                told |= {"id": call.id, "type": "function", "function": function}
-            if what != "ended":
-                yield self._delta(index, {"tool_calls": [told]})
+    def _call_delta(self, **told: Any) -> bytes:  # noqa: ANN401  JSON
+        return self._delta({"tool_calls": [{"index": self._calls, **told}]})
 
-    def finished(self, index: int, done: Done) -> Iterator[bytes]:
-        self._reader = CallReader()
-        yield self._delta(index, {}, self.take_scores(), done)
+    def finished(self, done: Done) -> Iterator[bytes]:
+        self._calls = -1
+        yield self._delta({}, self.take_scores(), done)
 
-    def _delta(
-        self, index: int, delta: dict[str, Any], scores: Sequence[Scored] = (), done: Done | None = None
-    ) -> bytes:
+    def _delta(self, delta: dict[str, Any], scores: Sequence[Scored] = (), done: Done | None = None) -> bytes:
         self._scored |= bool(scores or self.unsent)
         logprobs = {"logprobs": scores_of_chat(scores)} if self._scored else {}
         finish_reason = reason(done.reply) if done else None
-        return self._chunk({"index": index, "delta": delta, **logprobs, "finish_reason": finish_reason}, done)
+        choice = {"index": self.index, "delta": delta, **logprobs, "finish_reason": finish_reason}
+        return self._chunk(choice, done)
 
 
 class TextWriter(OpenAIWriter):
@@ -359,13 +264,13 @@ class TextWriter(OpenAIWriter):
     def choice(self, index: int, done: Done) -> dict[str, Any]:
         return text_choice(index, done.reply.text, reason(done.reply), done.scores)
 
-    def piece(self, index: int, piece: Piece) -> Iterator[bytes]:
-        start, self._written = self._written, self._written + len(piece.text)
-        yield self._chunk(text_choice(index, piece.text, None, self.take_scores(), start))
+    def grow(self, text: str) -> Iterator[bytes]:
+        start, self._written = self._written, self._written + len(text)
+        yield self._chunk(text_choice(self.index, text, None, self.take_scores(), start))
 
-    def finished(self, index: int, done: Done) -> Iterator[bytes]:
+    def finished(self, done: Done) -> Iterator[bytes]:
         start, self._written = self._written, 0
-        yield self._chunk(text_choice(index, "", reason(done.reply), self.take_scores(), start), done)
+        yield self._chunk(text_choice(self.index, "", reason(done.reply), self.take_scores(), start), done)
 
 
 def text_choice(

@@ -1,6 +1,5 @@
 """OpenAI's Responses interface, stateless, as Codex speaks it: items become messages, replies become events."""
 
-import json
 import secrets
 import time
 from collections.abc import Iterator
@@ -10,10 +9,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from localspec.errors import BadSetting
-from localspec.events import FinishReason, Kind, Piece, Reply
+from localspec.events import FinishReason, Kind, Reply, ToolCall
+from localspec.serve import numbers
 from localspec.serve.bodies import Fields, Problem, cut
-from localspec.serve.http import Done, Interface, Writer, fields_of, named_event
-from localspec.serve.openai import CallReader, prompt_of
+from localspec.serve.http import Done, Interface, Writer, fields_of, named_event, parts_of
+from localspec.serve.openai import prompt_of
 from localspec.serve.options import is_function, openai_options
 
 _REFUSED: Final = {
@@ -121,57 +121,44 @@ class ResponseWriter(Writer):
         self._created = int(time.time())
         self._sequence = -1
         self._output: list[dict[str, Any]] = []  # finished items
-        self._kind: Kind | None = None  # of the item that grows, unless it is a call
         self._item_id = ""  # of the newest item
-        self._texts: list[str] = []  # of the item that grows
-        self._reader = CallReader()
+        self._text = ""  # of the item that grows
 
     def whole(self, done: list[Done]) -> dict[str, Any]:
-        reply = done[0].reply
-        for kind, text in ((Kind.REASONING, reply.reasoning), (Kind.ANSWER, reply.text)):
-            if text.strip() or (kind is Kind.ANSWER and not reply.tool_calls):
-                self._output.append(text_item(kind, new_id(kind), text))
-        for call in reply.tool_calls:
-            arguments = json.dumps(call.arguments, ensure_ascii=False)
-            self._output.append(call_item(new_id(Kind.TOOL_CALL), call.id, call.name, arguments))
+        for kind, text, call in parts_of(done[0].reply):
+            self._output.append(item_of(kind, new_id(kind), text, call))
         return self._finished(done[0])
 
     def begin(self) -> Iterator[bytes]:
         yield self._event("response.created", response=self._response("in_progress"))
         yield self._event("response.in_progress", response=self._response("in_progress"))
 
-    def piece(self, index: int, piece: Piece) -> Iterator[bytes]:
-        if piece.kind is Kind.TOOL_CALL:
-            yield from self._calls(piece.text)
+    def open(self) -> Iterator[bytes]:
+        kind = self.kind or Kind.ANSWER
+        self._item_id, self._text = new_id(kind), ""
+        item = item_of(kind, self._item_id, None, self.call)
+        yield self._event("response.output_item.added", **self._at, item=item)
+        if kind is not Kind.TOOL_CALL:
+            yield self._event("response.content_part.added", **self._inside, part=text_part(kind, ""))
+
+    def grow(self, text: str) -> Iterator[bytes]:
+        self._text += text
+        yield self._of_text("delta", delta=text)
+
+    def close(self, *, cut: bool = False) -> Iterator[bytes]:
+        kind, text = self.kind, self._text
+        if kind is None or cut:
             return
-        if self._kind is not piece.kind:
-            yield from self._close()
-            self._kind, self._item_id, self._texts = piece.kind, new_id(piece.kind), []
-            item = text_item(piece.kind, self._item_id, None)
-            yield self._event("response.output_item.added", **self._at, item=item)
-            part = text_part(piece.kind, "")
-            yield self._event("response.content_part.added", **self._inside, part=part)
-        self._texts.append(piece.text)
-        yield self._text_event("delta", piece.kind, delta=piece.text)
+        if kind is Kind.TOOL_CALL:
+            yield self._of_text("done", name=self.call.name, arguments=text)
+        else:
+            yield self._of_text("done", text=text)
+            yield self._event("response.content_part.done", **self._inside, part=text_part(kind, text))
+        item = item_of(kind, self._item_id, text, self.call)
+        yield self._event("response.output_item.done", **self._at, item=item)
+        self._output.append(item)
 
-    def _calls(self, text: str) -> Iterator[bytes]:
-        for what, call, more in self._reader.push(text):
-            if what == "began":
-                yield from self._close()
-                self._item_id = new_id(Kind.TOOL_CALL)
-                item = call_item(self._item_id, call.id, call.name, "", "in_progress")
-                yield self._event("response.output_item.added", **self._at, item=item)
-                continue
-            where = {**self._at, "item_id": self._item_id}
-            if what == "grew":
-                yield self._event("response.function_call_arguments.delta", **where, delta=more)
-            else:
-                whole = {"name": call.name, "arguments": call.arguments}
-                yield self._event("response.function_call_arguments.done", **where, **whole)
-                yield self._item_done(call_item(self._item_id, call.id, call.name, call.arguments))
-
-    def finished(self, index: int, done: Done) -> Iterator[bytes]:
-        yield from self._close()
+    def finished(self, done: Done) -> Iterator[bytes]:
         response = self._finished(done)
         yield self._event(f"response.{response['status']}", response=response)
 
@@ -187,24 +174,14 @@ class ResponseWriter(Writer):
     def _inside(self) -> dict[str, Any]:
         return {**self._at, "item_id": self._item_id, "content_index": 0}
 
-    def _close(self) -> Iterator[bytes]:
-        """The events that end the growing item."""
-        kind, self._kind = self._kind, None
-        if kind is None:
-            return
-        text = "".join(self._texts)
-        yield self._text_event("done", kind, text=text)
-        yield self._event("response.content_part.done", **self._inside, part=text_part(kind, text))
-        yield self._item_done(text_item(kind, self._item_id, text))
-
-    def _text_event(self, what: str, kind: Kind, **values: Any) -> bytes:  # noqa: ANN401  JSON
-        more: dict[str, Any] = {"logprobs": []} if kind is Kind.ANSWER else {}
-        return self._event(f"response.{text_part(kind, '')['type']}.{what}", **self._inside, **values, **more)
-
-    def _item_done(self, item: dict[str, Any]) -> bytes:
-        event = self._event("response.output_item.done", **self._at, item=item)
-        self._output.append(item)
-        return event
+    def _of_text(self, what: str, **values: Any) -> bytes:  # noqa: ANN401  JSON
+        """An event about the text of the open item."""
+        if self.kind is Kind.TOOL_CALL:
+            where = {**self._at, "item_id": self._item_id}
+            return self._event(f"response.function_call_arguments.{what}", **where, **values)
+        more: dict[str, Any] = {"logprobs": []} if self.kind is Kind.ANSWER else {}
+        kind = text_part(self.kind or Kind.ANSWER, "")["type"]
+        return self._event(f"response.{kind}.{what}", **self._inside, **values, **more)
 
     def _finished(self, done: Done) -> dict[str, Any]:
         cut = done.reply.finish_reason is FinishReason.LENGTH
@@ -244,28 +221,24 @@ def text_part(kind: Kind, text: str) -> dict[str, Any]:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
-def text_item(kind: Kind, item_id: str, text: str | None) -> dict[str, Any]:
-    """A message or the reasoning before it; it is in progress while it has no text."""
+def item_of(kind: Kind, item_id: str, text: str | None, call: ToolCall) -> dict[str, Any]:
+    """A call, a message, or the reasoning before it; it is in progress while it has no text."""
     item = {"id": item_id, "status": "in_progress" if text is None else "completed"}
+    if kind is Kind.TOOL_CALL:
+        named = {"call_id": call.id, "name": call.name, "arguments": text or ""}
+        return {**item, "type": "function_call", **named}
     content = [] if text is None else [text_part(kind, text)]
     if kind is Kind.REASONING:
         return {**item, "type": "reasoning", "summary": [], "content": content}
     return {**item, "type": "message", "role": "assistant", "content": content}
 
 
-def call_item(
-    item_id: str, call_id: str, name: str, arguments: str, status: str = "completed"
-) -> dict[str, Any]:
-    head = {"id": item_id, "type": "function_call", "call_id": call_id}
-    return {**head, "name": name, "arguments": arguments, "status": status}
-
-
 def usage(reply: Reply) -> dict[str, Any]:
-    stats, written = reply.stats, len(reply.tokens)
+    told = numbers.usage([reply])
     return {
-        "input_tokens": stats.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": stats.reused_tokens},
-        "output_tokens": written,
+        "input_tokens": told["prompt_tokens"],
+        "input_tokens_details": told["prompt_tokens_details"],
+        "output_tokens": told["completion_tokens"],
         "output_tokens_details": {"reasoning_tokens": reply.reasoning_tokens},
-        "total_tokens": stats.prompt_tokens + written,
+        "total_tokens": told["total_tokens"],
     }

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from localspec.chat.text import CallReader
 from localspec.chat.tools import GENERIC, HERMES, LLAMA, MISTRAL, MISTRAL_NAMED, calls_in
-from localspec.serve.openai import CallReader
 
 VALUES = [{"city": 'a "b" \\ {[', "list": [1, {"x": "]}"}]}, {}, {"é": "\\\\"}]
 
@@ -25,19 +25,19 @@ def written(how, count):
 def test_pieces_of_any_size_give_the_calls_of_the_whole(how, size):
     text = written(how, 3 if how.between else 1)
     reader = CallReader()
-    steps = [step for at in range(0, len(text), size) for step in reader.push(text[at : at + size])]
-    ended = [step.call for step in steps if step.what == "ended"]
-    found = [(call.name, json.loads(call.arguments)) for call in ended]
+    parts = [part for at in range(0, len(text), size) for part in reader.push(text[at : at + size])]
+    found = []
+    for part in parts:
+        if part.call:
+            found.append([part.call.name, ""])
+        found[-1][1] += part.text
     calls, rest = calls_in(text, how)
-    assert found == [(call.name, call.arguments) for call in calls]
+    assert [(name, json.loads(text)) for name, text in found] == [(c.name, c.arguments) for c in calls]
     assert rest == ""
-    assert len(found) == sum(step.what == "began" for step in steps)
-    grown = "".join(step.text for step in steps if step.what == "grew")
-    assert grown == "".join(call.arguments for call in ended)
-    assert all(call.id.isalnum() and len(call.id) == 9 for call in ended)
+    assert all(i.isalnum() and len(i) == 9 for i in reader.ids)
+    assert len(set(reader.ids)) == len(calls)
 
 
-def test_a_call_that_is_cut_has_begun_and_not_ended():
-    steps = list(CallReader().push('<tool_call>\n{"name": "f", "arguments": {"a": "b'))
-    assert [step.what for step in steps] == ["began", "grew"]
-    assert steps[0].call.arguments == '{"a": "b'
+def test_a_call_that_is_cut_has_begun():
+    (part,) = CallReader().push('<tool_call>\n{"name": "f", "arguments": {"a": "b')
+    assert (part.call.name, part.text) == ("f", '{"a": "b')

@@ -21,7 +21,7 @@ from localspec.events import Finished, FinishReason, Reply, Stats
 from localspec.serve import http
 from localspec.serve import jobs as jobs_module
 from localspec.serve.bodies import Problem
-from localspec.serve.http import Asked, Prompt, Replies
+from localspec.serve.http import Asked, Replies
 from localspec.serve.jobs import MOST_WAITING, Jobs
 from localspec.serve.pairs import Chosen
 
@@ -171,7 +171,7 @@ async def test_whoever_leaves_before_the_first_word_is_noticed_at_once(jobs, pro
     async def gone():
         return {"type": "http.disconnect"}
 
-    asked = Asked(Chosen("demo", DEMO), (Prompt(text="a"),), {}, stream=True)
+    asked = Asked(Chosen("demo", DEMO), (Answer(0, text="a"),), {}, stream=True)
     with pytest.raises(Problem, match="the client left"):
         await http.Interface(jobs, None).respond(Request({"type": "http"}, gone), asked, None)
     assert process.sent[-1] == Cancel(1)
@@ -245,15 +245,12 @@ async def test_whoever_waits_is_told_that_the_server_ends(jobs):
 
 async def test_a_writer_that_fails_ends_its_stream_with_an_error(jobs, process):
     class Wrong(http.Writer):
-        whole = None
+        whole = grow = None
 
-        def piece(self, index, piece):
+        def finished(self, done):
             raise KeyError("wrong")
 
-        def finished(self, index, done):
-            raise KeyError("wrong")
-
-    wanted = Asked(Chosen("demo", DEMO), (Prompt(text="a"),), {}, stream=True)
+    wanted = Asked(Chosen("demo", DEMO), (Answer(0, text="a"),), {}, stream=True)
     replies = Replies(jobs, wanted)
     await process.say(FINISHED)
     (said,) = [chunk async for chunk in http.ReplyStream(replies, None, Wrong("demo"), {}).chunks()]

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from localspec.engine.messages import Infill, LoadPair
-from localspec.serve.http import Asked, Prompt
+from localspec.engine.messages import Answer, Infill, LoadPair
+from localspec.serve.http import Asked
 from localspec.serve.pairs import Chosen
 
 PROMPT = {"prompt": "def add(a, b):", "n_predict": 6, "temperature": 0}
@@ -159,12 +159,12 @@ def test_embeddings_are_refused_with_the_reason(http, path):
 @pytest.mark.parametrize(
     ("options", "prompts", "background"),
     [
-        ({"max_tokens": 64}, (Prompt(messages=({},)),), True),
-        ({"max_tokens": 65}, (Prompt(messages=({},)),), False),
-        ({}, (Prompt(messages=({},)),), False),
-        ({"max_tokens": 64, "tools": [1]}, (Prompt(messages=({},)),), False),
-        ({"max_tokens": 8}, (Prompt(text="x"),), False),
-        ({"max_tokens": 8}, (Prompt(infill=Infill("a", "b")),), False),
+        ({"max_tokens": 64}, (Answer(0, messages=({},)),), True),
+        ({"max_tokens": 65}, (Answer(0, messages=({},)),), False),
+        ({}, (Answer(0, messages=({},)),), False),
+        ({"max_tokens": 64, "tools": [1]}, (Answer(0, messages=({},)),), False),
+        ({"max_tokens": 8}, (Answer(0, text="x"),), False),
+        ({"max_tokens": 8}, (Answer(0, infill=Infill("a", "b")),), False),
     ],
 )
 def test_titles_are_background_and_completions_never(options, prompts, background):
