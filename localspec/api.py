@@ -5,11 +5,10 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypedDict, Unpack, cast
+from typing import Any, Unpack, cast
 
 from localspec.chat.loaded_pair import LoadedPair
 from localspec.chat.messages import Message, as_messages
-from localspec.chat.options import ReplyOptions
 from localspec.chat.session import Session as Session
 from localspec.chat.session import in_a_thread, last_reply, never
 from localspec.errors import BadSetting
@@ -23,32 +22,14 @@ from localspec.models.devices import with_host
 from localspec.models.download import pull as fetch
 from localspec.models.find import PairFiles, PairNotOnDisk, described, is_on_hub, keep, known_as, resolve
 from localspec.models.load import is_demo, memory_of, open_engine
-from localspec.models.needs import check_at_least, wishes_of
+from localspec.models.needs import wishes_of
 from localspec.models.store import mark_used
-from localspec.settings import Settings
+from localspec.options import REPLY, LoadOptions, ReplyOptions
+from localspec.settings import configured
 
 PATIENCE_SECONDS = 1.0  # after Ctrl-C: a load that a disk holds up ends by itself, and frees what it has
 
 Prompt = str | Sequence[Mapping[str, Any] | Message]
-
-
-class LoadOptions(TypedDict, total=False):
-    """How the models are loaded; what is left out comes from config.toml and LOCALSPEC_*, then from the memory plan."""
-
-    context_length: int | None  # tokens
-    gpu_layers: int | None  # of the target on GPUs; all by default
-    threads: int | None  # on the CPU; its fast cores by default
-    kv_type: str | None  # of the target's cache: f16 by default, and a smaller one changes the text
-    device: str | None  # of the target, as `localspec doctor` names it; several with commas between
-    split: str | None  # shares of several GPUs in the target's layers, as "3,1"
-    cpu_moe: int | None  # layers, from the first, whose experts stay on the CPU
-    draft_device: str | None
-    flash_attn: str | None  # flash attention: on, off or auto
-    ignore_memory: bool | None  # load although the memory plan says that the pair does not fit
-    mmap: bool | None  # whether files are mapped into memory instead of read
-    lora: str | None  # adapters of the target, as "FILE,FILE:0.5"
-    rpc: str | None  # llama.cpp's RPC servers, as "HOST:PORT,HOST:PORT": docs/devices.md
-    remember_logits: bool | None  # to make drafts of later
 
 
 def load(
@@ -71,14 +52,12 @@ def load(
     Options: see LoadOptions. Raises LocalspecErrors.
     """
     check_names(pair=pair, target=target, draft=draft)
-    context = options.pop("context_length", None)
-    settings = Settings.load(pair=None if target else pair, context=context, **options)
+    settings = configured(pair=None if target else pair, **options)
     by_model = speculate and draft != "lookup"
-    check_at_least("threads", settings.threads, 1)
     wishes = wishes_of(settings, by_model)
-    wanted = pair or (None if target else settings.pair)
+    wanted = pair or (None if target else settings.get("pair"))
     files = find_files(wanted, target, draft if by_model else None, pull=pull)
-    files = replace(files, lora=adapters_of(settings.lora or ""))
+    files = replace(files, lora=adapters_of(settings.get("lora", "")))
     stop = Stop()
 
     def told(stage: str) -> None:
@@ -89,12 +68,12 @@ def load(
         return open_engine(
             files,
             wishes,
-            rpc=settings.rpc or "",
-            mmap=settings.mmap,
-            threads=settings.threads,
+            rpc=settings.get("rpc", ""),
+            mmap=settings.get("mmap"),
+            threads=settings.get("threads"),
             spare_cores=spare_cores,
             speculate=speculate,
-            remember_logits=settings.remember_logits or False,
+            remember_logits=settings.get("remember_logits", False),
             on_stage=told,
         )
 
@@ -130,16 +109,13 @@ def find_files(
         return resolve(pair, target, draft)
 
 
-def reply_defaults(settings: Settings, speculate: bool, files: PairFiles) -> ReplyOptions:
-    """What the user's configuration says about replies."""
-    names = ("temperature", "top_k", "top_p", "min_p", "seed", "rule", "max_tokens", "system")
-    given: dict[str, Any] = {name: getattr(settings, name) for name in names} | {"speculate": speculate}
-    if settings.depth is not None:
-        given["depth"] = int(settings.depth) if settings.depth.isdigit() else settings.depth
-    elif is_demo(files):
+def reply_defaults(settings: Mapping[str, Any], speculate: bool, files: PairFiles) -> ReplyOptions:
+    """The user's configuration of replies."""
+    given = {name: value for name, value in settings.items() if name in REPLY} | {"speculate": speculate}
+    if is_demo(files):
         # Too small to gain much: it drafts all the same, because it is there to show how.
-        given["depth"] = files.starting_depth
-    return cast(ReplyOptions, {name: value for name, value in given.items() if value is not None})
+        given.setdefault("depth", files.starting_depth)
+    return cast(ReplyOptions, given)
 
 
 @dataclass(slots=True)
@@ -169,7 +145,7 @@ def run(
     """Answer one prompt, or the last of a list of messages; every call begins a new conversation.
 
     The pair stays loaded for the next call until another one is asked for, or `unload()`.
-    Options: see `localspec.chat.options.ReplyOptions`.
+    Options: see `localspec.options.ReplyOptions`.
     """
     with _replying:
         return last_reply(

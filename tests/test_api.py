@@ -14,7 +14,7 @@ from localspec.cli.options import NOTHING_REMEMBERED, add_pair_options, load_opt
 from localspec.engine.messages import LoadPair
 from localspec.errors import BadSetting
 from localspec.events import FinishReason
-from localspec.settings import Settings
+from localspec.settings import SETTINGS
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +73,7 @@ def test_a_pair_and_files_cannot_both_be_named():
 
 def test_every_option_of_loading_is_a_setting_and_a_flag_and_reaches_the_chats_engine():
     options = set(api.LoadOptions.__annotations__)
-    assert options - {"context_length"} | {"context"} <= {field.name for field in fields(Settings)}
+    assert options <= {*SETTINGS.values()}
     assert options <= {field.name for field in fields(LoadPair)}
     parser = argparse.ArgumentParser()
     add_pair_options(parser)

@@ -21,9 +21,13 @@ ROOMS = {
     "files": {
         "errors",
     },
+    "options": {
+        "errors",
+    },
     "settings": {
         "errors",
         "files",
+        "options",
     },
     "events": set(),
     "conversations": {
@@ -44,6 +48,7 @@ ROOMS = {
     },
     "sampler": {
         "errors",
+        "options",
     },
     "llama": {
         "display",
@@ -83,6 +88,7 @@ ROOMS = {
         "events",
         "files",
         "health",
+        "options",
         "sampler",
         "structure",
     },
@@ -109,6 +115,7 @@ ROOMS = {
         "health",
         "llama",
         "models",
+        "options",
         "settings",
     },
     "measure": {
@@ -123,6 +130,7 @@ ROOMS = {
         "files",
         "llama",
         "models",
+        "options",
         "sampler",
         "settings",
     },
@@ -167,6 +175,7 @@ ROOMS = {
         "errors",
         "events",
         "models",
+        "options",
         "sampler",
     },
     "cli": {
@@ -184,6 +193,7 @@ ROOMS = {
         "llama",
         "measure",
         "models",
+        "options",
         "sampler",
         "serve",
         "settings",

@@ -13,7 +13,7 @@ from localspec.algorithm.protocols import Vocabulary
 from localspec.chat.fitting import Cut, Fitted, Fitter, Messages
 from localspec.chat.loaded_pair import LoadedPair
 from localspec.chat.messages import Message, as_history, as_messages
-from localspec.chat.options import ReplyOptions, Request, is_count, request_from
+from localspec.chat.options import Request, is_count, request_from
 from localspec.chat.prompt import Prompt, are_continued, encode, opening_of
 from localspec.chat.reply import ReplyJob, ReplyWriter
 from localspec.chat.template import ChatTemplate, tool_variables
@@ -23,6 +23,7 @@ from localspec.chat.tools import GENERIC, CallFormat, spelled_out, tools_grammar
 from localspec.errors import BadSetting, ContextFull
 from localspec.events import Event, Finished, Reply
 from localspec.health.stopping import Closing
+from localspec.options import ReplyOptions
 from localspec.structure.constraint import Constrained, GrammarTokens
 from localspec.structure.grammar import lead_of
 

@@ -76,11 +76,11 @@ def names_of(session: "Session | EngineSession") -> dict[str, str]:
 def chosen_pair() -> str | None:
     """The configured pair; else the one that the user picks, where several are here and none was used yet."""
     from localspec.models.find import undecided
-    from localspec.settings import Settings
+    from localspec.settings import configured
 
-    configured = Settings.load().pair
-    if configured or not (on_terminal(sys.stdin) and on_terminal(sys.stderr)) or not (pairs := undecided()):
-        return configured
+    named = configured().get("pair")
+    if named or not (on_terminal(sys.stdin) and on_terminal(sys.stderr)) or not (pairs := undecided()):
+        return named
     say("Several pairs are here, and none was used yet:", to=sys.stderr)
     for number, pair in enumerate(pairs, 1):
         say(f"  {number}  {pair.name:<26} {pair.use}", to=sys.stderr)

@@ -1,7 +1,8 @@
 """Options that several commands share, declared once."""
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
@@ -9,15 +10,9 @@ from localspec.cli.commands.completion import complete_with_pairs
 from localspec.cli.fetching import take_from_hub
 from localspec.cli.usage import WrongUsage, refuse_together
 from localspec.errors import BadSetting
+from localspec.options import GONE_RULES, LOAD, OPTIONS, REPLY, Option
 
-MEMORY_OPTIONS = (
-    *("context_length", "gpu_layers", "kv_type", "device", "split", "cpu_moe", "draft_device", "flash_attn"),
-    *("ignore_memory", "rpc"),
-)
 NOTHING_REMEMBERED = {"remember_logits": False}
-RULES = ("auto", "greedy", "block", "coupled")
-
-
 Group: TypeAlias = argparse.ArgumentParser | argparse._ArgumentGroup
 _PAIR_HELP = "a pair by name; `localspec pairs` lists them"
 
@@ -35,75 +30,50 @@ def add_pair_options(parser: argparse.ArgumentParser) -> None:
     add("--target", metavar="FILE", help="a GGUF file, or ORG/REPO:QUANT, instead of a pair")
     add("--draft", metavar="FILE", help="the draft, named the same way; lookup drafts from the text alone")
     add("--no-draft", action="store_true", help="load no draft model: plain decoding")
-    add_memory_options(group)
+    for name in LOAD:
+        add_option(group, name)
     add("--pull", action="store_true", help="fetch the pair if it is not here")
-    add("--threads", type=int, metavar="N", help="CPU threads (default: fast physical cores)")
-    add("--mmap", action=argparse.BooleanOptionalAction, help="map files into memory, or read them")
 
 
 def add_memory_options(group: Group) -> None:
     """Options that the memory plan reads."""
-    add = group.add_argument
-    add("--context", type=int, metavar="N", dest="context_length", help="context length in tokens")
-    add("--gpu-layers", type=int, metavar="N", help="target layers on the GPU (default: all)")
-    add("--kv-type", metavar="TYPE", help="type of the target's KV cache (default: f16)")
-    add("--device", metavar="DEVICE[,...]", help="devices of the target; `localspec doctor` lists them")
-    add("--split", metavar="X,Y", help="how several GPUs share the target's layers")
-    add("--cpu-moe", type=int, metavar="N", help="keep the experts of N layers on the CPU")
-    add("--draft-device", metavar="DEVICE", help="device of the draft (default: the target's)")
-    modes = ("on", "off", "auto")
-    add("--flash-attn", choices=modes, help="flash attention (default: auto, on where supported)")
-    what = "load the models even if they do not fit by the memory plan"
-    add("--ignore-memory", action="store_true", default=None, help=what)
-    add_rpc_option(group)
-    add(
-        "--lora",
-        action="append",
-        metavar="FILE[:SCALE]",
-        help="a LoRA adapter of the target; may be repeated",
-    )
+    for name in LOAD:
+        if name not in ("threads", "mmap"):
+            add_option(group, name)
 
 
-def add_rpc_option(group: Group) -> None:
-    group.add_argument("--rpc", metavar="HOST:PORT[,...]", help="llama.cpp RPC servers whose devices to use")
-
-
-def _rule(text: str) -> str:
-    from localspec.settings import GONE_RULES
-
-    if text in GONE_RULES:
-        raise argparse.ArgumentTypeError(f"{text} is gone: {GONE_RULES[text]}")
-    return text
-
-
-def add_reply_options(
-    parser: argparse.ArgumentParser, temperature: Callable[[str], object] = float, limit: str = "no limit"
-) -> None:
-    """Temperature and limit: what reads the first, and the default of the second in words."""
+def add_reply_options(parser: argparse.ArgumentParser, **changes: Mapping[str, Any]) -> None:
+    """`changes`: by option, what argparse is told of it in place of the usual."""
     group = parser.add_argument_group("reply")
-    add = group.add_argument
-    add("--temperature", type=temperature, metavar="T", help="0 always takes the likeliest token")
-    add("--top-k", type=int, metavar="K", help="keep the K likeliest tokens; 0 keeps all")
-    add("--top-p", type=float, metavar="P", help="keep the likeliest tokens that add up to P")
-    add("--min-p", type=float, metavar="P", help="drop tokens below P times the likeliest one")
-    add("--repeat-penalty", type=float, metavar="X", help="above 1 discourages repetition")
-    add("--presence-penalty", type=float, metavar="X", help="penalty for every token that is in the text")
-    add("--frequency-penalty", type=float, metavar="X", help="penalty for each earlier occurrence of a token")
-    add("--seed", type=int, metavar="N", help="repeats a run on the same machine with the same settings")
-    add("--rule", type=_rule, choices=RULES, metavar="RULE", help=f"{', '.join(RULES)} (default: auto)")
-    most = f"end the reply after N tokens (default: {limit})"
-    add("-n", "--max-tokens", type=int, metavar="N", help=most)
-    add("--stop", action="append", metavar="TEXT", help="end the reply before TEXT; may be repeated")
-    add("--depth", type=depth, metavar="N", help="draft tokens in a cycle, or auto (default)")
-    add("-s", "--system", metavar="TEXT", help="the system message")
-    add("--json-schema", metavar="FILE|TEXT", help="the answer is JSON that follows this schema")
-    loose = "let the model put white space into JSON"
-    add("--no-compact-json", action="store_false", dest="compact_json", default=None, help=loose)
-    add("--regex", metavar="PATTERN", help="the whole answer matches this pattern")
-    add("--grammar", metavar="FILE", help="the answer follows this grammar: Lark or GBNF")
-    think = group.add_mutually_exclusive_group()
-    think.add_argument("--think", action="store_true", default=None, help="let a thinking model think")
-    think.add_argument("--no-think", action="store_false", dest="think", help="ask for the answer at once")
+    for name in REPLY:
+        add_option(group, name, **changes.get(name, {}))
+
+
+def add_option(group: Group, name: str, **changes: Any) -> None:  # noqa: ANN401  argparse's own
+    """The flag of an option, if it has one."""
+    option = OPTIONS[name]
+    if option.metavar is None:
+        return
+    flags = option.flags or (f"--{name.replace('_', '-')}",)
+    about: dict[str, Any] = {"dest": name, "help": option.help}
+    if option.kind is bool:
+        about["action"] = argparse.BooleanOptionalAction
+    else:
+        about |= {"metavar": option.metavar, "type": partial(_read, option)}
+    if option.repeats:
+        about |= {"action": "append", "help": f"{option.help}; may be repeated"}
+    if option.kind is str and option.choices:
+        about["choices"] = option.choices
+    group.add_argument(*flags, **about | changes)
+
+
+def _read(option: Option, text: str) -> object:
+    if option.choices and text in GONE_RULES:
+        raise argparse.ArgumentTypeError(f"{text} is gone: {GONE_RULES[text]}")
+    try:
+        return option.read(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {option.expected}") from None
 
 
 def add_quiet_option(group: Group) -> None:
@@ -128,20 +98,26 @@ def svg_instead(path: str) -> NoReturn:
 
 def reply_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """What the user set, as keyword arguments of `Session.stream`. Raises BadSetting."""
-    from localspec.chat.options import ReplyOptions
-
-    values = {name: getattr(arguments, name, None) for name in ReplyOptions.__annotations__}
+    values = given_of(arguments, REPLY)
     refuse_together(
-        *((f"--{name.replace('_', '-')}", values[name]) for name in ("json_schema", "regex", "grammar"))
+        *((f"--{name.replace('_', '-')}", values.get(name)) for name in ("json_schema", "regex", "grammar"))
     )
-    if values["compact_json"] is False and values["json_schema"] is None:
+    schema = values.get("json_schema")
+    if "compact_json" in values and schema is None:
         raise WrongUsage("--no-compact-json goes with --json-schema", hint="leave it out, or add a schema")
-    schema = values["json_schema"]
     if schema is not None and not schema.lstrip().startswith("{"):
         values["json_schema"] = text_of(schema)
-    if values["grammar"] is not None:
+    if "grammar" in values:
         values["grammar"] = text_of(values["grammar"])
-    return {name: value for name, value in values.items() if value is not None}
+    return values
+
+
+def given_of(arguments: argparse.Namespace, options: Iterable[str]) -> dict[str, Any]:
+    """The options that the user gave, by name; adapters as one text."""
+    given = {name: getattr(arguments, name, None) for name in options}
+    if adapters := given.get("lora"):
+        given["lora"] = ",".join(adapters)
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def text_of(path: str) -> str:
@@ -161,11 +137,9 @@ def load_options(arguments: argparse.Namespace) -> dict[str, Any]:
     pair = pair_of(arguments)
     refuse_together(("--draft", arguments.draft), ("--no-draft", arguments.no_draft or None))
     refuse_together((f"the pair {pair}", pair), ("--target", arguments.target))
-    names = ("target", "draft", *MEMORY_OPTIONS, "threads", "mmap")
-    values = {"pair": pair, **{name: getattr(arguments, name) for name in names}}
+    values = {"pair": pair} | given_of(arguments, ("target", "draft", *LOAD))
     if on_hub := arguments.target or (pair and "/" in pair and pair):
         values |= take_from_hub(on_hub, arguments.draft, pull=arguments.pull)
-    values["lora"] = ",".join(arguments.lora) if arguments.lora else None
     given = {name: value for name, value in values.items() if value is not None}
     return given | {"speculate": not arguments.no_draft}
 
@@ -176,10 +150,3 @@ def pair_of(arguments: argparse.Namespace) -> str | None:
     if len(named) > 1:
         raise WrongUsage("the pair was named twice", hint=f"localspec {arguments.command} {named[0]}")
     return named[0] if named else None
-
-
-def depth(text: str) -> int | str:
-    try:
-        return "auto" if text == "auto" else int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor auto") from None

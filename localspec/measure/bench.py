@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
-from localspec.chat.options import ReplyOptions
 from localspec.chat.session import Session
 from localspec.errors import ContextFull
 from localspec.events import Cycle, Event, Finished, FinishReason, Piece, Prefill, Reply, Started
 from localspec.measure.prompts import BenchPrompt, Category, in_turn
+from localspec.options import ReplyOptions
 
 WARM_UP_TOKENS = 12
 

@@ -9,7 +9,6 @@ from typing import Any, Unpack
 from localspec import api
 from localspec.algorithm.verification import SEED_DECIDES, Greedy
 from localspec.chat.messages import Message, as_messages
-from localspec.chat.options import ReplyOptions
 from localspec.chat.session import Session, never
 from localspec.display import aligned
 from localspec.errors import BadSetting, LocalspecError
@@ -24,6 +23,7 @@ from localspec.measure.divergence import (
     width_difference_on,
 )
 from localspec.measure.statistics import CROWDED
+from localspec.options import ReplyOptions
 
 FENCE = "```"
 OPENERS = ("{", "[")  # a reply that begins so is JSON from end to end

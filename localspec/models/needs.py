@@ -11,7 +11,6 @@ from localspec.display import size_text
 from localspec.errors import BackendFailure, BadSetting, NotEnoughMemory
 from localspec.gguf.facts import DraftKind
 from localspec.models.devices import DeviceMemory
-from localspec.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,29 +33,20 @@ class MemoryWishes:
     snapshots: int = 3  # of a recurrent target, so the most draft tokens: each is a whole state
 
 
-def wishes_of(settings: Settings, draft: bool = True) -> MemoryWishes:
-    """The settings that the plan reads. Raises BadSetting for impossible numbers."""
-    check_at_least("context_length", settings.context, 16)
-    check_at_least("gpu_layers", settings.gpu_layers, 0)
-    check_at_least("cpu_moe", settings.cpu_moe, 0)
+def wishes_of(options: Mapping[str, Any], draft: bool = True) -> MemoryWishes:
+    """The options of a load that the plan heeds."""
     return MemoryWishes(
-        context=settings.context,
-        gpu_layers=settings.gpu_layers,
-        kv_type=settings.kv_type or "f16",
-        devices=tuple(filter(None, map(str.strip, (settings.device or "").split(",")))),
-        split=_shares(settings.split or ""),
-        cpu_moe=settings.cpu_moe,
-        flash_attn=settings.flash_attn or "auto",
-        draft_device=settings.draft_device or None,
+        context=options.get("context_length"),
+        gpu_layers=options.get("gpu_layers"),
+        kv_type=options.get("kv_type") or "f16",
+        devices=tuple(filter(None, map(str.strip, options.get("device", "").split(",")))),
+        split=_shares(options.get("split", "")),
+        cpu_moe=options.get("cpu_moe"),
+        flash_attn=options.get("flash_attn", "auto"),
+        draft_device=options.get("draft_device") or None,
         draft=draft,
-        ignore_memory=bool(settings.ignore_memory),
+        ignore_memory=options.get("ignore_memory", False),
     )
-
-
-def check_at_least(name: str, value: int | None, least: int) -> None:
-    """Raises BadSetting for a number below the least; None was not given."""
-    if value is not None and value < least:
-        raise BadSetting(f"{name} is {value}", hint=f"give a whole number of at least {least}")
 
 
 def _shares(text: str) -> tuple[float, ...]:

@@ -2,42 +2,11 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from localspec.errors import BadSetting
-
-
-@dataclass(frozen=True, slots=True)
-class _Limit:
-    """What a number of the chain may be."""
-
-    name: str
-    least: float
-    most: float
-    hint: str
-    whole: bool = False
-    above: bool = False  # the least value itself is excluded
-
-    def check(self, value: object) -> None:
-        kind = int if self.whole else (int, float)
-        if isinstance(value, bool) or not isinstance(value, kind):
-            raise BadSetting(f"{self.name} is {value!r}, not a {'whole ' * self.whole}number", hint=self.hint)
-        inside = self.least < value if self.above else self.least <= value
-        if not (inside and value <= self.most and math.isfinite(value)):
-            raise BadSetting(f"{self.name} cannot be {value}", hint=self.hint)
-
-
-_LIMITS = (
-    _Limit("temperature", 0.0, math.inf, "use 0 for the likeliest token every time, more for variety"),
-    _Limit("top_k", 0, math.inf, "use a count of tokens, or 0 to keep all", whole=True),
-    _Limit("top_p", 0.0, 1.0, "use a probability from 0 to 1; 1 keeps all tokens"),
-    _Limit("min_p", 0.0, 1.0, "use a share from 0 to 1; 0 keeps all tokens"),
-    _Limit("repeat_penalty", 0.0, math.inf, "use a factor above 0; 1 is none, 1.1 is mild", above=True),
-    _Limit("repeat_last_n", -1, math.inf, "use a count of tokens; 0 is none, -1 the whole text", whole=True),
-    _Limit("presence_penalty", -math.inf, math.inf, "use a number; 0 is none"),
-    _Limit("frequency_penalty", -math.inf, math.inf, "use a number; 0 is none"),
-)
+from localspec.options import check
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +24,8 @@ class Sampling:
     logit_bias: tuple[tuple[int, float], ...] = ()  # (token, added to its logit); -inf bans the token
 
     def __post_init__(self) -> None:
-        for limit in _LIMITS:
-            limit.check(getattr(self, limit.name))
+        for option in fields(self):
+            check(option.name, getattr(self, option.name))
         for token, bias in self.logit_bias:
             if not isinstance(token, int) or token < 0 or math.isnan(bias) or bias == math.inf:
                 raise BadSetting(

@@ -5,19 +5,19 @@ from typing import Any, Final
 
 from localspec.chat.options import request_from
 from localspec.errors import BadSetting
+from localspec.options import REPLY
 from localspec.sampler.sampling import Sampling
 from localspec.serve.bodies import Fields, cut, whole
 
-_SAME_NAME: tuple[str, ...] = (  # here and there
-    "temperature", "top_k", "top_p", "min_p", "repeat_penalty", "repeat_last_n", "presence_penalty",
-    "frequency_penalty", "logit_bias", "rule", "depth", "speculate", "think", "regex", "grammar",
-    "compact_json", "overflow", "parallel_tool_calls",
-)  # fmt: skip
-_OTHER_NAMES: Final = {
+_READ_APART: Final = {  # their fields have other names or forms here
+    "seed", "max_tokens", "stop", "system", "template_arguments", "json_schema", "tools", "tool_choice",
+    "prediction", "logprobs",
+}  # fmt: skip
+_OPTIONS: Final = {
+    **{name: name for name in REPLY if name not in _READ_APART},
     "repetition_penalty": "repeat_penalty",
     "chat_template_kwargs": "template_arguments",
 }
-_WHOLE: Final = ("top_k", "repeat_last_n", "depth")
 _WITHOUT_EFFECT: Final = (  # they say who asks, or how a service in the cloud works
     "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
     "prompt_cache_retention", "prompt_cache_options", "verbosity", "cache_prompt", "id_slot",
@@ -66,9 +66,8 @@ def openai_options(fields: Fields, more: Mapping[str, Any] | None = None) -> dic
 
 def own(fields: Fields, stop: str) -> dict[str, Any]:
     """Options that every interface takes; `stop` names the field of stop texts. Raises BadSetting."""
-    options = {name: fields.rest.pop(name) for name in _SAME_NAME if name in fields.rest}
-    options |= {ours: fields.rest.pop(name) for name, ours in _OTHER_NAMES.items() if name in fields.rest}
-    options |= {name: whole(options[name]) for name in _WHOLE if name in options}
+    options = {ours: fields.rest.pop(name) for name, ours in _OPTIONS.items() if name in fields.rest}
+    options |= {name: whole(value) for name, value in options.items() if REPLY[name].kind is int}
     for name in ("grammar", "regex"):  # clients write "" for none
         if options.get(name) == "":
             del options[name]
@@ -102,8 +101,6 @@ def refuse_others(fields: Fields) -> None:
 def checked(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options, if a reply can have them all. Raises BadSetting."""
     kept = {"overflow": "error"} | {name: value for name, value in options.items() if value is not None}
-    if not isinstance(kept.get("rule", ""), str):
-        raise BadSetting(f"rule is {cut(kept['rule'])}", hint="give a rule's name")
     request_from(kept, Sampling())
     return kept
 

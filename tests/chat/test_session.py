@@ -403,7 +403,7 @@ def test_biases_may_name_tokens_as_json_does():
         ({"logit_bias": [(1, 2)]}, "logit_bias is of type list"),
         ({"template_arguments": 3}, "template_arguments"),
         ({"template_arguments": {1: 2}}, "template_arguments"),
-        ({"system": 3}, "system is of type int"),
+        ({"system": 3}, "system is 3"),
         ({"json_schema": {}, "regex": "a"}, "json_schema and regex"),
         ({"json_schema": "", "grammar": ""}, "json_schema and grammar"),
         ({"regex": ""}, "regular expression"),

@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from localspec.settings import Settings
+from localspec.settings import SETTINGS
 
 Options = Mapping[
     str, Mapping[str, tuple[str, ...]]
@@ -81,7 +81,7 @@ PROXIES = _words("socks5://127.0.0.1:9 socks4://x http://127.0.0.1:9 http://[bad
 VARIABLES: dict[str, tuple[str, ...]] = {
     **{
         f"LOCALSPEC_{name.upper()}": (*NUMBERS * 4, *NAMES, *(word for word in ODD if "\0" not in word))
-        for name in Settings.__slots__
+        for name in SETTINGS
     },
     **dict.fromkeys(("ALL_PROXY", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"), ("", *PROXIES)),
     "LOCALSPEC_HOME": ("", "~nobody-here", "words.txt/x", "/dev/null/x", "loop", "x" * 300, "new", "\udcff"),
@@ -191,7 +191,7 @@ def _content(name: str, chance: random.Random) -> bytes | None:
 
 
 def _setting(chance: random.Random) -> str:
-    name = chance.choice((*Settings.__slots__, "tempratur"))
+    name = chance.choice((*SETTINGS, "tempratur"))
     return f"{name} = {json.dumps(chance.choice((*VALUES, *NUMBERS)), ensure_ascii=False)}\n"
 
 

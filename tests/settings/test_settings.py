@@ -4,7 +4,7 @@ import pytest
 
 from localspec import settings
 from localspec.errors import BadSetting
-from localspec.settings import Settings
+from localspec.settings import configured
 
 
 def config(text: str) -> None:
@@ -13,15 +13,15 @@ def config(text: str) -> None:
 
 
 def test_nothing_is_set_at_first():
-    assert Settings.load() == Settings()
+    assert configured() == {}
 
 
 def test_flags_win_over_the_environment_and_that_over_the_file(monkeypatch):
-    config('pair = "file"\ncontext = 1\ntemperature = 1')
+    config('pair = "file"\ncontext = 16\ntemperature = 1')
     monkeypatch.setenv("LOCALSPEC_PAIR", "environment")
-    monkeypatch.setenv("LOCALSPEC_CONTEXT", "2")
-    loaded = Settings.load(pair="flag", context=None)
-    assert (loaded.pair, loaded.context, loaded.temperature) == ("flag", 2, 1.0)
+    monkeypatch.setenv("LOCALSPEC_CONTEXT", "32")
+    loaded = configured(pair="flag", context_length=None)
+    assert loaded == {"pair": "flag", "context_length": 32, "temperature": 1}
 
 
 @pytest.mark.parametrize(
@@ -37,36 +37,36 @@ def test_flags_win_over_the_environment_and_that_over_the_file(monkeypatch):
 def test_a_mistake_in_the_file_is_named(text, says):
     config(text)
     with pytest.raises(BadSetting, match=says):
-        Settings.load()
+        configured()
 
 
 def test_a_mistyped_name_is_suggested():
     config("contxt = 5")
     with pytest.raises(BadSetting) as caught:
-        Settings.load()
+        configured()
     assert caught.value.hint == "did you mean context?"
 
 
 def test_a_variable_of_the_wrong_type_is_named(monkeypatch):
     monkeypatch.setenv("LOCALSPEC_TEMPERATURE", "warm")
-    with pytest.raises(BadSetting, match=r"LOCALSPEC_TEMPERATURE='warm' is not a number"):
-        Settings.load()
+    with pytest.raises(BadSetting, match=r"LOCALSPEC_TEMPERATURE is 'warm', not a number"):
+        configured()
 
 
 def test_a_mistyped_variable_is_suggested_and_a_strangers_one_is_left_alone(monkeypatch):
     monkeypatch.setenv("LOCALSPEC_OF_ANOTHER_PROGRAM", "x")
-    assert Settings.load().temperature is None
+    assert "temperature" not in configured()
     monkeypatch.setenv("LOCALSPEC_TEMPRATURE", "1")
     with pytest.raises(BadSetting, match="no variable LOCALSPEC_TEMPRATURE") as caught:
-        Settings.load()
+        configured()
     assert "LOCALSPEC_TEMPERATURE" in caught.value.hint
 
 
 def test_depth_may_be_a_number_or_auto():
     config("depth = 3")
-    assert Settings.load().depth == "3"
+    assert configured()["depth"] == 3
     config('depth = "auto"')
-    assert Settings.load().depth == "auto"
+    assert configured()["depth"] == "auto"
 
 
 def test_one_variable_moves_every_folder(own_home):
@@ -88,13 +88,13 @@ def test_without_it_the_system_decides(monkeypatch):
 def test_a_home_that_cannot_be_is_named(home, says, monkeypatch):
     monkeypatch.setenv("LOCALSPEC_HOME", home)
     with pytest.raises(BadSetting, match=says):
-        Settings.load()
+        configured()
 
 
 def test_settings_that_are_gone_are_ignored_with_a_sentence(caplog):
     settings._warn.cache_clear()
     config("remember_replies = true\nrule = 'rejection'\ntop_k = 7\n")
-    assert Settings.load() == Settings(top_k=7)
+    assert configured() == {"top_k": 7}
     replies, rule = caplog.messages
     assert "remember_replies" in replies
     assert "rm --replies" in replies

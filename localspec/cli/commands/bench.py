@@ -42,7 +42,8 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     add_prompt_argument(parser, optional=True)
     add_pair_options(parser)
-    add_reply_options(parser, temperature=list_of(float), limit=f"{TOKENS}, for a prompt of yours no limit")
+    limit = f"end the reply after N tokens (default: {TOKENS}, for a prompt of yours no limit)"
+    add_reply_options(parser, temperature={"type": list_of(float)}, max_tokens={"help": limit})
     group = parser.add_argument_group("measurement")
     group.add_argument(
         "--depths", type=list_of(positive), metavar="N,N", help="fixed depths to measure beside auto"

@@ -92,7 +92,7 @@ def run_with(pair: str) -> int:
 
 def _chat(arguments: argparse.Namespace, folder: Path, resumed: "tuple[Journal, Conversation] | None") -> int:
     from localspec.engine.client import EngineProcess
-    from localspec.settings import Settings
+    from localspec.settings import configured
 
     load = load_request(arguments, resumed[1].pair if resumed else "")
     if resumed and arguments.system is not None:
@@ -115,7 +115,7 @@ def _chat(arguments: argparse.Namespace, folder: Path, resumed: "tuple[Journal, 
             folder=folder,
             load=load,
             settings=settings,
-            system=Settings.load(system=arguments.system).system or "",
+            system=configured(system=arguments.system).get("system", ""),
             resumed=resumed,
             stored=not arguments.no_store,
             theme=arguments.theme,
@@ -134,12 +134,12 @@ def load_request(arguments: argparse.Namespace, resumed_pair: str) -> "LoadPair"
     from localspec.cli.loading import wanted
     from localspec.engine.messages import LoadPair
     from localspec.models.registry import is_known
-    from localspec.settings import Settings
+    from localspec.settings import configured
 
     if resumed_pair and is_known(resumed_pair) and not (arguments.target or pair_of(arguments)):
         arguments.pair = resumed_pair
     options = wanted(arguments, **(NOTHING_REMEMBERED if arguments.no_store else {}))
-    return LoadPair(**options | {"rpc": Settings.load(rpc=arguments.rpc).rpc})
+    return LoadPair(**options | {"rpc": configured(rpc=arguments.rpc).get("rpc")})
 
 
 def reply_settings(arguments: argparse.Namespace) -> "ReplySettings":

@@ -32,10 +32,10 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from localspec.settings import Settings, given_settings
+    from localspec.settings import SETTINGS, given_settings
 
     given = given_settings()
-    rows = [(field.name, given.get(field.name)) for field in dataclasses.fields(Settings)]
+    rows = [(name, given.get(name)) for name in SETTINGS]
     if arguments.json:
         settings = {name: dataclasses.asdict(found) if found else None for name, found in rows}
         paths = {name: str(path) for name, path in _paths().items()}

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from localspec.cli.options import add_rpc_option
+from localspec.cli.options import add_option
 from localspec.cli.usage import Subparsers
 from localspec.display import DrawnLine, say, say_json
 from localspec.files import program
@@ -30,7 +30,7 @@ def add_parser(subparsers: Subparsers) -> None:
         description="Decode a few tokens on every device of the installed llama.cpp, each in a process of its own, "
         "and show what would help.",
     )
-    add_rpc_option(parser)
+    add_option(parser, "rpc")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=run)
 
@@ -44,9 +44,9 @@ def run(arguments: argparse.Namespace) -> int:
         from localspec import api
         from localspec.models.devices import remember_devices
         from localspec.models.load import connect, memory_of
-        from localspec.settings import Settings
+        from localspec.settings import configured
 
-        if rpc := Settings.load(rpc=arguments.rpc).rpc:
+        if rpc := configured(rpc=arguments.rpc).get("rpc"):
             connect(rpc, stage.draw)
         backend, devices = api.backend(), api.devices()
         remember_devices(memory_of(devices))  # so that `pairs` and `info` know what fits here

@@ -198,9 +198,9 @@ def logged_texts(options: dict[str, Any], files: "PairFiles") -> "list[Text]":
     from localspec.chat.logits import texts_in
     from localspec.gguf.matching import adapters_of
     from localspec.models.drafting import logit_folder
-    from localspec.settings import Settings
+    from localspec.settings import configured
 
-    adapters = adapters_of(Settings.load(lora=options.get("lora")).lora or "")
+    adapters = adapters_of(configured(lora=options.get("lora")).get("lora", ""))
     texts = list(texts_in(logit_folder(replace(files, lora=adapters))))
     if texts:
         note(f"learns from {sum(len(text.tokens) for text in texts):,} tokens of logged replies as well")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from localspec.cli.commands.completion import complete_with_pairs
 from localspec.cli.fetching import tell_models
-from localspec.cli.options import MEMORY_OPTIONS, add_memory_options
+from localspec.cli.options import add_memory_options, given_of
 from localspec.cli.usage import Subparsers, WrongUsage
 from localspec.display import say, say_json
 
@@ -45,14 +45,14 @@ def run(arguments: argparse.Namespace) -> int:
     from localspec.health.servers import use_servers
     from localspec.models.inspection import inspect
     from localspec.models.needs import wishes_of
-    from localspec.settings import Settings
+    from localspec.options import LOAD
+    from localspec.settings import configured
 
-    values = {name: getattr(arguments, name) for name in MEMORY_OPTIONS}
-    settings = Settings.load(context=values.pop("context_length"), **values)
-    if settings.rpc:
-        use_servers(settings.rpc)
+    settings = configured(**given_of(arguments, LOAD))
+    if rpc := settings.get("rpc"):
+        use_servers(rpc)
     known, target, draft = _open(arguments)
-    adapters = adapters_of(",".join(arguments.lora or ()) or settings.lora or "")
+    adapters = adapters_of(settings.get("lora", ""))
     found = inspect(target, draft, wishes_of(settings, draft=not arguments.no_draft), adapters)
     if arguments.json:
         say_json(_as_json(known, found), indent=2)

@@ -215,7 +215,7 @@ class PromptConversation:
 def prompt_conversation(arguments: argparse.Namespace) -> Iterator[PromptConversation]:
     """The conversation of a command, held while it lasts. Raises BrokenConversation, ConversationInUse, WrongUsage."""
     from localspec import conversations
-    from localspec.settings import Settings, data_dir
+    from localspec.settings import configured, data_dir
 
     folder = data_dir() / "conversations"
     journal = before = None
@@ -229,7 +229,7 @@ def prompt_conversation(arguments: argparse.Namespace) -> Iterator[PromptConvers
         journal = conversations.Journal.new(folder, "", "")
         stored = not arguments.raw
     if journal:
-        system = Settings.load(system=arguments.system).system if not before else arguments.system
+        system = configured(system=arguments.system).get("system") if not before else arguments.system
         journal.system = journal.system if system is None else system
     try:
         yield PromptConversation(journal if stored else None, arguments.store is True, before)

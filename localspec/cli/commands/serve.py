@@ -135,9 +135,9 @@ def load_request(arguments: argparse.Namespace) -> "LoadPair":
     """The pair to load, downloaded before with --pull: the server never downloads."""
     from localspec.cli.loading import fetch_missing, wanted
     from localspec.engine.messages import LoadPair
-    from localspec.settings import Settings
+    from localspec.settings import configured
 
-    options = wanted(arguments) | {"rpc": Settings.load(rpc=arguments.rpc).rpc}
+    options = wanted(arguments) | {"rpc": configured(rpc=arguments.rpc).get("rpc")}
     name = fetch_missing(arguments, options)
     return LoadPair(**options if "target" in options else options | {"pair": name})
 

@@ -1,0 +1,215 @@
+"""Every option of a load and of a reply, once: name, type, range and help.
+
+Keyword arguments, the command line, config.toml, the endpoint and the engine process read them here.
+"""
+
+import difflib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import NoneType
+from typing import Annotated, Any, Literal, TypedDict, get_args, get_origin
+
+from localspec.errors import BadSetting
+
+Rule = Literal["auto", "greedy", "block", "coupled"]
+GONE_RULES = dict.fromkeys(("compare", "rejection"), "use block, which keeps more of a draft, or coupled")
+MOST_LOGPROBS = 20  # other tokens told for each
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """The part of an option that its type does not say."""
+
+    help: str
+    metavar: str | None = None  # of its flag; "" for a switch, None: it has no flag
+    least: float = -math.inf
+    most: float = math.inf
+    above: bool = False  # the least value itself is excluded
+    flags: tuple[str, ...] = ()  # other than --NAME
+    repeats: bool = False  # whether the flag may be given several times
+    config: str | None = None  # its name in config.toml; "" is the same, None: it is not there
+    kind: type | None = None  # bool, int, float or str; None: whoever reads the value checks it
+    choices: tuple[str, ...] = ()  # beside numbers, or alone
+
+    @property
+    def expected(self) -> str:
+        """The values that it takes, in words."""
+        texts = " or ".join(filter(None, [", ".join(self.choices[:-1]), *self.choices[-1:]]))
+        if self.kind is bool or self.kind is str:
+            return texts or ("text" if self.kind is str else "true or false")
+        number = "a whole number" if self.kind is int else "a number"
+        if self.least > -math.inf:
+            number += f" above {self.least:g}" if self.above else f" of at least {self.least:g}"
+        if self.most < math.inf:
+            number = number.replace("of at least", "from") + f" to {self.most:g}"
+        return f"{texts} or {number}" if texts else number
+
+    def admits(self, value: object) -> bool:
+        """Whether a value has this type and lies in this range."""
+        if self.choices and isinstance(value, str):
+            return value in self.choices
+        if self.kind is None or self.kind is bool or self.kind is str:
+            return self.kind is None or isinstance(value, self.kind)
+        if isinstance(value, bool) or not isinstance(value, int if self.kind is int else (int, float)):
+            return False
+        inside = self.least < value if self.above else self.least <= value
+        return inside and value <= self.most and (value < 2**64 if self.kind is int else math.isfinite(value))
+
+    def read(self, text: str) -> Any:  # noqa: ANN401  of its kind
+        """The value in a text, its range unchecked. Raises ValueError."""
+        if self.kind is bool:
+            return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[
+                text.lower()
+            ]
+        return text if self.kind in (None, str) or text in self.choices else self.kind(text)
+
+
+class LoadOptions(TypedDict, total=False):
+    """How the models are loaded; what is left out comes from config.toml and LOCALSPEC_*, then from the memory plan."""
+
+    context_length: Annotated[
+        int | None, Option("context length in tokens", "N", least=16, flags=("--context",), config="context")
+    ]
+    gpu_layers: Annotated[
+        int | None, Option("target layers on the GPU (default: all)", "N", least=0, config="")
+    ]
+    kv_type: Annotated[
+        str | None,
+        Option("type of the target's KV cache (default: f16); another changes the text", "TYPE", config=""),
+    ]
+    device: Annotated[
+        str | None, Option("devices of the target; `localspec doctor` lists them", "DEVICE[,...]", config="")
+    ]
+    split: Annotated[str | None, Option("how several GPUs share the target's layers", "X,Y", config="")]
+    cpu_moe: Annotated[int | None, Option("keep the experts of N layers on the CPU", "N", least=0, config="")]
+    draft_device: Annotated[
+        str | None, Option("device of the draft (default: the target's)", "DEVICE", config="")
+    ]
+    flash_attn: Annotated[
+        Literal["on", "off", "auto"] | None,
+        Option("flash attention: on, off, or auto (default), on where supported", "MODE", config=""),
+    ]
+    ignore_memory: Annotated[
+        bool | None, Option("load the models even if they do not fit by the memory plan", "", config="")
+    ]
+    rpc: Annotated[
+        str | None, Option("llama.cpp RPC servers whose devices to use", "HOST:PORT[,...]", config="")
+    ]
+    lora: Annotated[
+        str | None, Option("a LoRA adapter of the target", "FILE[:SCALE]", repeats=True, config="")
+    ]
+    threads: Annotated[
+        int | None, Option("CPU threads (default: fast physical cores)", "N", least=1, config="")
+    ]
+    mmap: Annotated[bool | None, Option("map files into memory, or read them", "", config="")]
+    remember_logits: Annotated[
+        bool | None, Option("keep what the target found likely, to fit drafts", config="")
+    ]
+
+
+class ReplyOptions(TypedDict, total=False):
+    """Keyword arguments of `run`, `stream` and `complete`; what is left out takes the model's default."""
+
+    temperature: Annotated[
+        float | None, Option("0 always takes the likeliest token", "T", least=0, config="")
+    ]
+    top_k: Annotated[int | None, Option("keep the K likeliest tokens; 0 keeps all", "K", least=0, config="")]
+    top_p: Annotated[
+        float | None,
+        Option("keep the likeliest tokens that add up to P; 1 keeps all", "P", least=0, most=1, config=""),
+    ]
+    min_p: Annotated[
+        float | None,
+        Option("drop tokens below P times the likeliest one; 0 drops none", "P", least=0, most=1, config=""),
+    ]
+    repeat_penalty: Annotated[
+        float | None, Option("above 1 discourages repetition; 1 is off", "X", least=0, above=True)
+    ]
+    repeat_last_n: Annotated[
+        int | None, Option("newest tokens that the penalties look at; -1: all", least=-1)
+    ]
+    presence_penalty: Annotated[float | None, Option("penalty for every token that is in the text", "X")]
+    frequency_penalty: Annotated[float | None, Option("penalty for each earlier occurrence of a token", "X")]
+    logit_bias: Annotated[Mapping[int, float] | None, Option("added to the logits of tokens; -inf bans one")]
+    seed: Annotated[  # None: fresh randomness, whatever is configured; the seed that was used is in the reply
+        int | None,
+        Option(
+            "repeats a run on the same machine with the same settings",
+            "N",
+            least=0,
+            most=2**64 - 1,
+            config="",
+        ),
+    ]
+    rule: Annotated[Rule, Option("auto (default), greedy, block or coupled", "RULE", config="")]
+    max_tokens: Annotated[  # none: until the model ends, or the context is full; 0 only reads the prompt
+        int | None,
+        Option("end the reply after N tokens", "N", least=0, flags=("-n", "--max-tokens"), config=""),
+    ]
+    stop: Annotated[str | Sequence[str] | None, Option("end the reply before TEXT", "TEXT", repeats=True)]
+    depth: Annotated[
+        int | Literal["auto"] | None,
+        Option("draft tokens in a cycle, or auto (default)", "N", least=0, config=""),
+    ]
+    speculate: Annotated[bool, Option("False: plain decoding")]
+    system: Annotated[str | None, Option("the system message", "TEXT", flags=("-s", "--system"), config="")]
+    think: Annotated[bool | None, Option("let a thinking model think, or ask for the answer at once", "")]
+    template_arguments: Annotated[Mapping[str, Any] | None, Option("extra variables for the chat template")]
+    overflow: Annotated[Literal["trim", "error"], Option("when the conversation outgrows the context")]
+    json_schema: Annotated[
+        Mapping[str, Any] | str | type | None,
+        Option("the answer is JSON that follows this schema", "FILE|TEXT"),
+    ]
+    compact_json: Annotated[bool, Option("leave out white space from JSON, or let the model put it in", "")]
+    regex: Annotated[str | None, Option("the whole answer matches this pattern", "PATTERN")]
+    grammar: Annotated[str | None, Option("the answer follows this grammar: Lark or GBNF", "FILE")]
+    tools: Annotated[
+        Sequence[Mapping[str, Any]] | None, Option("functions that the model may call, as OpenAI's")
+    ]
+    tool_choice: Annotated[Literal["auto", "required"], Option("whether a tool may or must be called")]
+    parallel_tool_calls: Annotated[bool, Option("False: one call in a reply")]
+    prediction: Annotated[str | None, Option("the probable reply, as a file to edit: drafted from")]
+    logprobs: Annotated[
+        int | None,
+        Option("report each token's probability and those of N others", least=0, most=MOST_LOGPROBS),
+    ]
+
+
+def _declared(options: type) -> dict[str, Option]:
+    return {
+        name: _typed(hint.__origin__, hint.__metadata__[0]) for name, hint in options.__annotations__.items()
+    }
+
+
+def _typed(hint: Any, option: Option) -> Option:  # noqa: ANN401  a type
+    parts = [hint] if get_origin(hint) is Literal else get_args(hint) or [hint]
+    choices = tuple(text for part in parts if get_origin(part) is Literal for text in get_args(part))
+    kinds = [part for part in parts if part is not NoneType and get_origin(part) is not Literal] or [str]
+    simple = len(kinds) == 1 and kinds[0] in (bool, int, float, str)
+    return replace(option, kind=kinds[0] if simple else None, choices=choices)
+
+
+LOAD, REPLY = _declared(LoadOptions), _declared(ReplyOptions)
+OPTIONS = {"pair": Option("the pair where none is named", config="", kind=str)} | LOAD | REPLY
+
+
+def check(name: str, value: object, *, called: str = "", hint: str = "") -> None:
+    """Raises BadSetting for a name that no option has, or a value that it does not take."""
+    option = OPTIONS.get(name)
+    if option is None:
+        raise BadSetting(f"there is no option called {name}", hint=nearest(name, OPTIONS))
+    if not option.admits(value):
+        text = repr(value)
+        shown = text if len(text) <= 80 else f"{text[:77]}..."
+        raise BadSetting(
+            f"{called or name} is {shown}, not {option.expected}",
+            hint=GONE_RULES.get(str(value), hint) or f"{name}: {option.help}",
+        )
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint with the known name that an unknown one looks like, or with all of them."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean {near[0]}?" if near else f"there are: {', '.join(names)}"
