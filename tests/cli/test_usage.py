@@ -36,7 +36,7 @@ def shell(words, **options):
         ("pairs --jsn=1", "hint: did you mean --json? `localspec pairs --help`"),
         ("rm demo more", "hint: `localspec rm --help`"),
         ("serve --api-key K --host é..b", "--host é..b is no address"),
-        ("run Hi --depth deep", "neither a number nor auto"),
+        ("run Hi --depth deep", "not auto or a whole number"),
         ("run Hi --rule magic", "coupled"),
         ("chat --rule magic", "coupled"),
         ("run Hi --rule compare", "compare is gone: use block"),
