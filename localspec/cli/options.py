@@ -43,7 +43,7 @@ def add_memory_options(group: Group) -> None:
 
 
 def add_reply_options(parser: argparse.ArgumentParser, **changes: Mapping[str, Any]) -> None:
-    """`changes`: by option, what argparse is told of it in place of the usual."""
+    """`changes`: by option, arguments of argparse in place of the usual ones."""
     group = parser.add_argument_group("reply")
     for name in REPLY:
         add_option(group, name, **changes.get(name, {}))

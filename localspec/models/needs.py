@@ -34,7 +34,7 @@ class MemoryWishes:
 
 
 def wishes_of(options: Mapping[str, Any], draft: bool = True) -> MemoryWishes:
-    """The options of a load that the plan heeds."""
+    """The options of a load that the plan uses."""
     return MemoryWishes(
         context=options.get("context_length"),
         gpu_layers=options.get("gpu_layers"),
