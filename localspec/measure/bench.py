@@ -141,9 +141,8 @@ def bench(
     blocks_done = 0
     for block in blocks(prompts, temperatures, arms):
         time_is_up = limits.seconds is not None and clock() - began >= limits.seconds
-        if stopped() or block.round == limits.rounds or (time_is_up and measured):
-            break
-        if len(too_long) == len(prompts):
+        nothing_left = block.round == limits.rounds or len(too_long) == len(prompts)
+        if stopped() or nothing_left or (time_is_up and measured):
             break
         if block.prompt.name in too_long:
             continue
@@ -170,12 +169,8 @@ def warm_up(
     for arm in arms:
         if not stopped():
             session.reset()
-            options = arm.options() | {
-                "temperature": temperatures[0],
-                "max_tokens": WARM_UP_TOKENS,
-                "seed": None,
-            }
-            for _ in session.stream("Say hello.", **options):
+            options = ReplyOptions(temperature=temperatures[0], max_tokens=WARM_UP_TOKENS, seed=None)
+            for _ in session.stream("Say hello.", **arm.options() | options):
                 pass
 
 
@@ -187,30 +182,27 @@ def measure(
     Without a seed, a configured one too: it would fix the depth, lest measured time changes a sampled text.
     """
     session.reset()
-    options = arm.options() | {
-        "temperature": block.temperature,
-        "max_tokens": max_tokens,
-        "overflow": "error",
-        "seed": None,
-    }
-    reply, decode_seconds = timed(session.stream(block.prompt.text, **options), clock)
+    options = ReplyOptions(temperature=block.temperature, max_tokens=max_tokens, overflow="error", seed=None)
+    reply, decode_seconds = timed(session.stream(block.prompt.text, **arm.options() | options), clock)
     stats = reply.stats
+    counted = (
+        "prompt_tokens",
+        "reused_tokens",
+        "prefill_seconds",
+        "emitted",
+        "cycles",
+        "drafted",
+        "accepted",
+    )
     return Measurement(
         prompt=block.prompt.name,
         category=block.prompt.category,
         temperature=block.temperature,
         round=block.round,
         arm=arm.name,
-        prompt_tokens=stats.prompt_tokens,
-        reused_tokens=stats.reused_tokens,
-        prefill_seconds=stats.prefill_seconds,
         decode_seconds=decode_seconds,
-        emitted=stats.emitted,
-        cycles=stats.cycles,
-        drafted=stats.drafted,
-        accepted=stats.accepted,
-        draft_seconds=stats.draft_seconds,
         finish_reason=reply.finish_reason,
+        **{name: getattr(stats, name) for name in (*counted, "draft_seconds")},
     )
 
 

@@ -1,7 +1,7 @@
 """One prompt with and without drafting, side by side: where the texts part, how fast each is, and the verdict."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any, Unpack
@@ -47,38 +47,33 @@ class Segment:
         """Accepted / drafted tokens. 0 when nothing was drafted."""
         return self.accepted / self.drafted if self.drafted else 0.0
 
-    def with_cycle(self, cycle: Cycle) -> "Segment":
-        """This segment and the tokens of one more cycle."""
-        return replace(
-            self,
-            tokens=self.tokens + len(cycle.tokens),
-            drafted=self.drafted + cycle.drafted,
-            accepted=self.accepted + cycle.accepted,
-            forced=self.forced + cycle.origins.count(Origin.FORCED),
-        )
 
-
-class Segments:
-    """Sorts the cycles of a reply by the text in which they begin."""
-
-    def __init__(self) -> None:
-        self.free = Segment()
-        self.structured = Segment()
-        self._answer = ""
-
-    def absorb(self, event: Event) -> None:
-        """Take in the next event of the reply."""
+def segments_of(events: Iterable[Event]) -> tuple[Segment, Segment]:
+    """The free and the structured text of a reply, whose cycles count where they begin."""
+    free = structured = Segment()
+    answer = ""
+    for event in events:
         match event:
-            case Cycle() if is_structured(self._answer) or Origin.FORCED in event.origins:
-                self.structured = self.structured.with_cycle(event)
+            case Cycle() if is_structured(answer) or Origin.FORCED in event.origins:
+                structured = grown(structured, event)
             case Cycle():
-                self.free = self.free.with_cycle(event)
+                free = grown(free, event)
             case Piece(text=text, kind=Kind.ANSWER):
-                self._answer += text
+                answer += text
+    return free, structured
+
+
+def grown(segment: Segment, cycle: Cycle) -> Segment:
+    return Segment(
+        segment.tokens + len(cycle.tokens),
+        segment.drafted + cycle.drafted,
+        segment.accepted + cycle.accepted,
+        segment.forced + cycle.origins.count(Origin.FORCED),
+    )
 
 
 def is_structured(text: str) -> bool:
-    """Whether what follows this text is in a code block, or in a reply that is JSON."""
+    """Whether the text continues inside a code block, or in a reply that is JSON."""
     return text.count(FENCE) % 2 == 1 or text.lstrip().startswith(OPENERS)
 
 
@@ -207,21 +202,40 @@ def compare_events(
         raise BadSetting(f"{n} runs cannot be compared", hint="compare at least one run of each kind")
     given = list(as_messages(messages))
     common = ReplyOptions(**options) | {"overflow": "error"}
-    outcome = _Outcome()
+    replies: dict[bool, list[Reply]] = {False: [], True: []}
+    first_run: dict[bool, list[Event]] = {False: [], True: []}
+    rule, prompt, read, crowded, ended = "", list[int](), 0, False, False
     for run in range(n):
         for speculative in (False, True) if run % 2 == 0 else (True, False):
-            if not outcome.cancelled:
-                session.reset()
-                forget(session.pair.target, session.pair.drafters)  # every run reads its prompt
-                sides = asked(common, speculative=speculative)
-                for event in session.stream(given, cancelled=cancelled, **sides):
-                    outcome.absorb(session, speculative, event)
-                    if isinstance(event, Started) and event.rule in SEED_DECIDES:
-                        common["seed"] = event.seed  # any other seed would only fix the depth and the threads
-                    yield SideEvent(speculative, run, event)
+            if ended:
+                continue
+            session.reset()
+            forget(session.pair.target, session.pair.drafters)  # every run reads its prompt
+            for event in session.stream(given, cancelled=cancelled, **asked(common, speculative=speculative)):
+                match event:
+                    case Started(rule=rule, prompt_tokens=read):
+                        if rule in SEED_DECIDES:
+                            common["seed"] = event.seed  # any other would only fix the depth and the threads
+                    case Cycle():
+                        crowded |= session.pair.drafting.crowded
+                    case Finished(reply=reply):
+                        replies[speculative].append(reply)
+                        prompt = list(session.pair.target.tokens[:read])
+                        ended = reply.finish_reason is FinishReason.CANCELLED
+                if run == 0:
+                    first_run[speculative].append(event)
+                yield SideEvent(speculative, run, event)
     session.reset()
-    if outcome.replies[False] and outcome.replies[True]:
-        yield outcome.comparison(session)
+    if replies[False] and replies[True]:
+        plain, drafted = (Side(tuple(replies[kind]), *segments_of(first_run[kind])) for kind in (False, True))
+        index = first_difference(plain.tokens, drafted.tokens)
+        gap = width_difference = None
+        if index is not None and not ended and rule == Greedy.name:
+            text = [*prompt, *plain.tokens[:index]]
+            width_difference = width_difference_on(session.pair, text)
+            gap = top_two_gap(row_after(session.pair.target, text))
+        where = diverged(plain.tokens, drafted.tokens, gap)
+        yield Comparison(plain, drafted, rule, where, width_difference, ended, crowded)
 
 
 def asked(options: ReplyOptions, *, speculative: bool) -> ReplyOptions:
@@ -230,59 +244,6 @@ def asked(options: ReplyOptions, *, speculative: bool) -> ReplyOptions:
         return options | {"speculate": False}
     drafting = options | {"speculate": True}
     return drafting if options.get("depth") != 0 else drafting | {"depth": "auto"}
-
-
-@dataclass(slots=True)
-class _Outcome:
-    """What the runs of a comparison brought."""
-
-    replies: dict[bool, list[Reply]] = field(default_factory=lambda: {False: [], True: []})
-    segments: dict[bool, list[Segments]] = field(default_factory=lambda: {False: [], True: []})
-    rule: str = ""
-    crowded: bool = False
-    prompt: list[int] = field(default_factory=list)
-    _prompt_tokens: int = 0
-
-    @property
-    def cancelled(self) -> bool:
-        return any(
-            r.finish_reason is FinishReason.CANCELLED for found in self.replies.values() for r in found
-        )
-
-    def absorb(self, session: Session, speculative: bool, event: Event) -> None:
-        if found := self.segments[speculative]:
-            found[-1].absorb(event)
-        match event:
-            case Started(rule=rule, prompt_tokens=count):
-                self.rule, self._prompt_tokens = rule, count
-                self.segments[speculative].append(Segments())
-            case Cycle():
-                self.crowded |= session.pair.drafting.crowded
-            case Finished(reply=reply):
-                self.replies[speculative].append(reply)
-                self.prompt = list(session.pair.target.tokens[: self._prompt_tokens])
-
-    def comparison(self, session: Session) -> Comparison:
-        first = {kind: segments[0] for kind, segments in self.segments.items()}
-        plain, speculative = (
-            Side(tuple(self.replies[kind]), first[kind].free, first[kind].structured)
-            for kind in (False, True)
-        )
-        index = first_difference(plain.tokens, speculative.tokens)
-        gap = width_difference = None
-        if index is not None and not self.cancelled and self.rule == Greedy.name:
-            text = [*self.prompt, *plain.tokens[:index]]
-            width_difference = width_difference_on(session.pair, text)
-            gap = top_two_gap(row_after(session.pair.target, text))
-        return Comparison(
-            plain=plain,
-            speculative=speculative,
-            rule=self.rule,
-            divergence=diverged(plain.tokens, speculative.tokens, gap),
-            width_difference=width_difference,
-            cancelled=self.cancelled,
-            crowded=self.crowded,
-        )
 
 
 def verdict_on(comparison: Comparison) -> str:
@@ -348,18 +309,18 @@ def about_segments(comparison: Comparison) -> str:
 
 def table(comparison: Comparison) -> str:
     """Both sides, a line each."""
-    return aligned([COLUMNS, cells("plain", comparison.plain), cells("speculative", comparison.speculative)])
-
-
-def cells(name: str, side: Side) -> tuple[str, ...]:
-    """The row of one side."""
-    stats = side.reply.stats
-    return (
-        name,
-        str(len(side.tokens)),
-        f"{median(reply.stats.prefill_seconds for reply in side.replies):.3f}",
-        f"{median(reply.stats.decode_seconds for reply in side.replies):.3f}",
-        f"{side.tokens_per_second:.1f}",
-        f"{stats.acceptance_rate:.0%}" if stats.drafted else "-",
-        f"{stats.mean_accepted_length:.2f}",
-    )
+    rows = [COLUMNS]
+    for name, side in (("plain", comparison.plain), ("speculative", comparison.speculative)):
+        stats = side.reply.stats
+        rows.append(
+            (
+                name,
+                str(len(side.tokens)),
+                f"{median(reply.stats.prefill_seconds for reply in side.replies):.3f}",
+                f"{median(reply.stats.decode_seconds for reply in side.replies):.3f}",
+                f"{side.tokens_per_second:.1f}",
+                f"{stats.acceptance_rate:.0%}" if stats.drafted else "-",
+                f"{stats.mean_accepted_length:.2f}",
+            )
+        )
+    return aligned(rows)

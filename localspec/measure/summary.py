@@ -70,13 +70,9 @@ def summarise(measurements: Sequence[Measurement]) -> Summary:
     by_arm = grouped(usable, lambda pair: (pair[1].temperature, pair[1].arm))
     rows = list[Row]()
     for (temperature, arm), found in by_arm.items():
-        categories = grouped(found, lambda pair: pair[1].category)
-        rows += [
-            row_of(category, temperature, arm, [categories[category]])
-            for category in Category
-            if category in categories
-        ]
-        rows.append(row_of(None, temperature, arm, list(categories.values())))
+        groups = grouped(found, lambda pair: pair[1].category)
+        rows += [row_of(kind, temperature, arm, [groups[kind]]) for kind in Category if kind in groups]
+        rows.append(row_of(None, temperature, arm, list(groups.values())))
     return Summary(
         rows=tuple(rows),
         too_short=len(pairs) - len(usable),
@@ -88,12 +84,8 @@ def summarise(measurements: Sequence[Measurement]) -> Summary:
 def paired(measurements: Iterable[Measurement]) -> list[Pair]:
     """Every reply beside the plain one of its block."""
     by_block = grouped(measurements, lambda m: (m.prompt, m.temperature, m.round))
-    pairs = list[Pair]()
-    for block in by_block.values():
-        plain = next((m for m in block if m.arm == PLAIN.name), None)
-        if plain is not None:
-            pairs += [(plain, m) for m in block if m is not plain]
-    return pairs
+    plain = {key: m for key, block in by_block.items() for m in block if m.arm == PLAIN.name}
+    return [(plain[key], m) for key in plain for m in by_block[key] if m is not plain[key]]
 
 
 def row_of(category: Category | None, temperature: float, arm: str, groups: Sequence[Sequence[Pair]]) -> Row:
@@ -177,28 +169,20 @@ def in_words(row: Row) -> str:
     range_ = f"{speedup.low:.2f}x to {speedup.high:.2f}x"
     if found is Finding.SAME:
         return f"no difference: {range_}"
-    advice = {
-        Finding.SLOWER: "; plain decoding is better here",
-        Finding.UNSURE: "; measure for longer",
-    }
+    advice = {Finding.SLOWER: "; plain decoding is better here", Finding.UNSURE: "; measure for longer"}
     return f"{found}: {speedup.middle:.2f}x ({range_}){advice.get(found, '')}"
 
 
 def verdicts(summary: Summary) -> tuple[SpeedVerdict, ...]:
     """Go or no-go for every temperature, judged by auto on the mix, and on the categories."""
-    found = []
-    for temperature in summary.temperatures:
-        rows = [row for row in summary.rows if row.temperature == temperature and row.arm == AUTO.name]
-        (mix,) = (row for row in rows if row.category is None)
-        found.append(verdict(mix, [row for row in rows if row.category]))
-    return tuple(found)
+    auto = [[row for row in rows_at(summary, t) if row.arm == AUTO.name] for t in summary.temperatures]
+    return tuple(verdict(mix, categories) for *categories, mix in auto)
 
 
 def verdict(mix: Row, categories: list[Row]) -> SpeedVerdict:
-    found = finding(mix.speedup)
-    over_all = f"{mix.speedup.middle:.2f}x over all prompts"
-    if mix.speedup.known:
-        over_all += f" ({mix.speedup.low:.2f}x to {mix.speedup.high:.2f}x)"
+    found, speedup = finding(mix.speedup), mix.speedup
+    over_all = f"{speedup.middle:.2f}x over all prompts"
+    over_all += f" ({speedup.low:.2f}x to {speedup.high:.2f}x)" if speedup.known else ""
     won = [row for row in categories if finding(row.speedup) is Finding.FASTER]
     lost = [row for row in categories if finding(row.speedup) is Finding.SLOWER]
     decision, reason = Decision.NO_GO, f"{over_all}. {because(mix)}"
@@ -239,12 +223,11 @@ def report(summary: Summary, columns: int) -> str:
 def rows_at(summary: Summary, temperature: float) -> tuple[Row, ...]:
     """The rows of one temperature, by category, the mix last."""
     order = [*Category, None]
-    found = [row for row in summary.rows if row.temperature == temperature]
 
     def place(row: Row) -> tuple[int, bool, int, str]:
         return order.index(row.category), row.arm != AUTO.name, len(row.arm), row.arm
 
-    return tuple(sorted(found, key=place))
+    return tuple(sorted((row for row in summary.rows if row.temperature == temperature), key=place))
 
 
 def cells(row: Row) -> tuple[str, ...]:
@@ -267,22 +250,13 @@ def name(row: Row) -> str:
 
 def chart(summary: Summary, temperature: float) -> Chart:
     """Speed-ups as bars; plain decoding is the line at 1."""
-    rows = rows_at(summary, temperature)
-    several = len({row.arm for row in rows}) > 1
-    return Chart(
-        title=f"Speed-up over plain decoding, temperature {temperature:g}",
-        bars=tuple(
-            Bar(
-                label=f"{name(row)}, {row.arm}" if several else name(row),
-                value=row.speedup.middle,
-                low=row.speedup.low if row.speedup.known else None,
-                high=row.speedup.high if row.speedup.known else None,
-                text=f"{row.speedup.middle:.2f}x",
-            )
-            for row in rows
-        ),
-        reference=1.0,
-    )
+    rows, bars = rows_at(summary, temperature), []
+    for row in rows:
+        label = f"{name(row)}, {row.arm}" if len({row.arm for row in rows}) > 1 else name(row)
+        middle = row.speedup.middle
+        interval = (row.speedup.low, row.speedup.high) if row.speedup.known else (None, None)
+        bars.append(Bar(label, middle, f"{middle:.2f}x", *interval))
+    return Chart(f"Speed-up over plain decoding, temperature {temperature:g}", tuple(bars), reference=1.0)
 
 
 def words(summary: Summary, temperature: float) -> str:
@@ -291,21 +265,12 @@ def words(summary: Summary, temperature: float) -> str:
     width = max((len(name(row)) for row in rows), default=0)
     lines = [f"{name(row):<{width}}  {in_words(row)}" for row in rows]
     judged = next(v for v in verdicts(summary) if v.temperature == temperature)
-    best = better_depth(rows_at(summary, temperature))
-    return "\n".join(
-        [*lines, "", f"{judged.decision.upper()} at temperature {temperature:g}: {judged.reason}", *best]
-    )
-
-
-def better_depth(rows: Sequence[Row]) -> list[str]:
-    """The fixed depth that was ahead of auto on the mix, if one was."""
-    mix = [row for row in rows if row.category is None]
-    auto = next(row for row in mix if row.arm == AUTO.name)
-    best = max(mix, key=lambda row: row.speedup.middle)
-    if best is auto:
-        return []
-    lead = best.speedup.middle / auto.speedup.middle - 1
-    return [f"Ahead of auto: {best.arm}, by {lead:.1%}."]
+    lines += ["", f"{judged.decision.upper()} at temperature {temperature:g}: {judged.reason}"]
+    mix = {row.arm: row.speedup.middle for row in rows_at(summary, temperature) if row.category is None}
+    best = max(mix, key=mix.__getitem__)
+    if best != AUTO.name:
+        lines.append(f"Ahead of auto: {best}, by {mix[best] / mix[AUTO.name] - 1:.1%}.")
+    return "\n".join(lines)
 
 
 def footnotes(summary: Summary) -> str:
@@ -319,36 +284,22 @@ def footnotes(summary: Summary) -> str:
     return "\n".join(lines)
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """The pair that was measured."""
-
-    pair: str
-    target: str
-    draft: str
-    load_seconds: float
-    max_tokens: int
-
-
-def record(subject: Subject, machine: Machine, outcome: BenchOutcome, summary: Summary) -> dict[str, Any]:
+def record(machine: Machine, outcome: BenchOutcome, summary: Summary) -> dict[str, Any]:
     """Plain values for json.dumps; an interval that is not known has no bounds."""
+    rows = [asdict(row) | {"finding": finding(row.speedup)} for row in summary.rows]
+    for row in rows:
+        if row["speedup"]["high"] == math.inf:
+            row["speedup"] |= {"low": None, "high": None}
     return {
-        **asdict(subject),
         "machine": asdict(machine),
         "stopped": outcome.stopped,
         "too_long": outcome.too_long,
         "too_short": summary.too_short,
         "prefill": {"tokens": summary.prefill_tokens, "seconds": summary.prefill_seconds},
         "verdicts": [asdict(verdict) for verdict in verdicts(summary)],
-        "rows": [without_infinity({**asdict(row), "finding": finding(row.speedup)}) for row in summary.rows],
+        "rows": rows,
         "measurements": [asdict(measurement) for measurement in outcome.measurements],
     }
-
-
-def without_infinity(row: dict[str, Any]) -> dict[str, Any]:
-    if row["speedup"]["high"] == float("inf"):
-        row["speedup"] = {"middle": row["speedup"]["middle"], "low": None, "high": None}
-    return row
 
 
 def keep(pair: str, recorded: Mapping[str, Any]) -> Path:

@@ -86,13 +86,10 @@ def report(curve: Curve, columns: int) -> str:
     """Table, bars and sentences for a terminal of that many columns."""
     table = curve.table
     plain = table.verify(1)
-    rows = [("tokens in a pass", "ms", "x one token", "ms per token")]
+    rows, lines = [("tokens in a pass", "ms", "x one token", "ms per token")], []
     for width, seconds in zip(table.widths, table.verify_seconds, strict=True):
-        milliseconds = seconds * 1000
-        rows.append(
-            (str(width), f"{milliseconds:.1f}", f"{seconds / plain:.2f}", f"{milliseconds / width:.1f}")
-        )
-    lines = []
+        ms = seconds * 1000
+        rows.append((str(width), f"{ms:.1f}", f"{seconds / plain:.2f}", f"{ms / width:.1f}"))
     if curve.draft_seconds:
         one, two = curve.draft_seconds[1:3]
         each = "A draft token" if two > one else "A draft of any depth"
@@ -111,30 +108,17 @@ def report(curve: Curve, columns: int) -> str:
 
 def chart(curve: Curve) -> Chart:
     """The curve as bars, in units of one plain step."""
-    relative = [seconds / curve.table.verify(1) for seconds in curve.table.verify_seconds]
-    return Chart(
-        title="Cost of a target pass, in passes over one token",
-        bars=tuple(
-            Bar(f"{width} token{'s' if width > 1 else ''}", cost, f"{cost:.2f}x")
-            for width, cost in zip(curve.table.widths, relative, strict=True)
-        ),
-        reference=1.0,
-        more_is_better=False,
-    )
+    costs = {width: curve.table.verify(width) / curve.table.verify(1) for width in curve.table.widths}
+    bars = (Bar(f"{width} token{'s' * (width > 1)}", cost, f"{cost:.2f}x") for width, cost in costs.items())
+    return Chart("Cost of a target pass, in passes over one token", tuple(bars), 1.0, more_is_better=False)
 
 
 def as_json(curve: Curve) -> dict[str, Any]:
     """Plain values for json.dumps."""
-    table = curve.table
+    table, plain = curve.table, curve.table.verify(1)
+    costs = {width: table.verify(width) for width in table.widths}
     return {
-        "widths": [
-            {
-                "width": width,
-                "seconds": table.verify(width),
-                "relative": table.verify(width) / table.verify(1),
-            }
-            for width in table.widths
-        ],
+        "widths": [{"width": w, "seconds": s, "relative": s / plain} for w, s in costs.items()],
         "table": asdict(table),
         "break_even": {depth: curve.break_even(depth) for depth in DEPTHS},
         "context_tokens": table.context_tokens,

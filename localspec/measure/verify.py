@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from itertools import product
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 
@@ -121,14 +122,8 @@ class SampledResult:
     impossible: int = 0  # tokens that the sampler chain excludes, by more than batch widths explain
 
     def __add__(self, other: "SampledResult") -> "SampledResult":
-        return SampledResult(
-            self.texts + other.texts,
-            self.tokens + other.tokens,
-            self.surplus + other.surplus,
-            self.variance + other.variance,
-            max(self.largest, other.largest),
-            self.impossible + other.impossible,
-        )
+        sums = {name: value + getattr(other, name) for name, value in asdict(self).items()}
+        return SampledResult(**sums | {"largest": max(self.largest, other.largest)})
 
     @property
     def excess(self) -> float:
@@ -223,15 +218,8 @@ def verify(
     finally:
         pair.drafting.seeds_keep_threads = True
     session.reset()
-    return Verification(
-        greedy=greedy,
-        sampled=sampled,
-        expected_acceptance=pair.expected_acceptance,
-        sampling=sampling,
-        seed=seed,
-        seconds=perf_counter() - watch.began,
-        stopped=stopped(),
-    )
+    seconds = perf_counter() - watch.began
+    return Verification(greedy, sampled, sampling, seed, seconds, stopped(), pair.expected_acceptance)
 
 
 def plain_chain(defaults: Sampling, temperature: float) -> Sampling:
@@ -295,17 +283,10 @@ def case_of(prompt: BenchPrompt, plain: GreedyText, text: GreedyText, depth: int
     where = diverged(plain.tokens, text.tokens, None)
     if where:
         # If one text ends before the other, the last row of the longer one did not decide it.
-        decided = [t.gaps[where.index] for t in (plain, text) if where.index < len(t.gaps)]
-        where = replace(where, top_two_gap=decided[0])
-    return GreedyCase(
-        prompt=prompt,
-        depth=depth,
-        tokens=len(text.tokens),
-        drafted=text.drafted,
-        accepted=text.accepted,
-        not_likeliest=plain.not_likeliest + text.not_likeliest,
-        divergence=where,
-    )
+        gaps = next(t.gaps for t in (plain, text) if where.index < len(t.gaps))
+        where = replace(where, top_two_gap=gaps[where.index])
+    wrong = plain.not_likeliest + text.not_likeliest
+    return GreedyCase(prompt, depth, len(text.tokens), text.drafted, text.accepted, wrong, where)
 
 
 class Judge:
@@ -315,10 +296,8 @@ class Judge:
         self.seen: list[tuple[float, bool]] = []
 
     def see(self, rows: Sequence[Row], tokens: Sequence[int]) -> None:
-        self.seen += [
-            (top_two_gap(row), token == likeliest_token(row))
-            for row, token in zip(rows, tokens, strict=False)
-        ]
+        for row, token in zip(rows, tokens, strict=False):
+            self.seen.append((top_two_gap(row), token == likeliest_token(row)))
 
 
 def greedy_text(
@@ -371,20 +350,8 @@ def sampled_text(
     session: Session, text: str, sampling: Sampling, seed: int
 ) -> tuple[list[int], tuple[int, ...]]:
     """The tokens of a prompt and of a speculative reply to it, as users get them."""
-    reply = session.run(
-        [Message("user", text)],
-        temperature=sampling.temperature,
-        top_k=sampling.top_k,
-        top_p=sampling.top_p,
-        min_p=sampling.min_p,
-        repeat_penalty=1.0,
-        presence_penalty=0.0,
-        frequency_penalty=0.0,
-        seed=seed,
-        max_tokens=NEW_TOKENS,
-        depth=DEPTH,
-        speculate=True,
-    )
+    options: dict[str, Any] = asdict(sampling) | {"logit_bias": None, "seed": seed, "max_tokens": NEW_TOKENS}
+    reply = session.run([Message("user", text)], depth=DEPTH, speculate=True, **options)
     return list(session.pair.target.tokens[: reply.stats.prompt_tokens]), reply.tokens
 
 
@@ -407,24 +374,17 @@ def scored(
                 continue
             surprisals = np.minimum(-np.log(p.probabilities), RAREST)
             expected = float(p.probabilities @ surprisals)
-            found += SampledResult(
-                tokens=1,
-                surplus=min(-math.log(chance), RAREST) - expected,
-                variance=float(p.probabilities @ (surprisals - expected) ** 2),
-                largest=float(np.abs(surprisals - expected).max()),
-            )
+            beyond = surprisals - expected
+            variance, largest = float(p.probabilities @ beyond**2), float(np.abs(beyond).max())
+            found += SampledResult(0, 1, min(-math.log(chance), RAREST) - expected, variance, largest)
     return found
 
 
 def nearly_kept(row: np.ndarray, token: int, sampling: Sampling, slack: float) -> bool:
     """Whether the sampler chain could keep a token if logits were up to `slack` away from this row's."""
     weight = math.exp(-2 * slack)  # the ratio of two probabilities can change by this factor
-    wider = Sampling(
-        temperature=sampling.temperature,
-        top_k=0,
-        top_p=1.0 - (1.0 - sampling.top_p) * weight,
-        min_p=sampling.min_p * weight,
-    )
+    top_p = 1.0 - (1.0 - sampling.top_p) * weight
+    wider = Sampling(sampling.temperature, top_k=0, top_p=top_p, min_p=sampling.min_p * weight)
     if sampling.top_k and row[token] < np.sort(row)[-sampling.top_k :][0] - 2 * slack:
         return False
     return Chain(wider).distribution(row, ()).of(token) > 0.0
@@ -432,36 +392,31 @@ def nearly_kept(row: np.ndarray, token: int, sampling: Sampling, slack: float) -
 
 def problems(found: Verification) -> list[str]:
     """A sentence for each difference beyond numerics."""
-    said = []
-    wrong = sum(case.not_likeliest for case in found.greedy.cases)
-    if wrong:
+    cases, sampled, said = found.greedy.cases, found.sampled, []
+    if wrong := sum(case.not_likeliest for case in cases):
         said.append(f"{wrong} greedy tokens are not the likeliest of the row that decided them.")
-    apart = [case for case in found.greedy.unexplained if not case.not_likeliest]
-    if apart:
+    if apart := sum(not case.not_likeliest for case in found.greedy.unexplained):
+        said.append(f"{apart} of {len(cases)} greedy texts part where no near-tie explains it.")
+    if sampled.impossible:
+        said.append(f"The sampler chain excludes {sampled.impossible} of the sampled tokens.")
+    if sampled.excess_p < ALARM:
         said.append(
-            f"{len(apart)} of {len(found.greedy.cases)} greedy texts part where no near-tie explains it."
-        )
-    if found.sampled.impossible:
-        said.append(f"The sampler chain excludes {found.sampled.impossible} of the sampled tokens.")
-    if found.sampled.excess_p < ALARM:
-        said.append(
-            f"Sampled replies are {found.sampled.excess:+.3f} nats per token less likely than they should be "
-            f"(p < {found.sampled.excess_p:.1g}, alarm below {ALARM:g})."
+            f"Sampled replies are {sampled.excess:+.3f} nats per token less likely than they should be "
+            f"(p < {sampled.excess_p:.1g}, alarm below {ALARM:g})."
         )
     return said
 
 
 def missing(found: Verification) -> list[str]:
     """A sentence for each part for which the time was too short."""
-    said = []
-    if not found.greedy.cases:
-        said.append("No greedy text was finished.")
-    if not found.sampled.tokens:
+    sampled = found.sampled
+    said = [] if found.greedy.cases else ["No greedy text was finished."]
+    if not sampled.tokens:
         said.append("No sampled text was finished.")
-    elif found.sampled.smallest_excess > ENOUGH:
+    elif sampled.smallest_excess > ENOUGH:
         said.append(
-            f"{found.sampled.tokens:,} sampled tokens are too few: only an excess of "
-            f"{found.sampled.smallest_excess:.2f} nats per token would be found for sure."
+            f"{sampled.tokens:,} sampled tokens are too few: only an excess of "
+            f"{sampled.smallest_excess:.2f} nats per token would be found for sure."
         )
     return said
 
@@ -538,31 +493,19 @@ def depth_text(depth: int | None) -> str:
 
 def as_json(found: Verification) -> dict[str, object]:
     """Plain values for json.dumps."""
-    wrong, lacking = problems(found), missing(found)
+    wrong, lacking, greedy, sampled = problems(found), missing(found), found.greedy, found.sampled
     cases = [
         asdict(case)
-        | {
-            "prompt": case.prompt.name,
-            "category": case.prompt.category,
-            "depth": depth_text(case.depth),
-            "explained": case.explained(found.greedy.width_difference),
-        }
-        for case in found.greedy.cases
+        | {"prompt": case.prompt.name, "category": case.prompt.category, "depth": depth_text(case.depth)}
+        | {"explained": case.explained(greedy.width_difference)}
+        for case in greedy.cases
     ]
-    sampled = found.sampled
+    derived = {"excess": sampled.excess, "excess_p": sampled.excess_p, "alarm_below": ALARM}
     return {
         "verdict": "different" if wrong else "incomplete" if lacking else "lossless",
         "problems": wrong,
         "missing": lacking,
-        "greedy": {"width_difference": found.greedy.width_difference, "cases": cases},
-        "sampled": asdict(sampled)
-        | {
-            "chain": asdict(found.sampling),
-            "excess": sampled.excess,
-            "excess_p": sampled.excess_p,
-            "alarm_below": ALARM,
-        },
-        "seed": found.seed,
-        "seconds": found.seconds,
-        "stopped": found.stopped,
+        "greedy": {"width_difference": greedy.width_difference, "cases": cases},
+        "sampled": asdict(sampled) | {"chain": asdict(found.sampling)} | derived,
+        **{name: getattr(found, name) for name in ("seed", "seconds", "stopped")},
     }

@@ -13,11 +13,11 @@ from localspec.llama.threads import Contention
 from localspec.measure.compare import (
     Comparison,
     Segment,
-    Segments,
     SideEvent,
     compare_events,
     compare_on,
     is_structured,
+    segments_of,
     table,
     verdict_on,
 )
@@ -216,19 +216,18 @@ def piece(text):
 
 
 def test_acceptance_is_told_apart_for_free_and_structured_text():
-    found = Segments()
-    for event in (
+    events = (
         cycle(2, 1, 4),
         piece("Here it is:\n```python\n"),
         cycle(5, 4, 4),
         piece("x = 1\n```\n"),
         cycle(1, 0, 4),
         cycle(3, 0, 0, forced=3),
-    ):
-        found.absorb(event)
-    assert found.free == Segment(tokens=3, drafted=8, accepted=1)
-    assert found.structured == Segment(tokens=8, drafted=4, accepted=4, forced=3)
-    assert found.structured.acceptance_rate == 1.0
+    )
+    free, structured = segments_of(events)
+    assert free == Segment(tokens=3, drafted=8, accepted=1)
+    assert structured == Segment(tokens=8, drafted=4, accepted=4, forced=3)
+    assert structured.acceptance_rate == 1.0
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import argparse
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from localspec.measure.compare import Comparison, SideEvent
     from localspec.measure.plot import Chart
     from localspec.measure.prompts import BenchPrompt
-    from localspec.measure.summary import Subject, Summary
+    from localspec.measure.summary import Summary
 
 SECONDS = 300.0  # if neither a time nor a number of runs is given
 TEMPERATURES, TOKENS = (0.0, 0.8), 128  # of replies to built-in prompts
@@ -80,7 +80,6 @@ def bench_built_in(arguments: argparse.Namespace) -> int:
     """Measure with the built-in prompts until the time or the rounds are over."""
     from localspec.measure.bench import AUTO, PLAIN, Limits, bench, fixed
     from localspec.measure.statistics import CROWDED
-    from localspec.measure.summary import Subject
 
     refuse_what_needs_a_prompt(arguments)
     refuse_missing_folder(arguments)
@@ -97,7 +96,12 @@ def bench_built_in(arguments: argparse.Namespace) -> int:
                 f"{session.name} has nothing to draft with",
                 hint="add --draft FILE or --draft lookup, or name a pair",
             )
-        subject = Subject(session.name, session.target_name, drafter, perf_counter() - began, tokens)
+        subject = {
+            **names_of(session),
+            "draft": drafter,
+            "load_seconds": perf_counter() - began,
+            "max_tokens": tokens,
+        }
 
         def on_step(step: "BenchStep") -> None:
             nonlocal crowded
@@ -128,7 +132,7 @@ def refuse_what_needs_a_prompt(arguments: argparse.Namespace) -> None:
             raise WrongUsage(f"{flag} is {value}", hint="give 1 or more")
 
 
-def tell(arguments: argparse.Namespace, subject: "Subject", outcome: "BenchOutcome") -> None:
+def tell(arguments: argparse.Namespace, subject: Mapping[str, Any], outcome: "BenchOutcome") -> None:
     """Print the report or the JSON, draw the files, keep the record."""
     from localspec.measure.machine import this_machine
     from localspec.measure.summary import chart, keep, record, report, summarise
@@ -138,17 +142,17 @@ def tell(arguments: argparse.Namespace, subject: "Subject", outcome: "BenchOutco
         say_why_nothing(outcome, summary)
         return
     machine = this_machine(arguments.threads)
-    recorded = {"version": JSON_VERSION, **record(subject, machine, outcome, summary)}
+    recorded = {"version": JSON_VERSION, **subject, **record(machine, outcome, summary)}
     write_drawing(arguments, [chart(summary, temperature) for temperature in summary.temperatures])
     if not outcome.stopped:
         try:
-            keep(subject.pair, recorded)
+            keep(subject["pair"], recorded)
         except OSError as error:
             note(f"the record was not kept: {error}")
     if arguments.json:
         say_json(recorded)
         return
-    say(f"{subject.target} with {subject.draft}, loaded in {subject.load_seconds:.1f} s")
+    say("{target} with {draft}, loaded in {load_seconds:.1f} s".format(**subject))
     say(f"{machine.sentence()}\n")
     say(report(summary, shutil.get_terminal_size().columns))
     if outcome.too_long:
