@@ -55,15 +55,15 @@ def segments_of(events: Iterable[Event]) -> tuple[Segment, Segment]:
     for event in events:
         match event:
             case Cycle() if is_structured(answer) or Origin.FORCED in event.origins:
-                structured = grown(structured, event)
+                structured = _grown(structured, event)
             case Cycle():
-                free = grown(free, event)
+                free = _grown(free, event)
             case Piece(text=text, kind=Kind.ANSWER):
                 answer += text
     return free, structured
 
 
-def grown(segment: Segment, cycle: Cycle) -> Segment:
+def _grown(segment: Segment, cycle: Cycle) -> Segment:
     return Segment(
         segment.tokens + len(cycle.tokens),
         segment.drafted + cycle.drafted,
