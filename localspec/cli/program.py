@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 import localspec
 from localspec.cli import commands
@@ -76,7 +77,7 @@ def _spelled_out(arguments: Sequence[str]) -> Sequence[str]:
             f"`localspec {command}` is gone: use `localspec {successor}`",
             hint=f"`localspec help {successor.split()[0]}` explains it",
         )
-    known = (*commands.NAMES, "help")
+    known = (*commands.HELP, "help")
     if not command.startswith("-") and command not in known:
         raise WrongUsage(
             f"there is no command called {command}",
@@ -104,17 +105,20 @@ def _drop_output() -> None:
 
 
 def parser(command: str = "") -> Parser:
-    """The parser of one command, or of all; building it imports nothing heavy."""
-    root = Parser(
-        prog="localspec", description=localspec.__doc__.splitlines()[0] if localspec.__doc__ else None
-    )
+    """The parser that knows the arguments of one command, of all for "", and of none for another word."""
+    root = Parser(prog="localspec", description=(localspec.__doc__ or "").partition("\n")[0])
     root.epilog = (
         'Without a command: the chat on a terminal. A prompt in quotes is answered: localspec "Hello there".'
     )
     root.add_argument("-V", "--version", action="version", version=f"localspec {localspec.__version__}")
     subparsers = root.add_subparsers(title="commands", required=True, dest="command", metavar="COMMAND")
-    for module in commands.modules(command):
-        module.add_parser(subparsers)
+    for name, what in commands.HELP.items():
+        of_command = subparsers.add_parser(name, help=what)
+        if command in (name, ""):
+            module = import_module(f"{commands.__name__}.{name}")
+            of_command.description = module.__doc__
+            of_command.set_defaults(run=module.run)
+            module.add_arguments(of_command)
     about = subparsers.add_parser("help", help="explain a command")  # is spelled out before it is parsed
     about.add_argument("about", nargs="*", metavar="COMMAND", help="the command, and its action")
     return root

@@ -3,7 +3,7 @@
 import argparse
 import difflib
 from collections.abc import Iterable
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn
 
 from localspec.display import say
 from localspec.errors import BadSetting
@@ -40,9 +40,6 @@ class Parser(argparse.ArgumentParser):
     def _print_message(self, message: str, file: object = None) -> None:
         """Help and version, through the filter like everything else."""
         say(message, end="")
-
-
-Subparsers: TypeAlias = "argparse._SubParsersAction[Parser]"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

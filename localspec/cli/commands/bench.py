@@ -1,4 +1,8 @@
-"""`localspec bench`: what speculative decoding brings with this pair on this machine."""
+"""Measure a pair against plain decoding. Without a prompt: built-in prompts by category in turns, at
+temperatures 0 and 0.8, with intervals and a verdict. With a prompt: how many times as fast it is answered
+with drafting, and whether the text is the same. Later runs use what drafting learns here. Ctrl-C ends it
+and keeps what was measured.
+"""
 
 import argparse
 import shutil
@@ -13,7 +17,7 @@ from localspec.cli.commands.run import as_json as reply_as_json
 from localspec.cli.loading import names_of, open_session, stop_on_interrupt
 from localspec.cli.options import add_pair_options, add_reply_options, add_report_options, reply_options
 from localspec.cli.prompt import add_prompt_argument, prompt_of, take_pair
-from localspec.cli.usage import Subparsers, WrongUsage
+from localspec.cli.usage import WrongUsage
 from localspec.display import JSON_VERSION, DrawnLine, note, say, say_json
 from localspec.errors import BadSetting, ContextFull
 from localspec.events import Cycle, Notice, Started
@@ -31,15 +35,7 @@ _BAR = 16  # characters of the progress bar
 _T = TypeVar("_T")
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "bench",
-        help="measure a pair against plain decoding, on built-in prompts or on yours",
-        description="Measure a pair against plain decoding. Without a prompt: built-in prompts by category in turns, "
-        "at temperatures 0 and 0.8, with intervals and a verdict. With a prompt: how many times as fast it is "
-        "answered with drafting, and whether the text is the same. Later runs use what drafting learns here. Ctrl-C "
-        "ends it and keeps what was measured.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_prompt_argument(parser, optional=True)
     add_pair_options(parser)
     limit = f"end the reply after N tokens (default: {TOKENS}, for a prompt of yours no limit)"
@@ -66,7 +62,6 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     add_report_options(parser)
     parser.add_argument("--texts", action="store_true", help="also print both texts of a prompt of yours")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""`localspec chat`: the terminal UI. The engine process starts first and loads while the screen is being imported."""
+"""Open the terminal UI: chat with a pair and watch speculation at work. F1 in it shows all keys."""
 
 import argparse
 import sys
@@ -12,7 +12,7 @@ from localspec.cli.options import (
     pair_of,
     reply_options,
 )
-from localspec.cli.usage import Parser, Subparsers, WrongUsage
+from localspec.cli.usage import WrongUsage
 from localspec.display import obeys_sequences, on_terminal
 from localspec.errors import BadSetting
 
@@ -23,12 +23,7 @@ if TYPE_CHECKING:
 CONVERSATIONS = "conversations"
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "chat",
-        help="talk to a pair in the terminal",
-        description="Open the terminal UI: chat with a pair and watch speculation at work. F1 in it shows all keys.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_pair_argument(parser)
     add_reply_options(parser)
     add = parser.add_argument_group("conversation").add_argument
@@ -45,7 +40,6 @@ def add_parser(subparsers: Subparsers) -> None:
     add("--plain", action="store_true", help="line by line, for screen readers and pipes; TERM=dumb picks it")
     theme = add("--theme", metavar="NAME", help="colours of the terminal UI")
     theme.completer = names_of_themes  # type: ignore[attr-defined]
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -86,8 +80,8 @@ def names_of_themes(**_: object) -> list[str]:
 def run_with(pair: str) -> int:
     """Open the chat with a pair and nothing else asked for."""
     parser = argparse.ArgumentParser()
-    add_parser(parser.add_subparsers(parser_class=Parser, dest="command"))
-    return run(parser.parse_args(["chat", pair]))
+    add_arguments(parser)
+    return run(parser.parse_args([pair], argparse.Namespace(command="chat")))
 
 
 def _chat(arguments: argparse.Namespace, folder: Path, resumed: "tuple[Journal, Conversation] | None") -> int:

@@ -1,24 +1,18 @@
-"""`localspec completion`: Tab completes commands, options, and the names of pairs."""
+"""Print a script for the shell. bash and zsh: put `eval "$(localspec completion bash)"` (or zsh) into
+~/.bashrc (or ~/.zshrc, behind compinit). fish: `localspec completion fish >
+~/.config/fish/completions/localspec.fish`.
+"""
 
 import argparse
 
-from localspec.cli.usage import Subparsers
 from localspec.display import say
 
 SHELLS = ("bash", "zsh", "fish")
 ASKED = "_ARGCOMPLETE"  # set by the shell's function while it asks
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "completion",
-        help="let Tab complete in bash, zsh or fish",
-        description='Print a script for the shell. bash and zsh: put `eval "$(localspec completion bash)"` (or '
-        "zsh) into ~/.bashrc (or ~/.zshrc, behind compinit). fish: `localspec completion fish > "
-        "~/.config/fish/completions/localspec.fish`.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

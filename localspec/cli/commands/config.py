@@ -1,4 +1,6 @@
-"""`localspec config`: every setting with its value and where that comes from, and where things are kept."""
+"""Show every setting of config.toml with its value and its source, the folders in use, and the environment
+variables that localspec reads. Keys, tokens and passwords are not shown.
+"""
 
 import argparse
 import dataclasses
@@ -7,7 +9,6 @@ import os
 from pathlib import Path
 
 from localspec.cli.last_defence import SECRET_VARIABLES, without_userinfo
-from localspec.cli.usage import Subparsers
 from localspec.display import say, say_json
 
 ADDRESSES = ("HF_ENDPOINT", "HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")
@@ -20,15 +21,8 @@ HEEDED = (
 )
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "config",
-        help="show settings and folders, and where each is set",
-        description="Show every setting of config.toml with its value and its source, the folders in use, and "
-        "the environment variables that localspec reads. Keys, tokens and passwords are not shown.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,6 @@
-"""`localspec doctor`: whether the installed llama.cpp works here, on what, and what to install if it could do more."""
+"""Decode a few tokens on every device of the installed llama.cpp, each in a process of its own, and show
+what would help.
+"""
 
 import argparse
 import platform
@@ -10,7 +12,6 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from localspec.cli.options import add_option
-from localspec.cli.usage import Subparsers
 from localspec.display import DrawnLine, say, say_json
 from localspec.files import program
 from localspec.health.build import LLAMA_CPP_PYTHON, source_command
@@ -23,16 +24,9 @@ CUDA_WHEELS = ((11, 8), (12, 1), (12, 2), (12, 3), (12, 4), (12, 5), (13, 0), (1
 WHEEL_PYTHONS = ((3, 10), (3, 11), (3, 12))  # the published wheels are for these
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "doctor",
-        help="try the backend and every device",
-        description="Decode a few tokens on every device of the installed llama.cpp, each in a process of its own, "
-        "and show what would help.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_option(parser, "rpc")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,11 @@
-"""`localspec fit`: a draft that suits the target, made on this machine."""
+"""Trim the draft of a pair: it keeps only the output rows of tokens that its target writes or thinks of
+when it answers built-in prompts, and of frequent ones. Its steps get cheaper, most of all where the
+vocabulary is large and the draft small. With --make, a draft is made of the target's own first layers: the
+target answers prompts, the draft learns from the answers, and it is kept where it is measured to be faster
+on prompts that it did not learn from. With --teach, a copy of the pair's own draft learns. Ctrl-C ends the
+learning and keeps the best so far; the same command resumes. Texts stay the target's own. The result is a
+new pair.
+"""
 
 import argparse
 import sys
@@ -8,7 +15,6 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from localspec.cli.options import NOTHING_REMEMBERED, add_drawing_options, add_pair_argument, load_options
-from localspec.cli.usage import Subparsers
 from localspec.display import DrawnLine, note, say, size_text
 from localspec.errors import BadSetting
 
@@ -28,18 +34,7 @@ LAYERS, ANSWERS, VISITS = 4, 200_000, 5_000_000
 SECONDS = 180.0  # of measuring, for the new draft and for what was there
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "fit",
-        help="make a draft that suits a target",
-        description="Trim the draft of a pair: it keeps only the output rows of tokens that its target writes or "
-        "thinks of when it answers built-in prompts, and of frequent ones. Its steps get cheaper, most of all where "
-        "the vocabulary is large and the draft small. With --make, a draft is made of the target's own first "
-        "layers: the target answers prompts, the draft learns from the answers, and it is kept where it is measured "
-        "to be faster on prompts that it did not learn from. With --teach, a copy of the pair's own draft learns. "
-        "Ctrl-C ends the learning and keeps the best so far; the same command resumes. Texts stay the target's own. "
-        "The result is a new pair.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_pair_argument(parser)
     group = parser.add_argument_group("fitting")
     add = group.add_argument
@@ -63,7 +58,6 @@ def add_parser(subparsers: Subparsers) -> None:
     add("--as", dest="new_name", metavar="NAME", help="name of the new pair")
     add("--report", action="store_true", help="list the drafts that were made here")
     add_drawing_options(group, "the learning curve")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,6 @@
-"""`localspec info`: a pair in detail, from its headers, before it costs gigabytes."""
+"""Read the headers of a pair (a few megabytes over the network where the files are not here), say whether
+draft and target fit each other, and plan the memory of this machine.
+"""
 
 import argparse
 from contextlib import suppress
@@ -8,7 +10,7 @@ from typing import TYPE_CHECKING
 from localspec.cli.commands.completion import complete_with_pairs
 from localspec.cli.fetching import tell_models
 from localspec.cli.options import add_memory_options, given_of
-from localspec.cli.usage import Subparsers, WrongUsage
+from localspec.cli.usage import WrongUsage
 from localspec.display import say, say_json
 
 if TYPE_CHECKING:
@@ -18,13 +20,7 @@ if TYPE_CHECKING:
     from localspec.models.registry import Pair
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "info",
-        help="look at a pair closely before fetching it",
-        description="Read the headers of a pair (a few megabytes over the network where the files are not "
-        "here), say whether draft and target fit each other, and plan the memory of this machine.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     named = parser.add_argument(
         "pair",
         metavar="NAME|FILE",
@@ -37,7 +33,6 @@ def add_parser(subparsers: Subparsers) -> None:
     add_memory_options(parser)
     parser.add_argument("--no-draft", action="store_true", help="plan without the draft")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

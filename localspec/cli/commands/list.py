@@ -1,30 +1,24 @@
-"""`localspec list`: the pairs whose files are on this machine, unused files, and pins that were replaced."""
+"""List the pairs that are on this machine with their size and last use, and the files of interrupted pulls
+and of pairs that are gone.
+"""
 
 import argparse
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from localspec.cli.usage import Subparsers
 from localspec.display import say, say_json
 
 if TYPE_CHECKING:
     from localspec.models.registry import Pair
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "list",
-        help="list the pairs that are on this machine",
-        description="List the pairs that are on this machine with their size and last use, and the files of "
-        "interrupted pulls and of pairs that are gone.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--outdated",
         action="store_true",
         help="list the files that the Hub has replaced instead; those here still work",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -1,10 +1,11 @@
-"""`localspec pairs`: all known pairs, what they need, whether they fit; `pairs add` writes one more."""
+"""List all known pairs: download size, about the memory needed at 8,192 tokens of context, whether that
+fits on this machine, and whether the files are here. Nothing is asked of the network.
+"""
 
 import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from localspec.cli.usage import Subparsers
 from localspec.display import say, say_json
 from localspec.errors import BadSetting
 
@@ -15,15 +16,8 @@ if TYPE_CHECKING:
 DEFAULT_DEPTH = 4  # draft tokens: what most public sources begin with
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "pairs",
-        help="list all known pairs, or add one",
-        description="List all known pairs: download size, about the memory needed at 8,192 tokens of context, "
-        "whether that fits on this machine, and whether the files are here. Nothing is asked of the network.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.set_defaults(run=run)
     actions = parser.add_subparsers(title="actions", metavar="ACTION")
     action = actions.add_parser(
         "add",

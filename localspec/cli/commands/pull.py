@@ -1,21 +1,17 @@
-"""`localspec pull`: fetch a pair, with what it will need shown before the gigabytes come."""
+"""Fetch a pair: its headers are checked first, an interrupted pull resumes where it stopped, and every byte
+is hashed. `localspec pairs` lists the names. A model of any repository becomes a pair of your own:
+ORG/REPO:Q4_K_M, ORG/REPO:FILE.gguf or an address; ORG/REPO lists what there is.
+"""
 
 import argparse
 
 from localspec.cli.commands.completion import complete_with_pairs
 from localspec.cli.fetching import dry_run, fetch, fetch_reference
 from localspec.cli.options import add_quiet_option
-from localspec.cli.usage import Subparsers, WrongUsage
+from localspec.cli.usage import WrongUsage
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "pull",
-        help="fetch a pair by name, or any GGUF model of the Hub",
-        description="Fetch a pair: its headers are checked first, an interrupted pull resumes where it "
-        "stopped, and every byte is hashed. `localspec pairs` lists the names. A model of any repository becomes a "
-        "pair of your own: ORG/REPO:Q4_K_M, ORG/REPO:FILE.gguf or an address; ORG/REPO lists what there is.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     name = parser.add_argument("name", metavar="NAME", help="for example llama-3-8b+1b, or ORG/REPO:Q4_K_M")
     complete_with_pairs(name)
     parser.add_argument(
@@ -23,7 +19,6 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     parser.add_argument("--dry-run", action="store_true", help="only say what would be fetched")
     add_quiet_option(parser)
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -1,10 +1,12 @@
-"""`localspec rm`: take a pair, unused files or remembered replies off the disk."""
+"""Remove the files that were fetched for a pair, unless another pair on this machine uses them. A pair of
+your own is forgotten, too.
+"""
 
 import argparse
 from typing import TYPE_CHECKING
 
 from localspec.cli.commands.completion import complete_with_pairs
-from localspec.cli.usage import Subparsers, WrongUsage
+from localspec.cli.usage import WrongUsage
 from localspec.display import say, say_json, size_text
 from localspec.errors import BadSetting
 
@@ -14,13 +16,7 @@ if TYPE_CHECKING:
     from localspec.models.removal import Removal
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "rm",
-        help="remove a pair, unused files or remembered replies",
-        description="Remove the files that were fetched for a pair, unless another pair on this machine uses "
-        "them. A pair of your own is forgotten, too.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     named = parser.add_argument(
         "name", nargs="?", metavar="NAME", help="a pair, as `localspec list` names it"
     )
@@ -36,7 +32,6 @@ def add_parser(subparsers: Subparsers) -> None:
         help="delete the replies that earlier versions kept and the log of likely tokens (`remember_logits`)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,6 @@
-"""`localspec run`: one prompt, the reply on stdout as it comes, everything else on stderr."""
+"""Answer one prompt: the text streams to stdout, numbers and notices go to stderr. With the name of a pair
+and nothing to ask it, open the chat with that pair.
+"""
 
 import argparse
 import json
@@ -20,7 +22,7 @@ from localspec.cli.options import (
     text_of,
 )
 from localspec.cli.prompt import add_prompt_argument, prompt_of, something_is_piped, take_pair
-from localspec.cli.usage import Subparsers, WrongUsage, refuse_together
+from localspec.cli.usage import WrongUsage, refuse_together
 from localspec.display import JSON_VERSION, note, on_terminal, say, say_dimmed, say_json
 from localspec.errors import LocalspecError
 from localspec.events import Event, Finished, FinishReason, Kind, Notice, Piece, Reply, Started, Stats
@@ -36,13 +38,7 @@ ENDINGS = {
 MOSTLY_READING = 0.5  # of a reply's time: from here on a summary says where it went
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "run",
-        help="answer one prompt",
-        description="Answer one prompt: the text streams to stdout, numbers and notices go to stderr. With the name "
-        "of a pair and nothing to ask it, open the chat with that pair.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_prompt_argument(parser)
     add_pair_options(parser)
     add_reply_options(parser)
@@ -56,7 +52,6 @@ def add_parser(subparsers: Subparsers) -> None:
     add("--json-lines", action="store_true", help="print a JSON object for each piece of text as it comes")
     add_quiet_option(group)
     add("--stats", action="store_true", help="print all numbers of the run to stderr")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

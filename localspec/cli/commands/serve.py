@@ -1,4 +1,4 @@
-"""`localspec serve`: an HTTP endpoint for editors, chats and agents, in front of one loaded pair."""
+"""Answer programs over HTTP, as OpenAI's, Anthropic's, Ollama's and llama.cpp's servers do."""
 
 import argparse
 import os
@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
 from localspec.cli.options import add_pair_argument, pair_of
-from localspec.cli.usage import Subparsers, WrongUsage
+from localspec.cli.usage import WrongUsage
 from localspec.display import DrawnLine, OutputFailed, line_for_terminal, on_terminal, say
 from localspec.errors import BadSetting
 from localspec.events import Reply
@@ -39,12 +39,7 @@ WIDTHS = tuple(max(len(name), 8) for name in COLUMNS)
 HEAD_EVERY = 20  # rows
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "serve",
-        help="an HTTP endpoint for other programs",
-        description="Answer programs over HTTP, as OpenAI's, Anthropic's, Ollama's and llama.cpp's servers do.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_pair_argument(parser)
     add = parser.add_argument_group("endpoint").add_argument
     add("--host", default="127.0.0.1", metavar="ADDRESS", help="default: 127.0.0.1")
@@ -55,7 +50,6 @@ def add_parser(subparsers: Subparsers) -> None:
     add("--allow-host", **several, metavar="NAME", help="answer requests to this name too; may be repeated")
     origin = "let web pages of this origin ask, as https://HOST or SCHEME://*; may be repeated"
     add("--allow-origin", **several, metavar="ORIGIN", help=origin)
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

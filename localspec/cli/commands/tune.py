@@ -1,4 +1,6 @@
-"""`localspec tune`: measure the cost of a pair's passes on this machine, for every later run."""
+"""Measure the target by batch width, the draft by step, and the cost of changing the width. Later runs with
+the same files, devices and threads start from the result; without it they learn the same while they run.
+"""
 
 import argparse
 import shutil
@@ -8,26 +10,17 @@ from localspec.cli import CANCELLED
 from localspec.cli.commands.bench import duration, refuse_missing_folder, write_drawing
 from localspec.cli.loading import names_of, open_session, stop_on_interrupt
 from localspec.cli.options import add_pair_argument, add_report_options
-from localspec.cli.usage import Subparsers
 from localspec.display import DrawnLine, say, say_json
 from localspec.errors import BadSetting
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "tune",
-        help="measure the cost of a pair's passes here",
-        description="Measure the target by batch width, the draft by step, and the cost of changing the width. "
-        "Later runs with the same files, devices and threads start from the result; without it they learn the "
-        "same while they run.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_pair_argument(parser)
     group = parser.add_argument_group("measurement")
     group.add_argument(
         "--seconds", type=duration, default=60.0, metavar="S", help="at most about S seconds (default: 60)"
     )
     add_report_options(parser)
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

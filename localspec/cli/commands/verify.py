@@ -1,4 +1,7 @@
-"""`localspec verify`: does speculation change what this pair says, on this machine?"""
+"""Test on this machine that speculation does not change the text: greedy texts against plain decoding,
+sampled replies against the target's own probabilities. Ends with code 3 if something differs beyond
+numerics. Ctrl-C ends it and keeps the findings.
+"""
 
 import argparse
 import sys
@@ -7,7 +10,6 @@ from typing import TYPE_CHECKING
 from localspec.cli import CANCELLED
 from localspec.cli.loading import names_of, open_session, stop_on_interrupt
 from localspec.cli.options import add_pair_argument
-from localspec.cli.usage import Subparsers
 from localspec.display import DrawnLine, say, say_json
 from localspec.errors import BadSetting
 
@@ -19,14 +21,7 @@ DIFFERENT = 3  # 1 is an error, 2 wrong usage
 LEAST_SECONDS = 1.0
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
-        "verify",
-        help="test that a pair's text is the target's",
-        description="Test on this machine that speculation does not change the text: greedy texts against plain "
-        "decoding, sampled replies against the target's own probabilities. Ends with code 3 if something differs "
-        "beyond numerics. Ctrl-C ends it and keeps the findings.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_pair_argument(parser)
     add = parser.add_argument_group("verification").add_argument
     limit = f"time limit (default: {SECONDS:g})"
@@ -34,7 +29,6 @@ def add_parser(subparsers: Subparsers) -> None:
     add("--temperature", type=float, metavar="T", help="of the sampled texts (default: 0.8); above 0")
     add("--seed", type=int, metavar="N", help="repeat the draws of an earlier run (default: fresh)")
     add("--json", action="store_true", help="print one JSON object instead of the report")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
