@@ -32,9 +32,11 @@ def page() -> str:
             users[row].append(name)
     shared = {row: names for row, names in users.items() if len(names) >= _SHARED and row.startswith("| `-")}
     texts = [_HEAD, *(_section(name, command, shared) for name, command in commands)]
-    table = "\n".join(f"{row} {', '.join(names)} |" for row, names in shared.items())
+    groups = defaultdict(list)
+    for row, names in shared.items():
+        groups[", ".join(names)].append(row)
     return "\n".join(
-        [*texts, f"## Shared options\n\n| argument | meaning | commands |\n|---|---|---|\n{table}\n"]
+        [*texts, "## Shared options\n", *(_table(f"### {names}\n", rows) for names, rows in groups.items())]
     )
 
 
@@ -52,9 +54,11 @@ def _section(name: str, command: argparse.ArgumentParser, shared: dict[str, list
     if command.description:
         text += f"\n{' '.join(command.description.split())}\n"
     rows = [row for row in _rows(command) if row not in shared]
-    if rows:
-        text += "\n| argument | meaning |\n|---|---|\n" + "\n".join(rows) + "\n"
-    return text
+    return _table(text, rows) if rows else text
+
+
+def _table(head: str, rows: list[str]) -> str:
+    return "\n".join([head, "| argument | meaning |\n|---|---|", *rows, ""])
 
 
 def _rows(command: argparse.ArgumentParser) -> list[str]:

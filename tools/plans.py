@@ -22,22 +22,21 @@ CPU = DeviceMemory("CPU", "cpu", 28 * GIB, 32 * GIB)
 
 HEAD = """# Plans
 
-How each pair would be loaded, by the rules of [the memory plan](pairs.md#the-memory-plan): written by
-`tools/plans.py` from the sizes in `models.toml`. `localspec info PAIR` does the same for your machine and with
-llama.cpp's own numbers; these are near them (`tests/pairs/test_estimate.py`).
+`python -m tools.plans` writes this page: how each pair would be loaded by [the memory plan](pairs.md#the-memory-plan), with
+the sizes in `models.toml`. `localspec info PAIR` plans for your machine with llama.cpp's own numbers, which are near these
+(`tests/pairs/test_estimate.py`).
 
-`8k` is the context of 8,192 tokens. Where nobody asks for a length, it is the longest of 32k, 16k and 8k that fits
-beside everything else, and shorter where that keeps the pair on the GPU. `45/65` is how many of the target's layers,
-the output among them, are on GPUs where not all fit; the draft stays on a GPU beside them. `no draft` is a target that
-fits on the card alone and is estimated to be faster so. `split` is a target that is spread over both cards. A dash does
-not fit.
+- `8k` is a context of 8,192 tokens: without `--context` the longest of 32k, 16k and 8k that fits, or a shorter one that keeps
+  the pair on the GPU.
+- `45/65` are the target's layers on GPUs, with the output; the draft stays on a GPU.
+- `no draft`: the target fits on the card alone, and the estimate is faster.
+- `split`: the target uses both cards. A dash does not fit.
 
-95 % of a card is taken to be free, and 28 of 32 GB of main memory; of unified memory 75 %, two thirds of all of it
-for Metal.
+95 % of a card counts as free, 28 of 32 GB of main memory, and 75 % of unified memory (two thirds of all of it for Metal).
 """
 TAIL = """
-The caches of Gemma 4 and the layers of its 12B are not known, so they count nothing, and 32. A head inside its target
-(`qwen3.5-4b+mtp`, `qwen3.5-9b+mtp`) has a cache of one layer, which is not counted here.
+The caches of Gemma 4 and the layers of its 12B are unknown; they count as nothing and as 32. A head inside its target
+(`qwen3.5-4b+mtp`, `qwen3.5-9b+mtp`) has a cache of one layer, which does not count here.
 """
 
 
