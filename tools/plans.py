@@ -22,17 +22,17 @@ CPU = DeviceMemory("CPU", "cpu", 28 * GIB, 32 * GIB)
 
 HEAD = """# Plans
 
-`python -m tools.plans` writes this page: how each pair would be loaded by [the memory plan](pairs.md#the-memory-plan), with
-the sizes in `models.toml`. `localspec info PAIR` plans for your machine with llama.cpp's own numbers, which are near these
-(`tests/pairs/test_estimate.py`).
+`python -m tools.plans` writes this page from the sizes in `models.toml`: how each pair would be loaded by
+[the memory plan](pairs.md#the-memory-plan). `localspec info PAIR` plans for your machine with llama.cpp's own numbers,
+which are near these (`tests/pairs/test_estimate.py`).
 
-- `8k` is a context of 8,192 tokens: without `--context` the longest of 32k, 16k and 8k that fits, or a shorter one that keeps
-  the pair on the GPU.
+- `8k` is a context of 8,192 tokens: without `--context` the longest of 32k, 16k and 8k that fits, or a shorter one
+  that keeps the pair on the GPU.
 - `45/65` are the target's layers on GPUs, with the output; the draft stays on a GPU.
 - `no draft`: the target fits on the card alone, and the estimate is faster.
 - `split`: the target uses both cards. A dash does not fit.
 
-95 % of a card counts as free, 28 of 32 GB of main memory, and 75 % of unified memory (two thirds of all of it for Metal).
+95 % of a card counts as free, 28 of 32 GB of main memory, and 75 % of unified memory (for Metal two thirds of all).
 """
 TAIL = """
 The caches of Gemma 4 and the layers of its 12B are unknown; they count as nothing and as 32. A head inside its target
