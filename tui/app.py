@@ -27,7 +27,7 @@ from localspec.errors import BadSetting, LocalspecError
 from .commands.table import COMMANDS, Command
 from .screen import ChatScreen
 from .state.chat import ChatState, Setup
-from .state.reply import ReplyState
+from .state.engine import ReplyState
 
 LOCALSPEC: Final = Theme(
     name="localspec",

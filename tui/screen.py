@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Sequence
 from dataclasses import replace
+from functools import partial
 from time import monotonic
 from typing import ClassVar, Final, Literal
 
@@ -10,6 +11,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
+from textual.content import Content
 from textual.message import Message as TextualMessage
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Markdown, OptionList, TextArea
@@ -26,8 +28,7 @@ from .state import clipboard, mentions
 from .state.chat import ChatState
 from .state.conversation import OpenConversation
 from .text import status
-from .widgets.inspector import Inspector
-from .widgets.lines import KeyLine, Meter, StatusLine, TitleBar, time_shares
+from .widgets.lines import Inspector, Line, key_line, meter_line, status_line, title_line
 from .widgets.prompt import Completion, PromptInput
 from .widgets.reply import Footer, ReplyView
 from .widgets.transcript import Earlier, NoticeLine, Transcript, UserMessage, view_of
@@ -63,18 +64,25 @@ class ChatScreen(Screen[None]):
         self.editing: int | None = None  # index of the message that is being changed
         self._unsent = ""  # what was in the prompt before that
         self._typed_at = self._drawn_at = 0.0  # the last key, and the last drawing of a reply
+        self._around = (
+            Line("title", self._title),
+            Line("meter", partial(meter_line, state.engine)),
+            Line("status", self._status),
+            Line("keys", key_line),
+        )
 
     def compose(self) -> ComposeResult:
-        yield TitleBar()
+        title, meter, sentence, keys = self._around
+        yield title
         with Horizontal(id="middle"):
             yield self.transcript
             yield Inspector()
         yield Completion()
-        yield Meter(self.state.engine)
-        yield StatusLine()
+        yield meter
+        yield sentence
         with Vertical(id="entry"):
             yield self.prompt
-        yield KeyLine()
+        yield keys
 
     async def on_mount(self) -> None:
         self.set_class(self.state.preferences.inspector, "-inspecting")
@@ -93,21 +101,29 @@ class ChatScreen(Screen[None]):
     async def tick(self) -> None:
         """Handle the reports since the last tick, and draw once."""
         await self._take_reports()
-        engine, downloads = self.state.engine, self.state.downloads
-        now = monotonic()
+        engine, now = self.state.engine, monotonic()
         if engine.reply is not None and now - min(self._typed_at, self._drawn_at) >= TYPING_SECONDS:
             self._drawn_at = now
             await self._draw_reply()
             self.query_one(Inspector).show(engine.reply)
             self._show_context()
-        for end in downloads.take_ended():
+        for end in self.state.downloads.take_ended():
             await reports.receive_end(self, end)
-        self.query_one(Meter).show()
-        stats = engine.last_reply.stats if engine.last_reply else Stats()
-        sentence = status.status(engine, downloads.progress)
+        self._show_lines()
+
+    def _show_lines(self) -> None:
+        for line in self._around:
+            line.show()
+
+    def _title(self, width: int) -> Content:
+        return title_line(status.title(self.state.engine, stored=self.state.setup.stored), width)
+
+    def _status(self, width: int) -> Content:
+        engine = self.state.engine
+        sentence = status.status(engine, self.state.downloads.progress)
         if self.editing is not None and self.has_class("-short"):
             sentence = self._editing_title  # the prompt has no border to say it
-        self.query_one(StatusLine).show(sentence, time_shares(stats))
+        return status_line(sentence, engine.last_reply.stats if engine.last_reply else Stats(), width)
 
     async def save_reply(self) -> None:
         """Save the text of the running reply, as the program is about to end."""
@@ -126,7 +142,7 @@ class ChatScreen(Screen[None]):
     def refresh_state(self) -> None:
         """Title, prompt and inspector as they are now."""
         editing = self.editing is not None
-        self.query_one(TitleBar).show(status.title(self.state.engine, stored=self.state.setup.stored))
+        self._show_lines()
         self.query_one(Inspector).show(self.state.engine.last_reply)
         self.prompt.set_class(editing, "-editing")
         self.prompt.border_title = self._editing_title
@@ -389,7 +405,7 @@ class ChatScreen(Screen[None]):
         await self._choose("load", ConversationsDialog(state.setup.conversations, state.conversation, forget))
 
     async def theme(self, name: str) -> None:
-        from .dialogs.small import ThemesDialog
+        from .dialogs.small import ChoiceDialog
 
         if name in self.app.available_themes:
             self.app.theme = name
@@ -397,16 +413,21 @@ class ChatScreen(Screen[None]):
         elif name:
             self.notify(f"There is no theme {name}.", severity="warning")
         else:
-            await self._choose("theme", ThemesDialog(), otherwise=self.app.theme)
+            names, now = sorted(self.app.available_themes), self.app.theme
+            try_out = partial(setattr, self.app, "theme")
+            keys = "↑ ↓ try · ↵ keep · esc leave as it was"
+            dialog = ChoiceDialog("Theme", keys, names, names.index(now), try_out)
+            await self._choose("theme", dialog, otherwise=now)
 
     async def choose_block(self, blocks: Sequence[str]) -> None:
-        from .dialogs.small import BlocksDialog
+        from .dialogs.small import ChoiceDialog
 
         async def copy(block: str | None) -> None:
             if block:
                 await self.copy(block)
 
-        await self.app.push_screen(BlocksDialog(blocks), copy)
+        keys = "↑ ↓ choose · ↵ copy · esc close"
+        await self.app.push_screen(ChoiceDialog("Copy", keys, blocks, len(blocks) - 1), copy)
 
     async def _choose(self, command: str, dialog: ModalScreen[str], otherwise: str = "") -> None:
         """Open a dialog, and run a command with its answer."""

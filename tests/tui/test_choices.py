@@ -3,7 +3,7 @@
 import pytest
 from driving import asked, running
 from localspec.tui.dialogs.small import ComparisonDialog
-from localspec.tui.widgets.inspector import Inspector
+from localspec.tui.widgets.lines import Inspector
 from textual.widgets import Static
 
 from localspec.engine.messages import ReplySettings

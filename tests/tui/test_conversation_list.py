@@ -5,8 +5,8 @@ import sys
 
 import pytest
 from driving import detail, open_conversations, running
-from localspec.tui.dialogs.base import ConfirmDialog
 from localspec.tui.dialogs.conversations import ConversationsDialog, TitleDialog, describe_age
+from localspec.tui.dialogs.small import ConfirmDialog
 from localspec.tui.state.conversation import NotExported, export_markdown
 from localspec.tui.widgets.reply import ReplyView
 from scripted_engine import Gate

@@ -5,25 +5,25 @@ from itertools import pairwise
 import pytest
 from driving import running
 from localspec.tui.commands.table import COMMANDS, find, matching
-from localspec.tui.dialogs.small import HelpDialog, ThemesDialog, help_page
+from localspec.tui.dialogs.small import ChoiceDialog, HelpDialog, help_page
 from textual.widgets import TextArea
 
 
-@pytest.mark.parametrize(("command", "screen"), [("/help", HelpDialog), ("/theme", ThemesDialog)])
+@pytest.mark.parametrize(("command", "screen"), [("/help", HelpDialog), ("/theme", ChoiceDialog)])
 async def test_the_keys_of_a_long_dialog_are_in_view(tmp_path, command, screen):
     async with running(tmp_path, size=(80, 24)) as chat:
         await chat.type(command)
-        await chat.until(lambda: isinstance(chat.app.screen, screen) and screen.KEYS in chat.drawn)
+        await chat.until(lambda: isinstance(chat.app.screen, screen) and chat.app.screen.KEYS in chat.drawn)
         await chat.pilot.press("end")
         await chat.pilot.pause()
-        assert screen.KEYS in chat.drawn
+        assert chat.app.screen.KEYS in chat.drawn
         assert ("files" if screen is HelpDialog else "tokyo-night") in chat.drawn
 
 
 async def test_a_theme_is_tried_and_left_as_it_was(tmp_path):
     async with running(tmp_path) as chat:
         await chat.type("/theme")
-        await chat.until(lambda: isinstance(chat.app.screen, ThemesDialog))
+        await chat.until(lambda: isinstance(chat.app.screen, ChoiceDialog))
         await chat.pilot.press("home")
         await chat.until(lambda: chat.app.theme != "localspec")
         await chat.pilot.press("escape")

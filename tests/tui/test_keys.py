@@ -4,7 +4,7 @@ import pytest
 from driving import footer, resumed_with, running
 from localspec.tui.commands import table
 from localspec.tui.screen import ChatScreen
-from localspec.tui.widgets.lines import TitleBar
+from localspec.tui.widgets.lines import Line
 from scripted_engine import Gate
 
 from localspec.conversations import Journal, StoredMessage
@@ -105,9 +105,9 @@ async def test_a_reply_that_streams_is_seen_at_40_by_12(tmp_path):
 
 async def test_wide_characters_of_a_name_are_counted_by_their_cells(tmp_path):
     async with running(tmp_path, size=(40, 24), until_ready=False, load=LoadPair(pair="模型" * 12)) as chat:
-        await chat.until(lambda: chat.app.screen_stack and chat.app.screen.query(TitleBar))
+        await chat.until(lambda: chat.app.screen_stack and chat.app.screen.query("#title"))
         await chat.until(lambda: "模型" in chat.drawn.splitlines()[0])
-        assert chat.screen.query_one(TitleBar).content.cell_length <= 38
+        assert chat.screen.query_one("#title", Line).content.cell_length <= 38
 
 
 async def test_a_resumed_conversation_opens_at_its_end(tmp_path):

@@ -5,7 +5,7 @@ from driving import running
 from localspec.tui.state.engine import EngineState
 from localspec.tui.text import status
 from localspec.tui.widgets import lines
-from localspec.tui.widgets.lines import KeyLine, TitleBar
+from localspec.tui.widgets.lines import Line
 from scripted_engine import ScriptedEngine, ScriptedWorkshop
 
 from localspec.engine.messages import Died, Failure, LoadPair, Ready, ReplySettings, Turn
@@ -55,13 +55,13 @@ async def test_the_title_follows_a_load_that_fails(tmp_path):
     async with running(tmp_path, until_ready=False, load=LoadPair(pair="llama-3-70b+8b")) as chat:
         await chat.until(lambda: chat.app.screen_stack and chat.app.screen.query("#prompt"))
         await chat.until(lambda: chat.notices)
-        assert "draft" not in str(chat.screen.query_one(TitleBar).content)
+        assert "draft" not in str(chat.screen.query_one("#title", Line).content)
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 90, 120])
 async def test_help_stays_among_the_keys(tmp_path, width):
     async with running(tmp_path, size=(width, 24)) as chat:
-        line = chat.screen.query_one(KeyLine)
+        line = chat.screen.query_one("#keys", Line)
         text = str(line.content)
         assert text.endswith("  f1 help")
         assert len(text) <= line.content_size.width

@@ -25,7 +25,7 @@ import asyncio, sys
 from localspec.cli import main
 from localspec.engine.client import EngineProcess
 from localspec.tui.app import ChatApp
-from localspec.tui.widgets.inspector import Inspector
+from localspec.tui.widgets.lines import Inspector
 
 EngineProcess.__init__.__defaults__ = ((sys.executable, sys.argv[1]),)
 secret_of_the_person = "never to be on a screen"

@@ -4,7 +4,7 @@ import pytest
 from driving import cannot_start, detail, running
 from localspec.tui.dialogs.pairs import PairsDialog
 from localspec.tui.screen import ChatScreen
-from localspec.tui.widgets.lines import TitleBar
+from localspec.tui.widgets.lines import Line
 from scripted_engine import Gate
 from textual.widgets import DataTable
 
@@ -133,7 +133,7 @@ async def test_a_pair_from_the_list_that_no_process_can_load_is_a_notice(tmp_pat
         await chat.pilot.press("down", "enter")
         await chat.until(lambda: any("cannot fork" in notice for notice in chat.notices))
         assert not chat.state.engine.loading
-        assert "draft" not in str(chat.screen.query_one(TitleBar).content)
+        assert "draft" not in str(chat.screen.query_one("#title", Line).content)
 
 
 async def test_a_pull_can_be_stopped(tmp_path):

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 from driving import asked, running
-from localspec.tui.dialogs.small import BlocksDialog
+from localspec.tui.dialogs.small import ChoiceDialog
 from localspec.tui.state import clipboard, mentions
 from localspec.tui.text.markdown import blocks_of
 from localspec.tui.widgets.prompt import Completion
@@ -79,7 +79,7 @@ async def test_a_block_is_chosen_and_copied(tmp_path, monkeypatch):
     async with running(tmp_path) as chat:
         await chat.ask("why?")
         await chat.type("/copy block")
-        await chat.until(lambda: isinstance(chat.app.screen, BlocksDialog))
+        await chat.until(lambda: isinstance(chat.app.screen, ChoiceDialog))
         await chat.pilot.press("up", "enter")
         await chat.until(lambda: taken)
         assert taken[0].startswith("| width | cost |")

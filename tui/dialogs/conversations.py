@@ -9,15 +9,15 @@ from typing import Any, ClassVar
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.widgets import DataTable, Input, Static
+from textual.widgets import DataTable, Input
 
 from localspec import conversations
 from localspec.conversations import Conversation, ConversationList
-from localspec.display import for_terminal, line_for_terminal
+from localspec.display import line_for_terminal
 from localspec.errors import LocalspecError
 
 from ..state.conversation import NotExported, OpenConversation, export_markdown
-from .base import ConfirmDialog, Dialog, TextTable
+from .small import ConfirmDialog, Dialog, TextTable
 
 
 class ConversationsDialog(Dialog[str]):
@@ -30,46 +30,40 @@ class ConversationsDialog(Dialog[str]):
         Binding("e", "export", "export"),
     ]
     AUTO_FOCUS = "TextTable"
+    detail = "looking…"
     BOX_TITLE = "Conversations"
     KEYS = "↵ open · / find · r rename · e export as Markdown · d delete · esc close"
 
     def __init__(
         self, folder: Path, current: OpenConversation, forget: Callable[[Collection[str]], object]
     ) -> None:
-        """`forget` is given what was typed into a conversation before it is deleted."""
+        """`forget` gets the prompts of a conversation before it is deleted."""
         super().__init__()
         self._forget = forget
         self._folder = folder
         self._current = current
-        self._listing = ConversationList(())
         self._texts: list[tuple[Conversation, str]] = []
-        self._found: list[Conversation] = []  # those that hold the words that are looked for
 
     def content(self) -> ComposeResult:
         field = Input(placeholder="words that it holds", compact=True)
         field.display = False
         yield field
-        yield TextTable("title", "pair", "messages", "age")
-
-    def foot(self) -> ComposeResult:
-        yield Static("looking…", markup=False, classes="detail")
+        yield TextTable(self._columns, "title", "pair", "messages", "age")
 
     async def on_mount(self) -> None:
+        self._table: TextTable[Conversation] = self.query_one(TextTable)
         await self._fill()
 
     async def _fill(self) -> None:
-        self._listing = await asyncio.to_thread(conversations.listing, self._folder)
-        self._texts = [(found, _text_of(found)) for found in self._listing.conversations]
+        listing = await asyncio.to_thread(conversations.listing, self._folder)
+        self._texts = [(found, _text_of(found)) for found in listing.conversations]
         self._show_found()
-        detail, text = self.query_one(".detail", Static), list_detail(self._listing)
-        detail.update(for_terminal(text))
-        detail.display = bool(text)
+        self.show_detail(list_detail(listing))
 
     @on(Input.Changed)
     def _show_found(self) -> None:
         words = self.query_one(Input).value.casefold().split()
-        self._found = [found for found, text in self._texts if all(word in text for word in words)]
-        self.query_one(TextTable).show([self._columns(found) for found in self._found])
+        self._table.show([found for found, text in self._texts if all(word in text for word in words)])
 
     def action_find(self) -> None:
         field = self.query_one(Input)
@@ -78,11 +72,11 @@ class ConversationsDialog(Dialog[str]):
 
     @on(Input.Submitted)
     def _leave_field(self) -> None:
-        self.query_one(TextTable).focus()
+        self._table.focus()
 
     @work
     async def action_rename(self) -> None:
-        conversation = self._chosen
+        conversation = self._table.chosen
         if conversation is None:
             return
         title: str | None = await self.app.push_screen_wait(TitleDialog(conversation.title))
@@ -99,17 +93,12 @@ class ConversationsDialog(Dialog[str]):
         age = describe_age(time.time() - conversation.talked)
         return title, conversation.pair, str(len(conversation.messages)), age
 
-    @property
-    def _chosen(self) -> Conversation | None:
-        found = self._found
-        return found[index] if 0 <= (index := self.query_one(TextTable).cursor_row) < len(found) else None
-
     @on(DataTable.RowSelected)
     def _take(self) -> None:
-        self.dismiss(self._chosen.name if self._chosen else None)
+        self.dismiss(self._table.chosen.name if self._table.chosen else None)
 
     def action_export(self) -> None:
-        conversation = self._chosen
+        conversation = self._table.chosen
         if conversation is None:
             return
         try:
@@ -121,7 +110,7 @@ class ConversationsDialog(Dialog[str]):
 
     @work
     async def action_delete(self) -> None:
-        conversation = self._chosen
+        conversation = self._table.chosen
         if conversation is None:
             return
         if conversation.path == self._current.journal.path:

@@ -6,14 +6,14 @@ from typing import ClassVar, Final
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.widgets import DataTable, Static
+from textual.widgets import DataTable
 
-from localspec.display import for_terminal, size_text
+from localspec.display import size_text
 from localspec.models.picker import PairRow
 
 from ..state.engine import Downloads
 from ..text.status import pull_status
-from .base import Dialog, TextTable
+from .small import Dialog, TextTable
 
 FITS: Final = {"gpu": "yes", "part": "in part", "cpu": "in RAM", "no": "no"}
 
@@ -34,52 +34,40 @@ class PairsDialog(Dialog[str]):
         self._rows: Sequence[PairRow] | None = None
 
     def content(self) -> ComposeResult:
-        yield TextTable("pair", "size", "memory", "fits", "here", "speed-up")
-
-    def foot(self) -> ComposeResult:
-        yield Static(markup=False, classes="detail")
+        yield TextTable(columns, "pair", "size", "memory", "fits", "here", "speed-up")
 
     def on_mount(self) -> None:
+        self._table: TextTable[PairRow] = self.query_one(TextTable)
         self._refresh()
         self.set_interval(0.1, self._refresh)
 
     def _refresh(self) -> None:
-        if self._downloads.rows != self._rows:
-            self._show(self._downloads.rows or ())
-        self.query_one(".detail", Static).update(for_terminal(self._detail()))
-
-    def _show(self, rows: Sequence[PairRow]) -> None:
         """A pair that was fetched moves up; the cursor stays on its pair, wherever that goes."""
-        table, before = self.query_one(TextTable), self._chosen
-        self._rows = rows
-        table.show([columns(row) for row in rows])
-        names = [row.name for row in rows]
-        if before is not None and before.name in names:
-            table.move_cursor(row=names.index(before.name))
+        if self._downloads.rows != self._rows:
+            self._rows, before = self._downloads.rows, self._table.chosen
+            self._table.show(self._rows or ())
+            names = [row.name for row in self._rows or ()]
+            if before is not None and before.name in names:
+                self._table.move_cursor(row=names.index(before.name))
+        self.show_detail(self._detail_now())
 
-    def _detail(self) -> str:
+    def _detail_now(self) -> str:
         if self._downloads.progress is not None:
             return pull_status(self._downloads.progress)
         if self._rows is None:
             return "looking…"
-        row = self._chosen
-        return pair_detail(row) if row else "No pairs are known."
-
-    @property
-    def _chosen(self) -> PairRow | None:
-        rows = self._rows or ()
-        return rows[index] if 0 <= (index := self.query_one(TextTable).cursor_row) < len(rows) else None
+        return pair_detail(row) if (row := self._table.chosen) else "No pairs are known."
 
     @on(DataTable.RowSelected)
     def _take(self) -> None:
-        row = self._chosen
+        row = self._table.chosen
         if row is not None and row.on_disk:
             self.dismiss(row.name)
         else:
             self.action_pull()
 
     def action_pull(self) -> None:
-        row = self._chosen
+        row = self._table.chosen
         if row is None or row.on_disk:
             return
         if not row.runnable:

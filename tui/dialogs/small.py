@@ -1,21 +1,22 @@
-"""The small dialogs: a link, the theme, a block to copy, a comparison, and help."""
+"""What all dialogs share, and the small ones: a question, a choice, a link, a comparison, and help."""
 
 import asyncio
 import re
 import webbrowser
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final, Generic, TypeVar
 from urllib.parse import quote, urlsplit
 
+from rich.text import Text
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import VerticalScroll
+from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
+from textual.screen import ModalScreen
 from textual.widgets import DataTable, OptionList, Static
-from textual.widgets.option_list import Option
 
 from localspec.display import for_terminal
 from localspec.engine.messages import Compared
@@ -23,7 +24,138 @@ from localspec.events import Stats
 
 from ..commands.table import COMMANDS
 from ..widgets.reply import LEGEND
-from .base import Dialog
+
+NARROWEST: Final = 12  # cells of the first column of a table
+SHOWN: Final = 3  # lines of a block
+Answer = TypeVar("Answer")
+Item = TypeVar("Item")
+
+
+class Dialog(ModalScreen[Answer]):
+    """A titled box over the chat with content, a detail, and the keys that it takes; Esc leaves it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "close")]
+    BOX_TITLE: str
+    KEYS: str
+    detail = ""  # stands above the keys, always in view
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="box") as box:
+            box.border_title = self.BOX_TITLE
+            yield from self.content()
+            with Vertical(classes="foot"):
+                detail = Static(for_terminal(self.detail), markup=False, classes="detail")
+                detail.display = bool(self.detail)
+                yield detail
+                yield Static(self.KEYS, markup=False, classes="keys")
+
+    def content(self) -> ComposeResult:
+        """What may take all the room that the foot leaves."""
+        yield from ()
+
+    def show_detail(self, text: str) -> None:
+        line = self.query_one(".detail", Static)
+        line.update(for_terminal(text))
+        line.display = bool(text)
+
+
+class TextTable(DataTable[Text], Generic[Item]):
+    """A row of text for each item, shown as it is: a plain string would be read as markup."""
+
+    def __init__(self, columns: Callable[[Item], Sequence[str]], *heads: str) -> None:
+        """`columns` gives the cells of an item."""
+        super().__init__(cursor_type="row", zebra_stripes=True)
+        self._columns_of = columns
+        self._heads = heads
+        self._items: Sequence[Item] = ()
+        self._drawn_width = 0
+
+    def show(self, items: Sequence[Item]) -> None:
+        """Show these; the cursor stays on its line."""
+        self._items = items
+        if self.size.width:
+            self._draw()
+
+    @property
+    def chosen(self) -> Item | None:
+        """The item under the cursor."""
+        return self._items[self.cursor_row] if 0 <= self.cursor_row < len(self._items) else None
+
+    def on_resize(self) -> None:
+        if self.size.width != self._drawn_width:
+            self._draw()
+
+    def _draw(self) -> None:
+        self._drawn_width = self.size.width
+        rows = [[_cell(text) for text in self._columns_of(item)] for item in self._items]
+        cursor = self.cursor_row
+        self.clear(columns=True)
+        for head, width in zip(self._heads, self._widths(rows), strict=True):
+            self.add_column(head, width=width)
+        self.add_rows(rows)
+        self.move_cursor(row=cursor)
+
+    def _widths(self, rows: Sequence[Sequence[Text]]) -> list[int]:
+        """In cells, without the padding."""
+        columns = zip(map(Text, self._heads), *rows, strict=True)
+        first, *others = (max(cell.cell_len for cell in column) for column in columns)
+        taken = sum(others) + 2 * self.cell_padding * len(self._heads) + self.styles.scrollbar_size_vertical
+        return [max(NARROWEST, min(first, self.size.width - taken)), *others]
+
+
+def _cell(text: str) -> Text:
+    return Text(for_terminal(text), no_wrap=True, overflow="ellipsis")
+
+
+class ConfirmDialog(Dialog[bool]):
+    """Yes or no."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("y", "dismiss(True)", "yes"),
+        Binding("n", "dismiss", "no"),
+    ]
+    BOX_TITLE = "Sure?"
+    KEYS = "y yes · n no"
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._text = text
+
+    def content(self) -> ComposeResult:
+        yield Static(for_terminal(self._text), markup=False)
+
+
+class ChoiceDialog(Dialog[str]):
+    """Answers with one of some texts; long ones are shown by their first lines."""
+
+    def __init__(
+        self, title: str, keys: str, texts: Sequence[str], first: int, try_out: Callable[[str], Any] = str
+    ) -> None:
+        """`first` is highlighted at first; `try_out` gets each text that is highlighted."""
+        super().__init__()
+        self.BOX_TITLE, self.KEYS = title, keys
+        self._texts, self._first, self._try_out = texts, first, try_out
+
+    def content(self) -> ComposeResult:
+        options = OptionList(*(Content(for_terminal(beginning(text))) for text in self._texts))
+        options.highlighted = self._first
+        yield options
+
+    @on(OptionList.OptionHighlighted)
+    def _highlighted(self, event: OptionList.OptionHighlighted) -> None:
+        self._try_out(self._texts[event.option_index])
+
+    @on(OptionList.OptionSelected)
+    def _take(self, event: OptionList.OptionSelected) -> None:
+        self.dismiss(self._texts[event.option_index])
+
+
+def beginning(block: str) -> str:
+    """The first lines of a block, and how many more it has."""
+    lines = block.splitlines()
+    more = [f"… {len(lines) - SHOWN} more lines"] if len(lines) > SHOWN else []
+    return "\n".join(lines[:SHOWN] + more)
+
 
 _HOST: Final = re.compile(r"[\w.:-]+", re.ASCII)
 _KEPT: Final = "%/:?#[]@!$&'()*+,;=~"  # what an address may hold unquoted
@@ -40,24 +172,18 @@ class LinkDialog(Dialog[None]):
         super().__init__()
         self._address = address
         self._web_address = web_address(address)
+        self.detail = "Not opened from here: only plain http and https addresses are."
+        if self._web_address is not None:
+            self.detail = f"It leads to {urlsplit(self._web_address).hostname}."
 
     def content(self) -> ComposeResult:
         with VerticalScroll():
             yield Static(for_terminal(self._address), markup=False)
 
-    def foot(self) -> ComposeResult:
-        yield Static(for_terminal(self._where), markup=False, classes="detail")
-
-    @property
-    def _where(self) -> str:
-        if self._web_address is None:
-            return "Not opened from here: only plain http and https addresses are."
-        return f"It leads to {urlsplit(self._web_address).hostname}."
-
     @work
     async def action_open(self) -> None:
         if self._web_address is None:
-            self.notify(self._where, severity="warning")
+            self.notify(self.detail, severity="warning")
             return
         # Some systems wait for the browser.
         try:
@@ -84,58 +210,6 @@ def web_address(text: str) -> str | None:
     return address if plain else None
 
 
-class ThemesDialog(Dialog[str]):
-    """Shows each theme while it is highlighted; answers with the name of one."""
-
-    BOX_TITLE = "Theme"
-    KEYS = "↑ ↓ try · ↵ keep · esc leave as it was"
-
-    def content(self) -> ComposeResult:
-        names = sorted(self.app.available_themes)
-        options = OptionList(*(Option(name, id=name) for name in names))
-        options.highlighted = names.index(self.app.theme)
-        yield options
-
-    @on(OptionList.OptionHighlighted)
-    def _try(self, event: OptionList.OptionHighlighted) -> None:
-        if event.option.id:
-            self.app.theme = event.option.id
-
-    @on(OptionList.OptionSelected)
-    def _take(self, event: OptionList.OptionSelected) -> None:
-        self.dismiss(event.option.id)
-
-
-SHOWN: Final = 3  # lines of a block
-
-
-class BlocksDialog(Dialog[str]):
-    """Answers with the text of a block."""
-
-    BOX_TITLE = "Copy"
-    KEYS = "↑ ↓ choose · ↵ copy · esc close"
-
-    def __init__(self, blocks: Sequence[str]) -> None:
-        super().__init__()
-        self._blocks = blocks
-
-    def content(self) -> ComposeResult:
-        options = OptionList(*(Option(Content(for_terminal(beginning(block)))) for block in self._blocks))
-        options.highlighted = len(self._blocks) - 1
-        yield options
-
-    @on(OptionList.OptionSelected)
-    def _take(self, event: OptionList.OptionSelected) -> None:
-        self.dismiss(self._blocks[event.option_index])
-
-
-def beginning(block: str) -> str:
-    """The first lines of a block, and how many more it has."""
-    lines = block.splitlines()
-    more = [f"… {len(lines) - SHOWN} more lines"] if len(lines) > SHOWN else []
-    return "\n".join(lines[:SHOWN] + more)
-
-
 class ComparisonDialog(Dialog[None]):
     """The same reply with and without drafting, in numbers and a sentence."""
 
@@ -145,6 +219,7 @@ class ComparisonDialog(Dialog[None]):
     def __init__(self, compared: Compared) -> None:
         super().__init__()
         self._compared = compared
+        self.detail = comparison_text(compared)
 
     def content(self) -> ComposeResult:
         table: DataTable[str] = DataTable(cursor_type="none")
@@ -152,7 +227,6 @@ class ComparisonDialog(Dialog[None]):
         table.add_row("drafting", *numbers(self._compared.drafted.stats))
         table.add_row("plain", *numbers(self._compared.plain.stats))
         yield table
-        yield Static(for_terminal(comparison_text(self._compared)), markup=False, classes="detail")
 
 
 def numbers(stats: Stats) -> tuple[str, ...]:
@@ -199,9 +273,6 @@ class HelpDialog(Dialog[None]):
         with VerticalScroll():
             yield Static(help_page(self._folder), markup=False)
 
-    def on_mount(self) -> None:
-        self.query_one(VerticalScroll).focus()
-
 
 def help_page(folder: Path) -> Content:
     """The whole help text."""
@@ -209,8 +280,8 @@ def help_page(folder: Path) -> Content:
     for area, table in groupby(COMMANDS, key=lambda command: command.area):
         lines += [_help_head(area), *(_row(f"/{c.usage}", c.key_label, c.help) for c in table)]
     lines += [_help_head("tokens in the live text"), Content("  ") + LEGEND]
-    folder_text = for_terminal(page_folder(folder))
-    lines += [_help_head("files"), Content(f"  Conversations, prompts and choices: {folder_text}")]
+    place = for_terminal(page_folder(folder))
+    lines += [_help_head("files"), Content(f"  Conversations, prompts and choices: {place}")]
     return Content("\n").join(lines)
 
 

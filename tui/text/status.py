@@ -6,8 +6,7 @@ from typing import Final
 from localspec.conversations import StoredMessage
 from localspec.display import size_text
 
-from ..state.engine import EngineState, PullProgress
-from ..state.reply import ReplyState
+from ..state.engine import EngineState, PullProgress, ReplyState
 
 _EIGHTHS_UP: Final = "▁▂▃▄▅▆▇█"
 _EIGHTHS_RIGHT: Final = " ▏▎▍▌▋▊▉█"

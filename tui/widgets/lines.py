@@ -1,104 +1,76 @@
-"""The one-line widgets around the conversation: title, status, and the keys at the bottom."""
+"""The lines around the conversation (title, meter, status, keys), and the inspector beside it."""
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
+from textual.app import ComposeResult
+from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
 from localspec.display import for_terminal
-from localspec.events import Stats
+from localspec.events import Cycle, Stats
 
 from ..commands.table import COMMANDS, Command
-from ..state.engine import EngineState
-from ..state.reply import ReplyState
+from ..state.engine import EngineState, ReplyState
 from ..text.status import bars, gauge, time_split
+from .reply import LEGEND
+
+GAUGE_CELLS: Final = 12
+SPLIT_CELLS: Final = 12
+NARROW: Final = 100
+BAR_CELLS: Final = 18
+TIMELINE_ROWS: Final = 8
 
 
-class TitleBar(Static):
+class Line(Static):
+    """One line, drawn anew where its content or its width has changed."""
+
+    def __init__(self, name: str, content: Callable[[int], Content]) -> None:
+        """`content` fills as many cells as it is given."""
+        super().__init__(markup=False, id=name)
+        self._content_in = content
+        self._drawn = Content("")
+
+    def show(self) -> None:
+        drawn = self._content_in(self.content_size.width)
+        if drawn != self._drawn:
+            self._drawn = drawn
+            self.update(drawn, layout=False)
+
+    def on_resize(self) -> None:
+        self.show()
+
+
+def title_line(title: str, width: int) -> Content:
     """Pair, drafting and temperature on the right; the program's name on the left where there is room."""
-
-    def __init__(self) -> None:
-        super().__init__(markup=False, id="title")
-        self._state = ""
-
-    def show(self, state: str) -> None:
-        self._state = for_terminal(state)
-        self.on_resize()
-
-    def on_resize(self) -> None:
-        state, width = Content(self._state), self.content_size.width
-        name = Content.styled("localspec", "bold $primary")
-        if name.cell_length + state.cell_length + 3 > width:
-            name, state = Content(""), state.truncate(width, ellipsis=True)
-        self.update(name + " " * (width - name.cell_length - state.cell_length) + state, layout=False)
+    state, name = Content(for_terminal(title)), Content.styled("localspec", "bold $primary")
+    if name.cell_length + state.cell_length + 3 > width:
+        name, state = Content(""), state.truncate(width, ellipsis=True)
+    return name + " " * (width - name.cell_length - state.cell_length) + state
 
 
-class StatusLine(Static):
-    """Left: the current work, or advice. Right: the shares of time, if there is room."""
-
-    def __init__(self) -> None:
-        super().__init__(markup=False, id="status")
-        self._left = ""
-        self._right = Content("")
-
-    def show(self, sentence: str, split: Content) -> None:
-        sentence = for_terminal(sentence)
-        if (sentence, split) != (self._left, self._right):
-            self._left, self._right = sentence, split
-            self.on_resize()
-
-    def on_resize(self) -> None:
-        left = Content(self._left)
-        gap = self.content_size.width - left.cell_length - self._right.cell_length
-        self.update(left if gap < 2 else left + Content(" " * gap) + self._right, layout=False)
+def status_line(sentence: str, stats: Stats, width: int) -> Content:
+    """A sentence on the left; where the time goes on the right, if there is room."""
+    left, right = Content(for_terminal(sentence)), time_shares(stats)
+    gap = width - left.cell_length - right.cell_length
+    return left if gap < 2 else left + Content(" " * gap) + right
 
 
-class KeyLine(Static):
+def key_line(width: int) -> Content:
     """The keys worth knowing, from the command table; help stays when there is little room. A click runs one."""
-
-    def __init__(self) -> None:
-        super().__init__(id="keys")
-
-    def on_mount(self) -> None:
-        self.on_resize()
-
-    def on_resize(self) -> None:
-        *others, last = (command for command in COMMANDS if command.footer)
-        line, end = Content("↵ send  ⇧↵ line"), _key(last)
-        for key in map(_key, others):
-            if line.cell_length + key.cell_length + end.cell_length > self.content_size.width:
-                break
-            line += key
-        self.update(line + end, layout=False)
+    *others, last = (command for command in COMMANDS if command.footer)
+    line, end = Content("↵ send  ⇧↵ line"), _key(last)
+    for key in map(_key, others):
+        if line.cell_length + key.cell_length + end.cell_length > width:
+            break
+        line += key
+    return line + end
 
 
 def _key(command: Command) -> Content:
     label = f"{command.key_label} {command.footer}"
     return Content("  ") + Content.from_markup(f"[@click=screen.{command.action}]{label}[/]")
-
-
-GAUGE_CELLS: Final = 12
-SPLIT_CELLS: Final = 12
-NARROW: Final = 100
-
-
-class Meter(Static):
-    """Shows the reply that runs, or the one before, in the width that it has."""
-
-    def __init__(self, engine: EngineState) -> None:
-        super().__init__(markup=False, id="meter")
-        self._engine = engine
-        self._drawn = Content("")
-
-    def on_resize(self) -> None:
-        self.show()
-
-    def show(self) -> None:
-        """Draw it as it is now."""
-        drawn = meter_line(self._engine, self.content_size.width)
-        if drawn != self._drawn:
-            self._drawn = drawn
-            self.update(drawn, layout=False)
 
 
 def meter_line(engine: EngineState, width: int) -> Content:
@@ -157,3 +129,81 @@ def time_shares(stats: Stats) -> Content:
         (f" verify {verify:.0f}%", "$text-primary"),
         f" other {other:.0f}%",
     )
+
+
+class Inspector(VerticalScroll):
+    """Four small charts of the reply that runs, or of the last one."""
+
+    can_focus = False
+
+    def __init__(self) -> None:
+        super().__init__(id="inspector")
+        self._chart = Static(markup=False)
+
+    def compose(self) -> ComposeResult:
+        yield self._chart
+
+    def show(self, reply: ReplyState | None) -> None:
+        """Draw; costs nothing while hidden."""
+        if self.display:
+            self._chart.update(Content("\n").join(inspector_lines(reply)))
+
+
+def inspector_lines(reply: ReplyState | None) -> Iterator[Content]:
+    """The inspector's lines."""
+    if reply is None or not reply.timeline:
+        yield Content("Nothing was decoded yet.").stylize("dim")
+        return
+    stats = reply.stats
+    yield _head("Acceptance by position")
+    yield from _positions(stats.acceptance_by_position, stats.drafted_by_position)
+    yield _head("Tokens per pass")
+    yield from _lengths(reply.lengths)
+    yield Content(f"mean {stats.mean_accepted_length:.2f} · {stats.cycles:,} passes")
+    yield _head("Cycles (ms: draft, verify, other)")
+    yield Content(bars(reply.acceptance, 32)).stylize("$primary")
+    yield from (_cycle(cycle) for cycle in list(reply.timeline)[-TIMELINE_ROWS:])
+    yield _head("Last proposal")
+    yield _outcome(reply.timeline[-1], reply.proposal)
+    yield _head("Tokens in the text")
+    yield LEGEND
+
+
+def _head(title: str) -> Content:
+    return Content(f"\n{title}").stylize("bold")
+
+
+def _positions(rates: Sequence[float], tried: Sequence[int]) -> Iterator[Content]:
+    if not rates:
+        yield Content("no drafts").stylize("dim")
+    for position, (rate, count) in enumerate(zip(rates, tried, strict=True), start=1):
+        bar = (gauge(rate, BAR_CELLS), "$accent")
+        yield Content.assemble(f"{position:2} ", bar, f" {rate:4.0%}", (f" of {count:,}", "dim"))
+
+
+def _lengths(lengths: Mapping[int, int]) -> Iterator[Content]:
+    total, most = sum(lengths.values()), max(lengths.values())
+    for length in range(1, max(lengths) + 1):
+        count = lengths.get(length, 0)
+        bar = (gauge(count / most, BAR_CELLS), "$primary")
+        yield Content.assemble(f"{length:2} ", bar, f" {count / total:4.0%}")
+
+
+def _cycle(cycle: Cycle) -> Content:
+    seconds = (cycle.draft_seconds, cycle.verify_seconds, cycle.other_seconds)
+    times = f" {seconds[0] * 1e3:4.1f} {seconds[1] * 1e3:5.1f} {seconds[2] * 1e3:4.1f} {cycle.source}"
+    return Content.assemble(f"{cycle.accepted:2}/{cycle.drafted:<2}", *time_split(seconds, 10), times)
+
+
+def _outcome(cycle: Cycle, texts: Sequence[str]) -> Content:
+    """Each drafted token on its own line: kept or rejected."""
+    if not cycle.proposal:
+        return Content("none: plain decoding").stylize("dim")
+    shown = texts if len(texts) == cycle.drafted else [f"#{token}" for token in cycle.proposal]
+    lines = []
+    for position, text in enumerate(shown):
+        kept = position < cycle.accepted
+        mark, style = ("✓", "") if kept else ("✗", "dim strike")
+        lines.append(Content.assemble(f"{mark} ", (repr(text)[1:-1], style)))
+    lines.append(Content(f"then the target's own token ({cycle.origins[-1]})").stylize("dim"))
+    return Content("\n").join(lines)
