@@ -112,7 +112,7 @@ def test_a_message_comes_back_from_its_line_as_it_was(message):
     "line", [b"ggml_init: found 1 device\n", b'["Nonsense",{}]\n', b'["LoadPair",{"colour":1}]\n', b"3\n"]
 )
 def test_a_line_that_is_no_message_ends_the_connection_with_a_sentence(line):
-    with pytest.raises(EngineDied, match="no message"):
+    with pytest.raises(EngineDied, match="invalid message"):
         frames.decode(line)
 
 
