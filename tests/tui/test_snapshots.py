@@ -170,5 +170,6 @@ def test_the_theme_picker(draw):
     async def steps(chat):
         await chat.type("/theme")
         await chat.until(lambda: isinstance(chat.app.screen, ChoiceDialog))
+        await chat.until(lambda: "localspec" in chat.drawn.partition("Theme")[2])  # it is scrolled to
 
     draw(steps)
