@@ -51,7 +51,7 @@ def title_line(title: str, width: int) -> Content:
 
 
 def status_line(sentence: str, stats: Stats, width: int) -> Content:
-    """A sentence on the left; where the time goes on the right, if there is room."""
+    """Left: the current work, or advice. Right: the shares of time, if there is room."""
     left, right = Content(for_terminal(sentence)), time_shares(stats)
     gap = width - left.cell_length - right.cell_length
     return left if gap < 2 else left + Content(" " * gap) + right
