@@ -157,6 +157,7 @@ ROOMS = {
         "health",
         "measure",
         "models",
+        "options",
         "settings",
     },
     "tui": {

@@ -13,6 +13,7 @@ from localspec.engine.messages import (
     Description,
     Detokenize,
     Infill,
+    ProposalText,
     Render,
     Rendered,
     Report,
@@ -96,7 +97,7 @@ Asked = Render | Tokenize | Detokenize | Describe
 def answer(
     session: Session, request: Answer, send: Callable[[Report], None], cancelled: Callable[[], bool]
 ) -> None:
-    """Generate the reply; programs read the text, so cycles are not sent."""
+    """Generate the reply; who draws cycles gets the text of their proposals as well."""
     options, limit = dict(request.options), LineLimit(request.line_end_after_seconds)
 
     def over() -> bool:
@@ -107,8 +108,10 @@ def answer(
     else:
         events = session.stream_complete(continued(session, request), cancelled=over, **options)
     for event in map(limit.seen, events):
-        if not isinstance(event, Cycle):
+        if request.cycles or not isinstance(event, Cycle):
             send(event)
+        if request.cycles and isinstance(event, Cycle) and event.proposal:
+            send(ProposalText(tuple(map(session.text_of, event.proposal))))
 
 
 class LineLimit:

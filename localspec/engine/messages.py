@@ -5,40 +5,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from localspec.events import Cycle, Finished, Notice, Piece, Prefill, Reply, Scores, Started
+from localspec.options import LOAD
 
-PROTOCOL: Final = 3  # raised when a message changes its meaning; both ends compare it in the hello
+Messages = tuple[Mapping[str, Any], ...]  # in OpenAI's form
+Options = Mapping[str, Any]  # by name
 
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """One message of a conversation, as the chat template wants it."""
-
-    role: str  # system, user or assistant
-    content: str
-
-
-@dataclass(frozen=True, slots=True)
-class ReplySettings:
-    """How a reply is made (names: localspec.chat.options.ReplyOptions); None leaves it to the model or localspec."""
-
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    repeat_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    seed: int | None = None
-    rule: str | None = None
-    max_tokens: int | None = None
-    stop: tuple[str, ...] = ()
-    depth: int | str | None = None  # tokens drafted in a cycle, or "auto"
-    speculate: bool = True
-    think: bool | None = None
-    json_schema: str | None = None
-    compact_json: bool | None = None
-    regex: str | None = None
-    grammar: str | None = None
+PROTOCOL: Final = 4  # raised when a message changes its meaning; both ends compare it in the hello
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,33 +20,17 @@ class LoadPair:
     pair: str | None = None  # None: the pair used last, the one that came last, or the demo
     target: str | None = None
     draft: str | None = None
-    context_length: int | None = None  # tokens
-    gpu_layers: int | None = None
-    kv_type: str | None = None
-    device: str | None = None
-    split: str | None = None
-    cpu_moe: int | None = None
-    draft_device: str | None = None
-    flash_attn: str | None = None
-    ignore_memory: bool | None = None
-    mmap: bool | None = None
-    lora: str | None = None
-    rpc: str | None = None  # servers, as HOST:PORT,HOST:PORT
-    rpc_required: bool = True  # False: those that do not answer are left out
-    threads: int | None = None  # None: as set, else leave a core to the terminal where there are enough
+    options: Options = field(default_factory=dict)  # localspec.options.LoadOptions
     speculate: bool = True  # False: no draft model is loaded
-    remember_logits: bool | None = None  # to make drafts of later; None: as set
     spare_cores: int = 1  # left to a terminal that draws, where there are many
+    rpc_required: bool = True  # False: servers that do not answer are left out
     died_of: str = ""  # what ended the process before; this one repacks no weights
 
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """Generate a reply to a conversation."""
-
-    serial: int  # counts up; a cancel names the request that it means
-    turns: tuple[Turn, ...]
-    settings: ReplySettings = field(default_factory=ReplySettings)
+    @classmethod
+    def of(cls, **keywords: Any) -> "LoadPair":  # noqa: ANN401
+        """The request that has the keywords of `localspec.load`."""
+        options = {name: value for name in LOAD if (value := keywords.pop(name, None)) is not None}
+        return cls(**keywords, options=options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +45,15 @@ class Infill:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Generate a reply for a program, which says itself what it wants of it."""
+    """Generate a reply to a conversation, or continue a text, tokens or an infill."""
 
-    serial: int
-    messages: tuple[Mapping[str, Any], ...] = ()  # in OpenAI's form
-    text: str | None = None  # to be continued, instead of messages
-    parts: tuple[int | str, ...] | None = None  # tokens and texts to be continued, instead of messages
-    infill: Infill | None = None  # whose middle is to be written, instead of messages
-    options: Mapping[str, Any] = field(default_factory=dict)  # localspec.chat.options.ReplyOptions
+    serial: int  # counts up; a cancel names the request that it means
+    messages: Messages = ()
+    options: Options = field(default_factory=dict)  # localspec.options.ReplyOptions
+    cycles: bool = False  # whether each cycle is reported
+    text: str | None = None
+    parts: tuple[int | str, ...] | None = None  # tokens, and texts between them
+    infill: Infill | None = None  # whose middle is to be written
     line_end_after_seconds: float | None = None  # of writing: from then on the next line end is the reply's
 
 
@@ -105,8 +62,8 @@ class Render:
     """Report the prompt of these messages; nothing is generated."""
 
     serial: int
-    messages: tuple[Mapping[str, Any], ...]
-    options: Mapping[str, Any] = field(default_factory=dict)
+    messages: Messages
+    options: Options = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +96,8 @@ class CompareReplies:
     """Generate the same reply with and without drafting."""
 
     serial: int
-    turns: tuple[Turn, ...]
-    settings: ReplySettings = field(default_factory=ReplySettings)
+    messages: Messages
+    options: Options = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +112,7 @@ class Quit:
     """Free everything and exit."""
 
 
-Request = LoadPair | Ask | Answer | Render | Tokenize | Detokenize | Describe | CompareReplies | Cancel | Quit
+Request = LoadPair | Answer | Render | Tokenize | Detokenize | Describe | CompareReplies | Cancel | Quit
 
 
 @dataclass(frozen=True, slots=True)

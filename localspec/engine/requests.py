@@ -4,14 +4,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from localspec import api
 from localspec.engine import answering
 from localspec.engine.messages import (
     Answer,
-    Ask,
     Compared,
     CompareReplies,
     Describe,
@@ -19,19 +17,16 @@ from localspec.engine.messages import (
     Difference,
     LoadPair,
     LoadStage,
-    ProposalText,
     Ready,
     Render,
-    ReplySettings,
     Report,
     Request,
     Stopped,
     Tokenize,
-    Turn,
 )
 from localspec.engine.server import Cancelled, Send
 from localspec.errors import BadSetting
-from localspec.events import Cycle, Finished, Notice
+from localspec.events import Finished, Notice
 from localspec.health.check import remember_trial, try_without_extra_buffers
 from localspec.health.servers import addresses_of, answering_servers
 
@@ -72,7 +67,7 @@ class PairRequests:
         self._asking = threading.Lock()  # held while a question is answered beside what runs
 
     def perform(self, request: Request, send: Send, cancelled: Cancelled) -> None:
-        if isinstance(request, Ask | Answer):
+        if isinstance(request, Answer):
             self._perform(request, self._warnings.told_before_the_end(send), cancelled)
             remember_trial()
         else:
@@ -82,8 +77,6 @@ class PairRequests:
         match request:
             case LoadPair():
                 self._load(request, send)
-            case Ask():
-                self._reply(request.turns, request.settings, send, cancelled)
             case Answer():
                 answering.answer(self._loaded(), request, send, cancelled)
             case Render() | Tokenize() | Detokenize() | Describe():
@@ -109,35 +102,30 @@ class PairRequests:
 
     def _load(self, request: LoadPair, send: Send) -> None:
         began = time.monotonic()
-        if request.rpc and not request.rpc_required:
-            request = without_lost_servers(request, send)
-        options = {name: value for name, value in asdict(request).items() if value is not None}
-        del options["rpc_required"], options["died_of"]
         if request.died_of:
             try_without_extra_buffers(request.died_of)
-        options["spare_cores"] = request.spare_cores if api.default_threads() >= MANY_CORES else 0
-        self._session = session = api.load(**options, on_stage=lambda stage: send(LoadStage(stage)))
+        options = dict(request.options)
+        if not request.rpc_required:
+            options = without_lost_servers(options, send)
+        self._session = session = api.load(
+            request.pair,
+            target=request.target,
+            draft=request.draft,
+            speculate=request.speculate,
+            spare_cores=request.spare_cores if api.default_threads() >= MANY_CORES else 0,
+            on_stage=lambda stage: send(LoadStage(stage)),
+            **options,
+        )
         seconds = time.monotonic() - began
         send(Ready(session.name, session.target_name, session.draft_name, session.context_length, seconds))
-
-    def _reply(
-        self, turns: tuple[Turn, ...], settings: ReplySettings, send: Send, cancelled: Cancelled
-    ) -> None:
-        session = self._loaded()
-        messages, options = call_of(turns, settings)
-        for event in session.stream(messages, cancelled=cancelled, **options):
-            send(event)
-            if isinstance(event, Cycle) and event.proposal:
-                send(ProposalText(tuple(map(session.text_of, event.proposal))))
 
     def _compare(self, request: CompareReplies, send: Send, cancelled: Cancelled) -> None:
         # Here, because every start of the process would wait for it.
         from localspec.measure.compare import SideEvent, compare_events
 
         session = self._loaded()
-        messages, options = call_of(request.turns, request.settings)
-        options.pop("speculate")
-        for event in compare_events(session, messages, cancelled=cancelled, **options):
+        options = {name: value for name, value in request.options.items() if name != "speculate"}
+        for event in compare_events(session, request.messages, cancelled=cancelled, **options):
             if isinstance(event, SideEvent):
                 send(event.event)
             elif not event.cancelled:
@@ -151,15 +139,15 @@ class PairRequests:
         return self._session
 
 
-def without_lost_servers(request: LoadPair, send: Send) -> LoadPair:
-    """The request with the servers that answer; devices are numbered by them, so their names no longer count."""
-    assert request.rpc is not None
-    there = answering_servers(request.rpc)
-    lost = [address for address in addresses_of(request.rpc) if address not in there]
+def without_lost_servers(options: dict[str, Any], send: Send) -> dict[str, Any]:
+    """The options with the servers that answer; devices are numbered by them, so their names no longer count."""
+    rpc = options.get("rpc") or ""
+    there = answering_servers(rpc) if rpc else []
+    lost = [address for address in addresses_of(rpc) if address not in there] if rpc else []
     if not lost:
-        return request
+        return options
     send(Notice(f"No RPC server answers at {', '.join(lost)}: the models go where there is room without it."))
-    return replace(request, rpc=",".join(there), device="", split="", draft_device="")
+    return options | {"rpc": ",".join(there), "device": "", "split": "", "draft_device": ""}
 
 
 def report_comparison(session: api.Session, found: "Comparison", send: Send) -> None:
@@ -175,14 +163,3 @@ def report_comparison(session: api.Session, found: "Comparison", send: Send) -> 
     if found.speedup:
         remember_speedup(session.name, found.speedup)
     send(Compared(found.speculative.reply, found.plain.reply, difference, verdict_on(found)))
-
-
-def call_of(turns: tuple[Turn, ...], settings: ReplySettings) -> tuple[list[dict[str, str]], Any]:
-    """Messages and keyword arguments of `Session.stream`."""
-    options = {name: value for name, value in asdict(settings).items() if value not in (None, ())}
-    # As an option, so that it also replaces the configured one; "" is none.
-    options["system"] = ""
-    if turns and turns[0].role == "system":
-        options["system"] = turns[0].content
-        turns = turns[1:]
-    return [{"role": turn.role, "content": turn.content} for turn in turns], options

@@ -12,7 +12,6 @@ from localspec.engine import frames
 from localspec.engine.messages import (
     PROTOCOL,
     Answer,
-    Ask,
     Cancel,
     CompareReplies,
     Failure,
@@ -92,12 +91,12 @@ class Server:
             log.warning("between two requests: %s: %s", type(error).__name__, error)
 
     def _is_cancelled(self, request: Request) -> bool:
-        return isinstance(request, Ask | Answer | CompareReplies) and request.serial <= self._cancelled_serial
+        return isinstance(request, Answer | CompareReplies) and request.serial <= self._cancelled_serial
 
     def _listen(self) -> None:
         """Runs beside native calls, which release the GIL, so it can end the process at any moment."""
         try:
-            with suppress(LocalspecError, OSError):
+            with suppress(OSError):
                 for request in frames.read(self._source):
                     self._receive(request)
         except Exception as error:  # noqa: BLE001 - nobody waits for this thread

@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
 from typing import Any
 
 from localspec import errors
@@ -13,7 +12,6 @@ from localspec.events import Event, Finished, Notice
 from localspec.health.stopping import Closing
 
 _LOOK_SECONDS = 0.1  # Windows hears no Ctrl-C while it waits for an event
-_REQUEST_FIELDS = frozenset(field.name for field in fields(LoadPair))
 
 
 class EngineSession(Closing):
@@ -33,8 +31,7 @@ class EngineSession(Closing):
 
     def load(self, on_stage: Callable[[str], object], **options: Any) -> None:  # noqa: ANN401
         """Load a pair by the options of `localspec.load`. Raises what that raises, and EngineDied."""
-        assert options.keys() <= _REQUEST_FIELDS, options.keys() - _REQUEST_FIELDS
-        self._engine.send(LoadPair(**options))
+        self._engine.send(LoadPair.of(**options))
         for report in self._reports():
             match report:
                 case LoadStage(text=text):

@@ -9,7 +9,7 @@ from signal import SIGSEGV
 import pytest
 
 from localspec.engine.client import EngineProcess
-from localspec.engine.messages import Ask, Died, Failure, LoadPair, Ready, ReplySettings, Turn
+from localspec.engine.messages import Answer, Died, Failure, LoadPair, Ready
 from localspec.events import Finished, Notice
 from tests.health.broken import install
 
@@ -49,7 +49,7 @@ def engine():
     """The process that answers for the chat and for the endpoint."""
     process = EngineProcess()
     process.start()
-    process.send(LoadPair("demo", threads=1))
+    process.send(LoadPair("demo", options={"threads": 1}))
     yield process
     process.close()
 
@@ -77,7 +77,7 @@ def test_the_engine_answers_without_it_as_well(gpu, dying, request):
     dying("flash and len(set(widths)) > 1")
     process = request.getfixturevalue("engine")
     reports_until(process, Ready)
-    process.send(Ask(1, (Turn("user", "Hello"),), ReplySettings(max_tokens=5)))
+    process.send(Answer(1, ({"role": "user", "content": "Hello"},), {"max_tokens": 5}))
     notices = [report.text for report in reports_until(process, Finished, Died) if isinstance(report, Notice)]
     assert [f"flash attention ends llama.cpp on {gpu}" in text for text in notices].count(True) == 1
 
@@ -99,7 +99,7 @@ def test_an_engine_that_dies_in_a_later_pass_names_the_device(gpu, dying, reques
     process = request.getfixturevalue("engine")
     reports = reports_until(process, Ready, Died)
     if not isinstance(reports[-1], Died):
-        process.send(Ask(1, (Turn("user", "Hello"),), ReplySettings(max_tokens=40)))
+        process.send(Answer(1, ({"role": "user", "content": "Hello"},), {"max_tokens": 40}))
         reports = reports_until(process, Died)
     assert f"(SIGSEGV) while running on {gpu}" in reports[-1].what or f"up on {gpu}" in reports[-1].what
     assert "--device CPU" in reports[-1].hint

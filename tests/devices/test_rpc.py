@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from localspec.engine.client import EngineProcess
-from localspec.engine.messages import Ask, Died, LoadPair, Ready, ReplySettings, Turn
+from localspec.engine.messages import Answer, Died, LoadPair, Ready
 from localspec.errors import BackendFailure, BadSetting
 from localspec.events import Finished, Notice, Piece
 from localspec.health import servers
@@ -108,7 +108,7 @@ def test_the_chats_engine_says_which_device_is_gone_and_goes_on_without_it(two, 
     engine.start()
     engine.send(load)
     until(engine, Ready)
-    engine.send(Ask(1, (Turn("user", "Hello"),), ReplySettings(max_tokens=1900, depth=2)))
+    engine.send(Answer(1, ({"role": "user", "content": "Hello"},), {"max_tokens": 1900, "depth": 2}))
     until(engine, Piece)
     getattr(two[0], how)()
     (died,) = (report for report in until(engine, Died) if isinstance(report, Died))
@@ -119,7 +119,7 @@ def test_the_chats_engine_says_which_device_is_gone_and_goes_on_without_it(two, 
     engine.send(replace(load, rpc_required=False))
     reports = until(engine, Ready)
     assert any(isinstance(r, Notice) and two[0].address in r.text for r in reports)
-    engine.send(Ask(2, (Turn("user", "Hello"),), ReplySettings(max_tokens=5)))
+    engine.send(Answer(2, ({"role": "user", "content": "Hello"},), {"max_tokens": 5}))
     until(engine, Finished)
     engine.close()
 

@@ -3,10 +3,11 @@
 from types import SimpleNamespace
 
 import pytest
+from localspec.tui.state.engine import EngineState
 
 from localspec import api
-from localspec.engine.messages import LoadPair, Ready, ReplySettings, Turn
-from localspec.engine.requests import MANY_CORES, PairRequests, call_of
+from localspec.engine.messages import Answer, LoadPair, Ready
+from localspec.engine.requests import MANY_CORES, PairRequests
 from localspec.models import load
 
 CORES = 2 * MANY_CORES
@@ -36,7 +37,7 @@ def test_a_tiny_pair_decodes_on_one_thread_however_many_cores_there_are():
 
 
 def test_threads_that_are_set_are_used(monkeypatch, tmp_path):
-    assert threads_of(LoadPair("demo", threads=2)) == [2, 2]
+    assert threads_of(LoadPair("demo", options={"threads": 2})) == [2, 2]
     (tmp_path / "config.toml").write_text("threads = 3")
     assert threads_of(LoadPair("demo")) == [3, 3]
     monkeypatch.setenv("LOCALSPEC_THREADS", "4")
@@ -62,20 +63,15 @@ def test_beside_a_gpu_that_does_it_all_four_threads_are_enough(monkeypatch):
         assert load.threads_for(model, wanted=6, spare_cores=0) == 6
 
 
-def test_no_system_prompt_is_said_so_that_a_configured_one_is_not_used():
-    messages, options = call_of((Turn("user", "Hello"),), ReplySettings())
-    assert messages == [{"role": "user", "content": "Hello"}]
-    assert options["system"] == ""
-
-
 def test_the_configured_system_prompt_is_not_in_a_conversation_without_one(monkeypatch):
     monkeypatch.setenv("LOCALSPEC_SYSTEM", "Answer in French.")
     handler = PairRequests()
     handler.perform(LoadPair("demo"), lambda _: None, lambda: False)
-    session = handler._session
+    state = EngineState(SimpleNamespace(), LoadPair())
+    asked = ({"role": "user", "content": "Hello"},)
     try:
-        messages, options = call_of((Turn("user", "Hello"),), ReplySettings(max_tokens=2))
-        session.run(messages, **options)
-        assert [message.role for message in session.messages] == ["user", "assistant"]
+        options = {**state.options_for(asked), "max_tokens": 2}
+        handler.perform(Answer(1, asked, options), lambda _: None, lambda: False)
+        assert [message.role for message in handler._session.messages] == ["user", "assistant"]
     finally:
         handler.close()

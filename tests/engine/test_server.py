@@ -8,16 +8,13 @@ import pytest
 from localspec.engine.client import EngineProcess
 from localspec.engine.messages import (
     Answer,
-    Ask,
     Cancel,
     CompareReplies,
     Died,
     Failure,
     LoadPair,
     Ready,
-    ReplySettings,
     Tokenize,
-    Turn,
 )
 from localspec.events import Cycle, Finished, FinishReason, Notice
 
@@ -30,7 +27,7 @@ from localspec.engine.server import Server
 class Workshop:
     def perform(self, request, send, cancelled):
         match request:
-            case Ask():
+            case Answer(cycles=True):
                 send(Notice(f"answer {request.serial}"))
             case Answer():
                 while not cancelled():
@@ -82,16 +79,16 @@ def until(engine, kind, seconds=30.0):
 def test_whoever_asks_ends_the_rest_after_the_last_reply(engine):
     process = engine(rest="while not awaited(): time.sleep(0.005)")
     for serial in (1, 2, 3):
-        process.send(Ask(serial, ()))
+        process.send(Answer(serial, cycles=True))
         assert until(process, Notice)[-1].text == f"answer {serial}"
         time.sleep(0.05)
 
 
 def test_what_fails_in_a_rest_is_nobodys_failure(engine):
     process = engine(rest="raise RuntimeError('the clock stands still')")
-    process.send(Ask(1, ()))
+    process.send(Answer(1, cycles=True))
     until(process, Notice)
-    process.send(Ask(2, ()))
+    process.send(Answer(2, cycles=True))
     assert until(process, Notice) == [Notice("answer 2")]
 
 
@@ -111,8 +108,10 @@ def test_a_cancel_that_comes_late_leaves_the_next_reply_alone(tmp_path, monkeypa
         process.send(LoadPair("demo"))
         until(process, Ready)
         for serial, count in ((1, 1), (2, 200)):
-            settings = ReplySettings(max_tokens=count, temperature=0)
-            process.send(Ask(serial, (Turn("user", "Tell me a story."),), settings))
+            settings = {"max_tokens": count, "temperature": 0}
+            process.send(
+                Answer(serial, ({"role": "user", "content": "Tell me a story."},), settings, cycles=True)
+            )
             found = until(process, Finished if serial == 1 else Cycle)
         process.send(Cancel(1))
         found += [] if any(isinstance(report, Finished) for report in found) else until(process, Finished)
@@ -124,7 +123,7 @@ def test_a_cancel_that_comes_late_leaves_the_next_reply_alone(tmp_path, monkeypa
 
 def test_a_question_is_answered_while_a_reply_is_written(engine):
     process = engine()
-    process.send(Ask(1, ()))
+    process.send(Answer(1, cycles=True))
     until(process, Notice)  # it listens, and has what it needs
     process.send(Answer(2))
     process.send(Tokenize(3, "a"))
@@ -137,7 +136,7 @@ def test_a_request_that_cannot_be_written_fails_where_it_is_sent_and_no_other_on
     process = engine()
     with pytest.raises(TypeError):
         process.send(Answer(1, options={"stop": object()}))
-    process.send(Ask(2, ()))
+    process.send(Answer(2, cycles=True))
     assert until(process, Notice)[-1] == Notice("answer 2")
 
 
@@ -145,5 +144,5 @@ def test_a_failure_of_the_listener_is_reported_and_ends_the_process(engine):
     process = engine()
     process.send(Cancel("the first"))
     failure, died = until(process, Died)[-2:]
-    assert "an error of its own: TypeError" in failure.what
+    assert "invalid message" in failure.what
     assert died.what == "the engine process ended unexpectedly (exit code 0)"

@@ -140,7 +140,7 @@ def test_the_plan_has_no_flash_attention_where_it_kills(broken, standing_in):
 
 
 def engine_process(capsys):
-    PairRequests().perform(LoadPair("demo", device="CPU"), lambda report: None, lambda: False)
+    PairRequests().perform(LoadPair("demo", options={"device": "CPU"}), lambda report: None, lambda: False)
 
 
 def python(capsys):

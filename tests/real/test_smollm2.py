@@ -10,7 +10,7 @@ import localspec
 from localspec.chat.messages import Message
 from localspec.chat.prompt import encode
 from localspec.engine.client import EngineProcess
-from localspec.engine.messages import Ask, Cancel, Died, Failure, LoadPair, Ready, ReplySettings, Turn
+from localspec.engine.messages import Answer, Cancel, Died, Failure, LoadPair, Ready
 from localspec.events import Finished, FinishReason, Piece, Started
 from localspec.measure import verify as verify_module
 from localspec.measure.divergence import first_difference, row_after, top_two_gap, width_difference_on
@@ -191,7 +191,11 @@ def engine(home, smollm2, smollm2_draft):
     process = EngineProcess()
     process.start()
     process.send(
-        LoadPair(target=str(smollm2), draft=str(smollm2_draft), context_length=1024, threads=1, kv_type="f16")
+        LoadPair(
+            target=str(smollm2),
+            draft=str(smollm2_draft),
+            options={"context_length": 1024, "threads": 1, "kv_type": "f16"},
+        )
     )
     ready = until(process, Ready | Failure | Died, seconds=120)[-1]
     assert isinstance(ready, Ready), ready
@@ -201,11 +205,15 @@ def engine(home, smollm2, smollm2_draft):
 
 
 def settings(**options):
-    return ReplySettings(temperature=0.0, **options)
+    return {"temperature": 0.0, **options}
 
 
 def test_the_chats_engine_streams_a_reply_whole(engine):
-    engine.send(Ask(1, (Turn("user", "Repeat: 🙂🎉🚀 Łódź café"),), settings(max_tokens=24, depth=4)))
+    engine.send(
+        Answer(
+            1, ({"role": "user", "content": "Repeat: 🙂🎉🚀 Łódź café"},), settings(max_tokens=24, depth=4)
+        )
+    )
     reports = until(engine, Finished, seconds=120)
     reply = reports[-1].reply
     assert "".join(r.text for r in reports if isinstance(r, Piece)) == reply.text
@@ -214,13 +222,19 @@ def test_the_chats_engine_streams_a_reply_whole(engine):
 
 
 def test_the_chats_engine_keeps_what_a_cancelled_reply_has_written(engine):
-    turns = (Turn("user", "Count from 1 to 30."),)
-    engine.send(Ask(2, turns, settings(max_tokens=400)))
+    turns = ({"role": "user", "content": "Count from 1 to 30."},)
+    engine.send(Answer(2, turns, settings(max_tokens=400)))
     until(engine, Piece, seconds=120)
     engine.send(Cancel(2))
     cut = until(engine, Finished, seconds=120)[-1].reply
     assert cut.finish_reason is FinishReason.CANCELLED
     assert cut.text
-    engine.send(Ask(3, (*turns, Turn("assistant", cut.text), Turn("user", "Go on.")), settings(max_tokens=4)))
+    engine.send(
+        Answer(
+            3,
+            (*turns, {"role": "assistant", "content": cut.text}, {"role": "user", "content": "Go on."}),
+            settings(max_tokens=4),
+        )
+    )
     started = next(r for r in until(engine, Finished, seconds=120) if isinstance(r, Started))
     assert started.reused_tokens > started.prompt_tokens / 2

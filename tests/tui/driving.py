@@ -21,7 +21,7 @@ from textual.widgets import DataTable, Static
 
 from localspec import conversations
 from localspec.conversations import Conversation, Journal, StoredMessage
-from localspec.engine.messages import Ask
+from localspec.engine.messages import Answer
 from localspec.errors import EngineDied
 
 QUIET_TURNS = 20  # of the event loop in which nobody has a message
@@ -189,9 +189,9 @@ def messages(chat: Chat) -> list[str]:
     return [source(w) if isinstance(w, ReplyView) else str(w.content) for w in shown]
 
 
-def asked(chat: Chat) -> list[Ask]:
+def asked(chat: Chat) -> list[Answer]:
     """Every question that reached the engine."""
-    return [request for request in chat.engine.handler.asked if isinstance(request, Ask)]
+    return [request for request in chat.engine.handler.asked if isinstance(request, Answer)]
 
 
 def resumed_with(folder: Path, reply: str) -> Conversation:

@@ -11,14 +11,15 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from scripted_pairs import Gate, ScriptedPairs
 
 from localspec.chat.tally import Tally
 from localspec.engine.messages import (
-    Ask,
+    Answer,
     Cancel,
     Compared,
     CompareReplies,
@@ -30,7 +31,6 @@ from localspec.engine.messages import (
     ProposalText,
     Quit,
     Ready,
-    ReplySettings,
     Report,
     Request,
     Stopped,
@@ -183,12 +183,12 @@ def answer_to(prompt: str) -> tuple[str, str]:
     return ESSAY, THOUGHT if prompt.startswith("think") else ""
 
 
-def question_of(request: Ask) -> str:
+def question_of(request: Answer) -> str:
     """The last question; behind a reply that has begun, as an order to say what it lacks."""
-    if request.turns[-1].role == "assistant":
-        question, begun = (turn.content for turn in request.turns[-2:])
+    if request.messages[-1]["role"] == "assistant":
+        question, begun = (turn["content"] for turn in request.messages[-2:])
         return "exact " + answer_to(question)[0].removeprefix(begun)
-    return request.turns[-1].content
+    return request.messages[-1]["content"]
 
 
 class PairNotOnDisk(NotOnDisk):
@@ -223,7 +223,7 @@ class ScriptedWorkshop:
         match request:
             case LoadPair():
                 self._load(request, send)
-            case Ask():
+            case Answer():
                 self._ask(request, send, cancelled)
             case CompareReplies():
                 self._compare(request, send, cancelled)
@@ -240,7 +240,7 @@ class ScriptedWorkshop:
             time.sleep(self.pace.load_seconds / 3)
         send(Ready(request.pair or "demo", "scripted-8b", "scripted-1b", 8192, 0.4))
 
-    def _ask(self, request: Ask, send: Callable[[Report], None], cancelled: Callable[[], bool]) -> None:
+    def _ask(self, request: Answer, send: Callable[[Report], None], cancelled: Callable[[], bool]) -> None:
         prompt = question_of(request)
         if prompt.startswith("fail"):
             raise LocalspecError(
@@ -255,29 +255,31 @@ class ScriptedWorkshop:
             time.sleep(3600)
         if prompt.startswith("why off"):
             send(Notice("Drafting is off: plain decoding is faster here (62 against 48 tokens per second)."))
-        for event in self._events(prompt, request.settings, cancelled):
+        for event in self._events(prompt, request.options, cancelled):
             send(event)
 
     def _events(
-        self, prompt: str, settings: ReplySettings, cancelled: Callable[[], bool]
+        self, prompt: str, settings: Mapping[str, Any], cancelled: Callable[[], bool]
     ) -> Iterator[Event | ProposalText]:
         answer, reasoning = answer_to(prompt)
-        seed = 7 if settings.seed is None else settings.seed
-        return reply_events(answer, reasoning, seed, settings.speculate, cancelled, self.pace, self.gate)
+        seed = settings.get("seed", 7)
+        return reply_events(
+            answer, reasoning, seed, settings.get("speculate", True), cancelled, self.pace, self.gate
+        )
 
     def _compare(
         self, request: CompareReplies, send: Callable[[Report], None], cancelled: Callable[[], bool]
     ) -> None:
         replies = []
         for speculate in (True, False):
-            settings = ReplySettings(seed=3, speculate=speculate)
-            for event in self._events(request.turns[-1].content, settings, cancelled):
+            settings = {"seed": 3, "speculate": speculate}
+            for event in self._events(request.messages[-1]["content"], settings, cancelled):
                 send(event)
                 if isinstance(event, Finished):
                     replies.append(event.reply)
         difference = (
             Difference(57, " weights", " parameters", 0.031)
-            if "differ" in request.turns[-1].content
+            if "differ" in request.messages[-1]["content"]
             else None
         )
         if cancelled():

@@ -139,7 +139,7 @@ async def test_a_reply_stays_when_the_one_that_should_replace_it_brings_no_word(
         monkeypatch.undo()
         gate.hold_after = None
         await chat.ask("exact next")
-        assert [t.content for t in asked(chat)[-1].turns] == [
+        assert [t["content"] for t in asked(chat)[-1].messages] == [
             "exact good answer",
             "good answer",
             "exact next",
@@ -204,14 +204,14 @@ async def test_every_version_of_a_reply_stays_and_can_be_gone_on_with(tmp_path, 
         await chat.pilot.press("f5")
         await chat.until(lambda: shown(chat) == ("reply 2", ("2", "3")))
         await chat.ask("and?")
-        assert [turn.content for turn in asked(chat)[-1].turns] == ["why?", "reply 2", "and?"]
+        assert [turn["content"] for turn in asked(chat)[-1].messages] == ["why?", "reply 2", "and?"]
     async with running(tmp_path, resumed=chat.saved[0]) as chat:
         assert messages(chat) == ["why?", "reply 2", "and?", "reply 4"]
         await chat.until(lambda: all(reply.finished_parts[0].is_drawn for reply in chat.replies))
         await chat.pilot.click(chat.replies[0].query_one(Footer))
         await chat.until(lambda: messages(chat) == ["why?", "reply 1", "and?", "reply 4"])
         await chat.ask("so?")
-        assert [turn.content for turn in asked(chat)[-1].turns][1] == "reply 1"
+        assert [turn["content"] for turn in asked(chat)[-1].messages][1] == "reply 1"
 
 
 async def test_versions_that_there_are_not_are_said(tmp_path, numbered):

@@ -49,7 +49,7 @@ async def test_a_reply_that_was_cut_goes_on_as_a_version_of_it(tmp_path):
         gate.opened.set()
         await chat.type("/continue")
         await chat.until(lambda: len(asked(chat)) == 2 and not chat.state.engine.busy)
-        assert [(turn.role, turn.content) for turn in asked(chat)[1].turns] == [
+        assert [(turn["role"], turn["content"]) for turn in asked(chat)[1].messages] == [
             ("user", "why?"),
             ("assistant", cut),
         ]
@@ -73,7 +73,7 @@ async def test_the_next_reply_begins_as_the_person_says(tmp_path):
         await chat.ask("exact Yes, it does.")
         assert source(chat.replies[0]) == "Yes, it does."
         await chat.ask("exact no")
-        assert [turn.role for turn in asked(chat)[1].turns] == ["user", "assistant", "user"]
+        assert [turn["role"] for turn in asked(chat)[1].messages] == ["user", "assistant", "user"]
 
 
 async def test_conversations_are_found_by_their_words_and_given_titles(tmp_path):
@@ -105,7 +105,7 @@ async def test_system_prompts_have_names(tmp_path):
         await chat.type("/preset pirate")
         await chat.until(lambda: chat.notices[-1] == "System prompt: Talk like a pirate.")
         await chat.ask("exact arr")
-        assert asked(chat)[0].turns[0].content == "Talk like a pirate."
+        assert asked(chat)[0].messages[0]["content"] == "Talk like a pirate."
         await chat.type("/preset pirate off")
         await chat.type("/preset")
         await chat.until(lambda: chat.notices[-1].startswith("Presets: none yet."))

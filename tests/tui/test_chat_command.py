@@ -7,7 +7,7 @@ from scripted_engine import ScriptedEngine
 from localspec.cli.commands import chat
 from localspec.cli.program import parser
 from localspec.conversations import Journal, StoredMessage
-from localspec.engine.messages import LoadPair, ReplySettings, Turn
+from localspec.engine.messages import LoadPair
 from localspec.errors import BadSetting
 from localspec.settings import data_dir
 
@@ -22,8 +22,8 @@ def test_options_reach_the_engine():
     arguments = parse(
         "--pair", "demo", "--threads", "3", "--temperature", "0.5", "--depth", "auto", "--stop", "END"
     )
-    assert chat.load_request(arguments, "") == LoadPair(pair="demo", threads=3)
-    assert chat.reply_settings(arguments) == ReplySettings(temperature=0.5, depth="auto", stop=("END",))
+    assert chat.load_request(arguments, "") == LoadPair(pair="demo", options={"threads": 3})
+    assert chat.reply_settings(arguments) == {"temperature": 0.5, "depth": "auto", "stop": ["END"]}
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_a_reply_option_that_no_message_could_use_is_refused_at_once(words, wron
 
 
 def test_what_an_answer_must_match_reaches_the_engine():
-    assert chat.reply_settings(parse("--regex", "yes|no")) == ReplySettings(regex="yes|no")
+    assert chat.reply_settings(parse("--regex", "yes|no")) == {"regex": "yes|no"}
 
 
 def test_an_unknown_theme_is_refused_with_those_near_it(tmp_path):
@@ -60,7 +60,7 @@ def test_an_unknown_theme_is_refused_with_those_near_it(tmp_path):
 def test_no_draft_neither_loads_nor_uses_a_draft():
     arguments = parse("--no-draft")
     assert chat.load_request(arguments, "") == LoadPair(speculate=False)
-    assert chat.reply_settings(arguments) == ReplySettings(speculate=False)
+    assert chat.reply_settings(arguments) == {"speculate": False}
 
 
 def test_a_resumed_conversation_brings_its_pair_unless_another_is_named_or_it_is_unknown():
@@ -116,15 +116,18 @@ def test_a_system_prompt_that_was_given_is_the_one_of_the_resumed_conversation(
     monkeypatch.setenv("LOCALSPEC_SYSTEM", "configured, for new conversations")
     conversation("20250101-a")
     turns = ChatApp(begun("--resume", *words)).state.conversation.turns()
-    assert turns == (*([Turn("system", system)] if system else []), Turn("user", "hi"))
+    assert turns == (
+        *([{"role": "system", "content": system}] if system else []),
+        {"role": "user", "content": "hi"},
+    )
 
 
 def test_a_chat_without_a_store_loads_a_pair_that_remembers_no_replies(begun):
     setup = begun("--no-store")
     assert not setup.stored
-    assert setup.load.remember_logits is False
+    assert setup.load.options["remember_logits"] is False
     assert begun().stored
-    assert begun().load.remember_logits is None
+    assert "remember_logits" not in begun().load.options
 
 
 def test_without_a_terminal_there_is_a_sentence():

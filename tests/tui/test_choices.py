@@ -6,16 +6,22 @@ from localspec.tui.dialogs.small import ComparisonDialog
 from localspec.tui.widgets.lines import Inspector
 from textual.widgets import Static
 
-from localspec.engine.messages import ReplySettings
-
 
 async def test_settings_reach_the_engine(tmp_path):
-    async with running(tmp_path, settings=ReplySettings(temperature=0.7)) as chat:
+    async with running(tmp_path, settings={"temperature": 0.7}) as chat:
         for command in ("/seed 11", "/depth 3", "/draft off", "/top-k 40", "/max-tokens 99"):
             await chat.type(command)
         await chat.ask("exact hi")
-        wanted = ReplySettings(temperature=0.7, seed=11, depth=3, speculate=False, top_k=40, max_tokens=99)
-        assert asked(chat)[0].settings == wanted
+        wanted = {
+            "temperature": 0.7,
+            "seed": 11,
+            "depth": 3,
+            "speculate": False,
+            "top_k": 40,
+            "max_tokens": 99,
+            "system": "",
+        }
+        assert asked(chat)[0].options == wanted
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ async def test_restart_ends_a_reply_that_hangs_and_keeps_its_text(tmp_path, monk
         assert source(chat.replies[0]) == kept.content
         gate.hold_after = None
         await chat.ask("exact back")
-        assert [t.content for t in asked(chat)[-1].turns] == ["why?", kept.content, "exact back"]
+        assert [t["content"] for t in asked(chat)[-1].messages] == ["why?", kept.content, "exact back"]
 
 
 async def test_restart_puts_a_question_that_hangs_unread_back_into_the_prompt(tmp_path, monkeypatch):
@@ -131,7 +131,7 @@ def loads(chat):
 
 
 async def test_a_pair_that_fails_while_it_loads_brings_back_the_one_before(tmp_path):
-    async with running(tmp_path, load=LoadPair(pair="qwen3-8b+0.6b", threads=3)) as chat:
+    async with running(tmp_path, load=LoadPair(pair="qwen3-8b+0.6b", options={"threads": 3})) as chat:
         await chat.type("/pair llama-3-70b+8b")
         await chat.until(lambda: len(chat.notices) == 2)
         assert "needs 48 GB" in chat.notices[0]
@@ -139,7 +139,7 @@ async def test_a_pair_that_fails_while_it_loads_brings_back_the_one_before(tmp_p
         await chat.ready()
         assert chat.state.engine.pair_name == "qwen3-8b+0.6b"
         await chat.ask("exact hi")
-        assert loads(chat)[0] == loads(chat)[-1] == LoadPair(pair="qwen3-8b+0.6b", threads=3)
+        assert loads(chat)[0] == loads(chat)[-1] == LoadPair(pair="qwen3-8b+0.6b", options={"threads": 3})
 
 
 @asynccontextmanager
@@ -196,16 +196,16 @@ async def test_a_question_asked_while_the_pair_loads_is_answered_when_it_is_read
 
 
 async def test_the_first_pair_is_loaded_with_what_was_asked_for(tmp_path):
-    async with running(tmp_path, load=LoadPair(pair="qwen3-8b+0.6b", threads=3)) as chat:
-        assert chat.engine.handler.asked[0] == LoadPair(pair="qwen3-8b+0.6b", threads=3)
+    async with running(tmp_path, load=LoadPair(pair="qwen3-8b+0.6b", options={"threads": 3})) as chat:
+        assert chat.engine.handler.asked[0] == LoadPair(pair="qwen3-8b+0.6b", options={"threads": 3})
         await chat.type("/restart")
         await chat.until(lambda: chat.engine.starts == 2)
         await chat.ready()
-        assert chat.engine.handler.asked[-1] == LoadPair(pair="qwen3-8b+0.6b", threads=3)
+        assert chat.engine.handler.asked[-1] == LoadPair(pair="qwen3-8b+0.6b", options={"threads": 3})
 
 
 async def test_a_restart_goes_on_without_the_servers_that_are_gone(tmp_path):
-    async with running(tmp_path, load=LoadPair(pair="qwen3-8b+0.6b", rpc="desk:50052")) as chat:
+    async with running(tmp_path, load=LoadPair(pair="qwen3-8b+0.6b", options={"rpc": "desk:50052"})) as chat:
         await chat.ready()
         chat.engine.die(Died("RPC0 (desk:50052) is gone: the connection broke", "start its server again"))
         await chat.until(lambda: chat.notices)

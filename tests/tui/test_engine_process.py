@@ -16,7 +16,7 @@ from scripted_engine import answer_to
 from localspec.engine import frames, messages
 from localspec.engine.client import EngineProcess
 from localspec.engine.messages import (
-    Ask,
+    Answer,
     Cancel,
     Compared,
     Died,
@@ -24,9 +24,7 @@ from localspec.engine.messages import (
     Hello,
     LoadPair,
     Ready,
-    ReplySettings,
     Text,
-    Turn,
 )
 from localspec.errors import EngineDied
 from localspec.events import Cycle, Finished, FinishReason, Kind, Origin, Piece, Reply, Source, Stats
@@ -64,7 +62,7 @@ def collect(engine, kind, seconds=60.0):
 
 
 def ask(text, serial=1):
-    return Ask(serial, (Turn("user", text),), ReplySettings())
+    return Answer(serial, ({"role": "user", "content": text},), {})
 
 
 def gone(pid):
@@ -88,11 +86,11 @@ def until(condition, seconds=60.0):
 @pytest.mark.parametrize(
     "message",
     [
-        LoadPair("demo", threads=3),
-        Ask(
+        LoadPair("demo", options={"threads": 3}),
+        Answer(
             4,
-            (Turn("system", "be brief"), Turn("user", "a\nb")),
-            ReplySettings(temperature=0.5, speculate=False),
+            ({"role": "system", "content": "be brief"}, {"role": "user", "content": "a\nb"}),
+            {"temperature": 0.5, "speculate": False},
         ),
         CYCLE,
         Piece("\x00 odd 😀", Kind.REASONING, Origin.BONUS, Source.MODEL),
@@ -235,7 +233,8 @@ def test_an_engine_goes_on_when_no_other_can_be_started(engine):
 def test_an_engine_does_not_survive_a_client_that_is_killed():
     client = (
         "import sys, time; from localspec.engine.client import EngineProcess; from localspec.engine.messages import *;"
-        f"e = EngineProcess((sys.executable, {SCRIPT!r})); e.start(); e.send(Ask(1, (Turn('user', 'hang'),)));"
+        f"e = EngineProcess((sys.executable, {SCRIPT!r})); e.start(); "
+        "e.send(Answer(1, (dict(role='user', content='hang'),)));"
         "print(e.pid, flush=True);"
         "\nwhile not any(isinstance(r, Prefill) for r in e.drain()): time.sleep(0.01)"
         "\nprint('hanging', flush=True); time.sleep(60)"

@@ -8,7 +8,7 @@ from localspec.tui.widgets import lines
 from localspec.tui.widgets.lines import Line
 from scripted_engine import ScriptedEngine, ScriptedWorkshop
 
-from localspec.engine.messages import Died, Failure, LoadPair, Ready, ReplySettings, Turn
+from localspec.engine.messages import Died, Failure, LoadPair, Ready
 from localspec.events import Cycle, Mode, Origin, Source
 
 READY = Ready("demo", "target", "draft", 8192, 0.4)
@@ -18,7 +18,7 @@ DIED = Died("It is gone.", "")
 
 
 def engine(*reports, **settings):
-    made = EngineState(ScriptedEngine(ScriptedWorkshop()), LoadPair(), ReplySettings(**settings))
+    made = EngineState(ScriptedEngine(ScriptedWorkshop()), LoadPair(), settings)
     for report in reports:
         made.took(report)
     return made
@@ -44,7 +44,7 @@ def test_the_title_names_who_drafts_only_where_somebody_does(state, title):
 def test_the_meter_blames_no_drafting_that_nobody_asked_for():
     """A comparison's plain side does not draft, and neither does a reply after /draft off."""
     state = engine(READY)
-    state.compare((Turn("user", "Why?"),))
+    state.compare(({"role": "user", "content": "Why?"},))
     for mode, said in ((Mode.PLAIN, "plain decoding"), (Mode.OFF, "it does not pay here")):
         state.absorb(Cycle((1,), (Origin.PLAIN,), (), 0, 0, Source.PLAIN, 1, 0.0, 0.01, 0.0, mode))
         assert said in lines.meter_line(state, 120).plain

@@ -30,14 +30,14 @@ async def test_a_list_that_typing_has_just_closed_completes_nothing(tmp_path):
 async def test_a_message_that_only_looks_like_a_command_is_sent(tmp_path):
     async with running(tmp_path) as chat:
         await chat.ask("/etc/hosts is what?")
-        assert asked(chat)[0].turns[0].content == "/etc/hosts is what?"
+        assert asked(chat)[0].messages[0]["content"] == "/etc/hosts is what?"
 
 
 @pytest.mark.parametrize("text", [" /tmp is full, why?", " /help", "\t/quit now"])
 async def test_a_space_before_the_slash_sends_a_command_as_text(tmp_path, text):
     async with running(tmp_path) as chat:
         await chat.ask(text)
-        assert asked(chat)[0].turns[0].content == text
+        assert asked(chat)[0].messages[0]["content"] == text
         await chat.pilot.press("up")
         assert chat.screen.prompt.text == text
 
@@ -53,7 +53,7 @@ async def test_a_space_before_the_slash_sends_a_command_as_text(tmp_path, text):
 async def test_indentation_is_sent_and_blank_lines_around_a_message_are_not(tmp_path, typed, sent):
     async with running(tmp_path) as chat:
         await chat.ask(typed)
-        assert asked(chat)[0].turns[0].content == sent
+        assert asked(chat)[0].messages[0]["content"] == sent
         assert chat.saved[0].messages[0].content == sent
 
 
@@ -66,7 +66,7 @@ async def test_slash_completion_offers_fills_in_and_runs(tmp_path):
         await chat.pilot.press("tab")
         assert chat.screen.prompt.text == "/seed "
         await chat.pilot.press("5", "enter")
-        await chat.until(lambda: chat.state.engine.settings.seed == 5)
+        await chat.until(lambda: chat.state.engine.settings.get("seed") == 5)
         await chat.pilot.press("/", "h", "e", "enter")
         await chat.until(lambda: not isinstance(chat.app.screen, ChatScreen))
 
@@ -100,7 +100,7 @@ async def test_a_paste_of_100_kb_arrives_whole(tmp_path):
         await chat.until(lambda: len(chat.screen.prompt.text) == len(text))
         await chat.pilot.press("enter")
         await chat.until(lambda: asked(chat))
-        assert asked(chat)[0].turns[0].content == text.strip()
+        assert asked(chat)[0].messages[0]["content"] == text.strip()
 
 
 @pytest.mark.parametrize("size", [(80, 24), (200, 60), (40, 12)])

@@ -7,7 +7,7 @@ import pytest
 
 from localspec.engine.client import EngineProcess
 from localspec.engine.messages import (
-    Ask,
+    Answer,
     Cancel,
     Compared,
     CompareReplies,
@@ -18,17 +18,14 @@ from localspec.engine.messages import (
     LoadStage,
     ProposalText,
     Ready,
-    ReplySettings,
     Stopped,
-    Turn,
 )
-from localspec.engine.requests import call_of
 from localspec.events import Cycle, Finished, FinishReason, Piece
 from localspec.models.picker import listing
 
 NUMBERS = count(1)  # of requests: the tests come in any order, and what was cancelled stays so
-STORY = (Turn("user", "Tell me a story"),)
-GREEDY = ReplySettings(temperature=0, seed=1, max_tokens=60, depth=3)
+STORY = ({"role": "user", "content": "Tell me a story"},)
+GREEDY = {"temperature": 0, "seed": 1, "max_tokens": 60, "depth": 3}
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +39,7 @@ def engine(home):
         patch.setenv("LOCALSPEC_HOME", str(home))
         process = EngineProcess()
         process.start()
-    process.send(LoadPair("demo", threads=1))
+    process.send(LoadPair("demo", options={"threads": 1}))
     reports = until(process, Ready)
     assert any(isinstance(report, LoadStage) for report in reports)
     yield process
@@ -60,7 +57,7 @@ def until(engine, *kinds, seconds=60.0):
 
 
 def test_a_reply_streams_with_the_text_of_every_proposal(engine):
-    engine.send(Ask(next(NUMBERS), STORY, GREEDY))
+    engine.send(Answer(next(NUMBERS), STORY, GREEDY, cycles=True))
     reports = until(engine, Finished)
     reply = reports[-1].reply
     assert "".join(r.text for r in reports if isinstance(r, Piece)) == reply.text
@@ -69,12 +66,6 @@ def test_a_reply_streams_with_the_text_of_every_proposal(engine):
     assert [len(t) for t in texts] == [len(c.proposal) for c in proposals]
     accepted = "".join("".join(t[: c.accepted]) for t, c in zip(texts, proposals, strict=True))
     assert accepted.split()[0] in reply.text
-
-
-def test_a_system_prompt_travels_as_an_option_so_that_it_replaces_the_configured_one():
-    messages, options = call_of((Turn("system", "be brief"), *STORY), ReplySettings(temperature=0.5, stop=()))
-    assert messages == [{"role": "user", "content": "Tell me a story"}]
-    assert options == {"system": "be brief", "temperature": 0.5, "speculate": True}
 
 
 def test_a_comparison_says_what_drafting_brought_and_the_picker_remembers_it(engine, home, monkeypatch):
@@ -100,12 +91,12 @@ def test_a_comparison_that_is_stopped_says_so(engine):
 def test_a_cancelled_reply_ends_as_cancelled(engine):
     number = next(NUMBERS)
     engine.send(Cancel(number))
-    engine.send(Ask(number, STORY, GREEDY))
+    engine.send(Answer(number, STORY, GREEDY, cycles=True))
     assert until(engine, Finished)[-1].reply.finish_reason is FinishReason.CANCELLED
 
 
 def test_errors_of_the_api_arrive_as_sentences(engine):
-    engine.send(Ask(next(NUMBERS), STORY, ReplySettings(rule="sideways")))
+    engine.send(Answer(next(NUMBERS), STORY, {"rule": "sideways"}))
     failure = until(engine, Failure)[-1]
     assert "sideways" in failure.what
 
@@ -118,8 +109,8 @@ def test_replies_are_logged_as_set_unless_the_chat_is_not_stored(tmp_path, monke
     monkeypatch.setenv("LOCALSPEC_REMEMBER_LOGITS", "true")
     engine = EngineProcess()
     engine.start()
-    engine.send(LoadPair("demo", threads=1, remember_logits=None if stored else False))
-    engine.send(Ask(1, STORY, GREEDY))
+    engine.send(LoadPair("demo", options={"threads": 1, "remember_logits": None if stored else False}))
+    engine.send(Answer(1, STORY, GREEDY, cycles=True))
     until(engine, Finished)
     engine.send(Describe(2))  # answered only after the reply was dealt with
     until(engine, Description)
@@ -130,6 +121,6 @@ def test_replies_are_logged_as_set_unless_the_chat_is_not_stored(tmp_path, monke
 def test_without_a_pair_a_question_is_answered_with_what_to_do():
     engine = EngineProcess()
     engine.start()
-    engine.send(Ask(1, STORY))
+    engine.send(Answer(1, STORY))
     assert "no pair is loaded" in until(engine, Failure)[-1].what
     engine.close()

@@ -33,8 +33,8 @@ async def test_the_conversation_so_far_goes_with_every_question(tmp_path):
     async with running(tmp_path, system="be brief") as chat:
         await chat.ask("exact one")
         await chat.ask("exact two")
-        turns = asked(chat)[-1].turns
-        assert [(t.role, t.content) for t in turns] == [
+        turns = asked(chat)[-1].messages
+        assert [(t["role"], t["content"]) for t in turns] == [
             ("system", "be brief"),
             ("user", "exact one"),
             ("assistant", "one"),
@@ -65,7 +65,7 @@ async def test_a_stopped_reply_is_context_for_the_next_question(tmp_path):
         await chat.until(lambda: not chat.state.engine.busy)
         gate.opened.set()
         await chat.ask("exact more")
-        assert asked(chat)[-1].turns[1].content == chat.saved[0].messages[1].content
+        assert asked(chat)[-1].messages[1]["content"] == chat.saved[0].messages[1].content
 
 
 async def test_a_second_question_waits_for_the_first(tmp_path):

@@ -10,7 +10,7 @@ from scripted_engine import Gate, Pace
 from textual._compositor import Compositor
 
 from localspec.conversations import Journal, Numbers, StoredMessage
-from localspec.engine.messages import Died, ReplySettings
+from localspec.engine.messages import Died
 
 SIZES = pytest.mark.parametrize("size", [(100, 30), (80, 24)], ids=["100x30", "80x24"])
 
@@ -23,7 +23,7 @@ def draw(snap_compare, tmp_path, size, monkeypatch):
     monkeypatch.setattr("localspec.tui.dialogs.small.page_folder", lambda _folder: "~/.local/share/localspec")
 
     def compare(steps, **options):
-        chat = Chat(tmp_path, settings=ReplySettings(temperature=0.7, seed=5), **options)
+        chat = Chat(tmp_path, settings={"temperature": 0.7, "seed": 5}, **options)
 
         async def run(_pilot):
             chat.app.animation_level = "none"

@@ -51,7 +51,7 @@ async def test_a_mention_is_completed_and_sent(files, tmp_path):
         await chat.until(lambda: chat.screen.prompt.text == "exact @src/a.py ")
         await chat.pilot.press("enter")
         await chat.until(lambda: asked(chat))
-        assert "a = 1" in asked(chat)[0].turns[0].content
+        assert "a = 1" in asked(chat)[0].messages[0]["content"]
         assert chat.state.prompt_history.entries == ["exact @src/a.py"]
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from ..state.remembered import TokenStyle
@@ -12,7 +11,7 @@ Parse = Callable[[str], float | str]  # what is typed for a setting; raises Valu
 
 
 async def draft(chat: Chat, argument: str) -> None:
-    now = chat.state.engine.settings.speculate
+    now = chat.state.engine.settings.get("speculate", True)
     wanted = {"on": True, "off": False, "": not now}.get(argument)
     if wanted is None:
         raise Refusal("/draft takes on or off.")
@@ -38,14 +37,14 @@ async def preset(chat: Chat, argument: str) -> None:
 
 
 async def set_value(chat: Chat, argument: str, *, field: str, parse: Parse, none: str = "default") -> None:
-    """Set a field of ReplySettings, unset it with the word for that, or without an argument say what it is."""
+    """Set an option of replies, unset it with the word for that, or without an argument say what it is."""
     label = field.replace("_", "-")
     if argument:
         try:
             _set(chat, **{field: None if argument in (none, "default") else parse(argument)})
         except ValueError as error:
             raise Refusal(f"{label}: {error}.") from None
-    value = getattr(chat.state.engine.settings, field)
+    value = chat.state.engine.settings.get(field)
     shown = none if value is None else f"{value:g}" if isinstance(value, float) else value
     await chat.notice(f"{label} is {shown}.")
 
@@ -81,8 +80,9 @@ def number(least: float, most: float) -> Callable[[str], float]:
     return parse
 
 
-def _set(chat: Chat, **changes: Any) -> None:  # noqa: ANN401 - fields of ReplySettings
-    chat.state.engine.settings = replace(chat.state.engine.settings, **changes)
+def _set(chat: Chat, **changes: Any) -> None:  # noqa: ANN401 - options of replies; None: the default
+    settings = {**chat.state.engine.settings, **changes}
+    chat.state.engine.settings = {name: value for name, value in settings.items() if value is not None}
     chat.refresh_state()
 
 

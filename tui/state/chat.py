@@ -7,7 +7,7 @@ from pathlib import Path
 
 from localspec.conversations import Conversation, Journal
 from localspec.engine.client import Engine
-from localspec.engine.messages import LoadPair, ReplySettings
+from localspec.engine.messages import LoadPair, Options
 from localspec.events import Piece
 from localspec.files import change_json_object
 
@@ -23,7 +23,7 @@ class Setup:
     engine: Engine
     folder: Path  # of conversations, prompt history and preferences
     load: LoadPair = field(default_factory=LoadPair)
-    settings: ReplySettings = field(default_factory=ReplySettings)
+    settings: Options = field(default_factory=dict)  # of replies
     system: str = ""
     resumed: tuple[Journal, Conversation] | None = None  # held
     stored: bool = True  # False: the chat leaves nothing in the folder

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from localspec.conversations import Conversation, Journal, StoredMessage
-from localspec.engine.messages import Turn
+from localspec.engine.messages import Messages
 from localspec.errors import LocalspecError
 
 
@@ -140,16 +140,19 @@ class OpenConversation:
             journal.path, 0.0, journal.pair, journal.system, tuple(self.messages), 0, self.title
         )
 
-    def turns(self) -> tuple[Turn, ...]:
+    def turns(self) -> Messages:
         """The request to the engine: the system prompt, and the messages up to the last question."""
-        system = [Turn("system", self.journal.system)] if self.journal.system else []
+        system = [{"role": "system", "content": self.journal.system}] if self.journal.system else []
         asked = itertools.groupby(
             self.messages[: (self.last_question or 0) + 1], key=lambda message: message.role
         )
         # Neighbours of one role become one turn: many chat templates refuse two questions in a row.
         return (
             *system,
-            *(Turn(role, "\n\n".join(message.content for message in group)) for role, group in asked),
+            *(
+                {"role": role, "content": "\n\n".join(message.content for message in group)}
+                for role, group in asked
+            ),
         )
 
 

@@ -132,7 +132,7 @@ class EngineState:
 
     client: Engine
     load_request: messages.LoadPair  # of the pair that was loaded last; before that, of the first
-    settings: messages.ReplySettings = field(default_factory=messages.ReplySettings)
+    settings: messages.Options = field(default_factory=dict)  # of replies
     ready: messages.Ready | None = None
     loading: bool = False
     stage: str = ""  # of loading
@@ -170,21 +170,25 @@ class EngineState:
 
     def reload(self) -> None:
         """Load the pair again after its process ended, without the servers that are gone. Raises EngineDied."""
-        if self.load_request.rpc:
+        if self.load_request.options.get("rpc"):
             self.load_request = replace(self.load_request, rpc_required=False)
         self.load(self.load_request)
 
-    def ask(self, turns: tuple[messages.Turn, ...], beginning: str = "") -> None:
+    def ask(self, turns: messages.Messages, beginning: str = "") -> None:
         """Begin a reply, or continue its beginning; a pair that still loads answers afterwards. Raises EngineDied."""
         if beginning:
-            turns = (*turns, messages.Turn("assistant", beginning))
-        self.client.send(messages.Ask(self._begin(beginning), turns, self.settings))
+            turns = (*turns, {"role": "assistant", "content": beginning})
+        self.client.send(messages.Answer(self._begin(beginning), turns, self.options_for(turns), cycles=True))
 
-    def compare(self, turns: tuple[messages.Turn, ...]) -> None:
+    def compare(self, turns: messages.Messages) -> None:
         """Begin the same reply twice. Raises EngineDied."""
         serial = self._begin()
         self.comparing = True
-        self.client.send(messages.CompareReplies(serial, turns, self.settings))
+        self.client.send(messages.CompareReplies(serial, turns, self.options_for(turns)))
+
+    def options_for(self, turns: messages.Messages) -> messages.Options:
+        """The settings; a conversation without a system message does not get the configured one."""
+        return self.settings if turns and turns[0]["role"] == "system" else {**self.settings, "system": ""}
 
     def stop(self) -> None:
         """Ask the engine to end what runs; the reply ends with its Finished."""

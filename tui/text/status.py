@@ -55,18 +55,18 @@ def title(engine: EngineState, *, stored: bool = True) -> str:
     """Pair, drafting and temperature, and whether nothing of the chat is kept."""
     settings = engine.settings
     parts = ["" if stored else "not stored", engine.pair_name or "no pair", drafting(engine)]
-    if settings.speculate and settings.depth not in (None, "auto"):
-        parts.append(f"depth {settings.depth}")
-    if settings.temperature is not None:
-        parts.append(f"T {settings.temperature:g}")
-    if settings.seed is not None:
-        parts.append(f"seed {settings.seed}")
+    if settings.get("speculate", True) and settings.get("depth", "auto") != "auto":
+        parts.append(f"depth {settings['depth']}")
+    if "temperature" in settings:
+        parts.append(f"T {settings['temperature']:g}")
+    if "seed" in settings:
+        parts.append(f"seed {settings['seed']}")
     return " · ".join(part for part in parts if part)
 
 
 def drafting(engine: EngineState) -> str:
     """Who drafts; "" while nothing is loaded that could."""
-    if not engine.settings.speculate or engine.settings.depth == 0:
+    if not engine.settings.get("speculate", True) or engine.settings.get("depth") == 0:
         return "draft off"
     if engine.ready is None:
         return ""

@@ -3,7 +3,7 @@
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from localspec.cli.options import (
     NOTHING_REMEMBERED,
@@ -18,7 +18,7 @@ from localspec.errors import BadSetting
 
 if TYPE_CHECKING:
     from localspec.conversations import Conversation, Journal
-    from localspec.engine.messages import LoadPair, ReplySettings
+    from localspec.engine.messages import LoadPair
 
 CONVERSATIONS = "conversations"
 
@@ -133,18 +133,16 @@ def load_request(arguments: argparse.Namespace, resumed_pair: str) -> "LoadPair"
     if resumed_pair and is_known(resumed_pair) and not (arguments.target or pair_of(arguments)):
         arguments.pair = resumed_pair
     options = wanted(arguments, **(NOTHING_REMEMBERED if arguments.no_store else {}))
-    return LoadPair(**options | {"rpc": configured(rpc=arguments.rpc).get("rpc")})
+    return LoadPair.of(**options | {"rpc": configured(rpc=arguments.rpc).get("rpc")})
 
 
-def reply_settings(arguments: argparse.Namespace) -> "ReplySettings":
+def reply_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """How replies are made; the system prompt belongs to the conversation. Raises BadSetting."""
     from localspec.chat.options import request_from
-    from localspec.engine.messages import ReplySettings
     from localspec.sampler.sampling import Sampling
 
     options = reply_options(arguments)
     options.pop("system", None)
     # Checked before the chat opens: a wrong one would fail every message in it.
     request_from(options, Sampling())
-    options["stop"] = tuple(options.get("stop", ()))
-    return ReplySettings(**options, speculate=not arguments.no_draft)
+    return options | ({"speculate": False} if arguments.no_draft else {})

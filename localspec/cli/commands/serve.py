@@ -133,7 +133,7 @@ def load_request(arguments: argparse.Namespace) -> "LoadPair":
 
     options = wanted(arguments) | {"rpc": configured(rpc=arguments.rpc).get("rpc")}
     name = fetch_missing(arguments, options)
-    return LoadPair(**options if "target" in options else options | {"pair": name})
+    return LoadPair.of(**options if "target" in options else options | {"pair": name})
 
 
 class TerminalLog:
