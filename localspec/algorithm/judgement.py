@@ -1,8 +1,8 @@
-"""How many draft tokens are kept, and what the next one is drawn from, as pure functions.
+"""How many draft tokens are kept, and the distribution of the next one, as pure functions.
 
 p is the target's distribution after the whole sampler chain, q the one that a draft token was actually drawn
-from; a chosen token (q None) has all its mass on itself. Whatever q is, kept tokens and the next one together
-follow the law of p: docs/lossless.md has the argument, tests/algorithm/test_lossless.py enumerates it.
+from; a chosen token (q None) has all its mass on itself. For any q, kept tokens and the next one follow the law of p:
+docs/lossless.md has the argument, tests/algorithm/test_lossless.py enumerates it.
 """
 
 from collections.abc import Callable, Sequence

@@ -64,7 +64,7 @@ def speculate(
 
 
 def decoded(target: Decoder, tokens: list[int], padding: int) -> Pass:
-    """The pass over these tokens, filled up by as many more as `padding` says and there is room for."""
+    """The pass over these tokens, padded by up to `padding` tokens."""
     padding = min(padding, target.capacity - target.length - len(tokens))
     filled = target.decode(tokens + tokens[-1:] * padding, rows=len(tokens) + padding)
     return first_tokens(filled, len(tokens)) if padding else filled

@@ -1,4 +1,4 @@
-"""Randomness as an argument: a draw depends on the seed and on what it decides, not on earlier draws.
+"""Randomness as an argument: a draw depends on the seed and its own key, not on earlier draws.
 
 The generator is splitmix64 (Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", 2014)
 used as a counter hash: the parts of a key are absorbed one after another, each through its finaliser.
@@ -19,7 +19,7 @@ _MIX2 = 0x94D049BB133111EB
 
 
 class Purpose(IntEnum):
-    """What a draw decides; equal seeds and positions with different purposes are independent."""
+    """The purpose of a draw; draws of different purposes are independent."""
 
     DRAFT = 1  # which token is drafted
     ACCEPT = 2  # whether a drafted token is kept
@@ -53,10 +53,10 @@ def gumbel(seed: int, position: int, ids: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class Keyed:
-    """The random decisions of a run, each keyed by the position in the text that it is about: all follow from one seed.
+    """The random decisions of a run, keyed by position in the text; all follow from one seed.
 
-    Draws of a cycle also carry its `start`. Under block verification the number of kept tokens depends on
-    draft tokens and coins far behind the first rejected one, so a cycle that met them again would be biased.
+    Draws of a cycle also carry its `start`. Under block verification the number of kept tokens depends on draft tokens
+    and coins far behind the first rejected one. A cycle that used them again would be biased.
     """
 
     seed: int

@@ -1,4 +1,4 @@
-"""What the loop needs from models and drafters: the seams where models, toys and new drafters plug in."""
+"""The interfaces of the loop: models, toys and drafters implement them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,17 +27,17 @@ class Proposal:
     q: tuple[Distribution | None, ...] = ()  # one for each token; None: one-hot
     confidences: tuple[float, ...] = ()
     source: Source = Source.PLAIN
-    certain: int = 0  # leading tokens that nothing else could replace (forced by a grammar)
-    depth: int = 0  # how many tokens were allowed; stopping early leaves fewer
+    certain: int = 0  # leading tokens without an alternative (forced by a grammar)
+    depth: int = 0  # most tokens that were allowed
     mode: Mode = Mode.DRAFTING  # why this cycle drafts, or does not
-    runs: int = 0  # of the draft model for it; 0: what `Drafter.steps` says
-    padding: int = 0  # tokens behind the others that hold the batch's width: nobody sees their rows
-    reading_seconds: float = 0.0  # that the drafter has read for first
+    runs: int = 0  # runs of the draft model; 0: see `Drafter.model_runs`
+    padding: int = 0  # padding behind the others: nobody sees its rows
+    reading_seconds: float = 0.0  # that the drafter read before it
     deciding_seconds: float = 0.0  # that deciding on drafting took
 
     @classmethod
     def drawn(cls, draws: Sequence[Draw], source: Source, depth: int, runs: int) -> Self:
-        """What a model drew: each token with its distribution."""
+        """A proposal that a model drew: each token with its distribution."""
         return cls(
             tokens=tuple(draw.token for draw in draws),
             q=tuple(draw.q for draw in draws),
@@ -49,7 +49,7 @@ class Proposal:
 
     @classmethod
     def copied(cls, tokens: tuple[int, ...], chances: tuple[float, ...], source: Source) -> Self:
-        """What was copied from a text: chosen, not drawn; `chances` that they are kept."""
+        """A proposal copied from a text: chosen, not drawn; `chances` that they are kept."""
         return cls(tokens, (None,) * len(tokens), chances, source, depth=len(tokens))
 
 
@@ -85,26 +85,26 @@ class Decoder(Protocol):
         """Append tokens to the cache; rows for the last `rows` of them."""
 
     def prefill(self, tokens: Sequence[int], cancelled: Callable[[], bool] = ...) -> Iterator[Pass]:
-        """Append tokens chunk by chunk without rows: stop iterating to cancel, or say so in the middle of a chunk."""
+        """Append tokens chunk by chunk without rows; stop iterating to cancel, or cancel inside a chunk."""
 
     def rollback(self, keep: int) -> None:
-        """Forget everything after the first `keep` tokens: absolute, so saying it twice is saying it once.
+        """Forget everything after the first `keep` tokens; idempotent.
 
-        What a verify batch had of a proposal can be taken back; RollbackUnsupported where more cannot.
+        A verify batch can always be rolled back. Raises RollbackUnsupported for more, where the cache cannot.
         """
 
     def rewind(self, keep: int) -> int:
-        """Forget everything after the first `keep` tokens, and what else it takes; how many tokens are left."""
+        """Forget everything after the first `keep` tokens, or more where the cache must; returns the tokens left."""
 
     def recall(self, tokens: Sequence[int], *, save: bool = True) -> None:
-        """Of all texts that were in the cache, hold the one that begins most like these tokens.
+        """Load the saved text with the longest common prefix into the cache.
 
-        `save`: whether another prompt may ask for what the cache loses by that.
+        `save`: keep the present text for later prompts.
         """
 
     @property
     def needs_checkpoints(self) -> bool:
-        """Whether `rewind` may lose more than it was asked to."""
+        """Whether `rewind` may lose more than asked."""
 
     def checkpoint(self, *, lasting: bool) -> None:
         """Let `rewind` come back to this length, as long as the text continues from here.
@@ -152,11 +152,11 @@ class Vocabulary(Protocol):
 
 
 class Stopping(Protocol):
-    """When to end a proposal early: told confidences and never tokens, so that it cannot bias the output.
+    """When to end a proposal early.
 
-    A drafter draws a token and asks `keeps`; a token that is not kept is dropped and ends the proposal. This
-    is lossless because `Draw.confidence` depends on q alone. After keeping a token it asks `goes_on` before
-    it runs the draft model again.
+    It sees confidences and never tokens, so it cannot bias the output. A drafter draws a token and asks `keeps`; a
+    token that is not kept is dropped and ends the proposal. `Draw.confidence` depends on q alone, so this is lossless.
+    Then the drafter asks `goes_on` before the next run of its model.
     """
 
     def keeps(self, confidence: float, drafted: int) -> bool:
@@ -171,17 +171,17 @@ class Rule(Protocol):
 
     @property
     def name(self) -> str:
-        """What the user calls it."""
+        """The user's name for it."""
 
     @property
     def seed_decides(self) -> bool:
-        """Whether the seed and the target alone decide the text, whatever is drafted and how much."""
+        """Whether seed and target alone decide the text, for any draft and depth."""
 
     def draw(self, row: Row, history: Sequence[int], start: int) -> Draw:
         """The draft token to follow `history`, from the draft model's row.
 
-        `start` is the length of the text where the proposal begins. It belongs to the key of the draw: a
-        rejected token says something about the randomness behind it, so a later cycle must not meet it again.
+        `start` is the length of the text where the proposal begins. It is part of the draw's key: a rejected token
+        reveals something about the randomness behind it, so a later cycle must not use it again.
         """
 
     def verify(self, rows: Sequence[Row], proposal: Proposal, history: Sequence[int]) -> Verdict:
@@ -190,9 +190,9 @@ class Rule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """How much of a text a drafter has read, in tokens; nothing is to be read by default."""
+    """How much of a text a drafter has read, in tokens; by default nothing is unread."""
 
-    unread: int = 0  # newest tokens that it has to read before it can propose
+    unread: int = 0  # newest tokens that it must read before it can propose
     held: int = 0  # tokens before these that it has read
     older: int = 0  # tokens before those that it has room for
 
@@ -205,14 +205,13 @@ class Backlog:
 class Drafter:
     """Proposes tokens and follows the text: it observes every batch of the target, prompts included.
 
-    It lives as long as its target and serves one reply after the other. A new kind says what it is called (`source`),
-    what it proposes, what it observes, and how many runs of a model that takes; the rest are the defaults of a drafter
-    without a model that keeps nothing.
+    It lives as long as its target and serves one reply after the other. A new kind defines `source`, `propose`,
+    `observe` and `model_runs`. The other methods have defaults for a drafter without a model.
     """
 
-    source: Source  # what its tokens are called, and what its price is stored under
+    source: Source  # name of its tokens, and key of its stored price
     hidden_rows_needed: HiddenRows | None = None  # of the target's layers: asked once, at load
-    failure: LocalspecError | None = None  # why it proposes no more until the next reply
+    failure: LocalspecError | None = None  # why it stopped proposing until the next reply
 
     @property
     def busy_seconds(self) -> float:
@@ -220,13 +219,13 @@ class Drafter:
         return 0.0
 
     def model_runs(self, depth: int) -> int:
-        """How many runs of its model `depth` tokens take: as many, 1 where they come at once, 0 without a model."""
+        """Model runs for `depth` tokens: `depth`, 1 if they come at once, 0 without a model."""
         return 0
 
     def warm_up(self, batches: Sequence[Sequence[int]]) -> None:
-        """Run its model on batches of tokens, one after the other, and forget them: to time it or to warm it up.
+        """Run its model on batches of tokens and forget them, to time it or warm it up.
 
-        Never asked of one without a model. Raises what decoding raises.
+        Only for a drafter with a model. Raises as decoding does.
         """
 
     def begin(self) -> None:
@@ -234,9 +233,9 @@ class Drafter:
         self.failure = None
 
     def observe(self, batch: Pass, kept: int) -> None:
-        """The first `kept` tokens of this batch are the text from `batch.start` on, and nothing behind them is.
+        """The first `kept` tokens of this batch are now the end of the text, from `batch.start` on.
 
-        Called after every batch, and with an empty one where the text was cut. Hidden rows must be read here.
+        Called after every batch, and with an empty one after a cut. Hidden rows must be read here.
         """
 
     def backlog(self, tokens: Sequence[int]) -> Backlog:
@@ -244,7 +243,7 @@ class Drafter:
         return Backlog()
 
     def read(self, tokens: Sequence[int], most: int) -> int:
-        """Read up to `most` of the unread ones, oldest first; how many it read."""
+        """Read up to `most` unread tokens, oldest first; returns their number."""
         return 0
 
     def restart(self, tokens: Sequence[int], window: int) -> None:
@@ -253,12 +252,12 @@ class Drafter:
     def propose(
         self, tokens: Sequence[int], limit: int, rule: Rule, stopping: Stopping | None = None
     ) -> Proposal:
-        """At most `limit` tokens to follow `tokens`, fewer where `stopping` says so; none: plain decoding."""
+        """At most `limit` tokens to follow `tokens`; `stopping` may end them earlier; none: plain decoding."""
         raise NotImplementedError
 
 
 class Strategy(Protocol):
-    """Who drafts in the coming cycle and how much, or nobody: the only thing the loop asks about drafting."""
+    """Decides who drafts in the next cycle, and how much. The loop asks nothing else about drafting."""
 
     @property
     def busy_seconds(self) -> float:
@@ -270,11 +269,11 @@ class Strategy(Protocol):
 
     @property
     def failure(self) -> LocalspecError | None:
-        """Why a drafter drafts no more in this reply, once one has failed."""
+        """Why a drafter that failed stopped drafting in this reply."""
 
     @property
     def plain_step_seconds(self) -> float | None:
-        """What a plain step costs here and now, as far as it was measured."""
+        """The measured seconds of a plain step here and now; None while unknown."""
 
     def catch_up(self, tokens: Sequence[int]) -> Iterator[None]:
         """Let drafters read what they need of a prompt before the first cycle, in chunks: stop iterating to cancel."""
@@ -283,7 +282,7 @@ class Strategy(Protocol):
         """At most `room` tokens to follow `tokens`; none means plain decoding."""
 
     def observe(self, batch: Pass, kept: int) -> None:
-        """What the target has decoded, and how much of it is the text: see `Drafter.observe`."""
+        """See `Drafter.observe`."""
 
     def learn(self, cycle: Cycle) -> None:
-        """What the last cycle did and cost."""
+        """Learn from the last cycle and its cost."""

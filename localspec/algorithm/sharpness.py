@@ -1,7 +1,7 @@
-"""How sharply the draft is sampled: the share of its temperature under which the target keeps most.
+"""The draft temperature: the share of the request's temperature at which the target keeps most.
 
-Any q is lossless as long as it is the one that is drawn from. Which one is kept most often can be computed and need
-not be tried: after a cycle p and q are both known, so the overlap of p with q at other temperatures is known as well.
+Any q is lossless if tokens are drawn from it. The best q can be computed: after a cycle p and q are known, so their
+overlap at other temperatures is known too.
 A draft that is flatter than its target does best when it is sampled colder, down to its likeliest token alone.
 """
 
@@ -12,9 +12,9 @@ import numpy as np
 from localspec.sampler.chain import Distribution
 
 FACTORS = (0.0, 0.5, 0.7, 0.85, 1.0)  # of the request's temperature; 0 is the likeliest token
-BETTER = 1.01  # another factor has to promise this much more than the one in use
+BETTER = 1.01  # another factor must promise this much more than the present one
 ENOUGH = 4  # positions that must have been seen before the factor changes
-EAGER_CYCLES, EVERY = 8, 4  # every cycle is looked at in the beginning, later every fourth
+EAGER_CYCLES, EVERY = 8, 4  # every cycle counts at first, later every fourth
 DECAY = 0.97  # per position: about 33 positions of memory
 
 

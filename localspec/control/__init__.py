@@ -1,1 +1,1 @@
-"""How deep to draft, from what passes cost here and how often drafts were kept."""
+"""Draft depth, from the measured cost of passes and the acceptance of drafts."""

@@ -1,8 +1,7 @@
-"""The chance that the target keeps a draft token: by how the reply has gone lately, and by how sure the draft is.
+"""The chance that the target keeps a draft token, from recent acceptance and the draft's confidence.
 
-How sure a draft is means little by itself: a confidence of 0.4 is as good as kept in free prose and a coin's toss
-where the draft is out of its depth. What tells the two apart is how the reply has gone so far, and that the tokens
-before this one in the proposal were good enough to get here. A logistic regression weighs both, learned while
+Confidence alone says little: 0.4 is usually kept in free prose and a coin toss in unfamiliar text. The recent
+acceptance and the tokens before it in the proposal tell the two apart. A logistic regression weighs both, learned while
 running: an extended Kalman filter, which is Newton's method taken one token at a time.
 """
 
@@ -25,7 +24,7 @@ LEAST_SPREAD = 1e-3  # of an outcome: a surprise teaches no more than this allow
 
 @dataclass(frozen=True, slots=True)
 class ChanceWeights:
-    """What a regression has learned, in a form that can be stored."""
+    """The state of a regression, as it is stored."""
 
     weights: tuple[float, ...]
     variances: tuple[float, ...]
@@ -42,7 +41,7 @@ class ChanceWeights:
 
 
 class AcceptanceModel:
-    """P(kept | reached) of draft tokens; knows the reply that is being written, and what replies have in common."""
+    """P(kept | reached) of draft tokens, in this reply and across replies."""
 
     def __init__(self, prior: ChanceWeights | None = None) -> None:
         known = prior or ChanceWeights(WEIGHTS, VARIANCES)
@@ -54,30 +53,30 @@ class AcceptanceModel:
         self.begin()
 
     def begin(self) -> None:
-        """Another reply: what was learned stays, how it went lately is forgotten."""
+        """Another reply: keep the regression, forget the recent acceptance."""
         self._kept, self._rejected = START_KEPT, START_REJECTED
 
     @property
     def usual(self) -> float | None:
-        """The share of judged tokens that was kept, in all replies; None until many were judged."""
+        """The kept share of judged tokens in all replies; None until many were judged."""
         return self._ever_kept / self._ever_judged if self._ever_judged >= MANY else None
 
     def weights(self) -> ChanceWeights:
         return ChanceWeights(tuple(self._weights), tuple(row[i] for i, row in enumerate(self._covariance)))
 
     def ahead(self, drafted: int) -> float:
-        """Of a token that is not drawn yet, after `drafted` others in the proposal that were all kept."""
+        """The chance of a token before it is drawn, after `drafted` tokens that were all kept."""
         return (self._kept + drafted) / (self._kept + self._rejected + drafted)
 
     def of(self, confidence: float, drafted: int) -> float:
-        """Of a token that was drawn with such confidence, after `drafted` others that were all kept."""
+        """The chance of a token drawn with this confidence, after `drafted` tokens that were all kept."""
         return logistic(dot(self._weights, self._features(confidence, drafted)))
 
     def learn(self, confidences: Sequence[float], accepted: int, emitted: int) -> None:
-        """What became of a proposal's tokens: those after the first rejected one were never judged.
+        """Learn from a judged proposal.
 
-        A token that was drawn and left out was not judged either. It must not count as doubtful: a reply that
-        begins with doubt would confirm itself.
+        Tokens behind the first rejected one, and drawn tokens that were left out, were not judged. They must not count
+        as doubtful, or a doubt would confirm itself.
         """
         for i, confidence in enumerate(confidences[: accepted + 1]):
             self._update(self._features(confidence, i), 1.0 if i < accepted else 0.0)

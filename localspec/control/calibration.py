@@ -1,4 +1,4 @@
-"""Measuring what passes cost, in seconds that nobody waits for: at load, after a reply, or when asked to."""
+"""Measures the cost of passes while nobody waits: at load, after a reply, or on request."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a cycle costs: the target by batch width and each drafter by its runs, from a table and from running."""
+"""The cost of a cycle: the target by batch width and each drafter by its runs, from a table and from running."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -26,7 +26,7 @@ SETTLING = 2  # passes after a change of width that a device which records its p
 class CostTable:
     """Seconds of a target pass by batch width, and of a run of each drafter; widths in between are interpolated.
 
-    The passes are of those that follow equal ones, as in plain decoding. A device that records its passes (CUDA
+    Passes follow passes of the same width, as in plain decoding. A device that records its passes (CUDA
     graphs) takes longer after a change of width: it launches the first one kernel by kernel (direct), records the
     second (capture), and replays from the third on.
     """
@@ -41,7 +41,7 @@ class CostTable:
     reading_seconds: dict[str, float] = field(default_factory=dict)  # of a token among many, likewise
 
     def __post_init__(self) -> None:
-        """Raises ValueError for what is no table of costs, as a damaged file may hold."""
+        """Raises ValueError for an invalid table, for example from a damaged file."""
         ascending = all(one < other for one, other in pairwise((0, *self.widths)))
         if self.widths[:1] != (1,) or not ascending or len(self.widths) != len(self.verify_seconds):
             raise ValueError(f"widths ascend from 1, each with its seconds: {self}")
@@ -102,9 +102,8 @@ class Recent:
 class Costs:
     """Costs as they are now: ratios to the start-up table, corrected by every cycle.
 
-    The ratio of a width that was never run is interpolated between those that were. The plain step is
-    corrected by nothing but plain steps that count, because every claim of being faster rests on it; wider
-    passes only bound it from above.
+    The ratio of a width that was never run is interpolated between those that were. Only plain steps that count correct
+    the plain step, because every claim of speed rests on it; wider passes only bound it from above.
     """
 
     def __init__(self, table: CostTable) -> None:
@@ -134,24 +133,24 @@ class Costs:
 
     @property
     def plain_step_seconds(self) -> float | None:
-        """What a step of plain decoding takes, which decides nothing; None before anything was measured."""
+        """Seconds of a step of plain decoding, without the time to decide; None before any measurement."""
         if self._undecided is None:
             return self.verify(1) if self.measured else None
         return min(self._start(1) * self._undecided.value, self._bound())
 
     @property
     def plain_is_doubtful(self) -> bool:
-        """Whether a plain step was measured to be dearer than a wider pass, which it cannot be."""
+        """Whether a plain step was measured as dearer than a wider pass, which is impossible."""
         return self.plain_steps < RELIABLE and self._plain_alone() > self._bound()
 
     @property
     def settling(self) -> int:
-        """Passes after a change of width that do not show what equal ones after them cost."""
+        """Passes after a change of width that cost more than later equal ones."""
         return SETTLING if self.direct_extra > LEAST_EXTRA * self.replayed(1) else 0
 
     @property
     def settled(self) -> bool:
-        """Whether the latest pass shows what equal ones after it cost."""
+        """Whether the latest pass costs as much as later equal ones."""
         return self._run > self.settling
 
     @property
@@ -161,12 +160,12 @@ class Costs:
 
     @property
     def change_seconds(self) -> float:
-        """What a run of passes of another width costs until it has settled, beyond what it costs then."""
+        """Extra seconds of a change of width, until the passes have settled."""
         return self.direct_extra + self._extra(1, self._table.capture_extra_seconds)
 
     @property
     def latest_extra(self) -> float:
-        """What the latest pass took longer because of a change of width."""
+        """Extra seconds of the latest pass because of a change of width."""
         if self._run > SETTLING:
             return 0.0
         return self.direct_extra if self._run == 1 else self.change_seconds - self.direct_extra
@@ -178,7 +177,7 @@ class Costs:
         return self.replayed(width) + (self.direct_extra if width > 1 else 0.0)
 
     def padding(self, width: int) -> int:
-        """Tokens to add to a verify batch of a cycle that drafts, so that it has the width of the others."""
+        """Padding for a verify batch, so that it has the width of the others."""
         return max(self.held - width, 0)
 
     def replayed(self, width: int) -> float:
@@ -209,7 +208,7 @@ class Costs:
         """A pass over `width` tokens, padding included: every pass in turn, as its price depends on the one before.
 
         Those over one token are plain steps unless they were `drafted` for: the settled ones say what a step costs.
-        `deciding_seconds`: of these seconds, which a plain step among cycles that draft has and plain decoding has not.
+        `deciding_seconds`: the part of these seconds that plain decoding does not have.
         """
         self._cycle += 1
         self._run = self._run + 1 if width == self._width else 1
@@ -225,7 +224,7 @@ class Costs:
         self._now.clear()
         if width not in self._ratios:
             prior = self._ratio(width) if self._table.measured else None
-            # Claims rest on plain steps, so these lean to no side.
+            # Claims rest on plain steps, so this estimate is unbiased.
             self._ratios[width] = Recent(prior, middle if width == 1 else lower_middle)
             if width == 1:
                 self._undecided = Recent(prior, middle)
@@ -261,7 +260,7 @@ class Costs:
         )
 
     def _extra(self, run: int, at_start: float) -> float:
-        """What the pass number `run` after a change of width takes longer than a settled one."""
+        """Extra seconds of pass number `run` after a change of width."""
         found = self._unsettled[run]
         if self.plain_steps and found.measurements >= RELIABLE:
             return max(found.value - self._plain_alone(), 0.0)
@@ -317,10 +316,10 @@ HOLDING_PAYS = 0.25  # plain steps that a change of width costs: from here on it
 
 
 class FixedWidth:
-    """Goes over to another width when that one would have won by now what the change costs.
+    """Changes the width once the gain of another width has paid for the change.
 
-    What it would have won is summed up from cycle to cycle, and is never less than nothing: how a reply has gone lately
-    is uncertain, but the errors of many cycles cancel out.
+    The gain is summed over cycles and never falls below 0: recent acceptance is uncertain, but the errors of many
+    cycles cancel out.
     """
 
     def __init__(self) -> None:
@@ -392,11 +391,11 @@ class CostsByContext:
         self.costs = self._known[place]
 
     def calibrated(self, table: CostTable) -> None:
-        """Forget what was learned where `table` was measured, and start from it."""
+        """Replace the costs of the table's place by the table."""
         self.costs = self._known[doublings(table.context_tokens), self._threads()] = Costs(table)
 
     def tables(self) -> tuple[CostTable, ...]:
-        """What was learned with the usual threads, for the next run: all that was measured, or one guess."""
+        """The costs with the usual threads, for the next run: all measured ones, or one guess."""
         found = [
             costs.table() for (_, threads), costs in self._known.items() if threads == self._usual_threads
         ]

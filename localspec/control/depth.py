@@ -1,4 +1,4 @@
-"""Whether a drafter drafts, and how much: as much as pays, on a budget of plain steps that losses come out of."""
+"""Whether a drafter drafts, and how much: as much as pays, on a budget of plain steps."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ from localspec.events import Cycle, Mode
 COUNTED = 3  # steps of a run that count, where the first ones do not
 LEAST_TOKENS = 48  # between two anchors
 SHARE = 0.003  # of the time that anchors may take
-MOST_TOKENS = 1024  # however large the gain: it may be large because a plain step was measured wrongly
+MOST_TOKENS = 1024  # at any gain: a wrong plain step can make the gain look large
 FIRST, FIRST_GAP = 2, 24  # with no measured table: plain steps soon, and tokens between them
 
 
@@ -23,7 +23,7 @@ class PlainProbes:
         self._left = 0  # steps of the run under way
 
     def due(self, costs: Costs, gain: float) -> bool:
-        """Whether the coming step is to be plain; `gain`: of drafting's tokens per second on plain ones, minus 1."""
+        """Whether the next step is plain; `gain`: drafting's tokens per second / plain ones, minus 1."""
         if not self._left and self._tokens >= gap(costs, gain):
             self._left = costs.settling + COUNTED if costs.settling else 1
         return self._left > 0
@@ -47,10 +47,8 @@ def gap(costs: Costs, gain: float) -> float:
     return min(max(LEAST_TOKENS, lost / SHARE), MOST_TOKENS)
 
 
-START = (
-    1.75  # plain steps that an unknown drafter may lose, beside the gift; half of it where costs are a guess
-)
-LONG = 2048  # tokens: of a text that is longer an unknown drafter can read little,
+START = 1.75  # plain steps that an unknown drafter may lose, beside the gift; half of it if costs are a guess
+LONG = 2048  # tokens: an unknown drafter can read little of a longer text,
 LONG_START = 1.25  # and may lose no more beside it, the gift included
 MOST = 12.0  # plain steps: gains beyond this buy no patience
 DEBT = 1.0  # plain steps: a dear last cycle delays the next try by no more
@@ -60,7 +58,7 @@ GIFT = 1.0  # plain steps that another reply adds: it may be of another kind
 STAKE_RUNS, LEAST_STAKE = 2, 0.04  # what another try may lose: draft runs, and plain steps at least
 PATIENCE_GROWTH, MOST_PATIENCE = 1.5, 10.0  # stakes that the next try waits for after a failed one
 CONVINCING = 1.0  # plain steps that a try has to win to be no failed one
-WILD = 2.5  # a cycle this much slower than expected says something about the machine, not about drafting,
+WILD = 2.5  # a cycle this much slower than expected is a stall of the machine,
 WILD_GAP, MOST_CALM = 8, 32  # one slow cycle in 8 is forgiven, after at most 32 calm ones
 MEMORY = 64  # drafting cycles that the rate looks back on
 CARRIED = 0.1  # what the rate of the reply before counts for
@@ -126,10 +124,10 @@ class Stopper:
 
 
 class DepthControl:
-    """Decides for one drafter; it outlives its replies, which `begin` parts.
+    """Decides for one drafter, over many replies.
 
-    However bad the drafter is, it loses at most its budget: START plain steps, GIFT for each further reply, and
-    the share SAVED of what was written without it.
+    A bad drafter loses at most its budget: START plain steps, GIFT for each further reply, and the share SAVED of the
+    text written without it.
     """
 
     def __init__(
@@ -162,7 +160,7 @@ class DepthControl:
         self._tokens = self._seconds = 0.0  # of the latest drafting cycles
 
     def begin(self) -> None:
-        """Another reply, perhaps of another kind: how the one before went counts for less."""
+        """Another reply, perhaps of another kind: the last one counts for less."""
         self.chances.begin()
         self._budget = min(self._budget + GIFT, MOST)
         self._patience = 1.0
@@ -204,13 +202,13 @@ class DepthControl:
         return max((d for d in self.depths if d <= min(most, room)), default=0) if self.on else 0
 
     def stopping(self, limit: int) -> Stopper:
-        """What ends a proposal of at most `limit` tokens."""
+        """The stopping rule for a proposal of at most `limit` tokens."""
         return Stopper(
             self.chances, self.costs, self.seconds, rate=self.rate, depths=self.depths, limit=limit
         )
 
     def learn(self, cycle: Cycle, proposal: Proposal) -> None:
-        """A cycle that it was asked to draft in, what was read for it apart; and its proposal."""
+        """Learn from a cycle that drafted, without its reading, and from its proposal."""
         runs = proposal.runs or self._drafter.model_runs(cycle.drafted)
         seconds, emitted = self._sane(cycle.seconds, cycle.width, runs), len(cycle.tokens)
         if self.costs.held:  # `reconsider` has asked for the change of width already
@@ -234,7 +232,7 @@ class DepthControl:
         self._budget = min(self._budget + SAVED * tokens, MOST)
 
     def reconsider(self, reading: Backlog) -> None:
-        """Switch drafting on again when another try, and what has to be read for it, can be paid for."""
+        """Switch drafting on again when the budget pays for another try and its reading."""
         if self._unasked and reading.unread > LONG:
             self._budget = min(self._budget, LONG_START)
         self._unasked = False
@@ -251,7 +249,7 @@ class DepthControl:
             self.chances.begin()
 
     def window(self, reading: Backlog) -> int | None:
-        """How many of the newest tokens the drafter shall have read; None where it had better not draft yet."""
+        """How many of the newest tokens the drafter should read; None if it should not draft yet."""
         affordable = int(READING_SHARE * self._budget * self.costs.verify(1) / self._token_seconds)
         here, whole = reading.window, reading.window + reading.older
         if reading.older and affordable >= min(WIDER * here, whole):
@@ -281,7 +279,7 @@ class DepthControl:
         )
 
     def _sane(self, seconds: float, width: int, runs: int) -> float:
-        """What a cycle counts for, which may have met a hiccup of the machine."""
+        """The seconds that a cycle counts for, without a stall of the machine."""
         most = WILD * (self.costs.verify(width) + self.costs.draft(self._drafter.source, runs))
         if seconds <= most or self._calm < WILD_GAP:
             self._calm = min(self._calm + 1, MOST_CALM)
@@ -291,11 +289,11 @@ class DepthControl:
 
     @property
     def _token_seconds(self) -> float:
-        """What reading a token among many takes."""
+        """Seconds to read one token among many."""
         return self.costs.reading(self._drafter.source)
 
     def _pay(self, steps: float) -> None:
-        """Take plain steps out of the budget, or put gained ones in; without any, drafting is off."""
+        """Subtract plain steps from the budget, or add gained ones; below 0 drafting is off."""
         self._budget = min(self._budget - steps, MOST)
         self._won -= steps
         if self._trying and self._won >= CONVINCING:

@@ -42,7 +42,7 @@ class Histogram:
 
 @dataclass(slots=True)
 class Stalls:
-    """How much longer the target's passes took than those of their width mostly do: plain ones would stall as well."""
+    """How much longer the target's passes took than usual for their width: plain ones would stall as well."""
 
     _latest: dict[int, deque[float]] = field(default_factory=dict)  # seconds by width
     _seconds: float = 0.0
@@ -67,9 +67,9 @@ class Stalls:
 class PlainClock:
     """What plain decoding would have taken for the same tokens.
 
-    Plain steps are exact. All other cycles, and the plain steps between them that only measure, are judged by what a
-    plain step costs at that time (it grows dearer with the context): as `known` says, where the run itself keeps that
-    price. The first tokens are judged by the price after several plain steps: the first step runs cold.
+    Plain steps are exact. All other cycles, and the plain steps between them that only measure, are judged by the cost
+    of a plain step at that time, which grows with the context: `known`, if the run keeps that price. The first tokens
+    are judged by the price after several plain steps: the first step runs cold.
     """
 
     known: Callable[[], float | None] = lambda: None
@@ -98,7 +98,7 @@ class PlainClock:
 
     @property
     def seconds(self) -> float:
-        """0 while nothing is known of a plain step."""
+        """0 while the cost of a plain step is unknown."""
         waiting = self._waiting * (self._step() or 0.0)
         return self._exact + (self._judged + waiting) * self.stalls.factor
 

@@ -145,7 +145,7 @@ _SPARE = 4  # columns for each logit wanted, so that few of them are looked at m
 def largest(row: Row, count: int) -> tuple[np.ndarray, np.ndarray]:
     """The `count` largest logits as (ids ascending, float64 logits); of equal ones the lowest ids.
 
-    A full row is folded into stripes. The k-th largest column maximum is at most the k-th largest logit,
+    A whole row is folded into stripes. The k-th largest column maximum is at most the k-th largest logit,
     so only columns whose maximum reaches it can hold one of the k largest.
     """
     if isinstance(row, Candidates):
@@ -205,20 +205,20 @@ GREEDY_HEAD = 10  # tokens that the confidence of a greedy choice is measured ag
 
 
 class Constraint(Protocol):
-    """What a grammar lets follow a text: the same for target and draft, before the rest of the chain."""
+    """The tokens that a grammar allows after a text, the same for target and draft, before the rest of the chain."""
 
     def permitted(self, row: Row, history: Sequence[int]) -> Row:
-        """A whole row without what may not follow `history`, the whole text.
+        """A row without the tokens forbidden after `history`.
 
-        The forbidden logits are -inf, or only the others are left, whole and ascending, as Candidates.
+        Their logits are -inf, or the allowed ones come as Candidates with ascending ids.
         """
 
 
 class Chain:
     """The sampler chain of one request; every method is a pure function of a row and the text before it.
 
-    A row of candidates counts as a whole one: a draft's may lack tokens, as any distribution may be drafted from, a
-    target's has to hold as many as `candidates_needed` says.
+    A row of candidates counts as a whole one. A draft's may lack tokens, because any q is lossless; a target's must
+    hold `candidates_needed`.
     """
 
     def __init__(self, sampling: Sampling, constraint: Constraint | None = None) -> None:
@@ -236,9 +236,9 @@ class Chain:
         return head + len(s.logit_bias) + (s.repeat_last_n if s.penalises else 0)
 
     def recall(self, history: Sequence[int]) -> list[int]:
-        """The tail of a text that can matter to the next tokens: it may stand for the whole text.
+        """The tail of a text that affects the next tokens.
 
-        What has been written so far is counted here, once: the texts to come begin with it.
+        Its tokens are counted once here: later texts begin with it.
         """
         s = self.sampling
         looks_back = len(history) if s.repeat_last_n < 0 else s.repeat_last_n
@@ -249,7 +249,7 @@ class Chain:
         return list(history[-looks_back:]) if s.penalises else []
 
     def _recent(self, history: Sequence[int]) -> Counts:
-        """What the penalties look back at."""
+        """The tokens that the penalties look back at."""
         s = self.sampling
         if not s.penalises:
             return NOTHING
@@ -265,7 +265,7 @@ class Chain:
         return self._constraint.permitted(row, history) if self._constraint else row
 
     def distribution(self, row: Row, history: Sequence[int]) -> Distribution:
-        """What the token after `history` is drawn from, at a temperature above 0; no probability is 0."""
+        """The distribution of the token after `history`, at a temperature above 0; no probability is 0."""
         s = self.sampling
         row = self._permitted(row, history)
         if isinstance(row, Candidates) or s.top_k:
@@ -330,8 +330,8 @@ def _size(row: Row) -> int:
 def _worth_keeping(logits: np.ndarray, s: Sampling) -> tuple[np.ndarray, float | None]:
     """The tokens of a whole row that top-p and min-p can keep, and the row's sum of exp(logit - largest).
 
-    Both filters keep the largest logits down to some edge, so whatever lies below an edge of either is out.
-    The sum is left out (None) where top-p is off.
+    Both filters keep the largest logits down to an edge; tokens below either edge are out. The sum is None if top-p is
+    off.
     """
     top = _checked(logits.max())
     total = float(np.exp(logits - top).sum(dtype=np.float64)) if s.top_p < 1.0 else None
@@ -376,6 +376,6 @@ def _checked(top: float) -> float:
     if not math.isfinite(top):
         raise BackendFailure(
             f"the model returned a row whose largest logit is {top}",
-            hint="the model file may be damaged, or the device's kernels at fault: try it on the CPU",
+            hint="the model file may be damaged, or the device's kernels faulty: try the CPU (--device CPU)",
         )
     return top

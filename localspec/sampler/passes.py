@@ -1,4 +1,4 @@
-"""What one decode of a model gives: rows of logits, and what its layers held."""
+"""The result of one decode: rows of logits, and hidden rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ Row = np.ndarray | Candidates  # float32 [vocab] logits, or only the largest of 
 
 @dataclass(frozen=True, slots=True)
 class HiddenRows:
-    """Which hidden rows of the target a drafter reads; the columns of a row stand side by side in this order."""
+    """The hidden rows of the target that a drafter reads, as columns of one row in this order."""
 
     layers: tuple[int, ...] = ()  # the inputs of these layers
     output: bool = False  # what the target's own prediction heads read

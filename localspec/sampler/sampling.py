@@ -1,4 +1,4 @@
-"""What a request asks of the sampler, checked at the door."""
+"""The sampler options of a request, checked."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -53,7 +53,7 @@ class Sampling:
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, str]) -> tuple["Sampling", tuple[str, ...]]:
-        """The defaults in a GGUF's `general.sampling.*`, and a sentence for each one that cannot be met."""
+        """The defaults in a GGUF's `general.sampling.*`, and a sentence for each unusable one."""
         sampling, troubles = cls(), []
         for name, field, parse in _METADATA:
             text = metadata.get(_PREFIX + name)
