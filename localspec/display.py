@@ -64,6 +64,12 @@ def duration_text(seconds: float) -> str:
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
+def bar_text(share: float, cells: int) -> str:
+    """A bar of which this share is full, and the share in percent."""
+    filled = int(share * cells)
+    return f"{'█' * filled}{'░' * (cells - filled)} {share:4.0%}"
+
+
 def printable(text: str, limit: int = 100) -> str:
     """Text out of a file, safe for a terminal: no control characters, and not too long."""
     shown = line_for_terminal(text[:limit])

@@ -167,13 +167,11 @@ def dry_run(pair: "Pair") -> None:
 
 def progress_text(event: "Fetching") -> str:
     """Percentage of all files, then the speed, the time left and the file."""
-    from localspec.display import duration_text, size_text
+    from localspec.display import bar_text, duration_text, size_text
     from localspec.models.download import PullStage
 
     share = event.done / event.total if event.total else 1.0
-    filled = int(share * _BAR)
-    bar = "█" * filled + "░" * (_BAR - filled)
-    line = f"{bar} {share:4.0%}  {size_text(event.done)} of {size_text(event.total)}"
+    line = f"{bar_text(share, _BAR)}  {size_text(event.done)} of {size_text(event.total)}"
     if event.stage is PullStage.WAITING:
         return f"{line}  another localspec is fetching {event.file}"
     if event.stage is PullStage.HASHING:

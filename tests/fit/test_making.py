@@ -20,7 +20,7 @@ from localspec.fit.judging import judge, unseen_prompts
 from localspec.fit.making import alone_in, collect
 from localspec.llama.context import Context
 from localspec.llama.model import Model
-from localspec.measure.bench import AUTO, PLAIN, Measurement
+from localspec.measure.bench import AUTO, PLAIN, BenchOutcome, Measurement
 from localspec.measure.prompts import Category
 
 pytestmark = pytest.mark.usefixtures("home_of_processes")
@@ -152,10 +152,10 @@ def test_a_draft_that_hardly_drafts_is_never_kept_however_the_clock_ran(seed):
     assert not judge(measured(1.0, seed=seed), measured(1.1, cycles=49, seed=seed + 20)).kept
 
 
-def test_a_judgement_that_was_stopped_at_once_keeps_nothing(monkeypatch, tmp_path):
-    monkeypatch.setattr(fit, "measured", lambda options, line: ())
+def test_a_judgement_that_was_stopped_at_once_keeps_nothing(monkeypatch):
+    monkeypatch.setattr("localspec.measure.bench.bench", lambda *_, **__: BenchOutcome((), (), True))
     with pytest.raises(BadSetting, match="nothing was measured"):
-        fit.judge_it({}, "lookup", tmp_path, DrawnLine(sys.stderr))
+        fit.judge_it({"target": demo.target_path()}, "lookup", demo.draft_path(), DrawnLine(sys.stderr))
 
 
 def test_without_torch_it_says_what_to_install(monkeypatch, capsys):

@@ -18,7 +18,7 @@ from localspec.cli.loading import names_of, open_session, stop_on_interrupt
 from localspec.cli.options import add_pair_options, add_reply_options, add_report_options, reply_options
 from localspec.cli.prompt import add_prompt_argument, prompt_of, take_pair
 from localspec.cli.usage import WrongUsage
-from localspec.display import JSON_VERSION, DrawnLine, note, say, say_json
+from localspec.display import JSON_VERSION, DrawnLine, bar_text, note, say, say_json
 from localspec.errors import BadSetting, ContextFull
 from localspec.events import Cycle, Notice, Started
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from localspec.measure.compare import Comparison, SideEvent
     from localspec.measure.plot import Chart
     from localspec.measure.prompts import BenchPrompt
-    from localspec.measure.summary import Summary
 
 SECONDS = 300.0  # if neither a time nor a number of runs is given
 TEMPERATURES, TOKENS = (0.0, 0.8), 128  # of replies to built-in prompts
@@ -41,25 +40,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     limit = f"end the reply after N tokens (default: {TOKENS}, for a prompt of yours no limit)"
     add_reply_options(parser, temperature={"type": list_of(float)}, max_tokens={"help": limit})
     group = parser.add_argument_group("measurement")
-    group.add_argument(
-        "--depths", type=list_of(positive), metavar="N,N", help="fixed depths to measure beside auto"
-    )
-    group.add_argument(
-        "--only", type=list_of(str), metavar="WHAT", help="code, chat, prose, json, edit, long"
-    )
-    length = group.add_mutually_exclusive_group()
-    length.add_argument(
-        "--runs",
-        type=int,
-        metavar="N",
-        help="rounds over the built-in prompts; replies of each kind to yours (default: 1)",
-    )
-    length.add_argument(
-        "--seconds",
-        type=duration,
-        metavar="S",
-        help=f"time limit of the built-in prompts (default: {SECONDS:g})",
-    )
+    fixed = "fixed depths to measure beside auto"
+    group.add_argument("--depths", type=list_of(positive), metavar="N,N", help=fixed)
+    kinds = "code, chat, prose, json, edit, long"
+    group.add_argument("--only", type=list_of(str), metavar="WHAT", help=kinds)
+    add = group.add_mutually_exclusive_group().add_argument
+    rounds = "rounds over the built-in prompts; replies of each kind to yours (default: 1)"
+    add("--runs", type=int, metavar="N", help=rounds)
+    limit = f"time limit of the built-in prompts (default: {SECONDS:g})"
+    add("--seconds", type=duration, metavar="S", help=limit)
     add_report_options(parser)
     parser.add_argument("--texts", action="store_true", help="also print both texts of a prompt of yours")
 
@@ -87,27 +76,19 @@ def bench_built_in(arguments: argparse.Namespace) -> int:
     with open_session(arguments) as session, stop_on_interrupt(session) as stopped:
         drafter = session.draft_name or ("lookup" if arguments.draft == "lookup" else "")
         if not drafter:
-            raise BadSetting(
-                f"{session.name} has nothing to draft with",
-                hint="add --draft FILE or --draft lookup, or name a pair",
-            )
-        subject = {
-            **names_of(session),
-            "draft": drafter,
-            "load_seconds": perf_counter() - began,
-            "max_tokens": tokens,
-        }
+            hint = "add --draft FILE or --draft lookup, or name a pair"
+            raise BadSetting(f"{session.name} has nothing to draft with", hint=hint)
+        loading = {"load_seconds": perf_counter() - began, "max_tokens": tokens}
+        subject = names_of(session) | {"draft": drafter} | loading
 
         def on_step(step: "BenchStep") -> None:
             nonlocal crowded
             crowded |= session.pair.drafting.crowded
             line.tell(progress_text(step, len(prompts) * len(temperatures), limits), step.blocks_done)
 
-        arms = (PLAIN, AUTO, *map(fixed, arguments.depths or ()))
+        arms, watch = (PLAIN, AUTO, *map(fixed, arguments.depths or ())), {"stopped": stopped.is_set}
         with DrawnLine(sys.stderr) as line:
-            outcome = bench(
-                session, prompts, arms, temperatures, limits, on_step=on_step, stopped=stopped.is_set
-            )
+            outcome = bench(session, prompts, arms, temperatures, limits, on_step=on_step, **watch)
     tell(arguments, subject, outcome)
     if crowded:
         say(CROWDED, to=sys.stderr)
@@ -116,10 +97,8 @@ def bench_built_in(arguments: argparse.Namespace) -> int:
 
 def refuse_what_needs_a_prompt(arguments: argparse.Namespace) -> None:
     """Raises WrongUsage for an option that built-in prompts do not take, and for numbers below 1."""
-    given = {*reply_options(arguments)} - {"temperature", "max_tokens"} | (
-        {"texts"} if arguments.texts else set()
-    )
-    for name in sorted(given):
+    given = {*reply_options(arguments), *(["texts"] if arguments.texts else [])}
+    for name in sorted(given - {"temperature", "max_tokens"}):
         flag = "no-think" if name == "think" and not arguments.think else name.replace("_", "-")
         raise WrongUsage(f"--{flag} goes with a prompt of yours", hint='localspec bench PAIR "a prompt"')
     for flag, value in (("--max-tokens", arguments.max_tokens), ("--runs", arguments.runs)):
@@ -133,8 +112,13 @@ def tell(arguments: argparse.Namespace, subject: Mapping[str, Any], outcome: "Be
     from localspec.measure.summary import chart, keep, record, report, summarise
 
     summary = summarise(outcome.measurements)
+    if not summary.rows and summary.too_short:
+        raise BadSetting("every reply was too short to time", hint="allow longer ones: --max-tokens 128")
+    if not summary.rows and outcome.too_long:
+        hint = "load the pair with a larger one: --context"
+        raise ContextFull("no prompt fits into the context", hint=hint)
     if not summary.rows:
-        say_why_nothing(outcome, summary)
+        say("Stopped before a prompt was finished with every depth.", to=sys.stderr)
         return
     machine = this_machine(arguments.threads)
     recorded = {"version": JSON_VERSION, **subject, **record(machine, outcome, summary)}
@@ -148,23 +132,11 @@ def tell(arguments: argparse.Namespace, subject: Mapping[str, Any], outcome: "Be
         say_json(recorded)
         return
     say("{target} with {draft}, loaded in {load_seconds:.1f} s".format(**subject))
-    say(f"{machine.sentence()}\n")
-    say(report(summary, shutil.get_terminal_size().columns))
+    say(f"{machine.sentence()}\n\n{report(summary, shutil.get_terminal_size().columns)}")
     if outcome.too_long:
         say(f"No room in the context for: {', '.join(outcome.too_long)}.")
     if outcome.stopped:
         say("Stopped early: the intervals are as wide as that makes them.")
-
-
-def say_why_nothing(outcome: "BenchOutcome", summary: "Summary") -> None:
-    """Without a single pair of replies there is no report; unless the user stopped, that is an error."""
-    if summary.too_short:
-        raise BadSetting("every reply was too short to time", hint="allow longer ones: --max-tokens 128")
-    if outcome.too_long:
-        raise ContextFull(
-            "no prompt fits into the context", hint="load the pair with a larger one: --context"
-        )
-    say("Stopped before a prompt was finished with every depth.", to=sys.stderr)
 
 
 def write_drawing(arguments: argparse.Namespace, charts: "Sequence[Chart]") -> None:
@@ -217,19 +189,15 @@ def positive(text: str) -> int:
 
 def progress_text(step: "BenchStep", blocks_in_round: int, limits: "Limits") -> str:
     """The share of the nearer limit, the running prompt and arm, and the speed of the reply before it."""
-    shares = [step.seconds / limits.seconds] if limits.seconds else []
-    shares += [step.blocks_done / (blocks_in_round * limits.rounds)] if limits.rounds else []
-    done = min(max(shares, default=0.0), 1.0)
-    filled = int(done * _BAR)
+    by_time = step.seconds / limits.seconds if limits.seconds else 0.0
+    by_rounds = step.blocks_done / (blocks_in_round * limits.rounds) if limits.rounds else 0.0
     minutes, seconds = divmod(int(step.seconds), 60)
-    line = (
-        f"{'█' * filled}{'░' * (_BAR - filled)} {done:4.0%}  {minutes}:{seconds:02d}  "
-        f"{step.block.prompt.category}: {step.block.prompt.name}, "
-        f"T={step.block.temperature:g}, {step.arm.name}"
+    block, last = step.block, step.last
+    before = f"  (before: {last.arm} {last.tokens_per_second:.1f} tokens/s)" if last else ""
+    return (
+        f"{bar_text(min(max(by_time, by_rounds), 1.0), _BAR)}  {minutes}:{seconds:02d}  {block.prompt.category}: "
+        f"{block.prompt.name}, T={block.temperature:g}, {step.arm.name}{before}"
     )
-    if step.last:
-        line += f"  (before: {step.last.arm} {step.last.tokens_per_second:.1f} tokens/s)"
-    return line
 
 
 def bench_prompt(arguments: argparse.Namespace) -> int:
@@ -239,14 +207,12 @@ def bench_prompt(arguments: argparse.Namespace) -> int:
     for name in ("depths", "only", "seconds", "svg"):
         if getattr(arguments, name):
             raise WrongUsage(f"--{name} goes with the built-in prompts", hint="leave it out, or the prompt")
-    temperatures = arguments.temperature or (None,)
-    if len(temperatures) > 1:
+    arguments.temperature, *others = arguments.temperature or (None,)
+    if others:
         raise WrongUsage("a prompt of yours is answered at one temperature", hint="give one")
     if arguments.no_draft or arguments.depth == 0:
-        raise WrongUsage(
-            "without drafting both sides would be plain decoding", hint="leave out --no-draft and --depth 0"
-        )
-    (arguments.temperature,) = temperatures
+        hint = "leave out --no-draft and --depth 0"
+        raise WrongUsage("without drafting both sides would be plain decoding", hint=hint)
     options, prompt = reply_options(arguments), prompt_of(arguments)
     runs = 1 if arguments.runs is None else arguments.runs
     comparison, text = None, ""
@@ -279,7 +245,7 @@ def show_side(line: DrawnLine, step: "SideEvent", runs: int, tokens: int) -> int
         case Notice(text=text):
             line.clear()
             note(text)
-    side = "speculative" if step.speculative else "plain"
+    side = ("plain", "speculative")[step.speculative]
     line.draw(f"{side}, run {step.run + 1} of {runs}: {tokens} tokens")
     return tokens
 
@@ -296,31 +262,25 @@ def told(comparison: "Comparison", text_of: Callable[[int], str]) -> str:
         )
         parts.append(f"Token {where.index + 1}: plain {plain}, speculative {speculative}.")
     parts += [CROWDED] if comparison.crowded else []
-    segments = about_segments(comparison)
-    return "\n".join([*parts, "", table(comparison), *([segments] if segments else [])])
+    return "\n".join([*parts, "", table(comparison), about_segments(comparison)]).rstrip()
 
 
 def record_of(comparison: "Comparison") -> dict[str, Any]:
     """The comparison as plain values."""
-    from localspec.measure.compare import verdict_on
+    from localspec.measure.compare import Side, verdict_on
 
-    sides = {"plain": comparison.plain, "speculative": comparison.speculative}
-    times = ("prefill_seconds", "decode_seconds")
-    same = ("rule", "identical", "width_difference", "speedup", "total_speedup", "cancelled", "crowded")
-    return {
-        name: {
-            **reply_as_json(side.reply),
-            "runs": [
-                {"tokens": reply.stats.emitted, **{time: getattr(reply.stats, time) for time in times}}
-                for reply in side.replies
-            ],
+    found: dict[str, Any] = {}
+    for name in ("plain", "speculative"):
+        side: Side = getattr(comparison, name)
+        all_stats = [reply.stats for reply in side.replies]
+        times = ("prefill_seconds", "decode_seconds")
+        found[name] = reply_as_json(side.reply) | {
+            "runs": [{"tokens": s.emitted, **{time: getattr(s, time) for time in times}} for s in all_stats],
             "tokens_per_second": side.tokens_per_second,
             "free_text": asdict(side.free_text),
             "structured_text": asdict(side.structured_text),
         }
-        for name, side in sides.items()
-    } | {
-        **{name: getattr(comparison, name) for name in same},
-        "divergence": asdict(comparison.divergence) if comparison.divergence else None,
-        "verdict": verdict_on(comparison),
-    }
+    same = ("rule", "identical", "width_difference", "speedup", "total_speedup", "cancelled", "crowded")
+    where = asdict(comparison.divergence) if comparison.divergence else None
+    found |= {name: getattr(comparison, name) for name in same}
+    return found | {"divergence": where, "verdict": verdict_on(comparison)}

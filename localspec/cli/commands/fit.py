@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from localspec.chat.logits import Text
     from localspec.fit.judging import Judgement
     from localspec.fit.learning import Progress
-    from localspec.fit.making import Plan
-    from localspec.measure.bench import BenchStep, Measurement
+    from localspec.measure.bench import BenchStep
     from localspec.models.find import PairFiles
 
 TRIMMED, MADE = 16_384, 8_192  # tokens that drafts can still say
@@ -45,12 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     way = group.add_mutually_exclusive_group()
     way.add_argument("--make", action="store_true", help="make a draft of the target's layers, and teach it")
     way.add_argument("--teach", action="store_true", help="teach a copy of the pair's own draft")
-    add(
-        "--layers",
-        type=int,
-        metavar="N",
-        help=f"layers of the draft (default: {LAYERS}, with --teach all)",
-    )
+    layers = f"layers of the draft (default: {LAYERS}, with --teach all)"
+    add("--layers", type=int, metavar="N", help=layers)
     answers = f"tokens that the target writes to be learned from (default: {ANSWERS:,})"
     add("--answers", type=int, default=ANSWERS, metavar="N", help=answers)
     visits = f"tokens to learn from, repetitions counted (default: {VISITS:,})"
@@ -72,14 +67,13 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     options = load_options(arguments)
     files = resolve(*(options.pop(name, None) for name in ("pair", "target", "draft")))
-    suffix = (
-        "made" if arguments.make else "taught" if arguments.teach else f"trim-{arguments.trim or TRIMMED}"
-    )
+    trimmed = f"trim-{arguments.trim or TRIMMED}"
+    suffix = "made" if arguments.make else "taught" if arguments.teach else trimmed
     name = arguments.new_name or fitted_name(files, suffix)
     if not valid_name(name):
         raise BadSetting(f"a pair cannot be called {name}", hint="choose another name: --as NAME")
     try:
-        return (teach if arguments.make or arguments.teach else trim)(arguments, options, files, name)
+        return (trim if suffix == trimmed else teach)(arguments, options, files, name)
     except OSError as error:
         raise of_system(error, name) from error
 
@@ -91,16 +85,15 @@ def trim(arguments: argparse.Namespace, options: dict[str, Any], files: "PairFil
     from localspec.fit.trimming import fitted_path, keep, trim_for
 
     if files.draft is None:
-        raise BadSetting(
-            f"{files.name} has no draft model to trim", hint="name one: --draft FILE, or make one: --make"
-        )
+        hint = "name one: --draft FILE, or make one: --make"
+        raise BadSetting(f"{files.name} has no draft model to trim", hint=hint)
     if arguments.svg:
         raise BadSetting("trimming learns nothing that could be drawn", hint="add --make or --teach")
     count = TRIMMED if arguments.trim is None else arguments.trim
     trimmable(files.draft, count)
     path, before = fitted_path(name), files.draft.stat().st_size
+    options |= {"target": files.target, "speculate": False}
     with alone_in(path.with_suffix("")), DrawnLine(sys.stderr) as line:
-        options |= {"target": files.target, "speculate": False}
 
         def told(tokens: int) -> None:
             line.draw(f"the target answers the built-in prompts: {tokens:,} tokens")
@@ -118,7 +111,9 @@ def trim(arguments: argparse.Namespace, options: dict[str, Any], files: "PairFil
 
 
 def teach(arguments: argparse.Namespace, options: dict[str, Any], files: "PairFiles", name: str) -> int:
-    from localspec.fit.making import Plan, alone_in, require_cuttable, require_torch
+    from localspec import api
+    from localspec.cli.loading import stop_on_interrupt
+    from localspec.fit.making import Plan, alone_in, answered, collect, require_cuttable, require_torch
     from localspec.fit.trimming import fitted_path, keep
     from localspec.gguf.facts import facts_of_file
 
@@ -129,29 +124,35 @@ def teach(arguments: argparse.Namespace, options: dict[str, Any], files: "PairFi
     output_tokens = MADE if arguments.trim is None else arguments.trim
     plan = Plan(LAYERS if layers is None else layers, output_tokens, arguments.answers, arguments.visits)
     require_torch()
+    from localspec.fit.learning import learn
+
     require_cuttable(source, plan)
-    drawn = drawing(arguments)
-    path = fitted_path(name)
-    options |= {"target": files.target}
-    with alone_in(path.with_suffix("")), DrawnLine(sys.stderr) as line:
-        collect_answers(options, path.with_suffix(""), plan, line)
+    drawn, path, options = drawing(arguments), fitted_path(name), options | {"target": files.target}
+    folder = path.with_suffix("")
+    with alone_in(folder), DrawnLine(sys.stderr) as line:
+
+        def collected(tokens: int) -> None:
+            line.draw(f"the target answers prompts: {tokens:,} of {plan.answered:,} tokens")
+
+        if answered(folder) < plan.answered:
+            with api.load(**options | {"speculate": False}, on_stage=line.draw) as session:
+                collect(session.pair, folder, plan.answered, collected)
         line.clear()
-        logged = logged_texts(options, files)
-        learned = learn_from_them(source, files.target.name, path, plan, logged, line, drawn)
+        logged, told = logged_texts(options, files), progress_on(line, plan.visits, drawn)
+        with stop_on_interrupt() as stopped:
+            learned = learn(source, files.target.name, folder, path, plan, told, stopped.is_set, logged)
         line.clear()
         note(f"held out, at the end: {learned.overlap:.1%} overlap, first choices equal {learned.right:.1%}")
         judged = judge_it(options, str(files.draft or "lookup"), path, line)
     say(judged.sentence())
     if not judged.kept:
-        say(
-            f"Not faster here, so it became no pair. To teach it more: the same command with more --visits. "
-            f"The draft is {path}"
-        )
+        more = "To teach it more: the same command with more --visits."
+        say(f"Not faster here, so it became no pair. {more} The draft is {path}")
         return 1
-    what = (
-        f"{plan.layers} layers of {source.name} that learned: {judged.speedup.middle:.2f}x where it was made"
+    speedup = f"{judged.speedup.middle:.2f}x where it was made"
+    keep(
+        name, files, path, f"{files.name} with {plan.layers} layers of {source.name} that learned: {speedup}"
     )
-    keep(name, files, path, f"{files.name} with {what}")
     say(f"The pair is called {name}:\nlocalspec bench {name}")
     return 0
 
@@ -161,30 +162,13 @@ def draft_of(files: "PairFiles") -> Path:
     from localspec.gguf.header import header_at
     from localspec.gguf.matching import prove
 
+    hint = "make one of the target's layers: --make"
     if files.draft is None:
-        raise BadSetting(
-            f"{files.name} has no draft to teach", hint="make one of the target's layers: --make"
-        )
+        raise BadSetting(f"{files.name} has no draft to teach", hint=hint)
     if prove(header_at(files.target), header_at(files.draft)) is not None:
-        raise BadSetting(
-            f"{files.draft.name} has another vocabulary than its target, whose answers it cannot learn",
-            hint="make a draft of the target's layers: --make",
-        )
+        what = f"{files.draft.name} has another vocabulary than its target, whose answers it cannot learn"
+        raise BadSetting(what, hint=hint)
     return files.draft
-
-
-def collect_answers(options: dict[str, Any], folder: Path, plan: "Plan", line: DrawnLine) -> None:
-    from localspec import api
-    from localspec.fit.making import answered, collect
-
-    if answered(folder) >= plan.answered:
-        return
-
-    def told(tokens: int) -> None:
-        line.draw(f"the target answers prompts: {tokens:,} of {plan.answered:,} tokens")
-
-    with api.load(**(options | {"speculate": False}), on_stage=line.draw) as session:
-        collect(session.pair, folder, plan.answered, told)
 
 
 def logged_texts(options: dict[str, Any], files: "PairFiles") -> "list[Text]":
@@ -217,59 +201,44 @@ def drawing(arguments: argparse.Namespace) -> "Callable[[Progress], None]":
     return told
 
 
-def learn_from_them(
-    source: Path,
-    target: str,
-    path: Path,
-    plan: "Plan",
-    logged: "list[Text]",
-    line: DrawnLine,
-    drawn: "Callable[[Progress], None]",
-) -> "Progress":
-    from localspec.cli.loading import stop_on_interrupt
-    from localspec.fit.learning import learn
-
+def progress_on(
+    line: DrawnLine, visits: int, drawn: "Callable[[Progress], None]"
+) -> "Callable[[Progress], None]":
+    """Shows how far learning is, and draws it."""
     began: list[tuple[float, int]] = []
 
     def told(now: "Progress") -> None:
         drawn(now)
         began.append((monotonic(), now.visits)) if not began else None
         done, seconds = now.visits - began[0][1], monotonic() - began[0][0]
-        left = f", {seconds / done * max(plan.visits - now.visits, 0) / 60:.0f} min left" if done else ""
+        left = f", {seconds / done * max(visits - now.visits, 0) / 60:.0f} min left" if done else ""
         line.draw(
-            f"learning: {now.visits:,} of {plan.visits:,} tokens, loss {now.loss:.2f}, "
+            f"learning: {now.visits:,} of {visits:,} tokens, loss {now.loss:.2f}, "
             f"right {now.right:.1%} of the time{left}; Ctrl-C keeps the best"
         )
 
-    with stop_on_interrupt() as stopped:
-        return learn(source, target, path.with_suffix(""), path, plan, told, stopped.is_set, logged)
+    return told
 
 
 def judge_it(options: dict[str, Any], old: str, path: Path, line: DrawnLine) -> "Judgement":
-    from localspec.fit.judging import judge
-
-    options |= {"speculate": True} | NOTHING_REMEMBERED
-    before, after = (measured(options | {"draft": draft}, line) for draft in (old, str(path)))
-    if not (before and after):
-        raise BadSetting(
-            "nothing was measured, so the draft became no pair", hint="the same command measures it again"
-        )
-    return judge(before, after)
-
-
-def measured(options: dict[str, Any], line: DrawnLine) -> "tuple[Measurement, ...]":
-    """Plain decoding and a draft on the same unseen prompts."""
+    """Plain decoding against the old draft and the new one, on the same unseen prompts."""
     from localspec import api
     from localspec.cli.loading import stop_on_interrupt
-    from localspec.fit.judging import unseen_prompts
+    from localspec.fit.judging import judge, unseen_prompts
     from localspec.measure.bench import AUTO, PLAIN, Limits, bench
 
     def told(step: "BenchStep") -> None:
         done = f"{step.seconds:.0f} of {SECONDS:.0f} s"
         line.draw(f"measuring {step.arm.name}: {step.block.prompt.name}, {done}")
 
-    limits = Limits(rounds=1, seconds=SECONDS)
-    with api.load(**options, on_stage=line.draw) as session, stop_on_interrupt(session) as stopped:
-        prompts = unseen_prompts(session.pair)
-        found = bench(session, prompts, (PLAIN, AUTO), (0.0,), limits, on_step=told, stopped=stopped.is_set)
-    return found.measurements
+    limits, found = Limits(rounds=1, seconds=SECONDS), []
+    for draft in (old, str(path)):
+        chosen = options | {"speculate": True, "draft": draft} | NOTHING_REMEMBERED
+        with api.load(**chosen, on_stage=line.draw) as session, stop_on_interrupt(session) as stopped:
+            prompts, arms, ended = unseen_prompts(session.pair), (PLAIN, AUTO), stopped.is_set
+            outcome = bench(session, prompts, arms, (0.0,), limits, on_step=told, stopped=ended)
+            found.append(outcome.measurements)
+    if not all(found):
+        hint = "the same command measures it again"
+        raise BadSetting("nothing was measured, so the draft became no pair", hint=hint)
+    return judge(*found)
