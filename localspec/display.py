@@ -65,7 +65,7 @@ def duration_text(seconds: float) -> str:
 
 
 def bar_text(share: float, cells: int) -> str:
-    """A bar of which this share is full, and the share in percent."""
+    """A bar with this share filled, and the share in percent."""
     filled = int(share * cells)
     return f"{'█' * filled}{'░' * (cells - filled)} {share:4.0%}"
 

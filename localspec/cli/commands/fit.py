@@ -124,9 +124,9 @@ def teach(arguments: argparse.Namespace, options: dict[str, Any], files: "PairFi
     output_tokens = MADE if arguments.trim is None else arguments.trim
     plan = Plan(LAYERS if layers is None else layers, output_tokens, arguments.answers, arguments.visits)
     require_torch()
-    from localspec.fit.learning import learn
-
     require_cuttable(source, plan)
+    from localspec.fit.learning import learn  # needs torch
+
     drawn, path, options = drawing(arguments), fitted_path(name), options | {"target": files.target}
     folder = path.with_suffix("")
     with alone_in(folder), DrawnLine(sys.stderr) as line:
