@@ -19,10 +19,11 @@ from localspec.llama.devices import BackendSummary, Device, backend_summary
 from localspec.llama.devices import devices as list_devices
 from localspec.llama.threads import default_threads as default_threads
 from localspec.models.devices import with_host
-from localspec.models.download import pull as fetch
-from localspec.models.find import PairFiles, PairNotOnDisk, described, is_on_hub, keep, known_as, resolve
-from localspec.models.load import is_demo, memory_of, open_engine
+from localspec.models.find import find
+from localspec.models.load import is_demo, memory_of, plan
+from localspec.models.load import load as load_pair
 from localspec.models.needs import wishes_of
+from localspec.models.registry import Pair
 from localspec.models.store import mark_used
 from localspec.options import REPLY, LoadOptions, ReplyOptions
 from localspec.settings import configured
@@ -56,8 +57,8 @@ def load(
     by_model = speculate and draft != "lookup"
     wishes = wishes_of(settings, by_model)
     wanted = pair or (None if target else settings.get("pair"))
-    files = find_files(wanted, target, draft if by_model else None, pull=pull)
-    files = replace(files, lora=adapters_of(settings.get("lora", "")))
+    found = find(wanted, target, draft if by_model else None, pull=pull)
+    found = replace(found, lora=adapters_of(settings.get("lora", "")))
     stop = Stop()
 
     def told(stage: str) -> None:
@@ -65,22 +66,15 @@ def load(
         on_stage(stage)
 
     def opened() -> LoadedPair:
-        return open_engine(
-            files,
-            wishes,
-            rpc=settings.get("rpc", ""),
-            mmap=settings.get("mmap"),
-            threads=settings.get("threads"),
-            spare_cores=spare_cores,
-            speculate=speculate,
-            remember_logits=settings.get("remember_logits", False),
-            on_stage=told,
+        planned = plan(found, wishes, settings.get("rpc", ""), told)
+        return load_pair(
+            found, planned, settings, spare_cores=spare_cores, speculate=speculate, on_stage=told
         )
 
     engine = interruptible(opened, stop, patience_seconds=PATIENCE_SECONDS)
-    session = Session(engine, reply_defaults(settings, speculate, files))
+    session = Session(engine, reply_defaults(settings, speculate, found))
     if target is None:
-        mark_used(files.name)
+        mark_used(found.name)
     return session
 
 
@@ -91,30 +85,12 @@ def check_names(**given: object) -> None:
             raise BadSetting(f"{name} is of type {type(value).__name__}", hint="give a text or a Path")
 
 
-def find_files(
-    pair: str | None, target: str | Path | None, draft: str | Path | None, *, pull: bool
-) -> PairFiles:
-    """The files to load, fetched first where `pull` allows it."""
-    texts = str(target or ""), None if draft is None else str(draft)
-    if pull and target is not None and is_on_hub(*texts):
-        if (found := known_as(*texts)) is None:
-            found = keep(described(*texts)[0])
-        pair, target, draft = found.name, None, None
-    try:
-        return resolve(pair, target, draft)
-    except PairNotOnDisk as missing:
-        if not pull:
-            raise
-        fetch(missing.pair)
-        return resolve(pair, target, draft)
-
-
-def reply_defaults(settings: Mapping[str, Any], speculate: bool, files: PairFiles) -> ReplyOptions:
+def reply_defaults(settings: Mapping[str, Any], speculate: bool, pair: Pair) -> ReplyOptions:
     """The user's configuration of replies."""
     given = {name: value for name, value in settings.items() if name in REPLY} | {"speculate": speculate}
-    if is_demo(files):
+    if is_demo(pair):
         # Too small to gain much: it drafts all the same, because it is there to show how.
-        given.setdefault("depth", files.starting_depth)
+        given.setdefault("depth", pair.starting_depth)
     return cast(ReplyOptions, given)
 
 

@@ -86,9 +86,8 @@ def test_every_option_of_loading_is_a_setting_and_a_flag_and_reaches_the_chats_e
 
 def test_what_is_asked_for_reaches_the_models(monkeypatch):
     asked = {}
-    monkeypatch.setattr(
-        api, "open_engine", lambda files, wishes, **how: asked.update(how, wishes=wishes, files=files)
-    )
+    monkeypatch.setattr(api, "plan", lambda pair, wishes, *_: asked.update(pair=pair, wishes=wishes))
+    monkeypatch.setattr(api, "load_pair", lambda pair, plan, settings, **_: asked.update(settings=settings))
     monkeypatch.setattr(api, "Session", lambda *_: None)
     monkeypatch.setenv("LOCALSPEC_CPU_MOE", "4")
     api.load(
@@ -103,8 +102,8 @@ def test_what_is_asked_for_reaches_the_models(monkeypatch):
     wishes = asked["wishes"]
     assert (wishes.devices, wishes.split, wishes.cpu_moe) == (("CUDA1", "CUDA0"), (3.0, 1.0), 4)
     assert (wishes.flash_attn, wishes.draft_device) == ("off", "CPU")
-    assert asked["mmap"] is False
-    assert asked["files"].lora == ((Path("a.gguf"), 0.5),)
+    assert asked["settings"]["mmap"] is False
+    assert asked["pair"].lora == ((Path("a.gguf"), 0.5),)
 
 
 def test_devices_have_the_memory_that_the_plan_counts_on(monkeypatch):

@@ -25,7 +25,9 @@ TOGETHER = 2 * CHANGES
 WORK = f"""
 import sys
 from pathlib import Path
-from localspec.models.registry import LocalFile, Pair, PairKind, add_pair, take_out
+from localspec.gguf.facts import DraftKind
+from localspec.models.store import ModelFile
+from localspec.models.registry import Pair, add_pair, take_out
 from localspec.models.store import mark_used
 from localspec.files import change_json_object
 from localspec.tui.state.remembered import Presets
@@ -36,7 +38,7 @@ history = PromptHistory.load(chat / "prompts.jsonl")
 def done(*what):
     print(*what, flush=True)
 for n in range(start, start + {CHANGES}):
-    add_pair(Pair(f"{{name}}{{n}}", PairKind.LOOKUP, LocalFile(Path("t.gguf"), 1, "a" * 64), None))
+    add_pair(Pair(f"{{name}}{{n}}", DraftKind.LOOKUP, ModelFile.at(Path("t.gguf"), 1, "a" * 64), None))
     done("pair", f"{{name}}{{n}}")
     Presets(chat / "presets.json").save(f"{{name}}{{n}}", "text")
     done("preset", f"{{name}}{{n}}")

@@ -77,7 +77,7 @@ def cell(pair: Pair, devices: list[DeviceMemory]) -> str:
     load = plan.target
     words = [f"{load.length // 1024}k"]
     if load.gpu_layers is not None:
-        words.append(f"{load.gpu_layers}/{(pair.target.facts.layers or 32) + 1}")
+        words.append(f"{load.gpu_layers}/{(pair.target.layers or 32) + 1}")
     elif len(load.devices or ()) > 1:
         words.append("split")
     if plan.draft is None and pair.draft:

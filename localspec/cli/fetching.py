@@ -77,7 +77,7 @@ def fetch_reference(target: str, draft: str | None, *, dry: bool = False) -> str
     pair = known_as(target, draft)
     if pair is None:
         try:
-            pair, opened = described(target, draft)
+            pair = described(target, draft)
             if not dry:
                 pair = keep(pair)
                 note(f"{target} is the pair {pair.name} from now on")
@@ -87,7 +87,7 @@ def fetch_reference(target: str, draft: str | None, *, dry: bool = False) -> str
         except OSError as error:
             raise of_system(error, target) from error
         if draft is None:
-            tell_draft(target, pair.target.name, opened.header)
+            tell_draft(target, pair.target.name, pair.target.header)
     if dry:
         dry_run(pair)
     else:
@@ -115,7 +115,8 @@ def tell_draft(target: str, name: str, header: "Header") -> None:
 
 def fetch(pair: "Pair") -> None:
     """Pull with the progress on stderr; Ctrl-C keeps the bytes so far."""
-    from localspec.models.download import Fetching, Note, pull
+    from localspec.models.download import Fetching, Note
+    from localspec.models.download import fetch as fetch_pair
     from localspec.models.plan import outlook
 
     line = DrawnLine(sys.stderr)
@@ -130,12 +131,12 @@ def fetch(pair: "Pair") -> None:
             return
         for sentence in (
             f"{pair.name}: target and draft fit each other",
-            *outlook(event.target, event.draft),
+            *outlook(event.headers),
         ):
             aside(sentence)
 
     try:
-        pull(pair, progress=show)
+        fetch_pair(pair, show)
     except KeyboardInterrupt:
         line.clear()
         say(f"Stopped. Resume with: localspec pull {pair.name}", to=sys.stderr)
@@ -148,9 +149,8 @@ def fetch(pair: "Pair") -> None:
 def dry_run(pair: "Pair") -> None:
     from localspec.display import size_text
     from localspec.models.download import plan_pull
-    from localspec.models.find import refuse_unless_runnable
 
-    refuse_unless_runnable(pair)
+    pair.refuse_unless_runnable()
     files = plan_pull(pair)
     for file in files:
         if file.here:

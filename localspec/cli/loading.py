@@ -32,11 +32,11 @@ def wanted(arguments: argparse.Namespace, **changes: bool) -> dict[str, Any]:
 def fetch_missing(arguments: argparse.Namespace, options: Mapping[str, Any]) -> str:
     """Fetch the pair if it is not here and the user wants it; returns its name. Raises what resolving it raises."""
     from localspec.cli.fetching import fetch_if_wanted
-    from localspec.models.find import PairNotOnDisk, resolve
+    from localspec.models.find import PairNotOnDisk, find
 
     draft = options.get("draft") if options["speculate"] else None
     try:
-        return resolve(options.get("pair"), options.get("target"), None if draft == "lookup" else draft).name
+        return find(options.get("pair"), options.get("target"), None if draft == "lookup" else draft).name
     except PairNotOnDisk as missing:
         fetch_if_wanted(missing, pull=arguments.pull)
         return missing.pair.name

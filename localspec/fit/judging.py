@@ -11,8 +11,9 @@ from localspec.chat.logits import is_held_out
 from localspec.display import size_text
 from localspec.errors import BadModelFile
 from localspec.fit.collect import made_prompts, tokens_of
+from localspec.gguf.facts import is_trimmed
 from localspec.gguf.header import header_at
-from localspec.gguf.trimmed import PROVENANCE, is_trimmed
+from localspec.gguf.trimmed import PROVENANCE
 from localspec.measure.bench import Measurement
 from localspec.measure.prompts import BenchPrompt, Category
 from localspec.measure.statistics import Interval, mean_ratio

@@ -7,17 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from localspec.errors import BadModelFile, BadSetting
+from localspec.gguf.facts import TOKENIZER, is_trimmed
 from localspec.gguf.header import Entry, Header, header_at, parts_of
-from localspec.gguf.trimmed import (
-    EMBEDDINGS,
-    SCALES,
-    TABLE_HASH,
-    TOKEN_IDS,
-    TOKENIZER,
-    is_trimmed,
-    output_tensor,
-    table_path,
-)
+from localspec.gguf.trimmed import EMBEDDINGS, SCALES, TABLE_HASH, TOKEN_IDS, output_tensor, table_path
 from localspec.gguf.writing import TOKENS, UINT32, TensorBytes, stored, tensor_at, text_entry, write_gguf
 
 I32 = 26

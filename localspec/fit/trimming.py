@@ -11,10 +11,10 @@ from localspec import settings
 from localspec.chat.loaded_pair import LoadedPair
 from localspec.fit.collect import Answer, Asked, answers, needed_tokens, prompts
 from localspec.fit.trim import trim
-from localspec.gguf.facts import facts_of_file
+from localspec.gguf.facts import DraftKind, facts_of_file
 from localspec.llama.context import Context
-from localspec.models.find import PairFiles, open_reference, pin
-from localspec.models.registry import Pair, PairKind, add_pair
+from localspec.models.registry import Pair, add_pair
+from localspec.models.store import ModelFile
 
 HELD_OUT = 5  # every fifth answer only judges the choice
 LENGTH = 1024  # tokens of a prompt and its answer; longer prompts are passed over
@@ -62,25 +62,16 @@ def answers_of(pair: LoadedPair, room: int, mass: np.ndarray) -> Iterator[Answer
     return answers(target.model, asked, room=room, length=LENGTH, threads=target.threads.usual)
 
 
-def fitted_name(files: PairFiles, suffix: str) -> str:
+def fitted_name(pair: Pair, suffix: str) -> str:
     """A pair's name with what was made of it."""
-    return re.sub(r"[^a-z0-9._+-]+", "-", files.name.lower()).strip("-._+") + f"-{suffix}"
+    return re.sub(r"[^a-z0-9._+-]+", "-", pair.name.lower()).strip("-._+") + f"-{suffix}"
 
 
 def fitted_path(name: str) -> Path:
     return settings.data_dir() / "fitted" / f"{name}.gguf"
 
 
-def keep(name: str, files: PairFiles, draft: Path, use: str) -> Path:
+def keep(name: str, pair: Pair, draft: Path, use: str) -> Path:
     """Write the pair of a target and its new draft among the user's pairs; returns its file. Raises OSError."""
-    target = open_reference(str(files.target))
-    return add_pair(
-        Pair(
-            name=name,
-            kind=PairKind.SIMPLE,
-            target=pin(target),
-            draft=pin(open_reference(str(draft))),
-            use=use,
-            starting_depth=files.starting_depth,
-        )
-    )
+    target, drafted = (ModelFile.at(path.absolute()).pinned() for path in (pair.target.here, draft))
+    return add_pair(Pair(name, DraftKind.MODEL, target, drafted, use=use, starting_depth=pair.starting_depth))

@@ -7,7 +7,6 @@ from enum import StrEnum
 from pathlib import Path
 
 from localspec.display import printable
-from localspec.errors import BadModelFile
 from localspec.gguf.header import (
     BLOCKS,
     INTEGERS,
@@ -16,7 +15,6 @@ from localspec.gguf.header import (
     TensorInfo,
     header_at,
 )
-from localspec.gguf.trimmed import TOKENIZER
 
 # llama-vocab.cpp: the kind for each tokenizer.ggml.model, and the defaults of keys that are missing
 _KINDS = {
@@ -37,6 +35,9 @@ _ADDS_EOS = {"UGM"}
 _PRE_WITHOUT_BOS = {"chatglm-bpe", "glm4", "glm5"}
 _PRE_ADDS_BOS = {"llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"}
 _PRE_ADDS_BOS |= {"jina-v5-nano", "tekken", "chameleon"}
+
+
+TOKENIZER = "localspec.trimmed.tokenizer"  # of a trimmed draft: the value of tokenizer.ggml.model before
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,12 +179,6 @@ def _vocabulary_hazard(header: Header) -> str | None:
     return None
 
 
-def refuse_hazards(path: Path) -> None:
-    """Raise BadModelFile for a header on which llama.cpp is known to abort."""
-    if hazard := first_hazard(header_at(path)):
-        raise BadModelFile(f"{path.name} {printable(hazard)}", hint="fetch it again, or use another file")
-
-
 # Architectures whose graphs show the inputs of their layers; with others llama.cpp ends the process.
 SHOW_LAYERS = {
     *("bailingmoe3", "deepseek4", "gemma4", "gpt-oss", "hunyuan_vl", "lfm2", "lfm2moe", "llama", "mimo2"),
@@ -214,17 +209,18 @@ _ASSISTANT = ("token_embd", "output_norm", "nextn.pre_projection", "nextn.post_p
 
 
 class DraftKind(StrEnum):
-    """How a file drafts."""
+    """How draft tokens come about."""
 
-    MODEL = "model"  # a whole model, which decodes by itself
-    EAGLE3 = "eagle3"
-    MTP = "mtp"  # prediction layers of the target's architecture, inside the target or in a file of their own
-    ASSISTANT = "assistant"  # of Gemma 4: it looks into the target's cache
-    DFLASH = "dflash"
+    MODEL = "draft-simple"  # by a whole model, which decodes by itself
+    EAGLE3 = "draft-eagle3"  # by a head that reads three layers of the target
+    MTP = "draft-mtp"  # by prediction layers of the target's architecture, inside the target or in a file of their own
+    ASSISTANT = "draft-assistant"  # by a head of Gemma 4, which looks into the target's cache
+    DFLASH = "draft-dflash"  # by a head that guesses a whole block, DSpark among them
+    LOOKUP = "draft-lookup"  # from the text alone
 
     @property
     def is_head(self) -> bool:
-        return self is not DraftKind.MODEL
+        return self not in (DraftKind.MODEL, DraftKind.LOOKUP)
 
 
 def draft_kind(header: Header) -> DraftKind:
@@ -235,6 +231,11 @@ def draft_kind(header: Header) -> DraftKind:
         return kinds[architecture]
     has_trunk = any(tensor.name.startswith("blk.0.") for tensor in header.tensors)
     return DraftKind.MTP if prediction_layers(header) and not has_trunk else DraftKind.MODEL
+
+
+def is_trimmed(header: Header) -> bool:
+    """Whether it speaks only some of its tokens: see gguf/trimmed.py."""
+    return TOKENIZER in header.entries
 
 
 def prediction_layers(header: Header) -> int:

@@ -7,19 +7,20 @@ where they are added, sizes that differ by at most 128, and the same text for ev
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from localspec.display import printable
 from localspec.errors import BadModelFile, BadSetting, IncompatiblePair
 from localspec.files import expanded
-from localspec.gguf.facts import ModelFacts, VocabularyFacts, draft_kind, misfit
+from localspec.gguf.facts import ModelFacts, VocabularyFacts, draft_kind, first_hazard, is_trimmed, misfit
 from localspec.gguf.header import Header, TensorInfo, header_at
-from localspec.gguf.trimmed import is_trimmed
+
+if TYPE_CHECKING:  # pairs are listed without it
+    import numpy as np
 
 Adapter = tuple[Path, float]  # the file, and how much of it is added
 
@@ -105,8 +106,8 @@ for name, litres in {"cellar": 1200, "yard": 450}.items():
 class SharedTokens:
     """Tokens that two vocabularies have in common: draft_ids[i] and target_ids[i] are the same bytes."""
 
-    draft_ids: np.ndarray  # int32 [n]
-    target_ids: np.ndarray  # int32 [n], no token twice
+    draft_ids: "np.ndarray"  # int32 [n]
+    target_ids: "np.ndarray"  # int32 [n], no token twice
     coverage: float  # of the tokens that the draft writes a text of several kinds with
 
     @property
@@ -127,6 +128,8 @@ def in_words(shared: SharedTokens) -> str:
 @lru_cache(maxsize=4)  # a second for the largest vocabularies, and a pair is checked before it is opened
 def shared_tokens(target: VocabularyFacts, draft: VocabularyFacts) -> SharedTokens:
     """What target and draft have in common, their end tokens included whatever these are called."""
+    import numpy as np
+
     theirs: dict[bytes, int] = {}
     for token, raw in _normal_first(target):
         theirs.setdefault(raw, token)
@@ -190,53 +193,54 @@ def _stand_ins() -> dict[int, int]:
 _STAND_INS = _stand_ins()
 
 
-def prove(target: Header, draft: Header | None) -> SharedTokens | None:
-    """The tokens that a draft of another vocabulary shares with its target; None for one vocabulary.
-
-    Raises BadModelFile for a file that is not a whole model, IncompatiblePair naming the difference.
-    """
-    refuse_part(target, "target")
-    if draft is not None:
-        refuse_part(draft, "draft")
-    refuse_head_alone(target, "the target file")
-    return None if draft is None else common_tokens(target, draft)
-
-
-def refuse_part(header: Header, role: str) -> None:
-    """Raises BadModelFile for a file that is not a whole model."""
-    facts = ModelFacts.from_header(header)
-    if (parts := header.number("split.count") or 0) > 1:
-        raise BadModelFile(
-            f"the {role} file is one of {parts} parts of a model",
-            hint="fetch all of them into one folder, and name the first by its path",
-        )
-    if not facts.architecture or not header.tensors:
-        raise BadModelFile(f"the {role} file holds no model", hint="choose another file")
-    if facts.vocabulary is None:
-        raise BadModelFile(
-            f"the {role} file has no vocabulary of its own, so it cannot run alone",
-            hint="files called mtp-, eagle3- or dflash- are parts for other ways of drafting",
-        )
-
-
 MAX_SIZE_DIFFERENCE = 128  # tokens
 LEAST_COVERAGE = 0.5  # of what a draft of another vocabulary writes: with less it would mostly be wrong
 FIRST_COMPARED = 5  # token id
 _SHOWN = 40  # characters of a token's text
 
 
-def check(target: Path, draft: Path) -> SharedTokens | None:
-    """The tokens that a draft of another vocabulary shares with its target; None for one vocabulary.
-
-    Raises IncompatiblePair when the draft file cannot draft for the target file, or BadModelFile.
-    """
-    return common_tokens(header_at(target), header_at(draft), target.name, draft.name)
-
-
-def common_tokens(
-    target: Header, draft: Header, target_name: str = "the target", draft_name: str = "the draft"
+def check(
+    headers: Sequence[Header],
+    names: Sequence[str] = ("the target", "the draft"),
+    adapters: Iterable[Path] = (),
 ) -> SharedTokens | None:
-    """As `check`, of headers."""
+    """The tokens that a draft of another vocabulary shares with its target; None for one vocabulary, or no draft.
+
+    `headers`: of the target, and of the draft if there is one. Raises BadModelFile for a file that cannot be loaded,
+    IncompatiblePair naming the difference.
+    """
+    for header, name in zip(headers, names, strict=False):
+        _refuse_file(header, name)
+    target, name = headers[0], names[0]
+    if draft_kind(target).is_head:
+        raise BadModelFile(
+            f"{name} is a prediction head: it drafts for another model and runs with it alone",
+            hint="give it as the draft of its target: --target FILE --draft HEAD",
+        )
+    for path in adapters:
+        check_adapter(path, target)
+    return _common_tokens(target, headers[1], name, names[1]) if len(headers) > 1 else None
+
+
+def _refuse_file(header: Header, name: str) -> None:
+    """Raises BadModelFile for a file that is not a whole model, or on which llama.cpp is known to abort."""
+    if (parts := header.number("split.count") or 0) > 1:
+        raise BadModelFile(
+            f"{name} is one of {parts} parts of a model",
+            hint="fetch all of them into one folder, and name the first by its path",
+        )
+    if not header.text("general.architecture") or not header.tensors:
+        raise BadModelFile(f"{name} holds no model", hint="choose another file")
+    if hazard := first_hazard(header):
+        raise BadModelFile(f"{name} {printable(hazard)}", hint="fetch it again, or use another file")
+    if header.vocabulary is None:
+        raise BadModelFile(
+            f"{name} has no vocabulary of its own, so it cannot run alone",
+            hint="files called mtp-, eagle3- or dflash- are parts for other ways of drafting",
+        )
+
+
+def _common_tokens(target: Header, draft: Header, target_name: str, draft_name: str) -> SharedTokens | None:
     if not (found := problems(target, draft)):
         return None
     why = found[0]
@@ -254,15 +258,6 @@ def common_tokens(
         f"{draft_name} cannot draft for {target_name}: {why}",
         hint="choose a draft of the target's own family; `localspec pairs` lists pairs that fit",
     )
-
-
-def refuse_head_alone(target: Header, name: str) -> None:
-    """Raises BadModelFile for a target that is a prediction head."""
-    if draft_kind(target).is_head:
-        raise BadModelFile(
-            f"{name} is a prediction head: it drafts for another model and runs with it alone",
-            hint="give it as the draft of its target: --target FILE --draft HEAD",
-        )
 
 
 def problems(target: Header, draft: Header) -> list[str]:

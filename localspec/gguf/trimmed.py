@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from localspec.errors import BadModelFile
+from localspec.gguf.facts import is_trimmed
 from localspec.gguf.header import Header, TensorInfo, header_at
 from localspec.gguf.writing import tensor_at
 
-TOKENIZER = "localspec.trimmed.tokenizer"  # the value of tokenizer.ggml.model before
 TABLE_HASH = "localspec.trimmed.table"  # sha256 of the table's tensors, in both files
 PROVENANCE = "localspec.fitted"  # texts: the source of a draft and its training
 EMBEDDINGS, TOKEN_IDS = "token_embd.weight", "token_ids"
@@ -45,10 +45,6 @@ class TokenTable:
     def output_tokens(self, count: int) -> int:
         """How many output rows stand for one of the first `count` tokens."""
         return int(self.token_ids.searchsorted(count))
-
-
-def is_trimmed(header: Header) -> bool:
-    return TOKENIZER in header.entries
 
 
 def table_path(model: Path) -> Path:

@@ -74,7 +74,7 @@ class Measurer(Closing):
         path: Path,
         place: dict[str, Any],
         context: dict[str, Any],
-        kind: str = "model",
+        kind: str = "draft-simple",
         target: Path | None = None,
     ) -> dict[str, Any]:
         """Bytes of cache and of compute buffers by device, and the device of each layer.
@@ -120,10 +120,12 @@ class Measurer(Closing):
             model = self._model if inside else opened.enter_context(Model(target, no_alloc=True, **place))
             beside = opened.enter_context(Context(model, length=context["length"]))
             self._log.forget()
-            if kind == "dflash":
+            if kind == "draft-dflash":
                 opened.enter_context(BlockContext(self._model, beside, layers=1, anchored=False, **context))
             else:
-                opened.enter_context(HeadContext(self._model, beside, encodes=kind == "eagle3", **context))
+                opened.enter_context(
+                    HeadContext(self._model, beside, encodes=kind == "draft-eagle3", **context)
+                )
 
 
 @contextmanager

@@ -15,12 +15,12 @@ from pathlib import Path
 from localspec.display import size_text
 from localspec.errors import BadModelFile, DownloadFailed, IncompatiblePair
 from localspec.files import FileLock, sync_folder
-from localspec.gguf.header import Header, header_at, header_of_part, joined, read_header
-from localspec.gguf.matching import prove
+from localspec.gguf.header import Header, header_of_part, joined, read_header
+from localspec.gguf.matching import check
 from localspec.models import hub, store
-from localspec.models.find import refuse_unless_runnable
 from localspec.models.hub import Patience, RemoteFile, RevisionGone, of_system
-from localspec.models.registry import HubFile, LocalFile, ModelFile, Pair
+from localspec.models.registry import Pair
+from localspec.models.store import ModelFile
 
 PART, LOCK = ".part", ".lock"  # after the final name of a file
 _CHUNK = 1 << 20
@@ -58,8 +58,7 @@ class Fetching:
 class Proved:
     """Both headers are here and fit each other; most bytes are still to come."""
 
-    target: Header
-    draft: Header | None
+    headers: tuple[Header, ...]  # the target's first
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +101,10 @@ def plan_pull(pair: Pair) -> tuple[PlannedFile, ...]:
     return tuple(map(_planned, _single_files(pair)))
 
 
-def pull(
+def fetch(
     pair: Pair,
+    on_progress: OnProgress = lambda _: None,
     *,
-    progress: OnProgress = lambda _: None,
     cancelled: Callable[[], bool] = lambda: False,
     patience: Patience | None = None,
 ) -> tuple[Path, ...]:
@@ -113,8 +112,8 @@ def pull(
 
     Raises DownloadFailed, PullCancelled, UnknownPair, IncompatiblePair or BadModelFile.
     """
-    refuse_unless_runnable(pair)
-    return _Pull(pair, progress, cancelled, patience or Patience()).run()
+    pair.refuse_unless_runnable()
+    return _Pull(pair, on_progress, cancelled, patience or Patience()).run()
 
 
 class PartialFile:
@@ -246,15 +245,15 @@ class PartialFile:
 class _Meter:
     """Adds up the bytes of all files of one pull and reports them a few times a second."""
 
-    def __init__(self, tell: OnProgress, files: Sequence[HubFile]) -> None:
+    def __init__(self, tell: OnProgress, files: Sequence[ModelFile]) -> None:
         self._tell, self._total = tell, sum(file.bytes for file in files)
-        self._done: dict[HubFile, int] = {}
+        self._done: dict[ModelFile, int] = {}
         self._recent: deque[tuple[float, int]] = deque()  # when, and bytes fetched since the start
         self._fetched = 0
         self._last = -1.0
         self._counting = threading.Lock()  # of threads, one for each file
 
-    def at(self, stage: PullStage, file: HubFile, done: int) -> None:
+    def at(self, stage: PullStage, file: ModelFile, done: int) -> None:
         """`done` bytes of a file are here."""
         with self._counting:
             gained, self._done[file] = done - self._done.get(file, 0), done
@@ -292,7 +291,7 @@ class _Pull:
         with self._telling:
             self._progress(event)
 
-    def _check(self, file: HubFile) -> None:
+    def _check(self, file: ModelFile) -> None:
         if self._stopped.is_set() or self._cancelled():
             raise PullCancelled(f"stopped before {file.name} was complete", hint="the bytes so far are kept")
 
@@ -309,10 +308,10 @@ class _Pull:
             raise of_system(error, self._pair.name) from error
         return tuple(self._path(file) for file in self._pair.files)
 
-    def _missing(self, files: Sequence[HubFile]) -> list[HubFile]:
+    def _missing(self, files: Sequence[ModelFile]) -> list[ModelFile]:
         return [file for file in files if not self._is_verified(file)]
 
-    def _fetch(self, missing: list[HubFile], locks: dict[HubFile, FileLock]) -> None:
+    def _fetch(self, missing: list[ModelFile], locks: dict[ModelFile, FileLock]) -> None:
         if hub.offline():
             raise DownloadFailed(
                 f"{missing[0].name} is not on this machine, and HF_HUB_OFFLINE is set",
@@ -320,9 +319,7 @@ class _Pull:
             )
         self._meter = _Meter(self._tell, missing)
         remotes = [self._look(file) for file in missing]
-        check_space(
-            store.models_dir(), sum(file.bytes - _size(part_of(store.place(file))) for file in missing)
-        )
+        check_space(store.models_dir(), sum(file.bytes - _size(part_of(file.place)) for file in missing))
         with ExitStack() as opened:
             parts = {
                 file: opened.enter_context(self._part(file, remote))
@@ -330,13 +327,13 @@ class _Pull:
             }
             self._prove(parts)
 
-            def fetch(file: HubFile) -> None:
+            def fetch(file: ModelFile) -> None:
                 self._finish(file, parts[file])
                 locks[file].release()
 
             self._side_by_side(fetch, missing)
 
-    def _side_by_side(self, fetch: Callable[[HubFile], None], files: Sequence[HubFile]) -> None:
+    def _side_by_side(self, fetch: Callable[[ModelFile], None], files: Sequence[ModelFile]) -> None:
         """Fetch some files at a time, in their order; raises the first error, which ends the others."""
         todo, failures = iter(files), list[BaseException]()
 
@@ -365,9 +362,9 @@ class _Pull:
         if failures:
             raise failures[0]
 
-    def _is_verified(self, file: HubFile) -> bool:
+    def _is_verified(self, file: ModelFile) -> bool:
         """Whether the file is here with the right hash; a damaged one of ours is removed."""
-        fetched = store.place(file)
+        fetched = file.place
         if fetched.is_file():
             found = self._hash(fetched, file)
             if found == file.sha256:
@@ -384,7 +381,7 @@ class _Pull:
             )
         return any(self._hash(path, file) == file.sha256 for path in store.cached_copies(file))
 
-    def _hash(self, path: Path, file: HubFile) -> str:
+    def _hash(self, path: Path, file: ModelFile) -> str:
         if known := store.known_sha256(path):
             return known
 
@@ -397,11 +394,11 @@ class _Pull:
             self._tell(Note(f"{file.name}: sha256 verified"))
         return found
 
-    def _lock(self, files: list[HubFile], held: ExitStack) -> dict[HubFile, FileLock]:
+    def _lock(self, files: list[ModelFile], held: ExitStack) -> dict[ModelFile, FileLock]:
         """Locks on the files, in one order for all processes, so that two pulls never wait for each other."""
         locks = {}
         for file in sorted(files, key=lambda file: file.sha256):
-            place = store.place(file)
+            place = file.place
             lock = locks[file] = lock_of(place)
             while not lock.try_acquire_where_possible():
                 self._check(file)
@@ -410,7 +407,7 @@ class _Pull:
             held.callback(lock.release)
         return locks
 
-    def _look(self, file: HubFile) -> RemoteFile:
+    def _look(self, file: ModelFile) -> RemoteFile:
         """The file under the pin as the Hub has it now; raises where it is not the pinned one."""
         try:
             remote = hub.look(file.repo, file.file, file.revision, self._patience)
@@ -431,9 +428,9 @@ class _Pull:
         return remote
 
     @contextmanager
-    def _part(self, file: HubFile, remote: RemoteFile) -> Iterator[PartialFile]:
+    def _part(self, file: ModelFile, remote: RemoteFile) -> Iterator[PartialFile]:
         part = PartialFile(
-            store.place(file),
+            file.place,
             remote,
             lambda stage, size: self._meter.at(stage, file, size),
             lambda: self._check(file),
@@ -445,26 +442,25 @@ class _Pull:
         finally:
             part.close()
 
-    def _prove(self, parts: dict[HubFile, PartialFile]) -> None:
+    def _prove(self, parts: dict[ModelFile, PartialFile]) -> None:
         """Fetch the headers of both models and check the pair; files that cannot run are not kept."""
         try:
             headers = [self._header(file, parts) for file in self._pair.files]
-            target, draft = headers[0], headers[1] if len(headers) > 1 else None
-            prove(target, draft)
+            check(headers, [file.name for file in self._pair.files])
         except (BadModelFile, IncompatiblePair):
             for part in parts.values():
                 part.restart()
             raise
         if any(part.fetched for part in parts.values()):  # else an earlier pull has reported it
-            self._tell(Proved(target, draft))
+            self._tell(Proved(tuple(headers)))
 
-    def _header(self, file: ModelFile, parts: dict[HubFile, PartialFile]) -> Header:
-        if isinstance(file, LocalFile):
-            return header_at(self._path(file))
+    def _header(self, file: ModelFile, parts: dict[ModelFile, PartialFile]) -> Header:
+        if not file.repo:
+            return file.header
         by_place = {part.final: part for part in parts.values()}
         headers = []
         for single in (replace(file, rest=()), *file.rest):
-            part = by_place.get(store.place(single))
+            part = by_place.get(single.place)
             headers.append(
                 read_header(part.read, part.remote.bytes, label=part.remote.name)
                 if part
@@ -472,7 +468,7 @@ class _Pull:
             )
         return joined(Path(file.name), headers) if file.rest else headers[0]
 
-    def _finish(self, file: HubFile, part: PartialFile) -> None:
+    def _finish(self, file: ModelFile, part: PartialFile) -> None:
         part.fetch_rest()
         if part.sha256() != file.sha256 and part.resumed_from:
             self._tell(Note(f"An interruption damaged {file.name}: fetching it again."))
@@ -491,7 +487,7 @@ class _Pull:
         self._tell(Note(f"{file.name}: {fetched}sha256 verified"))
 
     def _path(self, file: ModelFile) -> Path:
-        path = store.locate(file)
+        path = file.path
         if path is None:
             raise BadModelFile(
                 f"{self._pair.name} needs {file.name}, which is not there",
@@ -512,15 +508,14 @@ def check_space(folder: Path, needed: int) -> None:
         )
 
 
-def _single_files(pair: Pair) -> tuple[HubFile, ...]:
+def _single_files(pair: Pair) -> tuple[ModelFile, ...]:
     """Every file of the pair on the Hub, each once, models in several files taken apart."""
-    singles = [file for file in store.distinct(pair.singles) if isinstance(file, HubFile)]
-    return tuple(replace(file, rest=()) for file in singles)
+    return tuple(replace(file, rest=()) for file in store.distinct(pair.singles) if file.repo)
 
 
-def _planned(file: HubFile) -> PlannedFile:
-    here = store.locate(file)
-    partial = min(_size(part_of(store.place(file))), file.bytes)
+def _planned(file: ModelFile) -> PlannedFile:
+    here = file.path
+    partial = min(_size(part_of(file.place)), file.bytes)
     return PlannedFile(file.name, file.bytes, here, here is None and bool(store.cached_copies(file)), partial)
 
 

@@ -18,8 +18,8 @@ from localspec.files import Store
 from localspec.llama.context import Context
 from localspec.llama.devices import backend_summary, devices
 from localspec.llama.threads import Threads
-from localspec.models.find import PairFiles
 from localspec.models.plan import Plan
+from localspec.models.registry import Pair
 
 WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 16, 32)  # that verify batches mostly have
 DRAFT_WIDTHS = (1, 2)
@@ -149,13 +149,13 @@ class PairDrafting:
             self.store()
 
 
-def lessons_key(files: PairFiles, plan: Plan, threads: int) -> dict[str, str]:
+def lessons_key(pair: Pair, plan: Plan, threads: int) -> dict[str, str]:
     """What lessons belong to: the same files, loaded alike on the same devices with the same llama.cpp."""
-    summary = backend_summary()
+    summary, inside = backend_summary(), plan.draft.kind.removeprefix("draft-") if plan.draft else ""
     return {
-        "target": identity(files.target),
-        "draft": (identity(files.draft) if files.draft else plan.draft.kind) if plan.draft else "",
-        "adapters": _adapters(files),
+        "target": identity(pair.target.here),
+        "draft": identity(pair.draft.here) if plan.draft and pair.draft else inside,
+        "adapters": _adapters(pair),
         "threads": str(threads),
         "devices": ", ".join(device.description for device in devices()),
         "places": f"{plan.target.place}, {plan.draft and plan.draft.place}",
@@ -174,13 +174,13 @@ def identity(path: Path) -> str:
     return f"{path.resolve()}:{facts.st_size}:{facts.st_mtime_ns}"
 
 
-def _adapters(files: PairFiles) -> str:
-    return ", ".join(f"{identity(path)} x {scale}" for path, scale in files.lora)
+def _adapters(pair: Pair) -> str:
+    return ", ".join(f"{identity(path)} x {scale}" for path, scale in pair.lora)
 
 
-def logit_folder(files: PairFiles) -> Path:
+def logit_folder(pair: Pair) -> Path:
     """Where the log of a target and its adapters is: another folder for every version of a file."""
-    which = f"{identity(files.target)}\n{_adapters(files)}"
+    which = f"{identity(pair.target.here)}\n{_adapters(pair)}"
     return logits_dir() / hashlib.sha256(which.encode()).hexdigest()[:24]
 
 

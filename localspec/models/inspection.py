@@ -7,14 +7,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from math import ceil
-from pathlib import Path
 
 from localspec.errors import LocalspecError, NotEnoughMemory
 from localspec.gguf.facts import DraftKind, ModelFacts
-from localspec.gguf.header import Header, header_at, parts_of
-from localspec.gguf.matching import Adapter, SharedTokens, check_adapter, prove
+from localspec.gguf.header import Header
+from localspec.gguf.matching import SharedTokens, check
 from localspec.models.devices import DeviceMemory
-from localspec.models.find import OpenedFile, open_file
 from localspec.models.needs import (
     CHECKPOINT_SHARE,
     DEFAULT_CONTEXT,
@@ -25,16 +23,9 @@ from localspec.models.needs import (
     layers_on,
 )
 from localspec.models.plan import Plan, Probe, plan
-from localspec.models.registry import DEMO, HubFile, ModelFile, Pair, PairKind, all_pairs
-from localspec.models.store import distinct, locate
+from localspec.models.registry import DEMO, Pair, all_pairs
+from localspec.models.store import ModelFile, distinct
 
-_KINDS = {
-    PairKind.SIMPLE: DraftKind.MODEL,
-    PairKind.MTP: DraftKind.MTP,
-    PairKind.EAGLE3: DraftKind.EAGLE3,
-    PairKind.DFLASH: DraftKind.DFLASH,
-    PairKind.LOOKUP: DraftKind.MODEL,
-}
 _LAYERS = 32  # of a model whose number of layers is not known
 _SMALLER_CACHES = {"q8_0": 34 / 64}  # caches than F16: 34 bytes for 32 values
 _BUFFERS = 80_000_000  # bytes of compute buffers on a GPU, and
@@ -51,7 +42,7 @@ class Fit(StrEnum):
 
 
 def file_bytes(pair: Pair) -> int:
-    return sum(_bytes(file) for file in distinct(pair.files))
+    return sum(file.all_bytes for file in distinct(pair.files))
 
 
 def memory_needed(pair: Pair) -> int:
@@ -74,7 +65,7 @@ def fit(pair: Pair, devices: Sequence[DeviceMemory]) -> Fit:
 
 def estimated_plan(pair: Pair, devices: Sequence[DeviceMemory], context: int | None = None) -> Plan:
     """The memory plan of a pair, with this context or the longest that fits. Raises NotEnoughMemory."""
-    draft = EstimatedSizes(pair.draft, kind=_KINDS[pair.kind]) if pair.draft else None
+    draft = EstimatedSizes(pair.draft, kind=pair.kind) if pair.draft else None
     return plan(EstimatedSizes(pair.target, pair.context), draft, devices, MemoryWishes(context=context))
 
 
@@ -94,11 +85,11 @@ class EstimatedSizes:
 
     @property
     def layers(self) -> int:
-        return self.file.facts.layers or _LAYERS
+        return self.file.layers or _LAYERS
 
     def needs(self, load: Load) -> Needs:
         """Layers are taken to be alike; compute buffers are about what llama.cpp plans with flash attention."""
-        facts, size = self.file.facts, _bytes(self.file)
+        facts, size = self.file, self.file.all_bytes
         counts = layers_on(load, self.layers + 1)
         on_gpus = [gpu for gpu, count in zip(load.devices or (), counts, strict=True) for _ in range(count)]
         *blocks, output = [HOST] * (self.layers + 1 - len(on_gpus)) + on_gpus
@@ -125,17 +116,11 @@ def window_cells(window: int, length: int, *, on_gpu: bool) -> int:
     return length if 2 * window >= length else min(cells, length)
 
 
-def _bytes(file: ModelFile) -> int:
-    if isinstance(file, HubFile):
-        return file.all_bytes
-    return sum(part.stat().st_size for part in parts_of(file.path) if part.is_file())
-
-
 @dataclass(frozen=True, slots=True)
 class InspectedModel:
     """One model of a pair."""
 
-    opened: OpenedFile
+    file: ModelFile
     facts: ModelFacts
     kv_bytes_per_token: int | None  # F16, as llama.cpp plans it; None: it refuses the model
 
@@ -147,47 +132,39 @@ class Inspection:
     target: InspectedModel
     draft: InspectedModel | None
     plan: Plan | None
-    devices: tuple[DeviceMemory, ...]
     problem: LocalspecError | None  # why the pair cannot run here; None: it can
-    shared: SharedTokens | None = None  # by a draft of another vocabulary
+    devices: tuple[DeviceMemory, ...]
+    shared: SharedTokens | None  # by a draft of another vocabulary
 
 
-def inspect(
-    target: OpenedFile, draft: OpenedFile | None, wishes: MemoryWishes, lora: Sequence[Adapter] = ()
-) -> Inspection:
-    """Judge a pair; only errors that leave nothing to show are raised. `lora`: adapters of the target."""
+def inspect(pair: Pair, wishes: MemoryWishes) -> Inspection:
+    """Judge a pair; only errors that leave nothing to show are raised."""
     with Probe() as probe:
-        devices = probe.devices()
-        sides = [_side(opened, probe) for opened in (target, draft) if opened is not None]
+        sides = [_side(file, probe) for file in pair.files]
         found: Plan | None = None
         problem: LocalspecError | None = None
         shared: SharedTokens | None = None
         try:
-            shared = prove(target.header, draft.header if draft else None)
-            beside = probe.draft_sizes(target.header, draft.header if draft else None)
-            for path, _ in lora:
-                check_adapter(path, target.header)
-            changed = probe.sizes(target.header, [header_at(path) for path, _ in lora])
-            found = plan(changed, beside, devices, wishes)
+            shared = pair.check()
+            found = probe.plan([file.header for file in pair.files], wishes, pair.adapters)
         except LocalspecError as error:
             problem = error
-    return Inspection(sides[0], sides[1] if draft else None, found, devices, problem, shared)
+        return Inspection(sides[0], sides[1] if pair.draft else None, found, problem, probe.devices(), shared)
 
 
-def _side(opened: OpenedFile, probe: Probe) -> InspectedModel:
+def _side(file: ModelFile, probe: Probe) -> InspectedModel:
+    header = file.header
     try:
-        per_token = _kv_bytes_per_token(opened, probe)
+        per_token = _kv_bytes_per_token(header, probe)
     except LocalspecError:  # the plan meets the same error and tells it
         per_token = None
-    return InspectedModel(opened, ModelFacts.from_header(opened.header), per_token)
+    return InspectedModel(file, ModelFacts.from_header(header), per_token)
 
 
-def _kv_bytes_per_token(opened: OpenedFile, probe: Probe) -> int:
+def _kv_bytes_per_token(header: Header, probe: Probe) -> int:
     """What a longer context adds to the cache for each token."""
     short, long = 1024, 1024 + 65_536  # far apart, because llama.cpp logs hundredths of a MiB
-    sizes = [
-        sum(probe.needs(opened.header, Load(length, gpu_layers=0)).cache.values()) for length in (short, long)
-    ]
+    sizes = [sum(probe.needs(header, Load(length, gpu_layers=0)).cache.values()) for length in (short, long)]
     return round((sizes[1] - sizes[0]) / (long - short))
 
 
@@ -196,7 +173,7 @@ _MOST_ASKED = 3  # headers that are read over the network, and vocabularies that
 _SMALLER = 3  # times, at least, that a draft has to be
 
 
-def suggested_draft(name: str, target: Header) -> HubFile | None:
+def suggested_draft(name: str, target: Header) -> ModelFile | None:
     """A draft of the registry whose header fits this target, with the same vocabulary.
 
     name: of the target's file. Headers of drafts that are not here are read over the network.
@@ -205,36 +182,35 @@ def suggested_draft(name: str, target: Header) -> HubFile | None:
     for draft in _candidates(name):
         if draft.all_bytes * _SMALLER > target.file_bytes:
             continue
-        here = locate(draft) is not None
-        if not here and asked == _MOST_ASKED:
+        if not draft.path and asked == _MOST_ASKED:
             continue
-        asked += not here
+        asked += not draft.path
         with suppress(LocalspecError):
-            if prove(target, open_file(draft).header) is None:
+            if check([target, draft.header]) is None:
                 return draft
     return None
 
 
-def draft_of_another_vocabulary(target: Header) -> tuple[Path, SharedTokens] | None:
+def draft_of_another_vocabulary(target: Header) -> tuple[ModelFile, SharedTokens] | None:
     """The smallest model here that drafts for this target with the tokens that both have; None for none."""
     files = distinct(file for pair in all_pairs() if pair.name != DEMO for file in pair.files)
-    here = [(path.stat().st_size, path) for file in files if (path := locate(file))]
-    for size, path in sorted(here)[:_MOST_ASKED]:
+    here = sorted((file for file in files if file.path), key=lambda file: file.all_bytes)
+    for file in here[:_MOST_ASKED]:
         with suppress(LocalspecError):
-            shared = prove(target, header_at(path))
-            if shared and size * _SMALLER <= target.file_bytes:
-                return path, shared
+            shared = check([target, file.header])
+            if shared and file.all_bytes * _SMALLER <= target.file_bytes:
+                return file, shared
     return None
 
 
-def _candidates(name: str) -> Iterator[HubFile]:
+def _candidates(name: str) -> Iterator[ModelFile]:
     """Drafts of pairs whose target is of this family, the largest first; then all that are here."""
     pairs = [pair for pair in all_pairs() if pair.name != DEMO]
     family = _family(name)
     related = [pair.draft for pair in pairs if pair.draft and family and _family(pair.target.name) == family]
-    here = [pair.draft for pair in pairs if pair.draft and locate(pair.draft)]
-    found: list[ModelFile] = [*sorted(related, key=lambda file: -(file.bytes or 0)), *here]
-    yield from (file for file in distinct(found) if isinstance(file, HubFile))
+    here = [pair.draft for pair in pairs if pair.draft and pair.draft.path]
+    found: list[ModelFile] = [*sorted(related, key=lambda file: -file.bytes), *here]
+    yield from (file for file in distinct(found) if file.repo)
 
 
 def _family(name: str) -> str:

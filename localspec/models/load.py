@@ -1,10 +1,10 @@
-"""From files to a running pair: checks, memory plan, models, contexts, drafting; closed again in order."""
+"""From a pair on this machine to a loaded one: checked, planned, loaded; closed again in order."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
+from typing import Any
 
 from localspec import demo
 from localspec.algorithm.protocols import Drafter
@@ -20,12 +20,11 @@ from localspec.gguf.facts import (
     DraftKind,
     has_markov_chain,
     prediction_layers,
-    refuse_hazards,
     target_layers,
     trunk_layers,
 )
-from localspec.gguf.header import Header, header_at, parts_of
-from localspec.gguf.matching import check, check_adapter, in_words, refuse_head_alone
+from localspec.gguf.header import Header
+from localspec.gguf.matching import SharedTokens, in_words
 from localspec.gguf.trimmed import token_table
 from localspec.health.check import untold_note
 from localspec.health.gpu import ensure_gpu
@@ -38,160 +37,19 @@ from localspec.llama.model import Model
 from localspec.llama.threads import MOST_THREADS, default_threads, give_way
 from localspec.models.devices import DeviceMemory, available_bytes
 from localspec.models.drafting import PairDrafting, lessons_key, logit_folder, warm_up
-from localspec.models.find import PairFiles
 from localspec.models.needs import CHECKPOINT_SHARE, HOST, Load, MemoryWishes
-from localspec.models.plan import Plan, plan_for_files
-from localspec.models.registry import PairKind
+from localspec.models.plan import Plan, plan_for
+from localspec.models.registry import Pair
+from localspec.models.store import ModelFile
 from localspec.sampler.passes import HiddenRows
 from localspec.sampler.sampling import Sampling
-
-SAVED_SHARE = 0.25  # of the memory that is left, for texts that other texts take the place of
-
-
-@dataclass(frozen=True, slots=True)
-class Opening:
-    """What a drafter is opened with."""
-
-    path: Path | None  # None: it is inside the target's file
-    load: Load
-    mmap: bool | None
-    target: Context
-    threads: Callable[[Model], int]
-    opened: ExitStack  # closes what is opened
-
-
-@dataclass(frozen=True, slots=True)
-class OpenedDrafter:
-    """A drafter, and what its model computes with."""
-
-    drafter: Drafter
-    context: Context | HeadContext | BlockContext
-    target: Model
-    notice: str = ""  # what the user should know about it
-
-    @property
-    def name(self) -> str:
-        """What drafts."""
-        model = self.context.model
-        return "its own prediction head" if model is self.target else model.name
-
-
-def open_drafter(opening: Opening) -> OpenedDrafter:
-    """A drafter of the kind that the memory plan names; its target shows what it wants from the next pass on."""
-    found = OPENERS[opening.load.kind](opening)
-    if found.drafter.hidden_rows_needed:
-        opening.target.extract(found.drafter.hidden_rows_needed)
-    if isinstance(found.drafter, HeadDrafter):
-        opening.target.accompany(found.drafter)
-    return found
-
-
-def open_model(opening: Opening) -> OpenedDrafter:
-    """A whole model, of the target's vocabulary or another, or one that is trimmed.
-
-    CUDA replays passes that are equal: two missing tokens take less time one after the other.
-    """
-    target, model = opening.target.model, model_of(opening)
-    shared = check(target.path, model.path)
-    context = Context(
-        model,
-        **opening.load.context,
-        threads=opening.threads(model),
-        checkpoint_bytes=checkpoint_bytes(model),
-        vocabulary=None if shared else target.vocab.size,
-        top_k=True,
-        table=token_table(model.path, header_at(model.path)),
-    )
-    opening.opened.enter_context(context)
-    if shared:
-        other = OtherVocabularyDrafter(context, model.vocab, target.vocab, shared, target.vocab.is_end)
-        return OpenedDrafter(
-            other, context, target, f"{model.name} has another vocabulary: it drafts {in_words(shared)}"
-        )
-    drafter = ModelDrafter(context, target.vocab.is_end, one_by_one=device_of(model) == "cuda")
-    return OpenedDrafter(drafter, context, target)
-
-
-def open_head(opening: Opening, layout: Layout) -> OpenedDrafter:
-    """A prediction head."""
-    target, model, load = opening.target, model_of(opening), opening.load
-    header = header_at(model.path)
-    wants = wanted_rows(load.kind, header_at(target.model.path), header)
-    context = HeadContext(
-        model,
-        target,
-        encodes=load.kind is DraftKind.EAGLE3,
-        **load.head_context,
-        threads=opening.threads(target.model),
-    )
-    opening.opened.enter_context(context)
-    chained = layout is MTP and prediction_layers(header) > 1
-    guesses = Chain(context, prediction_layers(header)) if chained else Steps(context, layout)
-    drafter = HeadDrafter(guesses, wants, target.model.vocab.is_end)
-    return OpenedDrafter(drafter, context, target.model)
-
-
-def open_block(opening: Opening) -> OpenedDrafter:
-    """A prediction head that guesses a whole block."""
-    target, model, load = opening.target, model_of(opening), opening.load
-    header = header_at(model.path)
-    wants = wanted_rows(load.kind, header_at(target.model.path), header)
-    context = BlockContext(
-        model,
-        target,
-        layers=len(wants.layers),
-        anchored=has_markov_chain(header),
-        **load.head_context,
-        threads=opening.threads(target.model),
-    )
-    opening.opened.enter_context(context)
-    drafter = HeadDrafter(Block(context), wants, target.model.vocab.is_end)
-    return OpenedDrafter(drafter, context, target.model)
-
-
-OPENERS: Mapping[DraftKind, Callable[[Opening], OpenedDrafter]] = {
-    DraftKind.MODEL: open_model,
-    DraftKind.EAGLE3: partial(open_head, layout=EAGLE3),
-    DraftKind.MTP: partial(open_head, layout=MTP),
-    DraftKind.ASSISTANT: partial(open_head, layout=ASSISTANT),
-    DraftKind.DFLASH: open_block,
-}
-
-
-def model_of(opening: Opening) -> Model:
-    if opening.path is None:
-        return opening.target.model
-    return opening.opened.enter_context(Model(opening.path, **opening.load.place, mmap=opening.mmap))
-
-
-def wanted_rows(kind: DraftKind, target: Header, head: Header) -> HiddenRows:
-    """What a head reads of its target."""
-    if kind not in (DraftKind.EAGLE3, DraftKind.DFLASH):
-        return HiddenRows(output=True)
-    layers, last = target_layers(head), trunk_layers(target)
-    return HiddenRows(tuple(layer for layer in layers if layer < last), output=last in layers)
-
-
-def checkpoint_bytes(model: Model) -> int:
-    """What the checkpoints of a model may take, the oldest being dropped first."""
-    return int(CHECKPOINT_SHARE * model.size_bytes)
-
-
-def saved_bytes(model: Model) -> int:
-    """What the texts may take that a target held before: a share of what the computer has left beside its weights."""
-    return int(SAVED_SHARE * max(0, (available_bytes() or 0) - model.size_bytes))
-
-
-def device_of(model: Model) -> str:
-    """What decides the cost of a batch: the backend that computes the model, in lower case."""
-    return model.gpu.backend.lower() if model.gpu else "cpu"
-
 
 WIDEST_BATCH = 33  # tokens in a verify batch: the newest token and at most 32 draft tokens
 SMALL_BYTES = (
     32_000_000  # weights; the demo's 4 MB decode faster on one core than on two, even on an idle machine
 )
 MOST_BESIDE_GPU = 4  # threads
+SAVED_SHARE = 0.25  # of the memory that is left, for texts that other texts take the place of
 
 DEMO_NOTICE = (
     "this is the embedded demonstration pair, too small to gain much: it always drafts, to show how. "
@@ -199,44 +57,67 @@ DEMO_NOTICE = (
 )
 
 
-def open_engine(
-    files: PairFiles,
-    wishes: MemoryWishes,
+def plan(
+    pair: Pair, wishes: MemoryWishes, rpc: str = "", on_stage: Callable[[str], object] = lambda stage: None
+) -> Plan:
+    """How to load a pair, once servers and devices have shown that they work and headers that they fit.
+
+    `rpc`: servers, "" for none. Raises BadSetting, BackendFailure, BadModelFile, IncompatiblePair, NotEnoughMemory.
+    """
+    if rpc:
+        connect(rpc, on_stage)
+    there = devices()
+    default = default_gpu() if not wishes.devices and wishes.gpu_layers != 0 else None
+    asked = [*wishes.devices, wishes.draft_device, default.name if default else None]
+    wishes = heed_gpus(there, asked, wishes, on_stage)
+    on_stage(f"checking {pair.target.name}")
+    if not wishes.draft or pair.kind is DraftKind.LOOKUP:
+        pair = replace(pair, kind=DraftKind.LOOKUP, draft=None)
+    shared = pair.check()
+    found = plan_for(pair, wishes, memory_of(there))
+    while (heeded := heed_gpus(there, gpus_of(found), wishes, on_stage)) != wishes:
+        wishes = heeded
+        found = plan_for(pair, wishes, memory_of(there))
+    return replace(found, shared=shared)
+
+
+def load(
+    pair: Pair,
+    plan: Plan,
+    options: Mapping[str, Any],
     *,
-    rpc: str,
-    mmap: bool | None,
-    threads: int | None,
-    spare_cores: int,
-    speculate: bool,
-    remember_logits: bool,
-    on_stage: Callable[[str], object],
+    spare_cores: int = 0,
+    speculate: bool = True,
+    on_stage: Callable[[str], object] = lambda stage: None,
 ) -> LoadedPair:
-    """Load a pair; what was opened is closed again when a later step fails. `rpc`: servers, "" for none."""
-    threads_of = partial(threads_for, wanted=threads, spare_cores=spare_cores)
-    plan = checked_plan(files, wishes, rpc, on_stage)
+    """Load a pair as planned; what was opened is closed again when a later step fails."""
+    threads_of = partial(threads_for, wanted=options.get("threads"), spare_cores=spare_cores)
     with ExitStack() as opened:
-        on_stage(f"loading the target, {_sized(files.target)}")
-        target = opened.enter_context(open_target(files, plan, mmap, threads_of, opened))
-        found: list[OpenedDrafter] = []
+        on_stage(f"loading the target, {_sized(pair.target)}")
+        target = open_target(pair, plan, options.get("mmap"), threads_of, opened)
+        found: list[Opened] = []
         if plan.draft:
-            on_stage(f"loading the draft, {_sized(files.draft or files.target)}")
-            found.append(open_drafter(Opening(files.draft, plan.draft, mmap, target, threads_of, opened)))
-        model = target.model
-        health_notes = untold_notes([model, *(each.context.model for each in found)], wishes.flash_attn)
+            on_stage(f"loading the draft, {_sized(pair.draft or pair.target)}")
+            mmap, shared = options.get("mmap"), plan.shared
+            opening = Opening(pair, plan.draft, shared, mmap, target, threads_of, opened)
+            found.append(open_drafter(opening))
+        model, drafters = target.model, tuple(each.drafter for each in found)
+        contexts = [target, *(each.context for each in found)]
+        health_notes = untold_notes(
+            [context.model for context in contexts], options.get("flash_attn", "auto")
+        )
         sampling, unsupported = Sampling.from_metadata(model.metadata)
         template, template_notices = template_of(model.chat_template, model.vocab)
-        if threads is None:  # what was asked for is kept
-            contexts = [target, *(each.context for each in found)]
+        if options.get("threads") is None:  # what was asked for is kept
             give_way([context.threads for context in contexts if not context.model.gpu])
-        drafting = drafting_of(files, plan, target, found)
+        drafting = drafting_of(pair, plan, target, found)
         on_stage(f"warming up{where_of(plan)}")
-        drafters = tuple(each.drafter for each in found)
         warm_up(target, drafters, drafting)
         on_stage(f"running{where_of(plan)}")
         return LoadedPair(
-            name=files.name,
+            name=pair.name,
             target_name=model.name,
-            draft_name=found[0].name if found else "",
+            draft_name=next((each.name for each in found), ""),
             target=target,
             drafters=drafters,
             rollback_limit=target.rollback_limit,
@@ -244,9 +125,9 @@ def open_engine(
             vocabulary=model.vocab,
             template=template,
             sampling=sampling,
-            expected_acceptance=files.acceptance,
+            expected_acceptance=pair.acceptance,
             notices=(
-                *filter(None, (DEMO_NOTICE if is_demo(files) else "", *health_notes)),
+                *filter(None, (DEMO_NOTICE if is_demo(pair) else "", *health_notes)),
                 *plan.lines,
                 *(each.notice for each in found if each.notice),
                 *([why_plain(model)] if speculate and target.rollback_limit == 0 else []),
@@ -254,33 +135,15 @@ def open_engine(
                 *template_notices,
             ),
             drafting=drafting,
-            log=opened.enter_context(LogitLog(logit_folder(files))) if remember_logits else None,
+            log=opened.enter_context(LogitLog(logit_folder(pair)))
+            if options.get("remember_logits")
+            else None,
             close=opened.pop_all().close,
         )
 
 
-def _sized(path: Path) -> str:
-    return f"{path.name} ({size_text(sum(part.stat().st_size for part in parts_of(path)))})"
-
-
-def checked_plan(files: PairFiles, wishes: MemoryWishes, rpc: str, on_stage: Callable[[str], object]) -> Plan:
-    """How to load the pair, once servers and devices have shown that they work and headers that they fit."""
-    if rpc:
-        connect(rpc, on_stage)
-    there = devices()
-    default = default_gpu() if not wishes.devices and wishes.gpu_layers != 0 else None
-    asked = [*wishes.devices, wishes.draft_device, default.name if default else None]
-    wishes = heed_gpus(there, asked, wishes, on_stage)
-    on_stage(f"checking {files.target.name}")
-    if not is_demo(files):
-        check_headers(files, wishes)
-    if files.kind is PairKind.LOOKUP:
-        wishes = replace(wishes, draft=False)
-    plan = plan_for_files(files.target, files.draft, wishes, memory_of(there), files.lora)
-    while (heeded := heed_gpus(there, gpus_of(plan), wishes, on_stage)) != wishes:
-        wishes = heeded
-        plan = plan_for_files(files.target, files.draft, wishes, memory_of(there), files.lora)
-    return plan
+def _sized(file: ModelFile) -> str:
+    return f"{file.name} ({size_text(file.all_bytes)})"
 
 
 def gpus_of(plan: Plan) -> tuple[str, ...]:
@@ -327,20 +190,10 @@ def untold_notes(models: Iterable[Model], flash_attn: str) -> list[str]:
     return [untold_note(), *(untold_gpu_note(gpu.name, gpu.description) for gpu in gpus)]
 
 
-def is_demo(files: PairFiles) -> bool:
-    """Whether these are the embedded files, which need no check of their own."""
-    return not files.lora and {files.target, files.draft} <= {demo.target_path(), demo.draft_path(), None}
-
-
-def check_headers(files: PairFiles, wishes: MemoryWishes) -> None:
-    """Refuse what cannot work before anything is loaded: impossible files, pairs and adapters that do not match."""
-    refuse_hazards(files.target)
-    refuse_head_alone(header_at(files.target), files.target.name)
-    for path, _ in files.lora:
-        check_adapter(path, header_at(files.target))
-    if files.draft is not None and wishes.draft:
-        refuse_hazards(files.draft)
-        check(files.target, files.draft)
+def is_demo(pair: Pair) -> bool:
+    """Whether these are the embedded files."""
+    embedded = {demo.target_path(), demo.draft_path()}
+    return not pair.lora and {file.path for file in pair.files} <= embedded
 
 
 def why_plain(model: Model) -> str:
@@ -356,22 +209,20 @@ def memory_of(listed: Iterable[Device]) -> tuple[DeviceMemory, ...]:
     )
 
 
-def drafting_of(
-    files: PairFiles, plan: Plan, target: Context, found: Sequence[OpenedDrafter]
-) -> PairDrafting:
+def drafting_of(pair: Pair, plan: Plan, target: Context, found: Sequence["Opened"]) -> PairDrafting:
     return PairDrafting(
         target,
         [each.drafter for each in found],
         threads=[each.context.threads for each in found],
         run_shares=run_shares(target.model, found),
-        starting_depth=files.starting_depth,
+        starting_depth=pair.starting_depth,
         deepest=WIDEST_BATCH - 1,
         device=device_of(target.model),
-        key=lessons_key(files, plan, target.threads.usual),
+        key=lessons_key(pair, plan, target.threads.usual),
     )
 
 
-def run_shares(target: Model, found: Sequence[OpenedDrafter]) -> dict[str, float]:
+def run_shares(target: Model, found: Sequence["Opened"]) -> dict[str, float]:
     """What a run of each draft model takes of a plain step, if all their weights are read; of a mixture's few are."""
     models = [each for each in found if each.drafter.hidden_rows_needed is None and not target.expert_count]
     return {str(each.drafter.source): each.context.model.size_bytes / target.size_bytes for each in models}
@@ -388,9 +239,9 @@ def threads_for(model: Model, wanted: int | None, spare_cores: int) -> int:
 
 
 def open_target(
-    files: PairFiles, plan: Plan, mmap: bool | None, threads: Callable[[Model], int], opened: ExitStack
+    pair: Pair, plan: Plan, mmap: bool | None, threads: Callable[[Model], int], opened: ExitStack
 ) -> Context:
-    model = opened.enter_context(Model(files.target, **plan.target.place, mmap=mmap, lora=files.lora))
+    model = opened.enter_context(Model(pair.target.here, **plan.target.place, mmap=mmap, lora=pair.lora))
     context = Context(
         model,
         **plan.target.context,
@@ -404,3 +255,122 @@ def open_target(
             hint="run it without a draft model: --no-draft",
         )
     return context
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What a drafter is opened with."""
+
+    pair: Pair
+    load: Load
+    shared: SharedTokens | None
+    mmap: bool | None
+    target: Context
+    threads: Callable[[Model], int]
+    opened: ExitStack  # closes what is opened
+
+    @property
+    def header(self) -> Header:
+        return (self.pair.draft or self.pair.target).header
+
+    def model(self) -> Model:
+        """The draft's, or the target's where the head is inside it."""
+        if self.pair.draft is None:
+            return self.target.model
+        path = self.pair.draft.here
+        return self.opened.enter_context(Model(path, **self.load.place, mmap=self.mmap))
+
+    def hidden_rows(self) -> HiddenRows:
+        """What a head reads of its target."""
+        if self.load.kind not in (DraftKind.EAGLE3, DraftKind.DFLASH):
+            return HiddenRows(output=True)
+        layers, last = target_layers(self.header), trunk_layers(self.pair.target.header)
+        return HiddenRows(tuple(layer for layer in layers if layer < last), output=last in layers)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A drafter, and what its model computes with."""
+
+    drafter: Drafter
+    context: Context | HeadContext | BlockContext
+    name: str  # of what drafts
+    notice: str = ""  # what the user should know about it
+
+
+def open_drafter(opening: Opening) -> Opened:
+    """A drafter of the kind that the memory plan names; its target shows what it wants from the next pass on."""
+    found = OPENERS[opening.load.kind](opening)
+    if found.drafter.hidden_rows_needed:
+        opening.target.extract(found.drafter.hidden_rows_needed)
+    if isinstance(found.drafter, HeadDrafter):
+        opening.target.accompany(found.drafter)
+    return found
+
+
+def open_model(opening: Opening) -> Opened:
+    """A whole model, of the target's vocabulary or another, or one that is trimmed.
+
+    CUDA replays passes that are equal: two missing tokens take less time one after the other.
+    """
+    vocab, model, shared = opening.target.model.vocab, opening.model(), opening.shared
+    context = Context(
+        model,
+        **opening.load.context,
+        threads=opening.threads(model),
+        checkpoint_bytes=checkpoint_bytes(model),
+        vocabulary=None if shared else vocab.size,
+        top_k=True,
+        table=token_table(model.path, opening.header),
+    )
+    opening.opened.enter_context(context)
+    if shared:
+        other = OtherVocabularyDrafter(context, model.vocab, vocab, shared, vocab.is_end)
+        notice = f"{model.name} has another vocabulary: it drafts {in_words(shared)}"
+        return Opened(other, context, model.name, notice)
+    drafter = ModelDrafter(context, vocab.is_end, one_by_one=device_of(model) == "cuda")
+    return Opened(drafter, context, model.name)
+
+
+def open_head(opening: Opening, layout: Layout | None) -> Opened:
+    """A prediction head; without a layout one that guesses a whole block."""
+    target, model, header = opening.target, opening.model(), opening.header
+    wants, common = opening.hidden_rows(), opening.load.head_context
+    common |= {"threads": opening.threads(target.model)}
+    context: HeadContext | BlockContext
+    guesses: Block | Chain | Steps
+    if layout is None:
+        anchored = has_markov_chain(header)
+        context = BlockContext(model, target, layers=len(wants.layers), anchored=anchored, **common)
+        guesses = Block(context)
+    else:
+        context = HeadContext(model, target, encodes=opening.load.kind is DraftKind.EAGLE3, **common)
+        chained = layout is MTP and prediction_layers(header) > 1
+        guesses = Chain(context, prediction_layers(header)) if chained else Steps(context, layout)
+    opening.opened.enter_context(context)
+    name = "its own prediction head" if model is target.model else model.name
+    return Opened(HeadDrafter(guesses, wants, target.model.vocab.is_end), context, name)
+
+
+OPENERS: Mapping[DraftKind, Callable[[Opening], Opened]] = {
+    DraftKind.MODEL: open_model,
+    DraftKind.EAGLE3: partial(open_head, layout=EAGLE3),
+    DraftKind.MTP: partial(open_head, layout=MTP),
+    DraftKind.ASSISTANT: partial(open_head, layout=ASSISTANT),
+    DraftKind.DFLASH: partial(open_head, layout=None),
+}
+
+
+def checkpoint_bytes(model: Model) -> int:
+    """What the checkpoints of a model may take, the oldest being dropped first."""
+    return int(CHECKPOINT_SHARE * model.size_bytes)
+
+
+def saved_bytes(model: Model) -> int:
+    """What the texts may take that a target held before: a share of what the computer has left beside its weights."""
+    return int(SAVED_SHARE * max(0, (available_bytes() or 0) - model.size_bytes))
+
+
+def device_of(model: Model) -> str:
+    """What decides the cost of a batch: the backend that computes the model, in lower case."""
+    return model.gpu.backend.lower() if model.gpu else "cpu"

@@ -8,8 +8,7 @@ from localspec.files import read_numbers, remember_number
 from localspec.models import download
 from localspec.models.devices import last_devices
 from localspec.models.inspection import Fit, file_bytes, fit, memory_needed
-from localspec.models.registry import all_pairs, find
-from localspec.models.store import on_disk
+from localspec.models.registry import all_pairs, named
 from localspec.settings import data_dir
 
 
@@ -37,7 +36,7 @@ def listing() -> tuple[PairRow, ...]:
             use=pair.use,
             size_bytes=file_bytes(pair),
             memory_bytes=memory_needed(pair),
-            on_disk=on_disk(pair),
+            on_disk=pair.on_disk,
             runnable=pair.runnable,
             fits=fit(pair, devices),
             speedup=speedups.get(pair.name),
@@ -49,13 +48,13 @@ def listing() -> tuple[PairRow, ...]:
 
 
 def pull(name: str, on_bytes: Callable[[int, int], object], cancelled: Callable[[], bool]) -> None:
-    """Fetch a pair; `on_bytes` gets how many bytes are here, and of how many. Raises as `download.pull` does."""
+    """Fetch a pair; `on_bytes` gets how many bytes are here, and of how many. Raises as `download.fetch` does."""
 
     def report(event: download.PullEvent) -> None:
         if isinstance(event, download.Fetching):
             on_bytes(event.done, event.total)
 
-    download.pull(find(name), progress=report, cancelled=cancelled)
+    download.fetch(named(name), report, cancelled=cancelled)
 
 
 def measured_speedups() -> dict[str, float]:

@@ -17,10 +17,9 @@ from localspec import settings
 from localspec.display import printable, size_text
 from localspec.errors import BackendFailure, BadSetting, LocalspecError
 from localspec.files import loads_as, program, write_text_atomically
-from localspec.gguf.facts import DraftKind, draft_kind, has_head, trained_context, trunk_layers
-from localspec.gguf.header import Entry, Header, header_at, padded
-from localspec.gguf.matching import Adapter
-from localspec.gguf.trimmed import is_trimmed
+from localspec.gguf.facts import DraftKind, draft_kind, has_head, is_trimmed, trained_context, trunk_layers
+from localspec.gguf.header import Entry, Header, padded
+from localspec.gguf.matching import SharedTokens
 from localspec.gguf.writing import UINT32, header_bytes, text_entry
 from localspec.health.build import installed_build, missing_device
 from localspec.health.stopping import Closing
@@ -37,6 +36,7 @@ from localspec.models.needs import (
     Way,
     Ways,
 )
+from localspec.models.registry import Pair
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,7 @@ class Plan:
     draft: Load | None  # None: it is not loaded
     needs: tuple[DeviceNeed, ...]
     lines: tuple[str, ...]  # what the user might not expect, and why, a sentence each
+    shared: SharedTokens | None = None  # by a draft of another vocabulary
 
 
 def plan(target: Sizes, draft: Sizes | None, devices: Sequence[DeviceMemory], wishes: MemoryWishes) -> Plan:
@@ -247,12 +248,16 @@ class Probe(Closing):
         """What a memory plan asks about a model, and its adapters."""
         return ProbedSizes(header, self, adapters)
 
-    def draft_sizes(self, target: Header, draft: Header | None) -> "ProbedSizes | None":
-        """Of the draft beside a target, or of the head inside it; None without either."""
-        if draft is None:
-            return ProbedSizes(target, self, (), target, DraftKind.MTP) if has_head(target) else None
-        kind = draft_kind(draft)
-        return ProbedSizes(draft, self, (), target if kind.is_head else None, kind)
+    def plan(
+        self, headers: Sequence[Header], wishes: MemoryWishes, adapters: Sequence[Header] = ()
+    ) -> "Plan":
+        """How to load a target, and a draft beside it or the head inside it. Raises as `plan` does."""
+        target, *drafts = headers
+        beside = ProbedSizes(target, self, (), target, DraftKind.MTP) if has_head(target) else None
+        for draft in drafts:
+            kind = draft_kind(draft)
+            beside = ProbedSizes(draft, self, (), target if kind.is_head else None, kind)
+        return plan(self.sizes(target, adapters), beside, self.devices(), wishes)
 
     def devices(self) -> tuple[DeviceMemory, ...]:
         """Every device with its memory."""
@@ -451,30 +456,23 @@ def _entries(header: Header) -> dict[str, Entry]:
     return kept
 
 
-def plan_for_files(
-    target: Path,
-    draft: Path | None,
-    wishes: MemoryWishes,
-    devices: Sequence[DeviceMemory] | None = None,
-    lora: Sequence[Adapter] = (),
-) -> Plan:
-    """How to load two files here; llama.cpp is asked unless the answer is remembered.
+def plan_for(pair: Pair, wishes: MemoryWishes, devices: Sequence[DeviceMemory] | None = None) -> Plan:
+    """How to load a pair; llama.cpp is asked unless the answer is remembered.
 
     devices: as llama.cpp lists them now; None asks for them as well.
     Raises NotEnoughMemory, BadSetting, BadModelFile.
     """
+    if pair.kind is DraftKind.LOOKUP:
+        wishes = replace(wishes, draft=False)
     with Probe(devices) as probe:
-        beside = probe.draft_sizes(header_at(target), header_at(draft) if draft else None)
-        changed = probe.sizes(header_at(target), [header_at(path) for path, _ in lora])
-        return plan(changed, beside, probe.devices(), wishes)
+        return probe.plan([file.header for file in pair.files], wishes, pair.adapters)
 
 
-def outlook(target: Header, draft: Header | None) -> tuple[str, ...]:
+def outlook(headers: Sequence[Header]) -> tuple[str, ...]:
     """How a pair would run on this machine, in sentences; also where it would not."""
     try:
         with Probe() as probe:
-            beside = probe.draft_sizes(target, draft)
-            found = plan(probe.sizes(target), beside, probe.devices(), MemoryWishes())
+            found = probe.plan(headers, MemoryWishes())
     except LocalspecError as error:
         return (f"It would not run here: {error}.",)
     needs = " and ".join(

@@ -9,90 +9,24 @@ import tomllib
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from localspec import settings
-from localspec.errors import BadSetting, UnknownPair
+from localspec.errors import BadSetting, IncompatiblePair, UnknownPair
 from localspec.files import expanded, locked, write_text_atomically
 from localspec.gguf.facts import DraftKind
+from localspec.gguf.header import Header, header_at
+from localspec.gguf.matching import Adapter, SharedTokens, check
+from localspec.models.store import ModelFile
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _NAME = re.compile(r"[a-z0-9][a-z0-9._+-]*")
 _DEVICES = {"CON", "PRN", "AUX", "NUL", *(f"{port}{n}" for port in ("COM", "LPT") for n in range(10))}
 DEMO = "demo"
-
-
-class PairKind(StrEnum):
-    """How the draft tokens of a pair come about."""
-
-    SIMPLE = "draft-simple"  # a whole small model
-    MTP = "draft-mtp"  # a multi-token-prediction head, in a file of its own or inside the target
-    EAGLE3 = "draft-eagle3"  # a head that reads three layers of the target
-    DFLASH = "draft-dflash"  # a head that guesses a whole block, DSpark among them
-    LOOKUP = "draft-lookup"  # no model: from the text alone
-
-    @classmethod
-    def of(cls, kind: DraftKind) -> "PairKind":
-        """What a pair is called whose draft file is of this kind."""
-        named = {DraftKind.MODEL: cls.SIMPLE, DraftKind.EAGLE3: cls.EAGLE3, DraftKind.DFLASH: cls.DFLASH}
-        return named.get(kind, cls.MTP)
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What is known about a model before its file is looked at; None: not known."""
-
-    quant: str = ""
-    license: str = ""
-    layers: int | None = None
-    kv_bytes_per_token: int | None = None  # F16, in all layers
-    window: int | None = None  # tokens that some layers see
-    window_layers: int | None = None  # how many these are
-    embedding_bytes: int | None = None  # of the token embedding, which stays in main memory
-    output_bytes: int | None = None  # of an output matrix of its own; without, it is the embedding once more
-
-
-@dataclass(frozen=True, slots=True)
-class HubFile:
-    """One pinned file of a Hugging Face repository."""
-
-    repo: str
-    file: str
-    revision: str
-    bytes: int
-    sha256: str
-    facts: Facts = Facts()
-    rest: tuple["HubFile", ...] = ()  # the other files of a model in several
-    first_sha256: str = ""  # of the file that this one is part of the rest of
-
-    @property
-    def name(self) -> str:
-        return self.file.rsplit("/", 1)[-1]
-
-    @property
-    def all_bytes(self) -> int:
-        return self.bytes + sum(part.bytes for part in self.rest)
-
-
-@dataclass(frozen=True, slots=True)
-class LocalFile:
-    """A file that is on this machine already."""
-
-    path: Path
-    bytes: int | None = None  # None: as large as it happens to be
-    sha256: str | None = None
-    facts: Facts = Facts()
-
-    @property
-    def name(self) -> str:
-        return self.path.name
-
-
-ModelFile = HubFile | LocalFile
+_NO_FACTS = ("repo", "file", "revision", "bytes", "sha256", "rest", "first_sha256")  # of a ModelFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +34,9 @@ class Pair:
     """A target and its draft; models.toml explains the fields."""
 
     name: str
-    kind: PairKind
+    kind: DraftKind
     target: ModelFile
-    draft: ModelFile | None
+    draft: ModelFile | None = None
     aliases: tuple[str, ...] = ()
     use: str = ""
     context: int | None = None  # tokens that the target was trained for
@@ -111,11 +45,12 @@ class Pair:
     acceptance: float | None = None  # accepted / drafted tokens, as published
     pairing: str = ""
     published: tuple[str, ...] = ()
+    lora: tuple[Adapter, ...] = ()  # added to the target where it is loaded; never written
 
     @property
     def runnable(self) -> bool:
         """Whether it has the file it would draft with: a prediction head may be inside the target."""
-        return self.kind is PairKind.MTP or (self.draft is None) == (self.kind is PairKind.LOOKUP)
+        return self.kind is DraftKind.MTP or (self.draft is None) == (self.kind is DraftKind.LOOKUP)
 
     @property
     def files(self) -> tuple[ModelFile, ...]:
@@ -124,14 +59,40 @@ class Pair:
     @property
     def singles(self) -> tuple[ModelFile, ...]:
         """Every single file, also those of a model in several."""
-        return tuple(
-            part for file in self.files for part in (file, *(file.rest if isinstance(file, HubFile) else ()))
-        )
+        return tuple(part for file in self.files for part in (file, *file.rest))
 
     @property
-    def hub_files(self) -> tuple[HubFile, ...]:
+    def hub_files(self) -> tuple[ModelFile, ...]:
         """Every single file on the Hub."""
-        return tuple(file for file in self.singles if isinstance(file, HubFile))
+        return tuple(file for file in self.singles if file.repo)
+
+    @property
+    def on_disk(self) -> bool:
+        return all(file.path for file in self.files)
+
+    @property
+    def adapters(self) -> list[Header]:
+        """The headers of what is added to the target."""
+        return [header_at(path) for path, _ in self.lora]
+
+    def refuse_unless_runnable(self) -> None:
+        """Raises IncompatiblePair for a pair that lacks the file it would draft with, or has one it does not need."""
+        if self.runnable:
+            return
+        how = (
+            "drafts from the text alone and has a draft file all the same"
+            if self.kind is DraftKind.LOOKUP
+            else f"drafts with a file of its own ({self.kind}), but names no file"
+        )
+        raise IncompatiblePair(f"{self.name} {how}", hint="write the pair again: `localspec pairs add`")
+
+    def check(self) -> SharedTokens | None:
+        """The tokens that a draft of another vocabulary shares with its target; None for one vocabulary, or no draft.
+
+        All that two headers say against loading them is judged here. Raises BadModelFile, IncompatiblePair.
+        """
+        names = tuple(file.name for file in self.files)
+        return check([file.header for file in self.files], names, [path for path, _ in self.lora])
 
 
 def registry_file() -> Path:
@@ -186,7 +147,7 @@ def _is_absent(path: Path, error: BaseException | None) -> bool:
     return isinstance(error, FileNotFoundError | NotADirectoryError) and not path.is_symlink()
 
 
-def find(name: str) -> Pair:
+def named(name: str) -> Pair:
     """The pair of that name or alias. Raises UnknownPair, which suggests the nearest names."""
     wanted, by_name = name.strip().lower(), _by_name()
     if wanted in by_name:
@@ -264,7 +225,7 @@ class _Table:
         assert isinstance(value, int)
         return value
 
-    def fields(self, kind: type[Facts | Pair], *others: str) -> dict[str, Any]:
+    def fields(self, kind: type[ModelFile | Pair], *others: str) -> dict[str, Any]:
         """The values of a dataclass that the table has, `others` and zeros left out."""
         fields = [
             field for field in dataclasses.fields(kind) if field.name in self._left.keys() - set(others)
@@ -314,43 +275,44 @@ def _pair(table: _Table, relative_to: Path) -> Pair:
         raise table.mistake(f"the name {name!r} may hold only lower-case letters, digits and . _ + -")
     table.where = f"pair {name}"
     try:
-        kind = PairKind(table.text("kind", PairKind.SIMPLE.value))
+        kind = DraftKind(table.text("kind", DraftKind.MODEL.value))
     except ValueError as error:
         raise table.mistake(str(error)) from None
     target, draft = table.table("target"), table.table("draft")
     if target is None:
         raise table.mistake("target is missing")
     files = (_file(target, relative_to), _file(draft, relative_to) if draft else None)
-    pair = Pair(name, kind, *files, **table.fields(Pair, "name", "kind", "target", "draft"))
+    pair = Pair(name, kind, *files, **table.fields(Pair, "name", "kind", "target", "draft", "lora"))
     table.done()
     return pair
 
 
 def _file(table: _Table, relative_to: Path) -> ModelFile:
-    facts = Facts(**table.fields(Facts))
     path, sha256, size = table.text("path", ""), _sha256(table), table.count("bytes")
     if path:
+        facts = table.fields(ModelFile, *_NO_FACTS)
         table.done()
         try:
-            return LocalFile(relative_to / expanded(path), size or None, sha256 or None, facts)
+            return replace(ModelFile.at(relative_to / expanded(path), size, sha256), **facts)
         except BadSetting as error:
             raise table.mistake(str(error)) from None
     repo, file, revision = table.text("repo"), table.text("file"), table.text("revision")
     rest = tuple(_part(part, repo, revision, sha256) for part in table.tables("parts"))
+    facts = table.fields(ModelFile, *_NO_FACTS)
     table.done()
     if not (sha256 and size):
         raise table.mistake("bytes and sha256 are missing")
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo) or not stays_inside(file):
         raise table.mistake(f"{repo}:{file} is not a file of a repository")
-    return HubFile(repo, file, revision, size, sha256, facts, rest)
+    return ModelFile(repo, file, revision, size, sha256, rest=rest, **facts)
 
 
-def _part(table: _Table, repo: str, revision: str, first_sha256: str) -> HubFile:
+def _part(table: _Table, repo: str, revision: str, first_sha256: str) -> ModelFile:
     file, size, sha256 = table.text("file"), table.count("bytes"), _sha256(table)
     table.done()
     if not (size and sha256 and stays_inside(file)):
         raise table.mistake("file, bytes or sha256 cannot be meant")
-    return HubFile(repo, file, revision, size, sha256, first_sha256=first_sha256)
+    return ModelFile(repo, file, revision, size, sha256, first_sha256=first_sha256)
 
 
 def _sha256(table: _Table) -> str:
@@ -460,21 +422,18 @@ def _block(pair: Pair) -> str:
 
 
 def _file_lines(file: ModelFile) -> list[str]:
-    if isinstance(file, HubFile):
-        lines = [_line("repo", file.repo), _line("file", file.file), _line("revision", file.revision)]
-    else:
-        lines = [_line("path", str(file.path))]
-    lines += [_line("bytes", file.bytes or 0), _line("sha256", file.sha256 or "")]
-    if isinstance(file, HubFile) and file.rest:
+    named = ("repo", "file", "revision") if file.repo else ()
+    lines = [_line(key, getattr(file, key)) for key in named] or [_line("path", file.file)]
+    lines += [_line("bytes", file.bytes), _line("sha256", file.sha256)]
+    if file.rest:
         parts = ", ".join(f"{{ {', '.join(_file_of_part(part))} }}" for part in file.rest)
         lines.append(f"parts = [{parts}]")
-    facts = file.facts
     numbers = ("layers", "kv_bytes_per_token", "window", "window_layers", "embedding_bytes", "output_bytes")
-    known = {key: getattr(facts, key) for key in numbers if getattr(facts, key) is not None}
+    known = {key: getattr(file, key) for key in numbers if getattr(file, key) is not None}
     return lines + [_line(key, value) for key, value in known.items()]
 
 
-def _file_of_part(part: HubFile) -> list[str]:
+def _file_of_part(part: ModelFile) -> list[str]:
     return [_line("file", part.file), _line("bytes", part.bytes), _line("sha256", part.sha256)]
 
 

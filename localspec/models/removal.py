@@ -11,7 +11,8 @@ from localspec.errors import BadSetting
 from localspec.models import store
 from localspec.models.download import LOCK, PART, lock_of, part_of
 from localspec.models.hub import of_system
-from localspec.models.registry import HubFile, Pair, all_pairs
+from localspec.models.registry import Pair, all_pairs
+from localspec.models.store import ModelFile
 
 _OURS = re.compile(r".+--.+/[0-9a-f]{12}/.+")  # where files lie below models/, see store.place
 
@@ -40,10 +41,10 @@ def remove(pair: Pair) -> Removal:
     unwanted: list[Path] = []
     kept: list[tuple[str, str]] = []
     for file in store.distinct(pair.singles):
-        if not isinstance(file, HubFile):
-            kept.append((str(file.path), "it is a file of yours"))
+        if not file.repo:
+            kept.append((file.file, "it is a file of yours"))
             continue
-        place, user = store.place(file), used.get(store.path_of(file))
+        place, user = file.place, used.get(store.path_of(file))
         if user and place.exists():
             kept.append((file.name, f"{user} uses it"))
             continue
@@ -52,7 +53,7 @@ def remove(pair: Pair) -> Removal:
             unwanted += names
         else:
             kept += [(str(name), "a link leads to its folder") for name in names]
-        if not place.exists() and (cached := store.locate(file)):
+        if not place.exists() and (cached := file.path):
             kept.append((str(cached), "it belongs to another program"))
     return _removed(unwanted, kept)
 
@@ -102,16 +103,16 @@ def _used(pairs: Iterable[Pair]) -> dict[Path, str]:
         for pair in pairs
         for file in (
             pair.singles
-            if store.on_disk(pair) or any(map(_is_being_fetched, pair.hub_files))
-            else [file for file in pair.files if not isinstance(file, HubFile)]
+            if pair.on_disk or any(map(_is_being_fetched, pair.hub_files))
+            else [file for file in pair.files if not file.repo]
         )
     }
 
 
-def _is_being_fetched(file: HubFile) -> bool:
-    if not part_of(store.place(file)).with_suffix(LOCK).exists():
+def _is_being_fetched(file: ModelFile) -> bool:
+    if not part_of(file.place).with_suffix(LOCK).exists():
         return False
-    lock = lock_of(store.place(file))
+    lock = lock_of(file.place)
     free = lock.try_acquire_where_possible()
     lock.release()
     return not free

@@ -1,4 +1,4 @@
-"""Where model files lie on this machine, and which pair was used last."""
+"""Model files: what is known of them, where they lie on this machine, and their headers; which pair was used last."""
 
 import hashlib
 import json
@@ -6,11 +6,14 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from pathlib import Path
 
 import platformdirs
 
 from localspec import settings
+from localspec.errors import DownloadFailed
 from localspec.files import (
     expanded,
     lies_in,
@@ -19,23 +22,117 @@ from localspec.files import (
     remember_number,
     write_text_atomically,
 )
-from localspec.models.registry import HubFile, ModelFile, Pair
+from localspec.gguf.facts import DraftKind, draft_kind
+from localspec.gguf.header import Header, header_at, joined, parts_of, read_header
+from localspec.models import hub
 
 _LATEST = 253_000_000_000.0  # seconds since 1970 in the last year that a date can have
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFile:
+    """A model: pinned on the Hub, or a file of this machine. Facts that nobody wrote down are empty or None."""
+
+    repo: str  # "": it is on this machine
+    file: str  # in the repository, or the path
+    revision: str = ""
+    bytes: int = 0  # 0: as large as it happens to be
+    sha256: str = ""
+    quant: str = ""
+    license: str = ""
+    layers: int | None = None
+    kv_bytes_per_token: int | None = None  # F16, in all layers
+    window: int | None = None  # tokens that some layers see
+    window_layers: int | None = None  # how many these are
+    embedding_bytes: int | None = None  # of the token embedding, which stays in main memory
+    output_bytes: int | None = None  # of an output matrix of its own; without, it is the embedding once more
+    rest: tuple["ModelFile", ...] = ()  # the other files of a model in several
+    first_sha256: str = ""  # of the file that this one is part of the rest of
+
+    @classmethod
+    def at(cls, path: Path, size: int = 0, sha256: str = "") -> "ModelFile":
+        """A file of this machine."""
+        return cls("", str(path), "", size, sha256)
+
+    @property
+    def name(self) -> str:
+        return Path(self.file).name
+
+    @property
+    def all_bytes(self) -> int:
+        """Of all its files; of one on this machine as they are now."""
+        if self.repo:
+            return self.bytes + sum(part.bytes for part in self.rest)
+        return sum(_size(part) or 0 for part in parts_of(Path(self.file)))
+
+    @property
+    def place(self) -> Path:
+        """The final name of a fetched file, parts of a model together; only verified files get there."""
+        if not self.repo:
+            return Path(self.file)
+        key = (self.first_sha256 or self.sha256)[:12]
+        return models_dir() / self.repo.replace("/", "--") / key / self.name
+
+    @property
+    def path(self) -> Path | None:
+        """The first of its files, if all are here whole; copies of other programs count once `pull` has hashed them."""
+        if not self.repo:
+            size = _size(self.place)
+            return parts_of(self.place)[0] if size is not None and self.bytes in (0, size) else None
+        for first in _copies(self):
+            if all(first.with_name(part.name) in _copies(part) for part in self.rest):
+                return first
+        return None
+
+    @property
+    def here(self) -> Path:
+        """`path`, of a file that is known to be on this machine."""
+        path = self.path
+        assert path, f"{self.name} was here when the pair was found"
+        return path
+
+    @property
+    def header(self) -> Header:
+        """Read once while the file does not change; of one that is only on the Hub a few megabytes are fetched."""
+        if path := self.path:
+            return header_at(path)
+        return _header_on_hub(self) if self.repo else header_at(self.place)
+
+    @property
+    def kind(self) -> DraftKind:
+        """How it drafts."""
+        return draft_kind(self.header)
+
+    def pinned(self) -> "ModelFile":
+        """The file with size and hash, which a pair is written with. Raises DownloadFailed."""
+        if self.repo and not self.sha256:
+            raise DownloadFailed(
+                f"the Hub gives no sha256 for {self.repo}:{self.file}, so it cannot be pinned",
+                hint="fetch the file yourself and add it by its path",
+            )
+        if self.repo:
+            return self
+        sha256 = known_sha256(self.place) or hash_file(self.place)
+        return replace(self, bytes=self.place.stat().st_size, sha256=sha256)
+
+
+@lru_cache(maxsize=8)
+def _header_on_hub(file: ModelFile) -> Header:
+    """By range requests of a few megabytes for each of its files."""
+    remotes = [hub.look(part.repo, part.file, part.revision) for part in (file, *file.rest)]
+    headers = [
+        read_header(partial(hub.read_range, remote), remote.bytes, label=remote.name) for remote in remotes
+    ]
+    return joined(Path(file.name), headers) if file.rest else headers[0]
 
 
 def models_dir() -> Path:
     return settings.data_dir() / "models"
 
 
-def place(file: HubFile) -> Path:
-    """Where a fetched file lies under its final name, parts of a model together; only verified files get there."""
-    return models_dir() / file.repo.replace("/", "--") / (file.first_sha256 or file.sha256)[:12] / file.name
-
-
 def path_of(file: ModelFile) -> Path:
     """Where a file lies, or will lie once it is fetched, with links followed: equal for equal files."""
-    return Path(os.path.realpath(place(file) if isinstance(file, HubFile) else file.path))
+    return Path(os.path.realpath(file.place))
 
 
 def distinct(files: Iterable[ModelFile]) -> tuple[ModelFile, ...]:
@@ -55,12 +152,12 @@ def hub_cache() -> Path:
     return expanded(environment.get("HF_HOME") or f"{base}/huggingface") / "hub"
 
 
-def cached_copies(file: HubFile) -> tuple[Path, ...]:
+def cached_copies(file: ModelFile) -> tuple[Path, ...]:
     """Files of the right size where other programs keep theirs, the pinned revision first; not yet hashed."""
     return tuple(path for path in (*_in_hub_cache(file), *_elsewhere(file)) if _size(path) == file.bytes)
 
 
-def _in_hub_cache(file: HubFile) -> list[Path]:
+def _in_hub_cache(file: ModelFile) -> list[Path]:
     repository = hub_cache() / f"models--{file.repo.replace('/', '--')}"
     named: list[Path] = []
     with suppress(OSError):  # a cache that cannot be looked into has nothing for us
@@ -69,7 +166,7 @@ def _in_hub_cache(file: HubFile) -> list[Path]:
     return [*named, repository / "blobs" / file.sha256]
 
 
-def _elsewhere(file: HubFile) -> list[Path]:
+def _elsewhere(file: ModelFile) -> list[Path]:
     """Where LM Studio, llama.cpp and Ollama would have the file."""
     home = Path(os.path.expanduser("~"))  # as it stands where there is no home
     llama_cpp = os.environ.get("LLAMA_CACHE") or platformdirs.user_cache_path(
@@ -86,23 +183,9 @@ def _elsewhere(file: HubFile) -> list[Path]:
     ]
 
 
-def locate(file: ModelFile) -> Path | None:
-    """The file on this machine, if it is here whole; copies of other programs count once `pull` has hashed them.
-
-    Of a model in several files the first, all of them being here in one folder.
-    """
-    if not isinstance(file, HubFile):
-        size = _size(file.path)
-        return file.path if size is not None and file.bytes in (None, size) else None
-    for first in _copies(file):
-        if all(first.with_name(part.name) in _copies(part) for part in file.rest):
-            return first
-    return None
-
-
-def _copies(file: HubFile) -> list[Path]:
+def _copies(file: ModelFile) -> list[Path]:
     """Where a single file lies, and its hash is known to be right."""
-    found = [place(file)] if _size(place(file)) == file.bytes else []
+    found = [file.place] if _size(file.place) == file.bytes else []
     return [*found, *(path for path in cached_copies(file) if known_sha256(path) == file.sha256)]
 
 
@@ -149,14 +232,6 @@ def _state(path: Path) -> dict[str, object]:
 def _stamp_file(path: Path) -> Path:
     key = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:32]
     return settings.data_dir() / "stamps" / f"{key}.json"
-
-
-def on_disk(pair: Pair) -> bool:
-    return all(locate(file) for file in pair.files)
-
-
-def missing(pair: Pair) -> tuple[ModelFile, ...]:
-    return tuple(file for file in distinct(pair.files) if locate(file) is None)
 
 
 def mark_used(name: str) -> None:

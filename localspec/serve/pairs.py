@@ -6,9 +6,8 @@ from pathlib import Path
 
 from localspec.engine.messages import LoadPair
 from localspec.errors import BadSetting, LocalspecError
-from localspec.models import store
-from localspec.models.find import PairFiles, resolve
-from localspec.models.registry import all_pairs, find, is_known
+from localspec.models.find import find
+from localspec.models.registry import Pair, all_pairs, is_known, named
 from localspec.serve.bodies import Problem
 from localspec.serve.jobs import Jobs
 
@@ -44,7 +43,7 @@ class Pairs:
 
     def names(self) -> list[str]:
         """Every model: pairs, each with its target and its draft alone."""
-        others = [pair.name for pair in all_pairs() if pair.runnable and store.on_disk(pair)]
+        others = [pair.name for pair in all_pairs() if pair.runnable and pair.on_disk]
         pairs = dict.fromkeys(name for name in [self.first, *others] if name)
         return [name + part for name in pairs for part in ("", TARGET, DRAFT)]
 
@@ -53,8 +52,8 @@ class Pairs:
         asked, _ = parted(model)
         if asked in ("", self._called, self.first.casefold()):
             return self.first
-        known = find(asked) if is_known(asked) else None  # by its name, an alias, or ORG/REPO:QUANT
-        if known is None or not (known.name == self.first or store.on_disk(known)):
+        known = named(asked) if is_known(asked) else None  # by its name, an alias, or ORG/REPO:QUANT
+        if known is None or not (known.name == self.first or known.on_disk):
             return None
         return known.name
 
@@ -64,7 +63,7 @@ class Pairs:
             files = files_to_load(self.choose(model).load)
         except (Problem, LocalspecError):
             return ()
-        return tuple(path for path in (files.target, files.draft) if path)
+        return tuple(path for file in files.files if (path := file.path))
 
     def choose(self, model: str) -> Chosen:
         """The meaning of a name; "" is the first pair. Raises Problem, LocalspecError."""
@@ -94,8 +93,8 @@ def parted(model: str) -> tuple[str, str]:
     return name.removesuffix(part), part
 
 
-def files_to_load(load: LoadPair) -> PairFiles:
-    return resolve(load.pair, load.target, load.draft if load.draft != "lookup" else None)
+def files_to_load(load: LoadPair) -> Pair:
+    return find(load.pair, load.target, load.draft if load.draft != "lookup" else None)
 
 
 def draft_alone(load: LoadPair) -> LoadPair:

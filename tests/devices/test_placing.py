@@ -13,9 +13,10 @@ from localspec.gguf.header import header_at
 from localspec.llama.context import Context
 from localspec.llama.devices import devices
 from localspec.llama.model import Model
+from localspec.models.find import find
 from localspec.models.load import memory_of
 from localspec.models.needs import Load, MemoryWishes
-from localspec.models.plan import Probe, plan_for_files
+from localspec.models.plan import Probe, plan_for
 from localspec.sampler.chain import Chain
 from localspec.sampler.sampling import Sampling
 from tests.devices.taken import taken_by
@@ -153,7 +154,7 @@ def test_a_context_that_the_device_cannot_hold_is_planned_smaller_or_refused(tin
     path = tiny_gguf(layers=8, embedding=512, heads=8, kv_heads=8, context_length=1 << 20)
     there = memory_of(devices())
     try:
-        asked = plan_for_files(path, None, MemoryWishes(context=262_144, devices=(gpu,)), devices=there)
+        asked = plan_for(find(target=path), MemoryWishes(context=262_144, devices=(gpu,)), there)
     except BackendFailure as refused:  # a driver that has no buffer for the cache of all layers
         if "--gpu-layers" not in refused.hint:
             raise

@@ -6,11 +6,11 @@ from localspec import api
 from localspec.cli import main
 from localspec.errors import BadModelFile
 from localspec.gguf.header import header_at, parts_of
-from localspec.models.find import resolve
+from localspec.models.find import find
 from localspec.models.inspection import file_bytes
 from localspec.models.needs import Load
 from localspec.models.plan import Probe
-from localspec.models.registry import find
+from localspec.models.registry import named
 
 SHAPE = {"layers": 3, "seed": 7}
 
@@ -68,7 +68,7 @@ def test_they_run_whichever_is_named(parts, whole, named):
 def test_a_pair_of_them_is_known_by_a_name_and_counted_whole(parts, whole, capsys, home_of_processes):
     assert main(["pairs", "add", "two", "--target", str(parts[1]), "--draft", str(whole)]) == 0
     assert "cannot" not in capsys.readouterr().err
-    assert file_bytes(find("two")) == sum(part.stat().st_size for part in (*parts, whole))
+    assert file_bytes(named("two")) == sum(part.stat().st_size for part in (*parts, whole))
     with api.load("two", threads=1) as session:
         assert session.run("hello", temperature=0, max_tokens=4).tokens
 
@@ -81,7 +81,7 @@ def test_a_missing_part_is_named_before_anything_is_loaded(parts):
         api.load(target=parts[0])
     assert "one folder" in caught.value.hint
     with pytest.raises(BadModelFile, match="does not exist"):
-        resolve(target=parts[0].with_name("other-00001-of-00002.gguf"))
+        find(target=parts[0].with_name("other-00001-of-00002.gguf"))
 
 
 def test_a_part_of_another_model_is_not_taken(parts):

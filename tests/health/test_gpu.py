@@ -18,6 +18,7 @@ from localspec.health import build, check, gpu
 from localspec.health.gpu import GpuHealth, ensure_gpu, try_gpu, untold_note
 from localspec.llama.devices import Device
 from localspec.models import load
+from localspec.models.find import find
 from localspec.models.needs import MemoryWishes
 from tests.health.broken import install
 
@@ -134,8 +135,8 @@ def standing_in(monkeypatch):
 
 def test_the_plan_has_no_flash_attention_where_it_kills(broken, standing_in):
     broken(SIGSEGV, decode_dies_if=WITH_FLASH_ATTENTION)
-    files = api.find_files("demo", None, None, pull=False)
-    plan = load.checked_plan(files, MemoryWishes(devices=("CPU",)), "", lambda stage: None)
+    files = find("demo")
+    plan = load.plan(files, MemoryWishes(devices=("CPU",)), "", lambda stage: None)
     assert (plan.target.flash_attn, plan.draft.flash_attn) == ("off", "off")
 
 

@@ -14,15 +14,16 @@ from localspec.chat.reply import log_softmax
 from localspec.cli import main
 from localspec.cli.commands.fit import logged_texts
 from localspec.events import Cycle
+from localspec.gguf.facts import DraftKind
 from localspec.llama.context import Context
 from localspec.models.drafting import logit_folder, logits_dir
-from localspec.models.find import PairFiles
-from localspec.models.registry import PairKind
+from localspec.models.registry import Pair
+from localspec.models.store import ModelFile
 
 pytestmark = pytest.mark.usefixtures("home_of_processes")
 
 VOCABULARY = 500
-FILES = PairFiles("demo", PairKind.SIMPLE, demo.target_path(), demo.draft_path())
+FILES = Pair("demo", DraftKind.MODEL, ModelFile.at(demo.target_path()), ModelFile.at(demo.draft_path()))
 
 
 @pytest.fixture(autouse=True)
@@ -198,5 +199,5 @@ def test_what_is_fitted_learns_from_the_log_of_its_target_alone(capsys, tiny_ada
         reply = session.run("Hello", temperature=0, max_tokens=10)
     assert tokens_in(logged_texts({}, FILES)) == list(reply.tokens)
     assert "learns from 10 tokens of logged replies as well" in capsys.readouterr().err
-    assert not logged_texts({}, replace(FILES, target=demo.draft_path()))
+    assert not logged_texts({}, replace(FILES, target=FILES.draft))
     assert not logged_texts({"lora": str(tiny_adapter())}, FILES)

@@ -5,24 +5,25 @@ from dataclasses import replace
 import pytest
 
 from localspec.gguf.facts import DraftKind
+from localspec.models.find import find
 from localspec.models.inspection import EstimatedSizes
 from localspec.models.needs import MemoryWishes
-from localspec.models.plan import plan, plan_for_files
-from localspec.models.registry import find
+from localspec.models.plan import plan, plan_for
+from localspec.models.registry import named
 from tests.drafters.heads import KINDS
 from tests.memory.test_plan import cards
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [("eagle3", "eagle3"), ("mtp inside", "mtp"), ("dflash", "dflash")]
+    ("name", "kind"), [("eagle3", "draft-eagle3"), ("mtp inside", "draft-mtp"), ("dflash", "draft-dflash")]
 )
 def test_it_takes_what_llama_cpp_plans_for_it(tmp_path, name, kind):
     target, head = KINDS[name].files(tmp_path)
     wishes = MemoryWishes(context=1024)
-    found = plan_for_files(target, head, wishes)
+    found = plan_for(find(target=target, draft=head), wishes)
     assert (found.draft.kind, found.draft.length) == (kind, 1024)
     assert found.target.prediction is (head is None)
-    without = plan_for_files(target, head, replace(wishes, draft=False))
+    without = plan_for(find(target=target, draft=head), replace(wishes, draft=False))
     assert without.draft is None
     assert not without.target.prediction
     (need,), (less,) = found.needs, without.needs
@@ -33,7 +34,7 @@ def test_it_takes_what_llama_cpp_plans_for_it(tmp_path, name, kind):
 
 
 def test_its_context_is_the_targets_and_one_inside_lies_with_its_target():
-    pair = find("qwen3.6-27b+mtp")
+    pair = named("qwen3.6-27b+mtp")
     for inside in (False, True):
         head = EstimatedSizes(pair.draft, kind=DraftKind.MTP, inside=inside)
         found = plan(

@@ -11,8 +11,9 @@ from localspec.gguf.facts import trained_context
 from localspec.gguf.header import header_at
 from localspec.models import devices as known_devices
 from localspec.models.devices import DeviceMemory, last_devices, remember_devices
+from localspec.models.find import find
 from localspec.models.needs import Load, MemoryWishes
-from localspec.models.plan import Probe, _by_device, _weights, plan, plan_for_files
+from localspec.models.plan import Probe, _by_device, _weights, plan, plan_for
 
 MIB = 1 << 20
 
@@ -154,7 +155,7 @@ def test_what_rope_scaling_reaches_counts_as_trained(tiny_gguf):
 
 
 def test_two_files_are_planned_as_they_lie(tiny_gguf):
-    found = plan_for_files(tiny_gguf(layers=3), tiny_gguf(layers=1), MemoryWishes())
+    found = plan_for(find(target=tiny_gguf(layers=3), draft=tiny_gguf(layers=1)), MemoryWishes())
     assert found.target.length == found.draft.length == 2048
     assert [need.device for need in found.needs] == ["CPU"]
 

@@ -10,13 +10,14 @@ from localspec.models.devices import DeviceMemory
 from localspec.models.inspection import EstimatedSizes
 from localspec.models.needs import MemoryWishes, layers_on, shares
 from localspec.models.plan import Plan, plan
-from localspec.models.registry import Facts, HubFile, find
+from localspec.models.registry import named
+from localspec.models.store import ModelFile
 
 GIB = 1 << 30
-SEVENTY = HubFile(  # Llama 3.3 70B Instruct, Q4_K_M
-    "", "70b.gguf", "", 42_520_395_008, "", Facts("", "", 80, 327_680, 591_003_648, 861_880_320)
+SEVENTY = ModelFile(  # Llama 3.3 70B Instruct, Q4_K_M
+    "org/70b", "70b.gguf", "", 42_520_395_008, "", "", "", 80, 327_680, None, None, 591_003_648, 861_880_320
 )
-ONE = find("llama-3.1-8b+1b").draft
+ONE = named("llama-3.1-8b+1b").draft
 
 
 def cards(*gib: float, cpu: float = 28.0) -> list[DeviceMemory]:
@@ -28,7 +29,7 @@ def cards(*gib: float, cpu: float = 28.0) -> list[DeviceMemory]:
 
 
 def planned(pair: str, machine: list[DeviceMemory], **wishes) -> Plan:
-    known = find(pair)
+    known = named(pair)
     target, draft = EstimatedSizes(known.target, known.context), EstimatedSizes(known.draft)
     return plan(target, draft, machine, MemoryWishes(**wishes))
 
@@ -195,8 +196,8 @@ def test_what_fits_nowhere_is_refused_with_the_numbers():
 
 
 def test_experts_leave_the_gpu_before_layers_do():
-    mixture = EstimatedMixture(EstimatedSizes(find("qwen2.5-32b+0.5b").target))
-    found = plan(mixture, EstimatedSizes(find("qwen2.5-32b+0.5b").draft), cards(12), MemoryWishes())
+    mixture = EstimatedMixture(EstimatedSizes(named("qwen2.5-32b+0.5b").target))
+    found = plan(mixture, EstimatedSizes(named("qwen2.5-32b+0.5b").draft), cards(12), MemoryWishes())
     assert found.target.gpu_layers is None
     assert 10 < found.target.cpu_moe < 64
     assert found.draft.devices == ("CUDA0",)
@@ -237,7 +238,7 @@ def test_a_device_without_flash_attention_keeps_the_drafts_cache_exact():
             return self._sizes.needs(load)
 
     for draft in (WithoutFlash(EstimatedSizes(ONE)), WithOddHeads(EstimatedSizes(ONE))):
-        found = plan(EstimatedSizes(find("llama-3.1-8b+1b").target), draft, cards(24), MemoryWishes())
+        found = plan(EstimatedSizes(named("llama-3.1-8b+1b").target), draft, cards(24), MemoryWishes())
         assert found.draft.kv_type == "f16"
 
 
@@ -269,14 +270,14 @@ def test_layers_are_shared_out_whole():
     assert sum(shares(65, (3, 1, 1))) == 65
 
 
-def scaled(file: HubFile, times: float) -> HubFile:
+def scaled(file: ModelFile, times: float) -> ModelFile:
     """The file of a quantisation that is larger by so much."""
-    facts = replace(
-        file.facts,
-        embedding_bytes=int((file.facts.embedding_bytes or 0) * times),
-        output_bytes=int((file.facts.output_bytes or 0) * times),
+    return replace(
+        file,
+        bytes=int(file.bytes * times),
+        embedding_bytes=int((file.embedding_bytes or 0) * times),
+        output_bytes=int((file.output_bytes or 0) * times),
     )
-    return replace(file, bytes=int(file.bytes * times), facts=facts)
 
 
 @pytest.mark.parametrize(
@@ -284,7 +285,7 @@ def scaled(file: HubFile, times: float) -> HubFile:
     [("llama-3.1-8b+1b", 1.0, 6), ("qwen3-8b+0.6b", 1.35, 8)],  # Q4_K_M; Q6_K
 )
 def test_a_draft_does_not_push_layers_off_the_card_where_the_target_alone_is_faster(pair, times, gib):
-    known = find(pair)
+    known = named(pair)
     target, draft = (
         EstimatedSizes(scaled(known.target, times), known.context),
         EstimatedSizes(known.draft),
@@ -298,7 +299,7 @@ def test_a_draft_does_not_push_layers_off_the_card_where_the_target_alone_is_fas
 
 
 def test_a_few_layers_leave_the_card_for_a_draft_that_gains_more_and_the_other_way_is_told():
-    known = find("qwen3.8-27b+mtp")
+    known = named("qwen3.8-27b+mtp")
     target = EstimatedSizes(scaled(known.target, 1.17), known.context)  # Q5_K_M
     found = plan(target, EstimatedSizes(known.draft, kind=DraftKind.MTP), cards(24), MemoryWishes())
     assert found.draft is not None

@@ -4,8 +4,10 @@ from dataclasses import dataclass
 
 import pytest
 
+from localspec.gguf.facts import DraftKind
 from localspec.models.hub import Patience
-from localspec.models.registry import Facts, HubFile, Pair, PairKind, add_pair
+from localspec.models.registry import Pair, add_pair
+from localspec.models.store import ModelFile
 from tests.pairs.hub import COMMIT, Hub, Served
 
 
@@ -54,9 +56,9 @@ def served(hub, tiny_gguf):
 def pair_of(target: Served, draft: Served, name: str = "tiny") -> Pair:
     return Pair(
         name=name,
-        kind=PairKind.SIMPLE,
-        target=HubFile("org/target", "target.gguf", COMMIT, target.size, target.sha256, Facts()),
-        draft=HubFile("org/draft", "draft.gguf", COMMIT, draft.size, draft.sha256, Facts()),
+        kind=DraftKind.MODEL,
+        target=ModelFile("org/target", "target.gguf", COMMIT, target.size, target.sha256),
+        draft=ModelFile("org/draft", "draft.gguf", COMMIT, draft.size, draft.sha256),
     )
 
 

@@ -10,24 +10,24 @@ import localspec
 from localspec import demo
 from localspec.cli import main
 from localspec.errors import BadSetting, NotOnDisk, UnknownPair
+from localspec.gguf.facts import DraftKind
 from localspec.gguf.header import parts_of
-from localspec.models import store
 from localspec.models.download import PartialFile
 from localspec.models.find import (
     SeveralModels,
     chosen,
     described,
+    find,
     hub_reference,
     keep,
+    model_file,
     models_in,
-    open_reference,
     outdated,
     quant_of,
-    resolve,
 )
 from localspec.models.hub import RemoteFile
 from localspec.models.inspection import suggested_draft
-from localspec.models.registry import PairKind, find, is_known
+from localspec.models.registry import is_known, named
 from tests.pairs.hub import COMMIT
 
 QUICK = ("-n", "4", "--temperature", "0", "--threads", "1", "--json")
@@ -136,9 +136,9 @@ def test_a_repository_alone_lists_what_there_is(several, capsys):
 
 def test_a_model_alone_is_fetched_and_drafts_from_its_text(several, capsys):
     assert main(["pull", "org/Some-7B-GGUF:q4_k_m"]) == 0
-    pair = find("org/some-7b-gguf:q4_k_m")
-    assert (pair.name, pair.kind, pair.draft) == ("some-7b-q4_k_m", PairKind.LOOKUP, None)
-    assert store.on_disk(pair)
+    pair = named("org/some-7b-gguf:q4_k_m")
+    assert (pair.name, pair.kind, pair.draft) == ("some-7b-q4_k_m", DraftKind.LOOKUP, None)
+    assert pair.on_disk
     capsys.readouterr()
     before = len(several.requests)
     for words in (["org/Some-7B-GGUF:Q4_K_M", "abc"], ["abc", "--target", "org/Some-7B-GGUF:Q4_K_M"]):
@@ -147,7 +147,7 @@ def test_a_model_alone_is_fetched_and_drafts_from_its_text(several, capsys):
     assert len(several.requests) == before
     assert main(["rm", pair.name]) == 0
     assert not is_known(pair.name)
-    assert not store.place(pair.target).exists()
+    assert not pair.target.place.exists()
 
 
 def test_a_dry_run_of_a_model_leaves_nothing(several, capsys):
@@ -158,9 +158,9 @@ def test_a_dry_run_of_a_model_leaves_nothing(several, capsys):
 
 def test_two_models_are_a_pair_proved_before_they_come(several, hub, tiny_gguf, capsys):
     assert main(["pull", "org/Some-7B-GGUF:Q8_0", "--draft", "org/Some-7B-GGUF:Q4_K_M", "-q"]) == 0
-    pair = find("org/some-7b-gguf:q8_0 org/some-7b-gguf:q4_k_m")
-    assert pair.kind is PairKind.SIMPLE
-    assert resolve(target="org/Some-7B-GGUF:Q8_0", draft="org/Some-7B-GGUF:Q4_K_M").draft
+    pair = named("org/some-7b-gguf:q8_0 org/some-7b-gguf:q4_k_m")
+    assert pair.kind is DraftKind.MODEL
+    assert find(target="org/Some-7B-GGUF:Q8_0", draft="org/Some-7B-GGUF:Q4_K_M").draft
     hub.add("org/Other", "other.gguf", demo.draft_path())
     assert main(["pull", "org/Some-7B-GGUF:Q8_0", "--draft", "org/Other:other.gguf"]) == 1
     assert "cannot draft for" in capsys.readouterr().err
@@ -169,7 +169,7 @@ def test_two_models_are_a_pair_proved_before_they_come(several, hub, tiny_gguf, 
 
 def test_what_was_not_fetched_names_the_command():
     with pytest.raises(NotOnDisk) as caught:
-        resolve(target="org/Some-7B-GGUF:Q4_K_M")
+        find(target="org/Some-7B-GGUF:Q4_K_M")
     assert "localspec pull org/Some-7B-GGUF:Q4_K_M" in caught.value.hint
 
 
@@ -181,25 +181,23 @@ def test_python_fetches_it_too(several):
 
 def test_a_model_in_parts_comes_as_a_whole_and_goes_as_a_whole(split, hub, capsys):
     assert main(["pull", "org/Split-GGUF:Q4_K_M"]) == 0
-    pair = find("org/split-gguf:q4_k_m")
-    first = store.locate(pair.target)
+    pair = named("org/split-gguf:q4_k_m")
+    first = pair.target.path
     assert [part.name for part in parts_of(first)] == [part.name for part in parts_of(split)]
     assert all(part.is_file() for part in parts_of(first))
     assert pair.target.all_bytes == sum(part.stat().st_size for part in parts_of(split))
     assert main(["run", pair.name, "abc", *QUICK]) == 0
     parts_of(first)[-1].unlink()
-    assert not store.on_disk(pair)
+    assert not pair.on_disk
     assert main(["pull", pair.name]) == 0
-    assert store.on_disk(pair)
+    assert pair.on_disk
     assert main(["rm", pair.name]) == 0
     assert not any(part.exists() for part in parts_of(first))
 
 
 def test_a_part_named_by_its_address_is_the_model(split, hub):
-    opened = open_reference(
-        f"https://huggingface.co/org/Split-GGUF/blob/main/Q4_K_M/{parts_of(split)[1].name}"
-    )
-    assert opened.file.name == split.name
+    opened = model_file(f"https://huggingface.co/org/Split-GGUF/blob/main/Q4_K_M/{parts_of(split)[1].name}")
+    assert opened.name == split.name
     assert opened.header.number("split.count") is None
 
 
@@ -233,8 +231,8 @@ def test_files_of_other_programs_are_used_where_they_are(several, tmp_path, monk
     place.parent.mkdir(parents=True)
     shutil.copyfile(served.path, place)
     assert main(["pull", "org/Some-7B-GGUF:Q4_K_M", "-q"]) == 0
-    pair = find("some-7b-q4_k_m")
-    assert store.locate(pair.target) == place
+    pair = named("some-7b-q4_k_m")
+    assert pair.target.path == place
     assert main(["rm", pair.name]) == 0
     assert place.exists()
 
@@ -244,10 +242,10 @@ def test_two_models_that_were_described_at_once_get_two_names(hub, tiny_gguf):
     described_pairs = []
     for number, repository in enumerate(("one/X-GGUF", "two/X-GGUF"), 1):
         hub.add(repository, "X-Q4_K_M.gguf", tiny_gguf(layers=number))
-        described_pairs.append(described(f"{repository}:Q4_K_M", None)[0])
+        described_pairs.append(described(f"{repository}:Q4_K_M", None))
     assert len({pair.name for pair in described_pairs}) == 1
     kept = [keep(pair) for pair in described_pairs]
-    assert [find(pair.name) for pair in kept] == kept
+    assert [named(pair.name) for pair in kept] == kept
     assert kept[0].name != kept[1].name
     assert keep(described_pairs[0]) == kept[0]
 
@@ -274,7 +272,7 @@ def test_a_draft_is_suggested_that_fits(served, hub, tiny_gguf, monkeypatch, cap
     assert suggested_draft("tiny-9b.gguf", header_at(tiny_gguf(vocab_size=800, layers=12))) is None
     monkeypatch.setattr("localspec.cli.commands.fit.TRIMMED", 200)
     assert main(["info", str(target)]) == 0
-    draft = store.locate(served.pair.draft)
+    draft = served.pair.draft.path
     assert f"--target {target} --draft {draft} --trim 200; or its own layers" in capsys.readouterr().out
 
 

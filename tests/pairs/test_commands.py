@@ -13,7 +13,7 @@ from localspec.cli import main
 from localspec.cli.fetching import agreed, fetch_if_wanted, question
 from localspec.models import store
 from localspec.models.find import PairNotOnDisk
-from localspec.models.registry import find, users_folder
+from localspec.models.registry import named, users_folder
 from tests.gguf.mutations import taken_apart
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -26,7 +26,7 @@ def test_pull_fetches_and_says_how_to_run(known, capsys):
     assert "sha256 verified" in told.err
     assert "With 2,048 tokens of context it takes" in told.err
     assert "localspec run tiny" in told.err
-    assert store.on_disk(find("tiny"))
+    assert named("tiny").on_disk
 
 
 def test_dry_run_fetches_nothing(known, hub, capsys):
@@ -153,19 +153,19 @@ def test_info_without_a_network_does_not_speak_of_kept_bytes(known, monkeypatch,
 def test_pairs_add_pins_files_of_the_hub(served, capsys):
     arguments = ["--target", "org/target:target.gguf", "--draft", "org/draft:draft.gguf", "--use", "tests"]
     assert main(["pairs", "add", "mine", *arguments]) == 0
-    pair = find("mine")
+    pair = named("mine")
     assert (pair.target.sha256, pair.target.revision) == (served.target.sha256, served.pair.target.revision)
     assert pair.context == 2048
     assert main(["pull", "mine"]) == 0
-    assert store.on_disk(pair)
+    assert pair.on_disk
 
 
 def test_pairs_add_hashes_local_files(tiny_gguf, capsys):
     assert (
         main(["pairs", "add", "mine", "--target", str(tiny_gguf()), "--draft", str(tiny_gguf(layers=1))]) == 0
     )
-    assert len(find("mine").target.sha256) == 64
-    assert store.on_disk(find("mine"))
+    assert len(named("mine").target.sha256) == 64
+    assert named("mine").on_disk
 
 
 def test_pairs_add_refuses_what_does_not_fit(tiny_gguf, capsys):
@@ -182,7 +182,7 @@ def test_info_judges_a_pair_on_the_hub_from_its_headers(known, hub, capsys):
     assert told["target"]["vocabulary"] == told["draft"]["vocabulary"] == 1024
     assert told["target"]["kv_bytes_per_token"] == 3 * 2 * 2 * 16 * 2
     assert told["plan"]["target"]["length"] == 2048
-    assert store.missing(find("tiny"))
+    assert not named("tiny").on_disk
 
 
 def test_info_on_a_huge_file_reads_its_head_only(hub, tiny_gguf, tmp_path, capsys):
@@ -215,7 +215,7 @@ def test_info_shows_what_cannot_run_yet(hub, tiny_gguf, capsys):
 
 @pytest.fixture
 def missing(known):
-    return PairNotOnDisk(find("tiny"))
+    return PairNotOnDisk(named("tiny"))
 
 
 class Terminal:
@@ -251,7 +251,7 @@ def test_nobody_is_asked_where_there_is_no_terminal(missing):
 
 def test_pull_is_not_asked_about(missing):
     fetch_if_wanted(missing, pull=True)
-    assert store.on_disk(find("tiny"))
+    assert named("tiny").on_disk
 
 
 def test_the_question_has_the_size_that_is_left(missing, known):
@@ -285,7 +285,7 @@ def test_info_on_a_file_without_tensors_is_a_sentence(tiny_gguf, tmp_path, capsy
     path = tmp_path / "ggml-vocab.gguf"
     path.write_bytes(replace(taken_apart(tiny_gguf()), tensors=(), data=b"").written())
     assert main(["info", str(path)]) == 1
-    assert "error: the target file holds no model" in capsys.readouterr().err
+    assert "error: ggml-vocab.gguf holds no model" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from localspec.errors import IncompatiblePair
 from localspec.gguf.facts import ModelFacts, facts_of_file
 from localspec.gguf.header import HeaderVocabulary, header_at
 from localspec.gguf.matching import check, differences
+from localspec.models.find import find
 
 CUT = sorted((Path(__file__).parent / "vocabularies").glob("*.gguf"))
 
@@ -154,16 +155,16 @@ def test_a_model_without_a_vocabulary_is_no_draft(facts):
 
 
 def test_files_are_checked_by_name(tiny_gguf):
-    assert check(tiny_gguf(), tiny_gguf(layers=1)) is None
+    assert find(target=tiny_gguf(), draft=tiny_gguf(layers=1)).check() is None
     with pytest.raises(
         IncompatiblePair, match=r"demo-draft.gguf cannot draft for tiny.*only \d+% of the tokens"
     ):
-        check(tiny_gguf(vocab="spm", vocab_size=300), demo.draft_path())
+        find(target=tiny_gguf(vocab="spm", vocab_size=300), draft=demo.draft_path()).check()
 
 
 def test_a_draft_of_another_vocabulary_drafts_with_what_both_have(tiny_gguf):
     large, small = tiny_gguf(vocab_size=1024), tiny_gguf(vocab="spm", vocab_size=300)
-    shared = check(large, small)
+    shared = check([header_at(large), header_at(small)])
     ours, theirs = (list(bytes_of_tokens(path)) for path in (large, small))
     assert shared.count == len(set(shared.target_ids.tolist())) > 200
     for token, word in zip(shared.target_ids.tolist(), shared.draft_ids.tolist(), strict=True):

@@ -11,7 +11,7 @@ from localspec.models.devices import DeviceMemory
 from localspec.models.inspection import EstimatedSizes, Fit, file_bytes, fit, memory_needed
 from localspec.models.needs import Load
 from localspec.models.plan import Probe
-from localspec.models.registry import all_pairs, find
+from localspec.models.registry import all_pairs, named
 from tests.gguf.headers import SHAPES, header_of
 
 ROOT = Path(__file__).parents[2]
@@ -31,7 +31,7 @@ def test_estimates_are_near_what_llama_cpp_plans(name, device):
     gpus = (device,) if device not in (None, "CPU") and not device.startswith("RPC") else ()
     loads = [Load(8192, devices=gpus, rows=33), Load(4096, "q8_0" if gpus else "f16", devices=gpus)]
     if gpus:
-        loads.append(replace(loads[0], gpu_layers=FILES[name].facts.layers // 2))
+        loads.append(replace(loads[0], gpu_layers=FILES[name].layers // 2))
     with Probe() as probe:
         for load in loads:
             planned, estimated = probe.needs(header_of(name), load), EstimatedSizes(FILES[name]).needs(load)
@@ -44,7 +44,7 @@ def test_estimates_are_near_what_llama_cpp_plans(name, device):
 
 def test_what_fits_where_is_what_a_plan_says():
     cpu = DeviceMemory("CPU", "cpu", 28 * GIB, 32 * GIB)
-    pair = find("qwen2.5-14b+0.5b")
+    pair = named("qwen2.5-14b+0.5b")
     card = DeviceMemory("CUDA0", "gpu", 16 * GIB, 16 * GIB)
     small = replace(card, free=6 * GIB, total=6 * GIB)
     assert fit(pair, [card, cpu]) is Fit.GPU

@@ -9,10 +9,12 @@ import pytest
 
 from localspec.cli import main
 from localspec.errors import BadModelFile
+from localspec.gguf.facts import DraftKind
 from localspec.models import store
-from localspec.models.download import LOCK, part_of, pull
-from localspec.models.registry import LocalFile, Pair, PairKind, add_pair
+from localspec.models.download import LOCK, fetch, part_of
+from localspec.models.registry import Pair, add_pair
 from localspec.models.removal import leftovers, prune, remove
+from localspec.models.store import ModelFile
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links need a right there")
 
@@ -24,11 +26,11 @@ def contents(folder: Path) -> dict[Path, bytes]:
 @pytest.fixture
 def disk(known, impatient, tmp_path):
     """A disk of the user's, with a folder of nothing but the files of the pair "tiny"."""
-    pull(known.pair, patience=impatient)
+    fetch(known.pair, patience=impatient)
     disk = tmp_path / "mydisk"
     disk.mkdir()
     for file in known.pair.hub_files:
-        shutil.move(store.place(file), disk / file.name)
+        shutil.move(file.place, disk / file.name)
     return disk
 
 
@@ -39,18 +41,18 @@ def link(place: Path, to: Path, way: str) -> None:
 @pytest.mark.parametrize("way", ["absolute", "relative"])
 def test_rm_unlinks_links_to_files_and_leaves_the_files(known, disk, capsys, way):
     for file in known.pair.hub_files:
-        link(store.place(file), disk / file.name, way)
+        link(file.place, disk / file.name, way)
     before = contents(disk)
-    assert store.on_disk(known.pair)
+    assert known.pair.on_disk
     assert main(["rm", "tiny"]) == 0
     assert contents(disk) == before
     assert list(store.models_dir().rglob("*")) == []
-    assert f"removed {store.place(known.pair.target)}\n" in capsys.readouterr().out
+    assert f"removed {known.pair.target.place}\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("way", ["absolute", "relative"])
 def test_prune_unlinks_links_to_files_and_to_nothing(known, disk, way):
-    target, draft = (store.place(file) for file in known.pair.hub_files)
+    target, draft = (file.place for file in known.pair.hub_files)
     link(target, disk / target.name, way)
     link(draft, disk / "nowhere.gguf", way)
     link(part_of(draft), disk / draft.name, way)
@@ -67,7 +69,7 @@ def test_prune_unlinks_links_to_files_and_to_nothing(known, disk, way):
 def test_files_in_a_folder_behind_a_link_are_left_alone(known, disk, capsys, way, level):
     """Half a pull, the lock of a killed one and a file that no pair names as well."""
     for file in known.pair.hub_files:
-        place = store.place(file)
+        place = file.place
         at = disk / place.parent.parent.name / place.parent.name
         at.mkdir(parents=True)
         shutil.move(disk / file.name, at / file.name)
@@ -78,7 +80,7 @@ def test_files_in_a_folder_behind_a_link_are_left_alone(known, disk, capsys, way
         linked.parent.mkdir(exist_ok=True)
         link(linked, at if level == "version" else at.parent, way)
     before = contents(disk)
-    assert store.on_disk(known.pair)
+    assert known.pair.on_disk
     assert leftovers() == ()
     assert main(["rm", "--unused"]) == 0
     assert main(["rm", "tiny"]) == 0
@@ -92,7 +94,7 @@ def test_all_models_may_lie_on_another_disk(known, disk, way, impatient):
     shutil.rmtree(store.models_dir())
     link(store.models_dir(), disk, way)
     (disk / "notes").mkdir()
-    pull(known.pair, patience=impatient)
+    fetch(known.pair, patience=impatient)
     removal = remove(known.pair)
     assert {path.name for path in removal.removed} == {"target.gguf", "draft.gguf"}
     assert removal.freed == known.target.size + known.draft.size
@@ -102,32 +104,32 @@ def test_all_models_may_lie_on_another_disk(known, disk, way, impatient):
 @pytest.mark.parametrize("way", ["absolute", "relative"])
 def test_a_fetched_file_that_a_pair_names_by_a_link_is_kept(known, disk, way):
     for file in known.pair.hub_files:
-        shutil.move(disk / file.name, store.place(file))
-    link(disk / "t.gguf", store.place(known.pair.target), way)
-    add_pair(Pair("mine", PairKind.LOOKUP, LocalFile(disk / "t.gguf"), None))
+        shutil.move(disk / file.name, file.place)
+    link(disk / "t.gguf", known.pair.target.place, way)
+    add_pair(Pair("mine", DraftKind.LOOKUP, ModelFile.at(disk / "t.gguf"), None))
     removal = remove(known.pair)
-    assert removal.removed == (store.place(known.pair.draft),)
+    assert removal.removed == (known.pair.draft.place,)
     assert removal.kept == (("target.gguf", "mine uses it"),)
     assert prune().removed == ()
     assert (disk / "t.gguf").exists()
 
 
 def test_a_damaged_file_in_a_folder_behind_a_link_is_named_and_left_alone(known, disk, impatient):
-    place = store.place(known.pair.target)
+    place = known.pair.target.place
     place.parent.rmdir()
     place.parent.symlink_to(disk)
     damaged = bytes(known.pair.target.bytes)
     (disk / place.name).write_bytes(damaged)
     with pytest.raises(BadModelFile, match="is damaged") as caught:
-        pull(known.pair, patience=impatient)
+        fetch(known.pair, patience=impatient)
     assert "left alone" in caught.value.hint
     assert (disk / place.name).read_bytes() == damaged
 
 
 def test_a_link_to_itself_is_only_a_link(known, disk):
-    place = store.place(known.pair.target)
+    place = known.pair.target.place
     place.symlink_to(place.name)
-    assert not store.on_disk(known.pair)
+    assert not known.pair.on_disk
     assert place in remove(known.pair).removed
 
 

@@ -14,7 +14,7 @@ from huggingface_hub import close_session
 
 from localspec.cli import main
 from localspec.models import store
-from localspec.models.registry import find
+from localspec.models.registry import named
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -42,7 +42,7 @@ def test_kills_at_random_moments_cost_next_to_nothing(known, hub):
         time.sleep(chance.uniform(0, 0.2))
         process.kill()
         process.communicate()
-        assert not store.place(find("tiny").draft).exists()
+        assert not named("tiny").draft.place.exists()
     hub.bytes_per_second = None
     process = command("pull", "tiny")
     _, told = process.communicate(timeout=60)

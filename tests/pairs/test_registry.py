@@ -9,17 +9,15 @@ import pytest
 
 from localspec.cli import main
 from localspec.errors import BadModelFile, BadSetting, IncompatiblePair, NotOnDisk, UnknownPair
+from localspec.gguf.facts import DraftKind
 from localspec.models import store
-from localspec.models.download import pull
-from localspec.models.find import PairNotOnDisk, default_pair, open_reference, refuse_unless_runnable, resolve
+from localspec.models.download import fetch
+from localspec.models.find import PairNotOnDisk, default_pair, find, model_file
 from localspec.models.registry import (
-    HubFile,
-    LocalFile,
     Pair,
-    PairKind,
     add_pair,
     all_pairs,
-    find,
+    named,
     registry_file,
     stays_inside,
     take_out,
@@ -28,14 +26,15 @@ from localspec.models.registry import (
     users_pairs,
 )
 from localspec.models.removal import remove
+from localspec.models.store import ModelFile
 
 
 def test_all_pairs_are_read_and_pinned():
     pairs = all_pairs()
     assert len(pairs) == 26
-    files = [file for pair in pairs for file in pair.files if isinstance(file, HubFile)]
+    files = [file for pair in pairs for file in pair.files if file.repo]
     assert all(len(file.revision) == 40 and len(file.sha256) == 64 and file.bytes for file in files)
-    assert {pair.kind for pair in pairs} == {PairKind.SIMPLE, PairKind.MTP}
+    assert {pair.kind for pair in pairs} == {DraftKind.MODEL, DraftKind.MTP}
 
 
 def test_names_and_aliases_are_unique():
@@ -52,12 +51,12 @@ def test_every_field_of_models_toml_is_explained_in_its_head():
 
 
 def test_an_alias_in_any_case_finds_the_pair():
-    assert find("Llama-3-8B+1B").name == "llama-3.1-8b+1b"
+    assert named("Llama-3-8B+1B").name == "llama-3.1-8b+1b"
 
 
 def test_an_unknown_name_suggests_the_nearest():
     with pytest.raises(UnknownPair) as caught:
-        find("qwen2.5-coder-7b")
+        named("qwen2.5-coder-7b")
     assert "qwen2.5-coder-7b+0.5b" in caught.value.hint
 
 
@@ -71,8 +70,8 @@ MINE = '[[pair]]\nname = "mine"\n[pair.target]\npath = "t.gguf"\n[pair.draft]\np
 
 def test_the_users_pairs_come_on_top_and_replace():
     user_pairs(MINE + MINE.replace("mine", "qwen3-4b+0.6b"))
-    assert find("mine").target == LocalFile(user_file().parent / "t.gguf")
-    assert isinstance(find("qwen3-4b+0.6b").target, LocalFile)
+    assert named("mine").target == ModelFile.at(user_file().parent / "t.gguf")
+    assert isinstance(named("qwen3-4b+0.6b").target, ModelFile)
     assert len(all_pairs()) == 27
 
 
@@ -118,12 +117,12 @@ def test_a_file_of_a_repository_cannot_lead_out_of_it(file):
     with pytest.raises(BadSetting, match="not a file of a repository"):
         all_pairs()
     with pytest.raises(BadSetting, match="not name a file of a repository"):
-        open_reference(f"a/b:{file}/x.gguf")
+        model_file(f"a/b:{file}/x.gguf")
 
 
 def test_a_known_pair_that_is_not_here_names_the_command():
     with pytest.raises(NotOnDisk, match=r"5.7 GB") as caught:
-        resolve("llama-3-8b+1b")
+        find("llama-3-8b+1b")
     assert "localspec pull llama-3.1-8b+1b" in caught.value.hint
     assert isinstance(caught.value, PairNotOnDisk)
 
@@ -132,19 +131,19 @@ def test_every_known_pair_can_be_run():
     assert all(pair.runnable for pair in all_pairs())
     for name in ("qwen3.5-9b+mtp", "gemma-4-e2b+mtp"):
         with pytest.raises(PairNotOnDisk):
-            resolve(name)
+            find(name)
 
 
 def test_a_pair_without_the_file_it_would_draft_with_is_refused_with_a_sentence():
-    lacking = replace(find("llama-3-8b+1b"), draft=None)
-    for refused in (refuse_unless_runnable, pull):
-        with pytest.raises(IncompatiblePair, match="and names none"):
+    lacking = replace(named("llama-3-8b+1b"), draft=None)
+    for refused in (Pair.refuse_unless_runnable, fetch):
+        with pytest.raises(IncompatiblePair, match="names no file"):
             refused(lacking)
 
 
 def test_files_are_taken_as_they_are_given(tiny_gguf):
-    files = resolve(target=tiny_gguf(), draft=tiny_gguf(layers=1))
-    assert (files.target, files.draft) == (tiny_gguf(), tiny_gguf(layers=1))
+    files = find(target=tiny_gguf(), draft=tiny_gguf(layers=1))
+    assert [file.path for file in files.files] == [tiny_gguf(), tiny_gguf(layers=1)]
 
 
 @pytest.mark.parametrize(
@@ -162,7 +161,7 @@ def test_files_are_taken_as_they_are_given(tiny_gguf):
 )
 def test_what_cannot_be_meant_is_refused(arguments, kind):
     with pytest.raises(kind):
-        resolve(**arguments)
+        find(**arguments)
 
 
 @pytest.fixture
@@ -175,20 +174,20 @@ def two_pairs(hub, tiny_gguf, impatient):
     pairs = []
     for name, target in zip(("one", "two"), targets, strict=True):
         files = [
-            HubFile(
+            ModelFile(
                 f"org/{repo}", file, "0123456789abcdef0123456789abcdef01234567", served.size, served.sha256
             )
             for repo, file, served in (("target", f"{name}.gguf", target), ("draft", "draft.gguf", draft))
         ]
-        pairs.append(Pair(name, PairKind.SIMPLE, *files))
+        pairs.append(Pair(name, DraftKind.MODEL, *files))
         add_pair(pairs[-1])
-        pull(find(name), patience=impatient)
+        fetch(named(name), patience=impatient)
     return pairs
 
 
 def test_a_cache_that_cannot_be_looked_into_is_empty(monkeypatch):
     monkeypatch.setenv("HF_HOME", "/" + "x" * 300)
-    assert not store.on_disk(find("llama-3-8b+1b"))
+    assert not named("llama-3-8b+1b").on_disk
 
 
 def test_nothing_named_means_the_demo_where_there_is_nothing_else():
@@ -196,47 +195,50 @@ def test_nothing_named_means_the_demo_where_there_is_nothing_else():
 
 
 def test_nothing_named_means_the_only_pair_on_disk(two_pairs):
-    remove(find("two"))
-    assert resolve().name == "one"
+    remove(named("two"))
+    assert find().name == "one"
 
 
 def test_nothing_named_and_none_used_means_the_newest_on_disk(two_pairs):
     """Never the demo beside real pairs."""
     for seconds, name in enumerate(("two", "one"), 1_700_000_000):
-        os.utime(store.locate(find(name).target), (seconds, seconds))
+        os.utime(named(name).target.path, (seconds, seconds))
     assert default_pair().name == "one"
-    os.utime(store.locate(find("two").target))
-    assert resolve().name == "two"
+    os.utime(named("two").target.path)
+    assert find().name == "two"
 
 
 def test_nothing_named_means_the_pair_used_last(two_pairs):
     store.mark_used("two")
     store.mark_used("one")
     store.mark_used("demo")
-    assert resolve().name == "one"
+    assert find().name == "one"
 
 
 def test_a_pair_that_is_gone_is_not_the_last_used_one(two_pairs):
     store.mark_used("two")
     store.mark_used("one")
-    remove(find("one"))
-    assert resolve().name == "two"
+    remove(named("one"))
+    assert find().name == "two"
 
 
 def test_removing_keeps_what_another_pair_uses(two_pairs):
-    removal = remove(find("one"))
+    removal = remove(named("one"))
     assert [path.name for path in removal.removed] == ["one.gguf"]
     assert removal.kept == (("draft.gguf", "two uses it"),)
-    assert store.on_disk(find("two"))
-    remove(find("two"))
+    assert named("two").on_disk
+    remove(named("two"))
     assert not store.models_dir().exists() or list(store.models_dir().rglob("*.gguf")) == []
 
 
 def test_removing_a_file_of_the_users_own_keeps_it(tiny_gguf):
-    pair = Pair("mine", PairKind.SIMPLE, LocalFile(tiny_gguf()), LocalFile(tiny_gguf(layers=1)))
+    pair = Pair("mine", DraftKind.MODEL, ModelFile.at(tiny_gguf()), ModelFile.at(tiny_gguf(layers=1)))
     add_pair(
         Pair(
-            "mine", PairKind.SIMPLE, LocalFile(tiny_gguf(), 1, "0" * 64), LocalFile(tiny_gguf(), 1, "0" * 64)
+            "mine",
+            DraftKind.MODEL,
+            ModelFile.at(tiny_gguf(), 1, "0" * 64),
+            ModelFile.at(tiny_gguf(), 1, "0" * 64),
         )
     )
     assert remove(pair).removed == ()
@@ -245,13 +247,15 @@ def test_removing_a_file_of_the_users_own_keeps_it(tiny_gguf):
 
 def test_an_added_pair_is_read_back_the_same_and_can_be_replaced(tiny_gguf):
     odd = tiny_gguf().parent / 'a "quoted" \\ path ü.gguf'
-    first = Pair("mine", PairKind.SIMPLE, LocalFile(odd, 5, "1" * 64), LocalFile(odd, 6, "2" * 64), use="x")
+    first = Pair(
+        "mine", DraftKind.MODEL, ModelFile.at(odd, 5, "1" * 64), ModelFile.at(odd, 6, "2" * 64), use="x"
+    )
     add_pair(first)
-    assert find("mine") == first
-    add_pair(Pair("other", PairKind.SIMPLE, first.target, first.draft))
-    add_pair(Pair("mine", PairKind.SIMPLE, first.target, first.draft, use="y"))
-    assert find("mine").use == "y"
-    assert find("other").target == first.target
+    assert named("mine") == first
+    add_pair(Pair("other", DraftKind.MODEL, first.target, first.draft))
+    add_pair(Pair("mine", DraftKind.MODEL, first.target, first.draft, use="y"))
+    assert named("mine").use == "y"
+    assert named("other").target == first.target
     assert sorted(path.name for path in users_folder().iterdir()) == ["mine.toml", "other.toml"]
 
 
@@ -259,18 +263,21 @@ def test_the_file_of_earlier_releases_still_counts_and_is_not_written(tiny_gguf)
     text = "# my notes\n" + MINE + MINE.replace("mine", "other")
     user_pairs(text)
     new = Pair(
-        "mine", PairKind.SIMPLE, LocalFile(tiny_gguf(), 1, "0" * 64), LocalFile(tiny_gguf(), 1, "0" * 64)
+        "mine",
+        DraftKind.MODEL,
+        ModelFile.at(tiny_gguf(), 1, "0" * 64),
+        ModelFile.at(tiny_gguf(), 1, "0" * 64),
     )
     add_pair(new)
     assert user_file().read_text("utf-8") == text
-    assert find("mine") == new
-    assert find("other").target == LocalFile(user_file().parent / "t.gguf")
+    assert named("mine") == new
+    assert named("other").target == ModelFile.at(user_file().parent / "t.gguf")
     assert take_out("mine") == (user_file(), users_folder() / "mine.toml")
     assert [pair.name for pair in users_pairs()] == ["other"]
 
 
 def test_a_file_with_more_than_the_pair_is_left_to_its_writer(tiny_gguf):
-    new = Pair("mine", PairKind.SIMPLE, LocalFile(tiny_gguf(), 1, "0" * 64), None)
+    new = Pair("mine", DraftKind.MODEL, ModelFile.at(tiny_gguf(), 1, "0" * 64), None)
     users_folder().mkdir(parents=True)
     for name, text in (("mine", MINE + MINE.replace("mine", "other")), ("work", MINE)):
         path = users_folder() / f"{name}.toml"
@@ -285,7 +292,7 @@ def test_a_file_with_more_than_the_pair_is_left_to_its_writer(tiny_gguf):
 
 @pytest.mark.parametrize("name", ["con", "nul.x", "x.", "a" * 80])
 def test_a_pair_may_have_the_name_of_a_device(tiny_gguf, name):
-    add_pair(Pair(name, PairKind.SIMPLE, LocalFile(tiny_gguf(), 1, "0" * 64), None))
+    add_pair(Pair(name, DraftKind.MODEL, ModelFile.at(tiny_gguf(), 1, "0" * 64), None))
     (path,) = users_folder().iterdir()
     assert stays_inside(path.name)
     assert [pair.name for pair in users_pairs()] == [name]
@@ -319,7 +326,7 @@ def test_a_pair_is_taken_out_however_its_table_is_written(head, name):
     mine = MINE.replace("[[pair]]", head).replace('name = "mine"', name)
     others = [MINE.replace('"mine"', f'"{other}"').replace("[[pair]]", head) for other in ("one", "two")]
     user_pairs("# my notes\n" + others[0] + "\n# about mine\n" + mine + "\n# about two\n" + others[1])
-    take_out(find("mine").name)
+    take_out(named("mine").name)
     assert [pair.name for pair in users_pairs()] == ["one", "two"]
     left = user_file().read_text("utf-8")
     assert left.startswith(f"# my notes\n{head}")
@@ -355,7 +362,7 @@ def test_pairs_in_one_line_are_left_to_their_writer():
 
 def test_a_name_that_cannot_be_typed_is_refused():
     with pytest.raises(BadSetting, match="cannot be called"):
-        add_pair(Pair("My Pair", PairKind.SIMPLE, find("demo").target, None))
+        add_pair(Pair("My Pair", DraftKind.MODEL, named("demo").target, None))
 
 
 @pytest.mark.parametrize("damage", ["1e30", "-1", "[]", '"soon"'])
@@ -369,4 +376,4 @@ def test_a_damaged_time_of_use_is_none(two_pairs, capsys, damage):
 
 def test_zeros_count_as_not_given():
     user_pairs(MINE.replace('"mine"', '"mine"\nstarting_depth = 0\ncontext = 0'))
-    assert (find("mine").starting_depth, find("mine").context) == (4, None)
+    assert (named("mine").starting_depth, named("mine").context) == (4, None)

@@ -11,11 +11,13 @@ import huggingface_hub.file_download  # noqa: F401 - imported once, not in every
 import pytest
 
 from localspec.cli import main
+from localspec.gguf.facts import DraftKind
 from localspec.models import plan as plan
 from localspec.models import store
-from localspec.models.download import Proved, part_of, pull
-from localspec.models.registry import LocalFile, Pair, PairKind, add_pair, find, user_file, users_folder
+from localspec.models.download import Proved, fetch, part_of
+from localspec.models.registry import Pair, add_pair, named, user_file, users_folder
 from localspec.models.removal import leftovers, prune, remove
+from localspec.models.store import ModelFile
 from tests.pairs.hub import Hub
 
 ADD = ["--target", "org/target:target.gguf", "--draft", "org/draft:draft.gguf"]
@@ -43,7 +45,7 @@ def released(served):
 def test_rm_keeps_the_files_of_a_pair_that_describes_them_otherwise(released, capsys, goes, stays):
     assert main(["pairs", "add", "mine", *ADD]) == 0
     assert main(["rm", goes]) == 0
-    assert store.on_disk(find(stays))
+    assert named(stays).on_disk
     assert f"kept target.gguf: {stays} uses it" in capsys.readouterr().out
 
 
@@ -51,14 +53,14 @@ def test_rm_keeps_the_files_of_a_pair_with_another_pin(released):
     with user_file().open("a") as file:
         file.write(described(released.pair, "older", "f" * 40))
     assert main(["rm", "tiny"]) == 0
-    assert store.on_disk(find("older"))
+    assert named("older").on_disk
 
 
 def test_rm_keeps_a_fetched_file_that_a_pair_names_by_its_path(released, tiny_gguf):
-    fetched = store.place(released.pair.target)
+    fetched = released.pair.target.place
     for draft in (tiny_gguf(layers=1), tiny_gguf(layers=1).with_name("gone.gguf")):
-        add_pair(Pair("mine", PairKind.SIMPLE, LocalFile(fetched), LocalFile(draft)))
-        remove(find("tiny"))
+        add_pair(Pair("mine", DraftKind.MODEL, ModelFile.at(fetched), ModelFile.at(draft)))
+        remove(named("tiny"))
         prune()
         assert fetched.exists()
 
@@ -68,12 +70,12 @@ def littered(released, own_home):
     """Beside a whole pair: a half pull, a whole file of another one, a file of an old pin, a file of the user's."""
     models = store.models_dir()
     half = Pair(
-        "half", PairKind.SIMPLE, *(replace(file, file=f"other-{file.file}") for file in released.pair.files)
+        "half", DraftKind.MODEL, *(replace(file, file=f"other-{file.file}") for file in released.pair.files)
     )
     add_pair(half)
-    place = store.place(half.target)
+    place = half.target.place
     part_of(place).write_bytes(bytes(1000))
-    shutil.copy(store.place(released.pair.draft), store.place(half.draft))
+    shutil.copy(released.pair.draft.place, half.draft.place)
     old = models / "org--gone" / "0123456789ab" / "old.gguf"
     old.parent.mkdir(parents=True)
     old.write_bytes(bytes(2000))
@@ -127,22 +129,22 @@ def test_what_is_being_fetched_is_left_alone(served, hub, impatient):
         if any(path.name == "target.gguf" for path in store.models_dir().rglob("*.gguf")):
             seen.append((leftovers(), prune().removed))
 
-    pull(served.pair, progress=look, patience=impatient)
+    fetch(served.pair, on_progress=look, patience=impatient)
     assert ((), ()) in seen
     assert set(seen) <= {((), ())}
 
 
 def test_a_file_that_vanishes_during_a_pull_is_fetched_again(served, hub, impatient):
-    pull(served.pair, patience=impatient)
-    store.place(served.pair.draft).unlink()
-    gone = store.place(served.pair.target)
+    fetch(served.pair, patience=impatient)
+    served.pair.draft.place.unlink()
+    gone = served.pair.target.place
 
     def remove_the_other(event):
         if isinstance(event, Proved):
             gone.unlink(missing_ok=True)
 
-    pull(served.pair, progress=remove_the_other, patience=impatient)
-    assert store.on_disk(served.pair)
+    fetch(served.pair, on_progress=remove_the_other, patience=impatient)
+    assert served.pair.on_disk
 
 
 EFFECTS = frozenset({"open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate"})
@@ -192,27 +194,27 @@ def test_a_kill_at_any_effect_on_the_disk_touches_nothing_of_another_pair(
         None, ["pairs", "add", "other", "--target", "org/other:target.gguf", *ADD[2:]], own_home
     )
     assert not run_until(None, ["pull", "other"], own_home)
-    other = find("other")
+    other = named("other")
     written = users_folder() / "other.toml"
     tiny = described(served.pair, "tiny", served.pair.target.revision)
     user_file().write_text("# my notes\n" + written.read_text() + "# about other\n" + tiny)
     written.unlink()
     assert not run_until(None, ["pull", "tiny"], own_home)
     if line in ("pull tiny", "rm --unused"):
-        part = store.place(served.pair.target).replace(part_of(store.place(served.pair.target)))
+        part = served.pair.target.place.replace(part_of(served.pair.target.place))
         os.truncate(part, 200_000)
-    files = {path: path.read_bytes() for path in map(store.locate, other.files)}
+    files = {path: path.read_bytes() for path in (file.path for file in other.files)}
     before = tmp_path / "before"
     shutil.copytree(own_home, before)
     arguments = [*line.split(), *(ADD if "add" in line else [])]
     kill = 0
     while run_until(kill, arguments, own_home):
-        assert find("other") == other, kill
+        assert named("other") == other, kill
         assert user_file().read_text().startswith("# my notes\n"), kill
         assert "# about other\n" in user_file().read_text(), kill
         assert {path: path.read_bytes() for path in files} == files, kill
         assert not run_until(None, arguments, own_home)  # the next one finds its way
-        assert store.on_disk(find("other")), kill
+        assert named("other").on_disk, kill
         shutil.rmtree(own_home)
         shutil.copytree(before, own_home)
         kill += 1

@@ -251,9 +251,9 @@ class KnownPairs:
 
     def find(self, name: str) -> None:
         """Raises UnknownPair, NotOnDisk or IncompatiblePair unless the pair can be loaded."""
-        from localspec.models.find import resolve
+        from localspec.models.find import find
 
-        resolve(name)
+        find(name)
 
     def listing(self) -> Sequence["PairRow"]:
         from localspec.models.picker import listing

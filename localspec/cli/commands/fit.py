@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from localspec.fit.judging import Judgement
     from localspec.fit.learning import Progress
     from localspec.measure.bench import BenchStep
-    from localspec.models.find import PairFiles
+    from localspec.models.registry import Pair
 
 TRIMMED, MADE = 16_384, 8_192  # tokens that drafts can still say
 ANSWER = 96  # tokens
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from localspec.fit.judging import report
     from localspec.fit.trimming import fitted_name
-    from localspec.models.find import resolve
+    from localspec.models.find import find
     from localspec.models.hub import of_system
     from localspec.models.registry import valid_name
 
@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
         say(report())
         return 0
     options = load_options(arguments)
-    files = resolve(*(options.pop(name, None) for name in ("pair", "target", "draft")))
+    files = find(*(options.pop(name, None) for name in ("pair", "target", "draft")))
     trimmed = f"trim-{arguments.trim or TRIMMED}"
     suffix = "made" if arguments.make else "taught" if arguments.teach else trimmed
     name = arguments.new_name or fitted_name(files, suffix)
@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise of_system(error, name) from error
 
 
-def trim(arguments: argparse.Namespace, options: dict[str, Any], files: "PairFiles", name: str) -> int:
+def trim(arguments: argparse.Namespace, options: dict[str, Any], files: "Pair", name: str) -> int:
     from localspec import api
     from localspec.fit.making import alone_in
     from localspec.fit.trim import trimmable
@@ -90,16 +90,16 @@ def trim(arguments: argparse.Namespace, options: dict[str, Any], files: "PairFil
     if arguments.svg:
         raise BadSetting("trimming learns nothing that could be drawn", hint="add --make or --teach")
     count = TRIMMED if arguments.trim is None else arguments.trim
-    trimmable(files.draft, count)
-    path, before = fitted_path(name), files.draft.stat().st_size
-    options |= {"target": files.target, "speculate": False}
+    trimmable(files.draft.here, count)
+    path, before = fitted_path(name), files.draft.here.stat().st_size
+    options |= {"target": files.target.here, "speculate": False}
     with alone_in(path.with_suffix("")), DrawnLine(sys.stderr) as line:
 
         def told(tokens: int) -> None:
             line.draw(f"the target answers the built-in prompts: {tokens:,} tokens")
 
         with api.load(**options, on_stage=line.draw) as session:
-            found = trim_for(session.pair, files.draft, path, count, ANSWER, told)
+            found = trim_for(session.pair, files.draft.here, path, count, ANSWER, told)
     keep(name, files, path, f"{files.name} with its draft trimmed to {found.output_tokens:,} tokens")
     say(
         f"The draft can write {found.output_tokens:,} of {found.whole:,} tokens now, and reads all of them. Of "
@@ -110,14 +110,14 @@ def trim(arguments: argparse.Namespace, options: dict[str, Any], files: "PairFil
     return 0
 
 
-def teach(arguments: argparse.Namespace, options: dict[str, Any], files: "PairFiles", name: str) -> int:
+def teach(arguments: argparse.Namespace, options: dict[str, Any], files: "Pair", name: str) -> int:
     from localspec import api
     from localspec.cli.loading import stop_on_interrupt
     from localspec.fit.making import Plan, alone_in, answered, collect, require_cuttable, require_torch
     from localspec.fit.trimming import fitted_path, keep
     from localspec.gguf.facts import facts_of_file
 
-    source, layers = files.target, arguments.layers
+    source, layers = files.target.here, arguments.layers
     if arguments.teach:
         source = draft_of(files)
         layers = layers or facts_of_file(source).layers
@@ -127,7 +127,7 @@ def teach(arguments: argparse.Namespace, options: dict[str, Any], files: "PairFi
     require_cuttable(source, plan)
     from localspec.fit.learning import learn  # needs torch
 
-    drawn, path, options = drawing(arguments), fitted_path(name), options | {"target": files.target}
+    drawn, path, options = drawing(arguments), fitted_path(name), options | {"target": files.target.here}
     folder = path.with_suffix("")
     with alone_in(folder), DrawnLine(sys.stderr) as line:
 
@@ -143,7 +143,7 @@ def teach(arguments: argparse.Namespace, options: dict[str, Any], files: "PairFi
             learned = learn(source, files.target.name, folder, path, plan, told, stopped.is_set, logged)
         line.clear()
         note(f"held out, at the end: {learned.overlap:.1%} overlap, first choices equal {learned.right:.1%}")
-        judged = judge_it(options, str(files.draft or "lookup"), path, line)
+        judged = judge_it(options, str(files.draft.here if files.draft.here else "lookup"), path, line)
     say(judged.sentence())
     if not judged.kept:
         more = "To teach it more: the same command with more --visits."
@@ -157,21 +157,18 @@ def teach(arguments: argparse.Namespace, options: dict[str, Any], files: "PairFi
     return 0
 
 
-def draft_of(files: "PairFiles") -> Path:
+def draft_of(files: "Pair") -> Path:
     """The draft to teach. Raises BadSetting without a draft of the target's vocabulary."""
-    from localspec.gguf.header import header_at
-    from localspec.gguf.matching import prove
-
     hint = "make one of the target's layers: --make"
     if files.draft is None:
         raise BadSetting(f"{files.name} has no draft to teach", hint=hint)
-    if prove(header_at(files.target), header_at(files.draft)) is not None:
+    if files.check() is not None:
         what = f"{files.draft.name} has another vocabulary than its target, whose answers it cannot learn"
         raise BadSetting(what, hint=hint)
-    return files.draft
+    return files.draft.here
 
 
-def logged_texts(options: dict[str, Any], files: "PairFiles") -> "list[Text]":
+def logged_texts(options: dict[str, Any], files: "Pair") -> "list[Text]":
     """What the target wrote while it was logged."""
     from localspec.chat.logits import texts_in
     from localspec.gguf.matching import adapters_of

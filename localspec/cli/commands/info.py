@@ -4,7 +4,7 @@ draft and target fit each other, and plan the memory of this machine.
 
 import argparse
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from localspec.cli.commands.completion import complete_with_pairs
@@ -14,7 +14,6 @@ from localspec.cli.usage import WrongUsage
 from localspec.display import say, say_json
 
 if TYPE_CHECKING:
-    from localspec.models.find import OpenedFile
     from localspec.models.inspection import InspectedModel, Inspection
     from localspec.models.plan import Plan
     from localspec.models.registry import Pair
@@ -46,9 +45,9 @@ def run(arguments: argparse.Namespace) -> int:
     settings = configured(**given_of(arguments, LOAD))
     if rpc := settings.get("rpc"):
         use_servers(rpc)
-    known, target, draft = _open(arguments)
-    adapters = adapters_of(settings.get("lora", ""))
-    found = inspect(target, draft, wishes_of(settings, draft=not arguments.no_draft), adapters)
+    pair = replace(_named(arguments), lora=adapters_of(settings.get("lora", "")))
+    found = inspect(pair, wishes_of(settings, draft=not arguments.no_draft))
+    known = pair if pair.name else None
     if arguments.json:
         say_json(_as_json(known, found), indent=2)
     else:
@@ -58,21 +57,22 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _open(arguments: argparse.Namespace) -> "tuple[Pair | None, OpenedFile, OpenedFile | None]":
-    from localspec.models.find import SeveralModels, is_file_reference, open_file, open_reference
-    from localspec.models.registry import find, is_known
+def _named(arguments: argparse.Namespace) -> "Pair":
+    """The pair that is meant; of files a pair without a name."""
+    from localspec.gguf.facts import DraftKind
+    from localspec.models.find import SeveralModels, is_file_reference, model_file
+    from localspec.models.registry import Pair, is_known, named
 
     if is_file_reference(arguments.pair) and not (is_known(arguments.pair) and arguments.draft is None):
-        draft = open_reference(arguments.draft) if arguments.draft else None
+        draft = model_file(arguments.draft) if arguments.draft else None
         try:
-            return None, open_reference(arguments.pair), draft
+            return Pair("", DraftKind.MODEL, model_file(arguments.pair), draft)
         except SeveralModels as several:
             tell_models(several)
             raise
     if arguments.draft:
         raise WrongUsage("--draft goes with a target file, not with the name of a pair", hint="leave it out")
-    pair = find(arguments.pair)
-    return pair, open_file(pair.target), open_file(pair.draft) if pair.draft else None
+    return named(arguments.pair)
 
 
 def _as_text(known: "Pair | None", found: "Inspection") -> list[str]:
@@ -87,7 +87,7 @@ def _as_text(known: "Pair | None", found: "Inspection") -> list[str]:
         lines += [""]
     sides = [("target", found.target)] + ([("draft", found.draft)] if found.draft else [])
     for role, side in sides:
-        lines += [f"{role:<12} {side.opened.file.name}", *_side_lines(side), ""]
+        lines += [f"{role:<12} {side.file.name}", *_side_lines(side), ""]
     if (
         found.draft is None
         and known is None
@@ -110,17 +110,16 @@ def _suggested(target: "InspectedModel") -> str:
     from localspec.fit.trim import trimmable
     from localspec.gguf.matching import in_words
     from localspec.models.inspection import draft_of_another_vocabulary, suggested_draft
-    from localspec.models.store import locate
 
-    path, header, ways = target.opened.path, target.opened.header, list[str]()
+    path, header, ways = target.file.path, target.file.header, list[str]()
     fit = f"localspec fit --target {path}"
-    if draft := suggested_draft(target.opened.file.name, header):
+    if draft := suggested_draft(target.file.name, header):
         ways += [f"{draft.repo}:{draft.file} can draft for it, by llama.cpp's rule: add --draft"]
         with suppress(LocalspecError):
-            if path and (here := locate(draft)) and trimmable(here, 4 * TRIMMED):
+            if path and (here := draft.path) and trimmable(here, 4 * TRIMMED):
                 ways += [f"its steps get cheaper with {fit} --draft {here} --trim {TRIMMED}"]
     elif other := draft_of_another_vocabulary(header):
-        ways += [f"{other[0]} can draft for it {in_words(other[1])}: add --draft"]
+        ways += [f"{other[0].path} can draft for it {in_words(other[1])}: add --draft"]
     with suppress(LocalspecError):
         if path and Shape.of(header):
             ways += [f"its own layers can become one: {fit} --make"]
@@ -142,19 +141,19 @@ def _fit(found: "Inspection") -> str:
 def _side_lines(side: "InspectedModel") -> list[str]:
     from localspec.display import size_text
 
-    facts, size, cache = side.facts, size_text(side.opened.header.file_bytes), side.kv_bytes_per_token
+    facts, size, cache = side.facts, size_text(side.file.header.file_bytes), side.kv_bytes_per_token
     words, count = facts.vocabulary, facts.parameters
     parameters = f"{count / 1e9:.2f} billion" if count >= 1e8 else f"{count / 1e6:.1f} million"
     rows = [
         ("size", f"{size}, {parameters} parameters"),
         ("weights", _weights(side)),
-        ("here", str(side.opened.path or "no")),
+        ("here", str(side.file.path or "no")),
         ("model", f"{facts.name or '-'}, {facts.architecture}, {facts.layers} layers"),
         ("context", f"{facts.context:,} tokens" if facts.context else "not said"),
         ("vocabulary", f"{words.kind}, {words.count:,} tokens" if words else "none"),
         ("KV cache", "unknown" if cache is None else f"{size_text(cache)} per token (F16)"),
         ("template", "yes" if facts.has_chat_template else "none: no chat with it"),
-        ("license", side.opened.file.facts.license or "not recorded"),
+        ("license", side.file.license or "not recorded"),
     ]
     return [f"  {name:<10} {value}" for name, value in rows]
 
@@ -172,6 +171,10 @@ def _plan_lines(plan: "Plan") -> list[str]:
     return lines + [f"  {line}" for line in plan.lines]
 
 
+def _plan_json(plan: "Plan") -> dict[str, object]:
+    return {key: value for key, value in asdict(plan).items() if key != "shared"}
+
+
 def _as_json(known: "Pair | None", found: "Inspection") -> dict[str, object]:
     return {
         "pair": known.name if known else None,
@@ -182,16 +185,16 @@ def _as_json(known: "Pair | None", found: "Inspection") -> dict[str, object]:
         "shared_tokens": found.shared.count if found.shared else None,
         "coverage": round(found.shared.coverage, 4) if found.shared else None,
         "problem": str(found.problem) if found.problem else None,
-        "plan": asdict(found.plan) if found.plan else None,
+        "plan": _plan_json(found.plan) if found.plan else None,
     }
 
 
 def _side_json(side: "InspectedModel") -> dict[str, object]:
     facts = side.facts
     return {
-        "file": side.opened.file.name,
-        "path": str(side.opened.path) if side.opened.path else None,
-        "bytes": side.opened.header.file_bytes,
+        "file": side.file.name,
+        "path": str(side.file.path) if side.file.path else None,
+        "bytes": side.file.header.file_bytes,
         **{
             name: getattr(facts, name) for name in ("name", "architecture", "layers", "parameters", "context")
         },
@@ -208,7 +211,7 @@ def _weights(side: "InspectedModel") -> str:
     from localspec.gguf.header import BLOCKS
 
     sizes: Counter[str] = Counter()
-    for tensor in side.opened.header.tensors:
+    for tensor in side.file.header.tensors:
         sizes[BLOCKS[tensor.type][0]] += tensor.bytes
     total = sizes.total() or 1
     return ", ".join(f"{name} {size / total:.0%}" for name, size in sizes.most_common(3))

@@ -26,17 +26,15 @@ def run(arguments: argparse.Namespace) -> int:
     from localspec.models.inspection import file_bytes
     from localspec.models.registry import all_pairs
     from localspec.models.removal import leftovers
-    from localspec.models.store import distinct, last_uses, locate, on_disk
+    from localspec.models.store import distinct, last_uses
 
     if arguments.outdated:
         return list_outdated(as_json=arguments.json)
     uses = last_uses()
-    here = [pair for pair in all_pairs() if on_disk(pair)]
+    here = [pair for pair in all_pairs() if pair.on_disk]
     here.sort(key=lambda pair: -uses.get(pair.name, 0.0))
     unused = leftovers()
-    paths = {
-        path for file in distinct(file for pair in here for file in pair.files) if (path := locate(file))
-    }
+    paths = {path for file in distinct(file for pair in here for file in pair.files) if (path := file.path)}
     total = sum(path.stat().st_size for path in paths) + sum(left.bytes for left in unused)
     if arguments.json:
         pairs = [_pair_json(pair, file_bytes(pair), uses.get(pair.name)) for pair in here]
@@ -78,9 +76,9 @@ def list_outdated(*, as_json: bool) -> int:
 
 
 def _pair_json(pair: "Pair", size: int, used: float | None) -> dict[str, object]:
-    from localspec.models.store import is_ours, locate
+    from localspec.models.store import is_ours
 
-    paths = [path for path in map(locate, pair.files) if path]
+    paths = [path for file in pair.files if (path := file.path)]
     when = None if used is None else datetime.fromtimestamp(used).astimezone().isoformat("T", "seconds")
     return {
         "name": pair.name,

@@ -4,6 +4,7 @@ fits on this machine, and whether the files are here. Nothing is asked of the ne
 
 import argparse
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from localspec.display import say, say_json
@@ -38,7 +39,6 @@ def run(arguments: argparse.Namespace) -> int:
     from localspec.models.devices import last_devices
     from localspec.models.inspection import file_bytes, fit, memory_needed
     from localspec.models.registry import all_pairs
-    from localspec.models.store import on_disk
 
     devices = last_devices()
     found = [(pair, file_bytes(pair), memory_needed(pair), fit(pair, devices)) for pair in all_pairs()]
@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     words = {"gpu": "yes", "part": "in part", "cpu": "in RAM", "no": "no"}
     for pair, size, needed, fits in found:
         where = words[fits] if pair.runnable else "cannot run yet"
-        here = "yes" if on_disk(pair) else "-"
+        here = "yes" if pair.on_disk else "-"
         memory = f"~{size_text(needed)}"
         say(f"{pair.name:<26} {size_text(size):>8} {memory:>8}  {where:<13} {here:<5} {pair.use}")
     say("\n" + _legend(any(device.is_gpu for device in devices)))
@@ -57,49 +57,47 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def run_add(arguments: argparse.Namespace) -> int:
-    from localspec.gguf.facts import ModelFacts, draft_kind
-    from localspec.gguf.matching import prove
-    from localspec.models.find import open_reference, pin
+    from localspec.gguf.facts import trained_context
+    from localspec.models.find import model_file
     from localspec.models.hub import of_system
-    from localspec.models.registry import Pair, PairKind, add_pair, all_pairs, users_pairs
-    from localspec.models.store import on_disk
+    from localspec.models.registry import Pair, add_pair, all_pairs, users_pairs
 
     if arguments.depth < 1:
         raise BadSetting(f"a depth of {arguments.depth} drafts nothing", hint="use 1 or more")
-    target, draft = open_reference(arguments.target), open_reference(arguments.draft)
-    prove(target.header, draft.header)
+    target, draft = model_file(arguments.target), model_file(arguments.draft)
+    pair = Pair(
+        name=arguments.name,
+        kind=draft.kind,
+        target=target,
+        draft=draft,
+        use=arguments.use,
+        context=trained_context(target.header),
+        starting_depth=arguments.depth,
+    )
+    pair.check()
     users = {pair.name for pair in users_pairs()}
     known = {pair.name for pair in all_pairs()}
     try:
-        pair = Pair(
-            name=arguments.name,
-            kind=PairKind.of(draft_kind(draft.header)),
-            target=pin(target),
-            draft=pin(draft),
-            use=arguments.use,
-            context=ModelFacts.from_header(target.header).context,
-            starting_depth=arguments.depth,
-        )
+        pair = replace(pair, target=target.pinned(), draft=draft.pinned())
         path = add_pair(pair)
     except OSError as error:
         raise of_system(error, arguments.name) from error
     say(f"{pair.name} is in {path}", to=sys.stderr)
     if pair.name in known:
         say(f"It replaces {'your earlier' if pair.name in users else 'the built-in'} pair {pair.name}.")
-    say(f"localspec run --pair {pair.name}" if on_disk(pair) else f"localspec pull {pair.name}")
+    say(f"localspec run --pair {pair.name}" if pair.on_disk else f"localspec pull {pair.name}")
     return 0
 
 
 def as_json(pair: "Pair", size: int, needed: int, fits: "Fit") -> dict[str, object]:
-    from localspec.models.store import on_disk
 
     same = ("name", "aliases", "kind", "runnable", "use", "context", "starting_depth", "starting_depth_from")
     return {name: getattr(pair, name) for name in (*same, "published")} | {
         "bytes": size,
         "memory_bytes": needed,
         "fits": fits,
-        "on_disk": on_disk(pair),
-        "licenses": [file.facts.license for file in pair.files],
+        "on_disk": pair.on_disk,
+        "licenses": [file.license for file in pair.files],
     }
 
 

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from localspec.models.find import is_on_hub
-    from localspec.models.registry import find, is_known
+    from localspec.models.registry import is_known, named
 
     if is_on_hub(arguments.name, arguments.draft) and not (
         is_known(arguments.name) and arguments.draft is None
@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise WrongUsage(
             "--draft goes with a model of the Hub, not with the name of a pair", hint="leave it out"
         )
-    pair = find(arguments.name)
+    pair = named(arguments.name)
     if arguments.dry_run:
         dry_run(pair)
     else:

@@ -73,10 +73,10 @@ def run(arguments: argparse.Namespace) -> int:
 def remove_pair(name: str) -> "tuple[Removal, tuple[Path, ...], str]":
     """Remove the files of a pair, and a pair of the user's own from the files it is written in, which come second."""
     from localspec.models.hub import of_system
-    from localspec.models.registry import DEMO, find, take_out, users_pairs
+    from localspec.models.registry import DEMO, named, take_out, users_pairs
     from localspec.models.removal import remove
 
-    pair = find(name)
+    pair = named(name)
     users = pair.name in {users.name for users in users_pairs()}
     if pair.name == DEMO and not users:
         raise BadSetting(
