@@ -102,4 +102,4 @@ def draft_alone(load: LoadPair) -> LoadPair:
     files = files_to_load(load)
     if files.draft is None:
         raise BadSetting(f"{files.name} has no draft model", hint="ask for the pair, or its target")
-    return replace(load, pair=None, target=str(files.draft), draft=None, speculate=False)
+    return replace(load, pair=None, target=str(files.draft.here), draft=None, speculate=False)

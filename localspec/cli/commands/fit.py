@@ -143,7 +143,7 @@ def teach(arguments: argparse.Namespace, options: dict[str, Any], files: "Pair",
             learned = learn(source, files.target.name, folder, path, plan, told, stopped.is_set, logged)
         line.clear()
         note(f"held out, at the end: {learned.overlap:.1%} overlap, first choices equal {learned.right:.1%}")
-        judged = judge_it(options, str(files.draft.here if files.draft.here else "lookup"), path, line)
+        judged = judge_it(options, str(files.draft.here if files.draft else "lookup"), path, line)
     say(judged.sentence())
     if not judged.kept:
         more = "To teach it more: the same command with more --visits."
