@@ -1,87 +1,84 @@
-"""What Python costs in a cycle: `other_seconds` at depth 4 on a vocabulary of 128,256 tokens.
+"""What Python costs in a cycle at depth 4 and in a plain step, on a vocabulary of 152,000 tokens with simulated passes.
 
-    python -m benchmarks.overhead [--cycles 400]
+    python -m benchmarks.overhead [CYCLES]
 
-The models are tiny and random, so that llama.cpp's share is small; `other_seconds` is everything but calls into it.
-A last line has what a prediction head adds: the hidden rows of five tokens, 4,096 columns wide, read from llama.cpp's
-buffers, remembered, and given to the head.
+Both models give rows from memory, so the time of a cycle is all that the loop, the rule and the sampler take.
 """
 
-import argparse
-import tempfile
-from pathlib import Path
+import sys
+from collections.abc import Sequence
 from time import perf_counter
 
 import numpy as np
 
-import localspec
-from localspec.drafters.head import HeadText
-from localspec.events import Cycle
-from localspec.llama.rows import rows_at
+from localspec.algorithm.loop import speculate
+from localspec.algorithm.verification import make_rule
+from localspec.drafters.arbiter import Fixed, Plain
+from localspec.drafters.model import ModelDrafter
 from localspec.sampler.passes import Pass
-from tests.gguf import Shape, write_gguf
+from localspec.sampler.sampling import Sampling
 
-WIDTH, COLUMNS = 5, 4096
+VOCABULARY, DEPTH, ROWS, LENGTHS = 152_000, 4, 8, (500, 64_000)
 SETTINGS = {
-    "greedy": {"temperature": 0.0},
-    "T=0.8, top-k 40, top-p 0.95, min-p 0.05": {
-        "temperature": 0.8,
-        "top_k": 40,
-        "top_p": 0.95,
-        "min_p": 0.05,
-    },
-    "T=0.8, top-k off": {"temperature": 0.8, "top_k": 0, "top_p": 0.95, "min_p": 0.05},
-    "T=0.8, top-k 40, coupled": {"temperature": 0.8, "top_k": 40, "rule": "coupled"},
+    "greedy": Sampling(temperature=0.0),
+    "default sampling": Sampling(),
+    "top-k 0, top-p 1": Sampling(top_k=0, top_p=1.0),
+    "top-k 0, top-p 1, min-p 0": Sampling(top_k=0, top_p=1.0, min_p=0.0),
+    "penalties over 64": Sampling(repeat_penalty=1.1),
+    "penalties over all": Sampling(repeat_penalty=1.1, repeat_last_n=-1),
+    "greedy, penalties over all": Sampling(temperature=0.0, repeat_penalty=1.1, repeat_last_n=-1),
 }
 
 
+class Simulated:
+    """A Decoder whose row depends on the position alone."""
+
+    needs_checkpoints, busy_seconds, capacity = False, 0.0, 1 << 17
+    length = property(lambda self: len(self.tokens))
+
+    def __init__(self, rows: Sequence[np.ndarray], tokens: Sequence[int]) -> None:
+        self.rows, self.tokens = rows, list(tokens)
+
+    def decode(self, tokens: Sequence[int], rows: int) -> Pass:
+        self.tokens += tokens
+        ends = range(self.length - rows, self.length)
+        return Pass(self.length - len(tokens), tokens, tuple(self.rows[end % ROWS] for end in ends))
+
+    def rollback(self, keep: int) -> None:
+        del self.tokens[keep:]
+
+    rewind = rollback
+
+    def checkpoint(self, *, lasting: bool) -> None:
+        """Not needed."""
+
+
+def seconds(
+    models: Sequence[list[np.ndarray]], sampling: Sampling, length: int, depth: int, cycles: int
+) -> np.ndarray:
+    """Of each cycle behind a text of so many tokens."""
+    text = np.random.default_rng(1).integers(0, VOCABULARY, length).tolist()
+    target, draft = (Simulated(rows, text[:-1]) for rows in models)
+    rule = make_rule("auto", sampling, seed=1)
+    strategy = Fixed(ModelDrafter(draft, lambda _: False), depth, rule) if depth else Plain()
+    run = speculate(target, strategy, text, rule=rule, room=1 << 16, is_end=lambda _: False)
+    clock = [perf_counter() for _, _ in zip(range(cycles), run, strict=False)]
+    return np.diff(clock)[5:]
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cycles", type=int, default=400)
-    cycles = parser.parse_args().cycles
-    with tempfile.TemporaryDirectory() as folder:
-        path = write_gguf(Path(folder) / "wide.gguf", Shape(vocab_size=128_256, context_length=8192))
-        print("| settings | cycles | median other_seconds | p95 |")
-        print("|---|---|---|---|")
-        with localspec.load(target=path, draft=path, context_length=8192) as session:
-            for name, options in SETTINGS.items():
-                others = overheads(session, cycles, options)
-                median, p95 = np.quantile(others, [0.5, 0.95]) * 1000
-                print(f"| {name} | {len(others)} | {median:.2f} ms | {p95:.2f} ms |")
-    for layers in (1, 3):
-        median, p95 = np.quantile(hidden_rows(cycles, layers), [0.5, 0.95]) * 1000
-        print(f"| hidden rows of {layers} layers | {cycles} | {median:.3f} ms | {p95:.3f} ms |")
-
-
-def overheads(session: localspec.Session, cycles: int, options: dict) -> np.ndarray:
-    """other_seconds of cycles that drafted four tokens, the first ones left out as warm-up."""
-    found: list[float] = []
-    for seed in range(cycles):
-        events = session.stream_complete("a b c d", seed=seed, max_tokens=300, depth=4, **options)
-        full = [event.other_seconds for event in events if isinstance(event, Cycle) and event.drafted == 4]
-        found += full[2:]
-        if len(found) >= cycles:
-            break
-    return np.array(found[:cycles])
-
-
-def hidden_rows(cycles: int, layers: int) -> np.ndarray:
-    """Seconds of a cycle that reads five rows of so many layers, four tokens of which were drafted and kept."""
-    buffers = [np.random.default_rng(0).random((WIDTH, COLUMNS), dtype=np.float32) for _ in range(layers)]
-    known, batch = HeadText(), np.zeros((WIDTH, layers * COLUMNS), np.float32)
-    found, text = [], [0]
-    for _ in range(cycles + 10):
-        tokens = [text[-1], 1, 2, 3, 4]
-        began = perf_counter()
-        parts = [rows_at(buffer.ctypes.data, WIDTH, COLUMNS) for buffer in buffers]
-        hidden = np.concatenate(parts, axis=1)
-        known.observe(Pass(len(text) - 1, tokens, hidden=hidden), WIDTH)
-        known.ends_with([*text, *tokens[1:], 5])
-        batch[:] = known.hidden(known.end)
-        known.hold(known.end)
-        found.append(perf_counter() - began)
-        text = [*text, *tokens[1:], 5]
-    return np.array(found[10:])
+    cycles = int(sys.argv[1]) if sys.argv[1:] else 200
+    chance = np.random.default_rng(0)
+    target = [chance.normal(0.0, 3.0, VOCABULARY).astype(np.float32) for _ in range(ROWS)]
+    for row in target:  # a few tokens are likely, as in a language
+        row[chance.integers(0, VOCABULARY, 12)] += np.linspace(20, 8, 12, dtype=np.float32)
+    draft = [row + chance.normal(0.0, 0.3, VOCABULARY).astype(np.float32) for row in target]
+    print("| median ms: text of | " + " | ".join(f"{n:,}: cycle | plain" for n in LENGTHS) + " |")
+    for name, sampling in SETTINGS.items():
+        found = (
+            seconds((target, draft), sampling, n, depth, cycles) for n in LENGTHS for depth in (DEPTH, 0)
+        )
+        print(f"| {name} | " + " | ".join(f"{np.median(of) * 1000:.3f}" for of in found) + " |", flush=True)
 
 
 if __name__ == "__main__":

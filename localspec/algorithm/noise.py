@@ -7,6 +7,7 @@ used as a counter hash: the parts of a key are absorbed one after another, each 
 import os
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 
 import numpy as np
 
@@ -79,6 +80,7 @@ class Keyed:
         return int(distribution.ids[scores.argmax()])
 
 
+@lru_cache(64)
 def _key(seed: int, purpose: Purpose) -> int:
     return _absorb(_absorb(0, seed), purpose)
 

@@ -50,15 +50,23 @@ class DraftTemperature:
 
 def sharpened(q: Distribution, factor: float) -> Distribution:
     """q at `factor` times its temperature; temperature comes last in the chain, so the tokens stay the same."""
-    if factor == 1.0:
-        return q
-    powers = (q.probabilities / q.probabilities.max()) ** (1.0 / factor)
-    return Distribution(q.ids, powers / powers.sum())
+    return q if factor == 1.0 else Distribution(q.ids, _powers(np.log(q.probabilities), factor))
+
+
+def _powers(logs: np.ndarray, factor: float) -> np.ndarray:
+    """The distribution with these logarithms of probabilities at `factor` times its temperature."""
+    powers: np.ndarray = logs - np.maximum.reduce(logs)
+    powers /= factor
+    np.exp(powers, out=powers)
+    powers /= np.add.reduce(powers)
+    return powers
 
 
 def overlaps(p: Distribution, q: Distribution) -> np.ndarray:
     """For each factor, the chance that a token drawn from q at that factor is kept: the sum of min(p, q)."""
-    at = np.searchsorted(p.ids, q.ids).clip(max=len(p.ids) - 1)
-    shared = np.where(p.ids[at] == q.ids, p.probabilities[at], 0.0)
-    cold = float(shared[int(q.probabilities.argmax())])
-    return np.array([cold, *(np.minimum(shared, sharpened(q, f).probabilities).sum() for f in FACTORS[1:])])
+    shared = p.probabilities
+    if q.ids is not p.ids:
+        at = p.ids.searchsorted(q.ids).clip(max=len(p.ids) - 1)
+        shared = np.where(p.ids[at] == q.ids, p.probabilities[at], 0.0)
+    cold, logs = float(shared[int(q.probabilities.argmax())]), np.log(q.probabilities)
+    return np.array([cold, *(np.minimum(shared, _powers(logs, f)).sum() for f in FACTORS[1:])])

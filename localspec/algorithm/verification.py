@@ -12,7 +12,7 @@ from localspec.algorithm.sharpness import DraftTemperature
 from localspec.errors import BadSetting
 from localspec.events import Origin
 from localspec.sampler.chain import Chain, Constraint, Distribution
-from localspec.sampler.passes import Row
+from localspec.sampler.passes import Continued, Row
 from localspec.sampler.sampling import Sampling
 
 
@@ -29,7 +29,7 @@ class Greedy:
         return Draw(token, None, confidence)
 
     def verify(self, rows: Sequence[Row], proposal: Proposal, history: Sequence[int]) -> Verdict:
-        return _compared(proposal, lambda i, text: self.chain.best(rows[i], text), self.chain.recall(history))
+        return _compared(proposal, lambda i, text: self.chain.best(rows[i], text), history)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Coupled:
         def choose(i: int, text: Sequence[int]) -> int:
             return self.noise.loudest(self.chain.distribution(rows[i], text), len(history) + i)
 
-        return _compared(proposal, choose, self.chain.recall(history))
+        return _compared(proposal, choose, history)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +77,11 @@ class Block:
 
     def verify(self, rows: Sequence[Row], proposal: Proposal, history: Sequence[int]) -> Verdict:
         certain, start = proposal.certain, len(history)
-        past = self.chain.recall(history)
 
         @cache
         def p(i: int) -> Distribution:
-            return self.chain.distribution(rows[certain + i], [*past, *proposal.tokens[: certain + i]])
+            text = Continued(history, proposal.tokens[: certain + i])
+            return self.chain.distribution(rows[certain + i], text)
 
         def coin(i: int, probability: float) -> bool:
             return self.noise.coin(probability, start + certain + i, start)
@@ -117,12 +117,13 @@ SEED_DECIDES = frozenset({Greedy.name, Coupled.name})  # whatever is drafted
 
 
 def _compared(
-    proposal: Proposal, choose: Callable[[int, Sequence[int]], int], past: Sequence[int]
+    proposal: Proposal, choose: Callable[[int, Sequence[int]], int], history: Sequence[int]
 ) -> Verdict:
-    """The verdict of comparing with `choose(row, text before it)`; `past` stands for the text so far."""
+    """The verdict of comparing with `choose(row, text before it)`."""
     certain = proposal.certain
     kept, token = judgement.compare(
-        proposal.tokens[certain:], lambda i: choose(certain + i, [*past, *proposal.tokens[: certain + i]])
+        proposal.tokens[certain:],
+        lambda i: choose(certain + i, Continued(history, proposal.tokens[: certain + i])),
     )
     return _verdict(certain + kept, token, proposal)
 

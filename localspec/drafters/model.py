@@ -6,7 +6,7 @@ from dataclasses import replace
 from localspec.algorithm.protocols import Backlog, Decoder, Drafter, Draw, Proposal, Rule, Stopping
 from localspec.errors import BackendFailure, ContextFull, LocalspecError, NotEnoughMemory
 from localspec.events import Source
-from localspec.sampler.passes import Pass, Row, standing
+from localspec.sampler.passes import Continued, Pass, Row, standing
 
 # Errors of a draft model; its target continues without it.
 FAILURES = (BackendFailure, ContextFull, NotEnoughMemory)
@@ -25,7 +25,8 @@ def draw(
     is_end: Callable[[int], bool],
 ) -> tuple[Proposal, LocalspecError | None]:
     """At least one row and at most `limit` tokens to follow `tokens`; and why the model failed, if it did."""
-    text, draws, asked = list(tokens), list[Draw](), 1
+    drafted, draws, asked = list[int](), list[Draw](), 1
+    text = Continued(tokens, drafted)
     failure: LocalspecError | None = None
     try:
         row = next(rows)
@@ -34,7 +35,7 @@ def draw(
             if stopping and not stopping.keeps(found.confidence, len(draws)):
                 break
             draws.append(found)
-            text.append(found.token)
+            drafted.append(found.token)
             # Nothing can follow an end-of-generation token; it stays in the proposal, so stopping biases nothing.
             if len(draws) == limit or is_end(found.token):
                 break

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from localspec.errors import BackendFailure
-from localspec.sampler.passes import Candidates, Row
+from localspec.sampler.passes import Candidates, Continued, Row
 from localspec.sampler.sampling import Sampling
 
 
@@ -26,7 +26,7 @@ class Distribution:
 
     def of(self, token: int) -> float:
         """The probability of a token; 0.0 when the chain removed it."""
-        i = int(np.searchsorted(self.ids, token))
+        i = int(self.ids.searchsorted(token))
         return float(self.probabilities[i]) if i < len(self.ids) and self.ids[i] == token else 0.0
 
 
@@ -81,61 +81,64 @@ def normalised(ids: np.ndarray, weights: np.ndarray, otherwise: Distribution) ->
     return Distribution(ids, weights / total) if total > 0.0 else otherwise
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """How often each token stands in a text."""
+class Written:
+    """How often each token stands where the penalties look back: a text is counted once, and followed as it grows."""
 
-    ids: np.ndarray  # int64 [n], ascending
-    times: np.ndarray  # float64 [n]
+    def __init__(self, looks_back: int) -> None:
+        """`looks_back`: tokens; -1 is the whole text."""
+        self._looks_back = looks_back
+        self._times = np.zeros(0)  # by token
+        self._text: Sequence[int] = ()  # this object is counted up to `_end`, and only grows
+        self._end = 0
+        self._more: Sequence[int] = ()  # the tokens behind it that are counted as well
 
-    @classmethod
-    def of(cls, tokens: Sequence[int]) -> "Counts":
-        ids, times = np.unique(np.fromiter(tokens, np.int64, len(tokens)), return_counts=True)
-        return cls(ids, times.astype(np.float64))
+    def times(self, text: Sequence[int], size: int) -> np.ndarray:
+        """For each of at least `size` tokens, float64; valid until the next call."""
+        text, more = (text.text, tuple(text.more)) if isinstance(text, Continued) else (text, ())
+        self._move(self._more, -1.0)
+        if text is not self._text or len(text) < self._end:
+            self._text, self._end = text, len(text)
+            recent = text if self._looks_back < 0 else text[-self._looks_back :]
+            self._times = np.bincount(np.fromiter(recent, np.int64, len(recent))).astype(np.float64)
+        self._move(text[self._end :], 1.0)
+        self._end = len(text)
+        self._move(more, 1.0)
+        self._more = more
+        self._reach(size)
+        return self._times
 
-    def plus(self, tokens: Sequence[int]) -> "Counts":
-        """The same with a few more tokens."""
-        more = Counts.of(tokens)
-        if not (len(self.ids) and len(tokens)):
-            return self if len(self.ids) else more
-        at = self.ids.searchsorted(more.ids)
-        known = self.ids.take(at, mode="clip") == more.ids
-        times = self.times.copy()
-        times[at[known]] += more.times[known]
-        new = at[~known]
-        return Counts(np.insert(self.ids, new, more.ids[~known]), np.insert(times, new, more.times[~known]))
+    def _move(self, tokens: Sequence[int], times: float) -> None:
+        """Count these tokens behind the text, and no longer those that they move out of sight; -1 takes it back."""
+        for position, token in enumerate(tokens, start=self._end):
+            self._reach(token + 1)
+            self._times[token] += times
+            if 0 <= self._looks_back <= position:
+                gone = position - self._looks_back
+                self._times[self._text[gone] if gone < self._end else tokens[gone - self._end]] -= times
+
+    def _reach(self, size: int) -> None:
+        if len(self._times) < size:
+            self._times = np.append(self._times, np.zeros(size))
 
 
-NOTHING = Counts.of(())
-
-
-def adjust(ids: np.ndarray | None, logits: np.ndarray, sampling: Sampling, recent: Counts) -> None:
+def adjust(ids: np.ndarray | None, logits: np.ndarray, sampling: Sampling, times: np.ndarray | None) -> None:
     """Apply bias and penalties in place to logits [n] of tokens `ids` [n] ascending (None: a whole row).
 
-    `recent` are the tokens that the penalties look back at. Tokens outside the logits are passed over.
+    `times`: how often each token was written; None without penalties.
     """
     if sampling.logit_bias:
         tokens, biases = (np.array(part) for part in zip(*sampling.logit_bias, strict=True))
-        if ids is None:
-            known = tokens < len(logits)
-            np.add.at(logits, tokens[known], biases[known])
-        else:
-            at = np.minimum(ids.searchsorted(tokens), len(ids) - 1)
-            known = ids[at] == tokens
-            np.add.at(logits, at[known], biases[known])
-    if not len(recent.ids):
+        at = tokens if ids is None else np.minimum(ids.searchsorted(tokens), len(ids) - 1)
+        known = tokens < len(logits) if ids is None else ids[at] == tokens
+        np.add.at(logits, at[known], biases[known])
+    if times is None:
         return
-    if ids is None:
-        count = int(recent.ids.searchsorted(len(logits)))
-        at, times = recent.ids[:count], recent.times[:count]
-    else:
-        place = recent.ids.searchsorted(ids)
-        at = np.flatnonzero(recent.ids.take(place, mode="clip") == ids)
-        times = recent.times[place[at]]
+    times = times[: len(logits)] if ids is None else times[ids]
+    at = times.nonzero()[0]
     was = logits[at]
     # Dividing would make a negative logit likelier.
     scaled = np.where(was <= 0.0, was * sampling.repeat_penalty, was / sampling.repeat_penalty)
-    logits[at] = scaled - (times * sampling.frequency_penalty + sampling.presence_penalty)
+    logits[at] = scaled - (times[at] * sampling.frequency_penalty + sampling.presence_penalty)
 
 
 _STRIPES = 64  # at most
@@ -146,7 +149,7 @@ def largest(row: Row, count: int) -> tuple[np.ndarray, np.ndarray]:
     """The `count` largest logits as (ids ascending, float64 logits); of equal ones the lowest ids.
 
     A whole row is folded into stripes. The k-th largest column maximum is at most the k-th largest logit,
-    so only columns whose maximum reaches it can hold one of the k largest.
+    so only columns whose maximum reaches it can hold one of the k largest. Raises BackendFailure for a broken row.
     """
     if isinstance(row, Candidates):
         order = row.ids.argsort()
@@ -155,16 +158,26 @@ def largest(row: Row, count: int) -> tuple[np.ndarray, np.ndarray]:
     if stripes < 2:
         return _cut(np.arange(len(row)), row, count)
     columns = len(row) // stripes
-    folded = row[: stripes * columns].reshape(stripes, columns)
-    rest = row[stripes * columns :]
-    maxima = folded.max(axis=0)
+    folded, rest = row[: stripes * columns].reshape(stripes, columns), row[stripes * columns :]
+    maxima = np.maximum.reduce(folded)
     least = np.partition(maxima, -count)[-count]
-    chosen = np.flatnonzero(maxima >= least)
-    stripe, column = np.nonzero(folded[:, chosen] >= least)
-    ids = np.concatenate(
-        (stripe * columns + chosen[column], stripes * columns + np.flatnonzero(rest >= least))
-    )
+    # Not `>=`, which would pass over NaN.
+    chosen = (~(maxima < least)).nonzero()[0]
+    stripe, column = np.divmod((~(folded[:, chosen] < least)).ravel().nonzero()[0], len(chosen))
+    ids = stripe * columns + chosen[column]
+    if len(rest):
+        ids = np.append(ids, stripes * columns + (~(rest < least)).nonzero()[0])
     return _cut(ids, row[ids], count)
+
+
+def _cut(ids: np.ndarray, logits: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The `count` largest of some logits whose ids ascend."""
+    _checked(np.maximum.reduce(logits))
+    if len(ids) > count:
+        kept = (-logits).argsort(kind="stable")[:count]
+        kept.sort()
+        ids, logits = ids[kept], logits[kept]
+    return ids, logits.astype(np.float64)
 
 
 def likeliest(row: np.ndarray, rivals: int) -> tuple[int, float]:
@@ -177,31 +190,23 @@ def likeliest(row: np.ndarray, rivals: int) -> tuple[int, float]:
     if columns < _STRIPES * rivals:
         token = int(row.argmax())
         return token, _share(row[token], largest(row, rivals)[1])
-    folded = row[: _STRIPES * columns].reshape(_STRIPES, columns)
-    maxima = folded.max(axis=0)
-    if len(row) > _STRIPES * columns:
-        maxima = np.append(maxima, row[_STRIPES * columns :].max())
-    top = maxima.max()
-    best = np.flatnonzero(maxima == top)
-    # Ties, the unfolded tail and NaN are rare enough for a second pass.
-    alone = len(best) == 1 and best[0] < columns
-    token = int(folded[:, best[0]].argmax()) * columns + int(best[0]) if alone else int(row.argmax())
+    folded, rest = row[: _STRIPES * columns].reshape(_STRIPES, columns), row[_STRIPES * columns :]
+    maxima = np.maximum.reduce(folded)
+    if len(rest):
+        maxima = np.append(maxima, rest.max())
+    at = int(maxima.argmax())
+    top = _checked(maxima[at])
+    alone = at < columns and np.count_nonzero(maxima == top) == 1
+    token = int(folded[:, at].argmax()) * columns + at if alone else int(row.argmax())
     return token, _share(top, np.partition(maxima, -rivals)[-rivals:])
 
 
 def _share(top: float, logits: np.ndarray) -> float:
-    return float(1.0 / np.exp(logits - top).sum()) if np.isfinite(top) else np.nan
-
-
-def _cut(ids: np.ndarray, logits: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """The `count` largest of some logits whose ids ascend."""
-    if len(ids) > count:
-        kept = np.sort((-logits).argsort(kind="stable")[:count])
-        ids, logits = ids[kept], logits[kept]
-    return ids, logits.astype(np.float64)
+    return float(1.0 / np.exp(logits - top).sum())
 
 
 GREEDY_HEAD = 10  # tokens that the confidence of a greedy choice is measured against
+SPARE = 128  # logits beyond those wanted: of a text, seldom more of the likeliest tokens were written
 
 
 class Constraint(Protocol):
@@ -224,45 +229,22 @@ class Chain:
     def __init__(self, sampling: Sampling, constraint: Constraint | None = None) -> None:
         self.sampling = sampling
         self._constraint = constraint
-        self._text: list[int] = []  # that the penalties have counted
-        self._counts = NOTHING  # of its tokens
+        self._written = Written(sampling.repeat_last_n) if sampling.penalises else None
 
     def candidates_needed(self) -> int | None:
         """How many of the largest logits suffice; None when a whole row is needed."""
         s = self.sampling
         head = GREEDY_HEAD if s.greedy else s.top_k
-        if self._constraint or head == 0 or not s.only_lowers or (s.penalises and s.repeat_last_n < 0):
+        if self._constraint or head == 0 or not s.only_lowers or (self._written and s.repeat_last_n < 0):
             return None
-        return head + len(s.logit_bias) + (s.repeat_last_n if s.penalises else 0)
+        return head + self._lowered
 
-    def recall(self, history: Sequence[int]) -> list[int]:
-        """The tail of a text that affects the next tokens.
-
-        Its tokens are counted once here: later texts begin with it.
-        """
+    @property
+    def _lowered(self) -> int:
+        """How many logits bias and penalties change at most; where the penalties see the whole text, a guess."""
         s = self.sampling
-        looks_back = len(history) if s.repeat_last_n < 0 else s.repeat_last_n
-        if s.penalises and s.repeat_last_n < 0:
-            self._counts, self._text = self._recent(history), list(history)
-        if self._constraint:
-            return list(history)
-        return list(history[-looks_back:]) if s.penalises else []
-
-    def _recent(self, history: Sequence[int]) -> Counts:
-        """The tokens that the penalties look back at."""
-        s = self.sampling
-        if not s.penalises:
-            return NOTHING
-        if s.repeat_last_n >= 0:
-            return Counts.of(history[-s.repeat_last_n :])
-        counted = len(self._text)
-        if history[:counted] != self._text:
-            return Counts.of(history)
-        return self._counts.plus(history[counted:])
-
-    def _permitted(self, row: Row, history: Sequence[int]) -> Row:
-        """The row without what the constraint forbids."""
-        return self._constraint.permitted(row, history) if self._constraint else row
+        looked_at = SPARE if s.repeat_last_n < 0 else s.repeat_last_n
+        return len(s.logit_bias) + (looked_at if self._written else 0)
 
     def distribution(self, row: Row, history: Sequence[int]) -> Distribution:
         """The distribution of the token after `history`, at a temperature above 0; no probability is 0."""
@@ -277,48 +259,58 @@ class Chain:
 
     def likeliest(self, row: Row, history: Sequence[int]) -> tuple[int, float]:
         """The likeliest token after `history`, and its probability among the ten likeliest."""
-        s = self.sampling
         row = self._permitted(row, history)
-        if not (isinstance(row, Candidates) or s.logit_bias or s.penalises):
-            token, share = likeliest(row, GREEDY_HEAD)
-            _checked(row[token])
-            return token, share
+        if not (isinstance(row, Candidates) or self._adjusts):
+            return likeliest(row, GREEDY_HEAD)
         ids, logits = self._head(row, history, GREEDY_HEAD)
         at = int(logits.argmax())
-        top = _checked(logits[at])
-        return int(ids[at]), float(1.0 / np.exp(logits - top).sum())
+        return int(ids[at]), _share(logits[at], logits)
 
     def best(self, row: Row, history: Sequence[int]) -> int:
         """The likeliest token after `history`; of equal ones the lowest id."""
         row = self._permitted(row, history)
-        if isinstance(row, Candidates):
-            ids, logits = self._head(row, history, 1)
-        else:
-            ids, logits = None, self._adjusted(row, history)
-        at = int(logits.argmax())
-        _checked(logits[at])
-        return at if ids is None else int(ids[at])
+        if isinstance(row, Candidates) or self._adjusts:
+            return int(self._head(row, history, 1)[0][0])
+        at = int(row.argmax())
+        _checked(row[at])
+        return at
+
+    @property
+    def _adjusts(self) -> bool:
+        """Whether bias or penalties change a row."""
+        return bool(self.sampling.logit_bias or self._written)
+
+    def _times(self, history: Sequence[int], size: int) -> np.ndarray | None:
+        return self._written.times(history, size) if self._written else None
+
+    def _permitted(self, row: Row, history: Sequence[int]) -> Row:
+        """The row without what the constraint forbids."""
+        return self._constraint.permitted(row, history) if self._constraint else row
 
     def _adjusted(self, row: np.ndarray, history: Sequence[int]) -> np.ndarray:
         """A whole row after bias and penalties; the row itself where there are none."""
-        s = self.sampling
-        if not (s.logit_bias or s.penalises):
+        if not self._adjusts:
             return row
         logits = row.copy()
-        adjust(None, logits, s, self._recent(history))
+        adjust(None, logits, self.sampling, self._times(history, len(row)))
         return logits
 
     def _head(self, row: Row, history: Sequence[int], count: int) -> tuple[np.ndarray, np.ndarray]:
         """The `count` largest logits after bias and penalties, ids ascending."""
-        s = self.sampling
-        _checked((row.logits if isinstance(row, Candidates) else row).max())  # selection would pass over NaN
-        if not (s.logit_bias or s.penalises):
+        if not self._adjusts:
             return largest(row, count)
         if not isinstance(row, Candidates):
+            if self.sampling.only_lowers:
+                ids, logits = largest(row, count + self._lowered)
+                found = self._head(Candidates(ids, row[ids]), history, count)
+                # What was left out is no larger than the least of these, and has not become larger.
+                if self.sampling.repeat_last_n >= 0 or found[1].min() > logits.min():
+                    return found
             return largest(self._adjusted(row, history), count)
         order = row.ids.argsort()
         ids, logits = row.ids[order], row.logits[order]
-        adjust(ids, logits, s, self._recent(history))
+        _checked(logits.max())
+        adjust(ids, logits, self.sampling, self._times(history, int(ids[-1]) + 1))
         return largest(Candidates(ids, logits), count)
 
 
@@ -334,13 +326,14 @@ def _worth_keeping(logits: np.ndarray, s: Sampling) -> tuple[np.ndarray, float |
     off.
     """
     top = _checked(logits.max())
-    total = float(np.exp(logits - top).sum(dtype=np.float64)) if s.top_p < 1.0 else None
+    heights = np.exp(logits - top) if s.top_p < 1.0 else None
+    total = None if heights is None else float(heights.sum(dtype=np.float64))
     if s.min_p > 0.0:
-        return np.flatnonzero(logits >= top + math.log(s.min_p)), total
-    if total is not None:
+        return (logits >= top + math.log(s.min_p)).nonzero()[0], total
+    if heights is not None and total is not None:
         for nats in (8.0, 16.0):
-            ids = np.flatnonzero(logits >= top - nats)
-            if np.exp(logits[ids] - top).sum(dtype=np.float64) >= s.top_p * total:
+            ids = (logits >= top - nats).nonzero()[0]
+            if heights[ids].sum(dtype=np.float64) >= s.top_p * total:
                 return ids, total
     return _all_ids(len(logits)), total
 
@@ -355,20 +348,24 @@ def _all_ids(size: int) -> np.ndarray:
 
 def _shaped(ids: np.ndarray, logits: np.ndarray, s: Sampling, total: float | None) -> Distribution:
     """Top-p, min-p and temperature on logits [n]; `total` as above where n is not the whole row."""
-    top = _checked(logits.max())
+    top = np.maximum.reduce(logits)
+    probable = logits >= top + math.log(s.min_p) if s.min_p > 0.0 else None
     if s.top_p < 1.0:
         order = (-logits).argsort(kind="stable")
         heights = np.exp(logits[order] - top).cumsum(dtype=np.float64)
-        reached = int(heights.searchsorted(s.top_p * (heights[-1] if total is None else total)))
-        kept = np.sort(order[: reached + 1])
+        reached = 1 + int(heights.searchsorted(s.top_p * (heights[-1] if total is None else total)))
+        kept = order[: reached if probable is None else min(reached, np.count_nonzero(probable))]
+        kept.sort()
         ids, logits = ids[kept], logits[kept]
-    if s.min_p > 0.0:
-        kept = np.flatnonzero(logits >= top + math.log(s.min_p))
-        ids, logits = ids[kept], logits[kept]
-    weights = np.exp((logits - top) / s.temperature).astype(np.float64)
+    elif probable is not None:
+        ids, logits = ids[probable], logits[probable]
+    weights = logits - top
+    weights /= s.temperature
+    weights = np.exp(weights, out=weights).astype(np.float64)
     if not weights.all():
         ids, weights = ids[weights > 0.0], weights[weights > 0.0]
-    return Distribution(ids, weights / weights.sum())
+    weights /= np.add.reduce(weights)
+    return Distribution(ids, weights)
 
 
 def _checked(top: float) -> float:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -36,6 +37,23 @@ class Pass:
     tokens: Sequence[int]
     rows: Sequence[Row] = ()  # of the last len(rows) tokens
     hidden: np.ndarray | None = None  # float32 [tokens, columns]; None where nobody wants them
+
+
+class Continued(Sequence[int]):
+    """A text and what may follow it, as one text without a copy of it."""
+
+    def __init__(self, text: Sequence[int], more: Sequence[int]) -> None:
+        self.text, self.more = text, more
+
+    def __len__(self) -> int:
+        return len(self.text) + len(self.more)
+
+    def __getitem__(self, index: Any) -> Any:  # noqa: ANN401  a token, or a list of them
+        at, known = range(len(self))[index], len(self.text)
+        if isinstance(at, int):
+            return self.text[at] if at < known else self.more[at - known]
+        more = self.more[max(at.start - known, 0) : max(at.stop - known, 0)]
+        return [*self.text[at.start : at.stop], *more]
 
 
 NO_TEXT = Pass(0, ())  # followed, it says that the text was forgotten

@@ -10,7 +10,7 @@ import numpy as np
 
 from localspec.algorithm.protocols import Vocabulary
 from localspec.errors import BadSetting
-from localspec.sampler.passes import Candidates, Row
+from localspec.sampler.passes import Candidates, Continued, Row
 from localspec.structure.grammar import Grammar
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ class Constrained:
 
     def valid(self, history: Sequence[int], tokens: Sequence[int]) -> int:
         """How many of the tokens may follow `history`, counted from the first."""
-        self._moved_to([*history, *tokens])
+        self._moved_to(Continued(history, tokens))
         return self._start + len(self._tokens) - len(history)
 
     def settle(self, tokens: Sequence[int]) -> None:

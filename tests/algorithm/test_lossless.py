@@ -284,13 +284,15 @@ def test_truncation_on_one_side_only_is_caught(trapped, judge):
 
 
 HISTORY_TRAPS = {
-    "block": "[*past, *proposal.tokens[: certain + i]])\n\n        def coin",
-    "coupled": "lambda i: choose(certain + i, [*past, *proposal.tokens[: certain + i]])",
+    "block": "text = Continued(history, proposal.tokens[: certain + i])",
+    "coupled": "lambda i: choose(certain + i, Continued(history, proposal.tokens[: certain + i]))",
 }
 
 
 @pytest.mark.parametrize("rule", HISTORY_TRAPS)
 def test_a_history_that_does_not_move_is_caught(rule):
     line = HISTORY_TRAPS[rule]
-    trapped = mutant(verification, (line, line.replace("[*past, *proposal.tokens[: certain + i]]", "past")))
+    trapped = mutant(
+        verification, (line, line.replace("Continued(history, proposal.tokens[: certain + i])", "history"))
+    )
     assert worst_error(getattr(trapped, rule.title()), sampling=CHAINS["penalties"]) > CAUGHT

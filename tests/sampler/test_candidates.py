@@ -24,6 +24,7 @@ def test_the_same_tokens_as_a_full_sort_ties_by_lowest_id(seed, size, count, lev
     random = np.random.default_rng(seed)
     row = random.integers(0, levels, size).astype(np.float32) - 1.0
     row[random.random(size) < 0.1] = -np.inf
+    row[random.integers(size)] = 1.0
     ids, logits = largest(row, count)
     assert ids.tolist() == by_sorting(row, count).tolist()
     assert logits.tolist() == row[ids].tolist()

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from localspec.errors import BackendFailure
 from localspec.sampler import chain as chain_module
-from localspec.sampler.chain import Chain, Counts, largest
-from localspec.sampler.passes import Candidates
+from localspec.sampler.chain import SPARE, Chain, largest
+from localspec.sampler.passes import Candidates, Continued
 from localspec.sampler.sampling import Sampling
 
 VOCABULARY = 3000
@@ -180,7 +180,6 @@ def test_penalties_see_the_history_and_only_its_tail():
     row = np.zeros(4, np.float32)
     assert chain.distribution(row, [0, 1, 2]).probabilities.argmin() in (1, 2)
     assert chain.distribution(row, [0, 1, 2]).of(0) == chain.distribution(row, [3, 1, 2]).of(3)
-    assert chain.recall([0, 1, 2]) == [1, 2]
     whole = Chain(replace(OPEN, presence_penalty=1.0, repeat_last_n=-1))
     assert whole.distribution(row, [0, 1, 2]).probabilities.argmax() == 3
 
@@ -229,8 +228,14 @@ WHOLE_TEXT = replace(
 def test_a_chain_that_counted_other_texts_finds_the_same(texts, more, sampling):
     chain, row = Chain(sampling), np.random.default_rng(1).normal(size=32).astype(np.float32)
     for text in texts:
-        chain.recall(text)
-        for history in ([*text, *more], text, text[:3], more):
+        for history in (
+            text,
+            Continued(text, more),
+            [*text, *more],
+            Continued(text, more[:2]),
+            text[:3],
+            more,
+        ):
             fresh = Chain(sampling)
             assert chain.likeliest(row, history) == fresh.likeliest(row, history)
             if not sampling.greedy:
@@ -241,15 +246,14 @@ def test_a_chain_that_counted_other_texts_finds_the_same(texts, more, sampling):
 
 def test_a_long_text_is_counted_once_and_no_row_is_sorted_for_it(monkeypatch):
     counted, wanted = [], []
-    of, select = Counts.of, chain_module.largest
-    monkeypatch.setattr(Counts, "of", lambda tokens: counted.append(len(tokens)) or of(tokens))
+    count, select = np.bincount, chain_module.largest
+    monkeypatch.setattr(np, "bincount", lambda tokens: counted.append(len(tokens)) or count(tokens))
     monkeypatch.setattr(chain_module, "largest", lambda row, n: wanted.append(n) or select(row, n))
     chain, text = Chain(WHOLE_TEXT), list(range(3000)) * 2
     row = np.random.default_rng(1).normal(size=20_000).astype(np.float32)
     for _ in range(10):
-        past = chain.recall(text)
         for drafted in range(4):
-            chain.distribution(row, [*past, *range(drafted)])
+            chain.distribution(row, Continued(text, range(drafted)))
         text += [5, 6, 7]
-    assert sorted(counted)[-2:] == [3, 6000]
-    assert max(wanted) == WHOLE_TEXT.top_k
+    assert counted == [6000]
+    assert max(wanted) == WHOLE_TEXT.top_k + SPARE
