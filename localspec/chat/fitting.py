@@ -1,4 +1,4 @@
-"""Makes a conversation fit into the context: its oldest part goes first, and the prompt then stays stable."""
+"""Fits a conversation into the context: its oldest part goes first, so that the prompt stays stable."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
@@ -18,14 +18,14 @@ Messages = tuple[Message, ...]
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What a prompt left out; the next prompts of that conversation leave it out as well."""
+    """The part that a prompt left out; the next prompts of the conversation leave it out too."""
 
     index: int  # of the first message kept
     fingerprint: int  # of the messages before it
     tokens: int  # that those added to a prompt, at least
 
     def is_of(self, messages: Messages) -> bool:
-        """Whether a conversation begins with what was left out."""
+        """Whether a conversation begins with the part that was left out."""
         return self.index < len(messages) and self.fingerprint == _fingerprint(messages[: self.index])
 
 
@@ -49,7 +49,7 @@ class Fitter:
     thinks: bool = False  # whether the model may reason before it answers
 
     def room(self, *, trim: bool) -> int:
-        """Tokens that a prompt may have; trimming leaves a model that reasons a quarter of the context."""
+        """Most tokens of a prompt; a reasoning model keeps a quarter of the context for its reply."""
         quarter = self.capacity // 4
         expected = quarter if trim and self.thinks else REPLY_RESERVE
         return self.capacity - min(self.max_tokens or expected, quarter)
@@ -57,8 +57,8 @@ class Fitter:
     def fit(self, messages: Messages, *, trim: bool, earlier: Iterable[Cut] = ()) -> Fitted:
         """The prompt of these messages, of all of them where they fit, or where nothing can be left out.
 
-        `earlier`: cuts of other prompts. One of this conversation is taken again where it leaves out enough, so that
-        the prompts have a long common beginning. Raises ContextFull where nothing may be trimmed.
+        `earlier`: cuts of other prompts. An earlier cut of this conversation is used again if it leaves out enough, so
+        that prompts keep a long common prefix. Raises ContextFull where nothing may be trimmed.
         """
         encoded = cache(lambda index: self.encode(kept(messages, index)))
         room, cuts = self.room(trim=trim), cuts_of(messages)
@@ -108,7 +108,7 @@ def _fitted(encoded: Callable[[int], Prompt], messages: Messages, cut: Cut) -> F
 
 
 def _fingerprint(messages: Messages) -> int:
-    """With another system message nothing of a prompt is reused, so it counts as well."""
+    """Another system message changes the whole prompt, so it counts too."""
     return hash(tuple((message.role, message.content, message.tool_call_id) for message in messages))
 
 

@@ -1,4 +1,4 @@
-"""A loaded pair, as conversations need it; `localspec.models.load` makes them."""
+"""A loaded pair, for conversations; `localspec.models.load` makes it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,13 +21,13 @@ class StrategyMaker(Protocol):
         """Whether other programs keep the processor busy that a model is on."""
 
     def strategy(self, rule: Rule, request: Request, predicted: Sequence[int] = ()) -> Strategy:
-        """Who drafts for this reply, and how much; `predicted`: tokens that the caller expects of it."""
+        """The drafting strategy of this reply; `predicted`: tokens that the caller expects."""
 
     def store(self) -> None:
         """Keep what was learned for the next run."""
 
     def calibrate(self, text: Sequence[int], budget_seconds: float, stop: Callable[[], bool]) -> None:
-        """Measure what batches of such tokens cost, unless that is known already or `stop` turns true."""
+        """Measure the cost of batches of these tokens, unless it is known or `stop` turns true."""
 
 
 @dataclass(frozen=True, slots=True)

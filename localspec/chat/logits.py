@@ -1,7 +1,7 @@
-"""What a target wrote, and what it held for likely at every token: kept in files beside each other.
+"""Texts of a target, with its likeliest tokens at every place, in files.
 
-`LogitLog` writes them while replies are made, where the user asks for it: rows are copied at once, and another thread
-reads them.
+`LogitLog` writes them during replies if the user asks for it: the reply's thread copies rows, another thread reads
+them.
 """
 
 import io
@@ -44,17 +44,17 @@ class Text:
 
     @property
     def length(self) -> int:
-        """Tokens that are read; the last one of the answer is not."""
+        """Number of tokens, without the last one of the answer."""
         return len(self.prompt) + len(self.tokens) - 1
 
 
 def is_held_out(prompt: Sequence[int] | np.ndarray) -> bool:
-    """Whether a prompt only judges: always the same of its tokens."""
+    """Whether a prompt is held out; the same tokens always give the same answer."""
     return crc32(np.asarray(prompt, "<i4").tobytes()) % HELD_OUT == 0
 
 
 def likely_in(row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The likeliest tokens of a row, the likeliest first, and the logarithms of their probabilities."""
+    """The likeliest tokens of a row in descending order, and the logarithms of their probabilities."""
     ids, logits = largest(row, KEPT)
     order = np.argsort(-logits, kind="stable")
     total = np.exp(row - np.float32(logits.max())).sum(dtype=np.float64)
@@ -152,7 +152,7 @@ class LogitLog(Closing):
 
 
 class LoggedReply:
-    """A reply while it is written. Where its rows come faster than they are read, the rest of it is left out."""
+    """A reply while it is written. If rows come faster than the thread reads them, the rest is left out."""
 
     def __init__(self, log: LogitLog, prompt: Sequence[int]) -> None:
         self._log = log

@@ -66,7 +66,7 @@ def as_messages(prompt_or_messages: str | Sequence[Mapping[str, Any] | Message])
 
 
 def as_history(reply: Reply) -> Message:
-    """What a conversation remembers of a reply: the answer, and what led to it only where it called a tool.
+    """The message that a conversation keeps of a reply: the answer, with its reasoning only if it called a tool.
 
     Models continue their reasoning after the results.
     """
@@ -158,7 +158,7 @@ def _checked(message: Message, which: str) -> Message:
 
 
 def _valid(text: str) -> str:
-    """Text that can be encoded: surrogates, from a terminal or JSON, are joined or become U+FFFD."""
+    """Text that can be encoded: surrogates from a terminal or JSON are joined or become U+FFFD."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 

@@ -45,12 +45,12 @@ class Request:
 
     @property
     def constrained(self) -> bool:
-        """Whether something decides what the reply may be."""
+        """Whether a grammar constrains the reply."""
         return self.grammar is not None or bool(self.tools)
 
 
 def seed_fixes_depth(request: Request, rule: "protocols.Rule") -> bool:
-    """Whether an automatic depth would let measured time decide what the seed is to reproduce."""
+    """Whether automatic depth would make a seeded reply depend on measured time."""
     automatic = request.speculate and request.depth is None
     return automatic and request.seed is not None and not rule.seed_decides
 
@@ -98,7 +98,7 @@ def _bias_from(token: Any, bias: Any) -> tuple[int, float]:  # noqa: ANN401  wha
 
 
 def grammar_from(options: Mapping[str, Any]) -> Grammar | None:
-    """What the answer must match; BadSetting where more than one thing is asked."""
+    """The grammar of the answer. Raises BadSetting for more than one."""
     given = [name for name in ("json_schema", "regex", "grammar") if name in options]
     given += ["tools"] if options.get("tools") else []
     if len(given) > 1:
@@ -111,7 +111,7 @@ def grammar_from(options: Mapping[str, Any]) -> Grammar | None:
 
 
 def check(request: Request) -> None:
-    """Raises BadSetting for the first option that cannot be meant."""
+    """Raises BadSetting for the first impossible option."""
     if not isinstance(request.template_arguments, Mapping) or not all(
         isinstance(name, str) for name in request.template_arguments
     ):

@@ -1,7 +1,7 @@
 """Messages to prompt tokens, so that nothing in a message's content can become a control token.
 
-Content and template meet in one text, and the tokeniser does not know who wrote what. So the template is
-rendered twice: with the content, and with stand-ins for every character of the content that control texts are
+The tokeniser cannot tell the template's text from the content. So the template is rendered twice: with the content, and
+with stand-ins for every character of the content that control texts are
 made of. Control texts in the second are the template's own. Mostly the first has the same ones in the same
 places, and then it is tokenised whole, as the model's makers do. Otherwise the text between the template's
 own control texts is tokenised without control tokens.
@@ -38,7 +38,7 @@ class ControlTexts(dict[str, int]):
         self._first = re.compile("[" + re.escape("".join(self._lengths)) + "]") if self else None
 
     def spans(self, text: str) -> list[Span]:
-        """Where control texts stand, in order, found as llama.cpp finds them: each from the left."""
+        """The places of control texts, in order, found as llama.cpp does: each from the left."""
         spans: list[Span] = []
         for control in self._present(text):
             for begin, end in _between(spans, len(text)):
@@ -127,7 +127,7 @@ def are_continued(messages: Sequence[Message]) -> bool:
 
 
 def guarded_texts(vocabulary: Vocabulary) -> ControlTexts:
-    """Texts that only the template may turn into tokens.
+    """Texts that only the template may turn into control tokens.
 
     User-defined tokens, which llama.cpp finds in plain text as well, are text like any other ("<think>", runs
     of line ends), except those that look like control tokens: some files declare those around turns so.
@@ -157,7 +157,7 @@ def _told_apart(
     template: ChatTemplate,
     controls: ControlTexts,
 ) -> tuple[list[Span], str]:
-    """Where the template's own control texts stand in the prompt, and the prompt."""
+    """The places of the template's own control texts in the prompt, and the prompt."""
     plain = render(messages)
     taken = [plain, *(text for m in messages for text in m.texts)]
     strict = Placeholder("".join(controls), taken)
@@ -208,7 +208,7 @@ def tokens_around(
 
 
 def _plain_tokens(vocabulary: Vocabulary, controls: ControlTexts, text: str) -> list[int]:
-    """Tokens of a text, none of them guarded: what llama.cpp finds even in plain text is cut in two."""
+    """Tokens of a text without guarded ones: a control text that llama.cpp finds in plain text is cut in two."""
     tokens = vocabulary.tokenize(text, parse_special=False)
     spans = controls.spans(text)
     # Without a span the token stands for something else, as "<unk>" does for characters without one.
@@ -237,7 +237,7 @@ _PRIVATE = re.compile(f"[{chr(_FIRST)}-{chr(_LAST)}]")
 
 
 class Placeholder:
-    """Replaces characters one for one, and back; what matches `open_texts` is left as it is."""
+    """Replaces characters one for one, and back; `open_texts` stay as they are."""
 
     def __init__(
         self, characters: Iterable[str], taken: Iterable[str], open_texts: Iterable[str] = ()
@@ -255,7 +255,7 @@ class Placeholder:
         return message.with_texts(self._encoded)
 
     def decode(self, text: str) -> str:
-        """A text with the stand-ins replaced by what they stand for; its length stays."""
+        """The text with stand-ins turned back; its length stays."""
         return text.translate(self._from)
 
     def _encoded(self, text: str) -> str:

@@ -1,4 +1,4 @@
-"""One reply: its prompt is read, its tokens are written as text, and its cycles are counted."""
+"""One reply: prefill, cycles, text and statistics."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -40,15 +40,15 @@ from localspec.structure.forcing import Forcing
 
 
 class Watcher(Protocol):
-    """Somebody who is shown what a reply's tokens come from."""
+    """A reader of the rows that a reply's tokens come from."""
 
     def see(self, rows: Sequence[Row], tokens: Sequence[int]) -> None:
-        """The tokens that a verdict lets through: rows[i] is where tokens[i] was taken from, until the next decode."""
+        """The accepted tokens: rows[i] gave tokens[i]; rows are valid until the next decode."""
 
 
 @dataclass(frozen=True, slots=True)
 class WatchedRule:
-    """A rule whose verdicts others see as well."""
+    """A rule that shows its verdicts to watchers."""
 
     _rule: Rule
     _watchers: Sequence[Watcher]
@@ -77,7 +77,7 @@ FAR_BELOW = 0.5  # of the published share
 
 
 class Expectation:
-    """Counts over all replies of a pair, and says once what is far below."""
+    """Counts acceptance over all replies of a pair, and warns once if it is far too low."""
 
     def __init__(self, expected: float | None) -> None:
         """`expected`: accepted / drafted tokens; None: nothing was published."""
@@ -94,7 +94,7 @@ class Expectation:
         share, expected, self._expected = self._accepted / self._drafted, self._expected, None
         if share < FAR_BELOW * expected:
             yield Notice(
-                f"the target keeps {share:.0%} of the draft's tokens, where {expected:.0%} were published for this "
+                f"the target keeps {share:.0%} of the draft's tokens, but {expected:.0%} were published for this "
                 "pair: the text is right, but the draft may not be this target's own; `localspec verify` looks closer"
             )
 
@@ -139,7 +139,7 @@ def top(values: np.ndarray, count: int) -> list[int]:
 
 
 DEPTH_FIXED = (
-    "a reply with a seed drafts at a fixed depth, as measured time must not decide what the seed reproduces; "
+    "a reply with a seed drafts at a fixed depth, so that measured time does not change its text; "
     "the rule coupled keeps the depth automatic"
 )
 
@@ -197,7 +197,7 @@ class ReplyBuilder:
         yield from pieces
 
     def finish(self) -> Iterator[Piece]:
-        """Text that was held back in case more would come."""
+        """The text that was held back for a possible stop string."""
         # Cut just before the end that a grammar left as the only choice: nothing is missing.
         constraint = self._job.constraint
         self.ended = self.ended or (constraint is not None and constraint.finished)
@@ -231,7 +231,7 @@ class ReplyBuilder:
 
 
 def rewind(target: Decoder, strategy: Strategy, prompt: Sequence[int], *, save: bool) -> int:
-    """Keep what cache and prompt have in common, the prompt's last token excepted; how much that is.
+    """Keep the common prefix of cache and prompt, without the prompt's last token; returns its length.
 
     It is less where the cache cannot step back so far. `save`: as for `Decoder.recall`.
     """
@@ -244,7 +244,7 @@ def rewind(target: Decoder, strategy: Strategy, prompt: Sequence[int], *, save: 
 def read(
     target: Decoder, strategy: Strategy, prompt: Sequence[int], opening: int, cancelled: Callable[[], bool]
 ) -> Iterator[Prefill]:
-    """Read what the cache lacks of all but the prompt's last token, until it is `cancelled`.
+    """Read the rest of the prompt but its last token, until `cancelled`.
 
     A checkpoint is taken before `opening`, the position where the prompt opens the reply, if it is needed.
     """
@@ -303,7 +303,7 @@ class DraftingNotices:
 
 
 class ReplyWriter:
-    """Writes the replies of a session, and says once what is worth saying once."""
+    """Writes the replies of a session, and sends each notice once."""
 
     def __init__(self, pair: LoadedPair) -> None:
         self._pair = pair
@@ -353,7 +353,7 @@ class ReplyWriter:
         yield Finished(reply.result(seed, cancelled=job.cancelled()))
 
     def _continues(self, job: ReplyJob) -> bool:
-        """Whether the cache holds the same conversation: what it loses then, no other prompt asks for.
+        """Whether the cache holds the same conversation, so that its rest is not worth saving.
 
         The reasoning of past replies leaves the history, and a repeated reply replaces one.
         """
@@ -363,7 +363,7 @@ class ReplyWriter:
         return raw is was_raw and list(asked[: len(before)]) == list(before)
 
     def _strategy(self, rule: Rule, job: ReplyJob) -> Strategy:
-        """Who drafts for this reply; what a grammar forces goes first."""
+        """The drafting strategy of this reply; forced tokens of a grammar go first."""
         predicted = self._pair.vocabulary.tokenize(job.request.prediction, parse_special=False)
         strategy = self._pair.drafting.strategy(rule, job.request, predicted)
         if job.constraint is None:
@@ -374,7 +374,7 @@ class ReplyWriter:
     def _generate(
         self, job: ReplyJob, rule: Rule, strategy: Strategy, reply: ReplyBuilder, scoring: Scoring | None
     ) -> Iterator[Event]:
-        """The cycles and their text, and why they ended where that is worth a word."""
+        """The cycles and their text, and a notice if the reply was cut."""
         pair, constraint = self._pair, job.constraint
         room = pair.target.capacity - len(job.prompt)
         text = list(job.prompt)
@@ -399,14 +399,14 @@ class ReplyWriter:
         yield from reply.finish()
         if not reply.ended and not job.cancelled() and len(reply.tokens) == room:
             yield Notice(
-                f"the reply was cut, because the context of {pair.target.capacity:,} tokens is full: "
+                f"the reply was cut: the context of {pair.target.capacity:,} tokens is full; "
                 "load the pair with a larger one (--context)"
             )
         if constraint and not constraint.complete:
             yield Notice(f"the reply was cut: it is only the beginning of what {constraint.name} accepts")
 
     def _take_notices(self, job: ReplyJob, rule: Rule) -> Iterator[Notice]:
-        """What the pair and its seed have to say, once; and what was left out of this prompt."""
+        """Notices of the pair and its seed, once, and of messages left out of this prompt."""
         notices, self._notices = self._notices, ()
         yield from map(Notice, notices)
         drafts = self._pair.rollback_limit != 0

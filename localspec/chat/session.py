@@ -1,4 +1,4 @@
-"""A conversation with a loaded pair: messages in, events out, both caches reused from turn to turn."""
+"""A conversation with a loaded pair: messages in, events out, both KV caches reused from turn to turn."""
 
 import asyncio
 import threading
@@ -47,7 +47,7 @@ class Session(Closing):
     """
 
     def __init__(self, pair: LoadedPair, defaults: ReplyOptions | None = None) -> None:
-        """`defaults` are options that every reply takes where its caller says nothing."""
+        """`defaults` are options for every reply whose caller does not set them."""
         self._pair = pair
         self._defaults = defaults or ReplyOptions()
         self._messages: Messages = ()
@@ -61,18 +61,18 @@ class Session(Closing):
         self._writer = ReplyWriter(pair)
 
     def close(self) -> None:
-        """Cancel what runs, then free both models. A stream that is still being read just ends."""
+        """Cancel the running reply, then free both models. Its stream ends."""
         self.cancel()
         with self._working:
             self._closed = True
             self._pair.close()
 
     def cancel(self) -> None:
-        """Stop what was asked for so far, after its cycle; what was generated is kept. Safe from any thread."""
+        """Stop all replies requested so far, after their cycle, and keep their text. Safe from any thread."""
         self._latest_cancel = object()
 
     def reset(self) -> None:
-        """Forget the conversation, a reply that is being written included."""
+        """Forget the conversation, with a reply in progress."""
         self._messages, self._conversation = (), object()
 
     def resume(self, messages: Sequence[Mapping[str, Any] | Message]) -> None:
@@ -81,9 +81,9 @@ class Session(Closing):
         self._messages, self._conversation = as_messages(messages), object()
 
     def calibrate(self, budget_seconds: float = 3.0, stop: Callable[[], bool] = lambda: False) -> None:
-        """Measure what batches cost here, if that is not known; for a moment when nobody waits for a reply.
+        """Measure the cost of batches here, unless it is known.
 
-        It is given up, to be done another time, once `stop` says that somebody does.
+        Call it when nobody waits for a reply; `stop` ends it early.
         """
         with self._working:
             tokens = self._pair.target.tokens
@@ -116,13 +116,13 @@ class Session(Closing):
         return self._pair.draft_name
 
     def text_of(self, token: int) -> str:
-        """What a single token stands for, for showing it: incomplete characters become U+FFFD."""
+        """The text of one token, for display: incomplete characters become U+FFFD."""
         piece = self._pair.vocabulary.piece(token)
         return piece.decode(errors="replace") if piece else self._pair.vocabulary.text(token)
 
     @property
     def context_length(self) -> int:
-        """Tokens that prompt and reply may have together."""
+        """Most tokens of prompt and reply together."""
         return self._pair.target.capacity
 
     def run(self, prompt_or_messages: Asked, **options: Unpack[ReplyOptions]) -> Reply:
@@ -155,11 +155,11 @@ class Session(Closing):
         )
 
     def regenerate(self, **options: Unpack[ReplyOptions]) -> Reply:
-        """Answer the last question once more, in place of the last reply. Raises BadSetting where nothing was asked."""
+        """Answer the last question again, in place of the last reply. Raises BadSetting without a question."""
         return self.run(self._messages[: self._last_question() + 1], **options)
 
     def edit(self, text: str, *, message: int | None = None, **options: Unpack[ReplyOptions]) -> Reply:
-        """Change a message of the user, the last one where none is named by its index, and answer from there."""
+        """Change a user message, by index or the last one, and answer from there."""
         index = self._last_question() if message is None else message
         if not 0 <= index < len(self._messages) or self._messages[index].role != "user":
             raise BadSetting(f"message {index} is not a user message", hint="see session.messages")
@@ -190,7 +190,7 @@ class Session(Closing):
     def prompt_of(
         self, messages: Sequence[Mapping[str, Any] | Message], **options: Unpack[ReplyOptions]
     ) -> Prompt:
-        """What a reply to these messages would read; nothing is generated."""
+        """The prompt of a reply to these messages; nothing is generated."""
         return self._fitter(self._request(options)).encode(as_messages(messages))
 
     def complete(self, text: str | Sequence[int], **options: Unpack[ReplyOptions]) -> Reply:
@@ -275,7 +275,7 @@ class Session(Closing):
         )
 
     def _opening(self, fitted: Fitted, request: Request) -> int:
-        """Where the prompt opens the reply."""
+        """The position at which the prompt opens the reply."""
         if not self._pair.target.needs_checkpoints:
             return len(fitted.prompt.tokens)
         messages, arguments = self._told(fitted.messages, request)
@@ -336,14 +336,14 @@ class Session(Closing):
 
 
 class ConstraintBuilder:
-    """Makes the constraint of each reply; the vocabulary is prepared once, when it is first needed."""
+    """Makes the constraint of each reply; prepares the vocabulary once, at first use."""
 
     def __init__(self, vocabulary: Vocabulary, template: ChatTemplate) -> None:
         self._vocabulary = vocabulary
         self._template = template
 
     def call_format(self, request: Request) -> CallFormat | None:
-        """How the model writes calls, None without tools: as its template shows it, if it tells of tools."""
+        """The format of the model's tool calls, from its template; None without tools."""
         if not request.tools:
             return None
         found = self._template.call_format
@@ -375,7 +375,7 @@ class ConstraintBuilder:
 
     @cached_property
     def _names(self) -> dict[str, int]:
-        """The texts of tokens that give no text of their own."""
+        """The names of control tokens."""
         controls = self._vocabulary.control_texts().items()
         return {text: token for text, token in controls if text and not self._vocabulary.piece(token)}
 
@@ -383,10 +383,10 @@ class ConstraintBuilder:
 async def in_a_thread(
     begin: Callable[[Callable[[], bool]], Iterator[_Event]], threads: Executor
 ) -> AsyncIterator[_Event]:
-    """The events of an iterator that one of these threads makes and runs through; errors are raised here.
+    """The events of an iterator that runs in one of these threads; its errors are raised here.
 
-    `begin` gets a question: did the reader leave? Leaving early returns when the thread has ended, or at once where
-    no thread was free yet.
+    `begin` gets a function that tells whether the reader left. Leaving early waits for the thread, unless it has not
+    started.
     """
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[_Event | None] = asyncio.Queue()
@@ -413,7 +413,7 @@ async def in_a_thread(
 
 
 def tokens_of(text: str | Sequence[int], vocabulary: Vocabulary) -> list[int]:
-    """What a raw text begins the context with; BadSetting for what is no text and no tokens, or empty."""
+    """The tokens of a raw text. Raises BadSetting for an empty one or another type."""
     if isinstance(text, str):
         tokens = vocabulary.tokenize(text, parse_special=True, add_special=True)
         if vocabulary.bos is not None and tokens[:2] == [vocabulary.bos] * 2:
@@ -444,11 +444,11 @@ def with_reply(messages: Messages, reply: Reply) -> Messages:
 
 
 def last_reply(events: Iterable[Event]) -> Reply:
-    """The reply that a stream ends with; BadSetting where the session was closed before."""
+    """The reply at the end of a stream. Raises BadSetting if the session was closed before."""
     replies = [event.reply for event in events if isinstance(event, Finished)]
     if replies:
         return replies[-1]
     raise BadSetting(
-        "the session was closed while it replied, or asked for another reply",
-        hint="close it, ask it again, or load another pair, when its replies are there",
+        "the session was closed, or got another request, while it replied",
+        hint="wait for its replies before you close it, ask it again, or load another pair",
     )

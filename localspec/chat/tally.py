@@ -84,7 +84,7 @@ class Tally:
         self.switch_offs += cycle.mode is Mode.OFF and before in (Mode.DRAFTING, Mode.ANCHOR)
 
     def stats(self) -> Stats:
-        """What was counted so far."""
+        """The counts so far."""
         return Stats(
             cycles=self.cycles,
             emitted=self.emitted,

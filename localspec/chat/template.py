@@ -1,7 +1,7 @@
 """A model's chat template: messages to the prompt text that the model was trained on.
 
-Templates come with model files. Jinja's sandbox gives them no files and no way out through attributes. Their source and
-their output are bounded, their time and memory are not: a template that hangs is ended with the process.
+Templates come with model files. Jinja's sandbox gives them no files and no private attributes. Their source and output
+are bounded, their time and memory are not: a template that hangs ends with the process.
 """
 
 import json
@@ -58,9 +58,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self.globals |= {"raise_exception": _raise_exception, "strftime_now": self.now.strftime}
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        """End every loop that has found what it looks for: its whole body is `{% if not ns.found %}...{% endif %}`.
+        """End a search loop at its first hit: its whole body is `{% if not ns.found %}...{% endif %}`.
 
-        Gemma 4's template searches the messages so for each message, and the time of a render is their square.
+        Gemma 4's template searches all messages for each message, in quadratic time.
         """
         tree = super()._parse(source, name, filename)
         for loop in tree.find_all(nodes.For):
@@ -81,7 +81,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
 
 class _Generation(Extension):
-    """{% generation %} marks for training what the assistant wrote; here its body is simply rendered."""
+    """{% generation %} marks the assistant's text for training; here its body is just rendered."""
 
     tags = frozenset({"generation"})  # type: ignore[assignment]  # jinja only reads it
 
@@ -100,9 +100,9 @@ def _raise_exception(message: object) -> NoReturn:
 
 
 class ChatTemplate:
-    """A Jinja template in a sandbox, and what is known about it; BadTemplate when it cannot be used.
+    """A Jinja template in a sandbox, and facts about it; safe to share between threads.
 
-    Safe to share between threads.
+    Raises BadTemplate if it is unusable.
     """
 
     def __init__(
@@ -114,9 +114,9 @@ class ChatTemplate:
         end_texts: Collection[str] = (),
         style: ThinkingStyle | None = None,
     ) -> None:
-        """`end_texts`: of the tokens that end a reply by themselves.
+        """`end_texts`: texts of the tokens that end a reply.
 
-        `style` is for models whose template shows no sign of how they mark reasoning.
+        `style` is for models whose template does not show how they mark reasoning.
         """
         if len(source) > _LARGEST_SOURCE:
             raise BadTemplate(f"the chat template has {len(source):,} characters", hint=_HINT)
@@ -138,7 +138,7 @@ class ChatTemplate:
     ) -> str:
         """The prompt text; `think` sets the variables that the template has for it, `arguments` any.
 
-        A template that has no place for a system message gets its text in front of the first user message.
+        Without a place for a system message, its text goes in front of the first user message.
         """
         if any(m.role == "system" for m in messages) and not self.takes_system:
             messages = fold_system(messages)
@@ -157,21 +157,21 @@ class ChatTemplate:
         return format_of(self._told(asked, {}))
 
     def shows(self, tools: Sequence[Tool]) -> bool:
-        """Whether the prompt tells of these tools when the template is given them."""
+        """Whether the prompt mentions these tools when the template gets them."""
         told = self._told([_PROBE], tool_variables(tools))
         return all(tool.name in told for tool in tools)
 
     def _told(self, messages: Sequence[Message], variables: Mapping[str, Any]) -> str:
-        """The prompt of these messages, empty where the template fails on them."""
+        """The prompt of these messages, "" if the template fails on them."""
         return self._tried([*map(self._form, messages)], {**self._without_tools, **variables}) or ""
 
     def thinking_style(self, prompt: str) -> ThinkingStyle | None:
-        """How a reply to this prompt marks its reasoning; None where the model does not reason."""
+        """How a reply to this prompt marks its reasoning; None without reasoning."""
         return after_prompt(self._style, prompt) if self._style else None
 
     @cached_property
     def stops(self) -> tuple[str, ...]:
-        """Stop strings for models whose turn ends in a text that is no end token: what follows an answer."""
+        """Stop strings for models whose turn ends in a text and not in an end token."""
         _, answered, rest = self._told(_TURNS, {}).partition(_TURNS[1].content)
         after, goes_on, _ = rest.partition(_TURNS[2].content)
         if not (answered and goes_on) or any(text in after for text in self._end_texts):
@@ -198,7 +198,7 @@ class ChatTemplate:
 
     @cached_property
     def _without_tools(self) -> Mapping[str, Any]:
-        """How this template hears that there are no tools: mostly as Hugging Face says it."""
+        """The value of `tools` that tells this template that there are no tools."""
         asked = [_as_dictionary(_PROBE, parts=False)]
         named = {"functions": "[]", "datetime": f"{self._sandbox.now:%B %d %Y}"}
         forms: tuple[Mapping[str, Any], ...] = ({"tools": None, "documents": None}, {}, named)
@@ -229,7 +229,7 @@ class ChatTemplate:
 
 
 def template_of(source: str | None, vocabulary: Vocabulary) -> tuple[ChatTemplate, tuple[str, ...]]:
-    """A model file's template or the best there is without one, and what the user should know of it."""
+    """A model file's template or a substitute, and a notice for the user."""
     controls = vocabulary.control_texts()
     notices: tuple[str, ...] = ()
     if not source:
@@ -305,7 +305,7 @@ def _guarded(work: Callable[[], _T]) -> _T:
 
 
 def _cut(said: str) -> str:
-    """A complaint no longer than a sentence: it may quote a value of the template."""
+    """The message, cut to one sentence: it may quote a value of the template."""
     return said if len(said) <= _LONGEST_COMPLAINT else f"{said[:_LONGEST_COMPLAINT]} ..."
 
 

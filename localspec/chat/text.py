@@ -1,4 +1,4 @@
-"""From tokens to what a user sees: characters complete, reasoning told from answer, stop strings obeyed."""
+"""From tokens to text: complete characters, reasoning apart from the answer, stop strings."""
 
 import codecs
 import re
@@ -35,7 +35,7 @@ class Patterns:
         self._longest = max(map(len, self._patterns), default=0)
 
     def find(self, text: str) -> Match | None:
-        """The occurrence that is complete first; of those that end together, the longest."""
+        """The first complete occurrence; of several with the same end, the longest."""
         best: Match | None = None
         for pattern in self._patterns:
             start = text.find(pattern)
@@ -47,7 +47,7 @@ class Patterns:
         return best
 
     def unfinished(self, text: str) -> int:
-        """Length of the longest end of the text with which a pattern could begin; 0 when none could."""
+        """Length of the longest end of the text that could begin a pattern; 0 without one."""
         length = len(text)
         for start in range(max(0, length - self._longest + 1), length):
             if text[start] in self._first:
@@ -59,7 +59,7 @@ class Patterns:
 
 @dataclass(frozen=True, slots=True)
 class TextPart:
-    """Text that is complete enough to show."""
+    """Text that is ready to show."""
 
     text: str
     kind: Kind
@@ -67,10 +67,9 @@ class TextPart:
 
 
 class TextStream:
-    """A reply's tokens in, its text out, as soon as it is certain.
+    """A reply's tokens in, its text out as soon as it is certain.
 
-    Stop strings are looked for in the answer only, as users mean them: one that turns up while the model
-    still reasons does not end the reply before the answer began.
+    Stop strings count only in the answer: one in the reasoning does not end the reply.
     """
 
     def __init__(
@@ -85,7 +84,7 @@ class TextStream:
     ) -> None:
         """`style` as `ChatTemplate.thinking_style` gives it; `continues_text` for raw text.
 
-        `calls`: how calls of `tools` are written, where there may be some.
+        `calls`: the format of calls of `tools`, if any are allowed.
         """
         markers = [*(style.markers if style else ()), *(calls.marks if calls else ()), *stops]
         self._detokenizer = Detokenizer(
@@ -117,7 +116,7 @@ class TextStream:
         return self._scanner.found
 
     def calls(self) -> tuple[tuple[ToolCall, ...], str]:
-        """The complete calls so far, and text behind them that is none."""
+        """The complete calls so far, and the text behind them."""
         calls, rest = calls_in(self._called, self._form) if self._form else ((), "")
         return tuple(
             replace(call, id=begun) for call, begun in zip(calls, self._reader.ids, strict=False)
@@ -134,12 +133,12 @@ class TextStream:
         return parts + self._shown(text) if text and not self._stopped else parts
 
     def flush(self) -> list[TextPart]:
-        """What was held back, when the reply has ended."""
+        """The text that was held back, after the end of the reply."""
         parts = self._held_back()
         return parts if self._stopped else parts + self._released()
 
     def _held_back(self) -> list[TextPart]:
-        """What waited for more text, but for what could become a stop string."""
+        """The text that waited for more, without a possible stop string."""
         if self._stopped:
             return []
         parts = self._shown(self._detokenizer.flush())
@@ -183,7 +182,7 @@ class TextStream:
 
 
 def marker_tokens(vocabulary: Vocabulary, markers: Collection[str]) -> frozenset[int]:
-    """The control tokens that markers are made of: they must not vanish from the text."""
+    """The control tokens of the markers, which must stay in the text."""
     if not markers:
         return frozenset()
     return frozenset(
@@ -197,8 +196,8 @@ class Detokenizer:
     """Text from tokens as soon as its characters are complete.
 
     Bytes that can no longer become a character turn into U+FFFD; the start of one is held. Control tokens
-    give no text, except those in `visible`, which give their name. With `starts_text` the reply begins a text
-    of its own: the space that SentencePiece vocabularies put before the first word is left out.
+    give no text, except those in `visible`, which give their name. With `starts_text` the reply begins a new text: the
+    space that SentencePiece puts before the first word is left out.
     """
 
     def __init__(
@@ -223,7 +222,7 @@ class Detokenizer:
 
 
 class StopScanner:
-    """Cuts a stream of text at the first complete stop string, however the text is split into pieces."""
+    """Cuts a stream of text at the first complete stop string, for any cut into pieces."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = Patterns(stops)
@@ -289,7 +288,7 @@ class Headers:
 
 
 class Thinking:
-    """Splits a stream of text into reasoning and answer, however it is cut into pieces.
+    """Splits a stream of text into reasoning and answer, for any cut into pieces.
 
     Space between a marker and the text after it is dropped. Reasoning that is never closed stays reasoning.
     """
@@ -327,7 +326,7 @@ class Thinking:
         return [(self._kind, held)] if held else []
 
     def _advance(self, parts: list[tuple[Kind, str]]) -> bool:
-        """Go past one marker; False when what is left must wait for more text."""
+        """Skip one marker; False if the rest must wait for more text."""
         if self._fresh:
             body = self._held.lstrip()
             if self._drops_space:
@@ -351,7 +350,7 @@ class Thinking:
         return False
 
     def _parted(self, text: str) -> str:
-        """An answer in a channel of its own stands apart from one before it."""
+        """A blank line between answers of different channels."""
         begins, self._begins = self._begins, False
         if self._headers is None or self._kind is not A:
             return text
@@ -366,9 +365,9 @@ class Thinking:
 
 
 class CallSplitter:
-    """Splits an answer's text where the grammar lets tool calls begin; everything from there on is calls.
+    """Splits an answer at the first tool call; everything behind it is calls.
 
-    A call has begun when all of its head is there, up to the arguments of a tool on offer.
+    A call begins with its complete head, up to the arguments of an offered tool.
     """
 
     def __init__(self, heads: Iterable[str], *, anywhere: bool, first: bool) -> None:

@@ -1,4 +1,4 @@
-"""Reasoning told apart from the answer: how models mark it, and a splitter for streams."""
+"""How models mark their reasoning."""
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
@@ -15,8 +15,8 @@ CALLING = "call"  # stands for any header that names a recipient
 class ThinkingStyle:
     """How a family of models marks its reasoning.
 
-    `markers` are removed from the text; each says what follows it. Where an answer might quote them
-    (`quotable`), they count only in their place: where a part begins, and the closing one while reasoning.
+    `markers` are removed from the text; each starts a part. If an answer might quote them (`quotable`), they count only
+    at the start of a part, and the closing one during reasoning.
     """
 
     name: str
@@ -109,7 +109,7 @@ STYLES = (  # the first whose sign stands in the template counts, so the common 
 
 
 def style_of(source: str) -> ThinkingStyle | None:
-    """How the models of a chat template mark reasoning; None where the template shows no sign of any."""
+    """How a chat template's models mark reasoning; None if the template shows no mark."""
     return next((style for style in STYLES if any(sign in source for sign in style.signs)), None)
 
 
@@ -126,9 +126,9 @@ _SWITCHES = ("enable_thinking", "thinking", "reasoning")
 
 
 def thinking_variables(think: bool, names: AbstractSet[str], literals: AbstractSet[str]) -> dict[str, Any]:
-    """The variables to set, of those that the template mentions by `names`; `literals` are the texts in it.
+    """The variables to set, from the template's `names`; `literals` are the texts in it.
 
-    Templates that know only an effort get the least effort that they have a name for.
+    A template that knows only an effort gets its least effort.
     """
     variables: dict[str, Any] = {name: think for name in _SWITCHES if name in names}
     if "thinking_mode" in names:

@@ -1,4 +1,4 @@
-"""Who drafts in the coming cycle: any of the drafters or nobody, by tokens per second."""
+"""Chooses who drafts in the next cycle, one of the drafters or nobody, by tokens per second."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ class Plain:
     why_off = failure = plain_step_seconds = None
 
     def __init__(self, readers: Sequence[Drafter] = ()) -> None:
-        """`readers` follow the text all the same: a head cannot read later what it did not see."""
+        """`readers` still follow the text: a head cannot read it later."""
         self._readers = readers
 
     @property
@@ -43,9 +43,9 @@ class Plain:
 
 
 class Fixed:
-    """Always the same depth, where there is room; plain steps while the drafter catches up on tokens of another one.
+    """A fixed depth, with plain steps while the drafter reads tokens of another one.
 
-    What a prediction makes likely goes first, at any depth: that depends on the text alone, too.
+    Likely tokens of a prediction go first, at any depth: they depend on the text alone.
     """
 
     why_off = plain_step_seconds = None
@@ -74,7 +74,7 @@ class Fixed:
         return self._drafter.failure
 
     def catch_up(self, tokens: Sequence[int]) -> Iterator[None]:
-        """All of it: what a drafter has read before must not decide what a seed repeats."""
+        """Read all of it: the drafter's earlier reading must not affect a seeded reply."""
         while self._depth and self._drafter.backlog(tokens).unread:
             self._read(tokens)
             yield
@@ -102,7 +102,7 @@ class Fixed:
 
 
 def best_depth(costs: Costs, chance: float, price: Callable[[int], float], depths: Sequence[int]) -> int:
-    """The depth with the most tokens per second where every draft token is kept with this chance; 0 is plain.
+    """The depth with the most tokens per second if each draft token is kept with this chance; 0 is plain.
 
     `price`: seconds of drafting by depth. Leviathan et al., "Fast inference from transformers via speculative
     decoding", section 3: depth d brings 1 + chance + ... + chance ** d tokens.
@@ -122,7 +122,7 @@ ADVANTAGE = 1.02  # tokens that cost nothing to draft must promise this much mor
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A drafter, and what has been learned about when it pays."""
+    """A drafter, and the learned facts about when it pays."""
 
     drafter: Drafter
     control: DepthControl
@@ -135,7 +135,7 @@ class Contender:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a drafter promises for the coming cycle."""
+    """A drafter's promise for the next cycle."""
 
     contender: Contender
     value: float  # tokens per second
@@ -165,7 +165,7 @@ class Arbiter:
 
     @property
     def why_off(self) -> str | None:
-        """Of the first drafter that is not free, while none of these drafts."""
+        """Why drafting is off, from the first model-based drafter; None while any drafts."""
         reasons = [c.control.why_off for c in self._contenders if not c.is_free]
         return reasons[0] if reasons and all(reasons) else None
 
@@ -179,7 +179,7 @@ class Arbiter:
         return self._costs.plain_step_seconds
 
     def catch_up(self, tokens: Sequence[int]) -> Iterator[None]:
-        """Nothing: drafters read between cycles, where it is worth its time."""
+        """Nothing: drafters read between cycles, when it pays."""
         return iter(())
 
     def propose(self, tokens: Sequence[int], room: int) -> Proposal:
@@ -217,7 +217,7 @@ class Arbiter:
         return self._places.costs
 
     def _decided(self, tokens: Sequence[int], room: int) -> Proposal | Offer:
-        """The proposal, or the offer that has yet to be drafted."""
+        """The proposal, or the offer to draft."""
         best = max(self._offers(tokens, room), key=lambda offer: offer.value, default=None)
         plain = 1 / self._costs.verify(1)
         if best is None or best.value < plain:
@@ -245,7 +245,7 @@ class Arbiter:
                 yield Offer(contender, control.rate, limit=limit)
 
     def _drafted(self, contender: Contender, tokens: Sequence[int], limit: int) -> Proposal:
-        """What a drafter proposes that is not free; nothing while it has more to read than one cycle allows."""
+        """The proposal of a model-based drafter; empty while it has more to read than one cycle allows."""
         drafter, control = contender.drafter, contender.control
         caught_up, reading_seconds = self._caught_up(drafter, control, tokens)
         if not caught_up:
@@ -260,7 +260,7 @@ class Arbiter:
     def _caught_up(
         self, drafter: Drafter, control: DepthControl, tokens: Sequence[int]
     ) -> tuple[bool, float]:
-        """Let a drafter read what it lacks, as far as one cycle allows: whether that was all, and its seconds."""
+        """Let a drafter read unread text, as far as one cycle allows: whether that was all, and the seconds."""
         reading = drafter.backlog(tokens)
         window = control.window(reading)
         assert window is not None, "only drafters that can pay for it are chosen"
@@ -276,9 +276,9 @@ class Arbiter:
 
 
 def best_prefix(chances: Sequence[float], depths: Sequence[int], costs: Costs) -> tuple[int, float]:
-    """How many tokens to propose of those with these chances, and the tokens per second that this promises.
+    """How many tokens with these chances to propose, and the promised tokens per second.
 
-    `depths`: the numbers of tokens that may be proposed, ascending; fewer where there are no more. (0, 0.0) for none.
+    `depths`: the allowed numbers of tokens, ascending. (0, 0.0) for none.
     """
     best, best_value = 0, 0.0
     expected, survival, depth = 1.0, 1.0, 0

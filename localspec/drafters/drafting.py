@@ -1,4 +1,4 @@
-"""The drafters of a loaded target: the strategy of each reply is made here, and what replies teach is kept."""
+"""The drafters of a loaded target: makes the strategy of each reply and keeps what replies teach."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ LOOKUP_DEPTHS = (1, 2, 3, 4, 5, 6, 7, 11, 15, 23, 31)
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """What was learned about acceptance in one kind of sampling."""
+    """Learned acceptance in one kind of sampling."""
 
     chances: ChanceWeights | None = None
     trust: LookupCounts | None = None
@@ -25,7 +25,7 @@ class Acceptance:
 
 @dataclass(frozen=True, slots=True)
 class TunedState:
-    """Everything that a later run with the same files on the same machine can start from."""
+    """The start of a later run with the same files on the same machine."""
 
     costs: tuple[CostTable, ...] = ()  # one for each length of the context
     greedy: Acceptance = field(default_factory=Acceptance)
@@ -34,9 +34,9 @@ class TunedState:
 
 
 def guess_for(device: str, run_shares: Mapping[str, float]) -> CostTable:
-    """What batches probably cost on a kind of device (`cuda`, `cpu`, ...) before they are measured.
+    """Probable costs of batches on a kind of device (`cuda`, `cpu`, ...) before they are measured.
 
-    `run_shares`: what a run of a drafter's model takes of a plain step, by `Drafter.source`, where that is known.
+    `run_shares`: cost of a run of a drafter's model as a share of a plain step, by `Drafter.source`.
     """
     runs = dict(run_shares)
     if device == "cuda":
@@ -50,7 +50,7 @@ def guess_for(device: str, run_shares: Mapping[str, float]) -> CostTable:
 
 
 class Drafting:
-    """Greedy and sampled replies share drafters and costs, but not what was learned about acceptance."""
+    """Greedy and sampled replies share drafters and costs, but not acceptance."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Drafting:
         pads: bool = False,
         threads: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`drafters` run models; `guess`: costs until any are known; `depths`: how much these may propose.
+        """`drafters` run models; `guess`: costs until any are known; `depths`: the depths that these may propose.
 
         `most`: draft tokens that one verify batch can hold.
         `pads`: whether verify batches may be filled up to one width; `threads`: how many decode now.
@@ -92,7 +92,7 @@ class Drafting:
     ) -> Strategy:
         """The strategy of one reply: at a fixed depth, without drafting (0), or automatic (None).
 
-        `seeded`: lookup at a fixed depth proposes what it proposed before, so it knows the text alone.
+        `seeded`: lookup at a fixed depth knows only the text, so that it proposes the same again.
         `predicted`: tokens that the caller expects of the reply.
         """
         if depth == 0 or not self._most:
@@ -134,7 +134,7 @@ class Drafting:
         return TunedState(self._places.tables(), greedy, sampled, self.seeded_depth)
 
     def _best_depth(self) -> int | None:
-        """By what passes cost and drafts are worth here; None while either is unknown."""
+        """The best depth by costs and acceptance here; None while either is unknown."""
         drafter = next((c for c in self._contenders[True] if not c.is_free), None)
         chance = drafter.control.chances.usual if drafter else None
         if drafter is None or chance is None or not self.costs.measured:
@@ -157,7 +157,7 @@ class Drafting:
 
 
 def acceptance_of(contenders: Sequence[Contender]) -> Acceptance:
-    """What contenders have learned, in a form that can be stored."""
+    """The contenders' learned state, as it is stored."""
     chances = next((c.control.chances.weights() for c in contenders if not c.is_free), None)
     trust = next((c.drafter.trust.counts() for c in contenders if isinstance(c.drafter, LookupDrafter)), None)
     return Acceptance(chances, trust)

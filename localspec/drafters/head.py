@@ -1,4 +1,4 @@
-"""Prediction heads that propose: they read the target's hidden rows along with it, and guess what follows them.
+"""Prediction heads: they read the target's hidden rows and guess the next tokens.
 
 Heads that guess a token in a run (`Steps`, `Chain`): EAGLE-3 (Li et al. 2025) and multi-token prediction. Row p of the
 head's cache is made of the target's feature at position p and of the text's token p + 1. The target's passes give
@@ -30,7 +30,7 @@ UNKNOWN = -1  # in place of tokens that were not shown
 class HeadText:
     """Row p of a head is made of the target's hidden row at position p and of the text's token p + 1.
 
-    A head that guesses blocks has no tokens in its rows; that the newest of them may be read once more costs little.
+    A head that guesses blocks has no tokens in its rows; reading the newest row twice costs little.
     """
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class HeadText:
                 self._ends[start + kept - 1] = self._hidden[-1].copy()  # a view would keep the chunk
 
     def ends_with(self, tokens: Sequence[int]) -> bool:
-        """Whether all but the newest of these tokens were shown; it is noted."""
+        """Whether all but the newest of these tokens were seen; remembers the answer."""
         end = len(tokens) - 1
         if self.end != end or not self._hidden or len(self.text) < end:
             return False
@@ -91,7 +91,7 @@ class HeadText:
 
     @property
     def bytes(self) -> int:
-        """What the hidden rows take, about."""
+        """Bytes of the hidden rows, about."""
         return sum(row.nbytes for row in (*self._hidden, *self._ends.values()))
 
     def hold(self, held: int) -> None:
@@ -102,7 +102,7 @@ class HeadText:
         self._base += forgotten
 
     def restart(self) -> None:
-        """The head has forgotten all its rows: it begins with the oldest hidden row that is remembered."""
+        """The head has forgotten all its rows: it starts with the oldest remembered hidden row."""
         self.first = self.held = self._base
 
     def _cut(self, end: int, stands: int) -> None:
@@ -132,7 +132,7 @@ class Head(Protocol):
 
     @property
     def most_rows(self) -> int:
-        """That one call reads."""
+        """Most rows that one call reads."""
 
     def cut(self, position: int) -> None:
         """Forget the rows from this position on."""
@@ -152,7 +152,7 @@ class StepHead(Head, Protocol):
         """Of a feature."""
 
     def features(self, hidden: np.ndarray) -> np.ndarray:
-        """What it reads of hidden rows of the target, a copy: float32 [rows, columns]."""
+        """Its features from the target's hidden rows, a copy: float32 [rows, columns]."""
 
     def choose(self, layer: int, position: int) -> None:
         """Switch to this one of several prediction layers, without the rows from `position` on."""
@@ -328,7 +328,7 @@ class Block(Guesses):
 
 @dataclass(frozen=True, slots=True)
 class SavedHead:
-    """What a head knew of a text, and the state of its cache; None where it keeps no rows of its own."""
+    """A head's memory of a text, and the state of its cache; None if it keeps no rows."""
 
     known: HeadText
     state: np.ndarray | None
@@ -339,12 +339,12 @@ class SavedHead:
 
 
 class HeadDrafter(Drafter):
-    """Drafts with a head that reads along while its target does."""
+    """Drafts with a head that reads together with its target."""
 
     source = Source.HEAD
 
     def __init__(self, guesses: Guesses, needed: HiddenRows, is_end: Callable[[int], bool]) -> None:
-        """`needed`: what the head reads of its target."""
+        """`needed`: the hidden rows that the head reads."""
         self.guesses = guesses
         self.hidden_rows_needed = needed
         self._is_end = is_end
@@ -390,7 +390,7 @@ class HeadDrafter(Drafter):
         return proposal
 
     def saved(self) -> SavedHead | None:
-        """A copy of what it knows of the text, for when the text comes back."""
+        """A copy of its memory of the text, for the text's return."""
         state = self.guesses.head.state() if self.guesses.keeps else None
         return None if state is None and self.guesses.keeps else SavedHead(self._known.copy(), state)
 

@@ -32,7 +32,7 @@ class LookupCounts:
     rejected: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        """Raises ValueError for what are no counts, as a damaged file may hold."""
+        """Raises ValueError for invalid counts, for example from a damaged file."""
         if not all(isfinite(count) and count >= 0 for count in (*self.kept, *self.rejected)):
             raise ValueError(f"counts are finite and not negative: {self}")
 
@@ -175,7 +175,7 @@ class GrowingIndex:
 PLACES = 64  # latest occurrences that are looked at: the cost of a cycle does not grow with the text
 LONGEST_MATCH = 64  # tokens
 LENGTHS = 4  # different match lengths that are tried
-LEAST_CHANCE = 0.1  # a continuation that is less likely than this is not worth proposing
+LEAST_CHANCE = 0.1  # a less likely continuation is not proposed
 SAME_TAIL = 64  # tokens compared to see that a text has only grown; a wrong guess costs speed and no more
 
 
@@ -195,7 +195,7 @@ class Guess:
 
 
 class LookupDrafter(Drafter):
-    """Proposes what followed the newest tokens before."""
+    """Proposes the earlier continuation of the newest tokens."""
 
     source = Source.LOOKUP
 

@@ -17,7 +17,7 @@ from localspec.gguf.matching import SharedTokens
 from localspec.sampler.chain import largest
 from localspec.sampler.passes import Candidates, Pass, Row, standing
 
-LOOK_BACK = 48  # tokens in which a word has to begin; without one any common beginning will do
+LOOK_BACK = 48  # tokens in which a word must begin; after them any common beginning will do
 
 
 class Translation:
@@ -31,7 +31,7 @@ class Translation:
         self.tokens: list[int] = []  # of the target
         self.words: list[int] = []  # of the draft
         self.stable = 0  # words that the latest extension left as they were
-        self._reach: list[int] = []  # words that it takes to say all up to each token; it never falls
+        self._reach: list[int] = []  # number of words up to each token; it never falls
         self._whole: list[bool] = []  # whether a word ends where the token does
 
     def cut(self, count: int) -> None:
@@ -49,7 +49,7 @@ class Translation:
         return bisect_right(self._reach, words)
 
     def reach(self, count: int) -> int:
-        """How many words say the first `count` tokens."""
+        """Number of words for the first `count` tokens."""
         return self._reach[count - 1] if count else 0
 
     def extend(self, tokens: Sequence[int]) -> bool:
@@ -74,7 +74,7 @@ class Translation:
         del self.tokens[count:], self._reach[count:], self._whole[count:]
 
     def _beginning(self) -> int:
-        """Up to which token the translation stands whatever follows."""
+        """The token up to which the translation is final."""
         count = len(self.tokens)
         for i in range(count - 1, max(count - LOOK_BACK, 0), -1):
             if self._whole[i - 1] and (self._begins_word(i) or self._target.is_control(self.tokens[i - 1])):
@@ -86,7 +86,7 @@ class Translation:
         return piece.startswith(b" ") and not before[-1:].isspace() and bool(piece.strip())
 
     def _say_control(self, token: int) -> None:
-        """By the draft's own token of that meaning; without one it is passed over."""
+        """Use the draft's own token of that meaning, or skip it."""
         word = self._shared.get(token)
         if word is not None and self.words != [word]:  # bos is there already
             self.words.append(word)
@@ -134,7 +134,7 @@ KEPT = 128  # of the largest logits of a row
 
 
 class OtherVocabularyDrafter(Drafter):
-    """Keeps the text in the draft's own words; after a cycle only its end is translated again."""
+    """Keeps the text in the draft's tokens; after a cycle only its end is translated again."""
 
     source = Source.MODEL
 
@@ -216,7 +216,7 @@ class OtherVocabularyDrafter(Drafter):
         return proposal
 
     def _rows(self, unread: Sequence[int]) -> Rows:
-        """In tokens of the target, as far as it has any of those that the draft would say."""
+        """The draft's tokens as tokens of the target, up to the first that the target lacks."""
         rows = rows_after(self.decoder, unread)
         row = next(rows)
         while len((output_tokens := self._output_tokens(row)).ids):

@@ -1,7 +1,7 @@
-"""Drafts copied from what the caller expects the reply to be, for example the file that is to be edited: no model.
+"""Drafts copied from the caller's prediction of the reply, for example the file to edit: no model.
 
-The reply is followed through the prediction by exact position. Where it departs, the place at which it comes back
-is the one where most of the newest tokens agree, less the logarithm of how far that is from where it departed.
+It follows the reply through the prediction by exact position. After a departure, the reply returns where most of the
+newest tokens agree, less the logarithm of the distance from the departure.
 """
 
 from collections.abc import Sequence
@@ -49,11 +49,11 @@ class PredictionDrafter(Drafter):
         return self._proposal(tokens, limit, LEAST_CHANCE)
 
     def likely(self, tokens: Sequence[int], limit: int) -> Proposal:
-        """So much of it that all of it is probably kept."""
+        """The tokens that are probably all kept."""
         return self._proposal(tokens, limit, PROBABLE)
 
     def _proposal(self, tokens: Sequence[int], limit: int, least_chance: float) -> Proposal:
-        """What follows until the chance that all of it is kept falls below `least_chance`."""
+        """The next tokens, until the chance that all are kept falls below `least_chance`."""
         self._catch_up(tokens)
         found = () if self._at is None else self._predicted[self._at : self._at + max(limit, 0)].tolist()
         chances: list[float] = []
@@ -116,7 +116,7 @@ class PredictionDrafter(Drafter):
         return found, agreed
 
     def _candidates(self, tail: np.ndarray) -> np.ndarray:
-        """Where the newest token stands in the prediction: anywhere near, and elsewhere with those before it."""
+        """Places of the newest token in the prediction: any near ones, and far ones with the same tokens before it."""
         predicted = self._predicted
         first, last = max(self._left_at - NEAR, 0), self._left_at + self._away + NEAR
         near = np.flatnonzero(predicted[first:last] == tail[-1]) + first
