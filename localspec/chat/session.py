@@ -449,6 +449,6 @@ def last_reply(events: Iterable[Event]) -> Reply:
     if replies:
         return replies[-1]
     raise BadSetting(
-        "the session was closed, or got another request, while it replied",
+        "the session was closed while it replied, or got another request",
         hint="wait for its replies before you close it, ask it again, or load another pair",
     )
