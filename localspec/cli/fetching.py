@@ -2,21 +2,25 @@
 
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
-from localspec.display import DrawnLine, aside, note, say
-
-if TYPE_CHECKING:
-    from localspec.gguf.header import Header
-    from localspec.models.download import Fetching, PullEvent
-    from localspec.models.find import PairNotOnDisk, SeveralModels
-    from localspec.models.registry import Pair
+from localspec.display import DrawnLine, aside, bar_text, duration_text, note, say, size_text
+from localspec.errors import NotOnDisk
+from localspec.gguf.header import Header
+from localspec.models import find, inspection
+from localspec.models.devices import last_devices
+from localspec.models.download import Fetching, Note, PullEvent, PullStage, plan_pull
+from localspec.models.download import fetch as fetch_pair
+from localspec.models.hub import of_system
+from localspec.models.inspection import Fit
+from localspec.models.plan import outlook
+from localspec.models.registry import Pair
 
 _BAR = 20  # characters
 _STEP = 10  # percent between two lines without a terminal
 
 
-def fetch_if_wanted(missing: "PairNotOnDisk", *, pull: bool) -> None:
+def fetch_if_wanted(missing: find.PairNotOnDisk, *, pull: bool) -> None:
     """Fetch the pair if `pull` is set or the user says yes; else raise `missing` again."""
     if not (pull or agreed(lambda: question(missing))):
         raise missing
@@ -28,13 +32,10 @@ def take_from_hub(target: str, draft: str | None, *, pull: bool) -> dict[str, st
 
     Raises NotOnDisk where nobody wants it fetched.
     """
-    from localspec.errors import NotOnDisk
-    from localspec.models.find import fetched_before, is_on_hub
-
-    if not is_on_hub(target, draft):
+    if not find.is_on_hub(target, draft):
         return {}
     try:
-        name = fetched_before(target, draft).name
+        name = find.fetched_before(target, draft).name
     except NotOnDisk as missing:
         if not (pull or agreed(lambda: f"{target} is not on this machine, fetch it?")):
             raise missing
@@ -53,75 +54,55 @@ def agreed(question: Callable[[], str], stream: TextIO = sys.stderr, ask: Callab
         return False
 
 
-def question(missing: "PairNotOnDisk") -> str:
-    from localspec.display import size_text
-    from localspec.models.devices import last_devices
-    from localspec.models.download import plan_pull
-    from localspec.models.inspection import Fit, fit
-
+def question(missing: find.PairNotOnDisk) -> str:
     size = sum(file.to_fetch for file in plan_pull(missing.pair))
     fits = {
         Fit.GPU: "fits here",
         Fit.PART: "fits here with some of it on the CPU",
         Fit.CPU: "fits into RAM here, not on a GPU",
         Fit.NO: "does not fit here",
-    }[fit(missing.pair, last_devices())]
+    }[inspection.fit(missing.pair, last_devices())]
     return f"{missing.pair.name} is not on this machine: {size_text(size)}, {fits}, fetch it?"
 
 
 def fetch_reference(target: str, draft: str | None, *, dry: bool = False) -> str:
     """Fetch models of the Hub as a pair of the user's and return its name; `dry` only lists the files."""
-    from localspec.models.find import SeveralModels, described, keep, known_as
-    from localspec.models.hub import of_system
-
-    pair = known_as(target, draft)
+    pair = find.known_as(target, draft)
     if pair is None:
         try:
-            pair = described(target, draft)
+            pair = find.described(target, draft)
             if not dry:
-                pair = keep(pair)
+                pair = find.keep(pair)
                 note(f"{target} is the pair {pair.name} from now on")
-        except SeveralModels as several:
+        except find.SeveralModels as several:
             tell_models(several)
             raise
         except OSError as error:
             raise of_system(error, target) from error
         if draft is None:
             tell_draft(target, pair.target.name, pair.target.header)
-    if dry:
-        dry_run(pair)
-    else:
-        fetch(pair)
+    (dry_run if dry else fetch)(pair)
     return pair.name
 
 
-def tell_models(several: "SeveralModels") -> None:
+def tell_models(several: find.SeveralModels) -> None:
     """The models of a repository, a line each."""
-    from localspec.models.find import quant_of, size_of
-
     for model in several.models:
-        say(f"{quant_of(model) or '-':<10} {size_of(model):>18}  {several.repo}:{model.file}")
+        say(f"{find.quant_of(model) or '-':<10} {find.size_of(model):>18}  {several.repo}:{model.file}")
 
 
-def tell_draft(target: str, name: str, header: "Header") -> None:
+def tell_draft(target: str, name: str, header: Header) -> None:
     """A known draft for a target that the user named alone."""
-    from localspec.display import size_text
-    from localspec.models.inspection import suggested_draft
-
-    if draft := suggested_draft(name, header):
+    if draft := inspection.suggested_draft(name, header):
         what = f"{draft.name} ({size_text(draft.all_bytes)}) can draft for it"
         note(f"{what}: localspec pull {target} --draft {draft.repo}:{draft.file}")
 
 
-def fetch(pair: "Pair") -> None:
+def fetch(pair: Pair) -> None:
     """Pull with the progress on stderr; Ctrl-C keeps the bytes so far."""
-    from localspec.models.download import Fetching, Note
-    from localspec.models.download import fetch as fetch_pair
-    from localspec.models.plan import outlook
-
     line = DrawnLine(sys.stderr)
 
-    def show(event: "PullEvent") -> None:
+    def show(event: PullEvent) -> None:
         if isinstance(event, Fetching):
             line.tell(progress_text(event), event.done * 100 // max(event.total, 1) // _STEP)
             return
@@ -129,10 +110,8 @@ def fetch(pair: "Pair") -> None:
         if isinstance(event, Note):
             aside(event.text)
             return
-        for sentence in (
-            f"{pair.name}: target and draft fit each other",
-            *outlook(event.headers),
-        ):
+        aside(f"{pair.name}: target and draft fit each other")
+        for sentence in outlook(event.headers):
             aside(sentence)
 
     try:
@@ -146,10 +125,7 @@ def fetch(pair: "Pair") -> None:
     aside(f"{pair.name} is ready: localspec run {pair.name} PROMPT")
 
 
-def dry_run(pair: "Pair") -> None:
-    from localspec.display import size_text
-    from localspec.models.download import plan_pull
-
+def dry_run(pair: Pair) -> None:
     pair.refuse_unless_runnable()
     files = plan_pull(pair)
     for file in files:
@@ -165,11 +141,8 @@ def dry_run(pair: "Pair") -> None:
     say(f"{size_text(sum(file.to_fetch for file in files))} would be fetched.")
 
 
-def progress_text(event: "Fetching") -> str:
+def progress_text(event: Fetching) -> str:
     """Percentage of all files, then the speed, the time left and the file."""
-    from localspec.display import bar_text, duration_text, size_text
-    from localspec.models.download import PullStage
-
     share = event.done / event.total if event.total else 1.0
     line = f"{bar_text(share, _BAR)}  {size_text(event.done)} of {size_text(event.total)}"
     if event.stage is PullStage.WAITING:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
 from localspec.cli.commands.completion import complete_with_pairs
-from localspec.cli.fetching import take_from_hub
 from localspec.cli.usage import WrongUsage, refuse_together
 from localspec.errors import BadSetting
 from localspec.options import GONE_RULES, LOAD, OPTIONS, REPLY, Option
@@ -139,6 +138,8 @@ def load_options(arguments: argparse.Namespace) -> dict[str, Any]:
     refuse_together((f"the pair {pair}", pair), ("--target", arguments.target))
     values = {"pair": pair} | given_of(arguments, ("target", "draft", *LOAD))
     if on_hub := arguments.target or (pair and "/" in pair and pair):
+        from localspec.cli.fetching import take_from_hub
+
         values |= take_from_hub(on_hub, arguments.draft, pull=arguments.pull)
     given = {name: value for name, value in values.items() if value is not None}
     return given | {"speculate": not arguments.no_draft}

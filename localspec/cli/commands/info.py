@@ -3,50 +3,45 @@ draft and target fit each other, and plan the memory of this machine.
 """
 
 import argparse
+from collections import Counter
 from contextlib import suppress
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING
 
 from localspec.cli.commands.completion import complete_with_pairs
 from localspec.cli.fetching import tell_models
 from localspec.cli.options import add_memory_options, given_of
 from localspec.cli.usage import WrongUsage
-from localspec.display import say, say_json
-
-if TYPE_CHECKING:
-    from localspec.models.inspection import InspectedModel, Inspection
-    from localspec.models.plan import Plan
-    from localspec.models.registry import Pair
+from localspec.display import say, say_json, size_text
+from localspec.errors import LocalspecError
+from localspec.gguf import matching
+from localspec.gguf.facts import DraftKind
+from localspec.gguf.header import BLOCKS
+from localspec.health.servers import use_servers
+from localspec.models import inspection
+from localspec.models.find import SeveralModels, is_file_reference, model_file
+from localspec.models.needs import wishes_of
+from localspec.models.plan import Plan
+from localspec.models.registry import Pair, is_known, named
+from localspec.options import LOAD
+from localspec.settings import configured
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    named = parser.add_argument(
-        "pair",
-        metavar="NAME|FILE",
-        help="a pair, ORG/REPO:QUANT, ORG/REPO:FILE.gguf, or the path of a GGUF file",
-    )
-    complete_with_pairs(named)
-    parser.add_argument(
-        "--draft", metavar="FILE", help="org/repo:file.gguf or a path, to judge with the file"
-    )
+    what = "a pair, ORG/REPO:QUANT, ORG/REPO:FILE.gguf, or the path of a GGUF file"
+    complete_with_pairs(parser.add_argument("pair", metavar="NAME|FILE", help=what))
+    judged = "org/repo:file.gguf or a path, to judge with the file"
+    parser.add_argument("--draft", metavar="FILE", help=judged)
     add_memory_options(parser)
     parser.add_argument("--no-draft", action="store_true", help="plan without the draft")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from localspec.gguf.matching import adapters_of
-    from localspec.health.servers import use_servers
-    from localspec.models.inspection import inspect
-    from localspec.models.needs import wishes_of
-    from localspec.options import LOAD
-    from localspec.settings import configured
-
     settings = configured(**given_of(arguments, LOAD))
     if rpc := settings.get("rpc"):
         use_servers(rpc)
-    pair = replace(_named(arguments), lora=adapters_of(settings.get("lora", "")))
-    found = inspect(pair, wishes_of(settings, draft=not arguments.no_draft))
+    pair = replace(_named(arguments), lora=matching.adapters_of(settings.get("lora", "")))
+    found = inspection.inspect(pair, wishes_of(settings, draft=not arguments.no_draft))
     known = pair if pair.name else None
     if arguments.json:
         say_json(_as_json(known, found), indent=2)
@@ -57,12 +52,8 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _named(arguments: argparse.Namespace) -> "Pair":
+def _named(arguments: argparse.Namespace) -> Pair:
     """The pair that is meant; of files a pair without a name."""
-    from localspec.gguf.facts import DraftKind
-    from localspec.models.find import SeveralModels, is_file_reference, model_file
-    from localspec.models.registry import Pair, is_known, named
-
     if is_file_reference(arguments.pair) and not (is_known(arguments.pair) and arguments.draft is None):
         draft = model_file(arguments.draft) if arguments.draft else None
         try:
@@ -75,7 +66,7 @@ def _named(arguments: argparse.Namespace) -> "Pair":
     return named(arguments.pair)
 
 
-def _as_text(known: "Pair | None", found: "Inspection") -> list[str]:
+def _as_text(known: Pair | None, found: inspection.Inspection) -> list[str]:
     lines = []
     if known is not None:
         lines += [f"{known.name}  {known.use}"]
@@ -88,12 +79,8 @@ def _as_text(known: "Pair | None", found: "Inspection") -> list[str]:
     sides = [("target", found.target)] + ([("draft", found.draft)] if found.draft else [])
     for role, side in sides:
         lines += [f"{role:<12} {side.file.name}", *_side_lines(side), ""]
-    if (
-        found.draft is None
-        and known is None
-        and found.problem is None
-        and (suggestion := _suggested(found.target))
-    ):
+    is_alone = known is None and found.draft is None and found.problem is None
+    if is_alone and (suggestion := _suggested(found.target)):
         lines += [f"draft        {suggestion}"]
     if found.plan and found.plan.draft and found.problem is None:
         lines += [f"fit          {_fit(found)}"]
@@ -102,45 +89,38 @@ def _as_text(known: "Pair | None", found: "Inspection") -> list[str]:
     return lines
 
 
-def _suggested(target: "InspectedModel") -> str:
+def _suggested(target: inspection.InspectedModel) -> str:
     """What could draft for this target: a known draft, a model here, or one made of its own layers; "" for nothing."""
     from localspec.cli.commands.fit import TRIMMED
-    from localspec.errors import LocalspecError
     from localspec.fit.cut import Shape
     from localspec.fit.trim import trimmable
-    from localspec.gguf.matching import in_words
-    from localspec.models.inspection import draft_of_another_vocabulary, suggested_draft
 
     path, header, ways = target.file.path, target.file.header, list[str]()
     fit = f"localspec fit --target {path}"
-    if draft := suggested_draft(target.file.name, header):
+    if draft := inspection.suggested_draft(target.file.name, header):
         ways += [f"{draft.repo}:{draft.file} can draft for it, by llama.cpp's rule: add --draft"]
         with suppress(LocalspecError):
             if path and (here := draft.path) and trimmable(here, 4 * TRIMMED):
                 ways += [f"its steps get cheaper with {fit} --draft {here} --trim {TRIMMED}"]
-    elif other := draft_of_another_vocabulary(header):
-        ways += [f"{other[0].path} can draft for it {in_words(other[1])}: add --draft"]
+    elif other := inspection.draft_of_another_vocabulary(header):
+        ways += [f"{other[0].path} can draft for it {matching.in_words(other[1])}: add --draft"]
     with suppress(LocalspecError):
         if path and Shape.of(header):
             ways += [f"its own layers can become one: {fit} --make"]
     return "; or ".join(ways)
 
 
-def _fit(found: "Inspection") -> str:
-    from localspec.gguf.matching import in_words
-
+def _fit(found: inspection.Inspection) -> str:
     if found.draft is None:
         return "the prediction head inside the target drafts for it"
     if found.plan and found.plan.draft and found.plan.draft.kind.is_head:
         return "the head belongs to the target: same width, layers and vocabulary"
     if found.shared:
-        return f"the draft can draft for the target {in_words(found.shared)}"
+        return f"the draft can draft for the target {matching.in_words(found.shared)}"
     return "the draft can draft for the target: same vocabulary, by llama.cpp's rule"
 
 
-def _side_lines(side: "InspectedModel") -> list[str]:
-    from localspec.display import size_text
-
+def _side_lines(side: inspection.InspectedModel) -> list[str]:
     facts, size, cache = side.facts, size_text(side.file.header.file_bytes), side.kv_bytes_per_token
     words, count = facts.vocabulary, facts.parameters
     parameters = f"{count / 1e9:.2f} billion" if count >= 1e8 else f"{count / 1e6:.1f} million"
@@ -158,9 +138,7 @@ def _side_lines(side: "InspectedModel") -> list[str]:
     return [f"  {name:<10} {value}" for name, value in rows]
 
 
-def _plan_lines(plan: "Plan") -> list[str]:
-    from localspec.display import size_text
-
+def _plan_lines(plan: Plan) -> list[str]:
     together = f"draft at {plan.draft.length:,}" if plan.draft else "no draft"
     lines = [f"plan         context {plan.target.length:,} tokens, {together}; memory as llama.cpp plans it:"]
     for need in plan.needs:
@@ -171,11 +149,11 @@ def _plan_lines(plan: "Plan") -> list[str]:
     return lines + [f"  {line}" for line in plan.lines]
 
 
-def _plan_json(plan: "Plan") -> dict[str, object]:
+def _plan_json(plan: Plan) -> dict[str, object]:
     return {key: value for key, value in asdict(plan).items() if key != "shared"}
 
 
-def _as_json(known: "Pair | None", found: "Inspection") -> dict[str, object]:
+def _as_json(known: Pair | None, found: inspection.Inspection) -> dict[str, object]:
     return {
         "pair": known.name if known else None,
         "kind": known.kind if known else None,
@@ -189,27 +167,21 @@ def _as_json(known: "Pair | None", found: "Inspection") -> dict[str, object]:
     }
 
 
-def _side_json(side: "InspectedModel") -> dict[str, object]:
-    facts = side.facts
+def _side_json(side: inspection.InspectedModel) -> dict[str, object]:
+    facts, same = side.facts, ("name", "architecture", "layers", "parameters", "context")
     return {
         "file": side.file.name,
         "path": str(side.file.path) if side.file.path else None,
         "bytes": side.file.header.file_bytes,
-        **{
-            name: getattr(facts, name) for name in ("name", "architecture", "layers", "parameters", "context")
-        },
+        **{name: getattr(facts, name) for name in same},
         "vocabulary": facts.vocabulary.count if facts.vocabulary else None,
         "chat_template": facts.has_chat_template,
         "kv_bytes_per_token": side.kv_bytes_per_token,
     }
 
 
-def _weights(side: "InspectedModel") -> str:
+def _weights(side: inspection.InspectedModel) -> str:
     """The tensor types that make up most of the file, by bytes."""
-    from collections import Counter
-
-    from localspec.gguf.header import BLOCKS
-
     sizes: Counter[str] = Counter()
     for tensor in side.file.header.tensors:
         sizes[BLOCKS[tensor.type][0]] += tensor.bytes

@@ -4,48 +4,37 @@ and of pairs that are gone.
 
 import argparse
 from datetime import datetime
-from typing import TYPE_CHECKING
 
-from localspec.display import say, say_json
-
-if TYPE_CHECKING:
-    from localspec.models.registry import Pair
+from localspec.display import say, say_json, size_text
+from localspec.models import find, inspection, registry, removal, store
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--outdated",
-        action="store_true",
-        help="list the files that the Hub has replaced instead; those here still work",
-    )
+    newer = "list the files that the Hub has replaced instead; those here still work"
+    parser.add_argument("--outdated", action="store_true", help=newer)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from localspec.display import size_text
-    from localspec.models.inspection import file_bytes
-    from localspec.models.registry import all_pairs
-    from localspec.models.removal import leftovers
-    from localspec.models.store import distinct, last_uses
-
     if arguments.outdated:
         return list_outdated(as_json=arguments.json)
-    uses = last_uses()
-    here = [pair for pair in all_pairs() if pair.on_disk]
+    uses = store.last_uses()
+    here = [pair for pair in registry.all_pairs() if pair.on_disk]
     here.sort(key=lambda pair: -uses.get(pair.name, 0.0))
-    unused = leftovers()
-    paths = {path for file in distinct(file for pair in here for file in pair.files) if (path := file.path)}
+    unused = removal.leftovers()
+    files = store.distinct(file for pair in here for file in pair.files)
+    paths = {path for file in files if (path := file.path)}
     total = sum(path.stat().st_size for path in paths) + sum(left.bytes for left in unused)
     if arguments.json:
-        pairs = [_pair_json(pair, file_bytes(pair), uses.get(pair.name)) for pair in here]
-        files = [{"path": str(left.path), "bytes": left.bytes, "pair": left.pair} for left in unused]
-        say_json({"pairs": pairs, "unused": files, "bytes": total}, indent=2)
+        pairs = [as_json(pair, uses.get(pair.name)) for pair in here]
+        left_over = [{"path": str(left.path), "bytes": left.bytes, "pair": left.pair} for left in unused]
+        say_json({"pairs": pairs, "unused": left_over, "bytes": total}, indent=2)
         return 0
     say(f"{'NAME':<26} {'SIZE':>8}  LAST USED")
     for pair in here:
         used = uses.get(pair.name)
         when = "-" if used is None else datetime.fromtimestamp(used).strftime("%Y-%m-%d %H:%M")
-        say(f"{pair.name:<26} {size_text(file_bytes(pair)):>8}  {when}")
+        say(f"{pair.name:<26} {size_text(inspection.file_bytes(pair)):>8}  {when}")
     if unused:
         say("\nUNUSED: `localspec rm --unused` removes these")
     for left in unused:
@@ -57,32 +46,24 @@ def run(arguments: argparse.Namespace) -> int:
 
 def list_outdated(*, as_json: bool) -> int:
     """Ask the Hub about every file of the pairs that are here."""
-    from localspec.display import size_text
-    from localspec.models.find import outdated
-
-    found = outdated()
+    found = find.outdated()
     if as_json:
         say_json({"newer": [{"pair": new.pair, "file": new.text, "bytes": new.bytes} for new in found]})
         return 0
     for new in found:
         now = "is gone" if new.bytes is None else f"is another file now, {size_text(new.bytes)}"
         say(f"{new.pair:<26} {new.text}  {now}")
-    say(
-        "`localspec pull FILE` fetches a newer one as a pair of your own"
-        if found
-        else "every file is up to date"
-    )
+    fetches = "`localspec pull FILE` fetches a newer one as a pair of your own"
+    say(fetches if found else "every file is up to date")
     return 0
 
 
-def _pair_json(pair: "Pair", size: int, used: float | None) -> dict[str, object]:
-    from localspec.models.store import is_ours
-
+def as_json(pair: registry.Pair, used: float | None) -> dict[str, object]:
     paths = [path for file in pair.files if (path := file.path)]
     when = None if used is None else datetime.fromtimestamp(used).astimezone().isoformat("T", "seconds")
     return {
         "name": pair.name,
-        "bytes": size,
+        "bytes": inspection.file_bytes(pair),
         "last_used": when,
-        "files": [{"path": str(path), "removable": is_ours(path)} for path in paths],
+        "files": [{"path": str(path), "removable": store.is_ours(path)} for path in paths],
     }

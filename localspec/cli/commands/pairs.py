@@ -5,26 +5,21 @@ fits on this machine, and whether the files are here. Nothing is asked of the ne
 import argparse
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from localspec.display import say, say_json
+from localspec.display import say, say_json, size_text
 from localspec.errors import BadSetting
-
-if TYPE_CHECKING:
-    from localspec.models.inspection import Fit
-    from localspec.models.registry import Pair
+from localspec.gguf.facts import trained_context
+from localspec.models import devices, hub, inspection, registry
+from localspec.models.find import model_file
 
 DEFAULT_DEPTH = 4  # draft tokens: what most public sources begin with
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    about = "Check that two files make a pair and write it, pinned, among your own pairs."
     actions = parser.add_subparsers(title="actions", metavar="ACTION")
-    action = actions.add_parser(
-        "add",
-        help="add a pair of your own",
-        description="Check that two files make a pair and write it, pinned, among your own pairs.",
-    )
+    action = actions.add_parser("add", help="add a pair of your own", description=about)
     add = action.add_argument
     add("name", metavar="NAME", help="of the pair: lower-case letters, digits and . _ + -")
     add("--target", required=True, metavar="FILE", help="org/repo:file.gguf, or a path")
@@ -35,37 +30,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from localspec.display import size_text
-    from localspec.models.devices import last_devices
-    from localspec.models.inspection import file_bytes, fit, memory_needed
-    from localspec.models.registry import all_pairs
-
-    devices = last_devices()
-    found = [(pair, file_bytes(pair), memory_needed(pair), fit(pair, devices)) for pair in all_pairs()]
+    known, here = registry.all_pairs(), devices.last_devices()
     if arguments.json:
-        say_json({"pairs": [as_json(*row) for row in found]}, indent=2)
+        say_json({"pairs": [as_json(pair, inspection.fit(pair, here)) for pair in known]}, indent=2)
         return 0
     say(f"{'NAME':<26} {'SIZE':>8} {'MEMORY':>8}  {'FITS HERE':<13} {'HERE':<5} USE")
     words = {"gpu": "yes", "part": "in part", "cpu": "in RAM", "no": "no"}
-    for pair, size, needed, fits in found:
-        where = words[fits] if pair.runnable else "cannot run yet"
-        here = "yes" if pair.on_disk else "-"
-        memory = f"~{size_text(needed)}"
-        say(f"{pair.name:<26} {size_text(size):>8} {memory:>8}  {where:<13} {here:<5} {pair.use}")
-    say("\n" + _legend(any(device.is_gpu for device in devices)))
+    for pair in known:
+        fits = words[inspection.fit(pair, here)] if pair.runnable else "cannot run yet"
+        size, memory = size_text(inspection.file_bytes(pair)), f"~{size_text(inspection.memory_needed(pair))}"
+        on_disk = "yes" if pair.on_disk else "-"
+        say(f"{pair.name:<26} {size:>8} {memory:>8}  {fits:<13} {on_disk:<5} {pair.use}")
+    where = "in RAM: on the CPU, as no GPU is known."
+    if any(device.is_gpu for device in here):
+        where = "yes: on the GPU; in part: with layers or the draft on the CPU; in RAM: on the CPU only."
+    say(
+        f"\n{where} MEMORY is an estimate: `localspec info NAME` looks closer, with llama.cpp's own numbers. "
+        "`localspec pull NAME` fetches."
+    )
     return 0
 
 
 def run_add(arguments: argparse.Namespace) -> int:
-    from localspec.gguf.facts import trained_context
-    from localspec.models.find import model_file
-    from localspec.models.hub import of_system
-    from localspec.models.registry import Pair, add_pair, all_pairs, users_pairs
-
     if arguments.depth < 1:
         raise BadSetting(f"a depth of {arguments.depth} drafts nothing", hint="use 1 or more")
     target, draft = model_file(arguments.target), model_file(arguments.draft)
-    pair = Pair(
+    pair = registry.Pair(
         name=arguments.name,
         kind=draft.kind,
         target=target,
@@ -75,13 +65,13 @@ def run_add(arguments: argparse.Namespace) -> int:
         starting_depth=arguments.depth,
     )
     pair.check()
-    users = {pair.name for pair in users_pairs()}
-    known = {pair.name for pair in all_pairs()}
+    users = {pair.name for pair in registry.users_pairs()}
+    known = {pair.name for pair in registry.all_pairs()}
     try:
         pair = replace(pair, target=target.pinned(), draft=draft.pinned())
-        path = add_pair(pair)
+        path = registry.add_pair(pair)
     except OSError as error:
-        raise of_system(error, arguments.name) from error
+        raise hub.of_system(error, arguments.name) from error
     say(f"{pair.name} is in {path}", to=sys.stderr)
     if pair.name in known:
         say(f"It replaces {'your earlier' if pair.name in users else 'the built-in'} pair {pair.name}.")
@@ -89,25 +79,12 @@ def run_add(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def as_json(pair: "Pair", size: int, needed: int, fits: "Fit") -> dict[str, object]:
-
+def as_json(pair: registry.Pair, fits: inspection.Fit) -> dict[str, object]:
     same = ("name", "aliases", "kind", "runnable", "use", "context", "starting_depth", "starting_depth_from")
     return {name: getattr(pair, name) for name in (*same, "published")} | {
-        "bytes": size,
-        "memory_bytes": needed,
+        "bytes": inspection.file_bytes(pair),
+        "memory_bytes": inspection.memory_needed(pair),
         "fits": fits,
         "on_disk": pair.on_disk,
         "licenses": [file.license for file in pair.files],
     }
-
-
-def _legend(has_gpu: bool) -> str:
-    where = (
-        "yes: on the GPU; in part: with layers or the draft on the CPU; in RAM: on the CPU only."
-        if has_gpu
-        else "in RAM: on the CPU, as no GPU is known."
-    )
-    return (
-        f"{where} MEMORY is an estimate: `localspec info NAME` looks closer, with llama.cpp's own numbers. "
-        "`localspec pull NAME` fetches."
-    )

@@ -9,34 +9,26 @@ from localspec.cli.commands.completion import complete_with_pairs
 from localspec.cli.fetching import dry_run, fetch, fetch_reference
 from localspec.cli.options import add_quiet_option
 from localspec.cli.usage import WrongUsage
+from localspec.models import registry
+from localspec.models.find import is_on_hub
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    name = parser.add_argument("name", metavar="NAME", help="for example llama-3-8b+1b, or ORG/REPO:Q4_K_M")
-    complete_with_pairs(name)
-    parser.add_argument(
-        "--draft", metavar="FILE", help="what drafts for a model of the Hub (default: its own text, lookup)"
-    )
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be fetched")
+    add = parser.add_argument
+    complete_with_pairs(add("name", metavar="NAME", help="for example llama-3-8b+1b, or ORG/REPO:Q4_K_M"))
+    what = "what drafts for a model of the Hub (default: its own text, lookup)"
+    add("--draft", metavar="FILE", help=what)
+    add("--dry-run", action="store_true", help="only say what would be fetched")
     add_quiet_option(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from localspec.models.find import is_on_hub
-    from localspec.models.registry import is_known, named
-
-    if is_on_hub(arguments.name, arguments.draft) and not (
-        is_known(arguments.name) and arguments.draft is None
-    ):
-        fetch_reference(arguments.name, arguments.draft, dry=arguments.dry_run)
-        return 0
-    if arguments.draft:
-        raise WrongUsage(
-            "--draft goes with a model of the Hub, not with the name of a pair", hint="leave it out"
-        )
-    pair = named(arguments.name)
-    if arguments.dry_run:
-        dry_run(pair)
+    name, draft = arguments.name, arguments.draft
+    if is_on_hub(name, draft) and not (registry.is_known(name) and draft is None):
+        fetch_reference(name, draft, dry=arguments.dry_run)
+    elif draft:
+        what = "--draft goes with a model of the Hub, not with the name of a pair"
+        raise WrongUsage(what, hint="leave it out")
     else:
-        fetch(pair)
+        (dry_run if arguments.dry_run else fetch)(registry.named(name))
     return 0
