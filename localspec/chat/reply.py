@@ -14,7 +14,7 @@ from localspec.algorithm.verification import make_rule
 from localspec.chat.loaded_pair import LoadedPair
 from localspec.chat.options import Request, seed_fixes_depth
 from localspec.chat.tally import Tally
-from localspec.chat.text import TextPart, TextStream
+from localspec.chat.text import TextStream
 from localspec.control.timing import PlainClock
 from localspec.errors import LocalspecError
 from localspec.events import (
@@ -35,6 +35,7 @@ from localspec.events import (
     Started,
 )
 from localspec.sampler.passes import Candidates, Pass, Row, standing
+from localspec.structure.calls import TextPart
 from localspec.structure.constraint import Constrained
 from localspec.structure.forcing import Forcing
 

@@ -19,12 +19,14 @@ from localspec.chat.reply import ReplyJob, ReplyWriter
 from localspec.chat.template import ChatTemplate, tool_variables
 from localspec.chat.text import TextStream
 from localspec.chat.thinking import A, R, ThinkingStyle
-from localspec.chat.tools import GENERIC, CallFormat, spelled_out, tools_grammar
+from localspec.chat.tools import functions_of, spelled_out
 from localspec.errors import BadSetting, ContextFull
 from localspec.events import Event, Finished, Reply
 from localspec.health.stopping import Closing
 from localspec.options import ReplyOptions
+from localspec.structure.call_grammar import calls_grammar
 from localspec.structure.constraint import Constrained, GrammarTokens
+from localspec.structure.forms import GENERIC, CallForm
 from localspec.structure.grammar import lead_of
 
 Asked = str | Sequence[Mapping[str, Any] | Message]
@@ -253,14 +255,14 @@ class Session(Closing):
         style = template.thinking_style(prompt.text)
         constraint = self._constraints.constraint(request, style, len(prompt.tokens))
         # What a grammar asks for is shown as it is, a space at its beginning included.
-        calls = self._constraints.call_format(request)
+        calls = self._constraints.call_form(request)
         text = TextStream(
             self._pair.vocabulary,
             style,
             (*template.stops, *request.stop),
             continues_text=constraint is not None or are_continued(messages),
             calls=calls,
-            tools=request.tools,
+            functions=functions_of(request.tools),
         )
         return ReplyJob(
             prompt.tokens,
@@ -300,7 +302,7 @@ class Session(Closing):
 
     def _told(self, messages: Messages, request: Request) -> tuple[Sequence[Message], dict[str, Any]]:
         """The messages and arguments that the template is given."""
-        native = (self._constraints.call_format(request) or self._pair.template.call_format).native
+        native = (self._constraints.call_form(request) or self._pair.template.call_form).native
         tools = tool_variables(request.tools) if native and request.tools else {}
         told = messages if native else spelled_out(messages, request.tools)
         return told, {**tools, **request.template_arguments}
@@ -342,29 +344,38 @@ class ConstraintBuilder:
         self._vocabulary = vocabulary
         self._template = template
 
-    def call_format(self, request: Request) -> CallFormat | None:
-        """The format of the model's tool calls, from its template; None without tools."""
+    def call_form(self, request: Request) -> CallForm | None:
+        """How the model writes calls, None without tools: as its template shows it, if it tells of tools."""
         if not request.tools:
             return None
-        found = self._template.call_format
-        return found if found.native and self._template.shows(request.tools) else GENERIC
+        found = self._template.call_form
+        if not found.native or not self._template.shows(request.tools):
+            return GENERIC
+        controls = self._vocabulary.control_texts().items()
+        return found.without([text for text, token in controls if text and self._vocabulary.is_end(token)])
 
     def constraint(self, request: Request, style: ThinkingStyle | None, start: int) -> Constrained | None:
         """The constraint of a reply that begins after `start` tokens; None where none is asked.
 
         With a thinking model it begins after the thinking. Raises BadSetting where the grammar is unusable.
         """
-        grammar, calls = request.grammar, self.call_format(request)
+        grammar, calls = request.grammar, self.call_form(request)
+        markers = style.markers.items() if style else ()
+        opening, closing = ([m for m, kind in markers if kind is wanted] for wanted in (R, A))
+        framing = style is not None and not style.quotable
         if calls:
-            required = request.tool_choice == "required"
-            calls = calls if request.parallel_tool_calls else replace(calls, between=None)
-            grammar = tools_grammar(request.tools, calls, required=required, names=self._names)
+            grammar = calls_grammar(
+                calls if request.parallel_tool_calls else replace(calls, between=None),
+                functions_of(request.tools),
+                required=request.tool_choice == "required",
+                names=self._names,
+                frames=closing if framing else (),
+            )
         if grammar is None:
             return None
         lead = None
-        if style is not None and (style.opened or request.think is not False):
-            marks = [[m for m, kind in style.markers.items() if kind is wanted] for wanted in (R, A)]
-            lead = lead_of(*marks, opened=style.opened, framing=not style.quotable, names=self._names)
+        if style is not None and opening and (style.opened or request.think is not False):
+            lead = lead_of(opening, closing, opened=style.opened, framing=framing, names=self._names)
         matcher = self._tokens.matcher(grammar, lead)
         tokens = self._tokens
         return Constrained(matcher, grammar.name, size=tokens.size, ends=tokens.ends, start=start)

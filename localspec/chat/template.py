@@ -21,8 +21,11 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from localspec.algorithm.protocols import Vocabulary
 from localspec.chat.messages import Message
 from localspec.chat.thinking import THINK, ThinkingStyle, after_prompt, style_of, thinking_variables
-from localspec.chat.tools import PROBE, CallFormat, Tool, format_of
+from localspec.chat.tools import Tool
 from localspec.errors import BadTemplate
+from localspec.events import ToolCall
+from localspec.structure.derive import form_of
+from localspec.structure.forms import GENERIC, CallForm
 
 CHATML = (
     "{% for message in messages %}"
@@ -147,14 +150,14 @@ class ChatTemplate:
         return self._with([*map(self._form, messages)], {**self._without_tools, **variables})
 
     @cached_property
-    def call_format(self) -> CallFormat:
-        """How this template writes tool calls, found by letting it write one."""
-        asked = [
-            _PROBE,
-            Message("assistant", "", tool_calls=(PROBE,)),
-            Message("tool", "noon", tool_call_id=PROBE.id),
-        ]
-        return format_of(self._told(asked, {}))
+    def call_form(self) -> CallForm:
+        """How this template writes tool calls, found by letting it write some; the generic form if it is not known."""
+
+        def render(answer: str, calls: Sequence[ToolCall]) -> str:
+            told = [_PROBE, Message("assistant", answer, tool_calls=tuple(calls))]
+            return self._with([*map(self._form, told)], self._without_tools)
+
+        return form_of(self.source, render, self._style.markers if self._style else ()) or GENERIC
 
     def shows(self, tools: Sequence[Tool]) -> bool:
         """Whether the prompt mentions these tools when the template gets them."""

@@ -2,21 +2,19 @@
 
 import codecs
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from localspec.algorithm.protocols import Vocabulary
 from localspec.chat.thinking import CALLING, A, R, ThinkingStyle
-from localspec.chat.tools import CallFormat, Tool, calls_in, head_of, new_call_id
 from localspec.events import Kind, ToolCall
+from localspec.structure.calls import CallReader, Functions, TextPart
 from localspec.structure.constraint import prefixes_space
+from localspec.structure.forms import CallForm
 
 LONGEST_HEADER = 256  # characters
-# The text before the arguments in the formats of localspec.chat.tools; a grammar enforces it.
-_HEAD = re.compile(
-    r'\{"name": "([^"]+)", "(?:arguments|parameters)": |\[TOOL_CALLS\]([A-Za-z0-9_.-]{1,64})\[ARGS\]'
-)
+_RECIPIENT = " to="
+_FIRST_CODE, _CODES = 0xD800, 2048  # lone surrogates: UTF-8 has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +55,6 @@ class Patterns:
         return 0
 
 
-@dataclass(frozen=True, slots=True)
-class TextPart:
-    """Text that is ready to show."""
-
-    text: str
-    kind: Kind
-    call: ToolCall | None = None  # begins here
-
-
 class TextStream:
     """A reply's tokens in, its text out as soon as it is certain.
 
@@ -79,29 +68,22 @@ class TextStream:
         stops: Sequence[str],
         *,
         continues_text: bool = False,
-        calls: CallFormat | None = None,
-        tools: Iterable[Tool] = (),
+        calls: CallForm | None = None,
+        functions: Functions | None = None,
     ) -> None:
         """`style` as `ChatTemplate.thinking_style` gives it; `continues_text` for raw text.
 
-        `calls`: the format of calls of `tools`, if any are allowed.
+        `calls`: how calls of `functions` are written, where there may be some.
         """
         markers = [*(style.markers if style else ()), *(calls.marks if calls else ()), *stops]
+        self._codes = Codes(vocabulary, marker_tokens(vocabulary, markers))
         self._detokenizer = Detokenizer(
-            vocabulary, visible=marker_tokens(vocabulary, markers), starts_text=not continues_text
+            vocabulary, visible=self._codes.by_token, starts_text=not continues_text
         )
-        self._calls: CallSplitter | None = None
-        self._mark: int | None = None  # the control token without which no calls begin
-        if calls:
-            mark = vocabulary.control_texts().get(calls.mark)
-            self._mark = mark if mark is not None and not vocabulary.piece(mark) else None
-            first = calls.mark == "{"
-            heads = [head_of(tool.name, calls) for tool in tools]
-            self._calls = CallSplitter(heads, anywhere=self._mark is None and not first, first=first)
-        self._form = calls
-        self._reader = CallReader()
-        self._called = ""  # the text of all calls
-        self._thinking = Thinking(style) if style else None
+        form = calls.with_texts(self._codes.coded) if calls else None
+        self._reader = CallReader(form, functions or {}, self._codes.plain) if form else None
+        self._thinking = Thinking(style, form, functions or (), self._codes.coded) if style else None
+        self._called: list[ToolCall] = []  # complete ones
         self._scanner = StopScanner(stops)
         self._stopped = False
 
@@ -116,21 +98,13 @@ class TextStream:
         return self._scanner.found
 
     def calls(self) -> tuple[tuple[ToolCall, ...], str]:
-        """The complete calls so far, and the text behind them."""
-        calls, rest = calls_in(self._called, self._form) if self._form else ((), "")
-        return tuple(
-            replace(call, id=begun) for call, begun in zip(calls, self._reader.ids, strict=False)
-        ), rest
+        """The complete calls so far, and text behind them that is none."""
+        return tuple(self._called), self._reader.rest if self._reader else ""
 
     def push(self, token: int) -> list[TextPart]:
         """The text that became certain with this token."""
-        parts: list[TextPart] = []
-        if self._calls and token == self._mark:
-            # The same text in ordinary tokens is text: to the grammar, and so here.
-            parts = self._held_back()
-            self._calls.expect()
         text = self._detokenizer.push(token)
-        return parts + self._shown(text) if text and not self._stopped else parts
+        return self._shown(text) if text and not self._stopped else []
 
     def flush(self) -> list[TextPart]:
         """The text that was held back, after the end of the reply."""
@@ -144,34 +118,32 @@ class TextStream:
         parts = self._shown(self._detokenizer.flush())
         if self._thinking and not self._stopped:
             parts += self._scanned(self._thinking.flush())
-        if self._calls and not self._stopped:
-            parts += self._without_stops(self._calls.flush())
+        if self._reader and not self._stopped:
+            parts += self._without_stops(self._reader.flush())
         return parts
 
     def _shown(self, text: str) -> list[TextPart]:
         return self._scanned(self._thinking.push(text) if self._thinking else [(Kind.ANSWER, text)])
 
     def _scanned(self, parts: Iterable[tuple[Kind, str]]) -> list[TextPart]:
-        if self._calls is None:
-            return self._without_stops(parts)
-        split: list[tuple[Kind, str]] = []
+        split: list[TextPart] = []
         for kind, text in parts:
-            split += self._calls.push(text) if kind is Kind.ANSWER else [(kind, text)]
+            if self._reader and kind is not Kind.REASONING:
+                split += self._reader.push(text)
+            else:
+                split.append(TextPart(self._codes.plain(text), kind))
         return self._without_stops(split)
 
-    def _without_stops(self, parts: Iterable[tuple[Kind, str]]) -> list[TextPart]:
+    def _without_stops(self, parts: Iterable[TextPart]) -> list[TextPart]:
         shown: list[TextPart] = []
-        for kind, text in parts:
-            if kind is Kind.TOOL_CALL:
-                self._called += text
-                shown += [*self._released(), *self._reader.push(text)]
+        for part in parts:
+            if part.kind is not Kind.ANSWER:
+                self._called += [part.ended] if part.ended else []
+                shown += [*self._released(), *([part] if part.text or part.call else [])]
                 continue
-            if kind is Kind.REASONING:
-                shown += [*self._released(), TextPart(text, kind)]
-                continue
-            released, self._stopped = self._scanner.push(text)
+            released, self._stopped = self._scanner.push(part.text)
             if released:
-                shown.append(TextPart(released, kind))
+                shown.append(TextPart(released, part.kind))
             if self._stopped:
                 break
         return shown
@@ -192,25 +164,50 @@ def marker_tokens(vocabulary: Vocabulary, markers: Collection[str]) -> frozenset
     )
 
 
+class Codes:
+    """Control tokens as characters that no text has: what spells their names is text, to the grammar and so here."""
+
+    def __init__(self, vocabulary: Vocabulary, tokens: Collection[int]) -> None:
+        self.by_token = {token: vocabulary.text(token) for token in sorted(tokens)}
+        controls = [token for token in self.by_token if not vocabulary.piece(token)]
+        pairs = {chr(_FIRST_CODE + n): self.by_token[token] for n, token in enumerate(controls[:_CODES])}
+        self.by_token |= dict(zip(controls, pairs, strict=False))
+        self._names = str.maketrans(pairs)
+        self._codes = {name: code for code, name in pairs.items()}
+        longest_first = sorted(self._codes, key=len, reverse=True)
+        self._find = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+
+    def coded(self, text: str) -> str:
+        """A marker as the stream has it."""
+        return self._find.sub(lambda name: self._codes[name[0]], text)
+
+    def plain(self, text: str) -> str:
+        """A text of the stream as it is shown."""
+        return text.translate(self._names)
+
+
 class Detokenizer:
     """Text from tokens as soon as its characters are complete.
 
     Bytes that can no longer become a character turn into U+FFFD; the start of one is held. Control tokens
-    give no text, except those in `visible`, which give their name. With `starts_text` the reply begins a new text: the
+    give no text, except those in `visible`, which give that. With `starts_text` the reply begins a new text: the
     space that SentencePiece puts before the first word is left out.
     """
 
     def __init__(
-        self, vocabulary: Vocabulary, *, visible: AbstractSet[int] = frozenset(), starts_text: bool = True
+        self, vocabulary: Vocabulary, *, visible: Mapping[int, str] | None = None, starts_text: bool = True
     ) -> None:
         self._piece = vocabulary.piece
-        self._names = {token: vocabulary.text(token).encode() for token in visible}
+        self._visible = visible or {}
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._drops_space = starts_text and prefixes_space(vocabulary)
 
     def push(self, token: int) -> str:
         """The text that is complete with this token."""
-        piece = self._names[token] if token in self._names else self._piece(token)
+        if token in self._visible:
+            self._drops_space = False
+            return self.flush() + self._visible[token]
+        piece = self._piece(token)
         if self._drops_space and piece:
             self._drops_space = False
             piece = piece.removeprefix(b" ")
@@ -253,22 +250,36 @@ class StopScanner:
 
 
 class Headers:
-    """Shortens the headers of a stream of channels, `<|channel|>final <|constrain|>json<|message|>`, to their names."""
+    """Shortens the headers of a stream of channels, `<|channel|>final <|constrain|>json<|message|>`, to their names.
 
-    _header = re.compile(
-        r"<\|start\|>assistant([^<]*)|<\|channel\|>\s*(\w*)((?:(?!<\|message\|>).)*)<\|message\|>", re.DOTALL
-    )
-    _beginnings = Patterns(("<|channel|>", "<|start|>"))
+    One that names a function is written in the form's first way, behind the name for all of them.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, coded: Callable[[str], str], form: CallForm | None) -> None:
+        self._channel, self._start, self._message = map(coded, ("<|channel|>", "<|start|>", "<|message|>"))
+        start, channel, message = map(re.escape, (self._start, self._channel, self._message))
+        self._header = re.compile(
+            rf"{start}assistant((?:(?!{channel}|{message})[^<])*)|{channel}\s*(\w*)((?:(?!{message}).)*){message}",
+            re.DOTALL,
+        )
+        self._beginnings = Patterns((self._channel, self._start))
+        self._form = form
         self._held = ""
-        self._recipient = False  # named by the role, in front of the channel
+        self._begun = False
+        self._recipient = ""  # named by the role, in front of the channel
 
     def push(self, text: str) -> str:
         """The text with every complete header shortened; an incomplete one is held."""
         text = self._held + text
-        start = max(text.rfind("<|channel|>"), text.rfind("<|start|>"))
-        if start < 0 or "<|message|>" in text[start:] or len(text) - start > LONGEST_HEADER:
+        if not self._begun:
+            if _RECIPIENT.startswith(text):
+                self._held = text
+                return ""
+            self._begun = True
+            if text.startswith(_RECIPIENT):  # the prompt ended in the role
+                text = f"{self._start}assistant{text}"
+        start = max(text.rfind(self._channel), text.rfind(self._start))
+        if start < 0 or self._message in text[start:] or len(text) - start > LONGEST_HEADER:
             start = len(text) - self._beginnings.unfinished(text)
         self._held = text[start:]
         return self._header.sub(self._short, text[:start])
@@ -280,11 +291,15 @@ class Headers:
     def _short(self, header: re.Match[str]) -> str:
         role, channel, rest = header.groups()
         if role is not None:
-            self._recipient = "to=" in role
-            return "<|start|>assistant"
-        called = self._recipient or "to=" in rest
-        self._recipient = False
-        return f"<|channel|>{CALLING if called else channel}<|message|>"
+            self._recipient = role.partition("to=")[2]
+            return f"{self._start}assistant"
+        called = self._recipient or rest.partition("to=")[2]
+        self._recipient = ""
+        if not called:
+            return self._channel + channel + self._message
+        name = called.split()[0].removeprefix("functions.")
+        head = self._form.open + name + self._form.name_end if self._form else ""
+        return f"{self._channel}{CALLING}{self._message}{head}"
 
 
 class Thinking:
@@ -293,9 +308,21 @@ class Thinking:
     Space between a marker and the text after it is dropped. Reasoning that is never closed stays reasoning.
     """
 
-    def __init__(self, style: ThinkingStyle | None) -> None:
-        markers = style.markers if style else {}
-        self._headers = Headers() if style and style.channels else None
+    def __init__(
+        self,
+        style: ThinkingStyle | None,
+        form: CallForm | None = None,
+        functions: Iterable[str] = (),
+        coded: Callable[[str], str] = str,
+    ) -> None:
+        """`form`: of calls to `functions`; `coded` makes a text of the stream from a marker."""
+        self._headers = Headers(coded, form) if style and style.channels else None
+        markers = {coded(marker): kind for marker, kind in style.markers.items()} if style else {}
+        # Where a marker stands in front of a call, the whole beginning of the call is one that stays.
+        heads = [form.begin + form.open + name + form.name_end for name in functions] if form else []
+        inside = [(head, marker) for head in heads for marker in markers if marker in head]
+        self._kept = {head.partition(marker)[0] + marker for head, marker in inside}
+        markers |= dict.fromkeys(self._kept, Kind.TOOL_CALL)
         self._answered = False  # some answer came before this part
         self._begins = False  # nothing of this part was released
         self._kinds = dict(markers)
@@ -333,7 +360,7 @@ class Thinking:
                 self._held = body
             for beginning, marker in self._beginnings:
                 if body.startswith(beginning):
-                    self._enter(marker, body[len(beginning) :])
+                    self._enter(marker, body[len(beginning) :], parts)
                     return True
             if not body or any(beginning.startswith(body) for beginning, _ in self._beginnings):
                 return False
@@ -344,7 +371,7 @@ class Thinking:
         if released:
             parts.append((self._kind, self._parted(text[:released])))
         if match:
-            self._enter(match.pattern, text[match.end :])
+            self._enter(match.pattern, text[match.end :], parts)
             return True
         self._held = text[released:]
         return False
@@ -358,93 +385,10 @@ class Thinking:
         self._answered = True
         return apart + text
 
-    def _enter(self, marker: str, rest: str) -> None:
+    def _enter(self, marker: str, rest: str, parts: list[tuple[Kind, str]]) -> None:
         self._kind = self._kinds[marker]
         self._fresh = self._drops_space = self._begins = True
+        if marker in self._kept:
+            parts.append((self._kind, marker))
+            self._fresh = False
         self._held = rest
-
-
-class CallSplitter:
-    """Splits an answer at the first tool call; everything behind it is calls.
-
-    A call begins with its complete head, up to the arguments of an offered tool.
-    """
-
-    def __init__(self, heads: Iterable[str], *, anywhere: bool, first: bool) -> None:
-        """`anywhere`: heads count wherever they stand; `first`: where the answer begins; `expect` says where else."""
-        self._heads = Patterns(heads)
-        self._anywhere = anywhere
-        self._looks = anywhere or first
-        self._held = ""
-        self._kind = Kind.ANSWER
-
-    def expect(self) -> None:
-        """Calls may begin with the coming text."""
-        self._looks = True
-
-    def push(self, text: str) -> list[tuple[Kind, str]]:
-        """Text that can be told apart now, in order."""
-        if self._kind is Kind.TOOL_CALL or not self._looks or not text:
-            return [(self._kind, text)] if text else []
-        text = self._held + text
-        match = self._heads.find(text)
-        if match and (self._anywhere or not match.start):
-            self._kind, self._held = Kind.TOOL_CALL, ""
-            before = [(Kind.ANSWER, text[: match.start])] if match.start else []
-            return [*before, (Kind.TOOL_CALL, text[match.start :])]
-        released = len(text) - self._heads.unfinished(text)
-        if released and not self._anywhere:
-            self._looks, released = False, len(text)
-        self._held = text[released:]
-        return [(Kind.ANSWER, text[:released])] if released else []
-
-    def flush(self) -> list[tuple[Kind, str]]:
-        """What was held back, when no more text follows."""
-        held, self._held = self._held, ""
-        return [(self._kind, held)] if held else []
-
-
-class CallReader:
-    """Reads the text of the calls in one reply."""
-
-    def __init__(self) -> None:
-        self.ids: list[str] = []  # of the calls so far
-        self._unread = ""
-        self._inside = False  # the arguments of a call
-        self._depth = 0
-        self._quoted = self._escaped = False
-
-    def push(self, text: str) -> Iterator[TextPart]:
-        """The calls that begin in this text, and new text of their arguments."""
-        self._unread += text
-        while self._unread:
-            begun = None
-            if not self._inside:
-                head = _HEAD.search(self._unread)
-                if head is None:
-                    return
-                self._unread, self._inside = self._unread[head.end() :], True
-                begun = ToolCall(head[1] or head[2], {}, new_call_id())
-                self.ids.append(begun.id)
-            end = self._end_of_arguments()
-            written, self._unread = self._unread[:end], self._unread[end:]
-            self._inside = not written or self._depth > 0
-            yield TextPart(written, Kind.TOOL_CALL, begun)
-
-    def _end_of_arguments(self) -> int:
-        """How many unread characters belong to the arguments; `_depth` is 0 where they end there."""
-        for at, sign in enumerate(self._unread, start=1):
-            if self._escaped:
-                self._escaped = False
-            elif self._quoted:
-                self._escaped = sign == "\\"
-                self._quoted = sign != '"'
-            elif sign == '"':
-                self._quoted = True
-            elif sign in "{[":
-                self._depth += 1
-            elif sign in "}]":
-                self._depth -= 1
-                if not self._depth:
-                    return at
-        return len(self._unread)

@@ -93,6 +93,7 @@ STYLES = (  # the first whose sign stands in the template counts, so the common 
         ("[BEGIN FINAL RESPONSE]",),
         {"Here are my reasoning steps:\n": R, "[BEGIN FINAL RESPONSE]": A, "[END FINAL RESPONSE]": A},
     ),
+    ThinkingStyle("functionary", (">>>${recipient}",), {"all\n": A}, quotable=True),  # a prompt ends in ">>>"
     _tags("[THINK]", "[/THINK]"),
     _tags("<seed:think>", "</seed:think>"),
     _tags("<mm:think>", "</mm:think>"),

@@ -1,8 +1,7 @@
-"""Functions that a model may call: described by the caller, written by the model, read back."""
+"""Functions that a model may call, as their caller describes them, and the words for a model that knows none."""
 
 import json
 import re
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,13 +9,12 @@ from typing import Any
 from localspec.chat.messages import Message
 from localspec.errors import BadSetting
 from localspec.events import ToolCall
-from localspec.structure.grammar import LARGEST, SPACED, Grammar, as_lark, escaped, literal, without_options
-from localspec.structure.schema import narrowed, read_schema
+from localspec.structure.forms import GENERIC
+from localspec.structure.grammar import LARGEST
+from localspec.structure.schema import read_schema
 
 _FORM = 'a tool is {"type": "function", "function": {"name": "...", "parameters": {a JSON schema}}}'
-MOST_CALLS = 16  # in one reply: a small model may not stop
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_NOTHING = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,55 +30,6 @@ class Tool:
         """The tool as chat templates know it, in OpenAI's form."""
         function = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
         return {"type": "function", "function": function}
-
-
-@dataclass(frozen=True, slots=True)
-class CallFormat:
-    """How a family of models writes calls: `opening`, calls with `between` between them, `closing`.
-
-    A call is {"name": NAME, ARGUMENTS_KEY: {...}}, or with `named` NAME, that text, and the arguments.
-    """
-
-    name: str
-    mark: str  # how calls begin; "{" where a reply that begins so is a call
-    opening: str
-    between: str | None  # None: the model writes one call
-    closing: str
-    arguments_key: str = "arguments"
-    named: str = ""
-    native: bool = True  # the model's own template describes the tools
-
-    @property
-    def marks(self) -> tuple[str, ...]:
-        """The texts that tell calls from each other and from an answer."""
-        return (self.opening, self.between or "", self.closing, self.named)
-
-
-_HERMES = ("<tool_call>", "<tool_call>\n", "\n</tool_call>\n<tool_call>\n", "\n</tool_call>")
-HERMES = CallFormat("hermes", *_HERMES)
-GENERIC = CallFormat("generic", *_HERMES, native=False)
-LLAMA = CallFormat("llama 3", "{", "", None, "", arguments_key="parameters")
-MISTRAL = CallFormat("mistral", "[TOOL_CALLS]", "[TOOL_CALLS][", ", ", "]")
-MISTRAL_NAMED = CallFormat("mistral 3", "[TOOL_CALLS]", "[TOOL_CALLS]", "[TOOL_CALLS]", "", named="[ARGS]")
-FORMATS = (HERMES, MISTRAL, MISTRAL_NAMED, LLAMA)
-PROBE = ToolCall("localspec_asks", {"what": "time"}, "probe0001")
-
-
-def format_of(prompt: str) -> CallFormat:
-    """The format in which a chat template wrote `PROBE` into a prompt; the generic one if it is not known."""
-    arguments = json.dumps(
-        PROBE.arguments
-    )  # what closes a call is left out: Mistral's templates add an id there
-    return next((how for how in FORMATS if head_of(PROBE.name, how) + arguments in prompt), GENERIC)
-
-
-def body_head(name: str, how: CallFormat) -> str:
-    return f'{{"name": {json.dumps(name)}, {json.dumps(how.arguments_key)}: '
-
-
-def head_of(name: str, how: CallFormat) -> str:
-    """How a reply's first call begins, up to its arguments."""
-    return how.opening + (name + how.named if how.named else body_head(name, how))
 
 
 def read_tools(given: object) -> tuple[Tool, ...]:
@@ -104,92 +53,20 @@ def _read_tool(given: object, which: str) -> Tool:
         )
     if not isinstance(description, str):
         raise BadSetting(f"the description of {name} is not text", hint=_FORM)
-    parameters = read_schema(function.get("parameters") or _NOTHING, largest=LARGEST)
+    parameters = read_schema(function.get("parameters") or {"properties": {}}, largest=LARGEST)
     if parameters.get("type", "object") != "object":
         raise BadSetting(f"the parameters of {name} are not an object", hint=_FORM)
-    says_nothing = not parameters.keys() - {"type", "properties"} and not parameters.get("properties")
-    return Tool(name, description, {"type": "object", **parameters, **(_NOTHING if says_nothing else {})})
+    return Tool(name, description, {"type": "object", **parameters})
 
 
-def tools_grammar(
-    tools: Sequence[Tool], how: CallFormat, *, required: bool, names: Mapping[str, int]
-) -> Grammar:
-    """Text or calls, or only calls; arguments match their schemas, as far as these can be followed.
-
-    Programs come with schemas that say more than can be followed, and check the arguments themselves.
-    `names`: the texts of control tokens, which are no text to a grammar.
-    """
-    rules = [f"body: {' | '.join(f'body_{n}' for n in range(len(tools)))}"]
-    for n, tool in enumerate(tools):
-        schema = {
-            "x-guidance": {**SPACED, "lenient": True},
-            **without_options(narrowed(dict(tool.parameters))),
-        }
-        rules += [f"body_{n}: {body_rule(tool, how, n, names)}", f"arguments_{n}: %json {json.dumps(schema)}"]
-    rules += [f"start: {calls(how, how.opening, names)}"] if required else either_rules(how, names)
-    return Grammar("the tools' parameters", {"lark_grammar": "\n".join(rules)})
+def functions_of(tools: Sequence[Tool]) -> dict[str, dict[str, Any]]:
+    """The schemas of the tools' parameters by name; what names no parameter takes none."""
+    return {tool.name: {**tool.parameters, **_closing(tool.parameters)} for tool in tools}
 
 
-def body_rule(tool: Tool, how: CallFormat, number: int, names: Mapping[str, int]) -> str:
-    if how.named:
-        return f"{literal(tool.name + how.named, names)} arguments_{number}"
-    return f'{as_lark(body_head(tool.name, how))} arguments_{number} "}}"'
-
-
-def calls(how: CallFormat, opening: str, names: Mapping[str, int]) -> str:
-    """One or more calls, as the right side of a rule."""
-    more = "" if how.between is None else f"({literal(how.between, names)} body){{0,{MOST_CALLS - 1}}}"
-    return f"{literal(opening, names)} body {more} {literal(how.closing, names)}"
-
-
-def either_rules(how: CallFormat, names: Mapping[str, int]) -> list[str]:
-    """Text without calls, or some text and then calls; only calls after a brace that begins the reply."""
-    if how.mark == "{":
-        return [f"start: TEXT | {calls(how, how.opening, names)}", "TEXT: /[^{](.|\\n)*/"]
-    if how.mark in names:
-        return [f"start: TEXT ({calls(how, how.opening, names)})?", "TEXT: /(.|\\n)*/"]
-    mark = escaped(how.mark)
-    return [
-        f"start: TEXT | head {calls(how, how.opening.removeprefix(how.mark), names)}",
-        f"head[lazy]: /(.|\\n)*{mark}/",
-        f"TEXT: /(.|\\n)*/ & ~/(?s:.*){mark}(?s:.*)/",
-    ]
-
-
-def calls_in(text: str, how: CallFormat) -> tuple[tuple[ToolCall, ...], str]:
-    """The complete calls in what a model wrote, and the rest: a call that was cut, or text that is none."""
-    found, end = list[ToolCall](), 0
-    while read := _call_after(text, end, how):
-        call, end = read
-        found.append(call)
-    rest, between = text[end:], how.between or ""
-    if found and (how.closing.startswith(rest) or between.startswith(rest)):
-        return tuple(found), ""
-    begun = found and between and rest.startswith(between)
-    return tuple(found), how.opening + rest.removeprefix(between) if begun else rest
-
-
-def _call_after(text: str, at: int, how: CallFormat) -> tuple[ToolCall, int] | None:
-    """The next complete call, and where it ends."""
-    start = text.find(how.mark if how.named else "{", at)
-    try:
-        if how.named:
-            begin, end = start + len(how.mark), text.index(how.named, start)
-            arguments, after = json.JSONDecoder().raw_decode(text, end + len(how.named))
-            call = {"name": text[begin:end], how.arguments_key: arguments}
-        else:
-            call, after = json.JSONDecoder().raw_decode(text, start)
-    except (ValueError, RecursionError):  # cut, or nested too deeply to be read
-        return None
-    match call:
-        case {"name": str(name), how.arguments_key: dict(arguments)} if start >= 0:
-            return ToolCall(name, arguments, new_call_id()), after
-    return None
-
-
-def new_call_id() -> str:
-    """Nine letters and digits, which is what Mistral's templates insist on; programs take equal ids for one call."""
-    return secrets.token_hex(5)[:9]
+def _closing(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    nothing = not parameters.keys() - {"type", "properties"} and not parameters.get("properties")
+    return {"additionalProperties": False} if nothing else {}
 
 
 def instructions(tools: Sequence[Tool]) -> str:
@@ -206,7 +83,7 @@ def instructions(tools: Sequence[Tool]) -> str:
 def written_call(call: ToolCall) -> str:
     """A call as the generic format writes it."""
     arguments = call.unreadable or json.dumps(call.arguments, ensure_ascii=False)
-    return f"{head_of(call.name, GENERIC)}{arguments}}}{GENERIC.closing}"
+    return f"{GENERIC.open}{call.name}{GENERIC.name_end}{arguments}{GENERIC.close}"
 
 
 def spelled_out(messages: Sequence[Message], tools: Sequence[Tool]) -> tuple[Message, ...]:

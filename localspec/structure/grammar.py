@@ -84,7 +84,7 @@ def _text(given: object, name: str, largest: int) -> str:
 
 def escaped(text: str) -> str:
     """A text as a part of a regular expression between slashes."""
-    return re.escape(text).replace("/", r"\/")
+    return re.escape(text).replace("/", r"\/").replace("\\\n", r"\n")
 
 
 def as_lark(text: str) -> str:

@@ -47,5 +47,5 @@ def test_the_space_before_the_first_word_belongs_to_sentencepiece_not_to_the_tex
 def test_control_tokens_are_shown_only_when_asked_for(visible):
     vocabulary = ToyVocabulary()
     end = vocabulary.control_texts()["<|im_end|>"]
-    shown = frozenset({end}) if visible else frozenset()
+    shown = {end: "<|im_end|>"} if visible else {}
     assert read([ord("a"), end], vocabulary, visible=shown)[0] == ["a", "<|im_end|>" if visible else ""]

@@ -4,40 +4,36 @@ import json
 
 import pytest
 
-from localspec.chat.text import CallReader
-from localspec.chat.tools import GENERIC, HERMES, LLAMA, MISTRAL, MISTRAL_NAMED, calls_in
+from localspec.events import Kind
+from localspec.structure.calls import CallReader, calls_in
+from localspec.structure.forms import HERMES
+from tests.structure.test_tools import FORMS
 
 VALUES = [{"city": 'a "b" \\ {[', "list": [1, {"x": "]}"}]}, {}, {"é": "\\\\"}]
+FUNCTIONS = {f"f.{number}": {"properties": {"city": {"type": "string"}}} for number in range(3)}
 
 
-def written(how, count):
-    calls = []
-    for number, arguments in enumerate(VALUES[:count]):
-        text = json.dumps(arguments, ensure_ascii=False)
-        name = f"f.{number}"
-        head = f"{name}{how.named}" if how.named else f'{{"name": "{name}", "{how.arguments_key}": '
-        calls.append(f"{head}{text}" if how.named else f"{head}{text}}}")
-    return how.opening + (how.between or "").join(calls) + how.closing
-
-
-@pytest.mark.parametrize("how", [HERMES, GENERIC, MISTRAL, MISTRAL_NAMED, LLAMA], ids=lambda how: how.name)
+@pytest.mark.parametrize("how", FORMS)
 @pytest.mark.parametrize("size", [1, 3, 1000])
 def test_pieces_of_any_size_give_the_calls_of_the_whole(how, size):
-    text = written(how, 3 if how.between else 1)
-    reader = CallReader()
+    form = FORMS[how]
+    text = form.written(list(zip(FUNCTIONS, VALUES[: 1 if form.between is None else 3], strict=False)))
+    reader = CallReader(form, FUNCTIONS)
     parts = [part for at in range(0, len(text), size) for part in reader.push(text[at : at + size])]
     found = []
     for part in parts:
         if part.call:
-            found.append([part.call.name, ""])
-        found[-1][1] += part.text
-    calls, rest = calls_in(text, how)
-    assert [(name, json.loads(text)) for name, text in found] == [(c.name, c.arguments) for c in calls]
+            found.append([part.call.name, part.call.id, ""])
+        found[-1][2] += part.text
+    ended = [part.ended for part in parts + reader.flush() if part.ended]
+    assert [(name, i, json.loads(text)) for name, i, text in found] == [
+        (call.name, call.id, call.arguments) for call in ended
+    ]
+    calls, rest = calls_in(text, form, FUNCTIONS)
+    assert [(call.name, call.arguments) for call in calls] == [(call.name, call.arguments) for call in ended]
     assert rest == ""
-    assert all(i.isalnum() and len(i) == 9 for i in reader.ids)
-    assert len(set(reader.ids)) == len(calls)
 
 
 def test_a_call_that_is_cut_has_begun():
-    (part,) = CallReader().push('<tool_call>\n{"name": "f", "arguments": {"a": "b')
-    assert (part.call.name, part.text) == ("f", '{"a": "b')
+    first, second = CallReader(HERMES, {"f": {}}).push('<tool_call>\n{"name": "f", "arguments": {"a": "b')
+    assert (first.call.name, second.text, second.kind) == ("f", '{"a": "b', Kind.TOOL_CALL)

@@ -9,21 +9,13 @@ from hypothesis import strategies as st
 
 from localspec.chat.messages import as_messages
 from localspec.chat.template import ChatTemplate
-from localspec.chat.text import CallSplitter
-from localspec.chat.tools import (
-    FORMATS,
-    GENERIC,
-    HERMES,
-    LLAMA,
-    MISTRAL,
-    MISTRAL_NAMED,
-    calls_in,
-    read_tools,
-    tools_grammar,
-)
+from localspec.chat.tools import functions_of, read_tools
 from localspec.errors import BadSetting
 from localspec.events import Kind, Piece, ToolCall
+from localspec.structure.call_grammar import calls_grammar
+from localspec.structure.calls import CallReader, calls_in
 from localspec.structure.constraint import GrammarTokens
+from localspec.structure.forms import GENERIC, HERMES
 from tests.chat.carried import TEMPLATES
 from tests.structure.toys import Characters, MarkedCharacters, scripted_session, session_of
 
@@ -43,29 +35,45 @@ WEATHER = {
 NOW = {"name": "now"}
 TOOLS = [WEATHER, NOW]
 OSLO = '{"name": "get_weather", "arguments": {"city": "Oslo", "days": 2}}'
+FUNCTIONS = functions_of(read_tools(TOOLS))
+
+
+def form_of(name):
+    return ChatTemplate(TEMPLATES[name], bos_text="<s>", eos_text="</s>").call_form
+
+
+LLAMA = form_of("meta-llama-Llama-3.2-3B-Instruct")
+MISTRAL = form_of("mistralai-Mistral-Nemo-Instruct-2407")
+MISTRAL_NAMED = form_of("unsloth-mistral-Devstral-Small-2507")
+CODER = form_of("Qwen3-Coder")
+FORMS = {"hermes": HERMES, "llama": LLAMA, "mistral": MISTRAL, "mistral 3": MISTRAL_NAMED, "coder": CODER}
+CALLS = [("get_weather", {"city": "Oslo", "days": 2}), ("now", {})]
 WRITTEN = {
-    HERMES: f'<tool_call>\n{OSLO}\n</tool_call>\n<tool_call>\n{{"name": "now", "arguments": {{}}}}\n</tool_call>',
-    GENERIC: f'<tool_call>\n{OSLO}\n</tool_call>\n<tool_call>\n{{"name": "now", "arguments": {{}}}}\n</tool_call>',
-    LLAMA: OSLO.replace("arguments", "parameters"),
-    MISTRAL: f'[TOOL_CALLS][{OSLO}, {{"name": "now", "arguments": {{}}}}]',
-    MISTRAL_NAMED: '[TOOL_CALLS]get_weather[ARGS]{"city": "Oslo", "days": 2}[TOOL_CALLS]now[ARGS]{}',
+    "hermes": f'<tool_call>\n{OSLO}\n</tool_call>\n<tool_call>\n{{"name": "now", "arguments": {{}}}}\n</tool_call>',
+    "llama": OSLO.replace("arguments", "parameters"),
+    "mistral": f'[TOOL_CALLS][{OSLO[:-1]}, "id": "abcdefghi"}}, '
+    '{"name": "now", "arguments": {}, "id": "abcdefghi"}]',
+    "mistral 3": '[TOOL_CALLS]get_weather[ARGS]{"city": "Oslo", "days": 2}[TOOL_CALLS]now[ARGS]{}',
+    "coder": "<tool_call>\n<function=get_weather>\n<parameter=city>\nOslo\n</parameter>\n<parameter=days>\n2\n"
+    "</parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=now>\n</function>\n</tool_call>",
 }
 
 
 def accepted(text, how, *, required=False):
     """How much of a text the grammar of some tools accepts, and whether it may end there."""
-    grammar = tools_grammar(read_tools(TOOLS), how, required=required, names={})
+    grammar = calls_grammar(FORMS[how], FUNCTIONS, required=required, names={})
     matcher = GrammarTokens(Characters()).matcher(grammar)
     tokens = Characters().tokenize(text, parse_special=False)
     return matcher.try_consume_tokens(tokens), matcher.is_accepting()
 
 
-@pytest.mark.parametrize("how", WRITTEN, ids=lambda how: how.name)
+@pytest.mark.parametrize("how", WRITTEN)
 def test_calls_are_accepted_and_read_back(how):
     text = WRITTEN[how]
+    assert FORMS[how].written(CALLS if FORMS[how].between is not None else CALLS[:1]) == text
     for required in (True, False):
         assert accepted(text, how, required=required) == (len(text), True)
-    calls, rest = calls_in(text, how)
+    calls, rest = calls_in(text, FORMS[how], FUNCTIONS)
     assert rest == ""
     assert (calls[0].name, calls[0].arguments) == ("get_weather", {"city": "Oslo", "days": 2})
     assert [call.name for call in calls][1:] in ([], ["now"])
@@ -73,16 +81,26 @@ def test_calls_are_accepted_and_read_back(how):
     assert all(len(call.id) == 9 and call.id.isalnum() for call in calls)
 
 
-@pytest.mark.parametrize("how", WRITTEN, ids=lambda how: how.name)
+@pytest.mark.parametrize("how", WRITTEN)
 def test_text_is_an_answer_too_unless_a_call_is_required(how):
     assert accepted("It is cold.", how) == (11, True)
     assert accepted("It is cold.", how, required=True)[0] == 0
 
 
-@pytest.mark.parametrize("how", WRITTEN, ids=lambda how: how.name)
+@pytest.mark.parametrize("how", WRITTEN)
+def test_a_call_may_follow_some_text(how):
+    text = f"I look.\n{WRITTEN[how]}"
+    assert accepted(text, how) == (len(text), True)
+    calls, rest = calls_in(text, FORMS[how], FUNCTIONS)
+    assert (calls[0].name, rest) == ("get_weather", "I look.\n")
+
+
+@pytest.mark.parametrize("how", WRITTEN)
 def test_arguments_that_break_their_schema_cannot_be_written(how):
-    for wrong in (WRITTEN[how].replace("2}", "9}"), WRITTEN[how].replace("get_weather", "set_weather")):
-        assert accepted(wrong, how)[0] < len(wrong)
+    days = WRITTEN[how].replace("2}", "9}").replace("\n2\n", "\n9\n")
+    assert accepted(days, how)[0] < len(days)
+    name = WRITTEN[how].replace("get_weather", "set_weather")
+    assert accepted(name, how, required=True)[0] < len(name)
 
 
 def test_what_a_schema_says_beyond_grammars_does_not_keep_a_tool_from_being_offered():
@@ -95,7 +113,7 @@ def test_what_a_schema_says_beyond_grammars_does_not_keep_a_tool_from_being_offe
         "name": "count",
         "parameters": {"type": "object", "properties": {"names": names}, "not": {"const": 1}},
     }
-    grammar = tools_grammar(read_tools([tool]), GENERIC, required=True, names={})
+    grammar = calls_grammar(GENERIC, functions_of(read_tools([tool])), required=True, names={})
     call = '<tool_call>\n{"name": "count", "arguments": {"names": {"a": 1}}}\n</tool_call>'
     for text, is_call in ((call, True), (call.replace("1}", "true}"), False)):
         matcher = GrammarTokens(Characters()).matcher(grammar)
@@ -103,41 +121,48 @@ def test_what_a_schema_says_beyond_grammars_does_not_keep_a_tool_from_being_offe
         assert (taken == len(text)) is is_call
 
 
-@pytest.mark.parametrize("how", WRITTEN, ids=lambda how: how.name)
+def test_a_tool_is_shown_as_its_caller_wrote_it():
+    (tool,) = read_tools([{"name": "now", "parameters": {"type": "object", "properties": {}}}])
+    assert tool.definition["function"]["parameters"] == {"type": "object", "properties": {}}
+    assert functions_of([tool])["now"]["additionalProperties"] is False
+
+
+@pytest.mark.parametrize("how", WRITTEN)
 def test_a_call_that_was_cut_is_none_and_stays_text(how):
     text = WRITTEN[how]
-    whole = [call.name for call in calls_in(text, how)[0]]
+    whole = [call.name for call in calls_in(text, FORMS[how], FUNCTIONS)[0]]
     for length in range(len(text)):
-        calls, rest = calls_in(text[:length], how)
+        calls, rest = calls_in(text[:length], FORMS[how], FUNCTIONS)
         assert [call.name for call in calls] == whole[: len(calls)]
-        assert rest in ("", text[:length]) if not calls else rest == "" or rest.startswith(how.opening)
-        last = (rest or how.opening).removeprefix(how.opening)
-        assert text[:length].endswith(last)
+        assert text[:length].endswith(rest)
+        assert calls or rest == text[:length]
 
 
 @pytest.mark.parametrize(
     ("text", "how"),
     [
-        ('{"city": "Oslo"}', LLAMA),
-        ('{"name": "now", "parameters": 3}', LLAMA),
-        ('[TOOL_CALLS] is how Mistral marks calls: {"x": 1}', MISTRAL),
-        ("[TOOL_CALLS] is how Mistral marks calls", MISTRAL_NAMED),
-        ("[TOOL_CALLS]now[ARGS]3", MISTRAL_NAMED),
-        ('<tool_call>\n{"name": "now", "arguments": {"a": ' + "[" * 10_000 + "]" * 10_000 + "}}", HERMES),
+        ('{"city": "Oslo"}', "llama"),
+        ('{"name": "now", "parameters": 3}', "llama"),
+        ('[TOOL_CALLS] is how Mistral marks calls: {"x": 1}', "mistral"),
+        ("[TOOL_CALLS] is how Mistral marks calls", "mistral 3"),
+        ("[TOOL_CALLS]now[ARGS]3", "mistral 3"),
+        ('<tool_call>\n{"name": "later", "arguments": {}}\n</tool_call>', "hermes"),
+        ("<tool_call> begins a call of Qwen's", "hermes"),
+        ('<tool_call>\n{"name": "now", "arguments": {"a": ' + "[" * 10_000 + "]" * 10_000 + "}}", "hermes"),
     ],
 )
 def test_what_is_no_call_is_text(text, how):
-    assert calls_in(text, how) == ((), text)
+    assert calls_in(text, FORMS[how], FUNCTIONS) == ((), text)
 
 
 def test_arguments_may_hold_the_mark_of_calls():
-    (call,), rest = calls_in('[TOOL_CALLS]now[ARGS]{"a": "[TOOL_CALLS]b[ARGS]{}"}', MISTRAL_NAMED)
-    assert (call.arguments, rest) == ({"a": "[TOOL_CALLS]b[ARGS]{}"}, "")
+    text = '[TOOL_CALLS]now[ARGS]{"a": "[TOOL_CALLS]now[ARGS]{}"}'
+    (call,), rest = calls_in(text, MISTRAL_NAMED, FUNCTIONS)
+    assert (call.arguments, rest) == ({"a": "[TOOL_CALLS]now[ARGS]{}"}, "")
 
 
 def test_the_same_call_has_a_new_id_each_time():
-    text = WRITTEN[HERMES]
-    ids = [call.id for _ in range(20) for call in calls_in(text, HERMES)[0]]
+    ids = [call.id for _ in range(20) for call in calls_in(WRITTEN["hermes"], HERMES, FUNCTIONS)[0]]
     assert len(set(ids)) == 40
 
 
@@ -151,12 +176,12 @@ NEMO = TEMPLATES["mistralai-Mistral-Nemo-Instruct-2407"]
         ' {"city": "Oslo"}',
         '\n{"city": "Oslo"}',
         ' {"answer": 42} is JSON.',
-        ' {"name": "now", "parameters": {}}',
+        ' {"name": "later", "parameters": {}}',
         "Sure.",
     ],
 )
 def test_a_llama_that_writes_json_for_its_answer_is_not_taken_to_call(text):
-    """Its calls begin with the very first character: so the grammar has it, and a model that wants JSON steps aside."""
+    """Only the name of a tool makes a call of it."""
     session = scripted_session(">\n\n" + text, LLAMA_32)  # a script counts from the last bar of the prompt
     events = list(session.stream("JSON!", tools=TOOLS))
     reply = events[-1].reply
@@ -172,7 +197,7 @@ def test_a_llama_s_calls_are_calls():
     assert written(events) == {Kind.TOOL_CALL: "{}"}
 
 
-CALL = '[{"name": "now", "arguments": {}}]'
+CALL = '[{"name": "now", "arguments": {}, "id": "123456789"}]'
 SPELLED = '[TOOL_CALLS] is how Mistral marks calls: {"x": 1}'
 
 
@@ -200,11 +225,11 @@ def test_a_reply_that_is_cut_inside_a_call_is_text(length):
     shown = written(events)
     if reply.tool_calls:
         assert reply.text == ""
-        assert length >= len(CALL) - 1
+        assert text.startswith('[TOOL_CALLS][{"name": "now", "arguments": {}')
     else:
         assert reply.text == text
         _, begun, arguments = text.partition('[TOOL_CALLS][{"name": "now", "arguments": ')
-        assert shown == ({Kind.TOOL_CALL: arguments} if begun else {Kind.ANSWER: text})
+        assert shown == ({Kind.TOOL_CALL: arguments} if begun and arguments else {})
 
 
 def characters(text):
@@ -229,23 +254,15 @@ FAMILIES = {
     "Qwen-Qwen2.5-7B-Instruct": HERMES,
     "NousResearch-Hermes-3-Llama-3.1-8B-tool_use": HERMES,
     "meta-llama-Llama-3.1-8B-Instruct": LLAMA,
-    "meta-llama-Llama-3.2-3B-Instruct": LLAMA,
-    "mistralai-Mistral-Nemo-Instruct-2407": MISTRAL,
-    "unsloth-mistral-Devstral-Small-2507": MISTRAL_NAMED,
-    "Qwen3-Coder": GENERIC,
-    "MiniMax-M3": GENERIC,
-    "unsloth-Apriel-1.5": GENERIC,
+    "Qwen3.5-4B": CODER,
     "google-gemma-2-2b-it": GENERIC,
-    "openai-gpt-oss-120b": GENERIC,
+    "microsoft-Phi-3.5-mini-instruct": GENERIC,
 }
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_the_format_is_the_one_that_the_template_writes(name):
-    template = ChatTemplate(TEMPLATES[name], bos_text="<s>", eos_text="</s>")
-    assert template.call_format is FAMILIES[name]
-    if template.call_format in FORMATS:
-        assert template.shows(read_tools(TOOLS))
+def test_the_form_is_the_one_that_the_template_writes(name):
+    assert form_of(name) == FAMILIES[name]
 
 
 def test_a_conversation_with_a_tool():
@@ -294,24 +311,21 @@ def test_calls_in_a_history_are_our_own_or_openai_s():
         assert session.messages[1].tool_calls == (ours,)
 
 
-HEAD = "<ab>"
-
-
-@given(st.text(alphabet="ab<>", max_size=60), st.data())
-def test_the_split_does_not_depend_on_how_the_text_arrives(text, data):
+@given(st.text(alphabet='ab<>"{}/\n', max_size=30), st.data())
+@pytest.mark.parametrize("how", WRITTEN)
+def test_the_split_does_not_depend_on_how_the_text_arrives(how, between, data):
+    call = WRITTEN[how]
+    text = data.draw(st.sampled_from([call + between, between + call, call[:40] + between + call[40:]]))
     cuts = sorted(data.draw(st.sets(st.integers(0, len(text)), max_size=5)))
     parts = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
-    before, head, _ = text.partition(HEAD)
-    assert split(parts, anywhere=True) == (before, text[len(before) :] if head else "")
-    assert split(parts, anywhere=False) == (("", text) if text.startswith(HEAD) else (text, ""))
+    assert split(parts, FORMS[how]) == split([text], FORMS[how])
 
 
-def split(parts, *, anywhere):
-    splitter = CallSplitter([HEAD], anywhere=anywhere, first=True)
-    found = [piece for part in parts for piece in splitter.push(part)] + splitter.flush()
-    return tuple(
-        "".join(text for kind, text in found if kind is wanted) for wanted in (Kind.ANSWER, Kind.TOOL_CALL)
-    )
+def split(parts, form):
+    reader = CallReader(form, FUNCTIONS)
+    found = [piece for part in parts for piece in reader.push(part)] + reader.flush()
+    said = ["".join(part.text for part in found if part.kind is kind) for kind in Kind]
+    return said, [(part.ended.name, part.ended.arguments) for part in found if part.ended], reader.rest
 
 
 @pytest.mark.parametrize(
@@ -338,7 +352,7 @@ def test_tools_need_a_conversation_and_no_other_grammar():
         session_of().run("go", tools=TOOLS, tool_choice="perhaps")
 
 
-NATIVE = sorted(name for name, how in FAMILIES.items() if how in FORMATS)
+NATIVE = sorted(name for name, how in FAMILIES.items() if how in (HERMES, LLAMA))
 
 
 @pytest.mark.parametrize("arguments", ['{"city":', "[1]", "Oslo"])

@@ -1,0 +1,307 @@
+"""The grammar of calls: what a model may write where it may or must call functions."""
+
+import json
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+from localspec.structure.calls import Functions, kinds_of, resolved
+from localspec.structure.forms import COUNTER, ID, KEY, NAME, TYPE, CallForm, parts_of
+from localspec.structure.grammar import SPACED, Grammar, as_lark, escaped, literal, without_options
+from localspec.structure.schema import narrowed
+
+MOST_CALLS = 16  # in one reply: a small model may not stop
+_ANYTHING = r"(.|\n)*"
+_HOLES = {ID: "/[A-Za-z0-9]{9}/", COUNTER: "/[0-9]{1,3}/"}
+_TAG_AND_MORE = re.compile(r"\s*(<[^<>]*>|\[[^\[\]]*\])\s*\S.*", re.DOTALL)
+_KEY = "/[A-Za-z0-9_.-]{1,64}/"
+_DIGITS = "-?(0|[1-9][0-9]{0,14})"
+DEEPEST = 6  # levels of values that are followed where a form has no rule for all JSON
+LONGEST_TEXT = 10_000  # characters: a longer limit is none
+
+
+def calls_grammar(
+    form: CallForm,
+    functions: Functions,
+    *,
+    required: bool,
+    names: Mapping[str, int],
+    frames: Collection[str] = (),
+    answer: Grammar | None = None,
+) -> Grammar:
+    """Text or calls, or only calls; arguments match their schemas, as far as a grammar can follow these.
+
+    Programs come with schemas that say more than can be followed, and check the arguments themselves.
+    `names`: the texts of control tokens, which are no text to a grammar. `frames`: texts that may stand between an
+    answer and calls. `answer`: what the answer must be.
+    """
+    return Grammar("the tools' parameters", _Calls(form, functions, names).rules(required, frames, answer))
+
+
+class _Calls:
+    def __init__(self, form: CallForm, functions: Functions, names: Mapping[str, int]) -> None:
+        self._form = form
+        self._functions = list(functions.items())
+        self._names = names
+        self._lines: list[str] = []
+
+    def rules(self, required: bool, frames: Collection[str], answer: Grammar | None) -> dict[str, Any]:
+        form = self._form
+        for n, (_, schema) in enumerate(self._functions):
+            values = _Values(form, schema, self._names, f"f{n}")
+            self._lines += [f"args_{n}: {values.arguments()} {self._text(form.close)}", *values.lines]
+        more = ""
+        if form.between is not None:
+            self._lines.append(f"more: {self._call(form.between + form.open)}")
+            more = f"more{{0,{MOST_CALLS - 1}}}"
+        tail = f"{more} {self._text(form.end)}"
+        first = f"({self._first()}) {tail}"
+        if required:
+            start = first
+        elif answer is not None:
+            start = f"{first} | {self._answer(answer)}"
+        elif self._controlled:
+            between = f"({' | '.join(self._text(mark.strip()) for mark in frames)})*" if frames else ""
+            self._lines.append(f"TEXT: /{_ANYTHING}/{self._no_other()}")
+            start = f"TEXT ({between} {first})? | {first}" if form.other else f"TEXT ({between} {first})?"
+        else:
+            start = f"TEXT | {self._headed(tail)}"
+        return {"lark_grammar": "\n".join([f"start: {start}", *self._lines])}
+
+    @property
+    def _controlled(self) -> bool:
+        """Whether a control token tells calls from text."""
+        head = self._form.begin + self._form.open + self._form.name_end
+        return any(name in head for name in self._names)
+
+    def _text(self, text: str, name: str = "") -> str:
+        """A text of the form; parts of plain text are one literal."""
+        text = text.replace(NAME, name)
+        return " ".join(_HOLES.get(part) or literal(part, self._names) for part in parts_of(text)) or '""'
+
+    def _call(self, before: str, name_end: str | None = None) -> str:
+        end = self._form.name_end if name_end is None else name_end
+        return " | ".join(
+            f"{self._text(before + name + end, name)} args_{n}" for n, (name, _) in enumerate(self._functions)
+        )
+
+    def _first(self) -> str:
+        form = self._form
+        other = f" | {self._call(*form.other)}" if form.other else ""
+        return self._call(form.begin + form.open) + other
+
+    def _no_other(self) -> str:
+        """A text does not begin as calls do that begin with a text."""
+        head = self._form.other[0] if self._form.other else ""
+        return f" & ~/{escaped(head)}(?s:.*)/" if head else ""
+
+    def _answer(self, answer: Grammar) -> str:
+        """The rule of what the answer must be."""
+        schema = answer.definition["json_schema"]
+        self._lines.append(f"answer: %json {json.dumps(schema)}")
+        return "answer"
+
+    def _headed(self, tail: str) -> str:
+        """Text without calls, or some text and then calls; a text that ends as a call begins is followed by one."""
+        form = self._form
+        mark = escaped(form.begin + form.open)
+        anything, front = r"(?s:.*)", _ANYTHING
+        if form.first:
+            anything, front = "", ""
+            mark = f"({_ANYTHING}{escaped(form.between or '')})?{mark}"
+        if not form.name_end or _TAG_AND_MORE.fullmatch(form.begin + form.open):
+            heads = f"head ({self._call('')})"
+            self._lines.append(f"head[lazy]: /{front}{mark}/")
+        else:
+            ends = [escaped(name + form.name_end.replace(NAME, name)) for name, _ in self._functions]
+            self._lines += [f"head_{n}[lazy]: /{front}{mark}{end}/" for n, end in enumerate(ends)]
+            heads = " | ".join(f"head_{n} args_{n}" for n in range(len(ends)))
+            mark = f"{mark}({'|'.join(ends)})"
+        self._lines.append(f"TEXT: /{_ANYTHING}/ & ~/{anything}{mark}(?s:.*)/")
+        return f"({heads}) {tail}"
+
+
+class _Values:
+    """Rules for the arguments of one function."""
+
+    def __init__(
+        self, form: CallForm, root: Mapping[str, Any], names: Mapping[str, int], prefix: str
+    ) -> None:
+        self._form = form
+        self._root = root
+        self._names = names
+        self._prefix = prefix
+        self.lines: list[str] = []
+        self._known: dict[str, str] = {}  # rules by what stands in them
+
+    def arguments(self) -> str:
+        if self._form.values == "json":
+            item, key = self._form.separators
+            options = {"whitespace_flexible": False, "item_separator": item, "key_separator": key}
+            return self._json(self._root, options)
+        return self._object(self._root, self._form.arg_between)
+
+    def _rule(self, right: str, options: str = "") -> str:
+        """The name of a rule; equal ones are one."""
+        known = self._known.get(options + right)
+        if known is None:
+            known = self._known[options + right] = f"{self._prefix}_{len(self._known)}"
+            self.lines.append(f"{known}{options}: {right}")
+        return known
+
+    def _json(self, schema: Mapping[str, Any], options: Mapping[str, Any] = SPACED) -> str:
+        definitions = {name: self._root[name] for name in ("$defs", "definitions") if name in self._root}
+        given = without_options(narrowed({**definitions, **schema}))
+        return self._rule(f"%json {json.dumps({'x-guidance': {**options, 'lenient': True}, **given})}")
+
+    def _object(self, schema: Mapping[str, Any], between: str, depth: int = 0) -> str:
+        """The parts of an object in the schema's order, those that are not required left out or not."""
+        properties = schema.get("properties")
+        required = schema.get("required")
+        if not isinstance(properties, Mapping) or not properties:
+            if schema.get("additionalProperties") is False or KEY in self._form.arg_close:
+                return '""'  # a name that is not known cannot stand twice
+            free, more = (self._element(before, None, {}, depth) for before in ("", between))
+            return f"({free} {more}*)?"
+        # What follows depends on whether a part was written before.
+        after = first = '""'
+        for key, value in reversed(list(properties.items())):
+            needed = isinstance(required, list) and key in required
+            inner = value if isinstance(value, Mapping) else {}
+            part, following = (self._element(before, key, inner, depth) for before in ("", between))
+            if not between:
+                after = first = f"{part if needed else f'{part}?'} {first}"
+                continue
+            begun, following = self._rule(f"{part} {after}"), self._rule(f"{following} {after}")
+            first = begun if needed else self._rule(f"{begun} | {first}")
+            after = following if needed else self._rule(f"{following} | {after}")
+        return first
+
+    def _element(self, before: str, key: str | None, schema: Mapping[str, Any], depth: int) -> str:
+        """A rule of one argument: a text before it, its key, None for any, and its value."""
+        form = self._form
+
+        def opened(mid: str) -> str:
+            start = before + form.arg_open
+            if key is not None:
+                return literal(start + key + mid, self._names)
+            return f"{literal(start, self._names)} {_KEY} {literal(mid, self._names)}"
+
+        close = form.arg_close.replace(KEY, key or "")
+        if TYPE not in form.arg_mid:
+            return self._rule(f"{opened(form.arg_mid)} {self._closed(schema, close, depth)}")
+        kinds = kinds_of(schema, self._root) or {kind for kind, _ in form.types}
+        choices = []
+        for word in dict.fromkeys(word for kind, word in form.types if kind in kinds):
+            text = word == dict(form.types)["string"]
+            of_word = kinds & {kind for kind, one in form.types if one == word}
+            value = self._text(schema, close) if text else self._only(schema, of_word, close)
+            choices.append(f"{opened(form.arg_mid.replace(TYPE, word))} {value}")
+        return self._rule(" | ".join(choices))
+
+    def _only(self, schema: Mapping[str, Any], kinds: Collection[str], close: str) -> str:
+        """JSON of these kinds."""
+        own = kinds_of(schema, self._root)
+        given = schema if own and own <= set(kinds) else {"type": sorted(kinds)}
+        return f"{self._json(given)} {literal(close, self._names)}"
+
+    def _closed(self, schema: Mapping[str, Any], close: str, depth: int = 0) -> str:
+        """A value and what closes it."""
+        form = self._form
+        schema = resolved(schema, self._root)
+        kinds = kinds_of(schema, self._root)
+        if form.values in ("python", "gemma"):
+            return self._value(schema, kinds, depth)
+        if form.values == "nested" and depth < DEEPEST and kinds in ({"object"}, {"array"}):
+            if kinds == {"object"}:
+                inside = self._object(schema, "", depth + 1)
+            else:
+                items = schema.get("items")
+                given = items if isinstance(items, Mapping) else {}
+                inside = f"{self._element('', 'item', given, depth + 1)}*"
+            return f"({inside}) {literal(close, self._names)}"
+        if not kinds or "string" in kinds:
+            return self._text(schema, close)
+        if form.values == "nested" and kinds & {"object", "array"}:
+            return self._text({}, close)
+        return f"{self._json(schema)} {literal(close, self._names)}"
+
+    def _text(self, schema: Mapping[str, Any], close: str) -> str:
+        """A text as it is, up to what closes it."""
+        schema = resolved(schema, self._root)
+        given = schema.get("enum", [schema["const"]] if "const" in schema else None)
+        closing = literal(close, self._names)
+        if isinstance(given, list) and given:
+            texts = " | ".join(
+                literal(self._form.value(value), self._names) for value in given if value != ""
+            )
+            return f"({texts or self._form.quote}) {closing}"
+        longest = schema.get("maxLength")
+        size = f"{{0,{longest}}}" if isinstance(longest, int) and 0 <= longest < LONGEST_TEXT else "*"
+        if self._form.values == "cdata":
+            wrapped = self._rule(f"/(?s:.{size})\\]\\]>/", "[lazy]")
+            return f'(/[^<&\\n]{size}/ | "<![CDATA[" {wrapped}) {closing}'
+        if any(close.startswith(name) for name in self._names):
+            return f"/(?s:.{size})/ {closing}"
+        if any(name in close for name in self._names):  # the text before it is one literal
+            before = next(close.partition(name)[0] for name in self._names if name in close)
+            ended = self._rule(f"/(?s:.{size}){escaped(before)}/", "[lazy]")
+            return f"{ended} {literal(close[len(before) :], self._names)}"
+        return self._rule(f"/(?s:.{size}){escaped(close)}/", "[lazy]")
+
+    def _value(self, schema: Mapping[str, Any], kinds: Collection[str], depth: int) -> str:
+        """A value as Python or Gemma 4 writes it."""
+        form, python = self._form, self._form.values == "python"
+        given = schema.get("enum", [schema["const"]] if "const" in schema else None)
+        if isinstance(given, list) and given:
+            return "(" + " | ".join(literal(form.value(value), self._names) for value in given) + ")"
+        words = ("True", "False", "None") if python else ("true", "false", "null")
+        found = []
+        every = kinds or {"string", "number", "boolean", "null", "array", "object"}
+        if "string" in every:
+            found.append(self._quoted(schema))
+        if "number" in every:
+            whole = schema.get("type") == "integer"
+            found.append(f"/{_DIGITS}{'' if whole else '([.][0-9]{1,9})?'}/")
+        if "boolean" in every:
+            found += [as_lark(words[0]), as_lark(words[1])]
+        if "null" in every:
+            found.append(as_lark(words[2]))
+        if depth < DEEPEST:
+            separator = as_lark(", " if python else ",")
+            items = schema.get("items")
+            if "array" in every:
+                item = self._rule(
+                    self._value(*self._kinds(items if isinstance(items, Mapping) else {}), depth + 1)
+                )
+                found.append(f'"[" ({item} ({separator} {item})*)? "]"')
+            if "object" in every:
+                found.append(f'"{{" {self._members(schema, depth)} "}}"')
+        return f"({' | '.join(found)})"
+
+    def _kinds(self, schema: Mapping[str, Any]) -> tuple[Mapping[str, Any], set[str]]:
+        schema = resolved(schema, self._root)
+        return schema, kinds_of(schema, self._root)
+
+    def _quoted(self, schema: Mapping[str, Any]) -> str:
+        longest = schema.get("maxLength")
+        size = f"{{0,{longest}}}" if isinstance(longest, int) and 0 <= longest < LONGEST_TEXT else "*"
+        if self._form.values == "python":
+            return " | ".join(rf"/{quote}([^{quote}\\\n]|\\[^\n]){size}{quote}/" for quote in "'\"")
+        quote = self._form.quote
+        if quote in self._names:
+            return f"{literal(quote, self._names)} /(?s:.{size})/ {literal(quote, self._names)}"
+        return f"{as_lark(quote)} {self._rule(f'/(?s:.{size}){escaped(quote)}/', '[lazy]')}"
+
+    def _members(self, schema: Mapping[str, Any], depth: int) -> str:
+        """The members of an object inside a value: their keys are quoted in Python."""
+        python = self._form.values == "python"
+        inner = replace(
+            self._form, arg_open="'" if python else "", arg_mid="': " if python else ":", arg_close=""
+        )
+        values = _Values(inner, self._root, self._names, f"{self._prefix}_{len(self._known)}")
+        found = values._object(schema, ", " if python else ",", depth + 1)
+        self.lines += values.lines
+        self._known[f"members {len(self._known)}"] = ""
+        return f"({found})"

@@ -1,0 +1,125 @@
+"""How models write calls: one description of a few texts, found by letting a chat template write some calls."""
+
+import json
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+# Holes in the texts of a form, as characters that no text has.
+ID, COUNTER, TYPE, NAME, KEY = "\ufdd0", "\ufdd1", "\ufdd2", "\ufdd3", "\ufdd4"
+_HOLE = re.compile(f"([{ID}-{KEY}])")
+
+
+@dataclass(frozen=True, slots=True)
+class CallForm:
+    """One model family's way to write calls: begin, calls with `between` between them, end.
+
+    A call is `open`, its name, `name_end`, its arguments, `close`. An element has `arg_open`, its key, `arg_mid`, its
+    value and `arg_close`.
+    """
+
+    open: str
+    name_end: str
+    close: str = ""
+    begin: str = ""
+    between: str | None = ""  # None: the model writes one call
+    end: str = ""
+    values: str = "json"  # of all arguments; or of each: text, cdata, python, gemma, nested
+    arg_open: str = ""
+    arg_mid: str = ""
+    arg_close: str = ""
+    arg_between: str = ""
+    types: tuple[tuple[str, str], ...] = ()  # the words for kinds of JSON that `TYPE` stands for
+    separators: tuple[str, str] = (", ", ": ")  # in JSON
+    quote: str = '"'  # around texts in values
+    other: tuple[str, str] | None = None  # an `open` and a `name_end` that the model also writes
+    first: bool = False  # the reply may begin with a call; later ones have `between` in front
+    native: bool = True  # the model's own template writes it
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """All its texts: control tokens in them tell calls from an answer."""
+        texts = (self.begin, self.open, self.name_end, self.close, self.between or "", self.end)
+        elements = (self.arg_open, self.arg_mid, self.arg_close, self.arg_between)
+        return (*texts, *elements, self.quote, *(self.other or ()))
+
+    def with_texts(self, change: Callable[[str], str]) -> "CallForm":
+        """The form with all its texts changed."""
+        names = (
+            "begin",
+            "open",
+            "name_end",
+            "close",
+            "end",
+            "arg_open",
+            "arg_mid",
+            "arg_close",
+            "arg_between",
+        )
+        changed: dict[str, Any] = {name: change(getattr(self, name)) for name in (*names, "quote")}
+        between = None if self.between is None else change(self.between)
+        other = self.other and (change(self.other[0]), change(self.other[1]))
+        return replace(self, **changed, between=between, other=other)
+
+    def written(self, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+        """The text of these calls, each a name and its arguments."""
+        texts = [self._call(n, name, arguments) for n, (name, arguments) in enumerate(calls)]
+        return self.begin + (self.between or "").join(texts) + self.end
+
+    def without(self, ends: Collection[str]) -> "CallForm":
+        """The form up to the texts of tokens that end a reply by themselves."""
+        cut = re.compile("|".join(map(re.escape, ends)) or r"(?!)")
+        between = None if self.between is None or cut.search(self.between) else self.between
+        close, end = (cut.split(text, maxsplit=1)[0] for text in (self.close, self.end))
+        return replace(self, close=close, between=between, end=end)
+
+    def _call(self, number: int, name: str, arguments: Mapping[str, Any]) -> str:
+        if self.values == "json":
+            inside = json.dumps(arguments, ensure_ascii=False, separators=self.separators)
+        else:
+            inside = self.arg_between.join(self._element(key, value) for key, value in arguments.items())
+        filled = {ID: "abcdefghi", COUNTER: str(number), NAME: name}
+        before, after = (_HOLE.sub(lambda hole: filled[hole[0]], text) for text in (self.open, self.name_end))
+        return before + name + after + inside + _HOLE.sub(lambda hole: filled[hole[0]], self.close)
+
+    def _element(self, key: str, value: Any) -> str:  # noqa: ANN401  JSON
+        kind = dict(self.types).get(kind_of(value), "")
+        mid, close = self.arg_mid.replace(TYPE, kind), self.arg_close.replace(KEY, key)
+        return self.arg_open + key + mid + self.value(value) + close
+
+    def value(self, value: Any) -> str:  # noqa: ANN401  JSON
+        """A value as an element has it."""
+        match self.values, value:
+            case "cdata", str() if re.search(r"[<&\n]", value):
+                return f"<![CDATA[{value}]]>"
+            case (("text" | "cdata" | "nested"), str()):
+                return value
+            case "nested", dict():
+                return "".join(self._element(key, part) for key, part in value.items())
+            case "nested", list():
+                return "".join(self._element("item", part) for part in value)
+            case "python", _:
+                return repr(value)
+            case "gemma", str():
+                return self.quote + value + self.quote
+            case "gemma", dict():
+                return "{" + ",".join(f"{key}:{self.value(part)}" for key, part in value.items()) + "}"
+            case "gemma", list():
+                return "[" + ",".join(map(self.value, value)) + "]"
+        return json.dumps(value, ensure_ascii=False)
+
+
+def kind_of(value: object) -> str:
+    """What JSON schemas call a value's type, whole numbers among the numbers."""
+    kinds: dict[type, str] = {str: "string", bool: "boolean", int: "number", float: "number", list: "array"}
+    return "null" if value is None else kinds.get(type(value), "object")
+
+
+def parts_of(text: str) -> list[str]:
+    """A text cut at its holes, which are parts themselves."""
+    return [part for part in _HOLE.split(text) if part]
+
+
+HERMES = CallForm('<tool_call>\n{"name": "', '", "arguments": ', "}\n</tool_call>", between="\n")
+GENERIC = replace(HERMES, native=False)
