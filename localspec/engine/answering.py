@@ -40,7 +40,7 @@ class NoInfill(LocalspecError):
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """How many tokens of each part are kept: of files and beginning the newest, of the end the first."""
+    """Tokens to keep of each part: the newest of files and beginning, the first of the end."""
 
     files: int
     before: int
@@ -84,7 +84,7 @@ def file_tokens(
 
 
 def shares(files: int, before: int, after: int, room: int) -> Shares:
-    """The text around the hole goes first, three parts of its beginning to one of its end, then other files."""
+    """First the text around the hole, three parts before it to one after it, then other files."""
     room = max(room, 0)
     few_after = min(after, max(room // 4, room - before))
     few_before = min(before, room - few_after)
@@ -97,7 +97,7 @@ Asked = Render | Tokenize | Detokenize | Describe
 def answer(
     session: Session, request: Answer, send: Callable[[Report], None], cancelled: Callable[[], bool]
 ) -> None:
-    """Generate the reply; who draws cycles gets the text of their proposals as well."""
+    """Generate the reply; a client that draws cycles also gets the text of proposals."""
     options, limit = dict(request.options), LineLimit(request.line_end_after_seconds)
 
     def over() -> bool:
@@ -115,7 +115,7 @@ def answer(
 
 
 class LineLimit:
-    """Ends a reply at a line end, once it was written for so long; that is no cancel, but a limit like another."""
+    """Ends a reply at a line end after a time limit; this counts as a limit, not a cancel."""
 
     def __init__(self, seconds: float | None, clock: Callable[[], float] = time.monotonic) -> None:
         self.reached = False
@@ -124,7 +124,7 @@ class LineLimit:
         self._began: float | None = None  # with the first text
 
     def seen(self, event: Event) -> Event:
-        """The event as the reader gets it."""
+        """The event in the form for the reader."""
         if isinstance(event, Piece) and self._seconds is not None:
             self._began = self._clock() if self._began is None else self._began
             late = self._clock() - self._began > self._seconds
@@ -155,7 +155,7 @@ def continued(session: Session, request: Answer) -> str | list[int]:
 
 
 def told(session: Session, request: Asked) -> Rendered | Tokens | Text | Description:
-    """What can be said without generating anything."""
+    """Answers that need no generation."""
     vocabulary = session.pair.vocabulary
     match request:
         case Render():

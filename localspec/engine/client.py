@@ -44,10 +44,10 @@ LAST_WORDS: Final = 3  # lines of stderr that explain a death
 
 
 class Engine(Protocol):
-    """What the terminal UI needs of an engine."""
+    """The part of an engine that the terminal UI uses."""
 
     def start(self) -> None:
-        """Begin; a running engine is ended. Never waits for that."""
+        """Start, and end a running engine without waiting."""
 
     def send(self, request: Request) -> None:
         """Queue a request."""
@@ -66,7 +66,7 @@ class EngineProcess:
     """An engine in a child process; one object survives any number of restarts."""
 
     def __init__(self, command: Sequence[str] = COMMAND) -> None:
-        """`on_report` may be set to what is to be called, in another thread, when `drain` has something."""
+        """`on_report`, if set, is called in another thread when `drain` has reports."""
         self._command = tuple(command)
         self._connection: _Connection | None = None
         self._changing = threading.Lock()  # the connection, which a process that dies may replace
@@ -113,9 +113,9 @@ class EngineProcess:
         return _Connection(self._command, before, lambda: self.on_report(), self._try_again, resumes)
 
     def _try_again(self, dead: "_Connection", cause: str) -> bool:
-        """Ask a new process the same, without repacked weights; False where that was tried, or cannot help.
+        """Ask a new process the same, without repacked weights; False if that was tried or cannot help.
 
-        Some builds die where they repack weights for this processor, and of some types of weights only.
+        Some builds crash when they repack weights of some types for this processor.
         """
         with self._changing:
             if dead is not self._connection or not dead.unanswered or dead.unanswered[0].died_of:
@@ -143,10 +143,8 @@ class _Connection:
         `on_crash` receives how llama.cpp ended the process; True: another process continues its work.
         """
         self.inbox: deque[Report] = deque()
-        self.unanswered: list[Any] = []  # a LoadPair and what followed it, until the first token
-        self.heard: set[object] = (
-            set()
-        )  # reports since then that are not repeated by a process that does it again
+        self.unanswered: list[Any] = []  # a LoadPair and later requests, until the first token
+        self.heard: set[object] = set()  # reports since then, not repeated by a process that starts over
         self._on_report, self._on_crash = on_report, on_crash
         self.outbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         if resumes is not None:
@@ -171,7 +169,7 @@ class _Connection:
             thread.start()
 
     def send(self, request: Request) -> None:
-        """Queue a request; one that cannot be written fails here, and not in the thread that all others need."""
+        """Queue a request; an invalid one fails here, and not in the shared thread."""
         self.outbox.put(frames.encode(request))
         if isinstance(request, LoadPair):
             self.unanswered = [request]
@@ -197,7 +195,7 @@ class _Connection:
             before.wait_for_end(0)
 
     def _guarded(self, work: Callable[[], None]) -> None:
-        """Nobody waits for a thread: what goes wrong in one ends the process, which the reader reports."""
+        """An error in a thread ends the process, and the reader reports it."""
         try:
             work()
         except EngineDied as error:
@@ -212,7 +210,7 @@ class _Connection:
             self._report_end()
 
     def _read(self) -> None:
-        """Every end of the stream becomes a report, so that the UI learns of it in order."""
+        """Turn the end of the stream into a report, so that the UI gets it in order."""
         for report in frames.read(_pipe(self.process.stdout)):
             _check_protocol(report)
             self._receive(report)
@@ -237,7 +235,7 @@ class _Connection:
         self._on_report()
 
     def _is_repeated(self, report: Report) -> bool:
-        """Whether an earlier process has said so about the same requests; noted, if not."""
+        """Whether an earlier process sent this report for the same requests; remembers it if not."""
         if isinstance(report, Cycle | Piece | Finished | Failure):
             self.unanswered, self.heard = [], set()
             return False
@@ -256,9 +254,7 @@ class _Connection:
             if error.startswith("error: "):  # it could say what ends it
                 return Died(error.removeprefix("error: "), hint.removeprefix("hint: "))
         if died_by_signal(exit_code) and -exit_code != _KILL and any(map(has_backend, BACKENDS)):
-            words.append(
-                "a driver may be at fault: try --flash-attn off, or leave the GPU alone: --device CPU"
-            )
+            words.append("a driver may be at fault: try --flash-attn off, or use the CPU: --device CPU")
         if not words and self._stage.startswith(("checking", "loading", "warming")):
             words.append("the file may be damaged: fetch it again, or use another one")
         doing = f" while {self._stage}" if self._stage else ""

@@ -1,4 +1,4 @@
-"""What the engine process and its client say to each other: requests one way, reports the other, all frozen values."""
+"""Messages between the engine process and its client: requests one way, reports the other, all frozen."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -86,7 +86,7 @@ class Detokenize:
 
 @dataclass(frozen=True, slots=True)
 class Describe:
-    """Report what is known of the loaded target."""
+    """Report the facts of the loaded target."""
 
     serial: int
 
@@ -102,7 +102,7 @@ class CompareReplies:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Stop the request of that serial and every earlier one, keeping what was made."""
+    """Stop the request of that serial and every earlier one, and keep their text."""
 
     serial: int
 
@@ -223,7 +223,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """The process is gone without having been asked to; made by the client, never sent."""
+    """The process ended without a request to; made by the client, never sent."""
 
     what: str
     hint: str

@@ -1,4 +1,4 @@
-"""A pair loaded in the engine process, for a command that waits for its reply: what ends llama.cpp ends no command."""
+"""A pair in the engine process, for a command that waits for its reply and survives a crash of llama.cpp."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +30,7 @@ class EngineSession(Closing):
         self.name = self.target_name = self.draft_name = ""
 
     def load(self, on_stage: Callable[[str], object], **options: Any) -> None:  # noqa: ANN401
-        """Load a pair by the options of `localspec.load`. Raises what that raises, and EngineDied."""
+        """Load a pair by the options of `localspec.load`. Raises the same, and EngineDied."""
         self._engine.send(LoadPair.of(**options))
         for report in self._reports():
             match report:
@@ -78,7 +78,7 @@ class EngineSession(Closing):
                 return
 
     def _reports(self) -> Iterator[Report]:
-        """Reports as they come. Raises the error that one of them tells of."""
+        """Reports as they come. Raises the error in a report."""
         while True:
             self._arrived.wait(_LOOK_SECONDS)
             self._arrived.clear()

@@ -1,8 +1,8 @@
 """Whether the installed llama.cpp works on this processor: the demo target decodes in a child process, once.
 
-A build for another processor dies of an instruction that this one lacks, perhaps while it is being loaded. Others
-die where ggml repacks weights into buffers of its own: GCC before 12.4 and 13.3 miscompiles its AMX code, for one.
-Those work without the buffers, somewhat slower.
+A build for another processor crashes on a missing instruction, perhaps during loading. Other builds crash when ggml
+repacks weights into its extra buffers, for example after GCC before 12.4 and 13.3 miscompiled its AMX code. Those work
+without the buffers, somewhat slower.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ class Health:
 
     @property
     def note(self) -> str:
-        """What the user should know, "" where all is well."""
+        """The notice for the user, "" if all is well."""
         if self.extra_buffers:
             return ""
         return (
@@ -44,9 +44,9 @@ _on_trial = False  # whether `_known` is to be remembered only once it has helpe
 
 
 def health() -> Health:
-    """What was found out about these libraries on this processor, here or before; else a check made now.
+    """The known result for these libraries on this processor, or a new check.
 
-    Raises BackendFailure where the build cannot be used, NotEnoughMemory.
+    Raises BackendFailure for an unusable build, NotEnoughMemory.
     """
     global _known
     if _known is None:
@@ -68,10 +68,10 @@ def check() -> Health:
 
 
 def device_fault(name: str, outcome: TrialOutcome) -> BackendFailure:
-    """What a trial that gave no answer says of a GPU, where the CPU works."""
+    """The error of a GPU whose trial gave no answer while the CPU works."""
     return BackendFailure(
         f"llama.cpp does not work on {name}: its trial there ended with {outcome.cause}",
-        hint="update the driver, or leave the GPU alone: --device CPU",
+        hint="update the driver, or use the CPU: --device CPU",
     )
 
 
@@ -82,14 +82,14 @@ def assume(found: Health) -> None:
 
 
 def try_without_extra_buffers(died_of: str) -> None:
-    """For this process alone, until `remember_trial`: another one died of that."""
+    """Turn extra buffers off in this process, until `remember_trial`: another process crashed with them."""
     global _known, _on_trial
     if health().extra_buffers:
         _known, _on_trial = Health(extra_buffers=False, died_of=died_of), True
 
 
 def remember_trial() -> None:
-    """A model answered without extra buffers, so they are off from now on, here."""
+    """Keep the extra buffers off for this build: a model answered without them."""
     global _on_trial
     if _on_trial and _known is not None:
         _on_trial = False
@@ -97,7 +97,7 @@ def remember_trial() -> None:
 
 
 def untold_note() -> str:
-    """The note, the first time that somebody asks for it on this machine; else ""."""
+    """The note, at the first call on this machine; else ""."""
     found = health()
     if found.told or not found.note:
         return ""
@@ -106,7 +106,7 @@ def untold_note() -> str:
 
 
 def why_unusable(outcome: TrialOutcome) -> BackendFailure | NotEnoughMemory:
-    """What a trial that gave no answer says of the build, where no file is at fault."""
+    """The error of a build whose trial gave no answer."""
     if "SIGKILL" in outcome.cause:
         return NotEnoughMemory("the system ended the first trial of llama.cpp", hint="free some memory")
     if outcome.cause in _ILLEGAL_INSTRUCTION:
@@ -123,7 +123,7 @@ def why_unusable(outcome: TrialOutcome) -> BackendFailure | NotEnoughMemory:
 
 
 def without_amx() -> tuple[str, ...]:
-    """cmake options that leave out what dies: AMX where the processor has it, else all that is this processor's own."""
+    """cmake options without the crashing feature: AMX if the processor has it, else all native instructions."""
     if "amx_int8" not in processor():
         return ("GGML_NATIVE=off",)
     return ("CMAKE_C_FLAGS=-mno-amx-int8", "CMAKE_CXX_FLAGS=-mno-amx-int8")

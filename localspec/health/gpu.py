@@ -1,6 +1,6 @@
 """Whether a GPU works with its driver: the demo target decodes there in a child process, once for each driver.
 
-Some drivers die in one kernel alone, that of flash attention for one, and some of them only after several passes.
+Some drivers crash in one kernel only, for example flash attention, and some only after several passes.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ class GpuHealth:
     told: bool = False  # whether the user has read the note
 
     def covers(self, flash_attn: str, kv_types: tuple[str, ...]) -> bool:
-        """Whether a process that uses the GPU so has nothing new to try."""
+        """Whether this use of the GPU was tried before."""
         if flash_attn == "off" or self.died_of:
             return self.plain
         return set(kv_types) <= set(self.kv_types)
@@ -41,9 +41,9 @@ class GpuHealth:
 def ensure_gpu(
     name: str, description: str, flash_attn: str, kv_type: str, on_first: Callable[[], object]
 ) -> GpuHealth:
-    """Return at once for a GPU that decoded so before; else say `on_first` and try it in a child process.
+    """Return at once for a GPU that decoded like this before; else call `on_first` and try it in a child process.
 
-    Raises BackendFailure where it cannot be used so, NotEnoughMemory.
+    Raises BackendFailure if it fails, NotEnoughMemory.
     """
     kv_types = tuple(dict.fromkeys((*_KV_TYPES, kv_type)))
     found = _recall(_file(name, description))
@@ -61,7 +61,7 @@ def ensure_gpu(
 def try_gpu(
     name: str, description: str, flash_attn: str = "auto", kv_types: tuple[str, ...] = _KV_TYPES
 ) -> GpuHealth:
-    """Decode the demo target on it, without flash attention where that kills it. Raises as `ensure_gpu` does."""
+    """Decode the demo target on it, without flash attention if that crashes it. Raises as `ensure_gpu` does."""
     file, died_of = _file(name, description), ""
     known = _recall(file)
     place, buffers = {"devices": [name]}, health().extra_buffers
@@ -80,7 +80,7 @@ def try_gpu(
 
 
 def untold_note(name: str, description: str) -> str:
-    """What the user should know about a GPU, the first time that somebody asks for it; else ""."""
+    """The notice about a GPU, at the first call; else ""."""
     file = _file(name, description)
     found = _recall(file)
     if found.told or not found.died_of:
@@ -93,7 +93,7 @@ def untold_note(name: str, description: str) -> str:
 
 
 def _cause(outcome: TrialOutcome, trial: Trial) -> str:
-    """Why a trial with flash attention failed. Raises what flash attention has no part in."""
+    """Why a trial with flash attention failed. Raises errors that do not come from flash attention."""
     if outcome.error is None:
         fault = why_unusable(outcome)
         if isinstance(fault, NotEnoughMemory):

@@ -1,4 +1,4 @@
-"""RPC servers, llama.cpp on other machines: which of them answer, and which belong to this process."""
+"""RPC servers, llama.cpp on other machines: which ones answer, and which ones this process uses."""
 
 import socket
 import struct
@@ -23,7 +23,7 @@ def used_servers() -> tuple[str, ...]:
 
 
 def assume_servers(addresses: Iterable[str]) -> None:
-    """From now on it is these; they have answered."""
+    """Use these servers, which have answered, from now on."""
     global _used
     _used = tuple(dict.fromkeys(addresses))
 
@@ -39,7 +39,7 @@ def addresses_of(text: str) -> tuple[str, ...]:
 
 
 class NoServer(BackendFailure):
-    """Nothing that llama.cpp could use answers at an address."""
+    """No usable server answers at an address."""
 
     def __init__(self, address: str, what: str, hint: str) -> None:
         super().__init__(what, hint=hint)
@@ -68,13 +68,13 @@ def answering_servers(text: str) -> tuple[str, ...]:
 
 
 def _problems(addresses: Iterable[str]) -> list[NoServer]:
-    """What is wrong with those that do not answer; all are asked at once."""
+    """The errors of servers that do not answer; all are asked at once."""
     with ThreadPoolExecutor(16) as pool:
         return [problem for problem in pool.map(_problem, addresses) if problem]
 
 
 def _problem(address: str) -> NoServer | None:
-    """Greet a server as llama.cpp does, which aborts where something else listens, and waits for a silent one."""
+    """Greet a server before llama.cpp does: it would abort on another program, and wait for a silent one."""
     host, _, port = address.rpartition(":")
     request = struct.pack("<BQ", _HELLO, len(_CAPABILITIES)) + _CAPABILITIES
     expected, found = _VERSION_BYTES + len(_CAPABILITIES), b""
@@ -103,6 +103,6 @@ def _problem(address: str) -> NoServer | None:
         return None
     return NoServer(
         address,
-        f"what listens at {address} is no RPC server of this version of llama.cpp",
+        f"the program at {address} is no RPC server of this version of llama.cpp",
         "check the port, and use the same version on both machines",
     )

@@ -1,6 +1,6 @@
-"""Ends of things: native work that is asked to end early, and what is closed once.
+"""Stops native work early, and closes resources once.
 
-Python hears Ctrl-C only between two calls, and one call into llama.cpp can take minutes.
+Python handles Ctrl-C only between two calls, and one call into llama.cpp can take minutes.
 """
 
 import atexit
@@ -26,7 +26,7 @@ class Closing(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Free it; saying it twice is saying it once."""
+        """Free it; idempotent."""
 
     def __enter__(self) -> Self:
         return self
@@ -50,7 +50,7 @@ class Stopped(LocalspecError):
 
 
 class Stop:
-    """Asks work to end; from any thread, and for good."""
+    """Asks work to end, from any thread, permanently."""
 
     def __init__(self) -> None:
         self._mark = ctypes.create_string_buffer(2)  # a C string, which is empty until somebody asks
@@ -75,7 +75,7 @@ class Stop:
 
 @contextmanager
 def heeding(stop: Stop) -> Iterator[None]:
-    """Meanwhile the work of this thread ends where it is asked to."""
+    """Inside it, the work of this thread obeys the stop."""
     before, _here.stop = heeded(), stop
     try:
         yield
@@ -98,8 +98,8 @@ def interruptible(
 ) -> _Result:
     """The result of work that obeys `stop`; it runs in a thread where this one hears Ctrl-C, or asks `cancelled`.
 
-    Either has the work asked to stop, and Ctrl-C ends the waiting. The work is then left behind after so much patience;
-    None waits for its end, where what it uses is freed next.
+    Both ask the work to stop, and Ctrl-C ends the wait. After `patience` seconds the work is left behind; None waits
+    for its end, because its resources are freed next.
     """
     if not (cancelled or _hears_interrupts()):
         with heeding(stop):
@@ -144,7 +144,7 @@ def _raise(error: BaseException) -> NoReturn:
 
 
 def _end_beside(outcome: Sequence[object]) -> None:
-    """At the end of the program, which must not free what work that was left behind still uses."""
+    """End the program without freeing resources of work that was left behind."""
     if not outcome:
         for stream in (sys.stdout, sys.stderr):
             with suppress(AttributeError, OSError, ValueError):
@@ -156,7 +156,7 @@ class Held(AbstractContextManager[None]):
     """Keeps Ctrl-C back until a native call is over: raised in a callback that C calls, it would be lost."""
 
     def __init__(self, stop: Stop | None = None) -> None:
-        """`stop` is asked at once, which ends a call that asks Python meanwhile."""
+        """`stop` is set at once, which ends a call that polls Python."""
         self._stop = stop
 
     def __enter__(self) -> None:
@@ -180,5 +180,5 @@ class Held(AbstractContextManager[None]):
 
 
 def _hears_interrupts() -> bool:
-    """Whether a signal handler of Python's would run in this thread."""
+    """Whether Python's signal handlers run in this thread."""
     return threading.current_thread() is threading.main_thread() and callable(signal.getsignal(signal.SIGINT))

@@ -1,4 +1,4 @@
-"""A child process decodes the first tokens of a model file: what ends it ends nobody else."""
+"""A child process decodes the first tokens of a model file, so that a crash ends only the child."""
 
 import contextlib
 import json
@@ -47,7 +47,7 @@ _CRASHED_ON_WINDOWS = 0xC0000000  # exit codes from here on are NTSTATUS errors:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What is decoded, and how the model is loaded for it."""
+    """The passes of a trial, and how its model is loaded."""
 
     path: str
     place: dict[str, Any] = field(default_factory=dict)  # for Model: devices, gpu_layers, ...
@@ -81,7 +81,7 @@ class TrialOutcome:
 
     @property
     def cause(self) -> str:
-        """What ended a trial that gave no answer."""
+        """How a trial without an answer ended."""
         if self.exit_code is None:
             return "no token in all its time"
         return (
@@ -151,7 +151,7 @@ def describe_exit(exit_code: int) -> str:
 
 
 def _last_words(stderr: bytes) -> str:
-    """What llama.cpp said when it gave up, or Python."""
+    """The last words of llama.cpp or Python."""
     text = stderr.decode("utf-8", "replace").strip()
     if found := re.search(r"^error: (.+)", text, re.MULTILINE):
         return found[1].removeprefix("llama.cpp aborted: ").rstrip(".")
@@ -171,7 +171,7 @@ else:
     def limit_this_process(*, largest_file: int | None = LARGEST_FILE) -> None:
         """No core dump, no larger file, no more private memory than the machine has; lower limits stay.
 
-        Private memory without address space: a GPU driver reserves more of that than any machine has.
+        Address space has no limit: a GPU driver reserves more of it than any machine has.
         """
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         _lower(resource.RLIMIT_CORE, 0)

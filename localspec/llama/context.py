@@ -135,12 +135,12 @@ class Context(Closing):
 
     @property
     def needs_checkpoints(self) -> bool:
-        """Whether there are lengths to which the cache cannot step back by itself."""
+        """Whether the cache cannot step back to every length by itself."""
         return bool(self._window) or not self.model.can_roll_back
 
     @property
     def checkpoint_bytes(self) -> int:
-        """What the checkpoints take now."""
+        """Bytes of the checkpoints now."""
         return self._checkpoints.bytes
 
     def decode(self, tokens: Sequence[int], rows: int) -> Pass:
@@ -162,20 +162,20 @@ class Context(Closing):
                 rest = rest[head:]
             found = self._decode_chunk(rest, rows) if rest else ()
             return Pass(before, tokens, found, self._hidden_rows(hidden, len(rest)))
-        except BaseException:  # Ctrl-C comes when llama.cpp has taken the tokens and nobody has counted them
+        except BaseException:  # Ctrl-C may come after llama.cpp took the tokens and before they were counted
             self._recover(before)
             raise
 
     def extract(self, wants: HiddenRows) -> None:
-        """From now on passes have these hidden rows; said once, before the first decode."""
+        """Give these hidden rows with every pass; called once, before the first decode."""
         assert not self._hidden, "a pass has one set of hidden rows"
         self._hidden = HiddenReader(self.handle, self.model.pointer, wants)
 
     def prefill(self, tokens: Sequence[int], cancelled: Callable[[], bool] = lambda: False) -> Iterator[Pass]:
         """Append tokens chunk by chunk without rows: stop iterating to cancel.
 
-        It ends by itself where `cancelled` says so, on a CPU in the middle of a chunk. Whenever it is stopped, the
-        cache holds exactly the chunks that were decoded. Raises as `decode` does.
+        `cancelled` ends it, on a CPU even inside a chunk. The cache then holds exactly the decoded chunks. Raises as
+        `decode` does.
         """
         self._require_room(len(tokens))
         # A wide pass with too many threads can take a minute, so a narrow one tells first. No clock decides that:
@@ -188,7 +188,7 @@ class Context(Closing):
                 done += len(chunk)
 
     def rollback(self, keep: int) -> None:
-        """Forget everything after the first `keep` tokens: absolute, so saying it twice is saying it once."""
+        """Forget everything after the first `keep` tokens; idempotent."""
         assert 0 <= keep <= self.length, f"cannot keep {keep} of {self.length} tokens"
         dropped = self.tokens[keep:]
         self._checkpoints.forget_after(keep)
@@ -201,9 +201,9 @@ class Context(Closing):
             raise self._cannot_step_back(keep)
 
     def rewind(self, keep: int) -> int:
-        """Forget everything after the first `keep` tokens, and what else it takes; how many tokens are left.
+        """Forget everything after the first `keep` tokens, or more; returns the tokens left.
 
-        Where the cache cannot step back so far, these are the tokens of the newest checkpoint before, or none.
+        If the cache cannot step back that far, it returns to the newest earlier checkpoint, or to nothing.
         """
         try:
             self.rollback(keep)
@@ -216,9 +216,9 @@ class Context(Closing):
         self._companion = companion
 
     def recall(self, tokens: Sequence[int], *, save: bool = True) -> None:
-        """Of all texts that were in the cache, hold the one that begins most like these tokens.
+        """Load the saved text with the longest common prefix into the cache.
 
-        `save`: whether another prompt may ask for what the cache loses by that.
+        `save`: keep the present text for later prompts.
         """
         shared = standing(self.tokens, 0, tokens)
         found = self._saved.take(tokens, shared + LEAST)
@@ -246,7 +246,7 @@ class Context(Closing):
             self._checkpoints.take(self.handle, self.length, lasting=lasting)
 
     def close(self) -> None:
-        """Free the cache and the buffers that rows point into. Saying it twice is saying it once."""
+        """Free the cache and the buffers of its rows; idempotent."""
         self._finalizer()
 
     @property
@@ -294,7 +294,7 @@ class Context(Closing):
         return self._pace.tokens(self._chunk) if self._pace else self._chunk
 
     def _readable(self, tokens: Sequence[int]) -> Sequence[int]:
-        """The tokens, with another in place of those that only the target has: they are control tokens or padding."""
+        """The tokens, with a substitute for those that only the target has: control tokens or padding."""
         if self._vocabulary == self._shared:
             return tokens
         return [min(token, self._shared - 1) for token in tokens]
@@ -309,7 +309,7 @@ class Context(Closing):
     def _can_step_back(self, keep: int, dropped: int) -> bool:
         """Whether C's cache can forget all but `keep` tokens, `dropped` ones."""
         if not self.model.can_roll_back:
-            # llama.cpp does not look whether its snapshots are of the last batch; older ones are of other tokens.
+            # llama.cpp does not check that its snapshots are of the last batch; older ones are of other tokens.
             return dropped <= max(0, min(self._snapshots, self._last_width - 1))
         # The next token has to find all that its window holds.
         return not self._window or (
@@ -336,7 +336,7 @@ class Context(Closing):
             raise
 
     def _recover(self, length: int) -> None:
-        """After a decode that did not end: back to what the cache was, or as near as it can step back."""
+        """After a failed decode: step back to the earlier cache, or as near as possible."""
         lib.llama_synchronize(self.handle)
         held = lib.llama_memory_seq_pos_max(self._memory, 0) + 1
         del self.tokens[length:]
@@ -354,7 +354,7 @@ class Context(Closing):
 
 
 def usual_chunk(model: Model) -> int:
-    """Tokens of a prompt that one call reads where nobody asks for a number."""
+    """Default number of prompt tokens in one call."""
     return _GPU_CHUNK if model.gpus else _CPU_CHUNK
 
 
@@ -384,9 +384,9 @@ def _reader(
 
 
 def _sampler(model: Model, shared: int, params: Any) -> TopK | None:  # noqa: ANN401  a C struct
-    """What chooses the largest logits of a row on the GPU; None without one.
+    """The sampler of a row's largest logits on the GPU; None without one.
 
-    No bus is spared on the CPU, where llama.cpp takes 1.5 ms for a row of 128,256 logits and numpy 0.3.
+    On the CPU llama.cpp takes 1.5 ms for a row of 128,256 logits and numpy 0.3.
     """
     size = model.vocab.size
     # As many more as may belong to tokens that no row holds.
@@ -395,7 +395,7 @@ def _sampler(model: Model, shared: int, params: Any) -> TopK | None:  # noqa: AN
 
 @contextmanager
 def computing(pointer: Any, model: Model, seconds: float) -> Iterator[None]:  # noqa: ANN401  a C pointer
-    """Surrounds a pass, which a CPU ends where this thread is asked to stop; `seconds` as for `waiting_for`."""
+    """Surrounds a pass; on a CPU the pass ends when this thread should stop. `seconds` as for `waiting_for`."""
     stop = heeded()
     if stop:
         lib.llama_set_abort_callback(pointer, _asked, stop.address)

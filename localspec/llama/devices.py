@@ -41,7 +41,7 @@ def _add(address: str) -> None:
         server = _AddServer(_function_of(rpc, b"ggml_backend_rpc_add_server"))(address.encode())
     if not server:
         raise BackendFailure(
-            f"the RPC server {address} has no devices", hint="see what it says where it runs"
+            f"the RPC server {address} has no devices", hint="read its output on that machine"
         )
     _register(server)
 
@@ -80,7 +80,7 @@ class _Properties(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """Something that llama.cpp can compute on."""
+    """A device of llama.cpp."""
 
     name: str  # as llama.cpp calls it: "CUDA0", "Metal", "CPU"
     description: str
@@ -100,13 +100,13 @@ class Device:
 
     @property
     def remote(self) -> str:
-        """What a device of another machine is called in sentences; "" for one of this machine."""
+        """The name of another machine's device in sentences; "" for a device of this machine."""
         return _remote(self.name, self.description, self.backend)
 
 
 @dataclass(frozen=True, slots=True)
 class BackendSummary:
-    """What the installed llama.cpp is and can do."""
+    """Version and features of the installed llama.cpp."""
 
     binding_version: str  # of llama-cpp-python
     llama_version: str
@@ -134,7 +134,7 @@ def buffer_names() -> dict[str, str]:
 
 
 def default_gpu() -> Device | None:
-    """The GPU that models go to: the first discrete one, else the first integrated one."""
+    """The default GPU: the first discrete one, else the first integrated one."""
     known = devices()
     return next((device for kind in ("gpu", "igpu") for device in known if device.kind == kind), None)
 
@@ -160,7 +160,7 @@ def _handles() -> list[int]:
 
 
 def _device_id(handle: int) -> str:
-    """Where it is on the bus; "" where that is not known, as of devices of other machines."""
+    """Its place on the bus; "" if unknown, as for other machines."""
     if _text(_registry_name(_registry(handle))) == "RPC":
         return ""
     found = _Properties()

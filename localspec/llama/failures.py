@@ -1,4 +1,4 @@
-"""Pure translation of llama.cpp's return codes and log lines into the error tree."""
+"""Translates llama.cpp's return codes and log lines into the error tree."""
 
 import re
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ def load_failure(path: Path, log: Sequence[str]) -> LocalspecError:
 
 
 def context_failure(name: str, length: int, log: Sequence[str]) -> LocalspecError:
-    """Why llama.cpp would not make a context; without a reason in its log it is memory, as a rule."""
+    """Why llama.cpp could not make a context; without a reason in its log it is usually memory."""
     if not log or _MEMORY.search("\n".join(log)):
         return NotEnoughMemory(
             f"not enough memory for a context of {length} tokens on {name}: {reason(log)}", hint=_MEMORY_HINT
@@ -58,7 +58,7 @@ def context_failure(name: str, length: int, log: Sequence[str]) -> LocalspecErro
 
 
 def decode_failure(code: int, log: Sequence[str]) -> LocalspecError:
-    """What a return code of llama_decode other than 0 means."""
+    """The error for a return code of llama_decode other than 0."""
     if code == 1:
         return ContextFull(
             "llama.cpp found no room in the cache for the batch", hint="use a longer context (--context)"

@@ -2,7 +2,7 @@
 
     python -m localspec.llama.first_decode JSON        the fields of localspec.health.trial.Trial
 
-Prints one JSON object: {} when all went well, else the error. Ends when its stdin does, as its starter may be killed.
+Prints one JSON object: {} on success, else the error. Ends with its stdin, because its parent may be killed.
 """
 
 import json

@@ -251,9 +251,9 @@ class BlockContext(HeadCache):
             self.run(lib.llama_decode, batch, len(part))
 
     def guess(self, token: int, count: int, position: int) -> Callable[[int, int | None], Row]:
-        """Guess the `count` tokens after this one, at most `most_guesses`: the row of a place from 0.
+        """Guess the `count` tokens after this one, at most `most_guesses`.
 
-        The row depends on the token that was drawn at the place before. It is valid until the next call.
+        A row depends on the token drawn at the place before, and is valid until the next call.
         """
         block = [min(token, self._last_token)] + [self._mask] * (count - self._anchored)
         self.run(

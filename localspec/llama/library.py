@@ -90,7 +90,7 @@ def last_log_errors() -> tuple[str, ...]:
 
 
 def forget_log_errors() -> None:
-    """Start a new record of errors; called before a call whose failure may have to be explained."""
+    """Start a new record of errors, before a call whose failure may need an explanation."""
     _router.forget()
 
 
@@ -129,16 +129,18 @@ def _on_log(level: int, text: bytes, _data: object) -> None:
 
 @ctypes.CFUNCTYPE(None, ctypes.c_char_p)  # type: ignore[untyped-decorator]
 def _on_abort(message: bytes) -> NoReturn:
-    """llama.cpp calls abort() when this returns and no exception can cross it, so the process ends here."""
+    """llama.cpp calls abort() after this returns, and no exception can cross it, so the process ends here."""
     reason = for_terminal(message.decode("utf-8", "replace").strip())
     if "Remote RPC server" in reason:
         watch.end_lost(f"{watch.awaited_places() or 'an RPC server'} is gone: the connection broke")
-    hint = "a bug or a driver problem; try fewer GPU layers, another KV cache type or a shorter context"
+    hint = (
+        "this is a bug or a driver problem; try fewer GPU layers, another KV cache type or a shorter context"
+    )
     watch.end(f"llama.cpp aborted: {reason}", hint)
 
 
 def _silence() -> None:
-    """Point the log at a harmless C function: libraries log while they unload, after Python is gone."""
+    """Point the log at a harmless C function: libraries log while they unload, after Python ended."""
     harmless = ctypes.cast(lib._lib.llama_max_devices, lib.llama_log_callback)
     lib.llama_log_set(harmless, None)
 

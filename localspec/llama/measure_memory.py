@@ -1,4 +1,4 @@
-"""What a model would need, by llama.cpp's own plan: loads without memory (`no_alloc`), whose log is read."""
+"""The memory needs of a model by llama.cpp's own plan: reads the log of a load without memory (`no_alloc`)."""
 
 import logging
 import re
@@ -130,7 +130,7 @@ class Measurer(Closing):
 
 @contextmanager
 def _heard_by(log: BufferLog) -> Iterator[None]:
-    """The log of llama.cpp goes to this handler alone: a plan is no load, and its lines are nobody else's."""
+    """Send llama.cpp's log to this handler alone: a plan is not a load."""
     level, propagates = logger.level, logger.propagate
     logger.addHandler(log)
     logger.setLevel(logging.DEBUG)

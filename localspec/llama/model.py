@@ -23,7 +23,7 @@ _HEADER_BYTES = 24  # magic, version, number of tensors, number of key-values
 
 
 def check_model_file(path: Path) -> None:
-    """Raise BadModelFile unless the path names a readable file that begins like a GGUF."""
+    """Raise BadModelFile unless the path is a readable file with the head of a GGUF."""
     try:
         if path.is_dir():
             raise BadModelFile(f"{path} is a directory", hint="name the .gguf file inside it")
@@ -61,7 +61,7 @@ class _Override(ctypes.Structure):
 
 
 def chosen_gpus(names: Sequence[str] | None, gpu_layers: int | None) -> tuple[devices.Device, ...]:
-    """The GPUs to use, none for the CPU alone; BadSetting for what this machine cannot do."""
+    """The GPUs to use, none for the CPU alone. Raises BadSetting for GPUs that this machine lacks."""
     if names is None:
         default = devices.default_gpu()
         gpus: tuple[devices.Device, ...] = (default,) if default else ()
@@ -87,7 +87,7 @@ def model_params(
     cpu_moe: int,
     mmap: bool | None,
 ) -> tuple[Any, tuple[Any, ...]]:
-    """The parameters, and what they point into."""
+    """The parameters, and the buffers that they point into."""
     params = lib.llama_model_default_params()
     params.use_extra_bufts = health().extra_buffers
     if mmap is not None:
@@ -231,7 +231,7 @@ class Model(Closing):
         self._contexts.add(context)
 
     def close(self) -> None:
-        """Free the contexts, then the weights. Saying it twice is saying it once."""
+        """Free the contexts, then the weights; idempotent."""
         for context in list(self._contexts):
             context.close()
         self._finalizer()
@@ -250,7 +250,7 @@ def _loaded(path: Path, params: Any, remote: str) -> Any:  # noqa: ANN401  C str
 
 @lib.llama_progress_callback  # type: ignore[untyped-decorator]
 def _on_progress(_share: float, _data: object) -> bool:
-    """llama.cpp gives the load up where this is False."""
+    """llama.cpp ends the load if this is False."""
     made_progress()
     stop = heeded()
     return stop is None or not stop.asked
@@ -269,7 +269,7 @@ def _metadata(pointer: Any) -> dict[str, str]:  # noqa: ANN401  a C pointer
 
 
 def _whole(read: Callable[..., int], pointer: Any, index: int) -> str:  # noqa: ANN401  a C pointer
-    """A string whose length C tells only while it writes: asked again with room for all of it."""
+    """A string from C: asked twice, because C tells its length only while it writes."""
     size = 256
     while True:
         buffer = ctypes.create_string_buffer(size)

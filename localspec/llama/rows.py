@@ -1,4 +1,4 @@
-"""What a decode gives: rows of logits, whole or the largest alone, and hidden rows of the layers."""
+"""The output of a decode: rows of logits, whole or the largest ones, and hidden rows."""
 
 import ctypes
 import functools
@@ -82,8 +82,8 @@ def _array(address: int, kind: Any, shape: tuple[int, int], stride: int) -> np.n
 def _check_finite(row: np.ndarray) -> None:
     """A broken row has a maximum that is NaN or infinite; -inf for single tokens is legal (masked ones).
 
-    The last row stands for its batch: what is broken before it reaches it through the cache. The sampler chain
-    looks at every row that it uses.
+    The last row stands for its batch: earlier broken rows reach it through the cache. The sampler chain checks every
+    row that it uses.
     """
     if not math.isfinite(row.max()):
         raise BackendFailure(
@@ -102,7 +102,7 @@ class TopK:
         """The context that is made with `params` begins with the chain, so that its memory is planned with it."""
         self._chain: Any = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
         lib.llama_sampler_chain_add(self._chain, lib.llama_sampler_init_top_k(k))
-        # A context that cannot be made leaves the chain to nobody else.
+        # If the context cannot be made, nobody else frees the chain.
         self._finalizer = weakref.finalize(self, lib.llama_sampler_free, self._chain)
         self._config = lib.llama_sampler_seq_config(
             seq_id=0, sampler=ctypes.cast(self._chain, ctypes.c_void_p)
@@ -153,7 +153,7 @@ _get_layer = _extension(
 
 
 class HiddenReader:
-    """Reads what a context's layers held in its last decode: one row for each token, all layers side by side."""
+    """Reads the hidden rows of a context's last decode: one row for each token, all layers side by side."""
 
     def __init__(self, context: Any, model: Any, wants: HiddenRows) -> None:  # noqa: ANN401  C pointers
         """From the next decode on; before the first one, as llama.cpp plans its memory with them."""

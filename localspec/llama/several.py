@@ -1,4 +1,4 @@
-"""Several texts in one cache, a token of each in every batch: what a device does at almost the price of one."""
+"""Several texts in one cache, a token of each in every batch, at almost the price of one text."""
 
 import ctypes
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ class Several(Closing):
         return self._decoded(len(tokens))
 
     def close(self) -> None:
-        """Free the cache. Saying it twice is saying it once."""
+        """Free the cache; idempotent."""
         if self._pointer:
             lib.llama_batch_free(self._batch)
             lib.llama_free(self._pointer)

@@ -1,4 +1,4 @@
-"""States of a sequence, copied: checkpoints that a cache can go back to, and whole texts that it held before."""
+"""Copied states of a sequence: checkpoints to step back to, and whole earlier texts."""
 
 import ctypes
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ import numpy as np
 from localspec.llama.library import lib
 from localspec.sampler.passes import standing
 
-_PARTIAL = lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY  # what lies in an attention cache for good is left there
+_PARTIAL = lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY  # the lasting part stays in the attention cache
 _BYTES = ctypes.POINTER(ctypes.c_uint8)
 
 
@@ -23,7 +23,7 @@ class Checkpoint:
     lasting: bool
 
     def restore(self, context: Any) -> bool:  # noqa: ANN401  a C pointer
-        """Bring the state back; where that fails the sequence is of no use any more."""
+        """Restore the state; after a failure the sequence is unusable."""
         return restore_state(context, self.state, _PARTIAL)
 
 
@@ -36,7 +36,7 @@ class Checkpoints:
 
     @property
     def bytes(self) -> int:
-        """What they take now."""
+        """Their bytes now."""
         return sum(len(checkpoint.state) for checkpoint in self._kept)
 
     @property
@@ -44,7 +44,7 @@ class Checkpoints:
         return self._kept[-1] if self._kept else None
 
     def take(self, context: Any, length: int, *, lasting: bool) -> None:  # noqa: ANN401  a C pointer
-        """Add the present state, of `length` tokens; it takes the place of one that was not to last."""
+        """Add the present state, of `length` tokens; it replaces one that is not lasting."""
         replaced = next((kept.state for kept in self._kept if not kept.lasting), None)
         self._kept = [kept for kept in self._kept if kept.lasting and kept.length < length]
         state = state_of(context, most_bytes=self._budget, flags=_PARTIAL, into=replaced)
@@ -72,9 +72,9 @@ def state_of(
     flags: int = 0,
     into: np.ndarray | None = None,
 ) -> np.ndarray | None:
-    """Copy the sequence's state; None where it has more bytes than that, or llama.cpp cannot copy it.
+    """Copy the sequence's state; None if it is larger than `most` or llama.cpp cannot copy it.
 
-    `into` is used again where it has the right size: fresh memory costs more than the copy.
+    An `into` of the right size is reused: fresh memory costs more than the copy.
     """
     size = lib.llama_state_seq_get_size_ext(context, 0, flags)
     if not size or (most_bytes is not None and size > most_bytes):
@@ -96,7 +96,7 @@ LEAST = 256  # tokens: fewer are read again about as fast as a state is copied
 
 
 class SavedCompanion(Protocol):
-    """What a companion keeps of a text."""
+    """A companion's state of a text."""
 
     @property
     def bytes(self) -> int:
@@ -104,10 +104,10 @@ class SavedCompanion(Protocol):
 
 
 class Companion(Protocol):
-    """What reads a text along with the cache, and has a state of its own: a prediction head."""
+    """A reader of the same text with its own state: a prediction head."""
 
     def saved(self) -> SavedCompanion | None:
-        """A copy of its state; None where it has none that is worth keeping."""
+        """A copy of its state; None without one worth keeping."""
 
     def restore(self, saved: Any) -> None:  # noqa: ANN401  what `saved` returned
         """Bring a copy back."""
@@ -115,7 +115,7 @@ class Companion(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SavedText:
-    """What a cache held: its tokens, its whole state, the checkpoints on the way, and its companion's state."""
+    """A cache's content: its tokens, whole state, checkpoints, and its companion's state."""
 
     tokens: list[int]
     state: np.ndarray  # uint8
@@ -128,7 +128,7 @@ class SavedText:
         return len(self.state) + self.checkpoints.bytes + beside
 
     def restore(self, context: Any) -> list[int]:  # noqa: ANN401  a C pointer
-        """Bring the state back into an empty cache; the tokens that it then holds, none where that fails."""
+        """Restore the state into an empty cache; returns its tokens, none after a failure."""
         if restore_state(context, self.state):
             return self.tokens
         lib.llama_memory_clear(lib.llama_get_memory(context), True)
@@ -153,7 +153,7 @@ class SavedTexts:
         state = state_of(context, most_bytes=self._budget - checkpoints.bytes)
         if state is None:
             return
-        # A saved text that this one begins with is of no more use.
+        # A saved text that is a prefix of this one is no longer needed.
         self._saved = [
             saved for saved in self._saved if standing(saved.tokens, 0, tokens) < len(saved.tokens)
         ]

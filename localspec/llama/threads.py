@@ -19,7 +19,7 @@ _FAST = 0.75  # of the largest capacity that Linux gives a core: Arm's big ones 
 
 
 def thread_count(wanted: int | None) -> int:
-    """What was asked for, or the physical cores. Raises BadSetting beyond what ggml can run."""
+    """The requested threads, or the physical cores. Raises BadSetting for more than ggml can run."""
     if wanted is not None and not 1 <= wanted <= MOST_THREADS:
         raise BadSetting(
             f"llama.cpp cannot run {wanted:,} threads",
@@ -121,7 +121,7 @@ _CORES: dict[str, Callable[[], int | None]] = {
 }
 
 
-CROWDED = 0.75  # of the time that its threads could use: a pass that was given less shared its cores
+CROWDED = 0.75  # of the time of its threads: a pass with less shared its cores
 JUDGED_PASSES, JUDGED_SECONDS = 3, 0.25  # with all threads, whichever comes first
 # Windows counts processor time in steps of 16 ms.
 LEAST_SECONDS = 0.1 if sys.platform == "win32" else 0.0
@@ -188,7 +188,7 @@ class Contention:
 
 
 class Threads:
-    """The threads that one context decodes with: as many as usual, or fewer after `give_way`."""
+    """The threads of one context: the usual number, or fewer after `give_way`."""
 
     def __init__(self, usual: int) -> None:
         self.usual = usual
@@ -211,13 +211,13 @@ class Threads:
             self.now = wanted
 
     def learn(self, width: int, seconds: float, processor_seconds: float) -> None:
-        """What the pass took."""
+        """Record the time of the pass."""
         if self.contention:
             self.contention.learn(self.now, width, seconds, processor_seconds)
 
 
 def give_way(contexts: Iterable[Threads]) -> None:
-    """From now on they use fewer threads while other programs keep the cores busy; what one meets, all know."""
+    """Use fewer threads while other programs keep the cores busy; all contexts share the observations."""
     contention = Contention(usable_cores())
     for threads in contexts:
         threads.contention = contention if threads.usual > 1 else None

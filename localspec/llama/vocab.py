@@ -12,7 +12,7 @@ _SPECIAL = _UNKNOWN | _CONTROL | _USER_DEFINED  # what tokenising with parse_spe
 
 
 class Vocab:
-    """Lives as long as its model: calls after the model was closed are the caller's bug."""
+    """Lives as long as its model; a call after the model closed is a bug of the caller."""
 
     def __init__(self, pointer: Any) -> None:  # noqa: ANN401  a C pointer
         self._vocab = pointer

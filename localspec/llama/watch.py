@@ -1,4 +1,4 @@
-"""Ends the process when a device of another machine is gone: llama.cpp would wait for it for ever.
+"""Ends the process when a device of another machine is lost: llama.cpp would wait for ever.
 
 A server that stops or is cut off hangs the call that needs it, and no thread can leave the call:
 what was written so far is flushed, a sentence goes to stderr, and the exit code is 1.
@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Final, NoReturn
 
 PATIENCE_SECONDS: Final = 15.0  # beyond what a call should take
-LOADING_SECONDS: Final = 60.0  # without any progress: a single tensor may have to cross a slow network
+LOADING_SECONDS: Final = 60.0  # without progress: a single tensor may cross a slow network
 _LONG_CALL_SECONDS: Final = 1.5  # that prompts are cut for, so that a longer one is noticed soon
 _SLACK: Final = 3.0  # a call may take this many times as long as others did
 _WIDE: Final = 16  # tokens: from here on a call costs by the token
@@ -69,7 +69,7 @@ def awaited_places() -> str:
 
 
 class Pace:
-    """What calls on a remote device take, by how many tokens they have."""
+    """Seconds of calls on a remote device, by number of tokens."""
 
     def __init__(self) -> None:
         self._narrow = 0.0  # seconds of the longest call of a few tokens
@@ -113,7 +113,7 @@ def end(what: str, hint: str) -> NoReturn:
 
 
 def tell_lost_by(tell: Callable[[str, str], None]) -> None:
-    """Whom to tell, in a sentence and a hint, that a device is gone: instead of stderr."""
+    """Report a lost device to `tell`, as a sentence and a hint, instead of stderr."""
     global _tell
     _tell = tell
 

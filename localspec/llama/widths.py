@@ -11,7 +11,7 @@ WIDTHS = (1, 2, 5, 9)
 
 
 class _Decoder(Protocol):
-    """The part of speculation's Decoder that is needed here."""
+    """The part of the Decoder used here."""
 
     def decode(self, tokens: Sequence[int], rows: int) -> Pass: ...
 
