@@ -1,4 +1,4 @@
-"""Loads a pair for a command: which one is meant, fetched if wanted, each stage shown while it lasts."""
+"""Loads a pair for a command: chooses it, fetches it if wanted, and shows each stage."""
 
 import argparse
 import signal
@@ -22,7 +22,7 @@ _engine: "EngineProcess | None" = None  # started early
 
 
 def wanted(arguments: argparse.Namespace, **changes: bool) -> dict[str, Any]:
-    """Options of `localspec.load`; the pair is the configured one, or the user's choice, where none is named."""
+    """Options of `localspec.load`; without a named pair the configured one, or the user's choice."""
     options = load_options(arguments) | changes
     if not {"pair", "target"} & options.keys():
         options["pair"] = chosen_pair()
@@ -94,7 +94,7 @@ def chosen_pair() -> str | None:
 
 
 class StageLine(AbstractContextManager["StageLine"]):
-    """What loading does now and for how long, on one line of a terminal; nothing where there is none."""
+    """The stage of loading and its time, on one line of a terminal."""
 
     def __init__(self) -> None:
         self._line = DrawnLine(sys.stderr)
@@ -104,7 +104,7 @@ class StageLine(AbstractContextManager["StageLine"]):
         self._thread = threading.Thread(target=self._tick, daemon=True)
 
     def show(self, stage: str) -> None:
-        """A new stage, or the same one further on: what follows the first colon is how far."""
+        """A new stage, or progress of the same one behind its first colon."""
         with self._drawing:
             if stage.partition(":")[0] != self._stage.partition(":")[0]:
                 self._began = monotonic()

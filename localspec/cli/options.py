@@ -96,7 +96,7 @@ def svg_instead(path: str) -> NoReturn:
 
 
 def reply_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What the user set, as keyword arguments of `Session.stream`. Raises BadSetting."""
+    """The user's options as keyword arguments of `Session.stream`. Raises BadSetting."""
     values = given_of(arguments, REPLY)
     refuse_together(
         *((f"--{name.replace('_', '-')}", values.get(name)) for name in ("json_schema", "regex", "grammar"))
@@ -129,9 +129,9 @@ def text_of(path: str) -> str:
 
 
 def load_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What the user set, as keyword arguments of `localspec.load`; models of the Hub are fetched if that is wanted.
+    """The user's options as keyword arguments of `localspec.load`; fetches models of the Hub if wanted.
 
-    Raises WrongUsage, and what fetching raises.
+    Raises WrongUsage, and errors of fetching.
     """
     pair = pair_of(arguments)
     refuse_together(("--draft", arguments.draft), ("--no-draft", arguments.no_draft or None))
@@ -146,7 +146,7 @@ def load_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def pair_of(arguments: argparse.Namespace) -> str | None:
-    """The pair from whichever place it was named in; not every command has both."""
+    """The pair from its argument or its option; not every command has both."""
     named = [name for name in (vars(arguments).get("name"), arguments.pair) if name is not None]
     if len(named) > 1:
         raise WrongUsage("the pair was named twice", hint=f"localspec {arguments.command} {named[0]}")

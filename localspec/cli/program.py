@@ -64,7 +64,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _spelled_out(arguments: Sequence[str]) -> Sequence[str]:
-    """`help COMMAND`; nothing at all, which opens the chat where one can be; a prompt without a command."""
+    """Handle `help COMMAND`, no arguments (the chat on a terminal), and a prompt without a command."""
     if not arguments:
         return ["chat"] if sys.stdin and sys.stdin.isatty() and on_terminal(sys.stdout) else ["--help"]
     if arguments[0] == "help":
@@ -87,7 +87,7 @@ def _spelled_out(arguments: Sequence[str]) -> Sequence[str]:
 
 
 def _prepare_output() -> None:
-    """No character that a terminal lacks ends a command; what libraries log reads like other notes."""
+    """Characters that a terminal lacks end no command; logs of libraries become notes."""
     if (
         sys.stderr is None
     ):  # closed: what is meant for it must not reach stdout, nor the next file that is opened

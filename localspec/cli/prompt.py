@@ -1,4 +1,4 @@
-"""The prompt of a command: its argument, what is piped in, or both."""
+"""The prompt of a command: its argument, piped text, or both."""
 
 import argparse
 import io
@@ -52,7 +52,7 @@ def take_pair(arguments: argparse.Namespace, *, prompt_optional: bool = False) -
 
 
 def prompt_of(arguments: argparse.Namespace) -> str:
-    """The prompt, after an empty line the text that is piped in, then the files. Raises BadSetting for no prompt."""
+    """The prompt, then after an empty line the piped text, then the files. Raises BadSetting without a prompt."""
     argument: str | None = next(iter(arguments.words), None)
     if argument == "-":
         parts = ["" if sys.stdin is None else piped_text()]
@@ -81,7 +81,7 @@ def something_is_piped() -> bool:
 
 
 def piped_text() -> str:
-    """All of standard input; says after a moment what it waits for, as a pipe can stay open and empty."""
+    """All of standard input; after a moment a note says that it waits, because a pipe can stay open and empty."""
     waiting = threading.Timer(
         PATIENCE_SECONDS, note, ["reading standard input until it ends; `</dev/null` leaves it out"]
     )

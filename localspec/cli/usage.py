@@ -1,4 +1,4 @@
-"""What is wrong with a command line, told like every other mistake: a sentence, a hint, exit code 2."""
+"""Errors of a command line, in a sentence and a hint, with exit code 2."""
 
 import argparse
 import difflib
@@ -10,11 +10,11 @@ from localspec.errors import BadSetting
 
 
 class WrongUsage(BadSetting):
-    """Arguments that do not exist, are not what they should be, or contradict each other."""
+    """Arguments that do not exist, have a wrong value, or contradict each other."""
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises its mistakes, so that one place tells them."""
+    """A parser that raises its errors, so that one place prints them."""
 
     def __init__(self, *args: Any, **options: Any) -> None:  # noqa: ANN401  argparse's own
         super().__init__(*args, **options)
@@ -35,7 +35,7 @@ class Parser(argparse.ArgumentParser):
 
     @property
     def _help(self) -> str:
-        return f"`{self.prog} --help` shows what can be given"
+        return f"`{self.prog} --help` shows the arguments"
 
     def _print_message(self, message: str, file: object = None) -> None:
         """Help and version, through the filter like everything else."""

@@ -1,1 +1,1 @@
-"""Drafts made and fitted on this machine: what the target says, trimmed vocabularies, training, judgement."""
+"""Drafts made on this machine: the target's answers, trimmed vocabularies, training, judgement."""

@@ -1,4 +1,4 @@
-"""What drafts learn from: prompts, the answers of the target, and the tokens that it needs."""
+"""The data for drafts: prompts, the target's answers, and the tokens that it needs."""
 
 import re
 import tomllib
@@ -82,7 +82,7 @@ AT_ONCE = 8  # texts in one batch
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A prompt, and what sums up every row of its answer."""
+    """A prompt, and the sums over all rows of its answer."""
 
     prompt: Sequence[int]
     mass: np.ndarray | None = (
@@ -92,7 +92,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the target writes behind a prompt at temperature 0."""
+    """The target's answer to a prompt at temperature 0."""
 
     asked: Asked
     tokens: list[int] = field(default_factory=list)

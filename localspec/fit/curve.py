@@ -1,4 +1,4 @@
-"""How learning went, drawn: from top to bottom what held-out answers say of the draft, and its loss."""
+"""The learning curve as a drawing: overlap on held-out answers, and the loss."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ MOST = 24  # bars
 
 
 def curves(seen: "Sequence[Progress]") -> tuple[Chart, Chart]:
-    """Of every time that the draft was judged; of many, some at equal distances and the latest."""
+    """One point for each judgement of the draft; of many, some at equal distances and the latest."""
     some = [(f"{now.visits:,} tokens", now) for now in seen[:: -len(seen) // MOST][::-1]]
     overlaps = [Bar(label, now.overlap, f"{now.overlap:.1%}") for label, now in some]
     losses = [Bar(label, now.loss, f"{now.loss:.2f}") for label, now in some if now.loss]

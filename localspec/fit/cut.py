@@ -1,4 +1,4 @@
-"""Some of a target's own layers as a small model, in floats."""
+"""A small model of some of a target's own layers, in floats."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -95,7 +95,7 @@ class ModelFile:
         return stored(self.path, self.tensors[name], self.header.data_offset)
 
     def cut(self, layers: Sequence[int], token_ids: np.ndarray) -> Weights:
-        """Weights of a model of these layers that says these tokens."""
+        """Weights of a model of these layers with the output rows of these tokens."""
         weights = {
             f"blk.{place}.{name.split('.', 2)[2]}": self.tensor(name)
             for place, layer in enumerate(layers)
@@ -106,7 +106,7 @@ class ModelFile:
         return {**weights, NORM: self.tensor(NORM), OUTPUT: output}
 
     def rotations(self, shape: Shape, length: int) -> np.ndarray:
-        """By what complex number each pair is turned at each position, in layers that see all and in local ones.
+        """The complex rotation of each pair at each position, in global and in local layers.
 
         complex64 [2, length, 1, pairs]
         """

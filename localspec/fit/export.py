@@ -1,4 +1,4 @@
-"""What was learned written as a draft: the trimmed kind, with its source's tokenizer, embeddings and facts."""
+"""Writes learned weights as a trimmed draft, with its source's tokenizer, embeddings and facts."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -24,7 +24,7 @@ def export(
     token_ids: np.ndarray,
     said: Mapping[str, str],
 ) -> Path:
-    """Write a draft that says `token_ids`; `said` is what the file tells of where it comes from. Raises OSError."""
+    """Write a draft with the output rows of `token_ids`; `said` describes its origin. Raises OSError."""
     header = source.header
     layers = 1 + max(int(name.split(".")[1]) for name in weights if name.startswith("blk."))
     of_source = {

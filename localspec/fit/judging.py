@@ -1,4 +1,4 @@
-"""Whether a made draft is worth keeping: it is judged on texts that it did not learn from, and reported."""
+"""Judges a made draft on unseen texts, and reports whether to keep it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ def report() -> str:
 
 
 def _told(path: Path) -> list[str]:
-    """What stands in a draft's header."""
+    """The facts in a draft's header."""
     try:
         header = header_at(path)
     except BadModelFile as error:
@@ -70,7 +70,7 @@ class Judgement:
 def judge(old: Sequence[Measurement], new: Sequence[Measurement]) -> Judgement:
     """Compare two benches of one target, each against plain decoding, prompt by prompt. Raises ValueError without any.
 
-    A draft that hardly ever drafts is nothing to keep, however the clock ran.
+    A draft that hardly ever drafts is not kept at any speed.
     """
     before, after = _by_prompt(old), _by_prompt(new)
     logs = {key: [after[key] - before[key]] for key in after if key in before}
@@ -89,7 +89,7 @@ def judge(old: Sequence[Measurement], new: Sequence[Measurement]) -> Judgement:
 
 
 def _by_prompt(measurements: Sequence[Measurement]) -> dict[tuple[Category, str], float]:
-    """The logarithm of how much faster than plain decoding each prompt was answered."""
+    """The logarithm of each prompt's speed-up over plain decoding."""
     by_prompt = grouped(paired(measurements), lambda pair: (pair[1].category, pair[1].prompt))
     return {key: median(log_ratios(pairs)[0]) for key, pairs in by_prompt.items()}
 

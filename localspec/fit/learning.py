@@ -1,4 +1,4 @@
-"""From answers to a draft: trained until enough was learned or somebody stops it, the best so far written."""
+"""From answers to a draft: trains until the end or a stop, and writes the best draft so far."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ def learn(
 ) -> Progress:
     """Train layers of `source` on the answers in `folder`, write the best draft to `path`; resumes from a checkpoint.
 
-    target: who answered, as the file says it; told: after every step; logged: answers from elsewhere.
+    target: the name of the answering model; told: called after every step; logged: other answers.
     Raises BadSetting, OSError.
     """
     texts = [*texts_in(folder), *logged]

@@ -1,4 +1,4 @@
-"""A draft made of some of a target's own layers: its target answers prompts, it learns from the answers."""
+"""Makes a draft of some of a target's layers: the target answers prompts, the draft learns from the answers."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -41,7 +41,7 @@ def require_torch() -> None:
 
 
 def require_cuttable(source: Path, plan: Plan) -> None:
-    """Raises BadModelFile, BadSetting where no such draft can be made of this model."""
+    """Raises BadModelFile or BadSetting if this model cannot give a draft."""
     from localspec.fit.cut import Shape
 
     Shape.of(trimmable(source, plan.output_tokens))
@@ -55,9 +55,9 @@ def require_cuttable(source: Path, plan: Plan) -> None:
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """Nobody else makes this draft meanwhile, and what was being written when somebody was killed is removed.
+    """Hold the lock of this draft, and remove half-written files of a killed process.
 
-    Raises BadSetting where somebody does, OSError.
+    Raises BadSetting if another process has the lock, OSError.
     """
     lock = FileLock(folder / "lock")
     if not lock.try_acquire_where_possible():
@@ -80,7 +80,7 @@ def answered(folder: Path) -> int:
 def collect(pair: LoadedPair, folder: Path, wanted: int, told: Callable[[int], object]) -> int:
     """Let the target answer prompts until `folder` holds the wanted tokens of answers; returns how many it holds.
 
-    told: how many there are by now, after every answer. Raises OSError, and what decoding raises.
+    told: called with the tokens so far after every answer. Raises OSError, and errors of decoding.
     """
     assert isinstance(pair.target, Context), "only files are fitted to"
     seen, there = set[tuple[int, ...]](), 0

@@ -1,4 +1,4 @@
-"""What llama.cpp computes of a model's layers, in torch, so that it can be learned."""
+"""llama.cpp's computation of a model's layers in torch, for training."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ from localspec.fit.cut import NORM, Shape
 
 
 def hidden_rows(weights: Mapping[str, Tensor], shape: Shape, x: Tensor, turns: Tensor) -> Tensor:
-    """What the layers make of embeddings [texts, length, width], normed for the output matrix."""
+    """The output of the layers for embeddings [texts, length, width], normed for the output matrix."""
     split, x = (*x.shape[:2], -1, shape.head_width), x * shape.scale
     for layer in range(1 + max(int(name.split(".")[1]) for name in weights if name.startswith("blk."))):
         of = {
@@ -44,7 +44,7 @@ def normed(x: Tensor, weight: Tensor, shape: Shape) -> Tensor:
 
 
 def added(x: Tensor, norm: Tensor | None, shape: Shape) -> Tensor:
-    """What a block adds to its input: some architectures norm it."""
+    """A block's output, which some architectures norm, added to its input."""
     return x.float() if norm is None else normed(x, norm, shape)
 
 
@@ -57,7 +57,7 @@ def rotated(x: Tensor, turns: Tensor, shape: Shape) -> Tensor:
 
 
 def attended(q: Tensor, k: Tensor, v: Tensor, window: int) -> Tensor:
-    """What every query finds among the last `window` keys up to its own; heads that share keys stand as more rows."""
+    """Attention of every query over the last `window` keys up to its own; heads that share keys become more rows."""
     texts, length, heads, width = q.shape
     kv_heads = k.shape[2]
     rows = q.view(texts, length, kv_heads, -1, width).permute(0, 2, 3, 1, 4).flatten(2, 3)

@@ -1,4 +1,4 @@
-"""A draft learns from what its target held for likely: checkpoints, held-out measurements, the best one so far."""
+"""Trains a draft on its target's likely tokens: checkpoints, held-out measurements, the best draft so far."""
 
 import io
 import pickle
@@ -161,7 +161,7 @@ class Training:
 
     @torch.no_grad()  # type: ignore[untyped-decorator,unused-ignore]
     def _flatten(self) -> None:
-        """Scale the last norm so that the loss is least: a few layers alone are much too sure of themselves."""
+        """Scale the last norm to the least loss: a few layers alone are much too confident."""
         norm, batch = self.weights[NORM].clone(), self._next_batch()
         found = {}
         for scale in SCALES:
@@ -178,7 +178,7 @@ class Training:
         self.step, self.visits, self.best = saved["counts"]
 
     def _next_batch(self) -> Batch:
-        """Texts of like length: little is filled up. Always the same ones at the same step."""
+        """Texts of similar length, with little padding; the same ones at the same step."""
         chance = random.Random(self.step)
         some = chance.sample(self.texts, min(len(self.texts), 256))
         near = sorted(some, key=lambda text: abs(text.length - some[0].length))

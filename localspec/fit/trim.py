@@ -92,7 +92,7 @@ def trimmable(source: Path, count: int) -> Header:
 
 
 def _entries(header: Header, output_tokens: int) -> dict[str, Entry]:
-    """What the file says about itself: all that the source says, but the tokenizer that llama.cpp would look for."""
+    """The file's metadata: the source's, without the tokenizer."""
     kept = {key: entry for key, entry in header.entries.items() if key != TOKENS}
     return kept | {
         TOKENIZER: kept["tokenizer.ggml.model"],

@@ -1,4 +1,4 @@
-"""The tokens of a trimmed draft chosen by what its target writes, and the pair that it becomes."""
+"""Chooses the tokens of a trimmed draft from its target's answers, and makes the pair."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -34,10 +34,10 @@ class Trimmed:
 def trim_for(
     pair: LoadedPair, draft: Path, path: Path, count: int, room: int, on_answer: Callable[[int], object]
 ) -> Trimmed:
-    """Trim a draft to what the target of `pair` writes and thinks of when it answers the built-in prompts.
+    """Trim a draft to the tokens that the target of `pair` writes or finds likely in answers to built-in prompts.
 
-    room: tokens of each answer; on_answer: told how many tokens the answers have by now.
-    Raises BadModelFile, BadSetting, OSError, and what decoding raises.
+    room: tokens of each answer; on_answer: called with the tokens so far. Raises BadModelFile, BadSetting, OSError, and
+    errors of decoding.
     """
     vocabulary = facts_of_file(draft).vocabulary
     assert vocabulary is not None, "trimmable says so"
@@ -55,7 +55,7 @@ def trim_for(
 
 
 def answers_of(pair: LoadedPair, room: int, mass: np.ndarray) -> Iterator[Answer]:
-    """What the target writes to the built-in prompts at temperature 0; `mass` sums up those that are not held out."""
+    """The target's answers to the built-in prompts at temperature 0; `mass` sums up those that are not held out."""
     assert isinstance(pair.target, Context), "only files are fitted to"
     target = pair.target
     asked = (Asked(prompt, mass if i % HELD_OUT else None) for i, prompt in enumerate(prompts(pair)))
@@ -63,7 +63,7 @@ def answers_of(pair: LoadedPair, room: int, mass: np.ndarray) -> Iterator[Answer
 
 
 def fitted_name(pair: Pair, suffix: str) -> str:
-    """A pair's name with what was made of it."""
+    """The name of a fitted pair."""
     return re.sub(r"[^a-z0-9._+-]+", "-", pair.name.lower()).strip("-._+") + f"-{suffix}"
 
 

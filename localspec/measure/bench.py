@@ -102,10 +102,10 @@ class BenchOutcome:
 def blocks(
     prompts: Sequence[BenchPrompt], temperatures: Sequence[float], arms: Sequence[Arm]
 ) -> Iterator[Block]:
-    """Without end: round after round, one category after the other; who goes first changes all the time.
+    """Endless rounds, one category after the other; the first arm changes every time.
 
     Within a category, a temperature and a prompt the order of the arms turns around from one block to the
-    next, so that whatever the first run of a prompt pays for, or a machine that grows warm, hits all alike.
+    next, so that first-run costs and a machine that grows warm affect all alike.
     """
     ordered = in_turn(prompts)
     places = {p.name: [q for q in ordered if q.category is p.category].index(p) for p in ordered}
@@ -135,7 +135,7 @@ def bench(
     stopped: Callable[[], bool] = lambda: False,
     clock: Callable[[], float] = perf_counter,
 ) -> BenchOutcome:
-    """Run blocks until a limit is reached or `stopped` says so; at least one block is tried."""
+    """Run blocks until a limit or `stopped`; tries at least one block."""
     began, measured, too_long = clock(), list[Measurement](), list[str]()
     warm_up(session, arms, temperatures, stopped)
     blocks_done = 0
@@ -165,7 +165,7 @@ def bench(
 def warm_up(
     session: Session, arms: Sequence[Arm], temperatures: Sequence[float], stopped: Callable[[], bool]
 ) -> None:
-    """The first reply of each kind allocates; nobody times it."""
+    """The first reply of each kind allocates memory, so it is not timed."""
     for arm in arms:
         if not stopped():
             session.reset()
@@ -179,7 +179,7 @@ def measure(
 ) -> Measurement:
     """One reply to a conversation that holds nothing else.
 
-    Without a seed, a configured one too: it would fix the depth, lest measured time changes a sampled text.
+    It ignores a configured seed, which would fix the depth.
     """
     session.reset()
     options = ReplyOptions(temperature=block.temperature, max_tokens=max_tokens, overflow="error", seed=None)

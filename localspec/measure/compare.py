@@ -49,7 +49,7 @@ class Segment:
 
 
 def segments_of(events: Iterable[Event]) -> tuple[Segment, Segment]:
-    """The free and the structured text of a reply, whose cycles count where they begin."""
+    """Counts cycles in free and structured text, by their start."""
     free = structured = Segment()
     answer = ""
     for event in events:
@@ -133,7 +133,7 @@ class Comparison:
 
     @property
     def identical(self) -> bool:
-        """Whether both sides said the same tokens."""
+        """Whether both sides have the same tokens."""
         return self.divergence is None
 
     @property
@@ -144,7 +144,7 @@ class Comparison:
 
     @property
     def total_speedup(self) -> float:
-        """The speed-up with the reading of the prompt counted. 0 while that is unknown."""
+        """The speed-up with prefill. 0 while that is unknown."""
         plain = self.plain.total_tokens_per_second
         return self.speculative.total_tokens_per_second / plain if plain else 0.0
 

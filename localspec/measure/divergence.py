@@ -1,4 +1,4 @@
-"""Where two replies to one prompt part, how close the target's choice was there, and a pair run by hand."""
+"""The place where two replies part, the closeness of the target's choice there, and a pair run by hand."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

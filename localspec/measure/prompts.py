@@ -9,7 +9,7 @@ from itertools import chain, zip_longest
 
 
 class Category(StrEnum):
-    """The kind of text that a prompt asks for; the acceptance rate depends on it more than on anything else."""
+    """The kind of text that a prompt asks for; the acceptance rate depends on it most."""
 
     CODE = "code"
     CHAT = "chat"

@@ -149,7 +149,7 @@ class SpeedVerdict:
 
 
 def finding(speedup: Interval) -> Finding:
-    """The finding about speculative against plain decoding that an interval allows."""
+    """The finding for an interval of speculative / plain."""
     if not speedup.known:
         return Finding.UNSURE
     if speedup.low >= WORTH:
@@ -212,7 +212,7 @@ def because(row: Row) -> str:
 
 
 def report(summary: Summary, columns: int) -> str:
-    """Everything for a terminal of that many columns: by temperature, a table, bars, and words."""
+    """The report for a terminal of `columns` columns: by temperature, a table, bars, and sentences."""
     parts = list[str]()
     for temperature in summary.temperatures:
         parts.append(aligned([COLUMNS, *map(cells, rows_at(summary, temperature))], left=2))
@@ -285,7 +285,7 @@ def footnotes(summary: Summary) -> str:
 
 
 def record(machine: Machine, outcome: BenchOutcome, summary: Summary) -> dict[str, Any]:
-    """Plain values for json.dumps; an interval that is not known has no bounds."""
+    """Plain values for json.dumps; an unknown interval has no bounds."""
     rows = [asdict(row) | {"finding": finding(row.speedup)} for row in summary.rows]
     for row in rows:
         if row["speedup"]["high"] == math.inf:

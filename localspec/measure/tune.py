@@ -83,7 +83,7 @@ def fill(target: Decoder, drafters: Sequence[Drafter], tokens: Sequence[int]) ->
 
 
 def report(curve: Curve, columns: int) -> str:
-    """Table, bars and sentences for a terminal of that many columns."""
+    """Table, bars and sentences for a terminal of `columns` columns."""
     table = curve.table
     plain = table.verify(1)
     rows, lines = [("tokens in a pass", "ms", "x one token", "ms per token")], []

@@ -1,4 +1,4 @@
-"""Does speculation change what this pair says on this machine? Greedy texts, and the likelihood of sampled ones."""
+"""Tests on this machine whether speculation changes a pair's text: greedy texts, and the likelihood of sampled ones."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -71,7 +71,7 @@ class VerifyStep:
 
 @dataclass(frozen=True, slots=True)
 class GreedyText:
-    """A text, and how it came about."""
+    """A text and its rows' facts."""
 
     tokens: tuple[int, ...]
     gaps: tuple[float, ...]  # between the two largest logits of the row that decided each token

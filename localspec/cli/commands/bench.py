@@ -1,6 +1,6 @@
 """Measure a pair against plain decoding. Without a prompt: built-in prompts by category in turns, at
-temperatures 0 and 0.8, with intervals and a verdict. With a prompt: how many times as fast it is answered
-with drafting, and whether the text is the same. Later runs use what drafting learns here. Ctrl-C ends it
+temperatures 0 and 0.8, with intervals and a verdict. With a prompt: the speed-up of drafting on it, and whether the
+text is the same. Later runs use what drafting learns here. Ctrl-C ends it
 and keeps what was measured.
 """
 
@@ -136,7 +136,7 @@ def tell(arguments: argparse.Namespace, subject: Mapping[str, Any], outcome: "Be
     if outcome.too_long:
         say(f"No room in the context for: {', '.join(outcome.too_long)}.")
     if outcome.stopped:
-        say("Stopped early: the intervals are as wide as that makes them.")
+        say("Stopped early: the intervals are wider for it.")
 
 
 def write_drawing(arguments: argparse.Namespace, charts: "Sequence[Chart]") -> None:
@@ -251,7 +251,7 @@ def show_side(line: DrawnLine, step: "SideEvent", runs: int, tokens: int) -> int
 
 
 def told(comparison: "Comparison", text_of: Callable[[int], str]) -> str:
-    """First the speed-up and whether the text is the same, then the numbers of both sides."""
+    """Print the speed-up and whether the text is the same, then the numbers of both sides."""
     from localspec.measure.compare import about_segments, about_speed, about_text, table
     from localspec.measure.statistics import CROWDED
 
@@ -266,7 +266,7 @@ def told(comparison: "Comparison", text_of: Callable[[int], str]) -> str:
 
 
 def record_of(comparison: "Comparison") -> dict[str, Any]:
-    """The comparison as plain values."""
+    """The comparison as values for JSON."""
     from localspec.measure.compare import Side, verdict_on
 
     found: dict[str, Any] = {}

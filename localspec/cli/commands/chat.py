@@ -121,7 +121,7 @@ def _chat(arguments: argparse.Namespace, folder: Path, resumed: "tuple[Journal, 
 
 
 def load_request(arguments: argparse.Namespace, resumed_pair: str) -> "LoadPair":
-    """What to load: the named pair, else that of the resumed conversation if it is known, else the configured one.
+    """The load request: the named pair, else the resumed conversation's, else the configured one.
 
     The chat fetches it. Raises BadSetting.
     """
@@ -137,7 +137,7 @@ def load_request(arguments: argparse.Namespace, resumed_pair: str) -> "LoadPair"
 
 
 def reply_settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """How replies are made; the system prompt belongs to the conversation. Raises BadSetting."""
+    """The options of replies; the system prompt belongs to the conversation. Raises BadSetting."""
     from localspec.chat.options import request_from
     from localspec.sampler.sampling import Sampling
 

@@ -1,5 +1,5 @@
-"""Decode a few tokens on every device of the installed llama.cpp, each in a process of its own, and show
-what would help.
+"""Decode a few tokens on every device of the installed llama.cpp, each in a child process, and print a command for each
+fault.
 """
 
 import argparse
@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def problems_of(device: "Device", stage: DrawnLine) -> dict[str, str | None]:
-    """Why a GPU cannot be used, and why not with flash attention; None for no problem. The CPU decoded already."""
+    """Why a GPU is unusable, or unusable with flash attention; None for no problem. The CPU decoded already."""
     from localspec.errors import LocalspecError
     from localspec.health.gpu import try_gpu
 
@@ -144,7 +144,7 @@ def find_with(tool: str, vendor: Vendor, pattern: str, *arguments: str) -> Gpu |
 
 
 def output_of(tool: str, *arguments: str) -> str:
-    """What a tool prints; nothing when it is missing, fails or hangs."""
+    """The output of a tool; "" when it is missing, fails or hangs."""
     path = program(tool)
     if path is None:
         return ""
@@ -165,7 +165,7 @@ def install_command(gpu: Gpu, machine: Platform) -> str:
 
 
 def wheel_index(gpu: Gpu, machine: Platform) -> str | None:
-    """The folder of the published wheels that fit; None where the build must come from source."""
+    """The folder of the published wheels that fit; None if only a build from source fits."""
     if gpu.vendor is Vendor.NVIDIA:
         usable = [version for version in CUDA_WHEELS if gpu.cuda and version <= gpu.cuda]
         return "cu{}{}".format(*usable[-1]) if usable and machine.system in ("Linux", "Windows") else None

@@ -1,10 +1,9 @@
-"""Trim the draft of a pair: it keeps only the output rows of tokens that its target writes or thinks of
-when it answers built-in prompts, and of frequent ones. Its steps get cheaper, most of all where the
-vocabulary is large and the draft small. With --make, a draft is made of the target's own first layers: the
-target answers prompts, the draft learns from the answers, and it is kept where it is measured to be faster
-on prompts that it did not learn from. With --teach, a copy of the pair's own draft learns. Ctrl-C ends the
-learning and keeps the best so far; the same command resumes. Texts stay the target's own. The result is a
-new pair.
+"""Trim the draft of a pair: it keeps only the output rows of frequent tokens and of those that its target writes or
+finds likely in answers to built-in prompts. This makes its steps cheaper, most for a large vocabulary and a small
+draft. With --make, a draft is made of the target's own first layers: the
+target answers prompts, the draft learns from the answers, and it is kept if it is faster on unseen prompts. With
+--teach, a copy of the pair's own draft learns. Ctrl-C ends the
+learning and keeps the best so far; the same command resumes. Texts do not change. The result is a new pair.
 """
 
 import argparse
@@ -46,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     way.add_argument("--teach", action="store_true", help="teach a copy of the pair's own draft")
     layers = f"layers of the draft (default: {LAYERS}, with --teach all)"
     add("--layers", type=int, metavar="N", help=layers)
-    answers = f"tokens that the target writes to be learned from (default: {ANSWERS:,})"
+    answers = f"tokens of the target's answers (default: {ANSWERS:,})"
     add("--answers", type=int, default=ANSWERS, metavar="N", help=answers)
     visits = f"tokens to learn from, repetitions counted (default: {VISITS:,})"
     add("--visits", type=int, default=VISITS, metavar="N", help=visits)
@@ -88,7 +87,7 @@ def trim(arguments: argparse.Namespace, options: dict[str, Any], files: "Pair", 
         hint = "name one: --draft FILE, or make one: --make"
         raise BadSetting(f"{files.name} has no draft model to trim", hint=hint)
     if arguments.svg:
-        raise BadSetting("trimming learns nothing that could be drawn", hint="add --make or --teach")
+        raise BadSetting("--svg draws learning, and trimming learns nothing", hint="add --make or --teach")
     count = TRIMMED if arguments.trim is None else arguments.trim
     trimmable(files.draft.here, count)
     path, before = fitted_path(name), files.draft.here.stat().st_size
@@ -169,7 +168,7 @@ def draft_of(files: "Pair") -> Path:
 
 
 def logged_texts(options: dict[str, Any], files: "Pair") -> "list[Text]":
-    """What the target wrote while it was logged."""
+    """The logged replies of the target."""
     from localspec.chat.logits import texts_in
     from localspec.gguf.matching import adapters_of
     from localspec.models.drafting import logit_folder
@@ -183,7 +182,7 @@ def logged_texts(options: dict[str, Any], files: "Pair") -> "list[Text]":
 
 
 def drawing(arguments: argparse.Namespace) -> "Callable[[Progress], None]":
-    """Draws what was learned so far into the files that were asked for, every time that the draft was judged."""
+    """Draws the learning curve into the requested files each time the draft was judged."""
     from localspec.cli.commands.bench import refuse_missing_folder, write_drawing
     from localspec.fit.curve import curves
 

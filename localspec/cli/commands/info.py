@@ -1,5 +1,5 @@
-"""Read the headers of a pair (a few megabytes over the network where the files are not here), say whether
-draft and target fit each other, and plan the memory of this machine.
+"""Read the headers of a pair (over the network a few megabytes), report whether draft and target fit each other, and
+plan the memory of this machine.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from localspec.settings import configured
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = "a pair, ORG/REPO:QUANT, ORG/REPO:FILE.gguf, or the path of a GGUF file"
     complete_with_pairs(parser.add_argument("pair", metavar="NAME|FILE", help=what))
-    judged = "org/repo:file.gguf or a path, to judge with the file"
+    judged = "org/repo:file.gguf or a path: the draft to check with the file"
     parser.add_argument("--draft", metavar="FILE", help=judged)
     add_memory_options(parser)
     parser.add_argument("--no-draft", action="store_true", help="plan without the draft")
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _named(arguments: argparse.Namespace) -> Pair:
-    """The pair that is meant; of files a pair without a name."""
+    """The named pair, or an unnamed pair of files."""
     if is_file_reference(arguments.pair) and not (is_known(arguments.pair) and arguments.draft is None):
         draft = model_file(arguments.draft) if arguments.draft else None
         try:
@@ -90,7 +90,7 @@ def _as_text(known: Pair | None, found: inspection.Inspection) -> list[str]:
 
 
 def _suggested(target: inspection.InspectedModel) -> str:
-    """What could draft for this target: a known draft, a model here, or one made of its own layers; "" for nothing."""
+    """Possible drafts for this target: a known draft, a model here, or its own layers; "" for none."""
     from localspec.cli.commands.fit import TRIMMED
     from localspec.fit.cut import Shape
     from localspec.fit.trim import trimmable

@@ -1,5 +1,5 @@
-"""List the pairs that are on this machine with their size and last use, and the files of interrupted pulls
-and of pairs that are gone.
+"""List the pairs on this machine with size and last use, and unused files: of interrupted pulls, and of pairs that are
+gone.
 """
 
 import argparse
@@ -10,7 +10,7 @@ from localspec.models import find, inspection, registry, removal, store
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    newer = "list the files that the Hub has replaced instead; those here still work"
+    newer = "list instead the files that the Hub has replaced; those here still work"
     parser.add_argument("--outdated", action="store_true", help=newer)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 

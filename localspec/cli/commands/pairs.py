@@ -1,5 +1,5 @@
-"""List all known pairs: download size, about the memory needed at 8,192 tokens of context, whether that
-fits on this machine, and whether the files are here. Nothing is asked of the network.
+"""List all known pairs: download size, memory at about 8,192 tokens of context, whether that fits on this machine, and
+whether the files are here. Uses no network.
 """
 
 import argparse
@@ -21,10 +21,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(title="actions", metavar="ACTION")
     action = actions.add_parser("add", help="add a pair of your own", description=about)
     add = action.add_argument
-    add("name", metavar="NAME", help="of the pair: lower-case letters, digits and . _ + -")
+    add("name", metavar="NAME", help="name of the pair: lower-case letters, digits and . _ + -")
     add("--target", required=True, metavar="FILE", help="org/repo:file.gguf, or a path")
     add("--draft", required=True, metavar="FILE", help="org/repo:file.gguf, or a path")
-    add("--depth", type=int, default=DEFAULT_DEPTH, metavar="N", help="draft tokens to begin with")
+    add("--depth", type=int, default=DEFAULT_DEPTH, metavar="N", help="the starting depth")
     add("--use", default="", metavar="TEXT", help="the purpose of the pair, for the list")
     action.set_defaults(run=run_add)
 

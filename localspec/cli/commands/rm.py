@@ -1,6 +1,4 @@
-"""Remove the files that were fetched for a pair, unless another pair on this machine uses them. A pair of
-your own is forgotten, too.
-"""
+"""Remove the fetched files of a pair, unless another pair uses them. Also forgets a pair of your own."""
 
 import argparse
 from pathlib import Path
@@ -54,10 +52,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def remove_pair(pair: registry.Pair) -> tuple[removal.Removal, tuple[Path, ...]]:
-    """Remove the files of a pair, and a pair of the user's own from the files it is written in, which come second."""
+    """Remove the files of a pair, and the entries of the user's own pair; the entries' files come second."""
     users = pair.name in {users.name for users in registry.users_pairs()}
     if pair.name == registry.DEMO and not users:
-        hint = "it steps aside as soon as another pair is here"
+        hint = "any other pair on disk takes its place"
         raise BadSetting("the embedded pair cannot be removed", hint=hint)
     done = removal.remove(pair)
     try:
@@ -67,7 +65,7 @@ def remove_pair(pair: registry.Pair) -> tuple[removal.Removal, tuple[Path, ...]]
 
 
 def remove_replies() -> removal.Removal:
-    """Delete the replies that earlier versions kept, and the log that drafts are made of."""
+    """Delete the replies of earlier versions, and the log of likely tokens."""
     from localspec.models import drafting  # loads llama.cpp
 
     logs = drafting.logits_dir()

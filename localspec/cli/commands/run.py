@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_pair_options(parser)
     add_reply_options(parser)
     add_conversation_options(parser)
-    guess = "draft from this text: a guess at the reply, as a file to be edited"
+    guess = "draft from this text, a guess at the reply, for example a file to edit"
     parser.add_argument("--predict", metavar="FILE", help=guess)
     group = parser.add_argument_group("output")
     add = group.add_argument
@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def opens_chat(arguments: argparse.Namespace) -> bool:
-    """Whether a pair was named with nothing to ask it, where it can be talked to."""
+    """Whether a pair was named without a prompt, on a terminal."""
     asked = arguments.words or arguments.file or something_is_piped()
     return bool(arguments.name) and not asked and on_terminal(sys.stdin) and on_terminal(sys.stdout)
 
@@ -134,7 +134,7 @@ def show(events: Iterator[Event], *, quiet: bool) -> Reply:
 
 
 def show_lines(events: Iterator[Event], names: dict[str, str]) -> Reply:
-    """Print what comes as objects of JSON, one a line; the last one is the reply, as --json has it."""
+    """Print each event as a JSON object in a line; the last one is the reply, as with --json."""
     for event in events:
         match event:
             case Started():
@@ -173,12 +173,12 @@ def add_conversation_options(parser: argparse.ArgumentParser) -> None:
 
 
 class NotStored(LocalspecError):
-    """A conversation that --store was to keep."""
+    """A conversation that --store could not store."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptConversation:
-    """The conversation that a prompt belongs to, in the file that holds those of the chat."""
+    """The conversation of a prompt, stored beside those of the chat."""
 
     journal: "Journal | None"  # None: it is not to be stored
     asked: bool = False  # whether --store was given
