@@ -169,6 +169,7 @@ ROOMS = {
         "events",
         "files",
         "models",
+        "options",
     },
     "serve": {
         "chat",

@@ -12,6 +12,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
+from textual.events import Click
 from textual.message import Message as TextualMessage
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Markdown, OptionList, TextArea
@@ -26,12 +27,12 @@ from .commands import table
 from .commands.protocol import Refusal
 from .state import clipboard, mentions
 from .state.chat import ChatState
-from .state.conversation import OpenConversation
+from .state.conversation import OpenConversation, version_before
 from .text import status
 from .widgets.lines import Inspector, Line, key_line, meter_line, status_line, title_line
 from .widgets.prompt import Completion, PromptInput
-from .widgets.reply import Footer, ReplyView
-from .widgets.transcript import Earlier, NoticeLine, Transcript, UserMessage, view_of
+from .widgets.reply import ReplyView
+from .widgets.transcript import NoticeLine, Transcript, UserMessage, view_of
 
 EXPLAINED: Final = ("cancelled", "failed", "died")  # the user knows why the reply ended
 UNANSWERED: Final = ("The last message has no reply.", "^r asks for one.")
@@ -58,7 +59,10 @@ class ChatScreen(Screen[None]):
     def __init__(self, state: ChatState) -> None:
         super().__init__()
         self.state = state
-        self.prompt = PromptInput(state.prompt_history)
+        self.completion = Completion()
+        self.prompt = PromptInput(
+            state.prompt_history, lambda: self.completion.is_open, self._completing, self._sent
+        )
         self.transcript = Transcript()
         self._reply_view: ReplyView | None = None  # of the reply that runs
         self.editing: int | None = None  # index of the message that is being changed
@@ -77,7 +81,7 @@ class ChatScreen(Screen[None]):
         with Horizontal(id="middle"):
             yield self.transcript
             yield Inspector()
-        yield Completion()
+        yield self.completion
         yield meter
         yield sentence
         with Vertical(id="entry"):
@@ -171,15 +175,14 @@ class ChatScreen(Screen[None]):
 
     # -- what the person types -----------------------------------------------------------------------
 
-    @on(PromptInput.Sent)
-    async def _sent(self, event: PromptInput.Sent) -> None:
-        if command := table.parse(event.text):
+    async def _sent(self, message: str) -> None:
+        if command := table.parse(message):
             if table.find(command[0]):
                 self.prompt.clear()
             await self.run_command(*command)
-        elif not self._refused_while_busy() and (text := await self._with_files(event.text)):
+        elif not self._refused_while_busy() and (text := await self._with_files(message)):
             self.prompt.clear()
-            self.state.remember_prompt(event.text)
+            self.state.remember_prompt(message)
             editing = self.editing
             self.end_editing()
             await self._ask(text, instead_of=editing)
@@ -362,11 +365,11 @@ class ChatScreen(Screen[None]):
         return True
 
     async def escape(self) -> None:
-        was_completing, self.prompt.completing = self.prompt.completing, False
-        self.query_one(Completion).close()
-        if was_completing or self.end_editing():
-            return
-        if self.state.engine.busy:
+        if self.completion.is_open:
+            self.completion.remove_class("-open")
+        elif self.end_editing():
+            pass
+        elif self.state.engine.busy:
             self.state.engine.stop()
         else:
             self.prompt.focus()
@@ -456,21 +459,18 @@ class ChatScreen(Screen[None]):
     @on(TextArea.Changed, "#prompt")
     def _typed(self) -> None:
         self._typed_at = monotonic()
-        completion = self.query_one(Completion)
-        self.prompt.completing = completion.show_for(self.prompt.text, self.prompt.before_cursor)
+        self.completion.show_for(self.prompt.text, self.prompt.before_cursor)
 
-    @on(PromptInput.Completing)
-    async def _completing(self, event: PromptInput.Completing) -> None:
-        completion = self.query_one(Completion)
-        match event.key:
+    async def _completing(self, key: str) -> None:
+        match key:
             case "up":
-                completion.action_cursor_up()
+                self.completion.action_cursor_up()
             case "down":
-                completion.action_cursor_down()
-            case "enter" if not self.prompt.completing:  # what was typed since has closed the list
+                self.completion.action_cursor_down()
+            case "enter" if not self.completion.is_open:  # what was typed since has closed the list
                 self.prompt.send()
-            case _ if self.prompt.completing:
-                await self._complete(completion.chosen, run=event.key == "enter")
+            case _ if self.completion.is_open:
+                await self._complete(self.completion.chosen, run=key == "enter")
 
     @on(OptionList.OptionSelected, "Completion")
     async def _clicked_completion(self, event: OptionList.OptionSelected) -> None:
@@ -500,12 +500,12 @@ class ChatScreen(Screen[None]):
         self.prompt.focus()  # the click took it
         self.app.push_screen(LinkDialog(event.href))
 
-    @on(Footer.VersionAsked)
-    async def _show_version(self, event: Footer.VersionAsked) -> None:
+    @on(Click, ".footer")
+    async def _show_version_before(self, event: Click) -> None:
         self.prompt.focus()  # the click took it
-        if not self.state.engine.busy:
-            await self.choose_version(self.transcript.index_of(event.reply), event.version)
-
-    @on(Earlier.Asked)
-    async def _show_earlier(self) -> None:
-        await self.transcript.show_earlier(self.state.conversation.messages)
+        view = event.widget and event.widget.parent
+        assert isinstance(view, ReplyView)
+        index = self.transcript.index_of(view)
+        reply = self.state.conversation.messages[index]
+        if reply.versions and not self.state.engine.busy:
+            await self.choose_version(index, version_before(reply))

@@ -11,7 +11,7 @@ from localspec.tui.app import ChatApp
 from localspec.tui.dialogs.conversations import ConversationsDialog
 from localspec.tui.screen import ChatScreen, Tick
 from localspec.tui.state.chat import ChatState, Setup
-from localspec.tui.widgets.reply import Footer, ReplyPart, ReplyView
+from localspec.tui.widgets.reply import ReplyPart, ReplyView
 from localspec.tui.widgets.transcript import NoticeLine, UserMessage
 from scripted_engine import Pace, ScriptedEngine, ScriptedWorkshop
 from scripted_pairs import Gate
@@ -180,7 +180,7 @@ def source(reply: ReplyView) -> str:
 
 
 def footer(reply: ReplyView) -> str:
-    return "".join(str(footer.content) for footer in reply.query(Footer))
+    return "".join(str(line.content) for line in reply.query(".footer").results(Static))
 
 
 def messages(chat: Chat) -> list[str]:

@@ -8,7 +8,6 @@ import threading
 import pytest
 import scripted_engine
 from driving import asked, cannot_start, footer, messages, running, source
-from localspec.tui.widgets.reply import Footer
 from scripted_engine import Gate
 
 from localspec import conversations
@@ -208,7 +207,7 @@ async def test_every_version_of_a_reply_stays_and_can_be_gone_on_with(tmp_path, 
     async with running(tmp_path, resumed=chat.saved[0]) as chat:
         assert messages(chat) == ["why?", "reply 2", "and?", "reply 4"]
         await chat.until(lambda: all(reply.finished_parts[0].is_drawn for reply in chat.replies))
-        await chat.pilot.click(chat.replies[0].query_one(Footer))
+        await chat.pilot.click(chat.replies[0].query_one(".footer"))
         await chat.until(lambda: messages(chat) == ["why?", "reply 1", "and?", "reply 4"])
         await chat.ask("so?")
         assert [turn["content"] for turn in asked(chat)[-1].messages][1] == "reply 1"

@@ -143,7 +143,7 @@ UNFILTERED = {  # what shows a text without a filter around it, and why it may
     ("tui/widgets/reply.py", "status.footer(message)"): "numbers",
     ("tui/widgets/reply.py", "self.source"): "filtered",
     ("tui/widgets/transcript.py", "folded(text)"): "filtered",
-    ("tui/widgets/transcript.py", """f"↑ {count} earlier message{'s' * (count > 1)}\""""): "a number",
+    ("tui/widgets/transcript.py", "text"): "a number of messages",
 }
 
 

@@ -3,7 +3,7 @@
 import pytest
 from driving import asked, running
 from localspec.tui.screen import ChatScreen
-from localspec.tui.widgets.prompt import Completion, PromptInput
+from localspec.tui.widgets.prompt import Completion
 
 
 async def test_an_unknown_command_is_named_with_those_near_it_and_stays_in_the_prompt(tmp_path):
@@ -20,8 +20,8 @@ async def test_a_list_that_typing_has_just_closed_completes_nothing(tmp_path):
     async with running(tmp_path) as chat:
         await chat.pilot.press("/", "f")
         chat.screen.prompt.replace_text("/foo")
-        await chat.until(lambda: not chat.screen.prompt.completing)
-        chat.screen.prompt.post_message(PromptInput.Completing("enter"))
+        await chat.until(lambda: not chat.screen.completion.is_open)
+        chat.screen.call_later(chat.screen._completing, "enter")
         await chat.until(lambda: chat.toasts)
         assert "/foo" in chat.toasts[0]
         assert chat.screen.prompt.text == "/foo"

@@ -92,7 +92,7 @@ def test_a_dead_engine(draw):
 def test_slash_completion(draw):
     async def steps(chat):
         await chat.pilot.press("/", "t")
-        await chat.until(lambda: chat.screen.prompt.completing)
+        await chat.until(lambda: chat.screen.completion.is_open)
 
     draw(steps)
 

@@ -2,7 +2,8 @@
 
 from driving import asked, messages, running, source
 from localspec.tui.widgets import transcript
-from localspec.tui.widgets.transcript import Earlier, UserMessage
+from localspec.tui.widgets.transcript import UserMessage
+from textual.widgets import Static
 
 from localspec import conversations
 from localspec.conversations import Journal, StoredMessage
@@ -67,7 +68,7 @@ async def test_an_old_conversation_is_shown_in_parts(tmp_path, monkeypatch):
         for n in range(8):
             await chat.ask(f"exact {n}")
             assert len(chat.screen.transcript.children) <= 9
-        assert chat.screen.query(Earlier)
+        assert chat.screen.query(".earlier")
         before = [str(message.content) for message in chat.screen.query(UserMessage)]
         chat.screen.transcript.scroll_home(animate=False)
         await chat.until(lambda: len(chat.screen.query(UserMessage)) > len(before))
@@ -92,6 +93,9 @@ async def test_notices_push_no_message_off_the_screen(tmp_path, monkeypatch):
         await chat.until(lambda: messages(chat) == kept)
         chat.screen.transcript.scroll_home(animate=False)
         await chat.until(
-            lambda: [str(e.content) for e in chat.screen.query(Earlier)] == ["↑ 1 earlier message"]
+            lambda: (
+                [str(e.content) for e in chat.screen.query(".earlier").results(Static)]
+                == ["↑ 1 earlier message"]
+            )
         )
         assert messages(chat) == ["0", "exact 1", "1", "exact 2", *kept]

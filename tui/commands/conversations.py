@@ -5,7 +5,6 @@ from localspec import conversations
 from ..state.conversation import NotExported, OpenConversation, export_markdown, version_before
 from ..text.markdown import blocks_of, code_blocks
 from .protocol import Chat, Refusal
-from .settings import whole
 
 
 async def new(chat: Chat, _argument: str) -> None:
@@ -138,7 +137,6 @@ async def copy(chat: Chat, argument: str) -> None:
 
 def _index(command: str, argument: str, count: int) -> int:
     """The index that belongs to a number from 1 to `count`. Raises Refusal."""
-    try:
-        return whole(1, count)(argument) - 1
-    except ValueError as error:
-        raise Refusal(f"{command} takes {error}.") from None
+    if not argument.isdecimal() or not 1 <= int(argument) <= count:
+        raise Refusal(f"{command} takes a whole number from 1 to {count}.")
+    return int(argument) - 1

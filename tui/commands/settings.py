@@ -1,13 +1,13 @@
 """Commands that set how replies are generated (drafting, sampling) and what is shown."""
 
 import asyncio
-from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
+
+from localspec.options import REPLY
 
 from ..state.remembered import TokenStyle
 from .protocol import Chat, Refusal
-
-Parse = Callable[[str], float | str]  # what is typed for a setting; raises ValueError with what it takes
 
 
 async def draft(chat: Chat, argument: str) -> None:
@@ -36,48 +36,21 @@ async def preset(chat: Chat, argument: str) -> None:
         await chat.notice(f"Presets: {names}.", "/preset NAME uses one, /preset NAME TEXT keeps one")
 
 
-async def set_value(chat: Chat, argument: str, *, field: str, parse: Parse, none: str = "default") -> None:
-    """Set an option of replies, unset it with the word for that, or without an argument say what it is."""
+async def set_value(chat: Chat, argument: str, *, field: str, unset: str = "default") -> None:
+    """Set an option of replies, unset it with the word for that, or without an argument show its value."""
     label = field.replace("_", "-")
     if argument:
-        try:
-            _set(chat, **{field: None if argument in (none, "default") else parse(argument)})
-        except ValueError as error:
-            raise Refusal(f"{label}: {error}.") from None
+        _set(chat, **{field: None if argument in (unset, "default") else _read(field, label, argument)})
     value = chat.state.engine.settings.get(field)
-    shown = none if value is None else f"{value:g}" if isinstance(value, float) else value
+    shown = unset if value is None else f"{value:g}" if isinstance(value, float) else value
     await chat.notice(f"{label} is {shown}.")
 
 
-def depth(text: str) -> int | str:
-    """ "auto", or a number of tokens. Raises ValueError."""
-    return text if text == "auto" else whole(0, 32)(text)
-
-
-def whole(least: int, most: int) -> Callable[[str], int]:
-    """Reads a whole number of that range; what it returns raises ValueError."""
-
-    def parse(text: str) -> int:
-        if not text.isdecimal() or not least <= int(text) <= most:
-            raise ValueError(f"a whole number from {least} to {most}")
-        return int(text)
-
-    return parse
-
-
-def number(least: float, most: float) -> Callable[[str], float]:
-    """Reads a number of that range; what it returns raises ValueError."""
-
-    def parse(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = float("nan")
-        if not least <= value <= most:
-            raise ValueError(f"a number from {least} to {most}")
-        return value
-
-    return parse
+def _read(field: str, label: str, text: str) -> Any:  # noqa: ANN401 - of the field
+    with suppress(ValueError):
+        if REPLY[field].admits(value := REPLY[field].read(text)):
+            return value
+    raise Refusal(f"{label} takes {REPLY[field].expected}.")
 
 
 def _set(chat: Chat, **changes: Any) -> None:  # noqa: ANN401 - options of replies; None: the default

@@ -8,7 +8,7 @@ from typing import Final
 
 from . import conversations, engine, settings
 from .protocol import Run
-from .settings import Parse, depth, number, set_value, whole
+from .settings import set_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +42,8 @@ class Command:
         return f"command('{self.name}')"
 
 
-def _sampling(
-    name: str, what: str, argument: str, field: str, parse: Parse, none: str = "default"
-) -> Command:
-    run = partial(set_value, field=field, parse=parse, none=none)
-    return Command(name, "sampling", what, run, argument=argument)
+def _sampling(name: str, what: str, argument: str, field: str, unset: str = "default") -> Command:
+    return Command(name, "sampling", what, partial(set_value, field=field, unset=unset), argument=argument)
 
 
 # fmt: off
@@ -73,18 +70,18 @@ COMMANDS: Final = (
     Command("restart", "models", "Restart the engine with the same pair", engine.restart),
     Command("draft", "speculation", "Turn drafting on or off", settings.draft, "f4", "[on|off]"),
     Command("depth", "speculation", "Set how many tokens are drafted in a cycle",
-            partial(set_value, field="depth", parse=depth), argument="auto|N"),
+            partial(set_value, field="depth"), argument="auto|N"),
     Command("compare", "speculation", "Run the last prompt with and without drafting",
             conversations.compare, "f9", idle=True),
     Command("stats", "speculation", "Show or hide the inspector", settings.inspector, "f3", footer="inspect"),
     Command("tokens", "speculation", "Show token origins: off, subtle, strong",
             settings.tokens, "f2", "[off|subtle|strong]"),
-    _sampling("temp", "Set the temperature; 0 is greedy", "[T]", "temperature", number(0, 10)),
-    _sampling("top-k", "Keep the K likeliest tokens; 0 keeps all", "[K]", "top_k", whole(0, 10**6)),
-    _sampling("top-p", "Keep the likeliest tokens that make up P", "[P]", "top_p", number(0, 1)),
-    _sampling("min-p", "Drop tokens below P times the likeliest", "[P]", "min_p", number(0, 1)),
-    _sampling("seed", "Fix the seed, or make it random again", "[N|random]", "seed", whole(0, 2**64 - 1), "random"),
-    _sampling("max-tokens", "Limit the length of replies", "[N|off]", "max_tokens", whole(1, 10**6), "off"),
+    _sampling("temp", "Set the temperature; 0 is greedy", "[T]", "temperature"),
+    _sampling("top-k", "Keep the K likeliest tokens; 0 keeps all", "[K]", "top_k"),
+    _sampling("top-p", "Keep the likeliest tokens that make up P", "[P]", "top_p"),
+    _sampling("min-p", "Drop tokens below P times the likeliest", "[P]", "min_p"),
+    _sampling("seed", "Fix the seed, or make it random again", "[N|random]", "seed", "random"),
+    _sampling("max-tokens", "Limit the length of replies", "[N|off]", "max_tokens", "off"),
     Command("load", "conversations", "Open an earlier conversation",
             conversations.load, "ctrl+s", "[name]", "sessions", idle=True),
     Command("rename", "conversations", "Give the conversation a title", conversations.rename, argument="[title]"),

@@ -1,14 +1,13 @@
 """Where the person types: Enter sends, Shift+Enter or Ctrl+J makes a line, Up in the first row recalls."""
 
 import re
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
 from typing import ClassVar, Final
 
 from rich.text import Text
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.content import Content
-from textual.message import Message
 from textual.widgets import OptionList, TextArea
 from textual.widgets.option_list import Option
 
@@ -24,18 +23,6 @@ _BLANK_LINES: Final = re.compile(r"\A(?:[^\S\n]*\n)+")  # before the text; its i
 class PromptInput(TextArea):
     """A text area that grows with its text, sends it, and remembers what was sent."""
 
-    @dataclass
-    class Sent(Message):
-        """The person wants this text to go."""
-
-        text: str
-
-    @dataclass
-    class Completing(Message):
-        """A key that the completion list may want."""
-
-        key: str
-
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("pageup", "screen.scroll_conversation('page', -1)", show=False),
         Binding("pagedown", "screen.scroll_conversation('page', 1)", show=False),
@@ -43,7 +30,14 @@ class PromptInput(TextArea):
         Binding("ctrl+down", "screen.scroll_conversation('message', 1)", show=False),
     ]
 
-    def __init__(self, history: PromptHistory) -> None:
+    def __init__(
+        self,
+        history: PromptHistory,
+        is_completing: Callable[[], bool],
+        complete: Callable[[str], Awaitable[None]],
+        take: Callable[[str], Awaitable[None]],
+    ) -> None:
+        """`complete` gets the keys that an open completion list may want, and `take` each text that is sent."""
         super().__init__(
             id="prompt",
             soft_wrap=True,
@@ -53,16 +47,16 @@ class PromptInput(TextArea):
             placeholder="Ask anything, or / for commands",
         )
         self.history_of_prompts = history
-        self.completing = False  # set by the screen while the completion list is open
+        self._is_completing, self._complete, self._take = is_completing, complete, take
 
     async def _on_key(self, event: events.Key) -> None:
-        wanted = self.completing and event.key in ("up", "down", "tab", "enter")
+        wanted = self._is_completing() and event.key in ("up", "down", "tab", "enter")
         if wanted or event.key in ("enter", "shift+enter", "ctrl+j"):
             # TextArea would take the key as text.
             event.stop()
             event.prevent_default()
             if wanted:
-                self.post_message(self.Completing(event.key))
+                self.screen.call_later(self._complete, event.key)
             elif event.key == "enter":
                 self.send()
             else:
@@ -72,7 +66,7 @@ class PromptInput(TextArea):
 
     def send(self) -> None:
         if self.text.strip():
-            self.post_message(self.Sent(_BLANK_LINES.sub("", self.text).rstrip()))
+            self.screen.call_later(self._take, _BLANK_LINES.sub("", self.text).rstrip())
 
     def get_line(self, line_index: int) -> Text:
         return Text(for_terminal(self.document.get_line(line_index)), end="", no_wrap=True)
@@ -125,8 +119,8 @@ class Completion(OptionList):
 
     can_focus = False
 
-    def show_for(self, text: str, before_cursor: str) -> bool:
-        """Offer the commands that begin like the text, or files where one is mentioned. Whether there are any."""
+    def show_for(self, text: str, before_cursor: str) -> None:
+        """Offer the commands that begin like the text, or files where one is mentioned."""
         typing_a_name = text.startswith("/") and " " not in text and "\n" not in text
         options = [_option(command) for command in matching(text[1:])] if typing_a_name else []
         if (start := typed_mention(before_cursor)) is not None:
@@ -136,10 +130,10 @@ class Completion(OptionList):
             self.clear_options()
             self.add_options(options)
             self.highlighted = 0
-        return bool(options)
 
-    def close(self) -> None:
-        self.remove_class("-open")
+    @property
+    def is_open(self) -> bool:
+        return self.has_class("-open")
 
     @property
     def chosen(self) -> str | None:

@@ -3,7 +3,6 @@
 from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
@@ -11,15 +10,13 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content, Span
 from textual.geometry import Size
-from textual.message import Message as TextualMessage
-from textual.widget import MountError, Widget
+from textual.widget import MountError
 from textual.widgets import Static
 
 from localspec.conversations import StoredMessage
 from localspec.display import for_terminal
 from localspec.events import Kind, Origin, Piece, Source
 
-from ..state.conversation import version_before
 from ..state.remembered import TokenStyle
 from ..text import status
 from ..text.markdown import FinishedBlock, GrowingMarkdown, begins_part, is_list_cut, parts_of
@@ -115,12 +112,13 @@ class ReasoningView(Vertical):
 
     def end(self) -> None:
         """The answer has begun."""
-        self._running = False
-        self._show()
+        if self._running:
+            self._running = False
+            self._show()
 
     def finish(self, text: str, tokens: int) -> None:
-        self._text, self._tokens = [text], tokens
-        self.end()
+        self._text, self._tokens, self._running = [text], tokens, False
+        self._show()
 
     def unfold(self, unfolded: bool) -> None:
         self.set_class(unfolded, "-unfolded")
@@ -130,6 +128,7 @@ class ReasoningView(Vertical):
         self.unfold(not self.has_class("-unfolded"))
 
     def _show(self) -> None:
+        self.display = any(self._text)
         mark = "▾" if self.has_class("-unfolded") else "▸"
         verb = "thinking" if self._running else "thought for"
         self._head.update(f"{mark} {verb} {self._tokens:,} tokens")
@@ -201,23 +200,19 @@ class ReplyView(Vertical, PlainContainer):
         super().__init__(classes="reply")
         self._message = message
         self._markdown = GrowingMarkdown()
-        self._unfolded = unfolded
-        self._reasoning: ReasoningView | None = None
-        self._tail: LiveTail | None = None
+        self._reasoning = ReasoningView(unfolded)
+        self._tail = LiveTail()
 
     def compose(self) -> ComposeResult:
+        yield self._reasoning
         if self._message is None:
-            self._tail = LiveTail()
             yield self._tail
             return
-        if self._message.reasoning:
-            self._reasoning = ReasoningView(self._unfolded)
-            yield self._reasoning
         parts = [ReplyPart(source) for source in parts_of(self._message.content)]
         for part, following in pairwise(parts):
             part.is_followed_by(following.source)
         yield from parts
-        yield Footer(self._message)
+        yield _footer(self._message)
 
     def on_mount(self) -> None:
         if self._message is not None:
@@ -225,10 +220,10 @@ class ReplyView(Vertical, PlainContainer):
 
     async def grow(self, pieces: Iterable[Piece], style: TokenStyle, rejected: Iterable[str] = ()) -> None:
         """Show new pieces; finished blocks move from the tail into Markdown."""
-        assert self._tail is not None, "a finished reply does not grow"
         answer = [piece for piece in pieces if piece.kind is Kind.ANSWER]
-        await self._think([piece for piece in pieces if piece.kind is Kind.REASONING])
-        if answer and self._reasoning is not None:
+        if thoughts := [piece for piece in pieces if piece.kind is Kind.REASONING]:
+            self._reasoning.grow(thoughts)
+        if answer:
             self._reasoning.end()
         self._tail.grow(answer)
         blocks = self._markdown.feed("".join(piece.text for piece in answer))
@@ -239,9 +234,8 @@ class ReplyView(Vertical, PlainContainer):
     async def finish(self, message: StoredMessage) -> None:
         """Show the rest as Markdown, and the numbers."""
         await self._add(self._markdown.finish())
-        if self._tail is not None:
-            await self._tail.remove()
-        await self.mount(Footer(message))
+        await self._tail.remove()
+        await self.mount(_footer(message))
         self._close(message)
 
     @property
@@ -251,16 +245,7 @@ class ReplyView(Vertical, PlainContainer):
         return parts if self._message is not None else parts[:-1]
 
     def unfold_thinking(self, unfolded: bool) -> None:
-        self._unfolded = unfolded
-        if self._reasoning is not None:
-            self._reasoning.unfold(unfolded)
-
-    async def _think(self, pieces: list[Piece]) -> None:
-        if pieces and self._reasoning is None:
-            self._reasoning = ReasoningView(self._unfolded)
-            await self.mount(self._reasoning, before=0)
-        if pieces and self._reasoning is not None:
-            self._reasoning.grow(pieces)
+        self._reasoning.unfold(unfolded)
 
     async def _add(self, blocks: Sequence[FinishedBlock]) -> None:
         """Show finished blocks; of many that come at once, the transcript draws those that are near the view."""
@@ -278,25 +263,9 @@ class ReplyView(Vertical, PlainContainer):
 
     def _close(self, message: StoredMessage) -> None:
         self._message = message
-        if self._reasoning is not None:
-            self._reasoning.finish(message.reasoning, message.reasoning_tokens)
+        self._reasoning.finish(message.reasoning, message.reasoning_tokens)
         self.add_class("-finished")
 
 
-class Footer(Static):
-    """Which version of a reply it is, how it ended and what it cost; a click shows the version before."""
-
-    def __init__(self, message: StoredMessage) -> None:
-        super().__init__(status.footer(message), markup=False, classes="footer")
-        self._message = message
-
-    @dataclass
-    class VersionAsked(TextualMessage):
-        """The person wants to see another version of a reply."""
-
-        reply: Widget
-        version: int
-
-    def on_click(self) -> None:
-        if self._message.versions and isinstance(self.parent, Widget):
-            self.post_message(self.VersionAsked(self.parent, version_before(self._message)))
+def _footer(message: StoredMessage) -> Static:
+    return Static(status.footer(message), markup=False, classes="footer")

@@ -5,7 +5,7 @@ from typing import Final, Literal
 
 from textual import on
 from textual.containers import VerticalScroll
-from textual.message import Message as TextualMessage
+from textual.events import Click
 from textual.widget import Widget
 from textual.widgets import Static
 
@@ -51,31 +51,13 @@ class NoticeLine(Static):
         super().__init__(for_terminal(f"{what}\n{hint}".rstrip()), markup=False, classes=f"notice -{kind}")
 
 
-class Earlier(Static):
-    """Stands at the top for messages that are not shown; scrolling to it or a click brings some back."""
-
-    def __init__(self, count: int) -> None:
-        super().__init__(f"↑ {count} earlier message{'s' * (count > 1)}", markup=False, classes="earlier")
-
-    class Asked(TextualMessage):
-        """The person wants to see them."""
-
-    def on_click(self) -> None:
-        self.post_message(self.Asked())
-
-
 class Transcript(VerticalScroll, PlainContainer):
-    """Shows the last messages of a conversation; the caller owns them."""
-
-    class Moved(TextualMessage):
-        """Other parts may be near the view now."""
-
-        def can_replace(self, message: TextualMessage) -> bool:
-            return isinstance(message, Transcript.Moved)
+    """Shows the last messages of a conversation; its first line stands for those before."""
 
     def __init__(self) -> None:
         super().__init__(id="transcript", can_focus=False)  # keys go to the prompt
         self.thinking_unfolded = False
+        self._stored: Sequence[StoredMessage] = ()  # all messages, which change outside
         self._first = 0  # index of the first message that is shown
         self._width = 0
 
@@ -86,7 +68,7 @@ class Transcript(VerticalScroll, PlainContainer):
 
     async def open(self, messages: Sequence[StoredMessage]) -> None:
         """Show a conversation from its end."""
-        self._first = max(0, len(messages) - FEWEST)
+        self._stored, self._first = messages, max(0, len(messages) - FEWEST)
         await self.remove_children()
         await self._mark_earlier()
         await self.mount_all(map(view_of, messages[self._first :]))
@@ -99,9 +81,8 @@ class Transcript(VerticalScroll, PlainContainer):
             await self._prune()
 
     def _look(self) -> None:
-        self.post_message(self.Moved())
+        self.call_later(self._draw_near_parts)
 
-    @on(Moved)
     async def _draw_near_parts(self) -> None:
         """Draw the parts of replies that come near the view, and undraw those that are far from it."""
         top, height = self.region.y, self.size.height
@@ -146,7 +127,7 @@ class Transcript(VerticalScroll, PlainContainer):
     def watch_scroll_y(self, old: float, new: float) -> None:
         super().watch_scroll_y(old, new)
         if self._first and old > 0 >= new:
-            self.post_message(Earlier.Asked())
+            self.call_later(self._show_earlier)
         self.call_after_refresh(self._look)
 
     def scroll_from_prompt(self, by: Literal["page", "message"], direction: Literal[-1, 1]) -> None:
@@ -185,14 +166,15 @@ class Transcript(VerticalScroll, PlainContainer):
         await self.mount(widget, before=old)
         await old.remove()
 
-    async def show_earlier(self, messages: Sequence[StoredMessage]) -> None:
+    @on(Click, ".earlier")
+    async def _show_earlier(self) -> None:
         """Bring back as many earlier messages as opening shows."""
         above = range(max(0, self._first - FEWEST), self._first)
         if not above:
             return
         self._first = above.start
-        anchor = next(child for child in self.children if not isinstance(child, Earlier))
-        await self.mount_all(map(view_of, messages[above.start : above.stop]), before=anchor)
+        anchor = self.children[1]
+        await self.mount_all(map(view_of, self._stored[above.start : above.stop]), before=anchor)
         await self._mark_earlier()
         self.scroll_to_widget(anchor, animate=False, top=True)
 
@@ -219,9 +201,10 @@ class Transcript(VerticalScroll, PlainContainer):
 
     async def _mark_earlier(self) -> None:
         """Say at the top how many messages are not shown."""
-        await self.query_children(Earlier).remove()
+        await self.query_children(".earlier").remove()
         if self._first:
-            await self.mount(Earlier(self._first), before=0)
+            text = f"↑ {self._first} earlier message{'s' * (self._first > 1)}"
+            await self.mount(Static(text, markup=False, classes="earlier"), before=0)
 
 
 def view_of(message: StoredMessage) -> Widget:
