@@ -96,7 +96,7 @@ class Chat:
         deadline = time.monotonic() + seconds
         while not condition():
             assert not self.app._exception, "the app has failed"
-            assert time.monotonic() < deadline, "waited in vain"
+            assert time.monotonic() < deadline, "waited in vain\n" + self.drawn
             await asyncio.sleep(0.01)  # Pilot's own pause puts a message into every widget's queue
         if self.app.is_running:
             await self.pilot.pause(0.0)  # what belongs to it is done, and laid out

@@ -84,6 +84,7 @@ class TextTable(DataTable[Text], Generic[Item]):
     def on_resize(self) -> None:
         if self.size.width != self._drawn_width:
             self._draw()
+        self.move_cursor(row=self.cursor_row)  # a detail that grew may cover it
 
     def _draw(self) -> None:
         self._drawn_width = self.size.width
