@@ -16,7 +16,7 @@ from localspec.chat.messages import Message, as_history, as_messages
 from localspec.chat.options import Request, is_count, request_from
 from localspec.chat.prompt import Prompt, are_continued, encode, opening_of
 from localspec.chat.reply import ReplyJob, ReplyWriter
-from localspec.chat.template import ChatTemplate, tool_variables
+from localspec.chat.template import ChatTemplate
 from localspec.chat.text import TextStream
 from localspec.chat.thinking import A, R, ThinkingStyle
 from localspec.chat.tools import functions_of, spelled_out
@@ -303,9 +303,9 @@ class Session(Closing):
     def _told(self, messages: Messages, request: Request) -> tuple[Sequence[Message], dict[str, Any]]:
         """The messages and arguments that the template is given."""
         native = (self._constraints.call_form(request) or self._pair.template.call_form).native
-        tools = tool_variables(request.tools) if native and request.tools else {}
+        tools = self._pair.template.tool_variables(request.tools) if native and request.tools else None
         told = messages if native else spelled_out(messages, request.tools)
-        return told, {**tools, **request.template_arguments}
+        return told, {**(tools or {}), **request.template_arguments}
 
     def _reply(self, cancelled: Callable[[], bool], job_of: Callable[[], ReplyJob]) -> Iterator[Event]:
         with self._working:

@@ -4,10 +4,11 @@ Templates come with model files. Jinja's sandbox gives them no files and no priv
 are bounded, their time and memory are not: a template that hangs ends with the process.
 """
 
+import hashlib
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from typing import Any, NoReturn, TypeVar
@@ -42,10 +43,13 @@ _MARKUP = re.compile(r"\s*(<[^<>\s]+>|\[[^\[\]\s]+\])")
 _T = TypeVar("_T")
 _LARGEST_SOURCE = 1_000_000  # characters
 _LARGEST_OUTPUT = 64_000_000  # characters: more than any context holds
+_LONGEST_LIST = 100_000  # that a template makes
 _LONGEST_COMPLAINT = 300  # characters
 _HINT = "check the order of the messages, or use a model file with another template; --raw needs none"
+_THOUGHTS_PROBE = "localspec thinks"
 _PROBE = Message("user", "localspec asks")
 _TURNS = (_PROBE, Message("assistant", "localspec answers"), Message("user", "localspec continues"))
+_CALL_PROBE = ToolCall("localspec_asks", {"what": "time"}, "probe0001")
 _SYSTEM_PROBE = Message("system", "localspec tells")
 
 
@@ -59,6 +63,12 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self.now = datetime.now()
         self.filters["tojson"] = _tojson
         self.globals |= {"raise_exception": _raise_exception, "strftime_now": self.now.strftime}
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:  # noqa: ANN401
+        """A list that the template made itself may change: Kimi K2's collects messages so."""
+        if attr in ("append", "pop") and type(obj) is list:
+            return len(obj) < _LONGEST_LIST
+        return super().is_safe_attribute(obj, attr, value)
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         """End a search loop at its first hit: its whole body is `{% if not ns.found %}...{% endif %}`.
@@ -83,6 +93,16 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return tree
 
 
+class _Given(list[Any]):
+    """A list that no template can change."""
+
+
+def _given(value: Any) -> Any:  # noqa: ANN401  JSON
+    if isinstance(value, Mapping):
+        return {key: _given(part) for key, part in value.items()}
+    return _Given(map(_given, value)) if isinstance(value, list | tuple) else value
+
+
 class _Generation(Extension):
     """{% generation %} marks the assistant's text for training; here its body is just rendered."""
 
@@ -94,12 +114,22 @@ class _Generation(Extension):
 
 
 def _tojson(value: object, ensure_ascii: bool = False, **how: Any) -> str:  # noqa: ANN401  json's own options
-    """JSON as Hugging Face writes it: no HTML escapes, no ASCII escapes."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, **how)
+    """JSON as Hugging Face writes it: no HTML escapes, no ASCII escapes; what a filter has left is a list."""
+    return json.dumps(list(value) if isinstance(value, Iterator) else value, ensure_ascii=ensure_ascii, **how)
 
 
 def _raise_exception(message: object) -> NoReturn:
     raise BadTemplate(f"the model's chat template refuses these messages: {_cut(str(message))}", hint=_HINT)
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """The form in which a template wants calls, their ids and reasoning."""
+
+    text_arguments: bool = False  # arguments are JSON text
+    short_ids: bool = False  # ids are nine letters and digits
+    one_call: bool = False  # in a message
+    thinking_parts: bool = False  # reasoning is a part of the content
 
 
 class ChatTemplate:
@@ -125,6 +155,8 @@ class ChatTemplate:
             raise BadTemplate(f"the chat template has {len(source):,} characters", hint=_HINT)
         self.source = source
         self._end_texts = end_texts
+        self._changes_lists = "append" in source or "pop" in source
+        self._latest_tools: tuple[tuple[Tool, ...], dict[str, Any] | None] | None = None
         self._special = {"bos_token": bos_text, "eos_token": eos_text}
         self._sandbox = Sandbox()
         self._style = style_of(source) or style
@@ -145,6 +177,8 @@ class ChatTemplate:
         """
         if any(m.role == "system" for m in messages) and not self.takes_system:
             messages = fold_system(messages)
+        if any(m.tool_calls or m.reasoning for m in messages):
+            messages = self._in_dialect(messages)
         variables = {} if think is None else thinking_variables(think, self._names, self.literals)
         variables |= {"add_generation_prompt": add_generation_prompt, **(arguments or {})}
         return self._with([*map(self._form, messages)], {**self._without_tools, **variables})
@@ -159,10 +193,60 @@ class ChatTemplate:
 
         return form_of(self.source, render, self._style.markers if self._style else ()) or GENERIC
 
+    def tool_variables(self, tools: Sequence[Tool]) -> dict[str, Any] | None:
+        """How this template hears of these tools: as they were given if it takes them so; None if it tells none."""
+        if self._latest_tools is None or self._latest_tools[0] != tools:
+            forms = ([tool.given for tool in tools], [tool.definition for tool in tools])
+            found = (self._telling(form) for form in forms)
+            self._latest_tools = tuple(tools), next(filter(None, found), None)
+        return self._latest_tools[1]
+
     def shows(self, tools: Sequence[Tool]) -> bool:
-        """Whether the prompt mentions these tools when the template gets them."""
-        told = self._told([_PROBE], tool_variables(tools))
-        return all(tool.name in told for tool in tools)
+        """Whether this template tells of these tools."""
+        return self.tool_variables(tools) is not None
+
+    def _telling(self, definitions: list[Any]) -> dict[str, Any] | None:
+        functions = [given["function"] for given in definitions]
+        variables: dict[str, Any] = {"tools": _given(definitions)}
+        if "functions" in self._without_tools:
+            variables["functions"] = json.dumps(functions, ensure_ascii=False, indent=4)
+        told = self._told([_PROBE], variables)
+        return variables if all(function["name"] in told for function in functions) else None
+
+    @cached_property
+    def dialect(self) -> Dialect:
+        """What this template refuses, or leaves out, in the form in which Hugging Face gives it."""
+        found, text, written = (
+            Dialect(),
+            self._past(Dialect(), _CALL_PROBE),
+            json.dumps(_CALL_PROBE.arguments),
+        )
+        if not text or (str(_CALL_PROBE.arguments) in text and written not in text):
+            found, text = Dialect(text_arguments=True), self._past(Dialect(text_arguments=True), _CALL_PROBE)
+            if written not in text:
+                return Dialect()
+        long, other = replace(_CALL_PROBE, id="call_localspec_asks"), replace(_CALL_PROBE, id="probe0002")
+        found = replace(
+            found, short_ids=not self._past(found, long), one_call=not self._past(found, _CALL_PROBE, other)
+        )
+        parted = (
+            "" if _THOUGHTS_PROBE in text else self._past(replace(found, thinking_parts=True), _CALL_PROBE)
+        )
+        read = _THOUGHTS_PROBE in parted and not re.search(f"""['"]{_THOUGHTS_PROBE}['"]""", parted)
+        return replace(found, thinking_parts=read)
+
+    def _past(self, dialect: Dialect, *calls: ToolCall) -> str:
+        """The prompt after these calls, empty where the template fails on them."""
+        results = [Message("tool", "noon", tool_call_id=call.id) for call in calls]
+        asked = Message("assistant", "", _THOUGHTS_PROBE, calls)
+        told = [self._form(message, dialect) for message in (_PROBE, asked, *results)]
+        return self._tried(told, self._without_tools) or ""
+
+    def _in_dialect(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """The messages with ids and numbers of calls that the template takes."""
+        if self.dialect.one_call:
+            messages = one_call_each(messages)
+        return [*map(with_short_ids, messages)] if self.dialect.short_ids else messages
 
     def _told(self, messages: Sequence[Message], variables: Mapping[str, Any]) -> str:
         """The prompt of these messages, "" if the template fails on them."""
@@ -194,15 +278,15 @@ class ChatTemplate:
     def _takes_text(self) -> bool:
         """Whether a message's content may be a text; some templates know only lists of parts."""
         text, parts = (
-            self._tried([_as_dictionary(_PROBE, parts=parts)], self._without_tools) or ""
+            self._tried([_as_dictionary(_PROBE, Dialect(), parts=parts)], self._without_tools) or ""
             for parts in (False, True)
         )
         return _PROBE.content in text or _PROBE.content not in parts
 
     @cached_property
     def _without_tools(self) -> Mapping[str, Any]:
-        """The value of `tools` that tells this template that there are no tools."""
-        asked = [_as_dictionary(_PROBE, parts=False)]
+        """How this template hears that there are no tools: mostly as Hugging Face says it."""
+        asked = [_as_dictionary(_PROBE, Dialect(), parts=False)]
         named = {"functions": "[]", "datetime": f"{self._sandbox.now:%B %d %Y}"}
         forms: tuple[Mapping[str, Any], ...] = ({"tools": None, "documents": None}, {}, named)
         return next((form for form in forms if self._tried(asked, form) is not None), forms[0])
@@ -213,11 +297,17 @@ class ChatTemplate:
         except BadTemplate:
             return None
 
-    def _form(self, message: Message) -> dict[str, Any]:
-        return _as_dictionary(message, parts=not self._takes_text)
+    def _form(self, message: Message, dialect: Dialect | None = None) -> dict[str, Any]:
+        if dialect is None:
+            dialect = self.dialect if message.tool_calls or message.reasoning else Dialect()
+        return _as_dictionary(message, dialect, parts=not self._takes_text)
 
     def _with(self, messages: list[dict[str, Any]], variables: Mapping[str, Any]) -> str:
-        given = {"messages": messages, **self._special, **variables}
+        given = {
+            "messages": _given(messages) if self._changes_lists else messages,
+            **self._special,
+            **variables,
+        }
         return _guarded(lambda: self._bounded(self._template.generate(given)))
 
     @staticmethod
@@ -250,9 +340,31 @@ def template_of(source: str | None, vocabulary: Vocabulary) -> tuple[ChatTemplat
     return template, notices
 
 
-def tool_variables(tools: Sequence[Tool]) -> dict[str, Any]:
-    """How a template hears of tools."""
-    return {"tools": [tool.definition for tool in tools]}
+def one_call_each(messages: Sequence[Message]) -> list[Message]:
+    """The messages with every call in a message of its own, and its result behind it."""
+    found: list[Message] = []
+    waiting = {message.tool_call_id: message for message in messages if message.role == "tool"}
+    for message in messages:
+        if message.role != "tool" or message.tool_call_id in waiting:
+            waiting.pop(message.tool_call_id, None)
+            found.append(replace(message, tool_calls=message.tool_calls[:1]))
+        for call in message.tool_calls[1:]:
+            first = found[-1].tool_calls
+            found += [waiting.pop(call.id) for call in first if call.id in waiting]
+            found.append(Message("assistant", "", tool_calls=(call,)))
+    return found
+
+
+def with_short_ids(message: Message) -> Message:
+    """The message with ids of nine letters and digits; equal ids stay equal."""
+    calls = tuple(replace(call, id=_short(call.id)) for call in message.tool_calls)
+    return replace(message, tool_calls=calls, tool_call_id=_short(message.tool_call_id))
+
+
+def _short(call_id: str) -> str:
+    if not call_id or (len(call_id) == 9 and call_id.isalnum()):
+        return call_id
+    return hashlib.sha256(call_id.encode()).hexdigest()[:9]
 
 
 def fold_system(messages: Sequence[Message]) -> tuple[Message, ...]:
@@ -266,15 +378,18 @@ def fold_system(messages: Sequence[Message]) -> tuple[Message, ...]:
     return tuple(rest)
 
 
-def _as_dictionary(message: Message, *, parts: bool) -> dict[str, Any]:
-    content = [{"type": "text", "text": message.content}] if parts else message.content
+def _as_dictionary(message: Message, dialect: Dialect, *, parts: bool) -> dict[str, Any]:
+    content: Any = [{"type": "text", "text": message.content}] if parts else message.content
+    if dialect.thinking_parts and message.reasoning:
+        text = [{"type": "text", "text": message.content}] if message.content else []
+        content = [{"type": "thinking", "thinking": message.reasoning}, *text]
     # Templates have not agreed on a name for reasoning.
     reasoning = dict.fromkeys(("reasoning_content", "reasoning", "thinking"), message.reasoning)
     calls = [
         {
             "type": "function",
             "id": call.id,
-            "function": {"name": call.name, "arguments": call.unreadable or call.arguments},
+            "function": {"name": call.name, "arguments": _arguments(call, text=dialect.text_arguments)},
         }
         for call in message.tool_calls
     ]
@@ -285,6 +400,12 @@ def _as_dictionary(message: Message, *, parts: bool) -> dict[str, Any]:
         **({"tool_calls": calls} if calls else {}),
         **({"tool_call_id": message.tool_call_id} if message.tool_call_id else {}),
     }
+
+
+def _arguments(call: ToolCall, *, text: bool) -> object:
+    if text and not call.unreadable:
+        return json.dumps(call.arguments, ensure_ascii=False)
+    return call.unreadable or call.arguments
 
 
 def _guarded(work: Callable[[], _T]) -> _T:

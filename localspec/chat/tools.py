@@ -24,12 +24,32 @@ class Tool:
     name: str
     description: str
     parameters: Mapping[str, Any]  # a JSON schema, of an object
+    given: Mapping[str, Any]  # as its caller describes it, in OpenAI's form
 
     @property
     def definition(self) -> dict[str, Any]:
-        """The tool as chat templates know it, in OpenAI's form."""
-        function = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
+        """The tool with all that chat templates may look for."""
+        function = {
+            "name": self.name,
+            "description": self.description,
+            "parameters": _spelled(self.parameters),
+        }
         return {"type": "function", "function": function}
+
+
+def _spelled(schema: Any) -> Any:  # noqa: ANN401  JSON
+    """A schema with a description of each property, and one type where it names several."""
+    if isinstance(schema, list):
+        return [_spelled(part) for part in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    found = {key: _spelled(value) for key, value in schema.items()}
+    if isinstance(kinds := found.get("type"), list) and kinds:
+        found["type"] = next((kind for kind in kinds if kind != "null"), kinds[0])
+    if isinstance(named := found.get("properties"), dict):
+        parts = {key: {"description": "", **part} for key, part in named.items() if isinstance(part, dict)}
+        found["properties"] = {**named, **parts}
+    return found
 
 
 def read_tools(given: object) -> tuple[Tool, ...]:
@@ -42,7 +62,7 @@ def read_tools(given: object) -> tuple[Tool, ...]:
     return tools
 
 
-def _read_tool(given: object, which: str) -> Tool:
+def _read_tool(given: Any, which: str) -> Tool:  # noqa: ANN401  JSON
     function = given.get("function", given) if isinstance(given, Mapping) else None
     if not isinstance(function, Mapping):
         raise BadSetting(f"{which} is not a dictionary", hint=_FORM)
@@ -53,10 +73,11 @@ def _read_tool(given: object, which: str) -> Tool:
         )
     if not isinstance(description, str):
         raise BadSetting(f"the description of {name} is not text", hint=_FORM)
+    given = {"type": "function", "function": function} if function is given else dict(given)
     parameters = read_schema(function.get("parameters") or {"properties": {}}, largest=LARGEST)
     if parameters.get("type", "object") != "object":
         raise BadSetting(f"the parameters of {name} are not an object", hint=_FORM)
-    return Tool(name, description, {"type": "object", **parameters})
+    return Tool(name, description, {"type": "object", **parameters}, given)
 
 
 def functions_of(tools: Sequence[Tool]) -> dict[str, dict[str, Any]]:

@@ -1,0 +1,113 @@
+"""Prompts with tools are those of plain Jinja, as Hugging Face sets it up, for every template that tells of tools."""
+
+import json
+import re
+
+import pytest
+from jinja2 import Environment
+
+from localspec.chat.messages import Message, as_messages
+from localspec.chat.template import ChatTemplate
+from localspec.chat.tools import read_tools
+from localspec.errors import BadTemplate
+from tests.chat.carried import TEMPLATES
+from tests.chat.conversations import (
+    CONVERSATIONS,
+    LEFT_OUT,
+    TOOLS,
+    reference,
+    with_text_arguments,
+    with_thinking_part,
+)
+
+READY = {name: ChatTemplate(source, bos_text="<s>", eos_text="</s>") for name, source in TEMPLATES.items()}
+TELLING = [name for name, template in READY.items() if template.shows(read_tools(TOOLS))]
+NOW = READY["Qwen3.5-4B"]._sandbox.now
+ONE_CALL = {"two calls"}  # these templates refuse a message with two calls; here each has its own
+
+
+def functions_of(tools):
+    return json.dumps(
+        [tool["function"] for tool in tools or ()], ensure_ascii=False, indent=4 if tools else None
+    )
+
+
+def without_no_tools(tools):
+    return {} if tools else {"tools": LEFT_OUT}
+
+
+# Where Hugging Face's setting fails or loses something: what llama.cpp's server or the makers give the template.
+EXPLAINED = {
+    "Kimi-K2-Instruct": lambda tools: {"base": Environment},  # appends to a list
+    "Kimi-K2-Thinking": lambda tools: {"base": Environment},
+    "meetkai-functionary-medium-v3.2": lambda tools: {"change": with_text_arguments},  # joins them with texts
+    "mistralai-Ministral-3-14B-Reasoning-2512": lambda tools: {"change": with_thinking_part},
+    "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use": without_no_tools,  # goes through tools that are none
+    "NousResearch-Hermes-3-Llama-3.1-8B-tool_use": without_no_tools,
+    "fireworks-ai-llama-3-firefunction-v2": lambda tools: {
+        "functions": functions_of(tools), "datetime": f"{NOW:%B %d %Y}"
+    },  # knows no `tools`
+}  # fmt: skip
+
+
+def ours(name, messages, tools):
+    variables = READY[name].tool_variables(read_tools(tools)) if tools else {}
+    return READY[name].render(as_messages(messages), arguments=variables)
+
+
+def different(name, more=lambda tools: {}):
+    """The conversations whose prompts are not those of the reference."""
+    found = set()
+    for title, (messages, tools) in CONVERSATIONS.items():
+        given = {"tools": tools, "now": READY[name]._sandbox.now, **more(tools)}
+        try:
+            wanted = reference(TEMPLATES[name], messages, **given)
+        except Exception:  # noqa: BLE001  whatever a template raises
+            wanted = None
+        found |= set() if ours(name, messages, tools) == wanted else {title}
+    return found
+
+
+@pytest.mark.parametrize("name", TELLING)
+def test_the_prompts_are_those_of_hugging_faces_setting(name):
+    one_call = name.startswith("meta-llama")
+    assert different(name, EXPLAINED.get(name, lambda tools: {})) == (ONE_CALL if one_call else set())
+
+
+def test_a_message_with_two_calls_becomes_two_where_a_template_takes_one():
+    name = "meta-llama-Llama-3.1-8B-Instruct"
+    messages, tools = CONVERSATIONS["two calls"]
+    written = ours(name, messages, tools)
+    places = [written.index(text) for text in ('{"city": "Oslo"}', "rain", '{"city": "Rome"}', "sun")]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize(
+    "name", ["mistralai-Mistral-Nemo-Instruct-2407", "Mistral-Small-3.2-24B-Instruct-2506"]
+)
+def test_ids_have_the_form_that_a_template_insists_on(name):
+    messages, tools = CONVERSATIONS["two calls"]
+    changed = json.loads(json.dumps(messages).replace("call0000", "call_0123456789_"))
+    written = ours(name, changed, tools)
+    ids = set(re.findall(r'"(?:id|call_id)": "(\w{9})"|\[CALL_ID\](\w{9})\[', written))
+    assert len(ids) == 2
+    assert written == ours(name, changed, tools)
+
+
+def test_a_tool_that_a_template_cannot_tell_as_it_is_is_spelled_out():
+    """Seed's template joins a type with texts."""
+    given = {"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": ["string", "null"]}}}}
+    (tool,) = read_tools([given])
+    for name in ("ByteDance-Seed-OSS", "GigaChat3-10B-A1.8B", "NousResearch-Hermes-3-Llama-3.1-8B-tool_use"):
+        assert READY[name].shows([tool])
+
+
+def test_a_template_changes_its_own_lists_only():
+    own = "{% set found = [] %}{% if found.append(1) %}{% endif %}{{ found }}"
+    assert ChatTemplate(own, bos_text="", eos_text="").render([Message("user", "a")]) == "[1]"
+    for theirs in ("messages", "tools", "tools[0].function.parameters.required"):
+        change = ChatTemplate("{{ " + theirs + ".append(1) }}", bos_text="", eos_text="")
+        with pytest.raises(BadTemplate, match="unsafe"):
+            change.render(
+                [Message("user", "a")], arguments=READY["Qwen3.5-4B"].tool_variables(read_tools(TOOLS))
+            )
