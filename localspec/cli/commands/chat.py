@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -27,13 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_pair_argument(parser)
     add_reply_options(parser)
     add = parser.add_argument_group("conversation").add_argument
-    add(
-        "--resume",
-        nargs="?",
-        const="",
-        metavar="ID",
-        help="resume a conversation; without an ID, the last one",
-    )
+    which = "resume a conversation; without an ID, the last one"
+    add("--resume", nargs="?", const="", metavar="ID", help=which)
     add("-c", "--continue", dest="resume", action="store_const", const="", help="the same as --resume")
     add("--no-store", action="store_true", help="store neither the conversation nor its prompts")
     add("--connect", type=other_client_instead, help=argparse.SUPPRESS)
@@ -51,15 +47,12 @@ def run(arguments: argparse.Namespace) -> int:
         raise BadSetting("chat needs a terminal", hint="--plain reads and writes lines anywhere")
     arguments.plain |= not obeys_sequences(sys.stdout)
     folder = data_dir()
-    resumed = None
-    if arguments.resume is not None:
-        # Held before a model is loaded: another terminal may have it.
-        resumed = conversations.resume(conversations.find(folder / CONVERSATIONS, arguments.resume).path)
-    try:
+    if arguments.resume is None:
+        return _chat(arguments, folder, None)
+    # Held before a model is loaded: another terminal may have it.
+    resumed = conversations.resume(conversations.find(folder / CONVERSATIONS, arguments.resume).path)
+    with closing(resumed[0]):
         return _chat(arguments, folder, resumed)
-    finally:
-        if resumed:
-            resumed[0].close()
 
 
 def other_client_instead(url: str) -> NoReturn:

@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING
 
 from localspec.cli.options import add_option
 from localspec.display import DrawnLine, say, say_json
+from localspec.errors import LocalspecError
 from localspec.files import program
 from localspec.health.build import LLAMA_CPP_PYTHON, source_command
+from localspec.health.check import check
+from localspec.health.gpu import try_gpu
 
 if TYPE_CHECKING:
     from localspec.llama.devices import Device
@@ -30,8 +33,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from localspec.health.check import check
-
     with DrawnLine(sys.stderr) as stage:
         stage.draw("trying llama.cpp")
         note = check().note  # raises before this process loads a build that would kill it
@@ -46,11 +47,11 @@ def run(arguments: argparse.Namespace) -> int:
         remember_devices(memory_of(devices))  # so that `pairs` and `info` know what fits here
         found = [asdict(device) | problems_of(device, stage) for device in devices]
     gpu = find_gpu()
-    command = install_command(gpu, this_machine()) if gpu and not backend.supports_gpu else None
+    command = install_command(gpu, Platform()) if gpu and not backend.supports_gpu else None
     if arguments.json:
-        card = asdict(gpu) if gpu else None
         say_json(
-            {"backend": asdict(backend), "devices": found, "note": note, "gpu": card, "install": command}
+            {"backend": asdict(backend), "devices": found, "note": note}
+            | {"gpu": asdict(gpu) if gpu else None, "install": command}
         )
         return 0
     kind = "GPU" if backend.supports_gpu else "CPU"
@@ -65,8 +66,8 @@ def run(arguments: argparse.Namespace) -> int:
     if note:
         say(f"\n{note[0].upper()}{note[1:]}")
     if gpu and command:
-        say(f"\n{gpu.vendor} GPU found ({gpu.name}), but this llama.cpp cannot use it. Install one that can:")
-        say(f"    {command}")
+        said = f"{gpu.vendor} GPU found ({gpu.name}), but this llama.cpp cannot use it. Install one that can:"
+        say(f"\n{said}\n    {command}")
     elif not any(device.is_gpu for device in devices):
         say("\nNo GPU was found: models run on the CPU.")
     return 0
@@ -74,9 +75,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def problems_of(device: "Device", stage: DrawnLine) -> dict[str, str | None]:
     """Why a GPU is unusable, or unusable with flash attention; None for no problem. The CPU decoded already."""
-    from localspec.errors import LocalspecError
-    from localspec.health.gpu import try_gpu
-
     problem = died_of = None
     if device.is_gpu:
         stage.draw(f"trying {device.name}: the first time, compiling its programs can take a minute")
@@ -108,12 +106,8 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    system: str  # as platform.system() says: Linux, Darwin, Windows
-    python: tuple[int, int]
-
-
-def this_machine() -> Platform:
-    return Platform(platform.system(), sys.version_info[:2])
+    system: str = platform.system()  # Linux, Darwin, Windows
+    python: tuple[int, int] = sys.version_info[:2]
 
 
 def find_gpu() -> Gpu | None:
@@ -131,11 +125,9 @@ def find_gpu() -> Gpu | None:
 
 def find_nvidia() -> Gpu | None:
     names = output_of("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
-    if not names:
-        return None
-    version = re.search(r"CUDA[\w ]*Version\s*:\s*(\d+)\.(\d+)", output_of("nvidia-smi"))
+    version = re.search(r"CUDA[\w ]*Version\s*:\s*(\d+)\.(\d+)", output_of("nvidia-smi")) if names else None
     cuda = (int(version[1]), int(version[2])) if version else None
-    return Gpu(Vendor.NVIDIA, names.splitlines()[0].strip(), cuda)
+    return Gpu(Vendor.NVIDIA, names.splitlines()[0].strip(), cuda) if names else None
 
 
 def find_with(tool: str, vendor: Vendor, pattern: str, *arguments: str) -> Gpu | None:
@@ -145,14 +137,14 @@ def find_with(tool: str, vendor: Vendor, pattern: str, *arguments: str) -> Gpu |
 
 def output_of(tool: str, *arguments: str) -> str:
     """The output of a tool; "" when it is missing, fails or hangs."""
-    path = program(tool)
-    if path is None:
+    if (path := program(tool)) is None:
         return ""
     try:
-        done = subprocess.run([path, *arguments], capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
+        return subprocess.run(
+            [path, *arguments], capture_output=True, text=True, timeout=10, check=True
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
         return ""
-    return done.stdout if done.returncode == 0 else ""
 
 
 def install_command(gpu: Gpu, machine: Platform) -> str:

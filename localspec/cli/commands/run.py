@@ -25,7 +25,7 @@ from localspec.cli.prompt import add_prompt_argument, prompt_of, something_is_pi
 from localspec.cli.usage import WrongUsage, refuse_together
 from localspec.display import JSON_VERSION, note, on_terminal, say, say_dimmed, say_json
 from localspec.errors import LocalspecError
-from localspec.events import Event, Finished, FinishReason, Kind, Notice, Piece, Reply, Started, Stats
+from localspec.events import Event, Finished, FinishReason, Kind, Notice, Piece, Reply, Started
 
 if TYPE_CHECKING:
     from localspec.conversations import Conversation, Journal
@@ -42,7 +42,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_prompt_argument(parser)
     add_pair_options(parser)
     add_reply_options(parser)
-    add_conversation_options(parser)
+    add = parser.add_argument_group("conversation").add_argument
+    last = "resume the last conversation"
+    add("-c", "--continue", dest="resume", action="store_const", const="", help=last)
+    add("--conversation", dest="resume", metavar="ID", help="resume this one")
+    store = "keep the conversation for later (default: on a terminal, and when one is resumed)"
+    add("--store", action=argparse.BooleanOptionalAction, help=store)
     guess = "draft from this text, a guess at the reply, for example a file to edit"
     parser.add_argument("--predict", metavar="FILE", help=guess)
     group = parser.add_argument_group("output")
@@ -58,8 +63,10 @@ def run(arguments: argparse.Namespace) -> int:
     take_pair(arguments)
     if opens_chat(arguments):
         return chat.run_with(arguments.name)
-    if arguments.raw:
-        refuse_what_needs_a_template(arguments)
+    think = {None: "", True: "--think", False: "--no-think"}[arguments.think]
+    if arguments.raw and (flag := "--system" if arguments.system is not None else think):
+        what = f"--raw continues the text without a chat template, which {flag} needs"
+        raise WrongUsage(what, hint="leave one of them out")
     refuse_together(("--json", arguments.json or None), ("--json-lines", arguments.json_lines or None))
     options, prompt = reply_options(arguments), prompt_of(arguments)
     if arguments.predict is not None:
@@ -98,16 +105,6 @@ def take_pair_of(before: "Conversation", arguments: argparse.Namespace) -> None:
         arguments.name = before.pair
     else:
         note(f"the conversation was with {before.pair}, which is no known pair")
-
-
-def refuse_what_needs_a_template(arguments: argparse.Namespace) -> None:
-    """Raises WrongUsage for options of a conversation, which would have no effect beside --raw."""
-    think = {None: "", True: "--think", False: "--no-think"}[arguments.think]
-    if flag := "--system" if arguments.system is not None else think:
-        raise WrongUsage(
-            f"--raw continues the text without a chat template, which {flag} needs",
-            hint="leave one of them out",
-        )
 
 
 def show(events: Iterator[Event], *, quiet: bool) -> Reply:
@@ -161,15 +158,6 @@ def as_json(reply: Reply) -> dict[str, Any]:
     speedup = asdict(reply.stats.speedup) if reply.stats.speedup else None
     same = ("text", "reasoning", "tokens", "seed", "finish_reason")
     return {name: getattr(reply, name) for name in same} | {"stats": stats | {"speedup": speedup}}
-
-
-def add_conversation_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("conversation").add_argument
-    last = "resume the last conversation"
-    add("-c", "--continue", dest="resume", action="store_const", const="", help=last)
-    add("--conversation", dest="resume", metavar="ID", help="resume this one")
-    store = "keep the conversation for later (default: on a terminal, and when one is resumed)"
-    add("--store", action=argparse.BooleanOptionalAction, help=store)
 
 
 class NotStored(LocalspecError):
@@ -243,60 +231,43 @@ def summary(reply: Reply) -> str:
     if stats.from_prediction:
         parts.append(f"{stats.from_prediction} tokens from the prediction")
     line = "[" + " · ".join(parts) + ENDINGS[reply.finish_reason] + "]"
-    return f"{line}\n{reading}" if (reading := about_reading(stats)) else line
-
-
-def about_reading(stats: Stats) -> str:
-    """A sentence where most of the time went into the prompt; else nothing."""
     if stats.prefill_share < MOSTLY_READING:
-        return ""
+        return line
     read = stats.prompt_tokens - stats.reused_tokens
     return (
-        f"{stats.prefill_share:.0%} of this was reading the prompt ({read} tokens "
+        f"{line}\n{stats.prefill_share:.0%} of this was reading the prompt ({read} tokens "
         f"in {stats.prefill_seconds:.1f} s), where speculation cannot help."
     )
 
 
 def report(reply: Reply) -> str:
     """Every number, a line each, with what it counts."""
-    stats = reply.stats
-    share, reading = stats.prefill_share, stats.draft_reading_seconds
-    by_position = " ".join(f"{rate:.0%}" for rate in stats.acceptance_by_position) or "-"
-    sources = {
-        "a model": stats.from_model,
-        "a head": stats.from_head,
-        "lookup": stats.from_lookup,
-        "the prediction": stats.from_prediction,
-        "the grammar": stats.from_grammar,
-    }
+    s, share = reply.stats, reply.stats.prefill_share
+    by_position = " ".join(f"{rate:.0%}" for rate in s.acceptance_by_position) or "-"
+    sources = {"a model": s.from_model, "a head": s.from_head, "lookup": s.from_lookup}
+    sources |= {"the prediction": s.from_prediction, "the grammar": s.from_grammar}
     proposed = ", ".join(f"{count} by {source}" for source, count in sources.items() if count)
+    drafting = f"inside the draft model, {s.draft_reading_seconds:.3f} s of it to read the text"
+    prefill = f"{share:.0%} of the time; drafting cannot speed it up"
     rows = [
         ("finish reason", reply.finish_reason, ""),
         ("seed", str(reply.seed), ""),
-        ("prompt", f"{stats.prompt_tokens} tokens", f"{stats.reused_tokens} of them already in the cache"),
-        (
-            "prefill",
-            f"{stats.prefill_seconds:.3f} s",
-            f"{share:.0%} of the time; drafting cannot speed it up",
-        ),
-        ("first token", f"{stats.first_token_seconds:.3f} s", "after the request"),
-        ("decode", f"{stats.decode_seconds:.3f} s", f"{1 - share:.0%} of the time"),
-        ("emitted", f"{stats.emitted} tokens", f"in {stats.cycles} target passes"),
-        ("from the target", f"{stats.from_target} tokens", f"proposed: {proposed}" if proposed else ""),
-        ("speed", f"{stats.tokens_per_second:.1f} tokens/s", "emitted / (draft + verify + other)"),
-        ("drafted", f"{stats.drafted} tokens", f"{stats.accepted} accepted"),
-        ("acceptance rate", f"{stats.acceptance_rate:.1%}", f"by position: {by_position}"),
+        ("prompt", f"{s.prompt_tokens} tokens", f"{s.reused_tokens} of them already in the cache"),
+        ("prefill", f"{s.prefill_seconds:.3f} s", prefill),
+        ("first token", f"{s.first_token_seconds:.3f} s", "after the request"),
+        ("decode", f"{s.decode_seconds:.3f} s", f"{1 - share:.0%} of the time"),
+        ("emitted", f"{s.emitted} tokens", f"in {s.cycles} target passes"),
+        ("from the target", f"{s.from_target} tokens", f"proposed: {proposed}" if proposed else ""),
+        ("speed", f"{s.tokens_per_second:.1f} tokens/s", "emitted / (draft + verify + other)"),
+        ("drafted", f"{s.drafted} tokens", f"{s.accepted} accepted"),
+        ("acceptance rate", f"{s.acceptance_rate:.1%}", f"by position: {by_position}"),
         (
             "mean accepted length",
-            f"{stats.mean_accepted_length:.2f}",
+            f"{s.mean_accepted_length:.2f}",
             "tokens per target pass; plain decoding: 1",
         ),
-        (
-            "draft",
-            f"{stats.draft_seconds:.3f} s",
-            f"inside the draft model, {reading:.3f} s of it to read the text",
-        ),
-        ("verify", f"{stats.verify_seconds:.3f} s", "inside the target model"),
-        ("other", f"{stats.other_seconds:.3f} s", "everything else"),
+        ("draft", f"{s.draft_seconds:.3f} s", drafting),
+        ("verify", f"{s.verify_seconds:.3f} s", "inside the target model"),
+        ("other", f"{s.other_seconds:.3f} s", "everything else"),
     ]
     return "\n".join(f"{name:<21} {value:<18} {meaning}".rstrip() for name, value, meaning in rows)

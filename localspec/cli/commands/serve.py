@@ -69,27 +69,16 @@ def run(arguments: argparse.Namespace) -> int:
         from localspec.serve.guard import Access
         from localspec.serve.server import listener, serve
 
-        access = Access(
-            key,
-            frozenset(name.lower() for name in arguments.allow_host),
-            frozenset(origin.lower().removesuffix("/") for origin in arguments.allow_origin),
-        )
-        called = arguments.target or pair_of(arguments) or ""
+        hosts = frozenset(name.lower() for name in arguments.allow_host)
+        origins = frozenset(origin.lower().removesuffix("/") for origin in arguments.allow_origin)
+        called = {"any_model": arguments.any_model, "called": arguments.target or pair_of(arguments) or ""}
         with (
             DrawnLine(sys.stderr) as line,
             listener(arguments.host, arguments.port) as listening,
             suppress(KeyboardInterrupt),
         ):
-            serving = serve(
-                engine,
-                load,
-                listening,
-                TerminalLog(line),
-                access,
-                any_model=arguments.any_model,
-                called=called,
-            )
-            asyncio.run(serving)
+            access, log = Access(key, hosts, origins), TerminalLog(line)
+            asyncio.run(serve(engine, load, listening, log, access, **called))
     finally:
         engine.close()
     return 0
@@ -197,13 +186,13 @@ def row_of(cells: tuple[str, ...]) -> str:
 def summary(reply: Reply) -> str:
     """One reply in one line."""
     stats = reply.stats
-    parts = [f"{stats.emitted} tokens", f"{stats.tokens_per_second:.0f} tokens/s"]
-    parts.append(f"{stats.mean_accepted_length:.1f} a pass")
-    if stats.speedup:
-        parts.append(f"{stats.speedup.value:.2f}x plain")
     read = stats.prompt_tokens - stats.reused_tokens
-    parts.append(f"prompt {stats.prompt_tokens}, {read} read in {stats.prefill_seconds * 1000:.0f} ms")
-    return ", ".join(parts) + f" ({reply.finish_reason})"
+    plain = f"{stats.speedup.value:.2f}x plain, " if stats.speedup else ""
+    return (
+        f"{stats.emitted} tokens, {stats.tokens_per_second:.0f} tokens/s, {stats.mean_accepted_length:.1f} a pass, "
+        f"{plain}prompt {stats.prompt_tokens}, {read} read in {stats.prefill_seconds * 1000:.0f} ms "
+        f"({reply.finish_reason})"
+    )
 
 
 def status_of(jobs: "Jobs") -> str:
