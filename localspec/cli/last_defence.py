@@ -39,13 +39,12 @@ def refused_by_system(error: OSError) -> LocalspecError:
 
 def reported(error: Exception, arguments: Sequence[str]) -> LocalspecError:
     """The sentence for any other error, after a report has been written."""
-    path = _write_report(error, arguments)
     said = " ".join(without_secrets(str(error), arguments).split())[:200]
+    hint = "no report could be written: make room, or set LOCALSPEC_HOME to another folder"
+    if path := _write_report(error, arguments):
+        hint = f"send {path} along when you report it; it holds the command line without keys and prompts"
     return LocalspecError(
-        f"localspec made a mistake: {type(error).__name__}{': ' * bool(said)}{said}",
-        hint=f"send {path} along when you report it; it holds the command line without keys and prompts"
-        if path
-        else "no report could be written: make room, or set LOCALSPEC_HOME to another folder",
+        f"localspec made a mistake: {type(error).__name__}{': ' * bool(said)}{said}", hint=hint
     )
 
 
@@ -53,26 +52,22 @@ def _write_report(error: Exception, arguments: Sequence[str]) -> Path | None:
     import tempfile
     import traceback
 
+    from localspec.settings import data_dir
+
     told = without_secrets("".join(traceback.format_exception(error)), arguments)
     text = f"{_about_this(arguments)}\n{told}"
     name = f"localspec-{time.strftime('%Y%m%d-%H%M%S')}-"
-    for folder in (_reports, lambda: None):
+    for at_home in (True, False):
         try:
-            handle, path = tempfile.mkstemp(prefix=name, suffix=".txt", dir=folder())
+            folder = data_dir() / "reports" if at_home else Path(tempfile.gettempdir())
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            handle, path = tempfile.mkstemp(prefix=name, suffix=".txt", dir=folder)
             os.close(handle)
             Path(path).write_text(text, "utf-8", "replace")
             return Path(path)
         except (OSError, LocalspecError):  # no home that can be written: the system's temporary folder
             continue
     return None
-
-
-def _reports() -> Path:
-    from localspec.settings import data_dir
-
-    folder = data_dir() / "reports"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return folder
 
 
 def _about_this(arguments: Sequence[str]) -> str:

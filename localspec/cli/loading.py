@@ -81,16 +81,14 @@ def chosen_pair() -> str | None:
     named = configured().get("pair")
     if named or not (on_terminal(sys.stdin) and on_terminal(sys.stderr)) or not (pairs := undecided()):
         return named
-    say("Several pairs are here, and none was used yet:", to=sys.stderr)
-    for number, pair in enumerate(pairs, 1):
-        say(f"  {number}  {pair.name:<26} {pair.use}", to=sys.stderr)
+    rows = [f"  {number}  {pair.name:<26} {pair.use}" for number, pair in enumerate(pairs, 1)]
+    say("\n".join(["Several pairs are here, and none was used yet:", *rows]), to=sys.stderr)
     say(f"Which one? [1-{len(pairs)}, Enter: 1, the newest]", end=" ", to=sys.stderr)
     try:
         answer = input().strip().lower()
     except EOFError:
         answer = ""
-    by_answer = {str(number): pair.name for number, pair in enumerate(pairs, 1)}
-    return by_answer.get(answer or "1", answer)
+    return {str(number): pair.name for number, pair in enumerate(pairs, 1)}.get(answer or "1", answer)
 
 
 class StageLine(AbstractContextManager["StageLine"]):
@@ -113,11 +111,6 @@ class StageLine(AbstractContextManager["StageLine"]):
         if not self._thread.is_alive() and not self._over.is_set():
             self._thread.start()
 
-    def clear(self) -> None:
-        with self._drawing:
-            self._stage = ""
-            self._line.clear()
-
     def _draw(self) -> None:
         seconds = monotonic() - self._began
         self._line.draw(f"{self._stage}  {seconds:.0f} s" if seconds >= _TOLD_FROM else self._stage)
@@ -125,12 +118,13 @@ class StageLine(AbstractContextManager["StageLine"]):
     def _tick(self) -> None:
         while not self._over.wait(1.0):
             with self._drawing:
-                if self._stage and not self._over.is_set():
+                if not self._over.is_set():
                     self._draw()
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
-        self.clear()
+        with self._drawing:
+            self._line.clear()
 
 
 @contextmanager

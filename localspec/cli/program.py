@@ -33,20 +33,16 @@ def run(arguments: Sequence[str]) -> int:
         return code
     except BrokenPipeError:  # the reader went away (`| head`)
         _drop_output()
-        return 1
-    except OutputFailed as error:
-        _drop_output()
-        tell(error)
-        return 1
     except LocalspecError as error:
+        if isinstance(error, OutputFailed):
+            _drop_output()
         tell(error)
         return WRONG_USAGE if isinstance(error, WrongUsage) else 1
     except OSError as error:
         tell(refused_by_system(error))
-        return 1
     except Exception as error:  # noqa: BLE001  the last line of defence: a sentence and a file, never a traceback
         tell(reported(error, arguments))
-        return 1
+    return 1
 
 
 def _run(arguments: Sequence[str]) -> int:
@@ -73,24 +69,18 @@ def _spelled_out(arguments: Sequence[str]) -> Sequence[str]:
     if " " in command.strip():
         return ["run", *arguments]
     if successor := commands.SUCCESSORS.get(command):
-        raise WrongUsage(
-            f"`localspec {command}` is gone: use `localspec {successor}`",
-            hint=f"`localspec help {successor.split()[0]}` explains it",
-        )
+        hint = f"`localspec help {successor.split()[0]}` explains it"
+        raise WrongUsage(f"`localspec {command}` is gone: use `localspec {successor}`", hint=hint)
     known = (*commands.HELP, "help")
     if not command.startswith("-") and command not in known:
-        raise WrongUsage(
-            f"there is no command called {command}",
-            hint=f"{did_you_mean(command, known)}`localspec --help` lists all of them",
-        )
+        hint = f"{did_you_mean(command, known)}`localspec --help` lists all of them"
+        raise WrongUsage(f"there is no command called {command}", hint=hint)
     return arguments
 
 
 def _prepare_output() -> None:
     """Characters that a terminal lacks end no command; logs of libraries become notes."""
-    if (
-        sys.stderr is None
-    ):  # closed: what is meant for it must not reach stdout, nor the next file that is opened
+    if sys.stderr is None:  # closed: its text must reach neither stdout nor the next file that is opened
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  until the end
     logging.basicConfig(handlers=[NotesOfLibraries()])
     for stream in (sys.stdout, sys.stderr):

@@ -19,13 +19,9 @@ _EXAMPLE = 'localspec run "What is speculative decoding?"'
 
 
 def add_prompt_argument(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
-    words = parser.add_argument(
-        "words",
-        nargs="*",
-        metavar="[PAIR] [PROMPT]" if optional else "[PAIR] PROMPT",
-        help="a pair by name, if you like, and the prompt, which piped text follows; - is the piped text alone",
-    )
-    complete_with_pairs(words)
+    named = "[PAIR] [PROMPT]" if optional else "[PAIR] PROMPT"
+    what = "a pair by name, if you like, and the prompt, which piped text follows; - is the piped text alone"
+    complete_with_pairs(parser.add_argument("words", nargs="*", metavar=named, help=what))
     what = "put a text file behind the prompt; may be repeated"
     parser.add_argument("-f", "--file", action="append", default=[], metavar="FILE", help=what)
     parser.set_defaults(name=None)
@@ -88,16 +84,12 @@ def piped_text() -> str:
     waiting.daemon = True
     waiting.start()
     try:
-        return standard_input()
+        buffer = getattr(sys.stdin, "buffer", None)
+        if buffer is None:  # replaced by a Python program
+            return sys.stdin.read()
+        # As UTF-8, whatever the system's own encoding is.
+        return io.StringIO(buffer.read().decode("utf-8"), newline=None).read()
     except UnicodeError as error:
         raise BadSetting("standard input is not UTF-8 text", hint="pipe a text file into it") from error
     finally:
         waiting.cancel()
-
-
-def standard_input() -> str:
-    """All of standard input as UTF-8, whatever the system's own encoding is. Raises UnicodeError."""
-    buffer = getattr(sys.stdin, "buffer", None)
-    if buffer is None:  # replaced by a Python program
-        return sys.stdin.read()
-    return io.StringIO(buffer.read().decode("utf-8"), newline=None).read()

@@ -8,8 +8,10 @@ import json
 import os
 from pathlib import Path
 
+from localspec import settings
 from localspec.cli.last_defence import SECRET_VARIABLES, without_userinfo
 from localspec.display import say, say_json
+from localspec.models import registry, store
 
 ADDRESSES = ("HF_ENDPOINT", "HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")
 HEEDED = (
@@ -26,31 +28,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from localspec.settings import SETTINGS, given_settings
-
-    given = given_settings()
-    rows = [(name, given.get(name)) for name in SETTINGS]
+    given, paths = settings.given_settings(), _paths()
+    rows = {name: given.get(name) for name in settings.SETTINGS}
     if arguments.json:
-        settings = {name: dataclasses.asdict(found) if found else None for name, found in rows}
-        paths = {name: str(path) for name, path in _paths().items()}
-        say_json({"settings": settings, "paths": paths, "environment": _environment()}, indent=2)
+        values = {name: dataclasses.asdict(found) if found else None for name, found in rows.items()}
+        places = {name: str(path) for name, path in paths.items()}
+        say_json({"settings": values, "paths": places, "environment": _environment()}, indent=2)
         return 0
-    for name, found in rows:
-        value, source = (json.dumps(found.value), f"  {found.source}") if found else ("-", "")
-        say(f"{name:<17} {value}{source}")
-    say("")
-    for name, path in _paths().items():
-        say(f"{name:<17} {path}{'' if path.exists() else '  (not there yet)'}")
-    say("")
-    for name, value in _environment().items():
-        say(f"{name:<17} {value}")
+    shown = {n: f"{json.dumps(found.value)}  {found.source}" if found else "-" for n, found in rows.items()}
+    places = {name: f"{path}{'' if path.exists() else '  (not there yet)'}" for name, path in paths.items()}
+    blocks = (shown, places, _environment())
+    say("\n\n".join("\n".join(f"{name:<17} {text}" for name, text in block.items()) for block in blocks))
     return 0
 
 
 def _paths() -> dict[str, Path]:
-    from localspec import settings
-    from localspec.models import registry, store
-
     return {
         "config.toml": settings.config_file(),
         "your pairs": registry.users_folder(),

@@ -16,10 +16,8 @@ from localspec.errors import BadSetting
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_pair_argument(parser)
-    group = parser.add_argument_group("measurement")
-    group.add_argument(
-        "--seconds", type=duration, default=60.0, metavar="S", help="at most about S seconds (default: 60)"
-    )
+    group, limit = parser.add_argument_group("measurement"), "at most about S seconds (default: 60)"
+    group.add_argument("--seconds", type=duration, default=60.0, metavar="S", help=limit)
     add_report_options(parser)
 
 
@@ -32,23 +30,17 @@ def run(arguments: argparse.Namespace) -> int:
         pair, names = session.pair, names_of(session)
         with DrawnLine(sys.stderr) as line:
             line.draw(f"measuring for up to {arguments.seconds:g} s")
-            curve = tune(
-                pair.target,
-                pair.drafters,
-                ordinary_tokens(pair.vocabulary),
-                seconds=arguments.seconds,
-                steps_back=pair.rollback_limit is None,
-                stopped=stopped.is_set,
-            )
+            text, steps_back = ordinary_tokens(pair.vocabulary), pair.rollback_limit is None
+            watch = {"seconds": arguments.seconds, "steps_back": steps_back, "stopped": stopped.is_set}
+            curve = tune(pair.target, pair.drafters, text, **watch)
         if curve and isinstance(pair.drafting, PairDrafting):
             pair.drafting.drafting.calibrated(curve.table)
             pair.drafting.store()
     if stopped.is_set():
         return CANCELLED
     if curve is None:
-        raise BadSetting(
-            f"{arguments.seconds:g} seconds are too few for this pair", hint="give more: --seconds 120"
-        )
+        what = f"{arguments.seconds:g} seconds are too few for this pair"
+        raise BadSetting(what, hint="give more: --seconds 120")
     write_drawing(arguments, [chart(curve)])
     if arguments.json:
         say_json({**names, **as_json(curve)})

@@ -5,16 +5,12 @@ numerics. Ctrl-C ends it and keeps the findings.
 
 import argparse
 import sys
-from typing import TYPE_CHECKING
 
 from localspec.cli import CANCELLED
 from localspec.cli.loading import names_of, open_session, stop_on_interrupt
 from localspec.cli.options import add_pair_argument
 from localspec.display import DrawnLine, say, say_json
 from localspec.errors import BadSetting
-
-if TYPE_CHECKING:
-    from localspec.measure.verify import VerifyStep
 
 SECONDS = 180.0
 DIFFERENT = 3  # 1 is an error, 2 wrong usage
@@ -33,7 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from localspec.measure.machine import this_machine
-    from localspec.measure.verify import TEMPERATURE, as_json, problems, report, verify
+    from localspec.measure.verify import TEMPERATURE, VerifyStep, as_json, problems, report, verify
+
+    def tell(step: VerifyStep) -> None:
+        began = f"{step.seconds:4.0f} s  {step.phase}"
+        line.tell(f"{began} {step.done:4.0%}  {step.detail}", step.phase, began)
 
     if not arguments.seconds >= LEAST_SECONDS:
         raise BadSetting(f"{arguments.seconds:g} seconds are too few", hint="give 30 or more")
@@ -44,21 +44,15 @@ def run(arguments: argparse.Namespace) -> int:
                 seconds=arguments.seconds,
                 temperature=TEMPERATURE if arguments.temperature is None else arguments.temperature,
                 seed=arguments.seed,
-                on_step=lambda step: tell(line, step),
+                on_step=tell,
                 stopped=stopped.is_set,
             )
         names = names_of(session)
     if arguments.json:
         say_json({**names, **as_json(found)})
     else:
-        say(
-            f"{names['target']} with {names['draft']}; {this_machine(arguments.threads).sentence()}\n\n{report(found)}"
-        )
+        machine = this_machine(arguments.threads).sentence()
+        say(f"{names['target']} with {names['draft']}; {machine}\n\n{report(found)}")
     if problems(found):
         return DIFFERENT
     return CANCELLED if found.stopped else 0
-
-
-def tell(line: DrawnLine, step: "VerifyStep") -> None:
-    began = f"{step.seconds:4.0f} s  {step.phase}"
-    line.tell(f"{began} {step.done:4.0%}  {step.detail}", step.phase, began)
