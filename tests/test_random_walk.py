@@ -37,7 +37,7 @@ def sessions(tmp_path_factory):
 def test_a_random_walk_of_operations_changes_no_greedy_reply(sessions, chunk, monkeypatch):
     walked, fresh = sessions
     for session in sessions:
-        monkeypatch.setattr(session.pair.target, "_chunk", chunk)
+        monkeypatch.setattr(session.pair.target, "chunk", chunk)
     random, checked = Random(chunk), 0
     walked.reset()
     for step in range(STEPS):

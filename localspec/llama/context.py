@@ -16,9 +16,9 @@ from localspec.health.stopping import Closing, Held, Stop, Stopped, heeded, inte
 from localspec.llama.batch import Batch, EmbeddingBatch, TrimmedRows
 from localspec.llama.failures import context_failure, decode_failure
 from localspec.llama.library import forget_log_errors, last_log_errors, lib
-from localspec.llama.model import Model, use_adapters
+from localspec.llama.model import Model
 from localspec.llama.rows import FullRows, HiddenReader, TopK, TopRows
-from localspec.llama.states import LEAST, Checkpoints, Companion, SavedTexts
+from localspec.llama.states import LEAST, Checkpoints, Companion, SavedTexts, restore_state
 from localspec.llama.threads import NARROW, Threads, thread_count
 from localspec.llama.watch import LOADING_SECONDS, Pace, waiting_for
 from localspec.sampler.passes import HiddenRows, Pass, Row, standing
@@ -56,8 +56,62 @@ _asked = ctypes.cast(
 )
 
 
-class Context(Closing):
-    """One sequence of tokens in a model's cache: a Decoder for the loop, and not for two threads at once."""
+class Cache(Closing):
+    """A context of llama.cpp, whose calls are timed: not for two threads at once."""
+
+    def __init__(self, model: Model, params: Any, *held: object) -> None:  # noqa: ANN401  a C struct
+        """`held` and the model live as long as the context, so that garbage collection cannot free them first."""
+        forget_log_errors()
+        with Held(), waiting_for(model.remote, LOADING_SECONDS):
+            pointer = lib.llama_init_from_model(model.pointer, params)
+        if not pointer:
+            raise context_failure(model.name, params.n_ctx, last_log_errors())
+        self.model = model
+        self.busy_seconds = 0.0  # inside llama.cpp, until its results were there
+        self.capacity: int = lib.llama_n_ctx(pointer)
+        self.chunk: int = lib.llama_n_batch(pointer)
+        self.threads = Threads(params.n_threads)
+        self._context, self._memory = pointer, lib.llama_get_memory(pointer)
+        self._pace = Pace() if model.remote else None
+        self._finalizer = weakref.finalize(self, _free, pointer, model, held)
+        model.adopt(self)
+
+    @property
+    def handle(self) -> Any:  # noqa: ANN401  a C pointer, for this package only
+        assert self._finalizer.alive, "the context is closed"
+        return self._context
+
+    def close(self) -> None:
+        """Free the cache and the buffers that rows point into. Saying it twice is saying it once."""
+        self._finalizer()
+
+    def run(self, call: Callable[[Any, Any], int], batch: Any, count: int) -> None:  # noqa: ANN401  a C struct
+        """One call over `count` rows, timed until its results are there. Raises as Context.decode does."""
+        pointer = self.handle
+        self.threads.choose(pointer, count)
+        forget_log_errors()
+        began, given = perf_counter(), process_time()
+        with computing(pointer, self.model, self._pace.limit(count) if self._pace else 0.0):
+            code = call(pointer, batch)
+            lib.llama_synchronize(pointer)
+        seconds, given = perf_counter() - began, process_time() - given
+        self.busy_seconds += seconds
+        if self._pace:
+            self._pace.saw(count, seconds)
+        if code:
+            raise decode_failure(code, last_log_errors())
+        self.threads.learn(count, seconds, given)
+
+
+def _free(pointer: Any, model: Model, held: Sequence[object]) -> None:  # noqa: ANN401  a C pointer
+    with Held(), waiting_for(model.remote):
+        lib.llama_free(pointer)
+    for sampler in (one for one in held if isinstance(one, TopK)):
+        sampler.free()
+
+
+class Context(Cache):
+    """One sequence of tokens in a model's cache: a Decoder for the loop."""
 
     _hidden: HiddenReader | None = None  # until somebody wants hidden rows
     _companion: Companion | None = None
@@ -95,33 +149,27 @@ class Context(Closing):
         """
         if not model.generates_text:
             raise BadModelFile(f"{model.name} does not generate text", hint="use a model with a decoder only")
-        params = params_of(length, lib.llama_model_n_swa(model.pointer), kv_type_k, kv_type_v, flash_attn)
-        make_room(params, batch_size or usual_chunk(model), rows_max, pipelines(model))
+        params = params_of(model, length, threads, kv_type_k, kv_type_v, flash_attn)
+        usual = _GPU_CHUNK if model.gpus else _CPU_CHUNK
+        make_room(params, batch_size or usual, rows_max, _IN_PIPELINE if pipelines(model) else 1)
         params.n_rs_seq = snapshots  # llama.cpp makes it 0 for architectures that cannot
-        params.n_threads = params.n_threads_batch = thread_count(threads)
         known = table.count if table else model.vocab.size
         self._vocabulary, self._shared = vocabulary or known, min(vocabulary or known, known)
         output_tokens = table.output_tokens(self._shared) if table else self._shared
         sampler = _sampler(model, output_tokens, params) if top_k else None
-        pointer = new_context(model, params, length)
-        self.model = model
+        super().__init__(model, params, sampler)
         self.tokens: list[int] = []  # what the cache was given, in order; for reading
-        self.busy_seconds = 0.0  # inside llama.cpp, until its results were there
-        self.capacity: int = lib.llama_n_ctx(pointer)
-        self.threads = Threads(params.n_threads)
-        self._context, self._memory = pointer, lib.llama_get_memory(pointer)
-        self.rows_max, self._chunk = rows_max, int(lib.llama_n_batch(pointer))
-        self._batch = EmbeddingBatch(self._chunk, table) if table else Batch(self._chunk)
-        self._pace = Pace() if model.remote else None
-        self._snapshots: int = 0 if model.can_roll_back else lib.llama_n_rs_seq(pointer)
+        self.rows_max = rows_max
+        self._batch = EmbeddingBatch(self.chunk, table) if table else Batch(self.chunk)
+        self._snapshots: int = 0 if model.can_roll_back else lib.llama_n_rs_seq(self.handle)
         self._window: int = 0 if params.swa_full else lib.llama_model_n_swa(model.pointer)
         self._checkpoints = Checkpoints(checkpoint_bytes)
         self._saved = SavedTexts(0 if model.remote else saved_bytes)  # too far away to copy states
         self._last_width = 0  # tokens in the last batch, the only ones a recurrent state has snapshots of
-        self._rows = _reader(model, pointer, sampler, output_tokens, table)
-        self._finalizer = weakref.finalize(self, _free, pointer, sampler, model)  # which holds the model
-        use_adapters(pointer, model.adapters)
-        model.adopt(self)
+        rows = TopRows if sampler and sampler.installed_on(self.handle) else FullRows
+        read = rows(model.vocab.size, output_tokens)  # the first elements of a row are tokens
+        self._rows = TrimmedRows(read, table.token_ids, TOP_K) if table else read
+        model.use_adapters(self.handle)
 
     @property
     def length(self) -> int:
@@ -228,9 +276,12 @@ class Context(Closing):
             return
         self._clear()
         try:
-            self.tokens += found.restore(self.handle)
+            if not restore_state(self.handle, found.state):
+                self._clear()
+                return
+            self.tokens += found.tokens
             self._checkpoints = found.checkpoints
-            if self._companion and found.companion and self.tokens:
+            if self._companion and found.companion:
                 self._companion.restore(found.companion)
         except BaseException:  # Ctrl-C
             self._clear()
@@ -245,15 +296,6 @@ class Context(Closing):
         if self.length and (self.needs_checkpoints if lasting else not self.model.can_roll_back):
             self._checkpoints.take(self.handle, self.length, lasting=lasting)
 
-    def close(self) -> None:
-        """Free the cache and the buffers of its rows; idempotent."""
-        self._finalizer()
-
-    @property
-    def handle(self) -> Any:  # noqa: ANN401  a C pointer, for this package only
-        assert self._finalizer.alive, "the context is closed"
-        return self._context
-
     def _read(self, chunk: Sequence[int], cancelled: Callable[[], bool]) -> Pass:
         """A chunk of a prompt. Raises Stopped."""
         if len(chunk) * self.model.size_bytes < _LONG_PASS:
@@ -263,24 +305,10 @@ class Context(Closing):
     def _decode_chunk(self, tokens: Sequence[int], rows: int) -> Sequence[Row]:
         """One call into llama.cpp, timed until its results are there."""
         batch = self._batch.fill(self._readable(tokens), self.length, rows)
-        pointer = self.handle
-        self.threads.choose(pointer, len(tokens))
-        forget_log_errors()
-        began, given = perf_counter(), process_time()
-        seconds = self._pace.limit(len(tokens)) if self._pace else 0.0
-        with computing(pointer, self.model, seconds):
-            code = lib.llama_decode(pointer, batch)
-            lib.llama_synchronize(pointer)
-        seconds, given = perf_counter() - began, process_time() - given
-        self.busy_seconds += seconds
-        if self._pace:
-            self._pace.saw(len(tokens), seconds)
-        if code:
-            raise decode_failure(code, last_log_errors())
-        self.threads.learn(len(tokens), seconds, given)
+        self.run(lib.llama_decode, batch, len(tokens))
         self.tokens.extend(tokens)
         self._last_width = len(tokens)
-        return self._rows.read(pointer, rows) if rows else ()
+        return self._rows.read(self.handle, rows) if rows else ()
 
     def _hidden_rows(self, before: list[np.ndarray], count: int) -> np.ndarray | None:
         """Of a pass whose last call had `count` tokens, and calls before it these rows."""
@@ -291,7 +319,7 @@ class Context(Closing):
 
     def _most_tokens(self) -> int:
         """How many tokens the next call may have."""
-        return self._pace.tokens(self._chunk) if self._pace else self._chunk
+        return self._pace.tokens(self.chunk) if self._pace else self.chunk
 
     def _readable(self, tokens: Sequence[int]) -> Sequence[int]:
         """The tokens, with a substitute for those that only the target has: control tokens or padding."""
@@ -325,8 +353,7 @@ class Context(Closing):
     def _return_to_checkpoint(self) -> None:
         """Back to the newest checkpoint, or to nothing."""
         try:
-            checkpoint = self._checkpoints.newest
-            length = checkpoint.length if checkpoint and checkpoint.restore(self.handle) else 0
+            length = self._checkpoints.restore_newest(self.handle)
             self._last_width = 0  # its snapshots are of a state that is no more
             if not (length and lib.llama_memory_seq_rm(self._memory, 0, length, -1)):
                 self._clear()
@@ -353,34 +380,16 @@ class Context(Closing):
         self.tokens.clear()
 
 
-def usual_chunk(model: Model) -> int:
-    """Default number of prompt tokens in one call."""
-    return _GPU_CHUNK if model.gpus else _CPU_CHUNK
-
-
 def pipelines(model: Model) -> bool:
     """Whether a GPU can read one part of a prompt while the next GPU reads the part before it."""
     return len(model.gpus) > 1 and model.all_on_gpu and not model.remote
 
 
-def make_room(params: Any, chunk: int, rows: int, pipeline: bool = False) -> None:  # noqa: ANN401  a C struct
-    """Make room for chunks of `tokens` tokens with `rows` rows; in a pipeline one call reads several chunks."""
+def make_room(params: Any, chunk: int, rows: int, chunks: int = 1) -> None:  # noqa: ANN401  a C struct
+    """Set room for `chunk` tokens in a chunk, for `chunks` of these in one call, and for the rows of one."""
     params.n_ubatch = min(max(chunk, rows), params.n_ctx)
-    params.n_batch = min(params.n_ubatch * (_IN_PIPELINE if pipeline else 1), params.n_ctx)
+    params.n_batch = min(params.n_ubatch * chunks, params.n_ctx)
     params.n_outputs_max = params.n_outputs_max_per_seq = rows
-
-
-def _reader(
-    model: Model,
-    context: Any,  # noqa: ANN401  a C pointer
-    sampler: TopK | None,
-    output_tokens: int,
-    table: TokenTable | None,
-) -> FullRows | TopRows | TrimmedRows:
-    """The reader of its rows; their first `output_tokens` elements are tokens."""
-    rows = TopRows if sampler and sampler.installed_on(context) else FullRows
-    found = rows(model.vocab.size, output_tokens)
-    return TrimmedRows(found, table.token_ids, TOP_K) if table else found
 
 
 def _sampler(model: Model, shared: int, params: Any) -> TopK | None:  # noqa: ANN401  a C struct
@@ -408,23 +417,14 @@ def computing(pointer: Any, model: Model, seconds: float) -> Iterator[None]:  # 
             lib.llama_set_abort_callback(pointer, lib.ggml_abort_callback(), None)
 
 
-def new_context(model: Model, params: Any, length: int) -> Any:  # noqa: ANN401  C structs
-    forget_log_errors()
-    with Held(), waiting_for(model.remote, LOADING_SECONDS):
-        pointer = lib.llama_init_from_model(model.pointer, params)
-    if not pointer:
-        raise context_failure(model.name, length, last_log_errors())
-    return pointer
-
-
-def _free(pointer: Any, sampler: TopK | None, model: Model) -> None:  # noqa: ANN401  a C pointer
-    with Held(), waiting_for(model.remote):
-        lib.llama_free(pointer)
-    if sampler:
-        sampler.free()
-
-
-def params_of(length: int, window: int, kv_type_k: str, kv_type_v: str, flash_attn: str) -> Any:  # noqa: ANN401  a C struct
+def params_of(
+    model: Model,
+    length: int,
+    threads: int | None,
+    kv_type_k: str = "f16",
+    kv_type_v: str = "f16",
+    flash_attn: str = "auto",
+) -> Any:  # noqa: ANN401  a C struct
     """Context parameters from checked settings."""
     if not 1 <= length <= _LONGEST:
         raise BadSetting(f"a context cannot have {length} tokens", hint=f"use 1 to {_LONGEST}")
@@ -439,6 +439,8 @@ def params_of(length: int, window: int, kv_type_k: str, kv_type_v: str, flash_at
     params.n_ctx = length
     params.flash_attn_type = _FLASH_ATTENTION[flash_attn]
     params.type_k, params.type_v = _KV_TYPES[kv_type_k], _KV_TYPES[kv_type_v]
-    params.swa_full = 2 * window >= length  # where a cache of the window's size would spare little
+    # Where a cache of the window's size would spare little.
+    params.swa_full = 2 * lib.llama_model_n_swa(model.pointer) >= length
+    params.n_threads = params.n_threads_batch = thread_count(threads)
     params.no_perf = True
     return params

@@ -10,15 +10,11 @@ import os
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from localspec.errors import BackendFailure, LocalspecError
 from localspec.health.check import Health, assume
 from localspec.health.trial import Trial, limit_this_process
-
-if TYPE_CHECKING:
-    from localspec.llama.context import Context
-    from localspec.llama.model import Model
 
 _LENGTH = 128  # tokens of context
 _ROWS_MAX = 9
@@ -27,6 +23,7 @@ _SMALL_BYTES = 32_000_000  # threads of smaller models mostly wait for each othe
 
 def first_decode(trial: Trial) -> None:
     """Raises what loading and decoding raise."""
+    from localspec.llama.context import Context
     from localspec.llama.devices import add_servers
     from localspec.llama.model import Model
     from localspec.llama.watch import tell_lost_by
@@ -34,9 +31,18 @@ def first_decode(trial: Trial) -> None:
     tell_lost_by(lambda what, hint: answer(BackendFailure(what, hint=hint)))
     add_servers(trial.servers)
     with Model(Path(trial.path), **trial.place) as model:
+        threads = 1 if model.size_bytes < _SMALL_BYTES else None
+        options: dict[str, Any] = {"length": _LENGTH, "threads": threads, "flash_attn": trial.flash_attn}
         for number, kv_type in enumerate(trial.kv_types):
             try:
-                context = _open_context(model, trial, kv_type, top_k=number > 0)
+                context = Context(
+                    model,
+                    **options,
+                    kv_type_k=kv_type,
+                    kv_type_v=kv_type,
+                    top_k=number > 0,
+                    rows_max=_ROWS_MAX,
+                )
             except BackendFailure:
                 if not number:
                     raise
@@ -44,21 +50,6 @@ def first_decode(trial: Trial) -> None:
             with context:
                 for width in trial.widths:
                     context.decode(list(range(width)), min(width, _ROWS_MAX))
-
-
-def _open_context(model: "Model", trial: Trial, kv_type: str, *, top_k: bool) -> "Context":
-    from localspec.llama.context import Context
-
-    return Context(
-        model,
-        length=_LENGTH,
-        threads=1 if model.size_bytes < _SMALL_BYTES else None,
-        rows_max=_ROWS_MAX,
-        kv_type_k=kv_type,
-        kv_type_v=kv_type,
-        flash_attn=trial.flash_attn,
-        top_k=top_k,
-    )
 
 
 def answer(error: LocalspecError | None) -> None:
@@ -80,10 +71,9 @@ def main() -> None:
     assume(Health(trial.extra_buffers))  # this process finds out whether it is so
     try:
         first_decode(trial)
+        answer(None)
     except LocalspecError as error:
         answer(error)
-    else:
-        answer(None)
 
 
 if __name__ == "__main__":

@@ -4,29 +4,23 @@
 guesses a whole block in one run (DFlash, DSpark): hidden rows lie in its cache.
 """
 
-import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
-from time import perf_counter, process_time
 from typing import Any
 
 import numpy as np
 
-from localspec.health.stopping import Closing, Held
 from localspec.llama.batch import Batch
-from localspec.llama.context import Context, computing, make_room, new_context, params_of
-from localspec.llama.failures import decode_failure
-from localspec.llama.library import forget_log_errors, last_log_errors, lib
+from localspec.llama.context import Cache, Context, make_room, params_of
+from localspec.llama.library import lib
 from localspec.llama.model import Model
 from localspec.llama.rows import FullRows, choose_prediction_layer, get_output, rows_at, set_output
 from localspec.llama.states import restore_state, state_of
-from localspec.llama.threads import Threads, thread_count
-from localspec.llama.watch import Pace, waiting_for
 from localspec.sampler.passes import Candidates, Row
 
 
-class HeadCache(Closing):
-    """A context beside its target's: not for two threads at once, nor while the target decodes."""
+class HeadCache(Cache):
+    """A context beside its target's: not to be used while the target decodes."""
 
     def __init__(
         self,
@@ -38,36 +32,20 @@ class HeadCache(Closing):
         predicts: bool,
         length: int,
         threads: int | None = None,
-        kv_type_k: str = "f16",
-        kv_type_v: str = "f16",
-        flash_attn: str = "auto",
+        **types: str,
     ) -> None:
         """Room for `length` rows, `chunk` of them in one call, and `rows` where they come with their logits.
 
-        predicts: whether it runs the prediction layers of a model (MTP). Raises as Context does.
+        predicts: whether it runs the prediction layers of a model (MTP); types: as for Context, whose errors it raises.
         """
-        params = params_of(length, lib.llama_model_n_swa(model.pointer), kv_type_k, kv_type_v, flash_attn)
+        params = params_of(model, length, threads, **types)
         make_room(params, chunk, rows)
-        params.n_threads = params.n_threads_batch = thread_count(threads)
         params.ctx_other = target.handle
         if predicts:
             params.ctx_type = lib.LLAMA_CONTEXT_TYPE_MTP
-        pointer = new_context(model, params, length)
-        self.busy_seconds = 0.0  # inside llama.cpp, until its results were there
-        self.capacity: int = lib.llama_n_ctx(pointer)
-        self.chunk: int = lib.llama_n_batch(pointer)
-        self.threads = Threads(params.n_threads)
-        self.model = model
-        self._context: Any = pointer
-        self._memory: Any = lib.llama_get_memory(pointer)
-        self._pace = Pace() if model.remote else None
-        # The finalizer holds the models and the target's context, so that garbage collection cannot free them first.
-        self._finalizer = weakref.finalize(self, _free, pointer, model, target)
-
-    @property
-    def handle(self) -> Any:  # noqa: ANN401  a C pointer, for this package only
-        assert self._finalizer.alive, "the context is closed"
-        return self._context
+        super().__init__(model, params, target)
+        self._last_token = model.vocab.size - 1
+        self._rows = FullRows(model.vocab.size, min(model.vocab.size, target.model.vocab.size))
 
     @property
     def next_position(self) -> int:
@@ -89,33 +67,6 @@ class HeadCache(Closing):
             return True
         lib.llama_memory_clear(self._memory, True)
         return False
-
-    def close(self) -> None:
-        """Free it. Saying it twice is saying it once."""
-        self._finalizer()
-
-    def run(self, call: Callable[[Any, Any], int], batch: Any, count: int) -> None:  # noqa: ANN401  a C struct
-        """One call over `count` rows, timed until its results are there. Raises as Context.decode does."""
-        pointer = self.handle
-        self.threads.choose(pointer, count)
-        forget_log_errors()
-        began, given = perf_counter(), process_time()
-        with computing(pointer, self.model, self._pace.limit(count) if self._pace else 0.0):
-            code = call(pointer, batch)
-            lib.llama_synchronize(pointer)
-        seconds, given = perf_counter() - began, process_time() - given
-        self.busy_seconds += seconds
-        if self._pace:
-            self._pace.saw(count, seconds)
-        if code:
-            raise decode_failure(code, last_log_errors())
-        self.threads.learn(count, seconds, given)
-
-
-def _free(pointer: Any, model: Model, target: Context) -> None:  # noqa: ANN401  a C pointer
-    del target
-    with Held(), waiting_for(model.remote):
-        lib.llama_free(pointer)
 
 
 ROWS = 32  # with their logits, in one call into llama.cpp; where there is an encoder, it plans logits for every row
@@ -139,20 +90,8 @@ class HeadContext(HeadCache):
         self._width: int = lib.llama_model_n_embd_out(model.pointer)
         self._batch = Batch(self.chunk, columns=self._width)
         self._features = Batch(self.chunk, columns=_encoder_columns(model), tokens=False) if encodes else None
-        shared = min(model.vocab.size, target.model.vocab.size)
-        self._rows = FullRows(model.vocab.size, shared)
-        self._last_token = model.vocab.size - 1
-        model.adopt(self)
-
-    @property
-    def columns(self) -> int:
-        """Of a feature."""
-        return self._width
-
-    @property
-    def most_rows(self) -> int:
-        """That one call can decode with their logits."""
-        return min(ROWS, self.chunk)
+        self.columns = self._width  # of a feature
+        self.most_rows = min(ROWS, self.chunk)  # that one call can decode with their logits
 
     def features(self, hidden: np.ndarray) -> np.ndarray:
         """What the head reads of hidden rows [rows, columns] of the target: float32 [rows, self.columns]."""
@@ -233,15 +172,8 @@ class BlockContext(HeadCache):
             self.chunk, columns=layers * self._width, tokens=False, position_rows=4 if images else 1
         )
         self._block = Batch(self.chunk)
-        self._rows = FullRows(model.vocab.size, min(model.vocab.size, target.model.vocab.size))
         self._mask: int = lib.llama_vocab_mask(lib.llama_model_get_vocab(model.pointer))
-        self._last_token = model.vocab.size - 1
-        model.adopt(self)
-
-    @property
-    def most_rows(self) -> int:
-        """That one call reads."""
-        return self.chunk
+        self.most_rows = self.chunk  # that one call reads
 
     def read(self, hidden: np.ndarray, position: int) -> None:
         """Append the target's hidden rows [rows, columns] of these positions."""

@@ -34,18 +34,10 @@ _EXPECTED = re.compile(
 class LogRouter:
     """Joins fragments to lines, passes them on, and keeps the last error lines for messages to quote."""
 
-    def __init__(self, remembered: int = 16) -> None:
+    def __init__(self) -> None:
+        self.errors: deque[str] = deque(maxlen=16)  # the last error lines, oldest first
         self._line = ""
         self._level = logging.INFO
-        self._errors: deque[str] = deque(maxlen=remembered)
-
-    @property
-    def errors(self) -> tuple[str, ...]:
-        """The last error lines since `forget`, oldest first."""
-        return tuple(self._errors)
-
-    def forget(self) -> None:
-        self._errors.clear()
 
     def write(self, level: int, text: str) -> None:
         """Take one fragment; `level` is a GGML_LOG_LEVEL."""
@@ -62,7 +54,7 @@ class LogRouter:
         if not line:
             return
         if self._level >= logging.ERROR:
-            self._errors.append(line)
+            self.errors.append(line)
         logger.log(logging.DEBUG if _EXPECTED.search(line) else self._level, "%s", line)
 
 
@@ -86,12 +78,10 @@ _router = LogRouter()
 
 def last_log_errors() -> tuple[str, ...]:
     """What llama.cpp logged as errors since `forget_log_errors`, oldest first."""
-    return _router.errors
+    return tuple(_router.errors)
 
 
-def forget_log_errors() -> None:
-    """Start a new record of errors, before a call whose failure may need an explanation."""
-    _router.forget()
+forget_log_errors = _router.errors.clear  # called before a call whose failure may have to be explained
 
 
 def symbol(name: str | Sequence[str], result: Any, arguments: Sequence[Any]) -> Any:  # noqa: ANN401  ctypes has no better type

@@ -4,7 +4,6 @@ import ctypes
 import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -109,16 +108,8 @@ def model_params(
     return params, (handles, shares, overrides)
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedAdapter:
-    """An adapter in memory; it is freed with its model."""
-
-    pointer: Any
-    scale: float
-
-
-def load_adapter(model: Any, path: Path, scale: float) -> LoadedAdapter:  # noqa: ANN401  a C pointer
-    """Raises BadModelFile for one that llama.cpp cannot add to this model."""
+def load_adapter(model: Any, path: Path) -> Any:  # noqa: ANN401  C pointers
+    """Raises BadModelFile for one that llama.cpp cannot add to this model; it is freed with its model."""
     forget_log_errors()
     with Held():
         pointer = lib.llama_adapter_lora_init(model, os.fsencode(path))
@@ -127,18 +118,7 @@ def load_adapter(model: Any, path: Path, scale: float) -> LoadedAdapter:  # noqa
             f"{path.name} cannot be added to the target: {reason(last_log_errors())}",
             hint="use an adapter that was made for this model",
         )
-    return LoadedAdapter(pointer, scale)
-
-
-def use_adapters(context: Any, adapters: Sequence[LoadedAdapter]) -> None:  # noqa: ANN401  a C pointer
-    """From now on a context decodes with these."""
-    if not adapters:
-        return
-    count = len(adapters)
-    pointers = (lib.llama_adapter_lora_p_ctypes * count)(*(adapter.pointer for adapter in adapters))
-    scales = (ctypes.c_float * count)(*(adapter.scale for adapter in adapters))
-    if lib.llama_set_adapters_lora(context, pointers, count, scales):
-        raise BackendFailure("llama.cpp refused the adapters", hint="run without --lora")
+    return pointer
 
 
 class Model(Closing):
@@ -183,25 +163,22 @@ class Model(Closing):
         self._contexts: weakref.WeakSet[Closing] = weakref.WeakSet()
         self._finalizer = weakref.finalize(self, _free, pointer, self.remote)
         # Before any context: it is made with room for them.
-        self.adapters: tuple[LoadedAdapter, ...] = tuple(
-            load_adapter(pointer, path, scale) for path, scale in lora
-        )
+        self._adapters = [(load_adapter(pointer, path), scale) for path, scale in lora]
         self.metadata: Mapping[str, str] = _metadata(pointer)
         self.vocab = Vocab(lib.llama_model_get_vocab(pointer))
         self.architecture = self.metadata.get("general.architecture", "")
         self.name = self.metadata.get("general.name") or path.stem
         self.size_bytes: int = lib.llama_model_size(pointer)
-        self.parameter_count: int = lib.llama_model_n_params(pointer)
         self.layer_count: int = lib.llama_model_n_layer(pointer)
-        self.trained_context_length: int = lib.llama_model_n_ctx_train(pointer)
         self.chat_template = _text(lib.llama_model_chat_template(pointer, None))
         self.gpus: tuple[Device, ...] = gpus  # none: the CPU computes all of it
         # llama.cpp counts the output matrix as one layer more than the file has.
         self.output_on_gpu = bool(gpus) and not 0 <= params.n_gpu_layers <= self.layer_count
         self.all_on_gpu = self.output_on_gpu and not cpu_moe
         self.expert_count = int(self.metadata.get(f"{self.architecture}.expert_count", 0))
-        self.is_recurrent = bool(lib.llama_model_is_recurrent(pointer))
-        self.is_hybrid = bool(lib.llama_model_is_hybrid(pointer))
+        recurrent = lib.llama_model_is_recurrent(pointer) or lib.llama_model_is_hybrid(pointer)
+        # Whether the cache can drop any number of its last tokens; see also Context.rollback_limit.
+        self.can_roll_back = not recurrent
 
     @property
     def gpu(self) -> Device | None:
@@ -217,11 +194,6 @@ class Model(Closing):
         return causal and bool(lib.llama_model_has_decoder(pointer)) and not encoder and not diffusion
 
     @property
-    def can_roll_back(self) -> bool:
-        """Whether the cache can drop any number of its last tokens; see also Context.rollback_limit."""
-        return not (self.is_recurrent or self.is_hybrid)
-
-    @property
     def pointer(self) -> Any:  # noqa: ANN401  a C pointer, for this package only
         assert self._finalizer.alive, f"{self.name} is closed"
         return self._pointer
@@ -229,6 +201,15 @@ class Model(Closing):
     def adopt(self, context: Closing) -> None:
         """Close this context before the model."""
         self._contexts.add(context)
+
+    def use_adapters(self, context: Any) -> None:  # noqa: ANN401  a C pointer
+        """From now on a context decodes with the model's adapters."""
+        if self._adapters:
+            pointers, scales = zip(*self._adapters, strict=True)
+            count = len(pointers)
+            known = (lib.llama_adapter_lora_p_ctypes * count)(*pointers)
+            if lib.llama_set_adapters_lora(context, known, count, (ctypes.c_float * count)(*scales)):
+                raise BackendFailure("llama.cpp refused the adapters", hint="run without --lora")
 
     def close(self) -> None:
         """Free the contexts, then the weights; idempotent."""

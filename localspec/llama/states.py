@@ -22,10 +22,6 @@ class Checkpoint:
     state: np.ndarray  # uint8
     lasting: bool
 
-    def restore(self, context: Any) -> bool:  # noqa: ANN401  a C pointer
-        """Restore the state; after a failure the sequence is unusable."""
-        return restore_state(context, self.state, _PARTIAL)
-
 
 class Checkpoints:
     """The checkpoints of one sequence: at most `budget` bytes, the oldest are dropped first."""
@@ -39,9 +35,10 @@ class Checkpoints:
         """Their bytes now."""
         return sum(len(checkpoint.state) for checkpoint in self._kept)
 
-    @property
-    def newest(self) -> Checkpoint | None:
-        return self._kept[-1] if self._kept else None
+    def restore_newest(self, context: Any) -> int:  # noqa: ANN401  a C pointer
+        """Bring the newest state back; its length, 0 where that fails: then the sequence is of no use any more."""
+        newest = self._kept[-1] if self._kept else None
+        return newest.length if newest and restore_state(context, newest.state, _PARTIAL) else 0
 
     def take(self, context: Any, length: int, *, lasting: bool) -> None:  # noqa: ANN401  a C pointer
         """Add the present state, of `length` tokens; it replaces one that is not lasting."""
@@ -95,19 +92,11 @@ def _address(state: np.ndarray) -> Any:  # noqa: ANN401  a C pointer
 LEAST = 256  # tokens: fewer are read again about as fast as a state is copied
 
 
-class SavedCompanion(Protocol):
-    """A companion's state of a text."""
-
-    @property
-    def bytes(self) -> int:
-        """What it takes."""
-
-
 class Companion(Protocol):
     """A reader of the same text with its own state: a prediction head."""
 
-    def saved(self) -> SavedCompanion | None:
-        """A copy of its state; None without one worth keeping."""
+    def saved(self) -> Any:  # noqa: ANN401  a copy that knows its `bytes`
+        """A copy of its state; None where it has none that is worth keeping."""
 
     def restore(self, saved: Any) -> None:  # noqa: ANN401  what `saved` returned
         """Bring a copy back."""
@@ -120,19 +109,12 @@ class SavedText:
     tokens: list[int]
     state: np.ndarray  # uint8
     checkpoints: Checkpoints
-    companion: SavedCompanion | None = None
+    companion: Any
 
     @property
     def bytes(self) -> int:
         beside = self.companion.bytes if self.companion else 0
-        return len(self.state) + self.checkpoints.bytes + beside
-
-    def restore(self, context: Any) -> list[int]:  # noqa: ANN401  a C pointer
-        """Restore the state into an empty cache; returns its tokens, none after a failure."""
-        if restore_state(context, self.state):
-            return self.tokens
-        lib.llama_memory_clear(lib.llama_get_memory(context), True)
-        return []
+        return int(len(self.state) + self.checkpoints.bytes + beside)
 
 
 class SavedTexts:

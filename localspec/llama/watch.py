@@ -8,10 +8,9 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final, NoReturn
 
 PATIENCE_SECONDS: Final = 15.0  # beyond what a call should take
@@ -25,36 +24,38 @@ _HINT: Final = "start its server again, or leave it out of --rpc"
 
 
 @dataclass(slots=True)
-class _Call(AbstractContextManager[None]):
+class _Call:
     """A call into llama.cpp that needs a remote device."""
 
     place: str
     seconds: float
     deadline: float = 0.0
 
-    def __enter__(self) -> None:
-        self.extend()
-        _calls[threading.get_ident()] = self
-        _watch()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        _calls.pop(threading.get_ident(), None)
-
     def extend(self) -> None:
         self.deadline = time.monotonic() + self.seconds
 
 
 _calls: dict[int, _Call] = {}  # by thread
-_nothing = nullcontext()
 _watcher: threading.Thread | None = None
 _tell: Callable[[str, str], None] | None = None
 
 
-def waiting_for(place: str, seconds: float = PATIENCE_SECONDS) -> AbstractContextManager[None]:
+@contextmanager
+def waiting_for(place: str, seconds: float = PATIENCE_SECONDS) -> Iterator[None]:
     """Surrounds a call that needs this device of another machine, "" for one of this machine."""
-    return _Call(place, seconds) if place else _nothing
+    global _watcher
+    if not place:
+        yield
+        return
+    _calls[threading.get_ident()] = call = _Call(place, seconds)
+    call.extend()
+    if _watcher is None:
+        _watcher = threading.Thread(target=_look, name="remote-devices", daemon=True)
+        _watcher.start()
+    try:
+        yield
+    finally:
+        _calls.pop(threading.get_ident(), None)
 
 
 def made_progress() -> None:
@@ -116,13 +117,6 @@ def tell_lost_by(tell: Callable[[str, str], None]) -> None:
     """Report a lost device to `tell`, as a sentence and a hint, instead of stderr."""
     global _tell
     _tell = tell
-
-
-def _watch() -> None:
-    global _watcher
-    if _watcher is None:
-        _watcher = threading.Thread(target=_look, name="remote-devices", daemon=True)
-        _watcher.start()
 
 
 def _look() -> None:

@@ -7,7 +7,6 @@ import numpy as np
 
 from localspec.algorithm.protocols import Decoder, Drafter
 from localspec.chat.loaded_pair import LoadedPair
-from localspec.llama.widths import width_gap
 from localspec.sampler.passes import NO_TEXT, Candidates, Row
 
 AS_FAR_BACK = 200  # tokens before a divergence on which batch widths are compared
@@ -88,3 +87,26 @@ def forget(target: Decoder, drafters: Sequence[Drafter]) -> None:
     target.rollback(0)
     for drafter in drafters:
         drafter.observe(NO_TEXT, 0)
+
+
+WIDTHS = (1, 2, 5, 9)
+
+
+def width_gap(decoder: Decoder, tokens: Sequence[int]) -> float:
+    """D: the largest logit difference between batch widths 1, 2, 5 and 9 on the same prefixes of `tokens`.
+
+    Decodes the tokens from an empty cache once for each width and leaves the cache empty; needs 9 rows.
+    """
+    reference = _rows(decoder, tokens, WIDTHS[0])
+    return max(float(np.abs(_rows(decoder, tokens, width) - reference).max()) for width in WIDTHS[1:])
+
+
+def _rows(decoder: Decoder, tokens: Sequence[int], width: int) -> np.ndarray:
+    """The row after every token, float32 [tokens, vocab], decoded `width` tokens at a time."""
+    decoder.rollback(0)
+    rows: list[np.ndarray] = []
+    for start in range(0, len(tokens), width):
+        batch = tokens[start : start + width]
+        rows.extend(np.array(row) for row in decoder.decode(batch, len(batch)).rows)
+    decoder.rollback(0)
+    return np.stack(rows)

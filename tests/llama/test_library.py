@@ -90,7 +90,7 @@ def test_fragments_are_joined_to_lines(caplog):
         ("WARNING", "never finished"),
         ("ERROR", "broken"),
     ]
-    assert router.errors == ("broken",)
+    assert list(router.errors) == ["broken"]
 
 
 def test_an_abort_is_one_clear_line_and_keeps_what_was_written(tiny_gguf):

@@ -127,5 +127,5 @@ def test_an_equal_checkpoint_of_a_draft_uses_its_memory_again(cache, tokens):
     for token in tokens(4):
         model.decode([token], 0)
         model.checkpoint(lasting=False)
-        states.append(model._checkpoints.newest.state)
+        states.append(model._checkpoints._kept[-1].state)
     assert all(state is states[0] for state in states)
