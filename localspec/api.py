@@ -11,7 +11,6 @@ from localspec.chat.loaded_pair import LoadedPair
 from localspec.chat.messages import Message, as_messages
 from localspec.chat.session import Session as Session
 from localspec.chat.session import in_a_thread, last_reply, never
-from localspec.errors import BadSetting
 from localspec.events import Event, Reply
 from localspec.gguf.matching import adapters_of
 from localspec.health.stopping import Stop, interruptible
@@ -20,8 +19,7 @@ from localspec.llama.devices import devices as list_devices
 from localspec.llama.threads import default_threads as default_threads
 from localspec.models.devices import with_host
 from localspec.models.find import find
-from localspec.models.load import is_demo, memory_of, plan
-from localspec.models.load import load as load_pair
+from localspec.models.load import is_demo, load_pair, memory_of, plan_pair
 from localspec.models.needs import wishes_of
 from localspec.models.registry import Pair
 from localspec.models.store import mark_used
@@ -52,21 +50,18 @@ def load(
     thread that does it: Ctrl-C ends a load within about a second.
     Options: see LoadOptions. Raises LocalspecErrors.
     """
-    check_names(pair=pair, target=target, draft=draft)
     settings = configured(pair=None if target else pair, **options)
-    by_model = speculate and draft != "lookup"
-    wishes = wishes_of(settings, by_model)
     wanted = pair or (None if target else settings.get("pair"))
-    found = find(wanted, target, draft if by_model else None, pull=pull)
+    found = find(wanted, target, draft if speculate else "lookup", pull=pull)
     found = replace(found, lora=adapters_of(settings.get("lora", "")))
-    stop = Stop()
+    wishes, stop = wishes_of(settings), Stop()
 
     def told(stage: str) -> None:
         stop.check()
         on_stage(stage)
 
     def opened() -> LoadedPair:
-        planned = plan(found, wishes, settings.get("rpc", ""), told)
+        planned = plan_pair(found, wishes, settings.get("rpc", ""), told)
         return load_pair(
             found, planned, settings, spare_cores=spare_cores, speculate=speculate, on_stage=told
         )
@@ -76,13 +71,6 @@ def load(
     if target is None:
         mark_used(found.name)
     return session
-
-
-def check_names(**given: object) -> None:
-    """Raises BadSetting for what can be neither a name nor a path; None was not given."""
-    for name, value in given.items():
-        if value is not None and not isinstance(value, str | Path):
-            raise BadSetting(f"{name} is of type {type(value).__name__}", hint="give a text or a Path")
 
 
 def reply_defaults(settings: Mapping[str, Any], speculate: bool, pair: Pair) -> ReplyOptions:

@@ -86,7 +86,7 @@ def test_every_option_of_loading_is_a_setting_and_a_flag_and_reaches_the_chats_e
 
 def test_what_is_asked_for_reaches_the_models(monkeypatch):
     asked = {}
-    monkeypatch.setattr(api, "plan", lambda pair, wishes, *_: asked.update(pair=pair, wishes=wishes))
+    monkeypatch.setattr(api, "plan_pair", lambda pair, wishes, *_: asked.update(pair=pair, wishes=wishes))
     monkeypatch.setattr(api, "load_pair", lambda pair, plan, settings, **_: asked.update(settings=settings))
     monkeypatch.setattr(api, "Session", lambda *_: None)
     monkeypatch.setenv("LOCALSPEC_CPU_MOE", "4")

@@ -34,9 +34,9 @@ def fetch_missing(arguments: argparse.Namespace, options: Mapping[str, Any]) -> 
     from localspec.cli.fetching import fetch_if_wanted
     from localspec.models.find import PairNotOnDisk, find
 
-    draft = options.get("draft") if options["speculate"] else None
+    draft = options.get("draft") if options["speculate"] else "lookup"
     try:
-        return find(options.get("pair"), options.get("target"), None if draft == "lookup" else draft).name
+        return find(options.get("pair"), options.get("target"), draft).name
     except PairNotOnDisk as missing:
         fetch_if_wanted(missing, pull=arguments.pull)
         return missing.pair.name

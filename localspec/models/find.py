@@ -283,9 +283,16 @@ def find(
 ) -> Pair:
     """The pair to load, all of it here: by its name, of these files, or `default_pair()`.
 
-    A target or draft on the Hub (ORG/REPO:Q4_K_M) is the pair that a pull made of it. `pull` fetches what is not here.
+    A target or draft on the Hub (ORG/REPO:Q4_K_M) is the pair that a pull made of it. With the draft `lookup` the text
+    alone drafts. `pull` fetches what is not here.
     Raises UnknownPair, PairNotOnDisk (a NotOnDisk), BadModelFile, IncompatiblePair, BadSetting, DownloadFailed.
     """
+    for name, given in (("pair", pair), ("target", target), ("draft", draft)):
+        if given is not None and not isinstance(given, str | Path):
+            raise BadSetting(f"{name} is of type {type(given).__name__}", hint="give a text or a Path")
+    if draft == LOOKUP:
+        found = find(pair, target, pull=pull)
+        return replace(found, kind=DraftKind.LOOKUP, draft=None)
     if target is None and draft is not None:
         raise BadSetting("a draft file was given without a target file", hint="add --target FILE")
     if target is not None and pair is not None:

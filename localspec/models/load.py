@@ -57,7 +57,7 @@ DEMO_NOTICE = (
 )
 
 
-def plan(
+def plan_pair(
     pair: Pair, wishes: MemoryWishes, rpc: str = "", on_stage: Callable[[str], object] = lambda stage: None
 ) -> Plan:
     """How to load a pair, once servers and devices have shown that they work and headers that they fit.
@@ -81,7 +81,7 @@ def plan(
     return replace(found, shared=shared)
 
 
-def load(
+def load_pair(
     pair: Pair,
     plan: Plan,
     options: Mapping[str, Any],

@@ -136,7 +136,7 @@ def standing_in(monkeypatch):
 def test_the_plan_has_no_flash_attention_where_it_kills(broken, standing_in):
     broken(SIGSEGV, decode_dies_if=WITH_FLASH_ATTENTION)
     files = find("demo")
-    plan = load.plan(files, MemoryWishes(devices=("CPU",)), "", lambda stage: None)
+    plan = load.plan_pair(files, MemoryWishes(devices=("CPU",)), "", lambda stage: None)
     assert (plan.target.flash_attn, plan.draft.flash_attn) == ("off", "off")
 
 
