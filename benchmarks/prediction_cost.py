@@ -15,8 +15,8 @@ from itertools import chain
 from benchmarks.controller.certain import written
 from benchmarks.controller.engine import ANY_RULE
 from localspec.control.costs import CostTable
-from localspec.drafters.drafting import Drafting
 from localspec.events import Source
+from localspec.models.drafting import Drafting
 
 F16 = CostTable((1, 2, 3, 4, 5, 6, 8), (1, 1.27, 1.33, 1.40, 1.50, 1.63, 2.03), {"model": 0.07})
 LINES = 300
@@ -80,7 +80,7 @@ def predicted_from(predicted: list[int], answer: list[int]) -> tuple[Result, lis
     """How an answer is written, and which of its tokens were predicted."""
     table = F16
     drafting = Drafting([], table, (1,), most=32)
-    strategy = drafting.strategy(ANY_RULE, depth=None, sampled=False, predicted=predicted)
+    strategy = drafting.strategy_at(None, ANY_RULE, sampled=False, predicted=predicted)
     cycles = list(written(strategy, [*predicted, -1, -2], answer, table))
     taken = [
         cycle.source is Source.PREDICTION and i < cycle.accepted

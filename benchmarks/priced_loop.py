@@ -25,9 +25,9 @@ from localspec.algorithm.protocols import Proposal, Rule, Strategy
 from localspec.algorithm.verification import Coupled, Greedy, make_rule
 from localspec.control.costs import CostTable
 from localspec.drafters.arbiter import Fixed
-from localspec.drafters.drafting import DEPTHS, Drafting
 from localspec.drafters.model import ModelDrafter
 from localspec.llama.context import Context
+from localspec.models.drafting import DEPTHS, Drafting
 from localspec.sampler.chain import Chain
 from localspec.sampler.passes import Pass
 from localspec.sampler.sampling import Sampling
@@ -181,7 +181,7 @@ def main() -> None:
 def ways(pair: Pair, table: CostTable, *, sampled: bool) -> Iterator[tuple[str, str, Make]]:
     """Label, rule, and how the strategy of a reply is made."""
     drafting = Drafting([pair.drafter], table, DEPTHS, most=DEPTHS[-1])
-    yield "auto", "auto", lambda rule: drafting.strategy(rule, depth=None, sampled=sampled)
+    yield "auto", "auto", lambda rule: drafting.strategy_at(None, rule, sampled=sampled)
     for depth in FIXED:
         yield f"depth {depth}", "auto", lambda rule, depth=depth: Fixed(pair.drafter, depth, rule)
     for depth, p_min in LLAMA_CPP:

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("home")
 def test_lessons_are_stored_and_a_damaged_file_is_set_aside(home):
     def known_before_a_reply():
         with localspec.load("demo") as session:
-            lessons = session.pair.drafting.drafting.lessons
+            lessons = session.pair.drafting.lessons
             session.run("Count from 1 to 9, twice", depth="auto", temperature=0, max_tokens=60)
             return lessons
 
@@ -35,7 +35,7 @@ def test_calibration_leaves_the_conversation_as_it_was():
         session.run("Hello", temperature=0, max_tokens=20)
         before = list(session.pair.target.tokens), list(session.pair.drafters[0].decoder.tokens)
         session.calibrate(budget_seconds=2.0)
-        assert session.pair.drafting.drafting.costs.measured
+        assert session.pair.drafting.costs.measured
         assert before == (list(session.pair.target.tokens), list(session.pair.drafters[0].decoder.tokens))
 
 
@@ -53,7 +53,7 @@ def test_a_calibration_gives_way_to_whoever_waits_and_leaves_no_trace():
                 list(session.pair.target.tokens),
                 list(session.pair.drafters[0].decoder.tokens),
             )
-        assert not session.pair.drafting.drafting.costs.measured
+        assert not session.pair.drafting.costs.measured
 
 
 def test_replies_that_an_older_version_remembered_stay_until_they_are_forgotten(home, capsys):

@@ -11,10 +11,10 @@ from localspec.algorithm.loop import speculate
 from localspec.algorithm.verification import make_rule
 from localspec.control.acceptance import ChanceWeights
 from localspec.control.costs import CostTable
-from localspec.drafters.drafting import DEPTHS, Acceptance, Drafting, TunedState, guess_for
 from localspec.drafters.lookup import LookupCounts
 from localspec.drafters.model import ModelDrafter
 from localspec.files import Store
+from localspec.models.drafting import DEPTHS, Acceptance, Drafting, TunedState, guess_for
 from localspec.sampler.sampling import Sampling
 from tests.algorithm.toys import Blend, Toy
 
@@ -152,7 +152,7 @@ def test_whatever_numbers_a_file_holds_it_is_set_aside_or_can_be_used(
     rule, target, tokens = make_rule("block", Sampling(), 1), Toy(1), [1, 2, 3]
     list(target.prefill(tokens[:-1]))
     drafting = drafting_of([ModelDrafter(Blend(1, 0.9), never)], state)
-    strategy = drafting.strategy(rule, depth=None, sampled=True)
+    strategy = drafting.strategy_at(None, rule, sampled=True)
     cycles = speculate(target, strategy, tokens, rule=rule, room=20, is_end=never)
     assert sum(len(cycle.tokens) for cycle in cycles) == 20
 

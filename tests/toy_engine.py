@@ -4,7 +4,7 @@ from localspec.chat.loaded_pair import LoadedPair
 from localspec.chat.template import ChatTemplate
 from localspec.drafters.model import ModelDrafter
 from localspec.llama.threads import Threads
-from localspec.models.drafting import PairDrafting
+from localspec.models.drafting import Drafting, guess_for
 from localspec.sampler.sampling import Sampling
 from tests.algorithm.toys import Blend, Toy
 
@@ -55,12 +55,13 @@ def engine_of(
         sampling=sampling,
         expected_acceptance=None,
         notices=notices,
-        drafting=PairDrafting(
-            target,
+        drafting=Drafting(
             drafters,
-            threads=[draft.threads] if draft else [],
+            guess_for("cpu", {}),
+            most=deepest if target.rollback_limit is None else min(deepest, target.rollback_limit),
+            target=target,
+            threads=[target.threads, *([draft.threads] if draft else [])],
             starting_depth=3,
-            deepest=deepest,
         ),
         close=close,
     )

@@ -4,16 +4,21 @@ import functools
 import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
-from types import MappingProxyType
 
 from localspec import settings
 from localspec.algorithm.protocols import Drafter, Rule, Strategy, Vocabulary
 from localspec.chat.options import Request, seed_fixes_depth
+from localspec.control.acceptance import AcceptanceModel, ChanceWeights
 from localspec.control.calibration import NARROW, WIDE, calibrate
-from localspec.drafters.drafting import DEPTHS, Drafting, TunedState, guess_for
+from localspec.control.costs import Costs, CostsByContext, CostTable
+from localspec.control.depth import DepthControl, PlainProbes
+from localspec.drafters.arbiter import Arbiter, Contender, Fixed, Plain, best_depth
+from localspec.drafters.lookup import LookupAcceptance, LookupCounts, LookupDrafter
 from localspec.drafters.model import FAILURES
+from localspec.drafters.prediction import PredictionDrafter
 from localspec.files import Store
 from localspec.llama.context import Context
 from localspec.llama.devices import backend_summary, devices
@@ -52,48 +57,85 @@ class _GivenUp(Exception):
     """A measurement that somebody waits for the end of."""
 
 
-class PairDrafting:
-    """Who drafts for a target: its draft model, lookup in the text, or nobody."""
+DEPTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12)
+LOOKUP_DEPTHS = (1, 2, 3, 4, 5, 6, 7, 11, 15, 23, 31)
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """Learned acceptance in one kind of sampling."""
+
+    chances: ChanceWeights | None = None
+    trust: LookupCounts | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TunedState:
+    """The start of a later run with the same files on the same machine."""
+
+    costs: tuple[CostTable, ...] = ()  # one for each length of the context
+    greedy: Acceptance = field(default_factory=Acceptance)
+    sampled: Acceptance = field(default_factory=Acceptance)
+    seeded_depth: int | None = None  # of replies with a seed; once known it stays, so that a seed repeats
+
+
+def guess_for(device: str, run_shares: Mapping[str, float]) -> CostTable:
+    """Probable costs of batches on a kind of device (`cuda`, `cpu`, ...) before they are measured.
+
+    `run_shares`: cost of a run of a drafter's model as a share of a plain step, by `Drafter.source`.
+    """
+    runs = dict(run_shares)
+    if device == "cuda":
+        widths, seconds = (1, 2, 8, 9, 16, 32), (1, 1.05, 1.2, 2.0, 2.3, 3.0)
+        return CostTable(
+            widths, seconds, runs, measured=False, direct_extra_seconds=0.1, capture_extra_seconds=0.5
+        )
+    if device == "cpu":
+        return CostTable((1, 2, 3, 5, 8, 16, 32), (1, 1.3, 1.45, 1.9, 2.6, 4.6, 8.6), runs, measured=False)
+    return CostTable((1, 2, 8, 9, 16, 32), (1, 1.15, 1.8, 2.2, 3.0, 5.0), runs, measured=False)
+
+
+class Drafting:
+    """Who drafts for a target: its draft model, lookup in the text, or nobody.
+
+    Greedy and sampled replies share drafters and costs, but not acceptance.
+    """
 
     def __init__(
         self,
-        target: Context,
         drafters: Sequence[Drafter],
+        guess: CostTable,
+        depths: Sequence[int] = DEPTHS,
         *,
+        most: int,
+        lookup: bool = True,
+        lessons: TunedState | None = None,
+        pads: bool = False,
+        target: Context | None = None,
         threads: Sequence[Threads] = (),
-        run_shares: Mapping[str, float] = MappingProxyType({}),
-        starting_depth: int,
-        deepest: int,
-        device: str = "cpu",
+        starting_depth: int = 4,
         key: Mapping[str, str] | None = None,
     ) -> None:
-        """`drafters` run models, with these `threads`; `run_shares`: what a run of one probably takes of a plain step,
-        by `Drafter.source`. `starting_depth` is for seeded replies.
+        """`drafters` run models; `guess`: costs until any are known; `depths`: the depths that these may propose.
 
-        `deepest`: what one verify batch can hold of a draft.
-
-        `device`: where the target is: cuda, cpu, ... `key`: the files, devices and threads that the lessons
-        belong to; without one nothing is stored.
+        `most`: draft tokens that one verify batch can hold; `pads`: whether it may be filled up to one width.
+        `target`: to calibrate on; `threads`: its own, then those of drafts; `starting_depth`: for seeded replies.
+        `key`: the files, devices and threads that the lessons belong to; without one nothing is stored.
         """
-        limit = target.rollback_limit
-        self._target = target
-        self._drafters = drafters
-        self._threads = (target.threads, *threads)
-        self._starting_depth = starting_depth
+        self._store, self._key = Store(settings.data_dir() / "lessons"), key
+        known = (self._store.load(key, TunedState) if key else lessons) or TunedState()
+        self._target, self._threads, self._starting_depth = target, tuple(threads), starting_depth
         self.seeds_keep_threads = True  # those that a measurement draws for itself do not
-        self._store = Store(settings.data_dir() / "lessons")
-        self._key = key
-        known = self._store.load(key, TunedState) if key else None
-        self.drafting = Drafting(
-            drafters,
-            guess_for(device, run_shares),
-            DEPTHS,
-            most=deepest if limit is None else min(deepest, limit),
-            lessons=known,
-            # Rows that fill a batch have to be taken back, and would ask a mixture for experts of their own.
-            pads=device != "cpu" and target.model.can_roll_back and target.model.expert_count == 0,
-            threads=lambda: target.threads.now,
-        )
+        self._places = CostsByContext(known.costs or (guess,), lambda: threads[0].now if threads else 0)
+        self._anchors = PlainProbes()
+        self._pads = pads
+        self._drafters = tuple(drafters)
+        self._depths = tuple(depth for depth in depths if depth <= most)
+        self._free_depths = tuple(depth for depth in LOOKUP_DEPTHS if depth <= most)
+        self._most = most
+        self.seeded_depth = known.seeded_depth
+        self._lookup = lookup
+        self._contenders = {False: self._made(known.greedy), True: self._made(known.sampled)}
 
     def strategy(self, rule: Rule, request: Request, predicted: Sequence[int] = ()) -> Strategy:
         """The strategy of one reply: automatic, at a fixed depth, or none; `predicted`: tokens expected of it."""
@@ -101,35 +143,69 @@ class PairDrafting:
             threads.fixed = self.seeds_keep_threads and request.seed is not None and not rule.seed_decides
         depth = request.depth if request.speculate else 0
         if seed_fixes_depth(request, rule):
-            known = self.drafting.seeded_depth
-            depth = self._starting_depth if known is None else known
-        return self.drafting.strategy(
-            rule,
-            depth=depth,
-            sampled=not request.sampling.greedy,
-            seeded=request.seed is not None,
-            predicted=predicted,
-        )
+            depth = self._starting_depth if self.seeded_depth is None else self.seeded_depth
+        sampled, seeded = not request.sampling.greedy, request.seed is not None
+        return self.strategy_at(depth, rule, sampled=sampled, seeded=seeded, predicted=predicted)
+
+    def strategy_at(
+        self,
+        depth: int | None,
+        rule: Rule,
+        *,
+        sampled: bool,
+        seeded: bool = False,
+        predicted: Sequence[int] = (),
+    ) -> Strategy:
+        """At a fixed depth, without drafting (0), or automatic (None).
+
+        `seeded`: lookup at a fixed depth knows only the text, so that it proposes the same again.
+        """
+        if depth == 0 or not self._most:
+            readers = [drafter for drafter in self._drafters if drafter.hidden_rows_needed]
+            for reader in readers:
+                reader.begin()
+            return Plain(readers)
+        contenders = self._contenders[sampled]
+        prediction = PredictionDrafter(predicted) if predicted else None
+        if depth is None:
+            if prediction:
+                contenders = (self._contender(prediction, AcceptanceModel(), self._free_depths), *contenders)
+            return Arbiter(self._places, self._anchors, contenders, rule)
+        fresh = seeded or not contenders
+        drafter = next(iter(self._drafters), LookupDrafter() if fresh else contenders[0].drafter)
+        drafter.begin()
+        return Fixed(drafter, min(depth, self._most), rule, prediction, self._most)
 
     @property
     def crowded(self) -> bool:
         """Whether other programs keep the processor busy that a model is on."""
         return any(threads.crowded for threads in self._threads)
 
+    @property
+    def costs(self) -> Costs:
+        """What passes cost at the present length of the context."""
+        return self._places.costs
+
+    def calibrated(self, table: CostTable) -> None:
+        """Start from a measured table; acceptance stays as learned."""
+        self._places.calibrated(table)
+        self.store()
+
     def store(self) -> None:
         """Keep what was learned for the next run; a folder that cannot be written costs only that."""
         try:
             if self._key is not None:
-                self._store.save(self._key, self.drafting.lessons)
+                self._store.save(self._key, self.lessons)
         except OSError as error:
             tell_not_stored(settings.data_dir(), error.strerror or str(error))
 
     def calibrate(self, text: Sequence[int], budget_seconds: float, stop: Callable[[], bool]) -> None:
         """Measure what batches of such tokens cost, unless that is known already; the caches end as they began."""
-        if self.drafting.costs.measured or self.drafting.failed or self._target.rollback_limit is not None:
+        target, failed = self._target, any(drafter.failure for drafter in self._drafters)
+        if target is None or target.rollback_limit is not None or self.costs.measured or failed:
             return  # a recurrent state cannot step back over the widest batches
-        widths = [width for width in NARROW + WIDE if width <= self._target.rows_max]
-        length = self._target.length
+        widths = [width for width in NARROW + WIDE if width <= target.rows_max]
+        length = target.length
 
         def clock() -> float:
             """Read between any two batches, so that whoever waits is noticed in time."""
@@ -139,14 +215,50 @@ class PairDrafting:
 
         try:
             table = calibrate(
-                self._target, self._drafters, text, budget_seconds=budget_seconds, clock=clock, widths=widths
+                target, self._drafters, text, budget_seconds=budget_seconds, clock=clock, widths=widths
             )
         except (_GivenUp, *FAILURES):  # a drafter without room cannot be timed, and is no free one
-            self._target.rollback(length)
+            target.rollback(length)
             return
         if table is not None:
-            self.drafting.calibrated(table)
-            self.store()
+            self.calibrated(table)
+
+    @property
+    def lessons(self) -> TunedState:
+        """What was learned so far."""
+        greedy, sampled = (acceptance_of(self._contenders[kind]) for kind in (False, True))
+        if self.seeded_depth is None:
+            self.seeded_depth = self._best_depth()
+        return TunedState(self._places.tables(), greedy, sampled, self.seeded_depth)
+
+    def _best_depth(self) -> int | None:
+        """The best depth by costs and acceptance here; None while either is unknown."""
+        drafter = next((c for c in self._contenders[True] if not c.is_free), None)
+        chance = drafter.control.chances.usual if drafter else None
+        if drafter is None or chance is None or not self.costs.measured:
+            return None
+        return best_depth(self.costs, chance, drafter.control.seconds, self._depths)
+
+    def _made(self, known: Acceptance) -> tuple[Contender, ...]:
+        """Lookup, which is free, and then the others."""
+        free = [LookupDrafter(LookupAcceptance(known.trust))] if self._lookup and self._free_depths else []
+        return (
+            *(self._contender(drafter, AcceptanceModel(), self._free_depths) for drafter in free),
+            *(
+                self._contender(drafter, AcceptanceModel(known.chances), self._depths)
+                for drafter in self._drafters
+            ),
+        )
+
+    def _contender(self, drafter: Drafter, chances: AcceptanceModel, depths: Sequence[int]) -> Contender:
+        return Contender(drafter, DepthControl(self._places, drafter, chances, depths, pads=self._pads))
+
+
+def acceptance_of(contenders: Sequence[Contender]) -> Acceptance:
+    """The contenders' learned state, as it is stored."""
+    chances = next((c.control.chances.weights() for c in contenders if not c.is_free), None)
+    trust = next((c.drafter.trust.counts() for c in contenders if isinstance(c.drafter, LookupDrafter)), None)
+    return Acceptance(chances, trust)
 
 
 def lessons_key(pair: Pair, plan: Plan, threads: int) -> dict[str, str]:
@@ -193,7 +305,7 @@ def replies_dir() -> Path:
     return settings.data_dir() / "replies"
 
 
-def warm_up(target: Context, drafters: Sequence[Drafter], drafting: PairDrafting) -> None:
+def warm_up(target: Context, drafters: Sequence[Drafter], drafting: Drafting) -> None:
     """Decode batches of the common widths on the target and let drafters run their models; all end empty.
 
     On a GPU costs that nobody knows yet are then measured. Raises what the target's `decode` raises.

@@ -36,7 +36,7 @@ from localspec.llama.head import BlockContext, HeadContext
 from localspec.llama.model import Model
 from localspec.llama.threads import MOST_THREADS, default_threads, give_way
 from localspec.models.devices import DeviceMemory, available_bytes
-from localspec.models.drafting import PairDrafting, lessons_key, logit_folder, warm_up
+from localspec.models.drafting import Drafting, guess_for, lessons_key, logit_folder, warm_up
 from localspec.models.needs import CHECKPOINT_SHARE, HOST, Load, MemoryWishes
 from localspec.models.plan import Plan, plan_for
 from localspec.models.registry import Pair
@@ -209,15 +209,17 @@ def memory_of(listed: Iterable[Device]) -> tuple[DeviceMemory, ...]:
     )
 
 
-def drafting_of(pair: Pair, plan: Plan, target: Context, found: Sequence["Opened"]) -> PairDrafting:
-    return PairDrafting(
-        target,
+def drafting_of(pair: Pair, plan: Plan, target: Context, found: Sequence["Opened"]) -> Drafting:
+    device, limit = device_of(target.model), target.rollback_limit
+    return Drafting(
         [each.drafter for each in found],
-        threads=[each.context.threads for each in found],
-        run_shares=run_shares(target.model, found),
+        guess_for(device, run_shares(target.model, found)),
+        most=WIDEST_BATCH - 1 if limit is None else min(WIDEST_BATCH - 1, limit),
+        # Rows that fill a batch have to be taken back, and would ask a mixture for experts of their own.
+        pads=device != "cpu" and target.model.can_roll_back and target.model.expert_count == 0,
+        target=target,
+        threads=[target.threads, *(each.context.threads for each in found)],
         starting_depth=pair.starting_depth,
-        deepest=WIDEST_BATCH - 1,
-        device=device_of(target.model),
         key=lessons_key(pair, plan, target.threads.usual),
     )
 

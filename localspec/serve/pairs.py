@@ -94,7 +94,7 @@ def parted(model: str) -> tuple[str, str]:
 
 
 def files_to_load(load: LoadPair) -> Pair:
-    return find(load.pair, load.target, load.draft)
+    return find(load.pair, load.target, load.draft if load.draft != "lookup" else None)
 
 
 def draft_alone(load: LoadPair) -> LoadPair:

@@ -10,7 +10,7 @@ import pytest
 
 from localspec.cli import main
 from localspec.measure.statistics import CROWDED
-from localspec.models.drafting import PairDrafting
+from localspec.models.drafting import Drafting
 from localspec.settings import data_dir
 
 pytestmark = pytest.mark.usefixtures("home_of_processes")
@@ -49,7 +49,7 @@ def test_json_is_one_object_with_every_reply_and_the_record_is_kept(capsys):
 
 def test_a_processor_that_is_busy_is_told_beside_the_json(capsys, monkeypatch):
     """The decision is faked, as a busy machine cannot be had at will."""
-    monkeypatch.setattr(PairDrafting, "crowded", True)
+    monkeypatch.setattr(Drafting, "crowded", True)
     _, out, err = run(capsys, "bench", "demo", *QUICK, "--temperature", "0", "--json")
     assert json.loads(out)
     assert CROWDED in err

@@ -11,9 +11,9 @@ from localspec.algorithm.loop import speculate
 from localspec.algorithm.verification import make_rule
 from localspec.control.costs import Costs, CostTable
 from localspec.drafters.arbiter import Plain, best_prefix
-from localspec.drafters.drafting import Drafting
 from localspec.drafters.model import ModelDrafter
 from localspec.events import Mode, Source
+from localspec.models.drafting import Drafting
 from localspec.sampler.passes import Pass
 from localspec.sampler.sampling import Sampling
 from tests.algorithm.toys import END, Blend, Toy
@@ -54,7 +54,7 @@ def drafting_of(draft, table, depths, *, most=32, lookup=True, lessons=None, end
 
 def run(target, draft, prompt, *, drafting, room, rule, end=is_end):
     tokens = list(prompt)
-    strategy = drafting.strategy(rule, depth=None, sampled=rule.name != "greedy")
+    strategy = drafting.strategy_at(None, rule, sampled=rule.name != "greedy")
     strategy.observe(Pass(0, ()), 0)
     target.rollback(0)
     for batch in target.prefill(tokens[:-1]):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from localspec.algorithm.loop import speculate
-from localspec.drafters.drafting import Drafting, guess_for
+from localspec.models.drafting import Drafting, guess_for
 from localspec.sampler.passes import NO_TEXT, Candidates, Pass
 from tests.drafters.heads import GREEDY, KINDS, never, opened, plain_texts
 
@@ -122,8 +122,8 @@ def test_a_reply_without_drafting_is_read_along(kind, files):
     chance = random.Random(2)
     with opened(kind, files) as pair:
         text = [chance.randrange(pair.target.model.vocab.size) for _ in range(40)]
-        strategy = Drafting([pair.drafter], guess_for("cpu", {}), (1, 2, 4), most=4).strategy(
-            GREEDY, depth=0, sampled=False
+        strategy = Drafting([pair.drafter], guess_for("cpu", {}), (1, 2, 4), most=4).strategy_at(
+            0, GREEDY, sampled=False
         )
         for batch in pair.target.prefill(text[:-1]):
             strategy.observe(batch, len(batch.tokens))

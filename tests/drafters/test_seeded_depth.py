@@ -5,7 +5,7 @@ import pytest
 from localspec.control.acceptance import MANY, AcceptanceModel
 from localspec.control.costs import Costs, CostTable
 from localspec.drafters.arbiter import best_depth
-from localspec.drafters.drafting import DEPTHS, Drafting
+from localspec.models.drafting import DEPTHS, Drafting
 from tests.drafters.machine import Machine
 
 TABLE = CostTable((1, 2, 9), (1.0, 1.02, 1.16), {"model": 0.1})
@@ -46,7 +46,7 @@ def test_the_share_of_kept_tokens_is_known_after_many():
 def test_it_is_decided_once_and_stays():
     machine = Machine(TABLE.verify, 0.1, lambda position: position % 5 != 4 and position < 1000)
     drafting = Drafting([machine], TABLE, DEPTHS, most=32, lookup=False)
-    strategy = drafting.strategy(None, depth=None, sampled=True)
+    strategy = drafting.strategy_at(None, None, sampled=True)
     machine.step(strategy)
     assert drafting.lessons.seeded_depth is None
     while machine.position < 900:

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from localspec.measure.tune import as_json, chart, report, tune
-    from localspec.models.drafting import PairDrafting, ordinary_tokens
+    from localspec.models.drafting import Drafting, ordinary_tokens
 
     refuse_missing_folder(arguments)
     with open_session(arguments) as session, stop_on_interrupt(session) as stopped:
@@ -33,9 +33,8 @@ def run(arguments: argparse.Namespace) -> int:
             text, steps_back = ordinary_tokens(pair.vocabulary), pair.rollback_limit is None
             watch = {"seconds": arguments.seconds, "steps_back": steps_back, "stopped": stopped.is_set}
             curve = tune(pair.target, pair.drafters, text, **watch)
-        if curve and isinstance(pair.drafting, PairDrafting):
-            pair.drafting.drafting.calibrated(curve.table)
-            pair.drafting.store()
+        if curve and isinstance(pair.drafting, Drafting):
+            pair.drafting.calibrated(curve.table)
     if stopped.is_set():
         return CANCELLED
     if curve is None:
