@@ -1,4 +1,4 @@
-"""The Python interface: load a pair by name or by files, run prompts on it, let go of it."""
+"""The Python interface: load a pair by name or by files, run prompts on it, free it."""
 
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -77,7 +77,7 @@ def reply_defaults(settings: Mapping[str, Any], speculate: bool, pair: Pair) -> 
     """The user's configuration of replies."""
     given = {name: value for name, value in settings.items() if name in REPLY} | {"speculate": speculate}
     if is_demo(pair):
-        # Too small to gain much: it drafts all the same, because it is there to show how.
+        # Too small to gain much: it always drafts, for demonstration.
         given.setdefault("depth", pair.starting_depth)
     return cast(ReplyOptions, given)
 
@@ -153,7 +153,7 @@ def astream(prompt_or_messages: Prompt, **options: Any) -> AsyncIterator[Event]:
 
 
 def unload() -> None:
-    """Free the pair that `run` and `stream` keep loaded; a reply that it is writing is not finished."""
+    """Free the pair that `run` and `stream` keep loaded; this ends its reply."""
     global _loaded
     with _loading:
         held, _loaded = _loaded, None
@@ -176,7 +176,7 @@ def _keep_loaded(
 
 
 def devices() -> list[Device]:
-    """What the installed llama.cpp can compute on, with free and total memory as the memory plan sees it."""
+    """The devices of the installed llama.cpp, with free and total memory as the memory plan sees it."""
     listed = list_devices()
     return [
         replace(device, free_bytes=memory.free, total_bytes=memory.total)
@@ -185,5 +185,5 @@ def devices() -> list[Device]:
 
 
 def backend() -> BackendSummary:
-    """What the installed llama.cpp was built with."""
+    """The features of the installed llama.cpp."""
     return backend_summary()

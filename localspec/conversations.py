@@ -1,7 +1,7 @@
 """Conversations on disk: one append-only file of JSON lines each, readable by its owner only.
 
-A line is written whole and synced before anything shows it as finished. A line that makes no sense, cut short by a
-crash or written by another version, loses itself and nothing else; a file without a head is named and left alone.
+A line is written whole and synced before anything shows it as finished. A line cut short by a crash, or written by
+another version, is left out; a file without a head is named and kept.
 Whoever has a conversation open holds its lock, because two writers would each say how many of the other's messages
 still count.
 """
@@ -26,7 +26,7 @@ LATEST: Final = 2.0**40  # seconds since 1970; a later time is damage
 
 
 class BrokenConversation(LocalspecError):
-    """A file among the conversations that is none, or that a newer version wrote."""
+    """A file that is no conversation, or that a newer version wrote."""
 
 
 class ConversationInUse(LocalspecError):
@@ -91,7 +91,7 @@ class StoredMessage:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """A conversation as far as it got."""
+    """A conversation so far."""
 
     path: Path
     talked: float  # seconds since 1970: when something was last said in it
@@ -103,7 +103,7 @@ class Conversation:
 
     @property
     def name(self) -> str:
-        """What `localspec chat --resume` takes."""
+        """The ID for `localspec chat --resume`."""
         return self.path.stem
 
     @property
@@ -117,7 +117,7 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class ConversationList:
-    """Every conversation in a folder, the one last talked in first, and why which files could not be read."""
+    """Every conversation in a folder, the latest first, and the reason for each unreadable file."""
 
     conversations: tuple[Conversation, ...]
     broken: tuple[tuple[Path, str], ...] = ()
@@ -147,15 +147,15 @@ class Journal:
         self._append(records + [record for message in messages for record in _records(message)])
 
     def add_version(self, message: StoredMessage, back: int) -> None:
-        """Write another version of a reply, `back` messages from the end; from here on it counts. Raises OSError."""
+        """Write and choose another version of the reply `back` messages from the end. Raises OSError."""
         self._append([_record("version", message, back=back)])
 
     def choose(self, version: int, back: int) -> None:
-        """From here on that version of the reply that is `back` messages from the end counts. Raises OSError."""
+        """Choose that version of the reply `back` messages from the end. Raises OSError."""
         self._append([{"type": "choose", "version": version, "back": back}])
 
     def keep(self, count: int) -> None:
-        """From here on only the first `count` messages belong to the conversation; the others stay in the file."""
+        """Drop all but the first `count` messages from the conversation; the file keeps them."""
         self._append([{"type": "keep", "count": count}])
 
     def rename(self, title: str) -> None:
@@ -183,7 +183,7 @@ class Journal:
 
 
 def _records(message: StoredMessage) -> list[dict[str, object]]:
-    """A message, its other versions, and which of them counts."""
+    """A message, its other versions, and the chosen one."""
     first, *others = message.versions or (message,)
     records = [_record("message", first), *(_record("version", other, back=1) for other in others)]
     if message.version < len(others):
@@ -200,7 +200,7 @@ def _record(kind: str, message: StoredMessage, **more: object) -> dict[str, obje
 def resume(path: Path) -> tuple[Journal, Conversation]:
     """Open a conversation to continue it. Raises ConversationInUse, BrokenConversation.
 
-    It is read only once it is held: what a list has shown may be old.
+    It is read under its lock, because a list may be old.
     """
     lock = _held(path)
     try:
@@ -276,7 +276,7 @@ def _singly(records: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _take(record: dict[str, Any], messages: list[StoredMessage], conversation: Conversation) -> Conversation:
-    """Do to the messages what a record says; the conversation as it is then. Raises what _replay catches."""
+    """Apply a record to the messages; returns the conversation. Raises the errors that _replay catches."""
     match record["type"]:
         case "message":
             messages.append(_message(record))
@@ -339,7 +339,7 @@ def listing(folder: Path) -> ConversationList:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Every file of a conversation; those that a full disk or a crash left empty never held one."""
+    """Every file of a conversation, without empty files of a full disk or a crash."""
     for path in folder.glob("*.jsonl"):
         with suppress(OSError):
             if path.stat().st_size:
@@ -359,7 +359,7 @@ def _read_all(paths: Iterable[Path]) -> ConversationList:
 
 
 def find(folder: Path, name: str) -> Conversation:
-    """A conversation by its name or the beginning of one; of several, and with "", the one last talked in.
+    """A conversation by its name or its beginning; of several, and with "", the latest.
 
     Raises BrokenConversation.
     """
@@ -385,7 +385,7 @@ def rename(path: Path, title: str) -> None:
 
 
 def delete(conversation: Conversation, forget: Callable[[Collection[str]], object]) -> None:
-    """Have everything forgotten that the person ever wrote there, then remove the file.
+    """Forget the user's prompts of the conversation, then remove the file.
 
     Raises ConversationInUse, OSError; the conversation is still there then.
     """
@@ -398,7 +398,7 @@ def delete(conversation: Conversation, forget: Callable[[Collection[str]], objec
 
 
 def _written_by_the_person(path: Path) -> frozenset[str]:
-    """Every question in the file, also those that were changed or taken back."""
+    """Every question in the file, with changed and withdrawn ones."""
     try:
         values, _damaged = read_json_lines(path)
     except FileNotFoundError:

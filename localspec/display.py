@@ -1,4 +1,4 @@
-"""What people read: foreign text that steers no terminal, sizes, times, tables, and the one place that prints.
+"""Text for people: safe foreign text, sizes, times, tables, and the one place that prints.
 
 A file or a pipe behind stdout gets every character of a reply; stderr is always made safe, because
 a log is read on a terminal later.
@@ -32,7 +32,7 @@ _NOTHING: Final = dict.fromkeys(_CONTROLS)
 def for_terminal(text: str) -> str:
     """The text with U+FFFD for every control character but newline and tab, one for one; blank for a return.
 
-    Raw, they could set the clipboard, the colours or the title, or draw over what is on the screen.
+    Raw, they could set the clipboard, the colours or the title, or draw over the screen.
     """
     return text.translate(_IN_A_TEXT)
 
@@ -43,7 +43,7 @@ def line_for_terminal(text: str) -> str:
 
 
 def without_controls(text: str) -> str:
-    """The text without control characters; as they take no cell of a terminal, it is as wide as before."""
+    """The text without control characters, equally wide: they take no cell of a terminal."""
     return text if text.isprintable() else text.translate(_NOTHING)
 
 
@@ -93,7 +93,7 @@ _DIM, _NORMAL = "\x1b[2m", "\x1b[0m"
 
 
 class OutputFailed(LocalspecError):
-    """What was to be printed could not be written."""
+    """The output could not be written."""
 
 
 def say(text: str, *, end: str = "\n", to: TextIO | None = None) -> None:
@@ -104,7 +104,7 @@ def say(text: str, *, end: str = "\n", to: TextIO | None = None) -> None:
 
 
 def say_json(found: Mapping[str, object], **form: Any) -> None:  # noqa: ANN401  json's own
-    """Print one JSON object with the version of what its names mean; `form`: arguments of json.dumps."""
+    """Print one JSON object with the version of its names; `form`: arguments of json.dumps."""
     say(json.dumps({"version": JSON_VERSION, **found}, **form))
 
 
@@ -113,7 +113,7 @@ _quiet = False
 
 @contextmanager
 def quietly(quiet: bool) -> Iterator[None]:
-    """No notes and no progress meanwhile, where `quiet` says so: results and errors only."""
+    """Inside it, `quiet` prints no notes and no progress."""
     global _quiet
     before, _quiet = _quiet, quiet
     try:
@@ -123,7 +123,7 @@ def quietly(quiet: bool) -> Iterator[None]:
 
 
 def aside(text: str) -> None:
-    """A line on stderr that is neither the result nor an error."""
+    """A note on stderr."""
     if not _quiet:
         say(text, to=sys.stderr)
 
@@ -142,7 +142,7 @@ def say_dimmed(text: str) -> None:
 
 
 class DrawnLine(AbstractContextManager["DrawnLine"]):
-    """One line on a terminal that each drawing replaces; nothing where there is no terminal. Leaving it clears it."""
+    """One line on a terminal that each drawing replaces, and that is cleared at the end."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -150,7 +150,7 @@ class DrawnLine(AbstractContextManager["DrawnLine"]):
         self._step: object = None  # the step printed last
 
     def draw(self, text: str) -> bool:
-        """False where there is no terminal to draw on; True in silence, where nothing is to be said instead."""
+        """False without a terminal; True if quiet."""
         if _quiet:
             return True
         if not obeys_sequences(self._stream):
@@ -161,13 +161,13 @@ class DrawnLine(AbstractContextManager["DrawnLine"]):
         return True
 
     def tell(self, text: str, step: object, otherwise: str = "") -> None:
-        """Draw a text; without a terminal say it, or what is shorter, once for each step."""
+        """Draw a text; without a terminal print it, or its short form, once for each step."""
         if not self.draw(text) and step != self._step:
             self._step = step
             aside(otherwise or text)
 
     def clear(self) -> None:
-        """Take the line away, so that something else can be written."""
+        """Clear the line, for other output."""
         if self._drawn:
             _write(_TO_THE_START, self._stream)
             self._drawn = False
@@ -177,7 +177,7 @@ class DrawnLine(AbstractContextManager["DrawnLine"]):
 
 
 class NotesOfLibraries(logging.Handler):
-    """What llama.cpp and others log reads like any other note."""
+    """Shows log lines of llama.cpp and others as notes."""
 
     def emit(self, record: logging.LogRecord) -> None:
         with suppress(OSError, OutputFailed):  # a note that nobody can read ends nothing
@@ -189,7 +189,7 @@ def on_terminal(stream: TextIO | None) -> bool:
 
 
 def obeys_sequences(stream: TextIO | None) -> bool:
-    """Whether a terminal is there that a line can be drawn over on; one that says TERM=dumb cannot."""
+    """Whether the terminal can draw over a line; TERM=dumb cannot."""
     return on_terminal(stream) and os.environ.get("TERM") != "dumb"
 
 

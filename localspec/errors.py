@@ -1,4 +1,4 @@
-"""Every mistake that a user can make or meet, as one small tree: what happened, and a hint on what to do."""
+"""Every error that a user can meet, as one small tree: what happened, and a hint."""
 
 
 class LocalspecError(Exception):
@@ -22,7 +22,7 @@ class NotOnDisk(LocalspecError):
 
 
 class DownloadFailed(LocalspecError):
-    """A file could not be fetched, or what came is not what was pinned."""
+    """A file could not be fetched, or is not the pinned one."""
 
 
 class BadModelFile(LocalspecError):
@@ -42,7 +42,7 @@ class ContextFull(LocalspecError):
 
 
 class RollbackUnsupported(LocalspecError):
-    """The model's memory cannot step back, so drafts cannot be rejected on it."""
+    """The model's state cannot step back, so drafts cannot be rejected on it."""
 
 
 class BackendFailure(LocalspecError):
@@ -54,4 +54,4 @@ class BadTemplate(LocalspecError):
 
 
 class EngineDied(LocalspecError):
-    """The engine process ended without being asked to."""
+    """The engine process ended unexpectedly."""

@@ -1,4 +1,4 @@
-"""Frozen values that cross every boundary: what a run reports while it happens."""
+"""Frozen values that cross every boundary: the reports of a run."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What one reply cost and what speculation contributed (definitions: docs/metrics.md)."""
+    """The cost of one reply and the gain of speculation (definitions: docs/metrics.md)."""
 
     cycles: int = 0  # target passes after the prefill
     emitted: int = 0  # tokens
@@ -65,7 +65,7 @@ class Stats:
 
     @property
     def speedup(self) -> Estimate | None:
-        """What plain decoding would have taken / decode seconds; None while that is unknown."""
+        """Time of plain decoding / decode seconds; None while unknown."""
         if not self.plain_seconds or not self.decode_seconds:
             return None
         value = self.plain_seconds / self.decode_seconds
@@ -74,7 +74,7 @@ class Stats:
 
     @property
     def saved_seconds(self) -> float | None:
-        """What plain decoding would have taken more; negative when drafting lost; None while unknown."""
+        """Time of plain decoding - decode seconds; negative if drafting lost; None while unknown."""
         return self.plain_seconds - self.decode_seconds if self.plain_seconds else None
 
     @property
@@ -161,7 +161,7 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A run begins: what will be decoded, and with what."""
+    """A run begins: its prompt and its settings."""
 
     target: str
     draft: str  # "" when there is no draft model
@@ -184,7 +184,7 @@ class Prefill:
 
 @dataclass(frozen=True, slots=True)
 class Cycle:
-    """One draft-verify cycle: what was proposed, what became of it, and where the time went."""
+    """One draft-verify cycle: the proposal, its outcome, and the time."""
 
     tokens: tuple[
         int, ...
@@ -213,7 +213,7 @@ class Cycle:
 
     @property
     def is_plain(self) -> bool:
-        """Whether this was a step of plain decoding: nothing was proposed, and nothing drawn and dropped either."""
+        """Whether this was a step of plain decoding: nothing was proposed, or drawn and dropped."""
         return self.width == 1 and not self.draft_seconds
 
     @property
@@ -224,7 +224,7 @@ class Cycle:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Text that is complete enough to show, with the origin of the token that completed it."""
+    """Text that is ready to show, with the origin of the token that completed it."""
 
     text: str
     kind: Kind
@@ -235,7 +235,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Likelihood:
-    """How likely the target found a token, before the sampler chain."""
+    """The target's probability of a token, before the sampler chain."""
 
     token: int
     piece: tuple[int, ...]  # its bytes

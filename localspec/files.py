@@ -50,7 +50,7 @@ def write_text_atomically(path: Path, text: str, *, lasting: bool = True) -> Non
 def write_atomically(path: Path, content: bytes, *, lasting: bool = True) -> None:
     """Write a small file so that a reader sees the old content or the new one, never a part of it.
 
-    A new file is its owner's only; an old one keeps its mode, and a link to one stays a link. What is `lasting` is on
+    A new file is its owner's only; an old one keeps its mode, and a link to one stays a link. With `lasting` it is on
     the disk before this returns. Raises OSError.
     """
     path = Path(os.path.realpath(path))
@@ -107,7 +107,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
 def change_json_object(path: Path, changes: Mapping[str, object]) -> str:
     """Put values into the JSON object of a file that other processes change too; None takes a name out.
 
-    All other names stay. A damaged file is set aside; the sentence that tells so is returned, else "". Raises OSError.
+    Other names stay. A damaged file is set aside; returns a sentence about it, else "". Raises OSError.
     """
     told = ""
     with locked(path.parent):
@@ -156,7 +156,8 @@ def set_aside(path: Path) -> Path:
 def append_json_lines(path: Path, values: Iterable[object], *, head: object = None) -> None:
     """Append each value as a line of JSON, after `head` where the file is new or empty. A new file is its owner's only.
 
-    Returns when the lines are on the disk; after an OSError none of them is. Lone surrogates, which argv and JSON may
+    Returns when the lines are on the disk; after an OSError the file has no new line. Lone surrogates, which argv and
+    JSON may
     hold, become U+FFFD.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -176,7 +177,7 @@ def append_json_lines(path: Path, values: Iterable[object], *, head: object = No
 
 
 def read_json_lines(path: Path) -> tuple[list[Any], int]:
-    """The values in a file of JSON lines, and how many lines were none, as a crash leaves one. Raises OSError."""
+    """The values in a file of JSON lines, and the number of damaged lines. Raises OSError."""
     values: list[Any] = []
     damaged = 0
     for line in path.read_bytes().split(b"\n"):
@@ -209,7 +210,7 @@ def _write_whole(descriptor: int, content: bytes, before: int) -> None:
 
 
 def _ends_inside_a_line(descriptor: int) -> bool:
-    """True after a crash that cut the last line short; what follows must start a line of its own."""
+    """True after a crash cut the last line short; the next value must start a new line."""
     if os.lseek(descriptor, 0, os.SEEK_END) == 0:
         return False
     os.lseek(descriptor, -1, os.SEEK_END)
@@ -224,7 +225,7 @@ _PATIENCE_SECONDS = 10.0  # a change takes milliseconds
 
 
 class FileLock:
-    """Held by one process at a time; `try_acquire` never waits, and the release removes the file."""
+    """A lock of one process at a time; `try_acquire` never waits, and the release removes the file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -237,7 +238,7 @@ class FileLock:
         return self._held is not None
 
     def try_acquire_where_possible(self) -> bool:
-        """As `try_acquire`, and True where the file system has no locks, as some network homes."""
+        """As `try_acquire`; True if the file system has no locks, as some network homes."""
         try:
             return self.try_acquire()
         except OSError as error:
@@ -247,7 +248,7 @@ class FileLock:
             return True
 
     def release(self) -> None:
-        """Give the lock back and remove its file. Saying it twice is saying it once."""
+        """Release the lock and remove its file; idempotent."""
         held, self._held = self._held, None
         if held is None:
             return
@@ -261,9 +262,9 @@ class FileLock:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Nobody else changes the small files of a folder meanwhile; its `.lock` stays there.
+    """Hold the lock of a folder's small files; its `.lock` stays.
 
-    Where the file system has no locks nobody waits. Raises OSError.
+    Without locks in the file system nobody waits. Raises OSError.
     """
     held = None
     try:
@@ -281,7 +282,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _acquired(path: Path, seconds: float) -> "BaseFileLock | None":
-    """The lock of that file, held; None where another process had it all the time. Raises OSError."""
+    """The acquired lock of that file; None if another process kept it. Raises OSError."""
     from filelock import FileLock, Timeout  # takes 15 ms
 
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -348,9 +349,9 @@ class Store:
         return self._folder / f"{hashlib.sha256(_text(key).encode()).hexdigest()[:24]}.json"
 
     def load(self, key: Mapping[str, str], kind: type[T]) -> T | None:
-        """What was stored for exactly this key; None when there is nothing usable.
+        """The stored value of this key; None without a usable one.
 
-        A file that cannot be read as `kind` is renamed to `*.damaged`, so that the next save starts afresh.
+        A file that cannot be read as `kind` is renamed to `*.damaged`.
         """
         path = self.path(key)
         try:
@@ -368,7 +369,7 @@ class Store:
     def save(self, key: Mapping[str, str], value: object) -> None:
         """Write a dataclass. OSError when the folder cannot be written.
 
-        Whoever asked for a reply waits for this, so nobody waits for the disk: a power cut may damage the file.
+        A reply waits for this, so it does not sync: a power cut may damage the file.
         """
         stored = {"version": VERSION, "key": dict(key), "value": dataclasses.asdict(typing.cast(Any, value))}
         write_text_atomically(self.path(key), json.dumps(stored), lasting=False)

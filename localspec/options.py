@@ -1,4 +1,4 @@
-"""Every option of a load and of a reply, once: name, type, range and help.
+"""Every option of a load and of a reply: name, type, range and help.
 
 Keyword arguments, the command line, config.toml, the endpoint and the engine process read them here.
 """

@@ -1,4 +1,4 @@
-"""Where localspec keeps things, and what the user has set: flags, then environment, then config.toml."""
+"""localspec's folders, and the user's settings: flags, then environment, then config.toml."""
 
 import difflib
 import functools
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 def home() -> Path | None:
-    """The one folder that LOCALSPEC_HOME puts everything into; None: the system's usual folders."""
+    """The folder in LOCALSPEC_HOME for everything; None: the system's usual folders."""
     value = os.environ.get("LOCALSPEC_HOME")
     return expanded(value).absolute() if value else None
 
@@ -35,13 +35,13 @@ def config_dir() -> Path:
 
 
 def data_dir() -> Path:
-    """The folder of what cannot be made again: model files, sessions, measurements. Not created here."""
+    """The folder of model files, conversations and measurements. Not created here."""
     moved = home()
     return moved / "data" if moved else Path(platformdirs.user_data_path("localspec", appauthor=False))
 
 
 def cache_dir() -> Path:
-    """The folder of what can be thrown away at any time. Not created here."""
+    """The folder of files that may be deleted at any time. Not created here."""
     moved = home()
     return moved / "cache" if moved else Path(platformdirs.user_cache_path("localspec", appauthor=False))
 
@@ -55,7 +55,7 @@ SETTINGS = {option.config or name: name for name, option in OPTIONS.items() if o
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A setting's value, and where it was given."""
+    """A setting's value and its source."""
 
     value: Any
     source: str  # the file or the variable
@@ -82,7 +82,7 @@ def given_settings() -> dict[str, Given]:
 
 
 def _is_gone(name: str, given: Given) -> bool:
-    """Whether this setting is no more; a sentence tells the user so."""
+    """Whether this setting was removed; prints a sentence about it."""
     why = GONE_RULES.get(str(given.value)) if name == "rule" else _GONE.get(name)
     if why:
         _warn(f"{name} = {given.value} in {given.source} is ignored: {why}")
@@ -108,7 +108,7 @@ def _from_file(path: Path) -> dict[str, Any]:
 
 
 def _variables() -> dict[str, str]:
-    """The variables that are settings. Raises BadSetting for one that looks mistyped; others are a stranger's."""
+    """The variables that are settings. Raises BadSetting for one that looks mistyped."""
     known = {_PREFIX + name.upper() for name in (*SETTINGS, *_GONE)}
     for variable in sorted(os.environ.keys() - known):
         near = difflib.get_close_matches(variable, known, n=1, cutoff=0.92)

@@ -345,7 +345,7 @@ class ConstraintBuilder:
         self._template = template
 
     def call_form(self, request: Request) -> CallForm | None:
-        """How the model writes calls, None without tools: as its template shows it, if it tells of tools."""
+        """The format of the model's tool calls, from its template; None without tools."""
         if not request.tools:
             return None
         found = self._template.call_form

@@ -285,7 +285,7 @@ class ChatTemplate:
 
     @cached_property
     def _without_tools(self) -> Mapping[str, Any]:
-        """How this template hears that there are no tools: mostly as Hugging Face says it."""
+        """The value of `tools` that tells this template that there are no tools."""
         asked = [_as_dictionary(_PROBE, Dialect(), parts=False)]
         named = {"functions": "[]", "datetime": f"{self._sandbox.now:%B %d %Y}"}
         forms: tuple[Mapping[str, Any], ...] = ({"tools": None, "documents": None}, {}, named)

@@ -98,7 +98,7 @@ class TextStream:
         return self._scanner.found
 
     def calls(self) -> tuple[tuple[ToolCall, ...], str]:
-        """The complete calls so far, and text behind them that is none."""
+        """The complete calls so far, and the text behind them."""
         return tuple(self._called), self._reader.rest if self._reader else ""
 
     def push(self, token: int) -> list[TextPart]:
@@ -340,7 +340,7 @@ class Thinking:
         self._held = ""
 
     def push(self, text: str) -> list[tuple[Kind, str]]:
-        """Text that can be told apart now, in order."""
+        """The text whose part is certain now, in order."""
         self._held += self._headers.push(text) if self._headers else text
         parts: list[tuple[Kind, str]] = []
         while self._held and self._advance(parts):

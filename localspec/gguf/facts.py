@@ -1,4 +1,4 @@
-"""What a GGUF header says about a model, and the contents on which llama.cpp aborts."""
+"""Facts about a model from its GGUF header, and headers on which llama.cpp aborts."""
 
 import math
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ TOKENIZER = "localspec.trimmed.tokenizer"  # of a trimmed draft: the value of to
 
 @dataclass(frozen=True, slots=True)
 class VocabularyFacts:
-    """What llama.cpp's compatibility rule looks at."""
+    """The facts for llama.cpp's compatibility rule."""
 
     kind: str  # SPM, BPE, ...; "" when llama.cpp would not know the tokenizer
     bos: int  # -1: none
@@ -87,7 +87,7 @@ class ModelFacts:
 
 
 def trained_context(header: Header) -> int | None:
-    """Tokens that the model was trained for, or that its RoPE scaling reaches; llama.cpp applies that by itself."""
+    """Trained context in tokens, or the reach of its RoPE scaling, which llama.cpp applies itself."""
     architecture = header.text("general.architecture")
     trained = header.number(f"{architecture}.context_length")
     before = header.number(f"{architecture}.rope.scaling.original_context_length")
@@ -147,7 +147,7 @@ _MAP = "d2t"  # from the reduced vocabulary of an EAGLE-3 head, and no weight
 
 
 def first_hazard(header: Header) -> str | None:
-    """The first one, as the end of a sentence about the file; None when nothing is wrong."""
+    """The first fault, as the end of a sentence about the file; None without one."""
     architecture = header.text("general.architecture")
     if not architecture:
         return "does not name its architecture"
@@ -224,7 +224,7 @@ class DraftKind(StrEnum):
 
 
 def draft_kind(header: Header) -> DraftKind:
-    """What a draft file is."""
+    """The kind of a draft file."""
     architecture = header.text("general.architecture")
     kinds = {"eagle3": DraftKind.EAGLE3, "dflash": DraftKind.DFLASH, "gemma4-assistant": DraftKind.ASSISTANT}
     if architecture in kinds:

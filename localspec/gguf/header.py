@@ -213,7 +213,7 @@ class _Cursor:
         )
 
     def need(self, count: int, expected: int = 0) -> None:
-        """Have `count` bytes in the buffer at `at`; `expected` more are sure to be read soon."""
+        """Have `count` bytes in the buffer at `at`; `expected` more will be read soon."""
         if len(self.buffer) - self.at >= count:
             return
         if count > self.left:
@@ -234,7 +234,7 @@ class _Cursor:
         return self.buffer[self.at - count : self.at]
 
     def skip(self, count: int) -> None:
-        """Go past bytes without reading those that are not in the buffer yet."""
+        """Skip bytes without reading them."""
         if count > self.left:
             raise self.bad("ends in the middle of its header")
         if self.at + count <= len(self.buffer):
@@ -364,7 +364,7 @@ def _string_blocks(cursor: _Cursor, key: str, length: int) -> Iterator[bytes]:
 
 
 def _kept_bytes(value: Value | None) -> int:
-    """About the memory of a value."""
+    """The approximate memory of a value."""
     elements = value if isinstance(value, tuple) else (value,)
     return sum(_OBJECT + (len(element) if isinstance(element, str) else 0) for element in elements)
 

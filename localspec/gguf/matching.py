@@ -121,13 +121,13 @@ def comparable(vocabulary: VocabularyFacts) -> bool:
 
 
 def in_words(shared: SharedTokens) -> str:
-    """What a draft of another vocabulary can say."""
+    """The tokens that a draft of another vocabulary can write."""
     return f"in {shared.count:,} tokens that both vocabularies have, {shared.coverage:.0%} of what it writes"
 
 
 @lru_cache(maxsize=4)  # a second for the largest vocabularies, and a pair is checked before it is opened
 def shared_tokens(target: VocabularyFacts, draft: VocabularyFacts) -> SharedTokens:
-    """What target and draft have in common, their end tokens included whatever these are called."""
+    """The shared tokens of target and draft, with their end tokens under any name."""
     import numpy as np
 
     theirs: dict[bytes, int] = {}
@@ -147,7 +147,7 @@ def shared_tokens(target: VocabularyFacts, draft: VocabularyFacts) -> SharedToke
 
 
 def _cut(text: bytes, pieces: dict[bytes, int]) -> Iterator[int]:
-    """A text cut into the longest tokens from its beginning on, nearly as a tokenizer cuts it."""
+    """A text cut into the longest tokens from its beginning, nearly as a tokenizer does."""
     at = 0
     while at < len(text):
         for end in range(min(at + _LONGEST, len(text)), at, -1):
@@ -160,7 +160,7 @@ def _cut(text: bytes, pieces: dict[bytes, int]) -> Iterator[int]:
 
 
 def _normal_first(vocabulary: VocabularyFacts) -> list[tuple[int, bytes]]:
-    """Every token with its bytes; those that stand for one byte where no other token does come last."""
+    """Every token with its bytes; byte-fallback tokens come last."""
     of = _bytes_of_bpe if vocabulary.kind == "BPE" and not vocabulary.marks_spaces else _bytes_of_spm
     texts = list(vocabulary.texts.texts())
     return sorted(
@@ -176,7 +176,7 @@ def _bytes_of_spm(text: bytes) -> bytes:
 
 
 def _bytes_of_bpe(text: bytes) -> bytes:
-    """From GPT-2's printable stand-ins for bytes; a text with other characters is as it stands: an added token."""
+    """The bytes of GPT-2's printable stand-ins; a text with other characters is an added token and stays."""
     try:
         return text.decode("utf-8").translate(_STAND_INS).encode("latin-1")
     except UnicodeError:

@@ -1,8 +1,7 @@
-"""Drafts that speak only some of their tokens: a model file with fewer output rows, and the table it reads with.
+"""Trimmed drafts: a model file with fewer output rows, and a table of all embeddings.
 
 llama.cpp wants as many output rows as tokens, but takes embeddings in place of tokens. So a trimmed model has no
-tokenizer, and a second file beside it has every token's embedding and says which token each output row stands for.
-Both are tied by a hash.
+tokenizer. A second file has every token's embedding and the token of each output row. A hash ties both.
 """
 
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ SCALES = {
 
 @dataclass(frozen=True, slots=True)
 class TokenTable:
-    """How a trimmed model reads and speaks."""
+    """The table of a trimmed model: embeddings, and the token of each output row."""
 
     embeddings: np.ndarray  # uint8 [tokens, bytes of a row], quantised, in the file
     type: int  # of its elements, see header.BLOCKS
@@ -53,7 +52,9 @@ def table_path(model: Path) -> Path:
 
 
 def token_table(model: Path, header: Header) -> TokenTable | None:
-    """The table of a trimmed model; None for another. Raises BadModelFile where it is missing, damaged or another's."""
+    """The table of a trimmed model; None for another model. Raises BadModelFile if it is missing, damaged or of another
+    draft.
+    """
     if not is_trimmed(header):
         return None
     path = table_path(model)
@@ -83,7 +84,7 @@ def token_table(model: Path, header: Header) -> TokenTable | None:
 
 
 def _fits(table: TokenTable, header: Header) -> bool:
-    """Whether the numbers of both files agree, so that no row is read from beyond its end."""
+    """Whether the sizes in both files agree, so that no read goes beyond the end."""
     ids, rows = table.token_ids, output_tensor(header)
     return (
         rows.shape == (table.width, len(ids))
@@ -94,7 +95,7 @@ def _fits(table: TokenTable, header: Header) -> bool:
 
 
 def output_tensor(header: Header) -> TensorInfo:
-    """The matrix that a model speaks with: its own, or that of the embeddings. Raises BadModelFile."""
+    """A model's output matrix: its own, or its embeddings. Raises BadModelFile."""
     tensors = {tensor.name: tensor for tensor in header.tensors}
     found = tensors.get("output.weight") or tensors.get(EMBEDDINGS)
     if found is None:

@@ -82,7 +82,7 @@ class Cache(Closing):
         return self._context
 
     def close(self) -> None:
-        """Free the cache and the buffers that rows point into. Saying it twice is saying it once."""
+        """Free the cache and the buffers of its rows; idempotent."""
         self._finalizer()
 
     def run(self, call: Callable[[Any, Any], int], batch: Any, count: int) -> None:  # noqa: ANN401  a C struct

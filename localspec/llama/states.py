@@ -96,7 +96,7 @@ class Companion(Protocol):
     """A reader of the same text with its own state: a prediction head."""
 
     def saved(self) -> Any:  # noqa: ANN401  a copy that knows its `bytes`
-        """A copy of its state; None where it has none that is worth keeping."""
+        """A copy of its state; None without one worth keeping."""
 
     def restore(self, saved: Any) -> None:  # noqa: ANN401  what `saved` returned
         """Bring a copy back."""

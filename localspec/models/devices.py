@@ -1,4 +1,4 @@
-"""The devices that plans are made for, and how much memory they and this machine can still give."""
+"""The devices of plans, and the free memory of each and of this machine."""
 
 import contextlib
 import ctypes
@@ -34,7 +34,7 @@ def _linux_machine(meminfo: Path) -> int:
 
 
 def _linux_group(folder: Path) -> int | None:
-    """What a container's limit leaves; None where there is none."""
+    """Free memory within a container's limit; None without a limit."""
     try:
         limit = (folder / "memory.max").read_text().strip()
         used = int((folder / "memory.current").read_text())
@@ -111,7 +111,7 @@ def remember_devices(listed: tuple[DeviceMemory, ...]) -> None:
 
 
 def with_host(listed: tuple[DeviceMemory, ...]) -> tuple[DeviceMemory, ...]:
-    """The same devices, with what the system can still give away as the free memory of the CPU, and of what shares it.
+    """The same devices, with the system's available memory as the free memory of the CPU and of devices that share it.
 
     ggml reports all of a machine's memory as free, and Metal all that other programs may have taken; that stays where
     the system does not tell.

@@ -74,7 +74,7 @@ OnProgress = Callable[[PullEvent], None]
 
 @dataclass(frozen=True, slots=True)
 class PlannedFile:
-    """What a pull would do about one file."""
+    """A pull's action for one file."""
 
     name: str
     bytes: int
@@ -243,7 +243,7 @@ class PartialFile:
 
 
 class _Meter:
-    """Adds up the bytes of all files of one pull and reports them a few times a second."""
+    """Sums the bytes of all files of a pull and reports them a few times a second."""
 
     def __init__(self, tell: OnProgress, files: Sequence[ModelFile]) -> None:
         self._tell, self._total = tell, sum(file.bytes for file in files)
@@ -334,7 +334,7 @@ class _Pull:
             self._side_by_side(fetch, missing)
 
     def _side_by_side(self, fetch: Callable[[ModelFile], None], files: Sequence[ModelFile]) -> None:
-        """Fetch some files at a time, in their order; raises the first error, which ends the others."""
+        """Fetch a few files at a time, in order; raises the first error, which ends the others."""
         todo, failures = iter(files), list[BaseException]()
 
         def work() -> None:

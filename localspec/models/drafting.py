@@ -1,4 +1,4 @@
-"""The drafting of a loaded pair: makes the strategy of each reply, and stores what the pair teaches."""
+"""The drafting of a loaded pair: makes the strategy of each reply, and stores costs and acceptance."""
 
 import functools
 import hashlib
@@ -54,7 +54,7 @@ def ordinary_tokens(vocabulary: Vocabulary) -> list[int]:
 
 
 class _GivenUp(Exception):
-    """A measurement that somebody waits for the end of."""
+    """A measurement whose end somebody waits for."""
 
 
 DEPTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12)
@@ -200,7 +200,7 @@ class Drafting:
             tell_not_stored(settings.data_dir(), error.strerror or str(error))
 
     def calibrate(self, text: Sequence[int], budget_seconds: float, stop: Callable[[], bool]) -> None:
-        """Measure what batches of such tokens cost, unless that is known already; the caches end as they began."""
+        """Measure the cost of batches of these tokens, unless it is known; the caches end as they began."""
         target, failed = self._target, any(drafter.failure for drafter in self._drafters)
         if target is None or target.rollback_limit is not None or self.costs.measured or failed:
             return  # a recurrent state cannot step back over the widest batches
@@ -262,7 +262,7 @@ def acceptance_of(contenders: Sequence[Contender]) -> Acceptance:
 
 
 def lessons_key(pair: Pair, plan: Plan, threads: int) -> dict[str, str]:
-    """What lessons belong to: the same files, loaded alike on the same devices with the same llama.cpp."""
+    """The key of lessons: the files, how they are loaded, the devices and the llama.cpp."""
     summary, inside = backend_summary(), plan.draft.kind.removeprefix("draft-") if plan.draft else ""
     return {
         "target": identity(pair.target.here),
@@ -278,7 +278,7 @@ def lessons_key(pair: Pair, plan: Plan, threads: int) -> dict[str, str]:
 
 @functools.cache  # a folder that cannot be written is worth one sentence in a process
 def tell_not_stored(folder: Path, why: str) -> None:
-    log.warning("what is learned about pairs cannot be stored in %s: %s", folder, why)
+    log.warning("costs and acceptance of pairs cannot be stored in %s: %s", folder, why)
 
 
 def identity(path: Path) -> str:

@@ -121,7 +121,7 @@ def models_in(repo: str, listed: Sequence[RemoteFile]) -> tuple[ModelFile, ...]:
 
 
 def chosen(repo: str, wanted: str, models: tuple[ModelFile, ...]) -> ModelFile:
-    """The model whose file or quantisation is wanted, any case; the only one where nothing is. Raises SeveralModels."""
+    """The model with the wanted file or quantisation, or the only one. Raises SeveralModels."""
     text = wanted.lower()
     by_file = [model for model in models if text in (model.file.lower(), model.name.lower())]
     by_part = [model for model in models if text in (part.file.lower() for part in model.rest)]
@@ -134,7 +134,7 @@ def chosen(repo: str, wanted: str, models: tuple[ModelFile, ...]) -> ModelFile:
 
 
 def quant_of(model: ModelFile) -> str:
-    """The quantisation that the name of a file tells; "" for none."""
+    """The quantisation in a file's name; "" for none."""
     found = _QUANT.findall(model.file.removesuffix(".gguf"))
     return str(found[-1]) if found else ""
 
@@ -209,7 +209,7 @@ def keep(pair: Pair) -> Pair:
 
 
 def _key(target: str, draft: str | None) -> str:
-    """Both names in one form, however the user wrote them."""
+    """Both names in one form."""
     texts = [text for text in (target, draft) if text and text != LOOKUP]
     return " ".join(map(_shortest, texts)).lower()
 
@@ -349,7 +349,7 @@ def _of_files(target: Path, draft: Path | None) -> Pair:
 
 
 def _why_no_file(path: Path) -> str:
-    """What a path is instead of a file; "" for a file."""
+    """The kind of a path that is not a file; "" for a file."""
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError, ValueError):

@@ -1,4 +1,4 @@
-"""A pair before its download: facts, fit and memory plan from the headers; and which known draft fits a target."""
+"""A pair before its download: facts, fit and memory plan from the headers; and a known draft for a target."""
 
 import re
 from collections import Counter
@@ -33,7 +33,7 @@ _BUFFER_SHARE = 200  # one 200th of the weights on top
 
 
 class Fit(StrEnum):
-    """Where a pair would fit."""
+    """The devices on which a pair would fit."""
 
     GPU = "gpu"
     PART = "part"  # some of the target's layers, or its draft, not on a GPU
@@ -88,7 +88,7 @@ class EstimatedSizes:
         return self.file.layers or _LAYERS
 
     def needs(self, load: Load) -> Needs:
-        """Layers are taken to be alike; compute buffers are about what llama.cpp plans with flash attention."""
+        """All layers count alike; compute buffers are about llama.cpp's with flash attention."""
         facts, size = self.file, self.file.all_bytes
         counts = layers_on(load, self.layers + 1)
         on_gpus = [gpu for gpu, count in zip(load.devices or (), counts, strict=True) for _ in range(count)]
@@ -138,7 +138,7 @@ class Inspection:
 
 
 def inspect(pair: Pair, wishes: MemoryWishes) -> Inspection:
-    """Judge a pair; only errors that leave nothing to show are raised."""
+    """Judge a pair. Raises only errors that leave nothing to show."""
     with Probe() as probe:
         sides = [_side(file, probe) for file in pair.files]
         found: Plan | None = None
@@ -162,7 +162,7 @@ def _side(file: ModelFile, probe: Probe) -> InspectedModel:
 
 
 def _kv_bytes_per_token(header: Header, probe: Probe) -> int:
-    """What a longer context adds to the cache for each token."""
+    """Bytes of cache for each token of context."""
     short, long = 1024, 1024 + 65_536  # far apart, because llama.cpp logs hundredths of a MiB
     sizes = [sum(probe.needs(header, Load(length, gpu_layers=0)).cache.values()) for length in (short, long)]
     return round((sizes[1] - sizes[0]) / (long - short))

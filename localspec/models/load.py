@@ -1,4 +1,4 @@
-"""From a pair on this machine to a loaded one: checked, planned, loaded; closed again in order."""
+"""Loads a pair of this machine: checks, plans, loads, and closes it in order."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -49,7 +49,7 @@ SMALL_BYTES = (
     32_000_000  # weights; the demo's 4 MB decode faster on one core than on two, even on an idle machine
 )
 MOST_BESIDE_GPU = 4  # threads
-SAVED_SHARE = 0.25  # of the memory that is left, for texts that other texts take the place of
+SAVED_SHARE = 0.25  # of the remaining memory, for texts that others replace
 
 DEMO_NOTICE = (
     "this is the embedded demonstration pair, too small to gain much: it always drafts, to show how. "
@@ -60,7 +60,7 @@ DEMO_NOTICE = (
 def plan_pair(
     pair: Pair, wishes: MemoryWishes, rpc: str = "", on_stage: Callable[[str], object] = lambda stage: None
 ) -> Plan:
-    """How to load a pair, once servers and devices have shown that they work and headers that they fit.
+    """The plan of a pair, after checks of servers, devices and headers.
 
     `rpc`: servers, "" for none. Raises BadSetting, BackendFailure, BadModelFile, IncompatiblePair, NotEnoughMemory.
     """
@@ -170,9 +170,9 @@ def heed_gpus(
     wishes: MemoryWishes,
     on_stage: Callable[[str], object],
 ) -> MemoryWishes:
-    """The wishes without flash attention where it kills a GPU's driver.
+    """The wishes, without flash attention where it crashes a GPU's driver.
 
-    Refuses a GPU that does not work before a file is blamed. Raises BackendFailure, NotEnoughMemory.
+    Refuses a GPU that does not work. Raises BackendFailure, NotEnoughMemory.
     """
     names, dying = {name.lower() for name in used if name}, set(wishes.no_flash)
     for device in there:
@@ -185,7 +185,7 @@ def heed_gpus(
 
 
 def untold_notes(models: Iterable[Model], flash_attn: str) -> list[str]:
-    """What the user should know about the build and these models' GPUs, and has not read yet."""
+    """New notices about the build and these models' GPUs."""
     gpus = dict.fromkeys(gpu for model in models for gpu in model.gpus if flash_attn != "off")
     return [untold_note(), *(untold_gpu_note(gpu.name, gpu.description) for gpu in gpus)]
 
@@ -225,15 +225,17 @@ def drafting_of(pair: Pair, plan: Plan, target: Context, found: Sequence["Opened
 
 
 def run_shares(target: Model, found: Sequence["Opened"]) -> dict[str, float]:
-    """What a run of each draft model takes of a plain step, if all their weights are read; of a mixture's few are."""
+    """The cost of a run of each draft model as a share of a plain step, by bytes of weights; a mixture reads few of
+    them.
+    """
     models = [each for each in found if each.drafter.hidden_rows_needed is None and not target.expert_count]
     return {str(each.drafter.source): each.context.model.size_bytes / target.size_bytes for each in models}
 
 
 def threads_for(model: Model, wanted: int | None, spare_cores: int) -> int:
-    """As many as are wanted; else one for a model so small that its threads would mostly wait for each other.
+    """The wanted threads.
 
-    For others all cores but those to spare, and few where the GPU does all but looking up embeddings.
+    Otherwise one for a tiny model, all cores but the spare ones for others, and few if the GPU does all but embeddings.
     """
     if wanted or model.size_bytes < SMALL_BYTES:
         return wanted or 1
@@ -261,7 +263,7 @@ def open_target(
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What a drafter is opened with."""
+    """The arguments for opening a drafter."""
 
     pair: Pair
     load: Load
@@ -283,7 +285,7 @@ class Opening:
         return self.opened.enter_context(Model(path, **self.load.place, mmap=self.mmap))
 
     def hidden_rows(self) -> HiddenRows:
-        """What a head reads of its target."""
+        """The hidden rows that a head reads of its target."""
         if self.load.kind not in (DraftKind.EAGLE3, DraftKind.DFLASH):
             return HiddenRows(output=True)
         layers, last = target_layers(self.header), trunk_layers(self.pair.target.header)
@@ -292,7 +294,7 @@ class Opening:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A drafter, and what its model computes with."""
+    """A drafter, and its model's resources."""
 
     drafter: Drafter
     context: Context | HeadContext | BlockContext
@@ -364,15 +366,15 @@ OPENERS: Mapping[DraftKind, Callable[[Opening], Opened]] = {
 
 
 def checkpoint_bytes(model: Model) -> int:
-    """What the checkpoints of a model may take, the oldest being dropped first."""
+    """Most bytes of a model's checkpoints; the oldest are dropped first."""
     return int(CHECKPOINT_SHARE * model.size_bytes)
 
 
 def saved_bytes(model: Model) -> int:
-    """What the texts may take that a target held before: a share of what the computer has left beside its weights."""
+    """Most bytes of a target's earlier texts: a share of the memory left beside its weights."""
     return int(SAVED_SHARE * max(0, (available_bytes() or 0) - model.size_bytes))
 
 
 def device_of(model: Model) -> str:
-    """What decides the cost of a batch: the backend that computes the model, in lower case."""
+    """The backend that computes the model, in lower case; the cost of a batch depends on it."""
     return model.gpu.backend.lower() if model.gpu else "cpu"

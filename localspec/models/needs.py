@@ -1,4 +1,4 @@
-"""What the user asked of the plan, how a model would be loaded, what that takes, and what devices have room for."""
+"""The user's options for the plan, ways to load a pair, their memory, and the free memory of devices."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from localspec.models.devices import DeviceMemory
 
 @dataclass(frozen=True, slots=True)
 class MemoryWishes:
-    """What the user asked for; None or nothing: the plan decides."""
+    """The user's options for the plan; None: the plan decides."""
 
     context: int | None = None  # tokens
     gpu_layers: int | None = None
@@ -84,18 +84,18 @@ class Load:
 
     @property
     def place(self) -> dict[str, Any]:
-        """What a Model takes of it."""
+        """Arguments of a Model."""
         names = ("devices", "gpu_layers", "split", "cpu_moe", "prediction")
         return {name: getattr(self, name) for name in names}
 
     @property
     def context(self) -> dict[str, Any]:
-        """What a Context takes of it."""
+        """Arguments of a Context."""
         return {**self.head_context, "rows_max": self.rows, "snapshots": self.snapshots}
 
     @property
     def head_context(self) -> dict[str, Any]:
-        """What a HeadContext takes of it."""
+        """Arguments of a HeadContext."""
         return {
             "length": self.length,
             "kv_type_k": self.kv_type,
@@ -130,7 +130,7 @@ class Needs:
 
 
 class Sizes(Protocol):
-    """What a memory plan asks about a model."""
+    """A model's sizes, for the memory plan."""
 
     @property
     def name(self) -> str: ...
@@ -224,7 +224,7 @@ def _on(names: Sequence[str], needs: Sequence[Needs]) -> int:
 
 # Tokens. Of a text longer than the default a draft reads the newest part, see ModelDrafter.
 DEFAULT_CONTEXT = 8192  # where nobody asks for a length
-SHORTEST_CONTEXT = 4096  # chosen unasked to have a draft as well; llama.cpp's own fit ends there, too
+SHORTEST_CONTEXT = 4096  # shortest default context beside a draft, as in llama.cpp's own fit
 _SHORTEST_ALONE = 2048
 _LONGER = (32_768, 16_384)  # where they fit
 _LONGER_SHARE = 0.25  # of the CPU's free memory: how much a longer cache may take of it unasked
@@ -237,7 +237,7 @@ _SMALL_KV = "q8_0"  # of the draft on a GPU: it spares half; on a CPU it reads t
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to load the pair, and what the models take."""
+    """One way to load the pair, and its memory."""
 
     target: Load
     draft: Load | None
@@ -278,9 +278,9 @@ class Ways:
         return self._with(None)
 
     def longer(self, way: Way) -> Iterator[Way]:
-        """The same way with the contexts that nobody asked for and that may fit, the longest first.
+        """The same way with default contexts that may fit, the longest first.
 
-        Where the cache lies in the CPU's memory, it takes a small share of it: other programs need some, too.
+        A cache in the CPU's memory takes only a small share of it.
         """
         if self._wishes.context is not None or way.target.length < DEFAULT_CONTEXT or way.spills:
             return
@@ -322,7 +322,7 @@ class Ways:
                 yield from self._in_part(draft, *lengths)
 
     def _lengths(self, draft: Sizes | None) -> Iterator[tuple[int, int]]:
-        """Contexts of target and draft: as wished, then halved together where nobody asked for one."""
+        """Contexts of target and draft: as given, or halved together."""
         context = self.context
         longest = min(DEFAULT_CONTEXT, (draft and draft.trained_context) or DEFAULT_CONTEXT)
         longest = context if draft and draft.kind.is_head else longest
@@ -357,14 +357,14 @@ class Ways:
             yield from ((self.gpus, other) for other in others)
 
     def _draft_devices(self, draft: Sizes | None) -> tuple[str, ...]:
-        """Where the draft may be beside a target on GPUs: on the CPU only where that is asked for."""
+        """Devices of the draft beside a target on GPUs; the CPU only on request."""
         asked = self._wishes.draft_device
         if draft and draft.inside:
             return self.gpus[:1]
         return (asked,) if asked else self._all_gpus if draft else self._all_gpus[:1]
 
     def _in_part(self, draft: Sizes | None, context: int, window: int) -> Iterator[Way]:
-        """Ever more of the target on the CPU, from about as much as does not fit on the GPUs."""
+        """More and more of the target on the CPU, from about the part that does not fit on the GPUs."""
         for beside in self._draft_devices(draft):
             way = self._way(self._target_load(context, self.gpus), self._draft_load(draft, window, beside))
             if self._target.has_experts and self._wishes.cpu_moe is None and len(self.gpus) == 1:
@@ -397,7 +397,7 @@ class Ways:
                 return
 
     def _capacities(self, way: Way) -> tuple[int, ...]:
-        """About how many of the target's layers each of its GPUs could hold beside what else is there."""
+        """About how many of the target's layers each GPU could hold beside the rest."""
         assert way.target.devices is not None
         found = []
         counts = layers_on(way.target, self._target.layers + 1)
@@ -445,12 +445,12 @@ class Ways:
 
 
 def cache_bytes(way: Way, names: Sequence[str]) -> int:
-    """What the caches take of these devices."""
+    """Bytes of the caches on these devices."""
     return sum(need.cache.get(name, 0) for need in way.needs for name in names)
 
 
 def shares(count: int, of: Sequence[float]) -> tuple[int, ...]:
-    """`count` layers shared out in these proportions; what rounding leaves goes to the largest remainders."""
+    """`count` layers in these proportions; the rounding rest goes to the largest remainders."""
     parts = [max(part, 0) for part in of]
     parts = parts if any(parts) else [1] * len(parts)
     exact = [count * part / sum(parts) for part in parts]

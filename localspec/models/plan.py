@@ -41,7 +41,7 @@ from localspec.models.registry import Pair
 
 @dataclass(frozen=True, slots=True)
 class DeviceNeed:
-    """What the pair would take of one device, in bytes."""
+    """Bytes of the pair on one device."""
 
     device: str
     weights: int
@@ -122,7 +122,7 @@ def _comparison(ways: Ways, way: Way, other: Way) -> str:
 
 
 def _with_known_names(wishes: MemoryWishes, devices: Sequence[DeviceMemory]) -> MemoryWishes:
-    """The wishes with devices called as llama.cpp calls them. Raises BadSetting for one that is not there."""
+    """The wishes with llama.cpp's names of devices. Raises BadSetting for a missing one."""
     names = {device.name.lower(): device.name for device in devices}
 
     def known(name: str) -> str:
@@ -193,7 +193,7 @@ _AS_NAMED_IN_ERRORS = "this file"  # what llama.cpp reads is a stand-in for it
 
 @dataclass(frozen=True, slots=True)
 class _Buffers:
-    """Bytes by kind of buffer, and the device of each layer, as llama.cpp tells them."""
+    """llama.cpp's bytes by kind of buffer, and the device of each layer."""
 
     cache: dict[str, float]
     compute: dict[str, float]
@@ -203,7 +203,7 @@ class _Buffers:
 
 
 class Probe(Closing):
-    """Answers `needs` and `devices`; llama.cpp is loaded when something is asked that is not remembered."""
+    """Answers `needs` and `devices`; loads llama.cpp for answers that are not stored."""
 
     def __init__(self, devices: Sequence[DeviceMemory] | None = None) -> None:
         """devices: as llama.cpp lists them now, where they are known; None has them asked for."""
@@ -218,7 +218,7 @@ class Probe(Closing):
     def needs(
         self, header: Header, load: Load, adapters: Sequence[Header] = (), target: Header | None = None
     ) -> Needs:
-        """What a model of this header would need; for a head, what it adds to its target.
+        """The memory of a model with this header; for a head, its addition to its target.
 
         Raises BadModelFile where llama.cpp refuses the model, BackendFailure or BadSetting where it refuses the load.
         A header on which llama.cpp aborts ends the process.
@@ -469,7 +469,7 @@ def plan_for(pair: Pair, wishes: MemoryWishes, devices: Sequence[DeviceMemory] |
 
 
 def outlook(headers: Sequence[Header]) -> tuple[str, ...]:
-    """How a pair would run on this machine, in sentences; also where it would not."""
+    """Sentences about how a pair would run on this machine, or why it would not."""
     try:
         with Probe() as probe:
             found = probe.plan(headers, MemoryWishes())

@@ -1,4 +1,4 @@
-"""The pairs that localspec knows by name: models.toml, and over it the user's own."""
+"""The pairs by name: models.toml, and the user's own, which win."""
 
 import dataclasses
 import difflib
@@ -143,7 +143,7 @@ def users_files() -> list[Path]:
 
 
 def _is_absent(path: Path, error: BaseException | None) -> bool:
-    """Whether there is nothing at all of that name, a link neither."""
+    """Whether nothing has that name, not even a link."""
     return isinstance(error, FileNotFoundError | NotADirectoryError) and not path.is_symlink()
 
 
@@ -210,7 +210,7 @@ def _explained() -> str:
 
 
 class _Table:
-    """One TOML table whose values are taken by name and type; a value that nobody takes is a mistake."""
+    """One TOML table, read by name and type; an unread value is an error."""
 
     def __init__(self, path: Path, where: str, values: object) -> None:
         if not isinstance(values, Mapping):
@@ -341,9 +341,9 @@ def add_pair(pair: Pair) -> Path:
 
 
 def take_out(name: str) -> tuple[Path, ...]:
-    """Take a pair out of the user's files, which are returned; the model files stay where they are.
+    """Remove a pair from the user's files and return these; model files stay.
 
-    Raises BadSetting where only a person can tell what belongs to it, OSError.
+    Raises BadSetting if only a person can find its lines, OSError.
     """
     changed = []
     with locked(users_folder()):

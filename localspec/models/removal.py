@@ -1,4 +1,4 @@
-"""Taking files off the disk without taking any that another pair uses."""
+"""Removes files that no other pair uses."""
 
 import os
 import re
@@ -19,7 +19,7 @@ _OURS = re.compile(r".+--.+/[0-9a-f]{12}/.+")  # where files lie below models/, 
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What became of files."""
+    """The outcome for files."""
 
     removed: tuple[Path, ...]
     freed: int  # bytes
@@ -89,7 +89,7 @@ def _is_ours(path: Path) -> bool:
 
 
 def _size(path: Path) -> int:
-    """Bytes that are free once the name is gone; none for a link, nor where another process removed it already."""
+    """Bytes freed by removing the name; 0 for a link, or if another process removed it."""
     try:
         return 0 if path.is_symlink() else path.stat().st_size
     except FileNotFoundError:

@@ -136,7 +136,7 @@ def path_of(file: ModelFile) -> Path:
 
 
 def distinct(files: Iterable[ModelFile]) -> tuple[ModelFile, ...]:
-    """The files without those that are another one again, whatever else is written about them."""
+    """The files, each once."""
     found: dict[Path, ModelFile] = {}
     for file in files:
         found.setdefault(path_of(file), file)
@@ -184,7 +184,7 @@ def _elsewhere(file: ModelFile) -> list[Path]:
 
 
 def _copies(file: ModelFile) -> list[Path]:
-    """Where a single file lies, and its hash is known to be right."""
+    """The path of a single file with the right hash."""
     found = [file.place] if _size(file.place) == file.bytes else []
     return [*found, *(path for path in cached_copies(file) if known_sha256(path) == file.sha256)]
 
