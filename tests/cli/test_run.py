@@ -228,7 +228,7 @@ def test_a_home_that_cannot_be_written_is_noted_once(tmp_path):
     )
     assert done.returncode == 0
     assert done.stderr.count("cannot be stored") == 1
-    assert "note: what is learned about pairs cannot be stored" in done.stderr
+    assert "note: costs and acceptance of pairs cannot be stored" in done.stderr
 
 
 def test_a_reply_that_was_cut_names_the_limit(capsys):
