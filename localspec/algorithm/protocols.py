@@ -1,7 +1,7 @@
 """The interfaces of the loop: models, toys and drafters implement them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
 from localspec.errors import LocalspecError
@@ -47,6 +47,11 @@ class Proposal:
             runs=runs,
         )
 
+    def first(self, count: int) -> Self:
+        """The proposal of the first `count` of its tokens."""
+        tokens, q, confidences = self.tokens[:count], self.q[:count], self.confidences[:count]
+        return replace(self, tokens=tokens, q=q, confidences=confidences)
+
     @classmethod
     def copied(cls, tokens: tuple[int, ...], chances: tuple[float, ...], source: Source) -> Self:
         """A proposal copied from a text: chosen, not drawn; `chances` that they are kept."""
@@ -73,13 +78,8 @@ class Decoder(Protocol):
     def tokens(self) -> Sequence[int]:
         """What the cache holds, in order."""
 
-    @property
-    def capacity(self) -> int:
-        """Tokens that the cache can hold."""
-
-    @property
-    def busy_seconds(self) -> float:
-        """Time spent inside the model since it was made; the loop takes differences."""
+    capacity: int  # tokens that the cache can hold
+    busy_seconds: float  # inside the model since it was made; the loop takes differences
 
     def decode(self, tokens: Sequence[int], rows: int) -> Pass:
         """Append tokens to the cache; rows for the last `rows` of them."""
@@ -116,21 +116,10 @@ class Decoder(Protocol):
 class Vocabulary(Protocol):
     """Satisfied by a GGUF's vocabulary and by the toys of the tests."""
 
-    @property
-    def size(self) -> int:
-        """How many tokens there are."""
-
-    @property
-    def bos(self) -> int | None:
-        """The token that begins a text; None where the model has none."""
-
-    @property
-    def eos(self) -> int | None:
-        """The token that ends a text; None where the model has none."""
-
-    @property
-    def add_bos(self) -> bool:
-        """Whether the model wants bos in front of every prompt."""
+    size: int  # tokens
+    bos: int | None  # the token that begins a text; None where the model has none
+    eos: int | None  # the token that ends a text; None where the model has none
+    add_bos: bool  # whether the model wants bos in front of every prompt
 
     def tokenize(self, text: str, *, parse_special: bool, add_special: bool = False) -> list[int]:
         """Tokens of a text; `parse_special` reads control texts as such, `add_special` adds bos and eos."""

@@ -236,7 +236,7 @@ class Arbiter:
                 proposal = drafter.propose(tokens, room, self._rule)
                 depth, value = best_prefix(proposal.confidences, control.depths, self._costs)
                 if depth and control.on:
-                    yield Offer(contender, value / ADVANTAGE, shortened(proposal, depth))
+                    yield Offer(contender, value / ADVANTAGE, replace(proposal.first(depth), depth=depth))
             elif (
                 drafter.failure is None
                 and (limit := control.limit(room))
@@ -293,14 +293,3 @@ def best_prefix(chances: Sequence[float], depths: Sequence[int], costs: Costs) -
         if depth == len(chances):
             break
     return best, best_value
-
-
-def shortened(proposal: Proposal, depth: int) -> Proposal:
-    """The first tokens of a proposal."""
-    return replace(
-        proposal,
-        tokens=proposal.tokens[:depth],
-        q=proposal.q[:depth],
-        confidences=proposal.confidences[:depth],
-        depth=depth,
-    )

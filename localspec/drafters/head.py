@@ -122,17 +122,9 @@ class HeadText:
 class Head(Protocol):
     """A head with its cache."""
 
-    @property
-    def busy_seconds(self) -> float:
-        """Time spent inside it since it was made."""
-
-    @property
-    def capacity(self) -> int:
-        """Rows that the cache can hold."""
-
-    @property
-    def most_rows(self) -> int:
-        """Most rows that one call reads."""
+    busy_seconds: float  # inside it since it was made
+    capacity: int  # rows that the cache can hold
+    most_rows: int  # that one call reads
 
     def cut(self, position: int) -> None:
         """Forget the rows from this position on."""
@@ -147,9 +139,7 @@ class Head(Protocol):
 class StepHead(Head, Protocol):
     """A head whose rows are a token and a feature each."""
 
-    @property
-    def columns(self) -> int:
-        """Of a feature."""
+    columns: int  # of a feature
 
     def features(self, hidden: np.ndarray) -> np.ndarray:
         """Its features from the target's hidden rows, a copy: float32 [rows, columns]."""

@@ -64,15 +64,13 @@ class LookupAcceptance:
         """`shares` of the guessed tokens that were judged; the first `agreed` of them came true."""
         self._weight /= DECAY**emitted
         if self._weight > 1e6:
-            self._rescale()
+            self._kept, self._rejected = (
+                [c / self._weight for c in part] for part in (self._kept, self._rejected)
+            )
+            self._weight = 1.0
         for depth, share in enumerate(shares):
             counts = self._kept if depth < agreed else self._rejected
             counts[cell(match, depth, share)] += self._weight
-
-    def _rescale(self) -> None:
-        self._kept = [k / self._weight for k in self._kept]
-        self._rejected = [r / self._weight for r in self._rejected]
-        self._weight = 1.0
 
 
 def cell(match: int, depth: int, share: float) -> int:
@@ -217,7 +215,11 @@ class LookupDrafter(Drafter):
 
     def find(self, tokens: Sequence[int], limit: int) -> Guess:
         """The most promising continuation of `tokens`, at most `limit` tokens."""
-        self._learn(tokens[self._guessed_at :])
+        emitted = tokens[self._guessed_at :]
+        guess, self._guess = self._guess, Guess()
+        agreed = agreeing(guess.tokens, emitted)
+        # The text continues after the last guess, whoever drafted it.
+        self.trust.learn(guess.match, guess.shares[: min(agreed + 1, len(emitted))], agreed, len(emitted))
         self._settle(tokens)
         if len(tokens) >= GRAM and limit > 0:
             tail = np.array(tokens[-LONGEST_MATCH:], dtype=np.int32)
@@ -225,26 +227,16 @@ class LookupDrafter(Drafter):
         self._guessed_at = len(tokens)
         return self._guess
 
-    def _learn(self, emitted: Sequence[int]) -> None:
-        """How the text continued after the last guess, whoever drafted it."""
-        guess, self._guess = self._guess, Guess()
-        agreed = agreeing(guess.tokens, emitted)
-        judged = min(agreed + 1, len(guess.tokens), len(emitted))
-        self.trust.learn(guess.match, guess.shares[:judged], agreed, len(emitted))
-
     def _settle(self, tokens: Sequence[int]) -> None:
         """The text is now `tokens`: index what is new, forget what is gone."""
         length = self._index.length
-        if not (len(tokens) >= length and self._same_tail(tokens, length)):
+        begin = max(length - SAME_TAIL, 0)
+        if len(tokens) < length or (self._index.tokens[begin:length] != tokens[begin:length]).any():
             known = self._index.tokens[:length]
             new = np.array(tokens[:length], dtype=np.int32)
             differs = np.flatnonzero(known[: len(new)] != new)
             self._index.cut(int(differs[0]) if len(differs) else len(new))
         self._index.extend(tokens[self._index.length :])
-
-    def _same_tail(self, tokens: Sequence[int], length: int) -> bool:
-        begin = max(length - SAME_TAIL, 0)
-        return bool((self._index.tokens[begin:length] == tokens[begin:length]).all())
 
     def _best(self, tail: np.ndarray, limit: int) -> Guess:
         index = self._index
@@ -253,7 +245,8 @@ class LookupDrafter(Drafter):
         if not len(places):
             return Guess()
         matches = match_lengths(index.tokens, places, tail)
-        following = continuations(index.tokens[: index.length], places, limit)
+        text = index.tokens[: index.length]
+        following = [text[place + 1 : place + 1 + limit].tolist() for place in places.tolist()]
         best = Guess()
         for match in sorted(set(matches.tolist()), reverse=True)[:LENGTHS]:
             rows = [row for row, length in zip(following, matches, strict=True) if length >= match]
@@ -298,8 +291,3 @@ def match_lengths(tokens: np.ndarray, places: np.ndarray, tail: np.ndarray) -> n
     at = places[:, None] - back
     same = (tokens[np.maximum(at, 0)] == tail[::-1]) & (at >= 0)
     return np.where(same.all(axis=1), len(tail), same.argmin(axis=1))
-
-
-def continuations(tokens: np.ndarray, places: np.ndarray, limit: int) -> list[list[int]]:
-    """What follows each place, at most `limit` tokens, fewer at the end of the text."""
-    return [tokens[place + 1 : place + 1 + limit].tolist() for place in places.tolist()]

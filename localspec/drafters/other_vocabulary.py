@@ -10,9 +10,16 @@ from itertools import accumulate
 
 import numpy as np
 
-from localspec.algorithm.protocols import Backlog, Decoder, Drafter, Proposal, Rule, Stopping, Vocabulary
-from localspec.drafters.model import AT_ONCE, FAILURES, ROOM, Rows, decode_and_forget, draw, rows_after
-from localspec.events import Source
+from localspec.algorithm.protocols import Backlog, Decoder, Proposal, Rule, Stopping, Vocabulary
+from localspec.drafters.model import (
+    AT_ONCE,
+    FAILURES,
+    ModelDrafter,
+    Rows,
+    decode_and_forget,
+    draw,
+    rows_after,
+)
 from localspec.gguf.matching import SharedTokens
 from localspec.sampler.chain import largest
 from localspec.sampler.passes import Candidates, Pass, Row, standing
@@ -133,10 +140,8 @@ def _decoded(raw: bytes) -> tuple[str, bool]:
 KEPT = 128  # of the largest logits of a row
 
 
-class OtherVocabularyDrafter(Drafter):
+class OtherVocabularyDrafter(ModelDrafter):
     """Keeps the text in the draft's tokens; after a cycle only its end is translated again."""
-
-    source = Source.MODEL
 
     def __init__(
         self,
@@ -147,8 +152,7 @@ class OtherVocabularyDrafter(Drafter):
         is_end: Callable[[int], bool],
     ) -> None:
         """`is_end`: of a token of the target."""
-        self.decoder = decoder
-        self._is_end = is_end
+        super().__init__(decoder, is_end)
         self._words = {
             int(token): int(word) for word, token in zip(shared.draft_ids, shared.target_ids, strict=True)
         }
@@ -156,16 +160,7 @@ class OtherVocabularyDrafter(Drafter):
         order = shared.target_ids.argsort()
         self._draft_ids, self._target_ids = shared.draft_ids[order], shared.target_ids[order]
         self._tokens = {word: token for token, word in self._words.items()}
-        self._room = min(ROOM, decoder.capacity // 4)
-        self._first = 0  # the text's position of the first token that is translated
         self._is_whole = True  # whether the text does not end inside a character
-
-    @property
-    def busy_seconds(self) -> float:
-        return self.decoder.busy_seconds
-
-    def model_runs(self, depth: int) -> int:
-        return depth
 
     def warm_up(self, batches: Sequence[Sequence[int]]) -> None:
         words = len(self._tokens)
@@ -199,9 +194,6 @@ class OtherVocabularyDrafter(Drafter):
         except FAILURES as error:
             self.failure = error
         return count
-
-    def restart(self, tokens: Sequence[int], window: int) -> None:
-        self._restart(max(len(tokens) - 1 - window, 0))
 
     def propose(
         self, tokens: Sequence[int], limit: int, rule: Rule, stopping: Stopping | None = None
@@ -255,7 +247,5 @@ class OtherVocabularyDrafter(Drafter):
         return Candidates(self._target_ids[at], logits)
 
     def _restart(self, first: int) -> None:
-        """Begin with an empty cache at this position of the text."""
-        self.decoder.rollback(0)
+        super()._restart(first)
         self._translation.clear()
-        self._first = first

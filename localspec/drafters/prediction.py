@@ -74,18 +74,14 @@ class PredictionDrafter(Drafter):
         if len(tokens) < self._length:  # something was taken back
             self._at, self._agreed, self._away = None, 0, 1
         new = tokens[self._length :]
-        self._learn(new)
+        agreed = agreeing(self._proposed, new)
+        judged = min(agreed + 1, len(self._proposed), len(new))
+        self._trust.learn(self._agreed, (1.0,) * judged, agreed, len(new))
         self._length = len(tokens)
         for token in new:
             self._follow(token)
         if self._agreed < SURE and self._away:
             self._at, self._agreed = self._place(np.array(tokens[-LONGEST_MATCH:], dtype=np.int32))
-
-    def _learn(self, new: Sequence[int]) -> None:
-        """How the text continued after the last proposal, whoever drafted it."""
-        agreed = agreeing(self._proposed, new)
-        judged = min(agreed + 1, len(self._proposed), len(new))
-        self._trust.learn(self._agreed, (1.0,) * judged, agreed, len(new))
 
     def _follow(self, token: int) -> None:
         """One more token of the reply."""

@@ -94,11 +94,7 @@ class Forcing:
         Drawn tokens come from masked distributions, so this cuts chosen ones only and biases nothing.
         """
         kept = self._forcer.valid(text, drafted.tokens) if drafted.tokens else 0
-        if kept == len(drafted.tokens):
-            return drafted
-        return replace(
-            drafted, tokens=drafted.tokens[:kept], q=drafted.q[:kept], confidences=drafted.confidences[:kept]
-        )
+        return drafted if kept == len(drafted.tokens) else drafted.first(kept)
 
 
 class WidthCosts:
