@@ -23,9 +23,7 @@ AUTO = "automatic"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("target", type=Path)
     parser.add_argument("--loops", type=int, default=1, help="busy processes")
     parser.add_argument("--rounds", type=int, default=10)

@@ -211,9 +211,7 @@ CONTINUE_CONFIG: Final = (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--url", default="http://127.0.0.1:8080")
     parser.add_argument("--folder", type=Path, required=True)

@@ -3,8 +3,7 @@
     python benchmarks/fuzz_command_line.py [--cases 20000] [--first 0] [--seed 1]
 
 A case fails by a traceback, a report of a mistake of localspec's own, an unknown exit code, a death or a hang.
-They run in one forked process as long as that lives; it needs POSIX. See tests/cli/fuzz.py.
-Exits with 1 where a case failed.
+They run in one forked process (POSIX); see tests/cli/fuzz.py. Exits with 1 where a case failed.
 """
 
 import argparse
@@ -20,9 +19,7 @@ from tests.cli.fuzz import failures, world
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=20_000)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seed", type=int, default=1)

@@ -2,9 +2,8 @@
 
     python benchmarks/hostile_files.py [--by run|chat|serve] [--files 500] [--seed 1] [--workers 2]
 
-Every mutation by meaning of a tiny model (see tests/gguf/mutations.py), sampled. A command may answer or end with exit
-code 1 and sentences; one server gets all files and must answer with the demo after each. A signal, a traceback or a
-hang is a failure and is printed with the mutation.
+The files are mutations by meaning of a tiny model (tests/gguf/mutations.py). A command may answer, or end with exit code
+1 and sentences. One server gets all files and must answer with the demo after each. Every other end is printed.
 """
 
 import argparse
@@ -31,9 +30,7 @@ COMMANDS = {"run": ("run", "hello", "-n2", "--target"), "chat": ("chat", "--plai
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--by", choices=(*COMMANDS, "serve"), default="run")
     parser.add_argument("--files", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)
@@ -61,18 +58,17 @@ def main() -> None:
 def of_command(words: tuple[str, ...], path: Path) -> tuple[str, str]:
     """How a command ends on one file, and what it said."""
     command, given = (*LOCALSPEC, *words, str(path)), "hello\n" if words[0] == "chat" else ""
+    piped = {"input": given, "capture_output": True, "text": True}
     try:
-        done = subprocess.run(
-            command, cwd=ROOT, input=given, capture_output=True, text=True, timeout=SECONDS, check=False
-        )
+        done = subprocess.run(command, cwd=ROOT, timeout=SECONDS, check=False, **piped)
     except subprocess.TimeoutExpired:
         return "hangs", ""
     if done.returncode not in (0, 1) or "Traceback" in done.stderr or "made a mistake" in done.stderr:
         return f"fails with {done.returncode}", done.stderr
     if "llama.cpp aborted" in done.stderr:
         return "aborted in the user's process", done.stderr
-    said_why = "error: " in done.stderr
-    return ("answered" if done.returncode == 0 else "refused" if said_why else "silent"), done.stderr
+    refused = "refused" if "error: " in done.stderr else "silent"
+    return refused if done.returncode else "answered", done.stderr
 
 
 def of_server(home: Path, paths: list[Path]) -> Iterator[tuple[str, str]]:
@@ -81,26 +77,19 @@ def of_server(home: Path, paths: list[Path]) -> Iterator[tuple[str, str]]:
     for path in paths:
         text = f'[[pair]]\nname = "{path.stem}"\nkind = "draft-lookup"\n[pair.target]\npath = "{path}"\n'
         (home / "pairs.d" / f"{path.stem}.toml").write_text(text)
-    server = subprocess.Popen(
-        (*LOCALSPEC, "serve", "demo", "--port", "0"), cwd=ROOT, stdout=subprocess.PIPE, text=True
-    )
-    assert server.stdout is not None
+    command, out = (*LOCALSPEC, "serve", "demo", "--port", "0"), subprocess.PIPE
+    server = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=subprocess.DEVNULL, text=True)
     address = next(word for line in server.stdout for word in line.split() if word.startswith("http"))
     with httpx.Client(base_url=address.removesuffix("/v1"), timeout=SECONDS) as client:
         for path in paths:
             given = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
-            answers = [
-                client.post("/v1/chat/completions", json=given | {"model": model})
-                for model in (path.stem, "demo")
-            ]
-            answer, after = answers
-            if after.status_code != 200 or server.poll() is not None:
-                yield "the server fails", after.text
-            elif answer.status_code == 200:
-                yield "answered", ""
-            else:
-                message = answer.json().get("error", {}).get("message", "")
-                yield ("refused" if message and "mistake" not in message else "silent"), answer.text
+            bodies = (given | {"model": model} for model in (path.stem, "demo"))
+            answer, after = (client.post("/v1/chat/completions", json=body) for body in bodies)
+            message = answer.json().get("error", {}).get("message", "")
+            is_open = after.status_code == 200 and server.poll() is None
+            refused = "refused" if message and "mistake" not in message else "silent"
+            ending = "answered" if answer.status_code == 200 else refused
+            yield (ending, answer.text) if is_open else ("the server fails", after.text)
     server.terminate()
     server.wait()
 

@@ -158,9 +158,7 @@ class Pair:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--temperature", type=float, default=0.8)
     parser.add_argument("--tasks", type=int, default=5, help="prompts of each category")
     parser.add_argument("--seeds", type=int, default=4, help="replies to each prompt")

@@ -25,9 +25,7 @@ from tests.pairs.hub import COMMIT, Hub, Served  # noqa: E402
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--megabytes", type=int, default=200)
     parser.add_argument("--rate", type=float, default=4.0, help="MB/s")

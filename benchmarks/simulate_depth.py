@@ -44,9 +44,7 @@ class Cell:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--doubt", type=float, default=0.7, help="noise of the confidence, on the logit")
     parser.add_argument("--guess", action="store_true", help="costs are a guess instead of a calibration")
     parser.add_argument(

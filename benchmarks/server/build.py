@@ -32,9 +32,7 @@ FLAGS = (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="build folder, outside the checkout")
     parser.add_argument("--source", type=Path, help="a llama.cpp source tree, of the same version")
     parser.add_argument("--jobs", type=int, default=2)

@@ -67,9 +67,7 @@ def main() -> None:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--server", type=Path, required=True, help="see benchmarks/server/build.py")
     parser.add_argument("--cache", type=Path, required=True, help="for the enlarged models, gigabytes")
     parser.add_argument("--types", default="f16,q8_0,q4_0")

@@ -91,9 +91,7 @@ def main() -> None:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--server", type=Path, required=True, help="see benchmarks/server/build.py")
     parser.add_argument("--target", type=Path, required=True, help="a GGUF, for both programs")
     parser.add_argument("--draft", type=Path, help="for localspec alone; lookup drafts without one")
