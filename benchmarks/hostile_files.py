@@ -2,8 +2,8 @@
 
     python benchmarks/hostile_files.py [--by run|chat|serve] [--files 500] [--seed 1] [--workers 2]
 
-The files are mutations by meaning of a tiny model (tests/gguf/mutations.py). A command may answer, or end with exit code
-1 and sentences. One server gets all files and must answer with the demo after each. Every other end is printed.
+The files are mutations by meaning of a tiny model (tests/gguf/mutations.py). A command may answer, or end with exit
+code 1 and sentences. One server gets all files and must answer with the demo after each. Other ends are printed.
 """
 
 import argparse

@@ -196,15 +196,11 @@ def verify(
     """
     pair = session.pair
     if not pair.drafters:
-        raise BadSetting(
-            f"{session.name} has no draft model, so there is nothing to verify",
-            hint="name a pair, or add --draft FILE",
-        )
+        what = f"{session.name} has no draft model, so there is nothing to verify"
+        raise BadSetting(what, hint="name a pair, or add --draft FILE")
     if temperature <= 0:
-        raise BadSetting(
-            f"sampling cannot be tested at temperature {temperature:g}",
-            hint="give a temperature above 0; greedy texts are tested in any case",
-        )
+        hint = "give a temperature above 0; greedy texts are tested in any case"
+        raise BadSetting(f"sampling cannot be tested at temperature {temperature:g}", hint=hint)
     sampling = plain_chain(pair.sampling, temperature)
     watch = _Watch(seconds, on_step, stopped, perf_counter())
     encoded = [(prompt, encoded_prompt(pair, prompt.text)) for prompt in prompts]
@@ -289,15 +285,12 @@ def case_of(prompt: BenchPrompt, plain: GreedyText, text: GreedyText, depth: int
     return GreedyCase(prompt, depth, len(text.tokens), text.drafted, text.accepted, wrong, where)
 
 
-class Judge:
+class Judge(list[tuple[float, bool]]):
     """Sees every greedy verdict: the gap between the two largest logits, and whether the token is the likeliest."""
 
-    def __init__(self) -> None:
-        self.seen: list[tuple[float, bool]] = []
-
     def see(self, rows: Sequence[Row], tokens: Sequence[int]) -> None:
-        for row, token in zip(rows, tokens, strict=False):
-            self.seen.append((top_two_gap(row), token == likeliest_token(row)))
+        pairs = zip(rows, tokens, strict=False)
+        self.extend((top_two_gap(row), token == likeliest_token(row)) for row, token in pairs)
 
 
 def greedy_text(
@@ -316,9 +309,9 @@ def greedy_text(
         if ended():
             break
     tokens = tuple(text[len(prompt) :])
-    judged = judge.seen[: len(tokens)]  # a verdict may reach beyond the end of the text
-    gaps = tuple(gap for gap, _ in judged)
-    return GreedyText(tokens, gaps, sum(not likeliest for _, likeliest in judged), drafted, accepted)
+    judged = judge[: len(tokens)]  # a verdict may reach beyond the end of the text
+    wrong = sum(not likeliest for _, likeliest in judged)
+    return GreedyText(tokens, tuple(gap for gap, _ in judged), wrong, drafted, accepted)
 
 
 def run_sampled(
