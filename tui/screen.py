@@ -462,6 +462,7 @@ class ChatScreen(Screen[None]):
         self.completion.show_for(self.prompt.text, self.prompt.before_cursor)
 
     async def _completing(self, key: str) -> None:
+        self._typed()  # keys may overtake what TextArea tells
         match key:
             case "up":
                 self.completion.action_cursor_up()

@@ -27,6 +27,16 @@ async def test_a_list_that_typing_has_just_closed_completes_nothing(tmp_path):
         assert chat.screen.prompt.text == "/foo"
 
 
+async def test_an_enter_that_overtakes_the_list_sends_the_whole_text(tmp_path):
+    async with running(tmp_path) as chat:
+        await chat.pilot.press(*"/pair")
+        await chat.until(lambda: chat.screen.completion.is_open)
+        chat.screen.prompt.replace_text("/pair nonsense")
+        await chat.screen._completing("enter")
+        await chat.until(lambda: any("nonsense" in notice for notice in chat.notices))
+        assert chat.screen.prompt.text == ""
+
+
 async def test_a_message_that_only_looks_like_a_command_is_sent(tmp_path):
     async with running(tmp_path) as chat:
         await chat.ask("/etc/hosts is what?")

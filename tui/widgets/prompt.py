@@ -118,9 +118,13 @@ class Completion(OptionList):
     """Opens while the beginning of a command or of a path is typed; the prompt keeps the focus."""
 
     can_focus = False
+    _offered_for = ("", "")
 
     def show_for(self, text: str, before_cursor: str) -> None:
         """Offer the commands that begin like the text, or files where one is mentioned."""
+        if (text, before_cursor) == self._offered_for:
+            return
+        self._offered_for = text, before_cursor
         typing_a_name = text.startswith("/") and " " not in text and "\n" not in text
         options = [_option(command) for command in matching(text[1:])] if typing_a_name else []
         if (start := typed_mention(before_cursor)) is not None:
