@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from localspec.algorithm.protocols import Backlog, Drafter, Proposal
 from localspec.control.acceptance import AcceptanceModel
@@ -69,6 +70,7 @@ WIDER = 4  # times more text: only then a drafter reads again
 CHUNK_SECONDS, LEAST_CHUNK = 0.1, 16  # reading in one cycle: seconds, or at least these tokens
 
 
+@dataclass(slots=True)
 class Stopper:
     """The `Stopping` of one cycle: the chance of a token against what it costs.
 
@@ -76,50 +78,39 @@ class Stopper:
     whole, another token is worth its time when its chance of being kept exceeds `rate` times the seconds it adds.
     """
 
-    def __init__(
-        self,
-        chances: AcceptanceModel,
-        costs: Costs,
-        price: Callable[[int], float],
-        *,
-        rate: float,
-        depths: tuple[int, ...],
-        limit: int,
-    ) -> None:
-        """`price`: seconds of drafting by depth; `rate`: the run's tokens/s."""
-        self._chances = chances
-        self._costs = costs
-        self._price = price
-        self._rate = rate
-        self._depths = tuple(d for d in depths if d <= limit)
-        self._survival = 1.0
+    chances: AcceptanceModel
+    costs: Costs
+    price: Callable[[int], float]  # seconds of drafting by depth
+    rate: float
+    depths: tuple[int, ...]
+    _survival: float = 1.0
 
     def keeps(self, confidence: float, drafted: int) -> bool:
-        chance = self._chances.of(confidence, drafted)
+        chance = self.chances.of(confidence, drafted)
         kept = self._must_go_on(drafted) or self._gain(drafted, first=chance, draw_first=False) > 0
         self._survival *= chance
         return kept
 
     def goes_on(self, drafted: int) -> bool:
-        first = self._chances.ahead(drafted)
+        first = self.chances.ahead(drafted)
         return self._must_go_on(drafted) or self._gain(drafted, first=first, draw_first=True) > 0
 
     def _must_go_on(self, drafted: int) -> bool:
         """Where only some depths may be used, a proposal ends only at one of them (or before the first)."""
-        return drafted > 0 and drafted not in self._depths
+        return drafted > 0 and drafted not in self.depths
 
     def _gain(self, drafted: int, *, first: float, draw_first: bool) -> float:
         """Tokens won by drafting to the best later depth, less the tokens that its seconds are worth."""
         best, won, survival = -math.inf, 0.0, self._survival * first
         width = drafted + 1
-        here = self._costs.verify(width + self._costs.padding(width))
-        spent = self._price(drafted if draw_first else drafted + 1)
-        for depth in range(drafted + 1, self._depths[-1] + 1):
+        here = self.costs.verify(width + self.costs.padding(width))
+        spent = self.price(drafted if draw_first else drafted + 1)
+        for depth in range(drafted + 1, self.depths[-1] + 1):
             won += survival
-            survival *= self._chances.ahead(depth)
-            if depth in self._depths:
-                seconds = self._costs.verify(depth + 1) - here + self._price(depth) - spent
-                best = max(best, won - self._rate * seconds)
+            survival *= self.chances.ahead(depth)
+            if depth in self.depths:
+                seconds = self.costs.verify(depth + 1) - here + self.price(depth) - spent
+                best = max(best, won - self.rate * seconds)
         return best
 
 
@@ -203,9 +194,8 @@ class DepthControl:
 
     def stopping(self, limit: int) -> Stopper:
         """The stopping rule for a proposal of at most `limit` tokens."""
-        return Stopper(
-            self.chances, self.costs, self.seconds, rate=self.rate, depths=self.depths, limit=limit
-        )
+        depths = tuple(depth for depth in self.depths if depth <= limit)
+        return Stopper(self.chances, self.costs, self.seconds, self.rate, depths)
 
     def learn(self, cycle: Cycle, proposal: Proposal) -> None:
         """Learn from a cycle that drafted, without its reading, and from its proposal."""

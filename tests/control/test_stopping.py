@@ -36,7 +36,6 @@ def stopper(rate=1.0, depths=tuple(range(1, 9)), ahead=0.7, table=TABLE):
         lambda depth: table.run_seconds["model"] * depth,
         rate=rate,
         depths=depths,
-        limit=8,
     )
 
 

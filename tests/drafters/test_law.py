@@ -120,8 +120,7 @@ class Stopped:
             Costs(TABLE),
             lambda depth: 0.1 * depth,
             rate=self.rate,
-            depths=self.depths,
-            limit=3,
+            depths=tuple(depth for depth in self.depths if depth <= 3),
         )
         return self.drafter.propose(tokens, min(3, room), self.rule, stopper)
 

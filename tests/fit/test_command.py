@@ -8,7 +8,7 @@ from localspec import demo
 from localspec.cli import main
 from localspec.fit.collect import Asked, answers, needed_tokens
 from localspec.fit.making import alone_in
-from localspec.fit.trimming import fitted_path
+from localspec.fit.trim import fitted_path
 from localspec.gguf.facts import facts_of_file
 from localspec.llama.context import Context
 from localspec.llama.model import Model

@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from localspec.fit.judging import report
-    from localspec.fit.trimming import fitted_name
+    from localspec.fit.trim import fitted_name
     from localspec.models.find import find
     from localspec.models.hub import of_system
     from localspec.models.registry import valid_name
@@ -80,8 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
 def trim(arguments: argparse.Namespace, options: dict[str, Any], files: "Pair", name: str) -> int:
     from localspec import api
     from localspec.fit.making import alone_in
-    from localspec.fit.trim import trimmable
-    from localspec.fit.trimming import fitted_path, keep, trim_for
+    from localspec.fit.trim import fitted_path, keep, trim_for, trimmable
 
     if files.draft is None:
         hint = "name one: --draft FILE, or make one: --make"
@@ -113,7 +112,7 @@ def teach(arguments: argparse.Namespace, options: dict[str, Any], files: "Pair",
     from localspec import api
     from localspec.cli.loading import stop_on_interrupt
     from localspec.fit.making import Plan, alone_in, answered, collect, require_cuttable, require_torch
-    from localspec.fit.trimming import fitted_path, keep
+    from localspec.fit.trim import fitted_path, keep
     from localspec.gguf.facts import facts_of_file
 
     source, layers = files.target.here, arguments.layers
@@ -184,7 +183,7 @@ def logged_texts(options: dict[str, Any], files: "Pair") -> "list[Text]":
 def drawing(arguments: argparse.Namespace) -> "Callable[[Progress], None]":
     """Draws the learning curve into the requested files each time the draft was judged."""
     from localspec.cli.commands.bench import refuse_missing_folder, write_drawing
-    from localspec.fit.curve import curves
+    from localspec.fit.learning import curves
 
     refuse_missing_folder(arguments)
     seen: list[Progress] = []
