@@ -6,8 +6,8 @@ import shutil
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -98,7 +98,12 @@ def lock_of(final: Path) -> FileLock:
 
 def plan_pull(pair: Pair) -> tuple[PlannedFile, ...]:
     """The files that are here and those to fetch, without a question to the network."""
-    return tuple(map(_planned, _single_files(pair)))
+    planned = []
+    for file in _single_files(pair):
+        here, partial = file.path, min(_size(part_of(file.place)), file.bytes)
+        cached = here is None and bool(store.cached_copies(file))
+        planned.append(PlannedFile(file.name, file.bytes, here, cached, partial))
+    return tuple(planned)
 
 
 def fetch(
@@ -124,18 +129,18 @@ class PartialFile:
 
     def __init__(
         self,
-        final: Path,
+        file: ModelFile,
         remote: RemoteFile,
-        on_size: Callable[[PullStage, int], None],
-        check: Callable[[], None],
+        on_size: Callable[[PullStage, ModelFile, int], None],
+        check: Callable[[ModelFile], None],
         patience: Patience,
     ) -> None:
         """`on_size` hears every new size, and `check` raises once the pull is cancelled. Raises DownloadFailed."""
-        self.final, self.remote, self.path = final, remote, part_of(final)
+        self.file, self.final, self.path, self.remote = file, file.place, part_of(file.place), remote
         self.fetched = 0  # bytes over the network in this process
         self.size = self.resumed_from = 0
         self._on_size, self._check, self._patience = on_size, check, patience
-        self._digest = hashlib.sha256()
+        self.digest = hashlib.sha256()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self.path.open("a+b", buffering=0)
@@ -149,7 +154,7 @@ class PartialFile:
         self._file.seek(0)
         while chunk := self._file.read(_CHUNK):
             self._add(chunk, PullStage.HASHING)
-            self._check()
+            self._check(self.file)
         self.resumed_from = self.size
 
     def read(self, offset: int, length: int) -> bytes:
@@ -159,17 +164,15 @@ class PartialFile:
         self._file.seek(offset)
         return self._file.read(length)
 
-    def fetch_rest(self) -> None:
-        """Fetch the missing bytes. Raises DownloadFailed, PullCancelled."""
+    def fetch_rest(self) -> str:
+        """Fetch the missing bytes; returns the sha256 of all. Raises DownloadFailed, PullCancelled."""
         self._extend(self.remote.bytes)
-
-    def sha256(self) -> str:
-        return self._digest.hexdigest()
+        return self.digest.hexdigest()
 
     def restart(self) -> None:
         """Throw away all bytes."""
         self._file.truncate(0)
-        self._digest = hashlib.sha256()
+        self.digest = hashlib.sha256()
         self.size = self.resumed_from = 0
 
     def publish(self) -> None:
@@ -186,9 +189,8 @@ class PartialFile:
     def close(self) -> None:
         """Close the file, which stays unless it is empty. A second call does nothing."""
         if not self._file.closed:
-            is_empty = not os.fstat(self._file.fileno()).st_size
             self._file.close()
-            if is_empty:
+            if not self.path.stat().st_size:
                 self.path.unlink(missing_ok=True)
 
     def _extend(self, end: int) -> None:
@@ -196,7 +198,7 @@ class PartialFile:
 
         failures, renewed, reached = 0, False, self.size
         while self.size < end:
-            self._check()
+            self._check(self.file)
             try:
                 self._receive(end)
             except (httpx2.HTTPError, OSError) as error:
@@ -220,42 +222,47 @@ class PartialFile:
             if at < self.size:  # the server ignores ranges
                 self.restart()
             for chunk in chunks:
-                self._append(chunk[: self.remote.bytes - self.size])
+                wanted = memoryview(chunk)[: self.remote.bytes - self.size]
+                try:
+                    written = 0
+                    while written < len(wanted):
+                        written += self._file.write(wanted[written:])
+                except OSError as error:
+                    raise of_system(error, self.remote.name) from error
+                self.fetched += written
+                self._add(wanted, PullStage.FETCHING)
                 if self.size >= end:
                     return
-                self._check()
+                self._check(self.file)
         raise httpx2.RemoteProtocolError(f"it ended after {self.size:,} of {self.remote.bytes:,} bytes")
 
-    def _append(self, chunk: bytes) -> None:
-        try:
-            written = 0
-            while written < len(chunk):
-                written += self._file.write(chunk[written:])
-        except OSError as error:
-            raise of_system(error, self.remote.name) from error
-        self.fetched += len(chunk)
-        self._add(chunk, PullStage.FETCHING)
-
-    def _add(self, chunk: bytes, stage: PullStage) -> None:
-        self._digest.update(chunk)
+    def _add(self, chunk: bytes | memoryview, stage: PullStage) -> None:
+        self.digest.update(chunk)
         self.size += len(chunk)
-        self._on_size(stage, self.size)
+        self._on_size(stage, self.file, self.size)
 
 
-class _Meter:
-    """Sums the bytes of all files of a pull and reports them a few times a second."""
+class _Pull:
+    """One call of `fetch`."""
 
-    def __init__(self, tell: OnProgress, files: Sequence[ModelFile]) -> None:
-        self._tell, self._total = tell, sum(file.bytes for file in files)
-        self._done: dict[ModelFile, int] = {}
+    def __init__(
+        self, pair: Pair, progress: OnProgress, cancelled: Callable[[], bool], patience: Patience
+    ) -> None:
+        self._pair, self._progress, self._cancelled, self._patience = pair, progress, cancelled, patience
+        self._telling = threading.RLock()  # of threads, one for each file
+        self._stopped = threading.Event()  # another file has failed
+        self._done = dict.fromkeys(_single_files(pair), 0)  # bytes that are here
         self._recent: deque[tuple[float, int]] = deque()  # when, and bytes fetched since the start
         self._fetched = 0
         self._last = -1.0
-        self._counting = threading.Lock()  # of threads, one for each file
 
-    def at(self, stage: PullStage, file: ModelFile, done: int) -> None:
-        """`done` bytes of a file are here."""
-        with self._counting:
+    def _tell(self, event: PullEvent) -> None:
+        with self._telling:
+            self._progress(event)
+
+    def _at(self, stage: PullStage, file: ModelFile, done: int) -> None:
+        """`done` bytes of a file are here: reported a few times a second, with all files of the pull."""
+        with self._telling:
             gained, self._done[file] = done - self._done.get(file, 0), done
             now = time.monotonic()
             if stage is PullStage.FETCHING:
@@ -263,33 +270,14 @@ class _Meter:
                 self._recent.append((now, self._fetched))
                 while now - self._recent[0][0] > _RATE_SECONDS:
                     self._recent.popleft()
-            if done >= file.bytes or now - self._last >= _REPORT_SECONDS:
-                self._last = now
-                so_far, rate = sum(self._done.values()), self._rate()
-                left = (self._total - so_far) / rate if rate else None
-                self._tell(Fetching(stage, file.name, so_far, self._total, rate, left))
-
-    def _rate(self) -> float:
-        if len(self._recent) < 2:
-            return 0.0
-        (began, before), (now, after) = self._recent[0], self._recent[-1]
-        return (after - before) / (now - began) if now > began else 0.0
-
-
-class _Pull:
-    """One call of `pull`."""
-
-    def __init__(
-        self, pair: Pair, progress: OnProgress, cancelled: Callable[[], bool], patience: Patience
-    ) -> None:
-        self._pair, self._progress, self._cancelled, self._patience = pair, progress, cancelled, patience
-        self._telling = threading.Lock()
-        self._stopped = threading.Event()  # another file has failed
-        self._meter = _Meter(self._tell, _single_files(pair))
-
-    def _tell(self, event: PullEvent) -> None:
-        with self._telling:
-            self._progress(event)
+            if done < file.bytes and now - self._last < _REPORT_SECONDS:
+                return
+            self._last = now
+            (began, before), (ended, after) = (self._recent or [(now, 0)])[0], (now, self._fetched)
+            rate = (after - before) / (ended - began) if ended > began else 0.0
+            so_far, total = sum(self._done.values()), sum(each.bytes for each in self._done)
+            left = (total - so_far) / rate if rate else None
+            self._progress(Fetching(stage, file.name, so_far, total, rate, left))
 
     def _check(self, file: ModelFile) -> None:
         if self._stopped.is_set() or self._cancelled():
@@ -297,11 +285,13 @@ class _Pull:
 
     def run(self) -> tuple[Path, ...]:
         try:
-            while missing := self._missing(
-                _single_files(self._pair)
-            ):  # again: another process may remove one
+            # Again after each round: another process may remove a file.
+            while missing := self._missing(_single_files(self._pair)):
                 with ExitStack() as held:
-                    locks = self._lock(missing, held)
+                    locks = {
+                        file: self._locked(file, held)
+                        for file in sorted(missing, key=lambda file: file.sha256)
+                    }
                     if missing := self._missing(missing):
                         self._fetch(missing, locks)
         except OSError as error:
@@ -311,20 +301,32 @@ class _Pull:
     def _missing(self, files: Sequence[ModelFile]) -> list[ModelFile]:
         return [file for file in files if not self._is_verified(file)]
 
+    def _locked(self, file: ModelFile, held: ExitStack) -> FileLock:
+        """A lock on a file; all processes take theirs in one order, so that two pulls never wait for each other."""
+        lock = lock_of(file.place)
+        while not lock.try_acquire_where_possible():
+            self._check(file)
+            self._at(PullStage.WAITING, file, min(_size(part_of(file.place)), file.bytes))
+            time.sleep(_POLL_SECONDS)
+        held.callback(lock.release)
+        return lock
+
     def _fetch(self, missing: list[ModelFile], locks: dict[ModelFile, FileLock]) -> None:
         if hub.offline():
             raise DownloadFailed(
                 f"{missing[0].name} is not on this machine, and HF_HUB_OFFLINE is set",
                 hint="unset it to fetch files",
             )
-        self._meter = _Meter(self._tell, missing)
+        self._done = dict.fromkeys(missing, 0)
         remotes = [self._look(file) for file in missing]
-        check_space(store.models_dir(), sum(file.bytes - _size(part_of(file.place)) for file in missing))
+        needed = sum(file.bytes - _size(part_of(file.place)) for file in missing)
+        check_space(store.models_dir(), needed)
         with ExitStack() as opened:
-            parts = {
-                file: opened.enter_context(self._part(file, remote))
-                for file, remote in zip(missing, remotes, strict=True)
-            }
+            parts = {}
+            for file, remote in zip(missing, remotes, strict=True):
+                parts[file] = PartialFile(file, remote, self._at, self._check, self._patience)
+                opened.callback(parts[file].close)
+                parts[file].take_up()
             self._prove(parts)
 
             def fetch(file: ModelFile) -> None:
@@ -369,16 +371,15 @@ class _Pull:
             found = self._hash(fetched, file)
             if found == file.sha256:
                 return True
+            wrong = f"sha256 {found}, pinned is {file.sha256}"
             if not store.is_ours(fetched):
                 raise BadModelFile(
-                    f"{fetched} is damaged: its sha256 is {found}, pinned is {file.sha256}",
+                    f"{fetched} is damaged: its {wrong}",
                     hint="a link leads to its folder, so it is left alone; remove it, and pull again",
                 )
             fetched.unlink()
             store.forget_sha256(fetched)
-            self._tell(
-                Note(f"{file.name} was damaged and is removed: sha256 {found}, pinned is {file.sha256}.")
-            )
+            self._tell(Note(f"{file.name} was damaged and is removed: {wrong}."))
         return any(self._hash(path, file) == file.sha256 for path in store.cached_copies(file))
 
     def _hash(self, path: Path, file: ModelFile) -> str:
@@ -387,25 +388,12 @@ class _Pull:
 
         def on_bytes(done: int) -> None:
             self._check(file)
-            self._meter.at(PullStage.HASHING, file, done)
+            self._at(PullStage.HASHING, file, done)
 
         found = store.hash_file(path, on_bytes)
         if found == file.sha256:
             self._tell(Note(f"{file.name}: sha256 verified"))
         return found
-
-    def _lock(self, files: list[ModelFile], held: ExitStack) -> dict[ModelFile, FileLock]:
-        """Locks on the files, in one order for all processes, so that two pulls never wait for each other."""
-        locks = {}
-        for file in sorted(files, key=lambda file: file.sha256):
-            place = file.place
-            lock = locks[file] = lock_of(place)
-            while not lock.try_acquire_where_possible():
-                self._check(file)
-                self._meter.at(PullStage.WAITING, file, min(_size(part_of(place)), file.bytes))
-                time.sleep(_POLL_SECONDS)
-            held.callback(lock.release)
-        return locks
 
     def _look(self, file: ModelFile) -> RemoteFile:
         """The file under the pin as the Hub has it now; raises where it is not the pinned one."""
@@ -416,36 +404,23 @@ class _Pull:
             if remote.sha256 != file.sha256:
                 raise
             self._tell(Note(f"The pinned revision of {file.name} is gone; the newest one has the same file."))
-        for what, now, pinned in (
-            ("size", f"{remote.bytes:,} bytes", f"{file.bytes:,}"),
-            ("sha256", remote.sha256 or file.sha256, file.sha256),
-        ):
-            if now.removesuffix(" bytes") != pinned:
-                raise DownloadFailed(
-                    f"{remote.name} was replaced: its {what} is {now}, pinned is {pinned}",
-                    hint="nothing was fetched; `localspec pairs add` can pin the new file under another name",
-                )
+        change = ""
+        if remote.bytes != file.bytes:
+            change = f"its size is {remote.bytes:,} bytes, pinned is {file.bytes:,}"
+        elif remote.sha256 not in (None, file.sha256):
+            change = f"its sha256 is {remote.sha256}, pinned is {file.sha256}"
+        if change:
+            raise DownloadFailed(
+                f"{remote.name} was replaced: {change}",
+                hint="nothing was fetched; `localspec pairs add` can pin the new file under another name",
+            )
         return remote
-
-    @contextmanager
-    def _part(self, file: ModelFile, remote: RemoteFile) -> Iterator[PartialFile]:
-        part = PartialFile(
-            file.place,
-            remote,
-            lambda stage, size: self._meter.at(stage, file, size),
-            lambda: self._check(file),
-            self._patience,
-        )
-        try:
-            part.take_up()
-            yield part
-        finally:
-            part.close()
 
     def _prove(self, parts: dict[ModelFile, PartialFile]) -> None:
         """Fetch the headers of both models and check the pair; files that cannot run are not kept."""
+        by_place = {part.final: part for part in parts.values()}
         try:
-            headers = [self._header(file, parts) for file in self._pair.files]
+            headers = [self._header(file, by_place) for file in self._pair.files]
             check(headers, [file.name for file in self._pair.files])
         except (BadModelFile, IncompatiblePair):
             for part in parts.values():
@@ -454,13 +429,12 @@ class _Pull:
         if any(part.fetched for part in parts.values()):  # else an earlier pull has reported it
             self._tell(Proved(tuple(headers)))
 
-    def _header(self, file: ModelFile, parts: dict[ModelFile, PartialFile]) -> Header:
+    def _header(self, file: ModelFile, parts: dict[Path, PartialFile]) -> Header:
         if not file.repo:
             return file.header
-        by_place = {part.final: part for part in parts.values()}
         headers = []
         for single in (replace(file, rest=()), *file.rest):
-            part = by_place.get(single.place)
+            part = parts.get(single.place)
             headers.append(
                 read_header(part.read, part.remote.bytes, label=part.remote.name)
                 if part
@@ -469,12 +443,11 @@ class _Pull:
         return joined(Path(file.name), headers) if file.rest else headers[0]
 
     def _finish(self, file: ModelFile, part: PartialFile) -> None:
-        part.fetch_rest()
-        if part.sha256() != file.sha256 and part.resumed_from:
+        found = part.fetch_rest()
+        if found != file.sha256 and part.resumed_from:
             self._tell(Note(f"An interruption damaged {file.name}: fetching it again."))
             part.restart()
-            part.fetch_rest()
-        found = part.sha256()
+            found = part.fetch_rest()
         if found != file.sha256:
             part.restart()
             raise DownloadFailed(
@@ -487,13 +460,12 @@ class _Pull:
         self._tell(Note(f"{file.name}: {fetched}sha256 verified"))
 
     def _path(self, file: ModelFile) -> Path:
-        path = file.path
-        if path is None:
-            raise BadModelFile(
-                f"{self._pair.name} needs {file.name}, which is not there",
-                hint="put it there, or write the pair again: `localspec pairs add`",
-            )
-        return path
+        if path := file.path:
+            return path
+        raise BadModelFile(
+            f"{self._pair.name} needs {file.name}, which is not there",
+            hint="put it there, or write the pair again: `localspec pairs add`",
+        )
 
 
 def check_space(folder: Path, needed: int) -> None:
@@ -511,12 +483,6 @@ def check_space(folder: Path, needed: int) -> None:
 def _single_files(pair: Pair) -> tuple[ModelFile, ...]:
     """Every file of the pair on the Hub, each once, models in several files taken apart."""
     return tuple(replace(file, rest=()) for file in store.distinct(pair.singles) if file.repo)
-
-
-def _planned(file: ModelFile) -> PlannedFile:
-    here = file.path
-    partial = min(_size(part_of(file.place)), file.bytes)
-    return PlannedFile(file.name, file.bytes, here, here is None and bool(store.cached_copies(file)), partial)
 
 
 def _size(path: Path) -> int:
