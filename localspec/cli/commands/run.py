@@ -6,8 +6,8 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import closing, contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from localspec.cli import CANCELLED
@@ -71,8 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
     options, prompt = reply_options(arguments), prompt_of(arguments)
     if arguments.predict is not None:
         options["prediction"] = text_of(arguments.predict)
-    with prompt_conversation(arguments) as conversation:
-        if before := conversation.before:
+    with prompt_conversation(arguments) as (journal, before):
+        if before:
             options = {"system": before.system or None} | options
             take_pair_of(before, arguments)
         with open_engine_session(arguments) as session, stop_on_interrupt(session):
@@ -83,7 +83,9 @@ def run(arguments: argparse.Namespace) -> int:
             reply = show_lines(events, names) if arguments.json_lines else show(events, quiet=arguments.json)
             if arguments.json:
                 say_json({**names, **as_json(reply)}, ensure_ascii=False)
-            conversation.add(session.name, prompt, reply)
+            if journal and reply.tokens:
+                journal.pair = session.name
+                store(journal, prompt, reply, asked=arguments.store is True)
     if arguments.stats or not (arguments.json or arguments.json_lines or arguments.quiet):
         say(report(reply) if arguments.stats else summary(reply), to=sys.stderr)
     return CANCELLED if reply.finish_reason is FinishReason.CANCELLED else 0
@@ -164,39 +166,14 @@ class NotStored(LocalspecError):
     """A conversation that --store could not store."""
 
 
-@dataclass(frozen=True, slots=True)
-class PromptConversation:
-    """The conversation of a prompt, stored beside those of the chat."""
-
-    journal: "Journal | None"  # None: it is not to be stored
-    asked: bool = False  # whether --store was given
-    before: "Conversation | None" = None  # the earlier part
-
-    def add(self, pair: str, prompt: str, reply: Reply) -> None:
-        """Store a question and its reply. Raises NotStored where --store was given and it fails.
-
-        Without --store a note says so, also with --quiet: the conversation cannot be resumed.
-        """
-        from localspec.conversations import Numbers, StoredMessage
-
-        if self.journal is None or not reply.tokens:
-            return
-        self.journal.pair = pair
-        numbers, ending = Numbers.of(reply.stats), reply.finish_reason.value
-        said = (reply.text, reply.reasoning, reply.reasoning_tokens)
-        try:
-            self.journal.add(StoredMessage("user", prompt))
-            self.journal.add(StoredMessage("assistant", *said, ending, numbers))
-        except OSError as error:
-            what = f"the conversation is not stored: {error.strerror or error}"
-            if self.asked:
-                raise NotStored(what, hint="make room, or set LOCALSPEC_HOME to another folder") from error
-            say(f"note: {what}", to=sys.stderr)
-
-
 @contextmanager
-def prompt_conversation(arguments: argparse.Namespace) -> Iterator[PromptConversation]:
-    """The conversation of a command, held while it lasts. Raises BrokenConversation, ConversationInUse, WrongUsage."""
+def prompt_conversation(
+    arguments: argparse.Namespace,
+) -> "Iterator[tuple[Journal | None, Conversation | None]]":
+    """The file that the prompt is stored in and the earlier conversation, held while the command lasts.
+
+    Raises BrokenConversation, ConversationInUse, WrongUsage.
+    """
     from localspec import conversations
     from localspec.settings import configured, data_dir
 
@@ -211,14 +188,32 @@ def prompt_conversation(arguments: argparse.Namespace) -> Iterator[PromptConvers
     elif on_terminal(sys.stdout) if stored is None else stored:
         journal = conversations.Journal.new(folder, "", "")
         stored = not arguments.raw
-    if journal:
-        system = configured(system=arguments.system).get("system") if not before else arguments.system
-        journal.system = journal.system if system is None else system
+    if journal is None:
+        yield None, None
+        return
+    system = arguments.system if before else configured(system=arguments.system).get("system")
+    journal.system = journal.system if system is None else system
+    with closing(journal):
+        yield journal if stored else None, before
+
+
+def store(journal: "Journal", prompt: str, reply: Reply, *, asked: bool) -> None:
+    """Store a question and its reply. Raises NotStored where --store `asked` for it and it fails.
+
+    Without --store a note says so, also with --quiet: the conversation cannot be resumed.
+    """
+    from localspec.conversations import Numbers, StoredMessage
+
+    numbers, ending = Numbers.of(reply.stats), reply.finish_reason.value
+    said = (reply.text, reply.reasoning, reply.reasoning_tokens)
     try:
-        yield PromptConversation(journal if stored else None, arguments.store is True, before)
-    finally:
-        if journal:
-            journal.close()
+        journal.add(StoredMessage("user", prompt))
+        journal.add(StoredMessage("assistant", *said, ending, numbers))
+    except OSError as error:
+        what = f"the conversation is not stored: {error.strerror or error}"
+        if asked:
+            raise NotStored(what, hint="make room, or set LOCALSPEC_HOME to another folder") from error
+        say(f"note: {what}", to=sys.stderr)
 
 
 def summary(reply: Reply) -> str:
