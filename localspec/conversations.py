@@ -35,7 +35,7 @@ class ConversationInUse(LocalspecError):
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """What a reply cost, kept for its footer."""
+    """The cost of a reply, for its footer."""
 
     tokens: int
     seconds: float  # decoding, prefill left out
@@ -62,7 +62,7 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
-    """One message; a reply also says how it ended and what it cost."""
+    """One message; a reply also has its end and its cost."""
 
     role: str  # user or assistant
     content: str

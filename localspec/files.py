@@ -144,7 +144,7 @@ def remember_number(path: Path, name: str, value: float) -> None:
 
 
 def set_aside(path: Path) -> Path:
-    """Rename a damaged file to NAME.damaged, or to NAME.damaged-2 and so on, and return that. Raises OSError."""
+    """Rename a damaged file to NAME.damaged, NAME.damaged-2 and so on; returns the new path. Raises OSError."""
     path = Path(os.path.realpath(path))
     endings = itertools.chain([""], (f"-{n}" for n in itertools.count(2)))
     free = (path.with_name(f"{path.name}.damaged{ending}") for ending in endings)
@@ -384,7 +384,7 @@ _FENCES = re.compile(r"^`{3,}", re.MULTILINE)
 
 
 def with_files(prompt: str, paths: Iterable[str | Path]) -> str:
-    """The prompt, and after it each file. Raises BadSetting for what is no text file."""
+    """The prompt, and after it each file. Raises BadSetting for a file that is not text."""
     return "\n\n".join(part for part in [prompt, *map(attached, paths)] if part.strip())
 
 

@@ -66,7 +66,7 @@ class Option:
 
 
 class LoadOptions(TypedDict, total=False):
-    """How the models are loaded; what is left out comes from config.toml and LOCALSPEC_*, then from the memory plan."""
+    """How to load the models; missing values come from config.toml and LOCALSPEC_*, then from the memory plan."""
 
     context_length: Annotated[
         int | None, Option("context length in tokens", "N", least=16, flags=("--context",), config="context")
@@ -109,7 +109,7 @@ class LoadOptions(TypedDict, total=False):
 
 
 class ReplyOptions(TypedDict, total=False):
-    """Keyword arguments of `run`, `stream` and `complete`; what is left out takes the model's default."""
+    """Keyword arguments of `run`, `stream` and `complete`; missing values take the model's defaults."""
 
     temperature: Annotated[
         float | None, Option("0 always takes the likeliest token", "T", least=0, config="")

@@ -189,7 +189,7 @@ class ChatApp(App[None]):
 
 
 def chat(setup: Setup) -> int:
-    """Run the chat until the person leaves; the exit code. Raises BadSetting (theme)."""
+    """Run the chat until the user leaves; the exit code. Raises BadSetting (theme)."""
     app = ChatApp(setup)
     if setup.theme and setup.theme not in (known := app.available_themes):
         near = difflib.get_close_matches(setup.theme, known) or sorted(known)

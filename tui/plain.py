@@ -35,7 +35,7 @@ QUOTES: Final = '"""'  # around a message of several lines, as in `ollama run`
 
 
 class PlainChat:
-    """A conversation with a pair; satisfies `commands.protocol.Chat`. Nothing runs while the person types."""
+    """A conversation with a pair; satisfies `commands.protocol.Chat`. Nothing runs while the user types."""
 
     def __init__(self, setup: Setup) -> None:
         self.state = ChatState(setup, tell)
@@ -47,7 +47,7 @@ class PlainChat:
         self._announced_pull = ""
 
     async def run(self) -> int:
-        """Run until the input ends or the person leaves; the exit code is 1 when a message got no reply."""
+        """Run until the input ends or the user leaves; the exit code is 1 when a message got no reply."""
         try:
             if on_terminal(sys.stdin):
                 tell("localspec, line by line. /help lists the commands, ^d or /quit leaves.")
@@ -288,7 +288,7 @@ class PlainChat:
 
 
 def chat(setup: Setup) -> int:
-    """Run the chat until the person leaves or the input ends; the exit code."""
+    """Run the chat until the user leaves or the input ends; the exit code."""
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")
     plain = PlainChat(setup)

@@ -1,4 +1,4 @@
-"""The chat screen: its widgets, what is typed into it, and a tick that draws what the engine reported."""
+"""The chat screen: its widgets, its input, and a tick that draws the engine's reports."""
 
 import asyncio
 from collections.abc import Awaitable, Sequence
@@ -37,7 +37,7 @@ from .widgets.transcript import NoticeLine, Transcript, UserMessage, view_of
 EXPLAINED: Final = ("cancelled", "failed", "died")  # the user knows why the reply ended
 UNANSWERED: Final = ("The last message has no reply.", "^r asks for one.")
 TICK_SECONDS: Final = 0.1
-TYPING_SECONDS: Final = 0.5  # between two drawings of a reply while the person types: a key waits for each
+TYPING_SECONDS: Final = 0.5  # between two drawings of a reply while the user types: a key waits for each
 
 
 class Tick(TextualMessage):
@@ -173,7 +173,7 @@ class ChatScreen(Screen[None]):
         if conversation.messages and conversation.messages[-1].role == "user":
             await self.notice(*UNANSWERED)
 
-    # -- what the person types -----------------------------------------------------------------------
+    # -- what the user types -----------------------------------------------------------------------
 
     async def _sent(self, message: str) -> None:
         if command := table.parse(message):
@@ -291,7 +291,7 @@ class ChatScreen(Screen[None]):
             await self._step_back(message.outcome)
 
     async def _step_back(self, outcome: str) -> None:
-        """No word came: restore what was there before the question, unless the prompt holds another text by now."""
+        """No text came: restore the earlier messages, unless the prompt holds another text by now."""
         conversation, explained = self.state.conversation, outcome in EXPLAINED
         if conversation.reply is not None:
             await self.transcript.add(view_of(conversation.reply))
@@ -313,7 +313,7 @@ class ChatScreen(Screen[None]):
             await self.notice(*UNANSWERED)
 
     async def _take_back(self) -> tuple[int, StoredMessage]:
-        """Drop the last question, which is returned with its index, and bring back what it had replaced."""
+        """Drop the last question and restore the messages that it replaced; returns it with its index."""
         conversation = self.state.conversation
         index, question = len(conversation.messages) - 1, conversation.messages[-1]
         await self._is_saved(conversation.take_back())

@@ -16,7 +16,7 @@ Coin = Callable[[int, float], bool]
 """True with the given probability: is the draft token at this index kept?"""
 
 Judge = Callable[[Sequence[int], Sequence[Distribution | None], Target, Coin], tuple[int, Distribution]]
-"""From draft tokens, their q, p and coins: how many are kept, and what the next token is drawn from."""
+"""From draft tokens, their q, p and coins: how many are kept, and the distribution of the next token."""
 
 
 def compare(tokens: Sequence[int], choose: Callable[[int], int]) -> tuple[int, int]:

@@ -63,7 +63,7 @@ class Keyed:
     seed: int
 
     def coin(self, probability: float, position: int, start: int) -> bool:
-        """True with this probability: is the draft token at `position` kept?"""
+        """The coin of the draft token at `position`: True with this probability keeps it."""
         return uniform(self.seed, position, Purpose.ACCEPT, start) < probability
 
     def drafted(self, q: Distribution, position: int, start: int) -> int:

@@ -76,7 +76,7 @@ class Decoder(Protocol):
 
     @property
     def tokens(self) -> Sequence[int]:
-        """What the cache holds, in order."""
+        """The tokens in the cache, in order."""
 
     capacity: int  # tokens that the cache can hold
     busy_seconds: float  # inside the model since it was made; the loop takes differences
@@ -134,7 +134,7 @@ class Vocabulary(Protocol):
         """Whether the token ends a reply."""
 
     def is_control(self, token: int) -> bool:
-        """Whether the token steers the model and stands for no text."""
+        """Whether the token is a control token without text."""
 
     def control_texts(self) -> Mapping[str, int]:
         """Every text that tokenize(parse_special=True) turns into one token, with that token."""
@@ -228,7 +228,7 @@ class Drafter:
         """
 
     def backlog(self, tokens: Sequence[int]) -> Backlog:
-        """How much it has read of `tokens`."""
+        """Read and unread parts of `tokens`."""
         return Backlog()
 
     def read(self, tokens: Sequence[int], most: int) -> int:
@@ -236,7 +236,7 @@ class Drafter:
         return 0
 
     def restart(self, tokens: Sequence[int], window: int) -> None:
-        """Forget what it has read, and begin `window` tokens before the newest one."""
+        """Forget the text, and start reading `window` tokens before the newest one."""
 
     def propose(
         self, tokens: Sequence[int], limit: int, rule: Rule, stopping: Stopping | None = None
@@ -265,7 +265,7 @@ class Strategy(Protocol):
         """The measured seconds of a plain step here and now; None while unknown."""
 
     def catch_up(self, tokens: Sequence[int]) -> Iterator[None]:
-        """Let drafters read what they need of a prompt before the first cycle, in chunks: stop iterating to cancel."""
+        """Let drafters read a prompt before the first cycle, in chunks; stop iterating to cancel."""
 
     def propose(self, tokens: Sequence[int], room: int) -> Proposal:
         """At most `room` tokens to follow `tokens`; none means plain decoding."""

@@ -2,7 +2,7 @@
 
 Any q is lossless if tokens are drawn from it. The best q can be computed: after a cycle p and q are known, so their
 overlap at other temperatures is known too.
-A draft that is flatter than its target does best when it is sampled colder, down to its likeliest token alone.
+A draft that is flatter than its target should be sampled colder, down to its likeliest token.
 """
 
 from collections.abc import Callable

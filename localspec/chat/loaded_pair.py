@@ -24,7 +24,7 @@ class StrategyMaker(Protocol):
         """The drafting strategy of this reply; `predicted`: tokens that the caller expects."""
 
     def store(self) -> None:
-        """Keep what was learned for the next run."""
+        """Store costs and acceptance for the next run."""
 
     def calibrate(self, text: Sequence[int], budget_seconds: float, stop: Callable[[], bool]) -> None:
         """Measure the cost of batches of these tokens, unless it is known or `stop` turns true."""

@@ -107,7 +107,7 @@ log = logging.getLogger(__name__)
 
 
 class LogitLog(Closing):
-    """The log of one target: one file for each text, the oldest deleted where there are too many."""
+    """The log of one target: one file for each text; the oldest go first."""
 
     def __init__(self, folder: Path) -> None:
         self.room = Semaphore(WAITING)
@@ -164,7 +164,7 @@ class LoggedReply:
         self._written = 0  # tokens
 
     def see(self, rows: Sequence[Row], tokens: Sequence[int]) -> None:
-        """What a cycle emitted, and where each token was taken from; the rows are copied."""
+        """Add a cycle's tokens and copies of their rows."""
         copies = list[np.ndarray]()
         for row in rows[: len(tokens)]:
             assert not isinstance(row, Candidates), "a target's rows are whole"

@@ -80,7 +80,7 @@ def request_from(options: Mapping[str, Any], defaults: Sampling) -> Request:
 
 
 def biases_from(given: object) -> tuple[tuple[int, float], ...]:
-    """Tokens and what is added to their logits, by token; raises BadSetting."""
+    """Tokens and their logit biases, by token; raises BadSetting."""
     if not isinstance(given, Mapping):
         raise BadSetting(f"logit_bias is of type {type(given).__name__}", hint=_BIASES)
     return tuple(sorted(_bias_from(token, bias) for token, bias in given.items()))
@@ -129,5 +129,5 @@ def check(request: Request) -> None:
 
 
 def is_count(value: object, *, at_least: int, below: int = 2**63) -> bool:
-    """Whether a value is a whole number in these limits; True and False are none."""
+    """Whether a value is a whole number in these limits, and not True or False."""
     return isinstance(value, int) and not isinstance(value, bool) and at_least <= value < below

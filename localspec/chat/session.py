@@ -332,7 +332,7 @@ class Session(Closing):
                 self._latest_reply = None
 
     def _step(self, steps: Iterator[Event]) -> Event | None:
-        """The next event; None after the last one, or when the session was closed meanwhile."""
+        """The next event; None after the last one or after the session closed."""
         with self._working:
             return None if self._closed else next(steps, None)
 
@@ -355,9 +355,9 @@ class ConstraintBuilder:
         return found.without([text for text, token in controls if text and self._vocabulary.is_end(token)])
 
     def constraint(self, request: Request, style: ThinkingStyle | None, start: int) -> Constrained | None:
-        """The constraint of a reply that begins after `start` tokens; None where none is asked.
+        """The constraint of a reply that begins after `start` tokens, and after its reasoning; None without a grammar.
 
-        With a thinking model it begins after the thinking. Raises BadSetting where the grammar is unusable.
+        Raises BadSetting for an unusable grammar.
         """
         grammar, calls = request.grammar, self.call_form(request)
         markers = style.markers.items() if style else ()

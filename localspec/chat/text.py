@@ -73,7 +73,7 @@ class TextStream:
     ) -> None:
         """`style` as `ChatTemplate.thinking_style` gives it; `continues_text` for raw text.
 
-        `calls`: how calls of `functions` are written, where there may be some.
+        `calls`: the format of calls of `functions`, if any are allowed.
         """
         markers = [*(style.markers if style else ()), *(calls.marks if calls else ()), *stops]
         self._codes = Codes(vocabulary, marker_tokens(vocabulary, markers))

@@ -28,9 +28,9 @@ def fetch_if_wanted(missing: find.PairNotOnDisk, *, pull: bool) -> None:
 
 
 def take_from_hub(target: str, draft: str | None, *, pull: bool) -> dict[str, str | None]:
-    """The pair that stands for models of the Hub, fetched if `pull` is set or the user says yes; else nothing.
+    """The pair of models of the Hub, fetched with `pull` or the user's yes.
 
-    Raises NotOnDisk where nobody wants it fetched.
+    Raises NotOnDisk without either.
     """
     if not find.is_on_hub(target, draft):
         return {}
@@ -44,7 +44,7 @@ def take_from_hub(target: str, draft: str | None, *, pull: bool) -> dict[str, st
 
 
 def agreed(question: Callable[[], str], stream: TextIO = sys.stderr, ask: Callable[[], str] = input) -> bool:
-    """Ask a person; Enter is yes. False where there is nobody to ask."""
+    """Ask the user; Enter is yes. False without a terminal."""
     if not (stream.isatty() and sys.stdin.isatty()):
         return False
     say(f"{question()} [Y/n]", end=" ", to=stream)

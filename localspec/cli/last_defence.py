@@ -1,4 +1,4 @@
-"""Errors that no command expects: a sentence for what the system refuses; for our mistakes also a report file.
+"""Unexpected errors: a sentence for errors of the system, and also a report file for our own.
 
 Neither shows keys, passwords in addresses or prompts.
 """

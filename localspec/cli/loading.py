@@ -74,7 +74,7 @@ def names_of(session: "Session | EngineSession") -> dict[str, str]:
 
 
 def chosen_pair() -> str | None:
-    """The configured pair; else the one that the user picks, where several are here and none was used yet."""
+    """The configured pair, or the user's choice if several are here and none was used yet."""
     from localspec.models.find import undecided
     from localspec.settings import configured
 
@@ -161,7 +161,7 @@ def start_engine_early(arguments: Sequence[str]) -> None:
 
 
 def take_early_engine() -> "EngineProcess | None":
-    """The process that was started early, for whoever ends it; None where none was."""
+    """The engine process that was started early; None without one."""
     global _engine
     taken, _engine = _engine, None
     return taken

@@ -25,7 +25,7 @@ class Parser(argparse.ArgumentParser):
         raise WrongUsage(message, hint=self._help)
 
     def parse_known_args(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401  argparse's own
-        """As argparse does it, for a parser whose words are all known: the parser of a command knows its options."""
+        """Reads arguments as argparse does: the parser of a command knows all its options."""
         parsed, unknown = super().parse_known_args(*args, **options)
         if unknown:
             word = next((word for word in unknown if word.startswith("--")), "").partition("=")[0]

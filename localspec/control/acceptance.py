@@ -30,7 +30,7 @@ class ChanceWeights:
     variances: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        """Raises ValueError for what is no regression, as a damaged file may hold."""
+        """Raises ValueError for an invalid regression, for example from a damaged file."""
         if not len(self.weights) == len(self.variances) == len(WEIGHTS):
             raise ValueError(f"three weights, each with its variance: {self}")
         # Written so that nan is refused as well.

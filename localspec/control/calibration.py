@@ -70,7 +70,7 @@ def windows(text: Sequence[int], width: int) -> Iterator[list[int]]:
 def equal_passes(
     target: Decoder, width: int, tokens: Iterator[list[int]], clock: Callable[[], float]
 ) -> Iterator[Sample]:
-    """A run of passes of one width, timed; whoever takes them steps back in between."""
+    """Timed passes of one width; the caller rolls back between them."""
     passes = PASSES
     for run, batch in enumerate(islice(tokens, PASSES), start=1):
         if run > passes:
@@ -127,7 +127,7 @@ def settles(sample: Sample) -> bool:
 def fit(
     samples: Sequence[Sample], runs: dict[str, float], reading: dict[str, float], context_tokens: int
 ) -> CostTable | None:
-    """Medians by width of the passes that show what equal ones cost, and what the ones before them took longer."""
+    """Medians by width of settled passes, and the extra seconds of the passes before them."""
     settled: dict[int, list[float]] = {}
     for sample in samples:
         if settles(sample):

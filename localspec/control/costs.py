@@ -155,7 +155,7 @@ class Costs:
 
     @property
     def direct_extra(self) -> float:
-        """Seconds that the first pass after one of another width takes longer than a settled one."""
+        """Extra seconds of the first pass after a change of width."""
         return self._extra(0, self._table.direct_extra_seconds)
 
     @property
@@ -207,7 +207,7 @@ class Costs:
     ) -> None:
         """A pass over `width` tokens, padding included: every pass in turn, as its price depends on the one before.
 
-        Those over one token are plain steps unless they were `drafted` for: the settled ones say what a step costs.
+        Passes over one token are plain steps unless `drafted`; the settled ones give the cost of a step.
         `deciding_seconds`: the part of these seconds that plain decoding does not have.
         """
         self._cycle += 1
@@ -333,7 +333,7 @@ class FixedWidth:
         depths: Sequence[int],
         tokens: int,
     ) -> int:
-        """The width to hold after `tokens` more were written at the present one; 0: none is to be held.
+        """The width to hold after `tokens` more tokens at the present one; 0: hold none.
 
         `price`: seconds of drafting by depth; `depths`: those that may be verified, ascending.
         """

@@ -180,7 +180,7 @@ class DepthControl:
         return max(measured, 1 / self.costs.verify(1))
 
     def limit(self, room: int) -> int:
-        """The most tokens that a proposal may have where there is room for `room`."""
+        """The most tokens of a proposal in `room`."""
         if self._holding and self.on:
             self.costs.held = self._holding.width(
                 self.costs, self.chances, self.seconds, self.depths, self._latest_tokens

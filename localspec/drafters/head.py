@@ -130,10 +130,10 @@ class Head(Protocol):
         """Forget the rows from this position on."""
 
     def state(self) -> np.ndarray | None:
-        """A copy of the cache's state, uint8; None where there is none to copy."""
+        """A copy of the cache's state, uint8; None without one."""
 
     def restore(self, state: np.ndarray) -> bool:
-        """Bring a state back; False where that fails, and the cache is empty then."""
+        """Restore a state; after a failure the cache is empty, and this is False."""
 
 
 class StepHead(Head, Protocol):

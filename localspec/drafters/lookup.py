@@ -228,7 +228,7 @@ class LookupDrafter(Drafter):
         return self._guess
 
     def _settle(self, tokens: Sequence[int]) -> None:
-        """The text is now `tokens`: index what is new, forget what is gone."""
+        """The text is now `tokens`: index the new ones, forget the others."""
         length = self._index.length
         begin = max(length - SAME_TAIL, 0)
         if len(tokens) < length or (self._index.tokens[begin:length] != tokens[begin:length]).any():

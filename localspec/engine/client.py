@@ -139,7 +139,7 @@ class _Connection:
     ) -> None:
         """`before` gets a request to quit; the new process gets nothing until that one is gone.
 
-        `resumes`: a connection whose process crashed; the new process is asked what that one left unanswered.
+        `resumes`: a connection whose process crashed; the new process gets its open requests.
         `on_crash` receives how llama.cpp ended the process; True: another process continues its work.
         """
         self.inbox: deque[Report] = deque()

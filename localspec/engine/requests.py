@@ -37,7 +37,7 @@ MANY_CORES = 4  # from here on one core is left to the terminal; with fewer, the
 
 
 class Warnings(logging.Handler):
-    """What the program and its libraries warn of: nobody sees this process's stderr, so replies tell it."""
+    """Warnings of the program and its libraries, for notices: nobody sees this process's stderr."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -146,7 +146,7 @@ def without_lost_servers(options: dict[str, Any], send: Send) -> dict[str, Any]:
     lost = [address for address in addresses_of(rpc) if address not in there] if rpc else []
     if not lost:
         return options
-    send(Notice(f"No RPC server answers at {', '.join(lost)}: the models go where there is room without it."))
+    send(Notice(f"No RPC server answers at {', '.join(lost)}: the models are placed without it."))
     return options | {"rpc": ",".join(there), "device": "", "split": "", "draft_device": ""}
 
 

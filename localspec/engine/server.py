@@ -31,13 +31,13 @@ Cancelled = Callable[[], bool]
 
 
 class RequestHandler(Protocol):
-    """Does what requests ask for. One thread calls everything but `perform` of what runs beside it."""
+    """Performs requests. One thread calls everything but `perform` of parallel requests."""
 
     def perform(self, request: Request, send: Send, cancelled: Cancelled) -> None:
         """Carry out a request, sending reports; return soon after `cancelled` turns true."""
 
     def runs_beside(self, request: Request) -> bool:
-        """Whether a thread of its own may perform it, whatever runs."""
+        """Whether a separate thread may perform it at any time."""
 
     def rest(self, awaited: Callable[[], bool]) -> None:
         """Use a moment without a request; return soon after `awaited` turns true."""
@@ -72,7 +72,7 @@ class Server:
         handler.close()
 
     def _next(self, handler: RequestHandler) -> Request:
-        """The next request; where none comes at once, the handler may use the time."""
+        """The next request; without one, the handler may use the time."""
         with suppress(queue.Empty):
             return self._inbox.get(timeout=IDLE_SECONDS)
         self._rest(handler)

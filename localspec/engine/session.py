@@ -30,7 +30,7 @@ class EngineSession(Closing):
         self.name = self.target_name = self.draft_name = ""
 
     def load(self, on_stage: Callable[[str], object], **options: Any) -> None:  # noqa: ANN401
-        """Load a pair by the options of `localspec.load`. Raises the same, and EngineDied."""
+        """Load a pair by the options of `localspec.load`. Raises the same errors, and EngineDied."""
         self._engine.send(LoadPair.of(**options))
         for report in self._reports():
             match report:
@@ -56,7 +56,7 @@ class EngineSession(Closing):
         return self._answer(Answer(self._next_serial(), text=text, options=options))
 
     def cancel(self) -> None:
-        """Stop the reply and keep what was written."""
+        """Stop the reply and keep its text."""
         self._engine.send(Cancel(self._serial))
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ NORM, OUTPUT, FACTORS = "output_norm.weight", "output.weight", "rope_freqs.weigh
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The numbers that a model is made of, whatever the count of its layers."""
+    """The sizes of a model, except its number of layers."""
 
     head_width: int
     rope_base: float

@@ -23,7 +23,7 @@ REPEATS = 2000  # prompts in a row that were asked before: there are no more
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is made."""
+    """The size of the draft and of its training."""
 
     layers: int
     output_tokens: int  # tokens that the draft can say

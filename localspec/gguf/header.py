@@ -422,7 +422,7 @@ _HINT = "put all parts into one folder, under the names that they were given"
 
 
 def parts_of(path: _AnyPath) -> tuple[_AnyPath, ...]:
-    """The files of the model that a file belongs to, going by its name; the file itself where it is the only one."""
+    """All files of a model, by the name of one of them."""
     found = _PART.fullmatch(path.name)
     if found is None:
         return (path,)

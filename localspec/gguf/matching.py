@@ -1,4 +1,4 @@
-"""Whether a draft can draft for a target, on headers alone.
+"""Checks from headers whether a draft can draft for a target.
 
 A draft of the target's vocabulary follows llama.cpp's rule; a draft of another vocabulary uses the shared tokens.
 common/speculative.cpp, common_speculative_are_compatible: same kind of vocabulary, same begin and end tokens

@@ -26,7 +26,7 @@ _DRIVER_FILES = (
 
 
 def library_files() -> list[Path]:
-    """The libraries that llama_cpp would load; none where there are none."""
+    """The libraries that llama_cpp would load."""
     folder = os.environ.get("LLAMA_CPP_LIB_PATH") or _library_folder()
     if folder is None:
         return []
@@ -100,7 +100,7 @@ _BACKEND_OF = {"mtl": "metal", "rocm": "hip"}
 
 
 def missing_device(name: str, there: Iterable[str]) -> BadSetting:
-    """An error that names what is there, and how to get a device of that kind."""
+    """An error that lists the devices, and how to get one of that kind."""
     hint = f"there are: {', '.join(there)}"
     word = re.match("[a-z]*", name.lower())
     kind = _BACKEND_OF.get(word[0], word[0]) if word else ""

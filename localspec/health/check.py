@@ -34,7 +34,7 @@ class Health:
         if self.extra_buffers:
             return ""
         return (
-            f"this build of llama.cpp dies ({self.died_of}) where it repacks weights for this processor, so they "
+            f"this build of llama.cpp dies ({self.died_of}) when it repacks weights for this processor, so they "
             f"are not repacked. Rebuild it to get that back: {rebuild_command(*without_amx())}"
         )
 

@@ -49,7 +49,7 @@ class NoServer(BackendFailure):
 def use_servers(text: str) -> None:
     """Take in the servers of a text like "HOST:PORT,HOST:PORT", all or none; they stay until the process ends.
 
-    Raises BadSetting where the build has no RPC, NoServer for one that does not answer.
+    Raises BadSetting for a build without RPC, NoServer for a server that does not answer.
     """
     wanted = addresses_of(text)
     new = [address for address in wanted if address not in used_servers()]

@@ -1,4 +1,4 @@
-"""The devices that the installed llama.cpp can compute on, and what it was built with."""
+"""The devices and features of the installed llama.cpp."""
 
 import ctypes
 import platform

@@ -61,7 +61,7 @@ class HeadCache(Cache):
         return None if self.model.remote else state_of(self.handle)
 
     def restore(self, state: np.ndarray) -> bool:
-        """Bring a state back; False where that fails, and the cache is empty then."""
+        """Restore a state; after a failure the cache is empty, and this is False."""
         lib.llama_memory_clear(self._memory, True)
         if restore_state(self.handle, state):
             return True
@@ -94,7 +94,7 @@ class HeadContext(HeadCache):
         self.most_rows = min(ROWS, self.chunk)  # that one call can decode with their logits
 
     def features(self, hidden: np.ndarray) -> np.ndarray:
-        """What the head reads of hidden rows [rows, columns] of the target: float32 [rows, self.columns]."""
+        """The head's features from the target's hidden rows [rows, columns]: float32 [rows, self.columns]."""
         if self._features is None:
             return np.array(hidden, dtype=np.float32)
         found = []

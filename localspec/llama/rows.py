@@ -110,7 +110,7 @@ class TopK:
         params.samplers, params.n_samplers = ctypes.pointer(self._config), 1
 
     def installed_on(self, context: Any) -> bool:  # noqa: ANN401  a C pointer
-        """Whether it runs on the device of the context that was made; it is taken out where it does not."""
+        """Whether it runs on the device of the context; if not, it is removed."""
         # Only the sampler's name tells.
         if lib.llama_sampler_name(lib.llama_sampler_chain_get(self._chain, 0)).startswith(b"+"):
             return True

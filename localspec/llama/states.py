@@ -36,7 +36,7 @@ class Checkpoints:
         return sum(len(checkpoint.state) for checkpoint in self._kept)
 
     def restore_newest(self, context: Any) -> int:  # noqa: ANN401  a C pointer
-        """Bring the newest state back; its length, 0 where that fails: then the sequence is of no use any more."""
+        """Restore the newest state; returns its length. After a failure this is 0, and the sequence is unusable."""
         newest = self._kept[-1] if self._kept else None
         return newest.length if newest and restore_state(context, newest.state, _PARTIAL) else 0
 

@@ -53,7 +53,7 @@ def _linux_cores() -> int:
 
 
 def fast_cpus(cpus: Set[int], devices: Path) -> Set[int]:
-    """Those of the performance cores, where Linux knows more than one kind; all of them where it does not."""
+    """The performance cores if Linux knows several kinds; else all cores."""
     try:
         fast = cpus & _cpu_list((devices / "cpu_core/cpus").read_text())  # Intel's
     except (OSError, ValueError):
@@ -82,7 +82,7 @@ def _cgroup_cores() -> int | None:
 
 
 def _macos_cores() -> int | None:
-    """The fast cores, where there are slow ones."""
+    """The fast cores; empty without slow ones."""
     library = ctypes.CDLL(None)
     for name in (b"hw.perflevel0.physicalcpu", b"hw.physicalcpu"):
         value, size = ctypes.c_int32(0), ctypes.c_size_t(4)

@@ -322,7 +322,7 @@ def run_sampled(
     width_difference: float,
     watch: _Watch,
 ) -> SampledResult:
-    """Rounds over the prompts while the time allows: one with the model's truncation, one without, in turns.
+    """Rounds over the prompts while time allows, alternately with and without the model's truncation.
 
     Truncation must keep its promise, and without it a wrong token is more of a surprise.
     """

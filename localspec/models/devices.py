@@ -98,7 +98,7 @@ class DeviceMemory:
 
 
 def last_devices() -> tuple[DeviceMemory, ...]:
-    """The devices as they were when llama.cpp was last asked; only the CPU where it never was."""
+    """The devices from llama.cpp's last answer; without one only the CPU."""
     try:
         return with_host(loads_as(tuple[DeviceMemory, ...], _devices_file().read_text("utf-8")))
     except (OSError, ValueError):

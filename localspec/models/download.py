@@ -158,7 +158,7 @@ class PartialFile:
         self.resumed_from = self.size
 
     def read(self, offset: int, length: int) -> bytes:
-        """Bytes of the file, fetched first where they are not here: for the reader of headers."""
+        """Bytes of the file for the reader of headers; fetches missing ones."""
         if offset + length > self.size:
             self._extend(min(max(offset + length, self.size + _HEAD), self.remote.bytes))
         self._file.seek(offset)
@@ -396,7 +396,7 @@ class _Pull:
         return found
 
     def _look(self, file: ModelFile) -> RemoteFile:
-        """The file under the pin as the Hub has it now; raises where it is not the pinned one."""
+        """The Hub's present file under the pin. Raises for another one than the pinned."""
         try:
             remote = hub.look(file.repo, file.file, file.revision, self._patience)
         except RevisionGone:

@@ -49,7 +49,7 @@ for name, litres in {"cellar": 1200, "yard": 450}.items():
 
 
 def ordinary_tokens(vocabulary: Vocabulary) -> list[int]:
-    """Tokens of a text of many kinds, to measure on: what a mixture of experts costs depends on them."""
+    """Tokens of a text of many kinds, for measuring: the cost of a mixture of experts depends on them."""
     return list(vocabulary.tokenize(PARAGRAPH, parse_special=False))
 
 
@@ -192,7 +192,7 @@ class Drafting:
         self.store()
 
     def store(self) -> None:
-        """Keep what was learned for the next run; a folder that cannot be written costs only that."""
+        """Store costs and acceptance for the next run, if the folder can be written."""
         try:
             if self._key is not None:
                 self._store.save(self._key, self.lessons)
@@ -208,7 +208,7 @@ class Drafting:
         length = target.length
 
         def clock() -> float:
-            """Read between any two batches, so that whoever waits is noticed in time."""
+            """The clock, read between batches, which also checks for waiting requests."""
             if stop():
                 raise _GivenUp
             return perf_counter()
@@ -225,7 +225,7 @@ class Drafting:
 
     @property
     def lessons(self) -> TunedState:
-        """What was learned so far."""
+        """The costs and acceptance so far."""
         greedy, sampled = (acceptance_of(self._contenders[kind]) for kind in (False, True))
         if self.seeded_depth is None:
             self.seeded_depth = self._best_depth()
@@ -308,7 +308,7 @@ def replies_dir() -> Path:
 def warm_up(target: Context, drafters: Sequence[Drafter], drafting: Drafting) -> None:
     """Decode batches of the common widths on the target and let drafters run their models; all end empty.
 
-    On a GPU costs that nobody knows yet are then measured. Raises what the target's `decode` raises.
+    On a GPU it then measures unknown costs. Raises as the target's `decode` does.
     """
     text = ordinary_tokens(target.model.vocab)
     warm(target, WIDTHS, text)

@@ -57,9 +57,9 @@ class Patience:
     sleep: Callable[[float], None] = time.sleep
 
     def wait(self, failures: int, error: Exception, name: str) -> None:
-        """Wait before the next try, as long as the server asks or twice as long each time.
+        """Wait before the next try, as the server asks or twice as long each time.
 
-        Raises the sentence for the user where another try is of no use.
+        Raises if another try is useless.
         """
         asked = _seconds_asked_for(error)
         if failures >= self.tries or not _is_passing(error) or (asked or 0) > self.longest_wait_seconds:
@@ -241,7 +241,7 @@ def _is_passing(error: Exception) -> bool:
 
 
 def _seconds_asked_for(error: Exception) -> float | None:
-    """The wait that a server asks for; None where it does not say."""
+    """The wait that a server asks for; None without one."""
     with suppress(AttributeError, ValueError):
         return max(0.0, float(error.response.headers.get("Retry-After", "")))  # type: ignore[attr-defined]
     return None

@@ -71,7 +71,7 @@ def estimated_plan(pair: Pair, devices: Sequence[DeviceMemory], context: int | N
 
 @dataclass(frozen=True, slots=True)
 class EstimatedSizes:
-    """A model's Sizes, from what the registry says about its file."""
+    """A model's Sizes, from the facts in the registry."""
 
     file: ModelFile
     trained_context: int | None = None

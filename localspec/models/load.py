@@ -90,7 +90,7 @@ def load_pair(
     speculate: bool = True,
     on_stage: Callable[[str], object] = lambda stage: None,
 ) -> LoadedPair:
-    """Load a pair as planned; what was opened is closed again when a later step fails."""
+    """Load a pair as planned; a failing step closes all earlier ones."""
     threads_of = partial(threads_for, wanted=options.get("threads"), spare_cores=spare_cores)
     with ExitStack() as opened:
         on_stage(f"loading the target, {_sized(pair.target)}")
@@ -303,7 +303,7 @@ class Opened:
 
 
 def open_drafter(opening: Opening) -> Opened:
-    """A drafter of the kind that the memory plan names; its target shows what it wants from the next pass on."""
+    """A drafter of the plan's kind; the target gives its hidden rows from the next pass on."""
     found = OPENERS[opening.load.kind](opening)
     if found.drafter.hidden_rows_needed:
         opening.target.extract(found.drafter.hidden_rows_needed)

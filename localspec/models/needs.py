@@ -470,7 +470,7 @@ def _can_be_small(draft: Sizes, load: Load, small: Load) -> bool:
 
 
 def _gpus(devices: Sequence[DeviceMemory]) -> tuple[str, ...]:
-    """GPUs with memory of their own; one without where there is no other."""
+    """GPUs with their own memory, or else one without."""
     own = tuple(device.name for device in devices if device.kind == "gpu")
     return own or tuple(device.name for device in devices if device.kind == "igpu")[:1]
 

@@ -245,7 +245,7 @@ class Probe(Closing):
         return _needs(weights, known, load)
 
     def sizes(self, header: Header, adapters: Sequence[Header] = ()) -> "ProbedSizes":
-        """What a memory plan asks about a model, and its adapters."""
+        """A model's sizes for the memory plan, with its adapters."""
         return ProbedSizes(header, self, adapters)
 
     def plan(

@@ -72,7 +72,7 @@ class Pair:
 
     @property
     def adapters(self) -> list[Header]:
-        """The headers of what is added to the target."""
+        """The headers of the files added to the target."""
         return [header_at(path) for path, _ in self.lora]
 
     def refuse_unless_runnable(self) -> None:

@@ -1,4 +1,4 @@
-"""Model files: what is known of them, where they lie on this machine, and their headers; which pair was used last."""
+"""Model files: facts, places on this machine, headers; and the pair used last."""
 
 import hashlib
 import json
@@ -104,7 +104,7 @@ class ModelFile:
         return draft_kind(self.header)
 
     def pinned(self) -> "ModelFile":
-        """The file with size and hash, which a pair is written with. Raises DownloadFailed."""
+        """The file with the size and hash of a registry entry. Raises DownloadFailed."""
         if self.repo and not self.sha256:
             raise DownloadFailed(
                 f"the Hub gives no sha256 for {self.repo}:{self.file}, so it cannot be pinned",

@@ -82,7 +82,7 @@ def normalised(ids: np.ndarray, weights: np.ndarray, otherwise: Distribution) ->
 
 
 class Written:
-    """How often each token stands where the penalties look back: a text is counted once, and followed as it grows."""
+    """Counts of tokens in the penalties' window: a text is counted once and followed as it grows."""
 
     def __init__(self, looks_back: int) -> None:
         """`looks_back`: tokens; -1 is the whole text."""
@@ -284,7 +284,7 @@ class Chain:
         return self._written.times(history, size) if self._written else None
 
     def _permitted(self, row: Row, history: Sequence[int]) -> Row:
-        """The row without what the constraint forbids."""
+        """The row without forbidden tokens."""
         return self._constraint.permitted(row, history) if self._constraint else row
 
     def _adjusted(self, row: np.ndarray, history: Sequence[int]) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Who may ask: programs of this machine, or those with the key; never an unknown web page."""
+"""Admits programs of this machine, or with the key; never an unknown web page."""
 
 import hmac
 import ipaddress

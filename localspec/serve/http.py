@@ -37,7 +37,7 @@ ErrorBody = Callable[[Problem], object]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request for text, whatever interface it came by."""
+    """A request for text from any interface."""
 
     chosen: Chosen
     prompts: tuple[Answer, ...]  # without serials and options
@@ -230,7 +230,7 @@ def gone() -> Problem:
 
 
 def dumped(value: object) -> bytes:
-    """A value as JSON, whatever characters are in it."""
+    """A value as JSON, with any characters."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 

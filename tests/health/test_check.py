@@ -53,7 +53,7 @@ def test_a_build_that_dies_with_extra_buffers_answers_without_them_and_says_so_o
     first, second = answer(*pair), answer(*pair)
     assert (first.returncode, second.returncode) == (0, 0), first.stderr
     assert first.stdout.strip()
-    assert "dies (SIGSEGV) where it repacks weights" in first.stderr
+    assert "dies (SIGSEGV) when it repacks weights" in first.stderr
     assert "CMAKE_ARGS=" in first.stderr
     assert "SIGSEGV" not in second.stderr
 
@@ -121,7 +121,7 @@ def test_a_file_whose_weights_alone_die_when_repacked_is_answered_without_that(b
     pair = ("--target", str(tiny_gguf(layers=3)), "--draft", str(tiny_gguf(layers=1)))
     first, second = answer(*pair), answer(*pair)
     assert (first.returncode, second.returncode) == (0, 0), first.stderr
-    assert "dies (SIGSEGV) where it repacks weights" in first.stderr
+    assert "dies (SIGSEGV) when it repacks weights" in first.stderr
     assert "SIGSEGV" not in second.stderr
 
 

@@ -1,1 +1,1 @@
-"""What a person can ask for: the table of commands, and what each does to the chat."""
+"""The table of commands, and the work of each."""

@@ -28,7 +28,7 @@ async def version(chat: Chat, argument: str) -> None:
 
 
 async def edit(chat: Chat, argument: str) -> None:
-    """Change the last message of the person, or the one before the message that is being changed, or the N-th."""
+    """Change the last message of the user, or the one before the message that is being changed, or the N-th."""
     questions = chat.state.conversation.questions
     if not questions:
         raise Refusal("There is no message to change yet.")
@@ -118,7 +118,7 @@ async def branch(chat: Chat, argument: str) -> None:
 
 
 async def copy(chat: Chat, argument: str) -> None:
-    """Copy the last reply, its last or N-th code block, or a block that the person chooses."""
+    """Copy the last reply, its last or N-th code block, or a block that the user chooses."""
     replies = [message.content for message in chat.state.conversation.messages if message.role == "assistant"]
     kind, _, number = argument.partition(" ")
     if not replies:

@@ -1,4 +1,4 @@
-"""Commands about pairs, and what the chat does about the reports of the engine."""
+"""Commands about pairs, and the chat's reactions to the engine's reports."""
 
 import asyncio
 from dataclasses import replace
@@ -83,7 +83,7 @@ async def receive(chat: Chat, report: messages.Report) -> None:
 
 
 async def receive_end(chat: Chat, end: PullEnd) -> None:
-    """Tell how a pull ended, and load the pair if the person waits for it."""
+    """Tell how a pull ended, and load the pair if the user waits for it."""
     if end.failure is None:
         await chat.notice(f"{end.name} is on disk.", f"/pair {end.name} loads it.")
         if chat.state.engine.wanted == end.name and not chat.state.engine.busy:

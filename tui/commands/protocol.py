@@ -17,7 +17,7 @@ class Refusal(Exception):
 
 
 class Chat(Protocol):
-    """A chat: its state, and what can be done on its screen."""
+    """A chat: its state, and the actions on its screen."""
 
     state: ChatState
 
@@ -49,7 +49,7 @@ class Chat(Protocol):
     def show_comparison(self, compared: Compared) -> None: ...
 
     async def run_command(self, name: str, argument: str = "") -> None: ...
-    async def theme(self, name: str) -> None: ...  # without a name, let the person choose one
+    async def theme(self, name: str) -> None: ...  # without a name, let the user choose one
     async def copy(self, text: str) -> None: ...  # into the clipboard, and tells of it
     async def quit(self) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Commands that set how replies are generated (drafting, sampling) and what is shown."""
+"""Commands for drafting, sampling and the display."""
 
 import asyncio
 from contextlib import suppress

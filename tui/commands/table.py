@@ -13,7 +13,7 @@ from .settings import set_value
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Something the person can ask for, by name, key or palette."""
+    """A command, by name, key or palette."""
 
     name: str
     area: str  # groups the palette and the help page
@@ -109,7 +109,7 @@ def parse(text: str) -> tuple[str, str] | None:
 
 
 def matching(start: str) -> tuple[Command, ...]:
-    """Commands whose name begins so, then those that contain it."""
+    """Commands whose name begins with the text, then those that contain it."""
     first = [command for command in COMMANDS if command.begins_with(start)]
     return (*first, *(command for command in COMMANDS if start in command.name and command not in first))
 
@@ -122,7 +122,7 @@ def find(name: str) -> Command | None:
 
 
 def unknown(name: str) -> str:
-    """What to say when no command has that name, or several begin so."""
+    """The message for an unknown or ambiguous command."""
     near = [command.name for command in COMMANDS if command.begins_with(name)]
     near = near or difflib.get_close_matches(name, [command.name for command in COMMANDS])
     names = ", ".join(f"/{other}" for other in near)

@@ -153,7 +153,7 @@ def _text_of(conversation: Conversation) -> str:
 
 
 def list_detail(listing: ConversationList) -> str:
-    """What the list cannot show: that it is empty, or which files are broken."""
+    """Notes below the list: it is empty, or files are broken."""
     lines = [] if listing.conversations else ["No conversations yet."]
     lines += [f"skipped: {reason}" for _path, reason in listing.broken[:3]]
     if len(listing.broken) > 3:

@@ -1,4 +1,4 @@
-"""The pair picker: what there is, what is here, what fits, and how much faster it was."""
+"""The pair picker: known pairs, those on disk, those that fit, and their speed-ups."""
 
 from collections.abc import Sequence
 from typing import ClassVar, Final
@@ -90,7 +90,7 @@ def columns(row: PairRow) -> tuple[str, ...]:
 
 
 def pair_detail(row: PairRow) -> str:
-    """What the table has no room for."""
+    """Details beyond the table."""
     measured = f"measured here: {row.speedup:.2f}x plain decoding" if row.speedup else ""
     here = "Enter loads it." if row.on_disk else "Enter fetches it." if row.runnable else ""
     published = f"published: {row.published}" if row.published else ""

@@ -163,7 +163,7 @@ _KEPT: Final = "%/:?#[]@!$&'()*+,;=~"  # what an address may hold unquoted
 
 
 class LinkDialog(Dialog[None]):
-    """Shows the whole address of a link; the model chose it, so only the person opens it in the browser."""
+    """Shows the whole address of a link; the model chose it, so only the user opens it in the browser."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("o", "open", "open"), Binding("c", "copy", "copy")]
     BOX_TITLE = "Link"

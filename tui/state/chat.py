@@ -18,7 +18,7 @@ from .remembered import Preferences, Presets, PromptHistory, Saver
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a chat begins with. The engine runs already and has been sent the load request."""
+    """The start values of a chat. The engine runs already and has the load request."""
 
     engine: Engine
     folder: Path  # of conversations, prompt history and preferences
@@ -38,7 +38,7 @@ class Setup:
 
 
 class ChatState:
-    """The engine, the pairs, the conversation that is open, and what is remembered of the person's choices."""
+    """The engine, the pairs, the open conversation, and the user's choices."""
 
     def __init__(self, setup: Setup, tell: Callable[[str], None]) -> None:
         """`tell` gets a sentence when a prompt or a preference could not be written."""

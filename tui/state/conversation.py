@@ -16,12 +16,12 @@ from localspec.errors import LocalspecError
 
 @dataclass(slots=True)
 class OpenConversation:
-    """The person sees a change as finished once the disk has it; after a failed write the next one brings all along."""
+    """A change shows as finished once the disk has it; after a failed write the next one writes all."""
 
     journal: Journal
     messages: list[StoredMessage] = field(default_factory=list)
     lost_lines: int = 0  # of the file, when it was read
-    title: str = ""  # that the person gave it
+    title: str = ""  # that the user gave it
     stored: bool = True  # False: nothing more reaches the file
     is_behind: bool = False  # the file, because a write failed
     # Messages that a changed question replaces: they count in the file until that question has a reply.
@@ -40,9 +40,9 @@ class OpenConversation:
         self.journal.close()
 
     async def ask(self, question: str, instead_of: int | None = None) -> None:
-        """Put a question at the end, or in the place of the one at that index and all after it.
+        """Add a question at the end, or in place of message `index` and all after it.
 
-        What a question replaces is dropped only when the new one has a reply. Raises OSError as `add` does.
+        The replaced messages stay until the new question has a reply. Raises OSError as `add` does.
         """
         message = StoredMessage("user", question)
         if instead_of is None:
@@ -52,9 +52,9 @@ class OpenConversation:
             self.messages[instead_of:] = [message]
 
     async def add(self, message: StoredMessage) -> None:
-        """Hold a message and save it; a reply to what has one already becomes its newest version.
+        """Add a message and save it; a second reply becomes the newest version.
 
-        Raises OSError, and holds it all the same.
+        Keeps it in memory even if it raises OSError.
         """
         earlier = self.reply
         if earlier is not None and message.role == "assistant":
@@ -74,7 +74,7 @@ class OpenConversation:
         return bool(self._replaced)
 
     async def take_back(self) -> None:
-        """Drop the last question, and bring back what it replaced. Raises OSError."""
+        """Drop the last question, and restore the messages that it replaced. Raises OSError."""
         if self.is_changed:
             self.messages[-1:], self._replaced = self._replaced, ()
         else:
@@ -98,7 +98,7 @@ class OpenConversation:
             await self._write(lambda: self.journal.keep(count))
 
     async def catch_up(self) -> None:
-        """Save what an earlier write could not. Raises OSError."""
+        """Save the rest of an earlier failed write. Raises OSError."""
         if self.is_behind:
             await self._write(lambda: None)
 
@@ -125,7 +125,7 @@ class OpenConversation:
 
     @property
     def questions(self) -> list[int]:
-        """The indices of the messages that the person wrote."""
+        """The indices of the messages that the user wrote."""
         return [index for index, message in enumerate(self.messages) if message.role == "user"]
 
     @property
@@ -162,7 +162,7 @@ def version_before(reply: StoredMessage) -> int:
 
 
 class NotExported(LocalspecError):
-    """A conversation that could not be written where it was wanted."""
+    """A conversation that could not be exported."""
 
 
 def export_markdown(conversation: Conversation, name: str) -> Path:

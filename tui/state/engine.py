@@ -26,7 +26,7 @@ WINDOW_SECONDS: Final = 1.0  # of engine time: what "now" means
 
 @dataclass(slots=True)
 class ReplyState:
-    """Everything that is known of the reply so far."""
+    """The facts of the reply so far."""
 
     serial: int
     beginning: str = ""  # the given beginning of the reply
@@ -191,7 +191,7 @@ class EngineState:
         return self.settings if turns and turns[0]["role"] == "system" else {**self.settings, "system": ""}
 
     def stop(self) -> None:
-        """Ask the engine to end what runs; the reply ends with its Finished."""
+        """Ask the engine to stop; the reply ends with its Finished."""
         if self.reply is not None:
             self.client.send(messages.Cancel(self.reply.serial))
 
@@ -212,7 +212,7 @@ class EngineState:
         return bool(self._loaded_name) and self._loading_request != self.load_request
 
     def absorb(self, event: Event | ProposalText) -> None:
-        """Take in what the running reply reports; the second run of a comparison counts from zero."""
+        """Handle a report of the running reply; the second run of a comparison counts from zero."""
         if self.reply is None:
             return
         if self.comparing and isinstance(event, Started):

@@ -1,4 +1,4 @@
-"""Files that a message mentions as @path go along with it; what is no file is only text."""
+"""Files that a message mentions as @path are attached; other mentions are text."""
 
 import re
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ def with_mentioned(text: str) -> str:
 
 
 def typed_mention(before_cursor: str) -> str | None:
-    """What has been typed of a mention up to the cursor; None when none is being typed."""
+    """The typed part of a mention before the cursor; None without one."""
     found = _TYPING.search(before_cursor)
     return found["start"] if found else None
 

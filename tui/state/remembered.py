@@ -1,6 +1,6 @@
-"""What the chat remembers beside the conversations: preferences, presets, prompts; and the thread that saves them.
+"""The chat's memory beside the conversations: preferences, presets, prompts; and the thread that saves them.
 
-Other chats write the same files, so a change is made to the file as it is then.
+Other chats write the same files, so each change applies to the present file.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ class TokenStyle(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Preferences:
-    """What the person chose for the screen."""
+    """The user's choices for the screen."""
 
     theme: str = "localspec"
     tokens: TokenStyle = TokenStyle.SUBTLE
@@ -46,7 +46,7 @@ class Preferences:
 
     @classmethod
     def load(cls, path: Path) -> "Preferences":
-        """Preferences from a file; what is missing or damaged there has its default."""
+        """Preferences from a file; missing or damaged ones have their defaults."""
         try:
             values = read_json_object(path)
         except (OSError, ValueError):
@@ -162,7 +162,7 @@ class PromptHistory:
 
 
 def _read(path: Path) -> tuple[list[str], int]:
-    """The prompts in a file, and how many lines were none. Raises OSError."""
+    """The prompts in a file, and the number of damaged lines. Raises OSError."""
     try:
         values, damaged = read_json_lines(path)
     except FileNotFoundError:

@@ -1,1 +1,1 @@
-"""What the lines of the screen say and how replies are cut: pure functions and values."""
+"""The text of the screen's lines, and the cutting of replies: pure functions and values."""

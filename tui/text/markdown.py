@@ -92,7 +92,7 @@ class GrowingMarkdown:
         return self._table_head
 
     def _seam(self, line: str) -> str:
-        """What ends the block cleanly where it was cut before its own end."""
+        """The text that closes a block that was cut."""
         if self._fence:
             mark = _FENCE.match(self._fence)
             assert mark is not None

@@ -1,4 +1,4 @@
-"""What the lines around the conversation and under replies say."""
+"""The text of the lines around the conversation and under replies."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -120,7 +120,7 @@ def pull_status(pull: PullProgress) -> str:
 
 
 def footer(message: StoredMessage) -> str:
-    """Which version of a reply it is, how it ended, and what it cost."""
+    """A reply's version, end and cost."""
     parts = [f"‹{message.version + 1}/{len(message.versions)}›"] if message.versions else []
     parts += [OUTCOMES[message.outcome]] if message.outcome in OUTCOMES else []
     if (cost := message.numbers) is not None:

@@ -44,7 +44,7 @@ class HangingList(MarkdownBlock):
         self._width = 0
 
     async def _update_from_block(self, block: MarkdownBlock) -> None:
-        """Become the same list as it has grown; what stays the same is not wrapped again."""
+        """Update to the grown list; equal items are not wrapped again."""
         if not isinstance(block, HangingList):
             await super()._update_from_block(block)
             return
@@ -100,7 +100,7 @@ def _join_lists(state: StateCore) -> None:
 
 
 def _items(block: MarkdownBlock, found: SyntaxTreeNode, indent: int = 0, depth: int = 0) -> Iterator[Item]:
-    """The paragraphs of a list; `depth` bulleted lists are around it."""
+    """The paragraphs of a list, nested in `depth` lists."""
     bullets: Iterator[str] = repeat(Markdown.BULLETS[depth % len(Markdown.BULLETS)])
     if found.type == "ordered_list":
         first = int(found.children[0].info)

@@ -1,4 +1,4 @@
-"""Where the person types: Enter sends, Shift+Enter or Ctrl+J makes a line, Up in the first row recalls."""
+"""Where the user types: Enter sends, Shift+Enter or Ctrl+J makes a line, Up in the first row recalls."""
 
 import re
 from collections.abc import Awaitable, Callable
@@ -21,7 +21,7 @@ _BLANK_LINES: Final = re.compile(r"\A(?:[^\S\n]*\n)+")  # before the text; its i
 
 
 class PromptInput(TextArea):
-    """A text area that grows with its text, sends it, and remembers what was sent."""
+    """A text area that grows with its text, sends it, and remembers it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("pageup", "screen.scroll_conversation('page', -1)", show=False),
@@ -84,7 +84,7 @@ class PromptInput(TextArea):
 
     @property
     def before_cursor(self) -> str:
-        """What stands before the cursor in its line."""
+        """The text before the cursor in its line."""
         row, column = self.cursor_location
         return self.document.get_line(row)[:column]
 

@@ -1,4 +1,4 @@
-"""The conversation as it scrolls: follows its end until the person scrolls away; old messages leave the screen."""
+"""The conversation as it scrolls: follows its end until the user scrolls away; old messages leave the screen."""
 
 from collections.abc import Sequence
 from typing import Final, Literal
@@ -24,7 +24,7 @@ FEWEST: Final = 10  # of either that stay then, and messages shown when a conver
 
 
 class UserMessage(Static):
-    """What the person wrote, as written; a click unfolds a long one."""
+    """The user's message as written; a click unfolds a long one."""
 
     def __init__(self, text: str) -> None:
         text = for_terminal(text)
@@ -45,7 +45,7 @@ def folded(text: str) -> str:
 
 
 class NoticeLine(Static):
-    """A line of the program itself: an error with its hint, or what a command did."""
+    """A line of the program itself: an error with its hint, or the result of a command."""
 
     def __init__(self, what: str, hint: str = "", kind: str = "note") -> None:
         super().__init__(for_terminal(f"{what}\n{hint}".rstrip()), markup=False, classes=f"notice -{kind}")
@@ -113,7 +113,7 @@ class Transcript(VerticalScroll, PlainContainer):
         return next((part for part in parts if _place(part) + part.size.height > self.scroll_y), None)
 
     def _keep_in_place(self, widget: Widget, y: int) -> None:
-        """What is at the top of the view stays there when what is above it has another height as Markdown."""
+        """The top of the view stays there when text above it changes its height as Markdown."""
         if widget.is_attached and _place(widget) != y and not self._follows_end:
             self.scroll_relative(y=_place(widget) - y, animate=False, immediate=True)
 
@@ -131,7 +131,7 @@ class Transcript(VerticalScroll, PlainContainer):
         self.call_after_refresh(self._look)
 
     def scroll_from_prompt(self, by: Literal["page", "message"], direction: Literal[-1, 1]) -> None:
-        """Up or down by what is seen, or to the message that begins before or after it."""
+        """Scroll by a page, or to the previous or next message."""
         if by == "page":
             self.scroll_relative(y=direction * max(1, self.size.height - 2), animate=False, immediate=True)
             return
