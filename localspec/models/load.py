@@ -26,9 +26,7 @@ from localspec.gguf.facts import (
 from localspec.gguf.header import Header
 from localspec.gguf.matching import SharedTokens, in_words
 from localspec.gguf.trimmed import token_table
-from localspec.health.check import untold_note
-from localspec.health.gpu import ensure_gpu
-from localspec.health.gpu import untold_note as untold_gpu_note
+from localspec.health.check import ensure_gpu, untold_gpu_note, untold_note
 from localspec.health.servers import use_servers, used_servers
 from localspec.llama.context import Context
 from localspec.llama.devices import Device, add_servers, default_gpu, devices

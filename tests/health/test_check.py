@@ -103,7 +103,7 @@ def test_a_build_that_cannot_be_used_is_tried_again_each_time(monkeypatch):
 def test_a_damaged_memory_of_the_check_is_none(monkeypatch):
     monkeypatch.setattr(check, "decode_in_child", lambda _: TrialOutcome(0, None, True, ""))
     health()
-    check._file().write_text('{"extra')
+    check._build_file().write_text('{"extra')
     monkeypatch.setattr(check, "_known", None)
     assert health() == Health()
 

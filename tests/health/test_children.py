@@ -1,4 +1,4 @@
-"""The process that tries a build first: it sees no secrets and may not fill the machine."""
+"""The process that tries a build first: it may not fill the machine."""
 
 import json
 import os
@@ -18,17 +18,9 @@ def tell():
         names = [name for name in dir(resource) if name.startswith("RLIMIT_")]
         limits = {name: resource.getrlimit(getattr(resource, name))[0] for name in names}
     with open(os.path.join(os.path.dirname(__file__), sys.argv[0].rpartition(os.sep)[2] + ".json"), "w") as file:
-        json.dump({"environment": dict(os.environ), "limits": limits}, file)
+        json.dump({"limits": limits}, file)
 atexit.register(tell)
 """
-SECRETS = {
-    "HF_TOKEN": "hf_x",
-    "AWS_SECRET_ACCESS_KEY": "x",
-    "SSH_AUTH_SOCK": "/tmp/agent",
-    "HTTPS_PROXY": "http://name:password@proxy",
-    "LLAMA_API_KEY": "x",
-    "MY_OWN_PLACE": "x",
-}
 
 
 @pytest.fixture
@@ -36,17 +28,8 @@ def told(tmp_path, monkeypatch):
     """What a child was given, by the child itself."""
     (tmp_path / "sitecustomize.py").write_text(TELLS)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    for name, value in SECRETS.items():
-        monkeypatch.setenv(name, value)
     check()
     return json.loads((tmp_path / "first_decode.py.json").read_text())
-
-
-def test_a_child_sees_what_it_needs_and_no_secret(told):
-    assert told["environment"]["OMP_NUM_THREADS"] == "1"
-    assert told["environment"]["PATH"] == os.environ["PATH"]
-    assert not SECRETS.keys() & told["environment"].keys()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limits")

@@ -14,8 +14,8 @@ from localspec.cli import main
 from localspec.engine.messages import LoadPair
 from localspec.engine.requests import PairRequests
 from localspec.errors import BackendFailure, NotEnoughMemory
-from localspec.health import build, check, gpu
-from localspec.health.gpu import GpuHealth, ensure_gpu, try_gpu, untold_note
+from localspec.health import build, check
+from localspec.health.check import GpuHealth, ensure_gpu, try_gpu, untold_gpu_note
 from localspec.llama.devices import Device
 from localspec.models import load
 from localspec.models.find import find
@@ -51,8 +51,10 @@ def broken(tmp_path, monkeypatch):
 def tried(monkeypatch):
     """The flash attention of each trial that was made."""
     made = []
-    real = gpu.decode_in_child
-    monkeypatch.setattr(gpu, "decode_in_child", lambda trial: (made.append(trial.flash_attn), real(trial))[1])
+    real = check.decode_in_child
+    monkeypatch.setattr(
+        check, "decode_in_child", lambda trial: (made.append(trial.flash_attn), real(trial))[1]
+    )
     return made
 
 
@@ -66,15 +68,15 @@ def test_a_gpu_that_works_is_tried_once_for_each_cache_type(tried):
     ensure_gpu("CPU", "stands in", "auto", "q8_0", lambda: said.append("trying"))
     assert (said, tried) == (["trying"], ["auto"])
     assert ensure(kv_type="q4_0") == GpuHealth(("f16", "q8_0", "q4_0"))
-    assert untold_note("CPU", "stands in") == ""
+    assert untold_gpu_note("CPU", "stands in") == ""
 
 
 def test_where_flash_attention_alone_kills_it_it_is_off_there_and_the_user_reads_so_once(broken, tried):
     broken(SIGSEGV, decode_dies_if=WITH_FLASH_ATTENTION)
     assert ensure() == ensure(kv_type="q4_0") == GpuHealth(died_of="SIGSEGV", plain=True)
     assert tried == ["auto", "off"]
-    assert "flash attention ends llama.cpp on CPU (SIGSEGV)" in untold_note("CPU", "stands in")
-    assert untold_note("CPU", "stands in") == ""
+    assert "flash attention ends llama.cpp on CPU (SIGSEGV)" in untold_gpu_note("CPU", "stands in")
+    assert untold_gpu_note("CPU", "stands in") == ""
 
 
 def test_it_dies_of_flash_attention_with_another_cache_type_alone(broken):
@@ -86,7 +88,7 @@ def test_it_dies_of_flash_attention_with_another_cache_type_alone(broken):
 def test_another_driver_is_tried_anew(broken, tried, monkeypatch):
     broken(SIGSEGV, decode_dies_if=WITH_FLASH_ATTENTION)
     ensure()
-    monkeypatch.setattr(gpu, "driver", lambda: "a newer one")
+    monkeypatch.setattr(check, "driver", lambda: "a newer one")
     monkeypatch.delenv("PYTHONPATH")
     assert ensure() == GpuHealth(("f16", "q8_0"))
     assert tried == ["auto", "off", "auto"]

@@ -16,8 +16,7 @@ from localspec.display import DrawnLine, say, say_json
 from localspec.errors import LocalspecError
 from localspec.files import program
 from localspec.health.build import LLAMA_CPP_PYTHON, source_command
-from localspec.health.check import check
-from localspec.health.gpu import try_gpu
+from localspec.health.check import check, try_gpu
 
 if TYPE_CHECKING:
     from localspec.llama.devices import Device
