@@ -18,7 +18,6 @@ PAGES = sorted(
         *(page for page in ROOT.glob("*.md") if page.name not in ("CHANGELOG.md", "CONTRIBUTING.md")),
     ]
 )
-WORDED = [path for path in SOURCES if "structure" not in path.parts and path.name != "tools.py"]
 WRONG_EVERYWHERE = (  # phrases for which a noun, a verb or the field's term is plainer
     "are told",
     "begins anew",
@@ -111,7 +110,7 @@ def test_no_message_sends_the_reader_to_a_file_that_an_installed_localspec_lacks
     assert [m for m in messages() if "docs/" in m[1] or ".md" in m[1]] == []
 
 
-@pytest.mark.parametrize("path", [*WORDED, *PAGES], ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("path", [*SOURCES, *PAGES], ids=lambda path: str(path.relative_to(ROOT)))
 def test_words_are_plain(path):
     text = path.read_text(encoding="utf-8")
     phrases = "|".join(WRONG_EVERYWHERE).replace(" ", r"\s+(?:# )?")

@@ -91,7 +91,7 @@ def _closing(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def instructions(tools: Sequence[Tool]) -> str:
-    """What a model is told that knows no tools of its own."""
+    """The system text for a model that knows no tools."""
     listed = "\n".join(json.dumps(tool.definition["function"], ensure_ascii=False) for tool in tools)
     return (
         "You can call these functions:\n"

@@ -146,7 +146,7 @@ class Mask:
 
 
 class Constrained:
-    """A matcher that follows a reply: it is told whole texts and steps forward or back to them.
+    """A matcher that follows a reply: it gets whole texts and steps forward or back to them.
 
     Masks are kept for what may still be taken back: those that the draft needed serve the target as well.
     """

@@ -67,7 +67,7 @@ def narrowed(schema: dict[str, Any]) -> dict[str, Any]:
 
     Objects that name properties get no others, and numbers at most 15 digits before and 9 after the point,
     unless the schema says otherwise. What matches still matches the schema as it was given. Where schemas are
-    combined with allOf, closing one part would contradict another: such a schema stays as it is.
+    combined with allOf, closing one part would contradict another: this schema stays as it is.
     """
     parts = list(_objects(schema))
     if any("allOf" in part for part in parts):
