@@ -6,7 +6,7 @@ before, follow the most frequent continuation. How far to trust it is learned fr
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
@@ -246,27 +246,28 @@ class LookupDrafter(Drafter):
             return Guess()
         matches = match_lengths(index.tokens, places, tail)
         text = index.tokens[: index.length]
-        following = [text[place + 1 : place + 1 + limit].tolist() for place in places.tolist()]
+        following = [tuple(text[place + 1 : place + 1 + limit].tolist()) for place in places.tolist()]
         best = Guess()
         for match in sorted(set(matches.tolist()), reverse=True)[:LENGTHS]:
-            rows = [row for row, length in zip(following, matches, strict=True) if length >= match]
+            # A text that repeats itself has few different continuations, however many places.
+            rows = Counter(row for row, length in zip(following, matches, strict=True) if length >= match)
             guess = self._follow(rows, match, limit)
             if guess.expected > best.expected:
                 best = guess
         return best
 
-    def _follow(self, rows: list[list[int]], match: int, limit: int) -> Guess:
-        """The most frequent continuation, token by token, while it is likely enough to be kept."""
-        tokens: list[int] = []
-        shares: list[float] = []
-        chances: list[float] = []
-        survival = 1.0
+    def _follow(self, rows: Mapping[tuple[int, ...], int], match: int, limit: int) -> Guess:
+        """The most frequent continuation, token by token, while it is likely enough; `rows`: how often each follows."""
+        tokens, shares, chances, survival = list[int](), list[float](), list[float](), 1.0
         for depth in range(limit):
-            counts = Counter(row[depth] for row in rows if depth < len(row))
-            if not counts:
+            rows = {row: times for row, times in rows.items() if depth < len(row)}
+            if not rows:
                 break
-            token, count = counts.most_common(1)[0]
-            share = count / counts.total()
+            counts = dict[int, int]()
+            for row, times in rows.items():
+                counts[row[depth]] = counts.get(row[depth], 0) + times
+            token = max(counts, key=counts.__getitem__)
+            share = counts[token] / sum(counts.values())
             chance = self.trust.rate(match, depth, share)
             survival *= chance
             if survival < LEAST_CHANCE:
@@ -274,7 +275,8 @@ class LookupDrafter(Drafter):
             tokens.append(token)
             shares.append(share)
             chances.append(chance)
-            rows = [row for row in rows if depth < len(row) and row[depth] == token]
+            if len(counts) > 1:
+                rows = {row: times for row, times in rows.items() if row[depth] == token}
         return Guess(tuple(tokens), tuple(chances), tuple(shares), match)
 
 
