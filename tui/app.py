@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -53,30 +53,22 @@ class CommandProvider(Provider):
     """Offers every command to the palette; one that wants an argument goes into the prompt."""
 
     async def discover(self) -> Hits:
-        for command in self._offered():
-            yield DiscoveryHit(_title(command), partial(self._choose, command), help=command.help)
+        for title, choose, command in self._offered():
+            yield DiscoveryHit(title, choose, help=command.help)
 
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)
-        for command in self._offered():
-            title = f"{_title(command)} · {command.help}"
-            if (score := matcher.match(title)) > 0:
-                yield Hit(score, matcher.highlight(title), partial(self._choose, command), help=command.help)
+        for title, choose, command in self._offered():
+            if (score := matcher.match(text := f"{title} · {command.help}")) > 0:
+                yield Hit(score, matcher.highlight(text), choose, help=command.help)
 
-    def _offered(self) -> tuple[Command, ...]:
-        return COMMANDS if isinstance(self.screen, ChatScreen) else ()
-
-    async def _choose(self, command: Command) -> None:
-        screen = self.screen
-        assert isinstance(screen, ChatScreen)
-        if command.argument and not command.argument.startswith("["):
-            screen.prompt.replace_text(f"/{command.name} ")
-        else:
-            screen.action_command(command.name)
-
-
-def _title(command: Command) -> str:
-    return f"{command.area}: {command.name}"
+    def _offered(self) -> Iterator[tuple[str, Callable[[], None], Command]]:
+        if isinstance(screen := self.screen, ChatScreen):
+            for command in COMMANDS:
+                choose = partial(screen.action_command, command.name)
+                if command.argument and not command.argument.startswith("["):
+                    choose = partial(screen.prompt.replace_text, f"/{command.name} ")
+                yield f"{command.area}: {command.name}", choose, command
 
 
 class NoControls(LineFilter):
@@ -194,20 +186,13 @@ def chat(setup: Setup) -> int:
     if setup.theme and setup.theme not in (known := app.available_themes):
         near = difflib.get_close_matches(setup.theme, known) or sorted(known)
         raise BadSetting(f"there is no theme {setup.theme!r}", hint=f"themes: {', '.join(near)}")
-    with _small_collections():
-        app.run()
-    app.raise_failure()
-    return 0
-
-
-@contextmanager
-def _small_collections() -> Iterator[None]:
-    """Python collects only young garbage by itself; the app runs the full collections while nobody waits."""
     before = gc.get_threshold()
-    gc.freeze()  # what was imported stays for good and need not be looked at again
-    gc.set_threshold(before[0], before[1], _NEVER)
+    gc.freeze()  # imported modules stay for good
+    gc.set_threshold(before[0], before[1], _NEVER)  # the app runs full collections while nobody waits
     try:
-        yield
+        app.run()
     finally:
         gc.set_threshold(*before)
         gc.unfreeze()
+    app.raise_failure()
+    return 0

@@ -185,7 +185,11 @@ class ChatScreen(Screen[None]):
             self.state.remember_prompt(message)
             editing = self.editing
             self.end_editing()
-            await self._ask(text, instead_of=editing)
+            await self._is_saved(self.state.conversation.ask(text, editing))
+            if editing is not None:
+                await self.transcript.keep(editing)
+            await self.transcript.add(UserMessage(text))
+            await self._begin_reply()
 
     async def _with_files(self, text: str) -> str:
         """The message with the files that it mentions; "" where one cannot be read."""
@@ -222,14 +226,6 @@ class ChatScreen(Screen[None]):
 
     # -- questions and replies -------------------------------------------------------------------------
 
-    async def _ask(self, text: str, instead_of: int | None = None) -> None:
-        """Put a question and begin the reply; `instead_of` is the index of one that it replaces."""
-        await self._is_saved(self.state.conversation.ask(text, instead_of))
-        if instead_of is not None:
-            await self.transcript.keep(instead_of)
-        await self.transcript.add(UserMessage(text))
-        await self._begin_reply()
-
     async def ask_again(self, beginning: str = "") -> None:
         """Generate another reply to the last question, or from `beginning` on; an earlier one stays as a version."""
         conversation = self.state.conversation
@@ -253,15 +249,25 @@ class ChatScreen(Screen[None]):
 
     async def end_reply(self, outcome: str, final: Reply | None = None) -> None:
         """The reply is over, with a Reply unless the engine failed: save it, then show it as finished."""
-        engine = self.state.engine
+        engine, conversation = self.state.engine, self.state.conversation
         reply, comparing = engine.reply, engine.comparing
         if reply is None:
             return
         await self._draw_reply()
         view, self._reply_view = self._reply_view, None
         engine.end_reply(final)
-        if view is not None and not comparing:
-            await self._finish_reply(view, reply.message(outcome, final), reply.beginning)
+        message = reply.message(outcome, final)
+        if view is None or comparing:
+            pass
+        elif message.has_words_after(reply.beginning):
+            saved = await self._is_saved(conversation.add(message))
+            held = conversation.messages[-1]
+            await view.finish(held if saved else replace(held, outcome="unsaved"))
+            if len(held.versions) == 2:
+                self.notify("The earlier reply is kept: f5 shows it.")
+        else:
+            await view.remove()
+            await self._step_back(outcome)
         self.refresh_state()
 
     async def _begin_reply(self, beginning: str = "") -> None:
@@ -277,18 +283,6 @@ class ChatScreen(Screen[None]):
         await self.transcript.add(self._reply_view)
         self.transcript.anchor()
         self.refresh_state()
-
-    async def _finish_reply(self, view: ReplyView, message: StoredMessage, beginning: str) -> None:
-        if message.has_words_after(beginning):
-            conversation = self.state.conversation
-            saved = await self._is_saved(conversation.add(message))
-            held = conversation.messages[-1]
-            await view.finish(held if saved else replace(held, outcome="unsaved"))
-            if len(held.versions) == 2:
-                self.notify("The earlier reply is kept: f5 shows it.")
-        else:
-            await view.remove()
-            await self._step_back(message.outcome)
 
     async def _step_back(self, outcome: str) -> None:
         """No text came: restore the earlier messages, unless the prompt holds another text by now."""

@@ -29,18 +29,13 @@ def completions(start: str) -> list[str]:
     """Mentions of the files and folders whose path begins so, folders first."""
     folder, _, name = start.lstrip('"').rpartition("/")
     try:
-        entries = sorted(_entries(expanded(folder or ("/" if "/" in start else "."))))
+        inside = expanded(folder or ("/" if "/" in start else ".")).iterdir()
+        entries = sorted((not entry.is_dir(), entry.name + "/" * entry.is_dir()) for entry in inside)
     except (OSError, ValueError, BadSetting):
         return []
     prefix = start.lstrip('"')[: -len(name) or None]
     found = [entry for _, entry in entries if entry.startswith(name) and (name or not entry.startswith("."))]
     return [_mention(prefix + entry) for entry in found[:MOST_OFFERED]]
-
-
-def _entries(folder: Path) -> Iterator[tuple[bool, str]]:
-    for entry in folder.iterdir():
-        is_file = not entry.is_dir()
-        yield is_file, entry.name + ("" if is_file else "/")
 
 
 def _mention(path: str) -> str:

@@ -6,7 +6,7 @@ from typing import Final
 from localspec.conversations import StoredMessage
 from localspec.display import size_text
 
-from ..state.engine import EngineState, PullProgress, ReplyState
+from ..state.engine import EngineState, PullProgress
 
 _EIGHTHS_UP: Final = "▁▂▃▄▅▆▇█"
 _EIGHTHS_RIGHT: Final = " ▏▎▍▌▋▊▉█"
@@ -54,7 +54,10 @@ OUTCOMES: Final = {
 def title(engine: EngineState, *, stored: bool = True) -> str:
     """Pair, drafting and temperature, and whether nothing of the chat is kept."""
     settings = engine.settings
-    parts = ["" if stored else "not stored", engine.pair_name or "no pair", drafting(engine)]
+    drafting = f"drafted by {engine.ready.draft or 'lookup'}" if engine.ready else ""
+    if not settings.get("speculate", True) or settings.get("depth") == 0:
+        drafting = "draft off"
+    parts = ["" if stored else "not stored", engine.pair_name or "no pair", drafting]
     if settings.get("speculate", True) and settings.get("depth", "auto") != "auto":
         parts.append(f"depth {settings['depth']}")
     if "temperature" in settings:
@@ -62,15 +65,6 @@ def title(engine: EngineState, *, stored: bool = True) -> str:
     if "seed" in settings:
         parts.append(f"seed {settings['seed']}")
     return " · ".join(part for part in parts if part)
-
-
-def drafting(engine: EngineState) -> str:
-    """Who drafts; "" while nothing is loaded that could."""
-    if not engine.settings.get("speculate", True) or engine.settings.get("depth") == 0:
-        return "draft off"
-    if engine.ready is None:
-        return ""
-    return f"drafted by {engine.ready.draft or 'lookup'}"
 
 
 def status(engine: EngineState, pull: PullProgress | None) -> str:
@@ -81,21 +75,16 @@ def status(engine: EngineState, pull: PullProgress | None) -> str:
 def _engine_status(engine: EngineState) -> str:
     if engine.loading:
         return f"loading: {engine.stage}" if engine.stage else "starting the engine"
-    reply = engine.reply
-    if reply is not None:
-        return _reply_status(reply, engine.comparing)
+    if (reply := engine.reply) is not None:
+        what = "waiting for the engine"
+        if reply.tally.emitted:
+            what = f"{reply.tally.emitted:,} tokens"
+        elif reply.prefill is not None:
+            what = f"reading the prompt {reply.prefill.done:,} / {reply.prefill.total:,}"
+        return f"comparing: {what}" if engine.comparing else what
     if engine.ready is None:
         return "no pair is loaded · ^o chooses one" if engine.client.alive else "the engine is not running"
     return advice(engine)
-
-
-def _reply_status(reply: ReplyState, comparing: bool) -> str:
-    what = "comparing: " if comparing else ""
-    if reply.tally.emitted:
-        return f"{what}{reply.tally.emitted:,} tokens"
-    if reply.prefill is not None:
-        return f"{what}reading the prompt {reply.prefill.done:,} / {reply.prefill.total:,}"
-    return f"{what}waiting for the engine"
 
 
 def advice(engine: EngineState) -> str:

@@ -1,6 +1,6 @@
 """The lines around the conversation (title, meter, status, keys), and the inspector beside it."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from textual.app import ComposeResult
@@ -80,8 +80,17 @@ def meter_line(engine: EngineState, width: int) -> Content:
         return Content("")
     stats = reply.stats
     line = _speed(engine, reply.speed_now if engine.busy else stats.tokens_per_second)
-    parts = [_acceptance(reply, 10 if width < NARROW else 20), _gain(stats)]
-    for part in (*parts, Content(f"reply {stats.tokens_per_second:.1f} tok/s")):
+    acceptance = Content("drafting off: it does not pay here" if reply.is_off else "plain decoding")
+    if stats.drafted and not reply.is_off:
+        shown = (bars(reply.acceptance, 10 if width < NARROW else 20), "$primary")
+        depth = f"  depth {reply.depth}{' by a head' * (stats.from_head > 0)}"
+        acceptance = Content.assemble(f"accept {stats.acceptance_rate:4.0%} ", shown, depth)
+    gain = Content("")
+    if stats.drafted and stats.speedup is not None:
+        saved = stats.saved_seconds or 0.0
+        words = f", {saved:.1f} s saved" if saved > 0.05 else ""
+        gain = Content.assemble((f"{stats.speedup.value:.2f}x plain", "bold"), words)
+    for part in (acceptance, gain, Content(f"reply {stats.tokens_per_second:.1f} tok/s")):
         if part.cell_length and line.cell_length + part.cell_length + 3 <= width:
             line += Content("   ") + part
     return line
@@ -98,23 +107,6 @@ def _speed(engine: EngineState, now: float) -> Content:
         start = content.plain.index("▕") + 1 + cell
         content = content[:start] + Content("┃").stylize("$warning") + content[start + 1 :]
     return content
-
-
-def _acceptance(reply: ReplyState, width: int) -> Content:
-    stats = reply.stats
-    if reply.is_off or not stats.drafted:
-        return Content("drafting off: it does not pay here" if reply.is_off else "plain decoding")
-    shown = (bars(reply.acceptance, width), "$primary")
-    by = " by a head" if stats.from_head else ""
-    return Content.assemble(f"accept {stats.acceptance_rate:4.0%} ", shown, f"  depth {reply.depth}{by}")
-
-
-def _gain(stats: Stats) -> Content:
-    if not stats.drafted or stats.speedup is None:
-        return Content("")
-    saved = stats.saved_seconds or 0.0
-    words = f", {saved:.1f} s saved" if saved > 0.05 else ""
-    return Content.assemble((f"{stats.speedup.value:.2f}x plain", "bold"), words)
 
 
 def time_shares(stats: Stats) -> Content:
@@ -156,9 +148,17 @@ def inspector_lines(reply: ReplyState | None) -> Iterator[Content]:
         return
     stats = reply.stats
     yield _head("Acceptance by position")
-    yield from _positions(stats.acceptance_by_position, stats.drafted_by_position)
+    if not stats.acceptance_by_position:
+        yield Content("no drafts").stylize("dim")
+    tried = zip(stats.acceptance_by_position, stats.drafted_by_position, strict=True)
+    for position, (rate, count) in enumerate(tried, start=1):
+        bar = (gauge(rate, BAR_CELLS), "$accent")
+        yield Content.assemble(f"{position:2} ", bar, f" {rate:4.0%}", (f" of {count:,}", "dim"))
     yield _head("Tokens per pass")
-    yield from _lengths(reply.lengths)
+    total, most = reply.lengths.total(), max(reply.lengths.values())
+    for length in range(1, max(reply.lengths) + 1):
+        bar = (gauge(reply.lengths[length] / most, BAR_CELLS), "$primary")
+        yield Content.assemble(f"{length:2} ", bar, f" {reply.lengths[length] / total:4.0%}")
     yield Content(f"mean {stats.mean_accepted_length:.2f} · {stats.cycles:,} passes")
     yield _head("Cycles (ms: draft, verify, other)")
     yield Content(bars(reply.acceptance, 32)).stylize("$primary")
@@ -171,22 +171,6 @@ def inspector_lines(reply: ReplyState | None) -> Iterator[Content]:
 
 def _head(title: str) -> Content:
     return Content(f"\n{title}").stylize("bold")
-
-
-def _positions(rates: Sequence[float], tried: Sequence[int]) -> Iterator[Content]:
-    if not rates:
-        yield Content("no drafts").stylize("dim")
-    for position, (rate, count) in enumerate(zip(rates, tried, strict=True), start=1):
-        bar = (gauge(rate, BAR_CELLS), "$accent")
-        yield Content.assemble(f"{position:2} ", bar, f" {rate:4.0%}", (f" of {count:,}", "dim"))
-
-
-def _lengths(lengths: Mapping[int, int]) -> Iterator[Content]:
-    total, most = sum(lengths.values()), max(lengths.values())
-    for length in range(1, max(lengths) + 1):
-        count = lengths.get(length, 0)
-        bar = (gauge(count / most, BAR_CELLS), "$primary")
-        yield Content.assemble(f"{length:2} ", bar, f" {count / total:4.0%}")
 
 
 def _cycle(cycle: Cycle) -> Content:
