@@ -326,7 +326,7 @@ _DEFAULTS: Final = {"content": "", "reasoning": "", "reasoning_tokens": 0, "outc
 
 
 def _numbers(values: Any) -> Numbers | None:  # noqa: ANN401 - whatever the file has
-    """The numbers of a reply; None where one is damaged, so that the text is not lost."""
+    """The numbers of a reply; None if one is damaged, so that the text is not lost."""
     try:
         return read_as(Numbers, {field.name: values.get(field.name) for field in fields(Numbers)})
     except (ValueError, AttributeError, OverflowError):

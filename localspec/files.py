@@ -232,7 +232,7 @@ class FileLock:
         self._held: BaseFileLock | None = None
 
     def try_acquire(self) -> bool:
-        """Take the lock; False while another process has it. Raises OSError where the file cannot be made."""
+        """Take the lock; False while another process has it. Raises OSError if the file cannot be made."""
         assert self._held is None, "the lock is held already"
         self._held = _acquired(self._path, 0)
         return self._held is not None

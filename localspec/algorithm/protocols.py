@@ -117,8 +117,8 @@ class Vocabulary(Protocol):
     """Satisfied by a GGUF's vocabulary and by the toys of the tests."""
 
     size: int  # tokens
-    bos: int | None  # the token that begins a text; None where the model has none
-    eos: int | None  # the token that ends a text; None where the model has none
+    bos: int | None  # the token that begins a text; None if the model has none
+    eos: int | None  # the token that ends a text; None if the model has none
     add_bos: bool  # whether the model wants bos in front of every prompt
 
     def tokenize(self, text: str, *, parse_special: bool, add_special: bool = False) -> list[int]:

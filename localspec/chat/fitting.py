@@ -58,7 +58,7 @@ class Fitter:
         """The prompt of these messages, of all of them where they fit, or where nothing can be left out.
 
         `earlier`: cuts of other prompts. An earlier cut of this conversation is used again if it leaves out enough, so
-        that prompts keep a long common prefix. Raises ContextFull where nothing may be trimmed.
+        that prompts keep a long common prefix. Raises ContextFull if nothing may be trimmed.
         """
         encoded = cache(lambda index: self.encode(kept(messages, index)))
         room, cuts = self.room(trim=trim), cuts_of(messages)

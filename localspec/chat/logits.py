@@ -74,7 +74,7 @@ def add_texts(folder: Path, texts: Sequence[Text]) -> Path:
 
 
 def texts_in(folder: Path) -> Iterator[Text]:
-    """All texts of a folder, in the order in which they were written. Raises BadSetting where a file is damaged."""
+    """All texts of a folder, in the order in which they were written. Raises BadSetting if a file is damaged."""
     for path in paths_in(folder):
         try:
             with np.load(path) as part:

@@ -51,7 +51,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def refuse_together(*flags: tuple[str, object]) -> None:
-    """Raises WrongUsage where two of these are given: the flag as it is typed, and its value or None."""
+    """Raises WrongUsage if two of these are given: the flag as it is typed, and its value or None."""
     given = [flag for flag, value in flags if value is not None]
     if len(given) > 1:
         raise WrongUsage(f"{given[0]} and {given[1]} contradict each other", hint="give one of them")

@@ -32,7 +32,7 @@ class Plan:
 
 
 def require_torch() -> None:
-    """Asked before anything is collected. Raises BadSetting where PyTorch or gguf is missing."""
+    """Asked before anything is collected. Raises BadSetting if PyTorch or gguf is missing."""
     if find_spec("torch") is None or find_spec("gguf") is None:
         raise BadSetting(
             "a draft is made with PyTorch and gguf, which are not both installed",

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.optim import AdamW, Optimizer
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of the quintic that pushes all singular values towards one (Jordan et al., 2024)."""
+"""Coefficients of the quintic that pushes all singular values towards one (Jordan et al., 2024)."""
 
 
 def orthogonal(gradient: Tensor, steps: int = 5) -> Tensor:

@@ -430,7 +430,7 @@ def parts_of(path: _AnyPath) -> tuple[_AnyPath, ...]:
 
 
 def joined(path: Path, headers: Sequence[Header]) -> Header:
-    """One header for the parts of a model, in their order. Raises BadModelFile where they do not go together."""
+    """One header for the parts of a model, in their order. Raises BadModelFile if they do not go together."""
     first = headers[0]
     tensors: list[TensorInfo] = []
     offset = 0

@@ -25,7 +25,7 @@ _added: set[str] = set()
 def add_servers(addresses: Iterable[str]) -> None:
     """Add the devices of servers that have just answered: llama.cpp aborts or hangs on others.
 
-    Raises BadSetting where the build has no RPC, BackendFailure for a server without devices.
+    Raises BadSetting if the build has no RPC, BackendFailure for a server without devices.
     """
     for address in addresses:
         if address not in _added:

@@ -155,9 +155,9 @@ class BlockContext(HeadCache):
         anchored: bool,
         **options: Any,  # noqa: ANN401
     ) -> None:
-        """`layers`: how many of the target's it reads; `options`: those of HeadCache.
+        """`layers`: number of target layers that it reads; `options`: those of HeadCache.
 
-        anchored: whether the newest token's own place guesses the first token (DSpark), or the one after it.
+        anchored: the newest token's place guesses the first token (DSpark), not the place after it.
         """
         super().__init__(model, target, chunk=BLOCK_ROWS, rows=BLOCK_ROWS, predicts=False, **options)
         self._top = int(self._fact("selector_top_k", "0"))

@@ -209,7 +209,7 @@ def keep(pair: Pair) -> Pair:
 
 
 def _key(target: str, draft: str | None) -> str:
-    """Both names in one form."""
+    """The names of target and draft, normalised."""
     texts = [text for text in (target, draft) if text and text != LOOKUP]
     return " ".join(map(_shortest, texts)).lower()
 

@@ -220,7 +220,7 @@ class Probe(Closing):
     ) -> Needs:
         """The memory of a model with this header; for a head, its addition to its target.
 
-        Raises BadModelFile where llama.cpp refuses the model, BackendFailure or BadSetting where it refuses the load.
+        Raises BadModelFile if llama.cpp refuses the model, BackendFailure or BadSetting where it refuses the load.
         A header on which llama.cpp aborts ends the process.
         """
         fingerprint = _fingerprint(header)

@@ -36,7 +36,7 @@ class Pass:
     start: int  # position of the first token
     tokens: Sequence[int]
     rows: Sequence[Row] = ()  # of the last len(rows) tokens
-    hidden: np.ndarray | None = None  # float32 [tokens, columns]; None where nobody wants them
+    hidden: np.ndarray | None = None  # float32 [tokens, columns]; None if nobody wants them
 
 
 class Continued(Sequence[int]):

@@ -24,7 +24,7 @@ _ALLOWED: Final = {  # to a page that may ask
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who may ask, beside programs of this machine."""
+    """Callers admitted beside programs of this machine."""
 
     api_key: str = ""  # without one, only names that no foreign web page can have are answered
     hosts: frozenset[str] = frozenset()  # other names of this machine, in small letters

@@ -136,7 +136,7 @@ class Jobs:
         return len(self._waiting)
 
     def submit(self, load: LoadPair, make: Make | None, *, background: bool = False) -> Job:
-        """Queue a request for the pair of `load`. Raises Problem where too many wait."""
+        """Queue a request for the pair of `load`. Raises Problem if too many wait."""
         job = self._new_job(load, make, len(self._waiting), background=background)
         self._waiting.append(job)
         self._advance()

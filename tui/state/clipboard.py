@@ -12,7 +12,7 @@ PATIENCE_SECONDS: Final = 2.0
 
 
 def command(platform: str = sys.platform, environ: Mapping[str, str] = os.environ) -> tuple[str, ...] | None:
-    """The program that takes a text for the clipboard on its stdin; None where there is none."""
+    """The program that takes a text for the clipboard on its stdin; None if there is none."""
     candidates: list[tuple[str, ...]] = [("pbcopy",)] if platform == "darwin" else []
     if environ.get("WAYLAND_DISPLAY"):
         candidates.append(("wl-copy",))

@@ -198,7 +198,7 @@ def prompt_conversation(
 
 
 def store(journal: "Journal", prompt: str, reply: Reply, *, asked: bool) -> None:
-    """Store a question and its reply. Raises NotStored where --store `asked` for it and it fails.
+    """Store a question and its reply. Raises NotStored if --store `asked` for it and it fails.
 
     Without --store a note says so, also with --quiet: the conversation cannot be resumed.
     """
