@@ -6,7 +6,6 @@ from typing import TextIO
 
 from localspec.display import DrawnLine, aside, bar_text, duration_text, note, say, size_text
 from localspec.errors import NotOnDisk
-from localspec.gguf.header import Header
 from localspec.models import find, inspection
 from localspec.models.devices import last_devices
 from localspec.models.download import Fetching, Note, PullEvent, PullStage, plan_pull
@@ -79,8 +78,9 @@ def fetch_reference(target: str, draft: str | None, *, dry: bool = False) -> str
             raise
         except OSError as error:
             raise of_system(error, target) from error
-        if draft is None:
-            tell_draft(target, pair.target.name, pair.target.header)
+        if draft is None and (known := inspection.suggested_draft(pair.target.name, pair.target.header)):
+            what = f"{known.name} ({size_text(known.all_bytes)}) can draft for it"
+            note(f"{what}: localspec pull {target} --draft {known.repo}:{known.file}")
     (dry_run if dry else fetch)(pair)
     return pair.name
 
@@ -89,13 +89,6 @@ def tell_models(several: find.SeveralModels) -> None:
     """The models of a repository, a line each."""
     for model in several.models:
         say(f"{find.quant_of(model) or '-':<10} {find.size_of(model):>18}  {several.repo}:{model.file}")
-
-
-def tell_draft(target: str, name: str, header: Header) -> None:
-    """A known draft for a target that the user named alone."""
-    if draft := inspection.suggested_draft(name, header):
-        what = f"{draft.name} ({size_text(draft.all_bytes)}) can draft for it"
-        note(f"{what}: localspec pull {target} --draft {draft.repo}:{draft.file}")
 
 
 def fetch(pair: Pair) -> None:

@@ -40,10 +40,6 @@ class Chart:
         """The end of the axis: everything fits."""
         return max([*(bar.high or bar.value for bar in self.bars), self.reference or 0.0, 1e-9])
 
-    def is_good(self, bar: Bar) -> bool:
-        """Whether a bar is on the right side of the reference."""
-        return self.reference is None or (bar.value >= self.reference) == self.more_is_better
-
 
 def svg(*charts: Chart) -> str:
     """An SVG document on white ground, the charts below each other."""
@@ -73,7 +69,8 @@ def laid_out(chart: Chart, top: float) -> tuple[list[str], float]:
         ]
     for number, bar in enumerate(chart.bars):
         y = first + number * (BAR + GAP)
-        middle, colour = y + BAR / 2, BLUE if chart.is_good(bar) else RED
+        good = chart.reference is None or (bar.value >= chart.reference) == chart.more_is_better
+        middle, colour = y + BAR / 2, BLUE if good else RED
         label = bar.text if bar.low is None else f"{bar.text}  ({bar.low:.2f} to {bar.high:.2f})"
         shapes += [
             text(left - GAP, middle, bar.label, "end"),

@@ -50,31 +50,23 @@ def mean_ratio(groups: Sequence[Sequence[Sequence[Log]]]) -> Interval:
     random = np.random.default_rng(SEED)
     means = np.mean([resampled_means(group, random) for group in groups], axis=0)
     low, high = np.quantile(means, TAILS)
-    margin = student_margin(medians)
+    # Half of Student's interval for the mean of the groups' means; a group of one shows no spread.
+    variance = sum(group.var(ddof=1) / group.size for group in medians if group.size > 1) / len(groups) ** 2
+    margin = student_quantile(sum(group.size - 1 for group in medians)) * math.sqrt(variance)
     return Interval(
         math.exp(middle), math.exp(min(low, middle - margin)), math.exp(max(high, middle + margin))
     )
 
 
-def student_margin(groups: Sequence[np.ndarray]) -> Log:
-    """Half of Student's interval for the mean of the groups' means; a group of one shows no spread."""
-    variance = sum(group.var(ddof=1) / group.size for group in groups if group.size > 1) / len(groups) ** 2
-    freedom = sum(group.size - 1 for group in groups)
-    return student_quantile(freedom) * math.sqrt(variance)
-
-
 def resampled_means(prompts: Sequence[Sequence[Log]], random: np.random.Generator) -> np.ndarray:
     """Means over resampled prompts of medians over their resampled repetitions, float64 [DRAWS]."""
-    medians = np.stack([resampled_medians(np.asarray(values), random) for values in prompts])
+    samples = (
+        np.asarray(values)[random.integers(len(values), size=(len(values), DRAWS))] for values in prompts
+    )
+    medians = np.stack([np.median(sample, axis=0) for sample in samples])
     chosen = random.integers(len(prompts), size=(len(prompts), DRAWS))
     means: np.ndarray = np.take_along_axis(medians, chosen, axis=0).mean(axis=0)
     return means
-
-
-def resampled_medians(values: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    chosen = random.integers(values.size, size=(values.size, DRAWS))
-    medians: np.ndarray = np.median(values[chosen], axis=0)
-    return medians
 
 
 def student_quantile(freedom: int) -> float:

@@ -217,7 +217,13 @@ def report(summary: Summary, columns: int) -> str:
     for temperature in summary.temperatures:
         parts.append(aligned([COLUMNS, *map(cells, rows_at(summary, temperature))], left=2))
         parts += [drawn(chart(summary, temperature), columns), words(summary, temperature)]
-    return "\n\n".join([*parts, footnotes(summary)])
+    notes = (
+        "Speed counts from the end of the prompt; intervals are about other prompts of the same kinds.\n"
+        f"Not counted: {summary.prefill_seconds:.1f} s of reading {summary.prefill_tokens} prompt tokens."
+    )
+    if summary.too_short:
+        notes += f"\nLeft out: {summary.too_short} pairs of replies too short to time."
+    return "\n\n".join([*parts, notes])
 
 
 def rows_at(summary: Summary, temperature: float) -> tuple[Row, ...]:
@@ -270,17 +276,6 @@ def words(summary: Summary, temperature: float) -> str:
     best = max(mix, key=mix.__getitem__)
     if best != AUTO.name:
         lines.append(f"Ahead of auto: {best}, by {mix[best] / mix[AUTO.name] - 1:.1%}.")
-    return "\n".join(lines)
-
-
-def footnotes(summary: Summary) -> str:
-    """Figures and notes that no row contains."""
-    lines = [
-        "Speed counts from the end of the prompt; intervals are about other prompts of the same kinds.",
-        f"Not counted: {summary.prefill_seconds:.1f} s of reading {summary.prefill_tokens} prompt tokens.",
-    ]
-    if summary.too_short:
-        lines.append(f"Left out: {summary.too_short} pairs of replies too short to time.")
     return "\n".join(lines)
 
 

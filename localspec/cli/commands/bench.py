@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from localspec.measure.bench import BenchOutcome, BenchStep, Limits
     from localspec.measure.compare import Comparison, SideEvent
     from localspec.measure.plot import Chart
-    from localspec.measure.prompts import BenchPrompt
 
 SECONDS = 300.0  # if neither a time nor a number of runs is given
 TEMPERATURES, TOKENS = (0.0, 0.8), 128  # of replies to built-in prompts
@@ -63,11 +62,15 @@ def run(arguments: argparse.Namespace) -> int:
 def bench_built_in(arguments: argparse.Namespace) -> int:
     """Measure with the built-in prompts until the time or the rounds are over."""
     from localspec.measure.bench import AUTO, PLAIN, Limits, bench, fixed
+    from localspec.measure.prompts import Category, built_in_prompts
     from localspec.measure.statistics import CROWDED
 
     refuse_what_needs_a_prompt(arguments)
     refuse_missing_folder(arguments)
-    prompts, began = chosen_prompts(arguments), perf_counter()
+    wanted = arguments.only or tuple(Category)
+    if unknown := set(wanted) - set(Category):
+        raise BadSetting(f"no category called {min(unknown)!r}", hint=f"there are: {', '.join(Category)}")
+    prompts, began = [prompt for prompt in built_in_prompts() if prompt.category in wanted], perf_counter()
     temperatures = arguments.temperature or TEMPERATURES
     seconds = arguments.seconds if arguments.seconds or arguments.runs else SECONDS
     tokens = TOKENS if arguments.max_tokens is None else arguments.max_tokens
@@ -154,15 +157,6 @@ def refuse_missing_folder(arguments: argparse.Namespace) -> None:
     """Raises BadSetting if the folder of the SVG file does not exist, before anything is measured."""
     if arguments.svg and not (folder := arguments.svg.absolute().parent).is_dir():
         raise BadSetting(f"there is no folder {folder}", hint="make it, or name another file")
-
-
-def chosen_prompts(arguments: argparse.Namespace) -> "tuple[BenchPrompt, ...]":
-    from localspec.measure.prompts import Category, built_in_prompts
-
-    wanted = arguments.only or tuple(Category)
-    if unknown := set(wanted) - set(Category):
-        raise BadSetting(f"no category called {min(unknown)!r}", hint=f"there are: {', '.join(Category)}")
-    return tuple(prompt for prompt in built_in_prompts() if prompt.category in wanted)
 
 
 def list_of(kind: Callable[[str], _T]) -> Callable[[str], tuple[_T, ...]]:

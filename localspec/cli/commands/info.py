@@ -149,11 +149,8 @@ def _plan_lines(plan: Plan) -> list[str]:
     return lines + [f"  {line}" for line in plan.lines]
 
 
-def _plan_json(plan: Plan) -> dict[str, object]:
-    return {key: value for key, value in asdict(plan).items() if key != "shared"}
-
-
 def _as_json(known: Pair | None, found: inspection.Inspection) -> dict[str, object]:
+    plan = {k: v for k, v in asdict(found.plan).items() if k != "shared"} if found.plan else None
     return {
         "pair": known.name if known else None,
         "kind": known.kind if known else None,
@@ -163,7 +160,7 @@ def _as_json(known: Pair | None, found: inspection.Inspection) -> dict[str, obje
         "shared_tokens": found.shared.count if found.shared else None,
         "coverage": round(found.shared.coverage, 4) if found.shared else None,
         "problem": str(found.problem) if found.problem else None,
-        "plan": _plan_json(found.plan) if found.plan else None,
+        "plan": plan,
     }
 
 
