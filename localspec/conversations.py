@@ -313,16 +313,12 @@ def _natural(value: object) -> int:
 
 
 def _message(record: dict[str, Any]) -> StoredMessage:
-    values = {name: record.get(name, default) for name, default in _DEFAULTS.items()}
-    message = read_as(
-        StoredMessage, values | {"role": record["role"], "numbers": None, "versions": [], "version": 0}
-    )
+    written = {"reasoning": "", "reasoning_tokens": 0, "outcome": "", "content": ""} | record
+    own = {name: written[name] for name in ("role", "content", "reasoning", "reasoning_tokens", "outcome")}
+    message = read_as(StoredMessage, own | {"numbers": None, "versions": [], "version": 0})
     if message.role not in ("user", "assistant"):
         raise ValueError(f"role {message.role!r}")
     return replace(message, numbers=_numbers(record.get("numbers")))
-
-
-_DEFAULTS: Final = {"content": "", "reasoning": "", "reasoning_tokens": 0, "outcome": ""}
 
 
 def _numbers(values: Any) -> Numbers | None:  # noqa: ANN401 - whatever the file has

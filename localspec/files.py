@@ -6,13 +6,11 @@ import hashlib
 import itertools
 import json
 import logging
-import math
 import os
 import re
 import stat
 import sys
 import tempfile
-import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -299,41 +297,21 @@ T = TypeVar("T")
 
 
 def loads_as(kind: type[T], text: str) -> T:
-    """A document that holds a `kind`, as `read_as` knows them. Raises ValueError, nothing else."""
+    """The value in a JSON document, as `read_as` reads it. Raises ValueError, nothing else."""
     try:
         return read_as(kind, json.loads(text))
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
+    except (RecursionError, OverflowError) as error:
+        raise ValueError("nested too deeply, or a number too large") from error
 
 
-def read_as(kind: type[T], value: object) -> T:
-    """`value` as `kind`: dataclasses, tuples, options and dicts of texts and finite numbers; ValueError otherwise."""
-    return typing.cast(T, _read(kind, value))
+def read_as(kind: type[T], written: object) -> T:
+    """A value of this kind that is written exactly so: its fields and no others, finite numbers. Raises ValueError."""
+    import msgspec  # takes 20 ms
 
-
-def _read(kind: Any, value: Any) -> Any:  # noqa: ANN401  what JSON holds
-    if dataclasses.is_dataclass(kind):
-        types_ = typing.get_type_hints(kind)
-        if not isinstance(value, dict) or set(value) != set(types_):
-            raise ValueError(f"not a {kind}")
-        return typing.cast(Any, kind)(**{name: _read(types_[name], part) for name, part in value.items()})
-    origin, parts = typing.get_origin(kind), typing.get_args(kind)
-    if origin in (types.UnionType, typing.Union):
-        present = [option for option in parts if option is not types.NoneType]
-        return None if value is None else _read(present[0], value)
-    if origin is tuple and isinstance(value, list):
-        return tuple(_read(parts[0], part) for part in value)
-    if origin is dict and isinstance(value, dict):
-        return {key: _read(parts[1], part) for key, part in value.items()}
-    return _plain(kind, value)
-
-
-def _plain(kind: Any, value: Any) -> Any:  # noqa: ANN401
-    if kind is float and type(value) in (int, float) and math.isfinite(value):
-        return float(value)
-    if kind in (int, bool, str) and type(value) is kind:
-        return value
-    raise ValueError(f"not a {kind}: {value!r}")
+    value = msgspec.convert(written, kind)
+    if msgspec.json.decode(msgspec.json.encode(value)) != written:
+        raise ValueError(f"more or less than a {kind.__name__}")
+    return value
 
 
 VERSION = 4

@@ -1,6 +1,5 @@
 """A conversation with a loaded pair: messages in, events out, both KV caches reused from turn to turn."""
 
-import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -399,6 +398,8 @@ async def in_a_thread(
     `begin` gets a function that tells whether the reader left. Leaving early waits for the thread, unless it has not
     started.
     """
+    import asyncio  # takes 30 ms, which every other start would wait for
+
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[_Event | None] = asyncio.Queue()
     left = threading.Event()

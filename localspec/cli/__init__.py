@@ -15,6 +15,9 @@ def main(arguments: "Sequence[str] | None" = None) -> int:
     try:
         if arguments is None:
             return _program()
+        from localspec.engine.spawn import start_early
+
+        start_early(arguments)
         from localspec.cli.program import run
 
         return run(arguments)
@@ -33,6 +36,9 @@ def _program() -> int:
     if heeded:
         # Python imports with callbacks of its own, in which an exception would be lost.
         signal.signal(signal.SIGINT, lambda *_: os._exit(CANCELLED))
+    from localspec.engine.spawn import start_early
+
+    start_early(sys.argv[1:])  # before the imports of the command line, which take as long as some of its own
     from localspec.cli.program import run
 
     if heeded:

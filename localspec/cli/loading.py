@@ -4,7 +4,7 @@ import argparse
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -14,11 +14,9 @@ from localspec.display import DrawnLine, on_terminal, say
 
 if TYPE_CHECKING:
     from localspec.api import Session
-    from localspec.engine.client import EngineProcess
     from localspec.engine.session import EngineSession
 
 _TOLD_FROM = 3  # seconds of a stage, from which its time is shown
-_engine: "EngineProcess | None" = None  # started early
 
 
 def wanted(arguments: argparse.Namespace, **changes: bool) -> dict[str, Any]:
@@ -54,11 +52,13 @@ def open_session(arguments: argparse.Namespace) -> "Session":
 
 def open_engine_session(arguments: argparse.Namespace) -> "EngineSession":
     """Load the pair in the engine process."""
+    from localspec.engine.client import EngineProcess
     from localspec.engine.session import EngineSession
+    from localspec.engine.spawn import take_early
 
     options = wanted(arguments)
     fetch_missing(arguments, options)
-    session = EngineSession(take_early_engine())
+    session = EngineSession(EngineProcess(started=take_early()))
     try:
         with StageLine() as stage:
             session.load(stage.show, spare_cores=0, **options)
@@ -147,21 +147,3 @@ def stop_on_interrupt(session: "Session | EngineSession | None" = None) -> Itera
         yield stopped
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def start_engine_early(arguments: Sequence[str]) -> None:
-    """Start the engine process if these arguments will need it: it imports while they are read."""
-    global _engine
-    answers = bool(arguments) and (arguments[0] == "run" or " " in arguments[0].strip())
-    if answers and not {"-h", "--help"} & set(arguments):
-        from localspec.engine.client import EngineProcess
-
-        _engine = EngineProcess()
-        _engine.start()
-
-
-def take_early_engine() -> "EngineProcess | None":
-    """The engine process that was started early; None without one."""
-    global _engine
-    taken, _engine = _engine, None
-    return taken

@@ -12,9 +12,9 @@ import localspec
 from localspec.cli import commands
 from localspec.cli.commands import completion
 from localspec.cli.last_defence import refused_by_system, reported
-from localspec.cli.loading import start_engine_early, take_early_engine
 from localspec.cli.usage import Parser, WrongUsage, did_you_mean
 from localspec.display import NotesOfLibraries, OutputFailed, on_terminal, quietly, say
+from localspec.engine.spawn import take_early
 from localspec.errors import LocalspecError
 
 WRONG_USAGE = 2  # what argparse and most commands end with
@@ -27,8 +27,9 @@ def run(arguments: Sequence[str]) -> int:
         try:
             code = _run(arguments)
         finally:
-            if engine := take_early_engine():  # that no command took
-                engine.close()
+            if engine := take_early():  # that no command took
+                with engine:
+                    engine.kill()
         say("", end="")  # what argparse printed goes out too
         return code
     except BrokenPipeError:  # the reader went away (`| head`)
@@ -49,7 +50,6 @@ def _run(arguments: Sequence[str]) -> int:
     if completion.ASKED in os.environ:
         completion.answer(parser())
     arguments = _spelled_out(arguments)
-    start_engine_early(arguments)
     try:
         parsed = parser(arguments[0]).parse_args(arguments)
     except SystemExit:  # --help and --version end so; a mistake does not, see Parser

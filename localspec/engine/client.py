@@ -1,9 +1,7 @@
 """Starts an engine process and talks to it without ever blocking: requests go into a queue, reports come out of one."""
 
-import os
 import queue
 import subprocess
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -12,7 +10,6 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any, BinaryIO, Final, Protocol
 
-from localspec.engine import frames
 from localspec.engine.messages import (
     PROTOCOL,
     Died,
@@ -24,18 +21,15 @@ from localspec.engine.messages import (
     Ready,
     Report,
     Request,
+    encode,
+    read_messages,
 )
+from localspec.engine.spawn import COMMAND, spawn
 from localspec.errors import EngineDied
 from localspec.events import Cycle, Finished, Notice, Piece, Started
 from localspec.health.build import BACKENDS, has_backend
 from localspec.health.trial import describe_exit, died_by_signal
 
-COMMAND: Final = (
-    sys.executable,
-    "-P",
-    "-m",
-    "localspec.engine",
-)  # -P: never import from the working directory
 CLOSE_SECONDS: Final = 0.8
 KILL_SECONDS: Final = 5.0  # a process stuck in a driver may outlive its kill
 _KILL: Final = 9  # SIGKILL, a name that Windows lacks
@@ -65,9 +59,11 @@ class Engine(Protocol):
 class EngineProcess:
     """An engine in a child process; one object survives any number of restarts."""
 
-    def __init__(self, command: Sequence[str] = COMMAND) -> None:
-        """`on_report`, if set, is called in another thread when `drain` has reports."""
-        self._command = tuple(command)
+    def __init__(
+        self, command: Sequence[str] = COMMAND, started: subprocess.Popen[bytes] | None = None
+    ) -> None:
+        """`started`: the first process. `on_report`, if set, is called in another thread when `drain` has reports."""
+        self._command, self._started = tuple(command), started
         self._connection: _Connection | None = None
         self._changing = threading.Lock()  # the connection, which a process that dies may replace
         self.on_report: Callable[[], object] = lambda: None
@@ -110,7 +106,13 @@ class EngineProcess:
             connection.wait_for_end(CLOSE_SECONDS)
 
     def _connect(self, before: "_Connection | None", resumes: "_Connection | None" = None) -> "_Connection":
-        return _Connection(self._command, before, lambda: self.on_report(), self._try_again, resumes)
+        process, self._started = self._started, None
+        try:
+            process = process or spawn(self._command)
+        except OSError as error:
+            what = f"the engine process could not be started: {error}"
+            raise EngineDied(what, hint="check the installation") from error
+        return _Connection(process, before, lambda: self.on_report(), self._try_again, resumes)
 
     def _try_again(self, dead: "_Connection", cause: str) -> bool:
         """Ask a new process the same, without repacked weights; False if that was tried or cannot help.
@@ -131,7 +133,7 @@ class _Connection:
 
     def __init__(
         self,
-        command: Sequence[str],
+        process: subprocess.Popen[bytes],
         before: "_Connection | None",
         on_report: Callable[[], object],
         on_crash: Callable[["_Connection", str], bool],
@@ -150,12 +152,12 @@ class _Connection:
         if resumes is not None:
             self.inbox, self.heard, self.unanswered = resumes.inbox, resumes.heard, resumes.unanswered
             for request in self.unanswered:
-                self.outbox.put(frames.encode(request))
+                self.outbox.put(encode(request))
         self._last_words: deque[str] = deque(maxlen=40)
         self._stage = ""  # of loading; its last one is that the pair runs, and where
         self._closing = False
         self._failure: EngineDied | None = None  # of a thread here, which then ends the process
-        self.process = _spawn(command)
+        self.process = process
         self._before = before
         if before is not None:
             before.quit()
@@ -170,7 +172,7 @@ class _Connection:
 
     def send(self, request: Request) -> None:
         """Queue a request; an invalid one fails here, and not in the shared thread."""
-        self.outbox.put(frames.encode(request))
+        self.outbox.put(encode(request))
         if isinstance(request, LoadPair):
             self.unanswered = [request]
         elif self.unanswered:
@@ -211,7 +213,7 @@ class _Connection:
 
     def _read(self) -> None:
         """Turn the end of the stream into a report, so that the UI gets it in order."""
-        for report in frames.read(_pipe(self.process.stdout)):
+        for report in read_messages(_pipe(self.process.stdout)):
             _check_protocol(report)
             self._receive(report)
         self._report_end()
@@ -283,25 +285,6 @@ def _check_protocol(report: Report) -> None:
             f"the engine process speaks protocol {report.protocol}, this program {PROTOCOL}",
             hint="localspec was updated while it ran: start it again",
         )
-
-
-def _spawn(command: Sequence[str]) -> subprocess.Popen[bytes]:
-    # Its own group: Ctrl+C and the terminal's hang-up go to the client, and the engine ends when its stdin does.
-    own_group: dict[str, Any] = {"start_new_session": True}
-    if sys.platform == "win32":
-        own_group = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW}
-    pipe = subprocess.PIPE
-    try:
-        return subprocess.Popen(
-            command, stdin=pipe, stdout=pipe, stderr=pipe, env=os.environ | _ENVIRONMENT, **own_group
-        )
-    except OSError as error:
-        raise EngineDied(
-            f"the engine process could not be started: {error}", hint="check the installation"
-        ) from error
-
-
-_ENVIRONMENT: Final = {"PYTHONUNBUFFERED": "1"}
 
 
 def _pipe(stream: Any) -> BinaryIO:  # noqa: ANN401 - Popen types its pipes as optional

@@ -1,9 +1,13 @@
-"""Messages between the engine process and its client: requests one way, reports the other, all frozen."""
+"""The wire between the engine process and its client: requests one way, reports the other, a line of JSON each."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, BinaryIO, Final, get_args
 
+import msgspec
+
+from localspec.errors import EngineDied
 from localspec.events import Cycle, Finished, Notice, Piece, Prefill, Reply, Scores, Started
 from localspec.options import LOAD
 
@@ -245,3 +249,33 @@ Report = (
     | Failure
     | Died
 )
+
+_KINDS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Request) + get_args(Report)}
+_NAMES = {name: {field.name for field in fields(kind)} for name, kind in _KINDS.items()}
+
+
+def encode(message: object) -> bytes:
+    """A message as one line; text is escaped to ASCII, so no newline and no encoding can break it."""
+    # Python's JSON: msgspec's own has no infinity, no file name that is not UTF-8, and no number above 2**64.
+    return json.dumps([type(message).__name__, msgspec.to_builtins(message)]).encode() + b"\n"
+
+
+def decode(line: bytes) -> Any:  # noqa: ANN401 - the caller matches on the class
+    """The message in a line. Raises EngineDied for another line: the stream cannot be trusted any more."""
+    try:
+        kind, values = json.loads(line)
+        if values.keys() - _NAMES[kind]:
+            raise ValueError("a field that it does not have")
+        return msgspec.convert(values, _KINDS[kind])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise EngineDied(
+            f"invalid message between localspec and its engine process: {line[:80]!r}",
+            hint="restart it; if it happens again, reinstall localspec",
+        ) from error
+
+
+def read_messages(source: BinaryIO) -> Iterator[Any]:
+    """Messages until the other end closes; an unfinished last line is dropped."""
+    for line in source:
+        if line.endswith(b"\n"):
+            yield decode(line)

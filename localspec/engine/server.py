@@ -8,7 +8,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import BinaryIO, Final, Protocol
 
-from localspec.engine import frames
 from localspec.engine.messages import (
     PROTOCOL,
     Answer,
@@ -19,6 +18,8 @@ from localspec.engine.messages import (
     Quit,
     Report,
     Request,
+    encode,
+    read_messages,
 )
 from localspec.errors import LocalspecError, NotEnoughMemory
 
@@ -97,7 +98,7 @@ class Server:
         """Runs beside native calls, which release the GIL, so it can end the process at any moment."""
         try:
             with suppress(OSError):
-                for request in frames.read(self._source):
+                for request in read_messages(self._source):
                     self._receive(request)
         except Exception as error:  # noqa: BLE001 - nobody waits for this thread
             self._send(failure_of(error))
@@ -123,7 +124,7 @@ class Server:
         return True
 
     def _send(self, report: Report) -> None:
-        line = frames.encode(report)
+        line = encode(report)
         try:
             with self._sink_lock:
                 self._sink.write(line)

@@ -18,12 +18,11 @@ class EngineSession(Closing):
     """One pair in one engine process."""
 
     def __init__(self, engine: EngineProcess | None = None) -> None:
-        """`engine`: a process that runs already; None starts one. Raises EngineDied."""
+        """`engine`: another one, not started. Raises EngineDied."""
         self._engine = engine or EngineProcess()
         self._arrived = threading.Event()
         self._engine.on_report = self._arrived.set
-        if engine is None:
-            self._engine.start()
+        self._engine.start()
         self._serial = 0
         self._history: tuple[dict[str, Any], ...] = ()
         self._notices: list[Notice] = []

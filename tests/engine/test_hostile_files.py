@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from localspec.engine.client import EngineProcess
 from localspec.engine.session import EngineSession
 from localspec.errors import EngineDied, LocalspecError
 from localspec.gguf.facts import first_hazard
@@ -51,15 +52,13 @@ main()
 
 @pytest.mark.skipif(sys.platform == "win32", reason="llama.cpp ends otherwise there")
 def test_an_abort_of_llama_cpp_is_a_sentence_of_the_client(raw, tmp_path, home_of_processes):
-    from localspec.engine.client import EngineProcess
-
     path = tmp_path / "model.gguf"
     broken = next(m for m in by_meaning(raw) if "layer_norm_rms_epsilon" in m.note and "nan" in m.note)
     path.write_bytes(broken.written())
     assert "nan" in first_hazard(header_at(path))
-    engine = EngineProcess((sys.executable, "-c", BLIND))
-    engine.start()
-    session = EngineSession(engine)
-    with session, pytest.raises(EngineDied) as caught:
+    with (
+        EngineSession(EngineProcess((sys.executable, "-c", BLIND))) as session,
+        pytest.raises(EngineDied) as caught,
+    ):
         session.load(lambda stage: None, target=str(path), draft="lookup", threads=1)
     assert "\n" not in str(caught.value)

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import pytest
 from scripted_engine import answer_to
 
-from localspec.engine import frames, messages
+from localspec.engine import messages
 from localspec.engine.client import EngineProcess
 from localspec.engine.messages import (
     Answer,
@@ -101,9 +101,9 @@ def until(condition, seconds=60.0):
     ],
 )
 def test_a_message_comes_back_from_its_line_as_it_was(message):
-    line = frames.encode(message)
+    line = messages.encode(message)
     assert line.count(b"\n") == 1
-    assert frames.decode(line) == message
+    assert messages.decode(line) == message
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_a_message_comes_back_from_its_line_as_it_was(message):
 )
 def test_a_line_that_is_no_message_ends_the_connection_with_a_sentence(line):
     with pytest.raises(EngineDied, match="invalid message"):
-        frames.decode(line)
+        messages.decode(line)
 
 
 def test_a_reply_arrives_whole_and_in_order(engine):
@@ -161,8 +161,8 @@ def test_the_last_words_of_a_dead_engine_become_the_hint():
 def test_a_native_print_does_not_break_the_stream():
     code = (
         "import os; from localspec.engine.__main__ import take_pipes; s, k = take_pipes(); os.write(1, b'noise\\n');"
-        "from localspec.engine import frames; from localspec.engine.messages import *;"
-        "k.write(frames.encode(Text(1, 'x'))); k.flush(); s.readline()"
+        "from localspec.engine.messages import *;"
+        "k.write(encode(Text(1, 'x'))); k.flush(); s.readline()"
     )
     engine = EngineProcess((sys.executable, "-c", code))
     engine.start()
@@ -171,10 +171,7 @@ def test_a_native_print_does_not_break_the_stream():
 
 
 def test_another_protocol_is_refused():
-    code = (
-        "import os; from localspec.engine import frames; from localspec.engine.messages import *;"
-        "os.write(1, frames.encode(Hello(99, 1))); input()"
-    )
+    code = "import os; from localspec.engine.messages import *;os.write(1, encode(Hello(99, 1))); input()"
     engine = EngineProcess((sys.executable, "-c", code))
     engine.start()
     assert "protocol 99" in collect(engine, Died)[-1].what
