@@ -3,7 +3,7 @@
 import ctypes
 import platform
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Literal
 
@@ -101,7 +101,7 @@ class Device:
     @property
     def remote(self) -> str:
         """The name of another machine's device in sentences; "" for a device of this machine."""
-        return _remote(self.name, self.description, self.backend)
+        return f"{self.name} ({self.description})" if self.backend == "RPC" else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,23 +169,12 @@ def _device_id(handle: int) -> str:
 
 
 def _device(handle: int) -> Device:
+    name, description = _text(_name(handle)), _text(_description(handle))  # of an RPC device: HOST:PORT
+    found = Device(name, description, _KINDS[_type(handle)], 0, 0, _text(_registry_name(_registry(handle))))
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
-    name, description = _text(_name(handle)), _text(_description(handle))
-    backend = _text(_registry_name(_registry(handle)))
-    with waiting_for(_remote(name, description, backend)):
+    with waiting_for(found.remote):
         _memory(handle, ctypes.byref(free), ctypes.byref(total))
-    return Device(
-        name=name,
-        description=description,
-        kind=_KINDS[_type(handle)],
-        free_bytes=free.value,
-        total_bytes=total.value,
-        backend=backend,
-    )
-
-
-def _remote(name: str, description: str, backend: str) -> str:
-    return f"{name} ({description})" if backend == "RPC" else ""  # its description is HOST:PORT
+    return replace(found, free_bytes=free.value, total_bytes=total.value)
 
 
 def _text(raw: bytes | None) -> str:

@@ -24,22 +24,13 @@ _HEADER_BYTES = 24  # magic, version, number of tensors, number of key-values
 def check_model_file(path: Path) -> None:
     """Raise BadModelFile unless the path is a readable file with the head of a GGUF."""
     try:
-        if path.is_dir():
-            raise BadModelFile(f"{path} is a directory", hint="name the .gguf file inside it")
         with path.open("rb") as file:
             header = file.read(_HEADER_BYTES)
-    except FileNotFoundError:
-        raise BadModelFile(
-            f"no file called {path}", hint="check the path; `localspec list` shows what is there"
-        ) from None
-    except PermissionError:
-        raise BadModelFile(
-            f"no permission to read {path}", hint="change the file's permissions or its owner"
-        ) from None
     except OSError as error:
         raise BadModelFile(
-            f"{path} cannot be read: {error.strerror}", hint="check the disk and the path"
-        ) from error
+            f"{path} cannot be read: {error.strerror}",
+            hint="check the path and its permissions; `localspec list` shows the files on disk",
+        ) from None
     if header[:4] != b"GGUF"[: len(header)] or not header:
         raise BadModelFile(
             f"{path.name} is not a GGUF file",

@@ -107,13 +107,11 @@ def test_a_bad_file_is_one_sentence_and_a_hint(tiny_gguf, tmp_path, name):
     assert caught.value.hint
 
 
-def test_a_missing_file_and_a_directory_are_told_apart(tmp_path):
-    with pytest.raises(BadModelFile, match="no file called"):
-        Model(tmp_path / "missing.gguf")
-    with pytest.raises(BadModelFile, match="is a directory"):
-        Model(tmp_path)
-    with pytest.raises(BadModelFile, match=r"no file called|cannot be read"):
-        Model(tmp_path / "missing" / "model.gguf")
+def test_a_missing_file_and_a_directory_are_one_sentence_each(tmp_path):
+    for path in (tmp_path / "missing.gguf", tmp_path, tmp_path / "missing" / "model.gguf"):
+        with pytest.raises(BadModelFile, match="cannot be read: ") as caught:
+            Model(path)
+        assert str(path) in str(caught.value)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX permissions")
@@ -125,7 +123,7 @@ def test_a_file_that_may_not_be_read_says_so(tmp_path, tiny_gguf):
     if user == 0:
         os.seteuid(65534)  # root may read everything
     try:
-        with pytest.raises(BadModelFile, match="no permission"):
+        with pytest.raises(BadModelFile, match="cannot be read: Permission denied"):
             Model(path)
     finally:
         os.seteuid(user)
