@@ -1,8 +1,8 @@
 """Messages of a conversation, and the forms in which callers may give them."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from localspec.errors import BadSetting
@@ -10,6 +10,7 @@ from localspec.events import Reply, ToolCall
 
 ROLES = ("system", "user", "assistant", "tool")
 _REASONING_KEYS = ("reasoning", "reasoning_content")  # ours, and that of OpenAI-style servers
+_MOST_REMEMBERED = 1000  # replies
 _NO_ANSWER = "(no answer)"  # for a reply that ended while the model still reasoned
 KEYS = ("role", "content", "tool_calls", "tool_call_id", "name", *_REASONING_KEYS)
 _TEXTS = dict.fromkeys(("text", "input_text", "output_text"), "text") | {
@@ -74,6 +75,38 @@ def as_history(reply: Reply) -> Message:
         return Message("assistant", reply.text.strip(), reply.reasoning, reply.tool_calls)
     # Some templates refuse an empty message, and most want one between two of the user's.
     return Message("assistant", reply.text if reply.text.strip() else _NO_ANSWER)
+
+
+class Reasoning:
+    """The reasoning of replies, which clients leave out when they send a conversation back."""
+
+    def __init__(self) -> None:
+        self._of: dict[Hashable, str] = {}  # the latest last
+
+    def keep(self, messages: Sequence[Message], reply: Reply) -> None:
+        """Remember that of the reply to these messages."""
+        if reply.reasoning:
+            self._of[_key(messages[-1], reply.text, reply.tool_calls)] = reply.reasoning
+        if len(self._of) > _MOST_REMEMBERED:
+            self._of.pop(next(iter(self._of)), None)
+
+    def put_back(self, messages: Sequence[Message]) -> tuple[Message, ...]:
+        """The messages with the reasoning of the replies among them."""
+        if not self._of:
+            return tuple(messages)
+        pairs = zip((Message("", ""), *messages), messages, strict=False)
+        return tuple(
+            replace(message, reasoning=self._of.get(_key(before, message.content, message.tool_calls), ""))
+            if message.role == "assistant" and not message.reasoning
+            else message
+            for before, message in pairs
+        )
+
+
+def _key(before: Message, answer: str, calls: Sequence[ToolCall]) -> Hashable:
+    """A reply as a client sends it back, and what it answered."""
+    written = tuple((call.name, json.dumps(call.arguments, sort_keys=True)) for call in calls)
+    return before.role, before.content, answer.strip(), written
 
 
 def _as_message(given: object, which: str) -> Message:

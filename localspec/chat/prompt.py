@@ -7,10 +7,12 @@ places, and then it is tokenised whole, as the model's makers do. Otherwise the 
 own control texts is tokenised without control tokens.
 """
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -39,8 +41,11 @@ class ControlTexts(dict[str, int]):
 
     def spans(self, text: str) -> list[Span]:
         """The places of control texts, in order, found as llama.cpp does: each from the left."""
+        present = tuple(self._present(text))
+        if together := _together(present):
+            return [match.span() for match in together.finditer(text)]
         spans: list[Span] = []
-        for control in self._present(text):
+        for control in present:
             for begin, end in _between(spans, len(text)):
                 while (start := text.find(control, begin, end)) >= 0:
                     begin = start + len(control)
@@ -57,6 +62,14 @@ class ControlTexts(dict[str, int]):
                 part for n in self._lengths[text[start]] if (part := text[start : start + n]) in self._order
             )
         return sorted(found, key=self._order.__getitem__)
+
+
+@lru_cache(16)
+def _together(controls: tuple[str, ...]) -> re.Pattern[str] | None:
+    """Finds these texts in one pass; None where the end of one may begin another, and their order counts."""
+    ends = {text[n:] for text in controls for n in range(1, len(text))}
+    overlap = any(text[:n] in ends for text in controls for n in range(1, len(text)))
+    return re.compile("|".join(map(re.escape, controls)) or "(?!)") if not overlap else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +174,7 @@ def _told_apart(
     plain = render(messages)
     taken = [plain, *(text for m in messages for text in m.texts)]
     strict = Placeholder("".join(controls), taken)
-    hidden = render([strict.encode(m) for m in messages])
+    hidden = strict.unescaped(render([strict.encode(m) for m in messages]))
     own = controls.spans(hidden)
     if strict.decode(hidden) == plain:
         return own, plain
@@ -171,7 +184,7 @@ def _told_apart(
     looked_for = [text for text in template.literals if text and any(text in content for content in contents)]
     harmless = [text for text in looked_for if not any(_touch(text, control) for control in controls)]
     lenient = Placeholder((c for text in controls for c in (text[0], text[-1])), taken, harmless)
-    seen = render([lenient.encode(m) for m in messages])
+    seen = lenient.unescaped(render([lenient.encode(m) for m in messages]))
     more = controls.spans(seen)
     added = Counter(seen[a:b] for a, b in more) - Counter(hidden[a:b] for a, b in own)
     if lenient.decode(seen) == plain and all(text in template.source for text in added):
@@ -253,6 +266,13 @@ class Placeholder:
     def encode(self, message: Message) -> Message:
         """The message with stand-ins in all its texts."""
         return message.with_texts(self._encoded)
+
+    def unescaped(self, text: str) -> str:
+        """A text with the stand-ins as they are where a template wrote JSON in ASCII."""
+        if "\\ud" in text:
+            for stand_in in map(chr, self._from):
+                text = text.replace(json.dumps(stand_in)[1:-1], stand_in)
+        return text
 
     def decode(self, text: str) -> str:
         """The text with stand-ins turned back; its length stays."""

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, Unpack
 from localspec.algorithm.protocols import Vocabulary
 from localspec.chat.fitting import Cut, Fitted, Fitter, Messages
 from localspec.chat.loaded_pair import LoadedPair
-from localspec.chat.messages import Message, as_history, as_messages
+from localspec.chat.messages import Message, Reasoning, as_history, as_messages
 from localspec.chat.options import Request, is_count, request_from
 from localspec.chat.prompt import Prompt, are_continued, encode, opening_of
 from localspec.chat.reply import ReplyJob, ReplyWriter
@@ -53,6 +53,7 @@ class Session(Closing):
         self._defaults = defaults or ReplyOptions()
         self._messages: Messages = ()
         self._conversation = object()  # another one with every reset() and resume()
+        self._reasoning = Reasoning()
         self._cuts: list[Cut] = []  # what prompts left out, the latest first
         self._latest_cancel = object()  # another one with every cancel()
         self._latest_reply: Callable[[], bool] | None = None  # that has begun and not ended: is it cancelled?
@@ -169,7 +170,8 @@ class Session(Closing):
     def count_tokens(self, prompt_or_messages: Asked, **options: Unpack[ReplyOptions]) -> int:
         """How many tokens a reply would read: the whole conversation with this prompt, or these messages alone."""
         request = self._request(options)
-        return len(self._encode(self._asked(prompt_or_messages, request, options), request).tokens)
+        messages = self._reasoning.put_back(self._asked(prompt_or_messages, request, options))
+        return len(self._encode(messages, request).tokens)
 
     def _asked(self, prompt_or_messages: Asked, request: Request, options: ReplyOptions) -> Messages:
         """The whole conversation that a reply answers."""
@@ -192,7 +194,7 @@ class Session(Closing):
         self, messages: Sequence[Mapping[str, Any] | Message], **options: Unpack[ReplyOptions]
     ) -> Prompt:
         """The prompt of a reply to these messages; nothing is generated."""
-        return self._fitter(self._request(options)).encode(as_messages(messages))
+        return self._fitter(self._request(options)).encode(self._reasoning.put_back(as_messages(messages)))
 
     def complete(self, text: str | Sequence[int], **options: Unpack[ReplyOptions]) -> Reply:
         """Continue a raw text or tokens: no template, no conversation; control tokens written in it count as such."""
@@ -241,12 +243,15 @@ class Session(Closing):
             # A conversation that was reset meanwhile stays so.
             if isinstance(event, Finished) and event.reply.tokens and self._conversation is conversation:
                 self._messages = with_reply(messages, event.reply)
+            if isinstance(event, Finished) and not are_continued(messages):
+                self._reasoning.keep(messages, event.reply)
             yield event
 
     def _job(
         self, messages: Messages, request: Request, cancelled: Callable[[], bool], asked: float
     ) -> ReplyJob:
-        fitted = self._fitter(request).fit(messages, trim=request.overflow == "trim", earlier=self._cuts)
+        whole = self._reasoning.put_back(messages)
+        fitted = self._fitter(request).fit(whole, trim=request.overflow == "trim", earlier=self._cuts)
         if fitted.cut:
             others = [cut for cut in self._cuts if cut != fitted.cut]
             self._cuts = [fitted.cut, *others][:_CUTS]
