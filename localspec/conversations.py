@@ -2,8 +2,7 @@
 
 A line is written whole and synced before anything shows it as finished. A line cut short by a crash, or written by
 another version, is left out; a file without a head is named and kept.
-Whoever has a conversation open holds its lock, because two writers would each say how many of the other's messages
-still count.
+A process that has a conversation open holds its lock, because two writers would cut each other's messages.
 """
 
 import math

@@ -38,7 +38,7 @@ def for_terminal(text: str) -> str:
 
 
 def line_for_terminal(text: str) -> str:
-    """The text with U+FFFD for every control character, newline and tab included: it stays one line."""
+    """The text in one line, with U+FFFD for every control character, newline and tab too."""
     return text.translate(_IN_A_LINE)
 
 

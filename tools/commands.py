@@ -30,7 +30,7 @@ def page() -> str:
     for name, command in commands:
         for row in _rows(command):
             users[row].append(name)
-    shared = {row: names for row, names in users.items() if len(names) >= _SHARED and row.startswith("| `-")}
+    shared = {row: names for row, names in users.items() if len(names) >= _SHARED}
     texts = [_HEAD, *(_section(name, command, shared) for name, command in commands)]
     groups = defaultdict(list)
     for row, names in shared.items():

@@ -1,9 +1,9 @@
 """Prediction heads: they read the target's hidden rows and guess the next tokens.
 
 Heads that guess a token in a run (`Steps`, `Chain`): EAGLE-3 (Li et al. 2025) and multi-token prediction. Row p of the
-head's cache is made of the target's feature at position p and of the text's token p + 1. The target's passes give
-features, so after a pass the rows of all kept tokens but the last can be read, and the newest token completes the last
-one: one call of the head reads what is missing and guesses the first token. Each further guess is read with the feature
+head's cache is made of the target's feature at position p and of the text's token p + 1. A pass of the target gives the
+features of all kept tokens; the newest token completes the last row. So one call of the head reads the missing rows and
+guesses the first token. Each further guess is read with the feature
 that the head itself computed, and forgotten after the cycle.
 
 Heads that guess a whole block in one run (`Block`): DFlash, DSpark. Their cache holds the target's hidden rows as they

@@ -59,8 +59,8 @@ ROOM = 40  # tokens that a proposal may need behind the text, a quarter of the c
 class ModelDrafter(Drafter):
     """Drafts with a model that shares the target's vocabulary.
 
-    After a cycle the cache holds the newest token and all draft tokens but the last; acceptance keeps a prefix of
-    that, so the next proposal begins with one decode of the one or two tokens that are missing. A text that outgrows
+    After a cycle the cache holds a prefix of the text that lacks one or two tokens. The next proposal begins with one
+    decode of these. A text that outgrows
     the cache is read again from half a cache before its end.
     """
 

@@ -120,7 +120,7 @@ def listing(repo: str, revision: str = "main") -> tuple[RemoteFile, ...]:
 def stream(remote: RemoteFile, start: int, end: int) -> Iterator[tuple[int, Iterator[bytes]]]:
     """The file's bytes from `start` to `end` (exclusive) as they arrive, and the position of the first.
 
-    That is 0 for a server that ignores ranges. Raises the errors of httpx2.
+    It is 0 for a server that ignores ranges. Raises the errors of httpx2.
     """
     import httpx2
     from huggingface_hub.utils import build_hf_headers, hf_raise_for_status  # type: ignore[attr-defined]

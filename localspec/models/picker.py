@@ -14,7 +14,7 @@ from localspec.settings import data_dir
 
 @dataclass(frozen=True, slots=True)
 class PairRow:
-    """A pair as the picker shows it."""
+    """A pair in the picker."""
 
     name: str
     use: str  # what it is good for
