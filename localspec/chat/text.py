@@ -164,6 +164,10 @@ def marker_tokens(vocabulary: Vocabulary, markers: Collection[str]) -> frozenset
     )
 
 
+def _is_code(character: str) -> bool:
+    return "\ud800" <= character <= "\udfff"
+
+
 class Codes:
     """Control tokens as characters that no text has: what spells their names is text, to the grammar and so here."""
 
@@ -350,7 +354,8 @@ class Thinking:
     def flush(self) -> list[tuple[Kind, str]]:
         """What was held back, when no more text follows."""
         held, self._held = self._held + (self._headers.flush() if self._headers else ""), ""
-        return [(self._kind, held)] if held else []
+        cut = any(marker.startswith(held) for marker in self._kinds) and _is_code(held[:1])
+        return [(self._kind, held)] if held and not cut else []
 
     def _advance(self, parts: list[tuple[Kind, str]]) -> bool:
         """Skip one marker; False if the rest must wait for more text."""

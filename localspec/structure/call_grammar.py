@@ -160,13 +160,16 @@ class _Values:
         properties = schema.get("properties")
         required = schema.get("required")
         if not isinstance(properties, Mapping) or not properties:
-            if schema.get("additionalProperties") is False or KEY in self._form.arg_close:
-                return '""'  # a name that is not known cannot stand twice
+            if schema.get("additionalProperties") is False:
+                return '""'
+            if KEY in self._form.arg_close:
+                return f"{self._free()}?"
             free, more = (self._element(before, None, {}, depth) for before in ("", between))
             return f"({free} {more}*)?"
         # What follows depends on whether a part was written before.
         after = first = '""'
-        for key, value in reversed(list(properties.items())):
+        members = sorted(properties.items()) if self._form.values == "gemma" else list(properties.items())
+        for key, value in reversed(members):
             needed = isinstance(required, list) and key in required
             inner = value if isinstance(value, Mapping) else {}
             part, following = (self._element(before, key, inner, depth) for before in ("", between))
@@ -200,6 +203,17 @@ class _Values:
             choices.append(f"{opened(form.arg_mid.replace(TYPE, word))} {value}")
         return self._rule(" | ".join(choices))
 
+    def _free(self) -> str:
+        """Elements whose names are not known; nothing holds the end of one to its beginning."""
+        form = self._form
+        start, mid = literal(form.arg_open, self._names), literal(form.arg_mid, self._names)
+        before, after = (literal(part, self._names) for part in form.arg_close.split(KEY))
+        name = f"{self._prefix}_free"
+        if name not in self._known:
+            self._known[name] = name
+            self.lines.append(f"{name}: /[^\\]<]+/ | ({start} {_KEY} {mid} {name}? {before} {_KEY} {after})+")
+        return name
+
     def _only(self, schema: Mapping[str, Any], kinds: Collection[str], close: str) -> str:
         """JSON of these kinds."""
         own = kinds_of(schema, self._root)
@@ -224,7 +238,10 @@ class _Values:
         if not kinds or "string" in kinds:
             return self._text(schema, close)
         if form.values == "nested" and kinds & {"object", "array"}:
-            return self._text({}, close)
+            return f"{self._free()} {literal(close, self._names)}"
+        if kinds <= {"boolean", "null"} and not schema.keys() & {"enum", "const"}:
+            words = {"boolean": '"true" | "false" | "True" | "False"', "null": '"null" | "None"'}
+            return f"({' | '.join(words[kind] for kind in sorted(kinds))}) {literal(close, self._names)}"
         return f"{self._json(schema)} {literal(close, self._names)}"
 
     def _text(self, schema: Mapping[str, Any], close: str) -> str:

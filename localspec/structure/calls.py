@@ -4,6 +4,7 @@ import ast
 import json
 import re
 import secrets
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,7 +17,7 @@ MORE: Final = -1  # the text is too short to say
 NO: Final = -2
 _SPACE = " "
 _ANY = {ID: re.compile(r"[\w.:-]*"), COUNTER: re.compile(r"\d*"), TYPE: re.compile(r"\w*")}
-_MARK = re.compile(r"[\ud800-\udfff]|<[^<>]+>|\[[^\[\]]+\]|\S+")
+_MARK = re.compile(r"[\ud800-\udfff]|\W{0,3}\w\w")
 _LONGEST_KEY = 200  # characters
 _BRACKETS = {"{": 1, "[": 1, "(": 1, "}": -1, "]": -1, ")": -1}
 _WORDS = {"True": True, "False": False, "None": None}
@@ -170,9 +171,11 @@ class CallReader:
         return _Head(pattern_of(before), after, start)
 
     def _marked(self, held: str) -> bool:
-        """Whether a text begins with the whole mark of a call."""
-        marks = [_MARK.match(head.anchor) for head in self._heads]
-        return any(mark and held.startswith(mark[0]) for mark in marks)
+        """Whether a text is more likely the beginning of a call that was cut than the end of an answer."""
+        held = held.lstrip()
+        anchors = [head.anchor for head in self._heads if head.anchor]
+        begun = any(anchor.startswith(held) or held.startswith(anchor) for anchor in anchors)
+        return bool(_MARK.match(held)) and (begun or (self._form.first and not self._begun))
 
     def _closing(self, held: str) -> bool:
         first = next((part for part in self._close if part != _SPACE), "")
@@ -202,10 +205,11 @@ class CallReader:
                     continue
                 end, name = head.match(text, at, self._nexts)
                 if end >= 0:
-                    self._say(text[:at])
+                    self._say(text[:at].rstrip(" ") if head.before[:1] == [_SPACE] else text[:at])
                     self._held = text[at:]
                     return self._begin_call(end - at, name)
-                if end == MORE and text.startswith(head.anchor[: len(text) - at], at):
+                rest = text[at:].lstrip()
+                if end == MORE and (rest.startswith(head.anchor) or head.anchor.startswith(rest)):
                     self._say(text[:at])
                     self._held = text[at:]
                     return False
@@ -433,12 +437,13 @@ def _closing_quote(text: str, at: int, quote: str, *, escapes: bool) -> int:
 
 def from_python(text: str) -> Any:  # noqa: ANN401  JSON
     """A value that is written as in Python, or as in JSON; the text itself where it is neither."""
-    for read in (json.loads, lambda given: ast.literal_eval(given.replace("\n", "\\n"))):
-        try:
-            return read(text.strip())
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
-            continue
     stripped = text.strip()
+    with warnings.catch_warnings(action="ignore"):  # of a backslash before any character
+        for read in (json.loads, lambda given: ast.literal_eval(given.replace("\n", "\\n"))):
+            try:
+                return read(stripped)
+            except (ValueError, SyntaxError, RecursionError, MemoryError):
+                continue
     return stripped[1:-1] if len(stripped) > 1 and stripped[0] == stripped[-1] in "'\"" else stripped
 
 

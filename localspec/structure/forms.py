@@ -78,7 +78,8 @@ class CallForm:
         if self.values == "json":
             inside = json.dumps(arguments, ensure_ascii=False, separators=self.separators)
         else:
-            inside = self.arg_between.join(self._element(key, value) for key, value in arguments.items())
+            members = sorted(arguments.items()) if self.values == "gemma" else arguments.items()
+            inside = self.arg_between.join(self._element(key, value) for key, value in members)
         filled = {ID: "abcdefghi", COUNTER: str(number), NAME: name}
         before, after = (_HOLE.sub(lambda hole: filled[hole[0]], text) for text in (self.open, self.name_end))
         return before + name + after + inside + _HOLE.sub(lambda hole: filled[hole[0]], self.close)

@@ -1,0 +1,253 @@
+"""Forms of calls, over all templates: derived, read back, constrained."""
+
+import json
+import random
+
+import jsonschema
+import pytest
+
+from localspec.chat.messages import Message
+from localspec.chat.template import ChatTemplate
+from localspec.chat.text import TextStream
+from localspec.chat.tools import functions_of, read_tools
+from localspec.events import Kind, ToolCall
+from localspec.structure.call_grammar import calls_grammar
+from localspec.structure.calls import calls_in
+from localspec.structure.constraint import GrammarTokens
+from localspec.structure.derive import derive
+from localspec.structure.forms import GENERIC, HERMES
+from tests.chat.carried import TEMPLATES
+from tests.chat.toys import ToyVocabulary
+
+TEXT = {"type": "string"}
+TOOLS = [
+    {
+        "name": "get_weather",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "city": TEXT,
+                "days": {"type": "integer"},
+                "deep": {"type": "object"},
+                "tags": {"type": "array", "items": TEXT},
+                "share": {"type": "number"},
+                "sure": {"type": "boolean"},
+            },
+            "required": ["city"],
+        },
+    },
+    {"name": "ping"},
+    {"name": "edit-file", "parameters": {"type": "object", "properties": {"path": TEXT, "text": TEXT}}},
+]
+FUNCTIONS = functions_of(read_tools(TOOLS))
+STRANGE = 'He said "hi" \\ {"a": [1]} é 日本 😀'
+MARKUP = 'a <b>c</b> </parameter> <tool_call> {"name": "ping"} ]] [TOOL_CALLS] </tool_call>'
+CALLS = {
+    "one": [("get_weather", {"city": "Oslo", "days": 2})],
+    "two": [("get_weather", {"city": "Oslo"}), ("ping", {})],
+    "three": [
+        ("get_weather", {"city": "Bern", "days": -3}),
+        ("get_weather", {"city": "5", "share": 2.5, "sure": True}),
+        ("edit-file", {"path": "true", "text": ""}),
+    ],
+    "nested": [
+        ("get_weather", {"city": "O", "deep": {"a": {"b": [1, 2]}, "d": False}, "tags": ["x", "y z"]})
+    ],
+    "strange": [("get_weather", {"city": STRANGE})],
+    "lines": [("edit-file", {"path": "a", "text": "def f(x):\n    return [x < 1]\n\n\tdone"})],
+    "markup": [("edit-file", {"path": "p", "text": MARKUP})],
+}
+# These write no calls, or refuse every list of tools.
+NO_FORM = {
+    "CohereForAI-c4ai-command-r-plus-tool_use", "HuggingFaceTB-SmolLM3-3B", "google-gemma-2-2b-it",
+    "llama-cpp-rwkv-world", "microsoft-Phi-3.5-mini-instruct",
+}  # fmt: skip
+
+
+def template_of(name):
+    return ChatTemplate(TEMPLATES[name], bos_text="<s>", eos_text="</s>")
+
+
+FORMS = {name: template_of(name).call_form for name in sorted(TEMPLATES)}
+DISTINCT = {form: name for name, form in FORMS.items() if form is not GENERIC}
+
+
+def test_a_form_is_found_for_every_template_that_writes_calls():
+    assert {name for name, form in FORMS.items() if form is GENERIC} - {
+        "Kimi-K2-Instruct",
+        "Kimi-K2-Thinking",
+    } == NO_FORM
+    assert FORMS["Qwen-Qwen2.5-7B-Instruct"] == HERMES
+
+
+@pytest.mark.parametrize("name", [name for name, form in FORMS.items() if form is not GENERIC])
+def test_what_a_template_renders_is_read_back(name):
+    template, form = template_of(name), FORMS[name]
+    for given in CALLS.values():
+        calls = given[:1] if form.between is None else given
+        told = [ToolCall(*call, f"abcdefgh{n}") for n, call in enumerate(calls)]
+        asked = [Message("user", "localspec asks"), Message("assistant", "", tool_calls=tuple(told))]
+        try:
+            text = template.render(asked, add_generation_prompt=False).partition("localspec asks")[2]
+        except Exception:  # noqa: BLE001  a template that refuses the call as it is given
+            text = ""
+        written = form.written(calls)
+        later = f"I look.\n{form.between if form.first else ''}{written}"
+        for whole in (text, later) if calls[-1][0] in text else (written,):
+            read, rest = calls_in(whole, form, FUNCTIONS)
+            assert [(call.name, call.arguments) for call in read] == list(calls)
+            assert calls[0][0] not in rest
+
+
+@pytest.mark.parametrize("form", DISTINCT, ids=DISTINCT.get)
+def test_a_grammar_accepts_what_its_form_writes_and_nothing_wrong(form):
+    """A sample; benchmarks.call_forms has a thousand changes for each form."""
+    tokens = GrammarTokens(ToyBytes())
+    grammar = calls_grammar(form, FUNCTIONS, required=True, names={})
+
+    def accepted(text):
+        matcher, raw = tokens.matcher(grammar), list(text.encode())
+        return matcher.try_consume_tokens(raw) == len(raw) and matcher.is_accepting()
+
+    texts = [form.written(given[:1] if form.between is None else given) for given in CALLS.values()]
+    for text in texts:
+        # A grammar ends a text where its mark stands first; the reader looks at what follows.
+        assert accepted(text) or (form.arg_close and form.arg_close in MARKUP and MARKUP in text), text
+    rnd = random.Random(form.open)
+    for _ in range(12):
+        changed = change(rnd.choice(texts), rnd)
+        if accepted(changed) and changed not in texts:
+            calls, rest = calls_in(changed, form, FUNCTIONS)
+            assert calls, changed
+            assert not rest.strip(), changed
+            for call in calls:
+                jsonschema.validate(call.arguments, FUNCTIONS[call.name])
+
+
+def change(text, rnd):
+    at = rnd.randrange(len(text))
+    match rnd.randrange(4):
+        case 0:
+            return text[:at] + text[at + 1 :]
+        case 1:
+            return text[:at] + rnd.choice('{}[]"<>/,:x1\n ') + text[at:]
+        case 2:
+            return text.replace(rnd.choice(list(FUNCTIONS)), "get_wether")
+    return text.replace(rnd.choice(["2", "-3", "2.5", "true"]), rnd.choice(['"x"', "x", "[]"]))
+
+
+class ToyBytes:
+    """A vocabulary of bytes and an end."""
+
+    size, bos, eos, add_bos = 257, None, 256, False
+
+    def tokenize(self, text, *, parse_special, add_special=False):
+        return list(text.encode())
+
+    def piece(self, token):
+        return bytes([token]) if token < 256 else b""
+
+    def text(self, token):
+        return chr(token) if token < 256 else "<end>"
+
+    def is_end(self, token):
+        return token == 256
+
+    is_control = is_end
+
+    def control_texts(self):
+        return {"<end>": 256}
+
+
+def test_a_form_that_does_not_read_back_what_the_template_writes_is_none():
+    def render(answer, calls):
+        said = [json.dumps({"name": call.name, "arguments": {"a": 1}}) for call in calls]
+        return f"[{answer}{''.join(said)}]"
+
+    assert derive(render) is None
+
+
+HARMONY = "openai-gpt-oss-120b"
+REPLIES = {
+    HARMONY: [
+        (
+            "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary to=functions.ping "
+            "<|constrain|>json<|message|>{}",
+            "Hm.", "", ["ping"],
+        ),
+        (" to=functions.ping<|channel|>commentary json<|message|>{}", "", "", ["ping"]),
+        (
+            "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant to=functions.ping<|channel|>commentary "
+            "json<|message|>{}",
+            "", "I look.", ["ping"],
+        ),
+        ("<|channel|>final<|message|>Cold.", "", "Cold.", []),
+    ],
+    "muse-glimmer": [
+        (
+            ' to=self<|message|>Hm.<|eom|><|start|>assistant to=ping<|message|><atem:function_calls>\n<atem:invoke '
+            'name="ping">\n</atem:invoke>\n</atem:function_calls>',
+            "Hm.", "", ["ping"],
+        ),
+        (" to=user<|message|>Cold, to=ping.", "", "Cold, to=ping.", []),
+    ],
+    "meetkai-functionary-medium-v3.2": [
+        ("ping\n{}>>>ping\n{}", "", "", ["ping", "ping"]),
+        ("all\nI look.>>>ping\n{}", "", "I look.", ["ping"]),
+        ("all\nping\nis a tool", "", "ping\nis a tool", []),
+    ],
+    "google-gemma-4-31B-it": [
+        ("<|channel>thought\nHm.<channel|><|tool_call>call:ping{}<tool_call|>", "Hm.", "", ["ping"]),
+        ("<|tool_call>call:get_weather{city:<|\"|>a, \"b\"}<|\"|>,days:3}<tool_call|>", "", "", ["get_weather"]),
+    ],
+    "Qwen3.5-4B": [
+        (
+            "<think>\nping?\n</think>\n\n<tool_call>\n<function=ping>\n</function>\n</tool_call>",
+            "ping?\n", "", ["ping"],
+        ),
+        (
+            "<think>\n<tool_call>\n<function=ping>\n</function>\n</tool_call>?\n</think>\n\nNo.",
+            "<tool_call>\n<function=ping>\n</function>\n</tool_call>?\n", "No.", [],
+        ),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REPLIES)
+def test_calls_are_told_from_reasoning_and_answer(name):
+    template, form = template_of(name), FORMS[name]
+    controls = (
+        "<|channel|>",
+        "<|message|>",
+        "<|start|>",
+        "<|end|>",
+        "<|constrain|>",
+        "<|eom|>",
+        "<|tool_call>",
+    )
+    vocabulary = ToyVocabulary(
+        ("<s>", "</s>", *controls, "<tool_call|>", '<|"|>', "<|channel>", "<channel|>")
+    )
+    for text, reasoning, answer, names in REPLIES[name]:
+        stream = TextStream(vocabulary, template.thinking_style(""), (), calls=form, functions=FUNCTIONS)
+        parts = [part for t in vocabulary.tokenize(text, parse_special=True) for part in stream.push(t)]
+        parts += stream.flush()
+        said = {kind: "".join(part.text for part in parts if part.kind is kind) for kind in Kind}
+        calls, rest = stream.calls()
+        assert (said[Kind.REASONING], said[Kind.ANSWER], rest) == (reasoning, answer, "")
+        assert [call.name for call in calls] == names
+        assert said[Kind.TOOL_CALL] == "".join(json.dumps(call.arguments) for call in calls)
+
+
+@pytest.mark.parametrize(
+    "text", ["<|tool_call>call:ping{}<tool_call|>", "<channel|> ends <|channel>thought\n"]
+)
+def test_control_tokens_that_are_spelled_are_an_answer(text):
+    name = "google-gemma-4-31B-it"
+    controls = ("<|tool_call>", "<tool_call|>", '<|"|>', "<|channel>", "<channel|>")
+    vocabulary = ToyVocabulary(("<s>", "</s>", *controls))
+    style = template_of(name).thinking_style("")
+    stream = TextStream(vocabulary, style, (), calls=FORMS[name], functions=FUNCTIONS)
+    parts = [part for token in vocabulary.tokenize(text, parse_special=False) for part in stream.push(token)]
+    assert "".join(part.text for part in parts + stream.flush()) == text
+    assert stream.calls() == ((), "")
