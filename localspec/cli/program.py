@@ -48,7 +48,9 @@ def run(arguments: Sequence[str]) -> int:
 
 def _run(arguments: Sequence[str]) -> int:
     if completion.ASKED in os.environ:
-        completion.answer(parser())
+        import argcomplete
+
+        argcomplete.autocomplete(parser())  # ends the process
     arguments = _spelled_out(arguments)
     try:
         parsed = parser(arguments[0]).parse_args(arguments)

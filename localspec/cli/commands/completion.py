@@ -22,13 +22,6 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def answer(parser: argparse.ArgumentParser) -> None:
-    """Tell the shell the words that fit, and end the process."""
-    import argcomplete
-
-    argcomplete.autocomplete(parser)
-
-
 def complete_with_pairs(action: argparse.Action) -> None:
     """The values of an argument are names of pairs."""
     action.completer = _names_of_pairs  # type: ignore[attr-defined]

@@ -20,7 +20,6 @@ from localspec.health.servers import use_servers
 from localspec.models import inspection
 from localspec.models.find import SeveralModels, is_file_reference, model_file
 from localspec.models.needs import wishes_of
-from localspec.models.plan import Plan
 from localspec.models.registry import Pair, is_known, named
 from localspec.options import LOAD
 from localspec.settings import configured
@@ -84,8 +83,15 @@ def _as_text(known: Pair | None, found: inspection.Inspection) -> list[str]:
         lines += [f"draft        {suggestion}"]
     if found.plan and found.plan.draft and found.problem is None:
         lines += [f"fit          {_fit(found)}"]
-    if found.plan:
-        lines += _plan_lines(found.plan)
+    if plan := found.plan:
+        together = f"draft at {plan.draft.length:,}" if plan.draft else "no draft"
+        context = f"context {plan.target.length:,} tokens, {together}"
+        lines += [f"plan         {context}; memory as llama.cpp plans it:"]
+        for need in plan.needs:
+            parts = (("weights", need.weights), ("caches", need.cache), ("buffers", need.compute))
+            shares = ", ".join(f"{name} {size_text(size)}" for name, size in parts)
+            lines += [f"  {need.device:<10} {size_text(need.total)} of {size_text(need.free)} free: {shares}"]
+        lines += [f"  {line}" for line in plan.lines]
     return lines
 
 
@@ -136,17 +142,6 @@ def _side_lines(side: inspection.InspectedModel) -> list[str]:
         ("license", side.file.license or "not recorded"),
     ]
     return [f"  {name:<10} {value}" for name, value in rows]
-
-
-def _plan_lines(plan: Plan) -> list[str]:
-    together = f"draft at {plan.draft.length:,}" if plan.draft else "no draft"
-    lines = [f"plan         context {plan.target.length:,} tokens, {together}; memory as llama.cpp plans it:"]
-    for need in plan.needs:
-        lines.append(
-            f"  {need.device:<10} {size_text(need.total)} of {size_text(need.free)} free: weights "
-            f"{size_text(need.weights)}, caches {size_text(need.cache)}, buffers {size_text(need.compute)}"
-        )
-    return lines + [f"  {line}" for line in plan.lines]
 
 
 def _as_json(known: Pair | None, found: inspection.Inspection) -> dict[str, object]:

@@ -61,7 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     take_pair(arguments)
-    if opens_chat(arguments):
+    asked = arguments.words or arguments.file or something_is_piped()
+    if arguments.name and not asked and on_terminal(sys.stdin) and on_terminal(sys.stdout):
         return chat.run_with(arguments.name)
     think = {None: "", True: "--think", False: "--no-think"}[arguments.think]
     if arguments.raw and (flag := "--system" if arguments.system is not None else think):
@@ -89,12 +90,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.stats or not (arguments.json or arguments.json_lines or arguments.quiet):
         say(report(reply) if arguments.stats else summary(reply), to=sys.stderr)
     return CANCELLED if reply.finish_reason is FinishReason.CANCELLED else 0
-
-
-def opens_chat(arguments: argparse.Namespace) -> bool:
-    """Whether a pair was named without a prompt, on a terminal."""
-    asked = arguments.words or arguments.file or something_is_piped()
-    return bool(arguments.name) and not asked and on_terminal(sys.stdin) and on_terminal(sys.stdout)
 
 
 def take_pair_of(before: "Conversation", arguments: argparse.Namespace) -> None:
