@@ -26,7 +26,7 @@ from localspec.models.store import mark_used
 from localspec.options import REPLY, LoadOptions, ReplyOptions
 from localspec.settings import configured
 
-PATIENCE_SECONDS = 1.0  # after Ctrl-C: a load that a disk holds up ends by itself, and frees what it has
+PATIENCE_SECONDS = 1.0  # after Ctrl-C: a load that waits for a disk ends by itself and frees its memory
 
 Prompt = str | Sequence[Mapping[str, Any] | Message]
 

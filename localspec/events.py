@@ -48,7 +48,7 @@ class Stats:
     from_model: int = 0  # emitted tokens that a draft model drafted
     from_head: int = 0  # emitted tokens that a prediction head drafted
     from_lookup: int = 0  # emitted tokens that lookup drafted
-    from_prediction: int = 0  # emitted tokens that were drafted from what the caller predicted
+    from_prediction: int = 0  # emitted tokens drafted from the caller's prediction
     predicted: int = 0  # draft tokens proposed from there
     from_grammar: int = 0  # emitted tokens that a grammar forced
     cycles_by_depth: tuple[int, ...] = ()  # cycles that proposed 0, 1, 2, ... tokens
@@ -179,7 +179,7 @@ class Prefill:
 
     done: int  # tokens
     total: int  # tokens
-    seconds: float  # that the models have read for so far
+    seconds: float  # of reading so far
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ class Option:
     flags: tuple[str, ...] = ()  # other than --NAME
     repeats: bool = False  # whether the flag may be given several times
     config: str | None = None  # its name in config.toml; "" is the same, None: it is not there
-    kind: type | None = None  # bool, int, float or str; None: whoever reads the value checks it
+    kind: type | None = None  # bool, int, float or str; None: the reader checks the value
     choices: tuple[str, ...] = ()  # beside numbers, or alone
 
     @property
@@ -132,7 +132,7 @@ class ReplyOptions(TypedDict, total=False):
     presence_penalty: Annotated[float | None, Option("penalty for every token that is in the text", "X")]
     frequency_penalty: Annotated[float | None, Option("penalty for each earlier occurrence of a token", "X")]
     logit_bias: Annotated[Mapping[int, float] | None, Option("added to the logits of tokens; -inf bans one")]
-    seed: Annotated[  # None: fresh randomness, whatever is configured; the seed that was used is in the reply
+    seed: Annotated[  # None: fresh randomness, even with a configured seed; the reply has the seed
         int | None,
         Option(
             "repeats a run on the same machine with the same settings",

@@ -34,7 +34,7 @@ class Fitted:
     """A prompt that fits."""
 
     prompt: Prompt
-    messages: Messages  # what it holds of the conversation
+    messages: Messages  # the part of the conversation in it
     dropped_messages: int = 0
     cut: Cut | None = None
 

@@ -45,7 +45,7 @@ class LoadedPair:
     template: ChatTemplate
     sampling: Sampling  # the model's own defaults
     expected_acceptance: float | None  # accepted / drafted tokens that were published for it
-    notices: tuple[str, ...]  # what the user should know about this pair, said with the first reply
+    notices: tuple[str, ...]  # notices about this pair, sent with the first reply
     drafting: StrategyMaker
     close: Callable[[], None]
     log: LogitLog | None = None  # of replies, where the user wants one

@@ -80,7 +80,7 @@ def texts_in(folder: Path) -> Iterator[Text]:
             with np.load(path) as part:
                 columns = {name: part[name] for name in (*_COLUMNS, "lengths")}
         except FileNotFoundError:
-            continue  # a log was full meanwhile, or is to be forgotten
+            continue  # another process deleted it
         except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
             raise BadSetting(
                 f"{path} cannot be read: {error}", hint="delete it; the other files are whole"
@@ -98,7 +98,7 @@ def paths_in(folder: Path) -> list[Path]:
     return sorted(folder.glob("[0-9]*.npz"))
 
 
-PROMPT = 256  # tokens: what a text has of its prompt, from the end
+PROMPT = 256  # newest prompt tokens in a text
 PART = 256  # tokens: the length of a stored part of a reply, about
 BUDGET_BYTES = 512 * 2**20  # of one target's files
 WAITING = 64  # rows that were copied and not read; no cycle emits as many tokens

@@ -26,8 +26,8 @@ class Message:
 
     role: str  # one of ROLES
     content: str
-    reasoning: str = ""  # what the model thought before it answered; history normally leaves it out
-    tool_calls: tuple[ToolCall, ...] = ()  # what the assistant asked to be called
+    reasoning: str = ""  # the reasoning before the answer; history normally leaves it out
+    tool_calls: tuple[ToolCall, ...] = ()  # the assistant's tool calls
     tool_call_id: str = ""  # of the call whose result a tool's message brings
 
     @property

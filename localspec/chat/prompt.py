@@ -104,7 +104,7 @@ def encode(
         text, marked, _ = rendered((*given[:-1], replace(given[-1], content=begun + _CUT)), False).rpartition(
             _CUT
         )
-        # A template that leaves out what the assistant said last is given the question alone.
+        # A template that leaves out the assistant's last message gets the question alone.
         return text if marked else rendered(given[:-1], True) + begun
 
     controls = guarded_texts(vocabulary)

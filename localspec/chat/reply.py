@@ -276,7 +276,7 @@ class ReplyJob:
     """A reply that is wanted."""
 
     prompt: Sequence[int]
-    opening: int  # where the prompt ends the conversation so far and opens the reply
+    opening: int  # position at which the prompt opens the reply
     request: Request
     text: TextStream
     cancelled: Callable[[], bool]

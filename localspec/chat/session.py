@@ -240,7 +240,7 @@ class Session(Closing):
     ) -> Iterator[Event]:
         asked = perf_counter()
         for event in self._reply(cancelled, lambda: self._job(messages, request, cancelled, asked)):
-            # A conversation that was reset meanwhile stays so.
+            # A conversation that was reset during the reply stays reset.
             if isinstance(event, Finished) and event.reply.tokens and self._conversation is conversation:
                 self._messages = with_reply(messages, event.reply)
             if isinstance(event, Finished) and not are_continued(messages):
@@ -258,7 +258,7 @@ class Session(Closing):
         prompt, template = fitted.prompt, self._pair.template
         style = template.thinking_style(prompt.text)
         constraint = self._constraints.constraint(request, style, len(prompt.tokens))
-        # What a grammar asks for is shown as it is, a space at its beginning included.
+        # A grammar's text is shown exactly, with a space at its beginning.
         calls = self._constraints.call_form(request)
         text = TextStream(
             self._pair.vocabulary,

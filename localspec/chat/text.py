@@ -33,7 +33,7 @@ class Patterns:
         self._longest = max(map(len, self._patterns), default=0)
 
     def find(self, text: str) -> Match | None:
-        """The first complete occurrence; of several with the same end, the longest."""
+        """The occurrence that ends first; of several, the longest."""
         best: Match | None = None
         for pattern in self._patterns:
             start = text.find(pattern)

@@ -17,7 +17,7 @@ SECRET_VARIABLES = ("HF_TOKEN", "LOCALSPEC_API_KEY")
 _HIDDEN = "..."
 _USERINFO = re.compile(r"(?<=//)[^/@\s]+@")  # user:password@
 _PROMPTED = ("run", "bench")  # what stands in their lines without an option is a prompt, or may be one
-# Options whose values say what was done and nothing about the user. Every other value is hidden.
+# Options whose values reveal nothing about the user. Every other value is hidden.
 _SHOWN = frozenset(
     {
         *("-m", "--pair", "--target", "--draft", "--context", "--gpu-layers", "--kv-type", "--device"),

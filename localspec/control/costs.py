@@ -111,9 +111,7 @@ class Costs:
         self._ratios: dict[int, Recent] = {}
         self._runs: dict[str, Recent] = {}  # ratios, by drafter
         self._reading: dict[str, float] = {}  # seconds of a token, by drafter
-        self._undecided: Recent | None = (
-            None  # ratios of plain steps, without what they took to decide on drafting
-        )
+        self._undecided: Recent | None = None  # ratios of plain steps, without the time to decide on drafting
         self._unsettled = (Recent(), Recent())  # seconds of the first and the second plain step of a run
         self._cycle = 0
         self._width = self._run = 0  # of the latest pass, and how many in a row had that width

@@ -47,7 +47,7 @@ def draw(
     except StopIteration:
         pass
     except FAILURES as error:
-        # What was drawn before is proposed: dropping it could favour the tokens that do not fail.
+        # Tokens drawn before the failure are proposed: dropping them could favour tokens that do not fail.
         failure, limit = error, len(draws)
     return Proposal.drawn(draws, drafter.source, depth=limit, runs=drafter.model_runs(asked)), failure
 

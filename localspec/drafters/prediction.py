@@ -17,7 +17,7 @@ from localspec.events import Source
 # P(a proposed token is kept), by how many tokens have agreed (lookup_trust.MATCHES), before anything was seen.
 BELIEFS: Final = (0.7, 0.85, 0.93, 0.97, 0.98, 0.99)
 SURE: Final = 4  # tokens that agree: the reply is back in step
-LONGEST_MATCH: Final = 16  # tokens compared to find where it comes back
+LONGEST_MATCH: Final = 16  # tokens compared to find the return
 SAME_LENGTH: Final = 8  # tokens: a departure so short may have replaced as many
 LEAST_CHANCE: Final = 0.1  # tokens that are less likely to be kept are not proposed,
 PROBABLE: Final = 0.5  # at a fixed depth those below this

@@ -23,7 +23,7 @@ from localspec.engine.messages import (
 )
 from localspec.errors import LocalspecError, NotEnoughMemory
 
-IDLE_SECONDS: Final = 0.5  # programs ask again sooner, and would wait for what was begun meanwhile
+IDLE_SECONDS: Final = 0.5  # programs ask again sooner, and would wait for work that began meanwhile
 QUIT_GRACE_SECONDS: Final = 0.4  # to free the models in order; a native call that takes longer is cut off
 
 log = logging.getLogger(__name__)

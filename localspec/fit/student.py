@@ -44,7 +44,7 @@ def normed(x: Tensor, weight: Tensor, shape: Shape) -> Tensor:
 
 
 def added(x: Tensor, norm: Tensor | None, shape: Shape) -> Tensor:
-    """A block's output, which some architectures norm, added to its input."""
+    """The input plus the block's output, which some architectures norm."""
     return x.float() if norm is None else normed(x, norm, shape)
 
 

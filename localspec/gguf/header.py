@@ -353,7 +353,7 @@ def _string_blocks(cursor: _Cursor, key: str, length: int) -> Iterator[bytes]:
                 break
             position = following
             done += 1
-        if position == start:  # one string is longer than what is in the buffer
+        if position == start:  # one string is longer than the buffer
             size = int.from_bytes(buffer[position : position + 8], "little")
             if size > min(_MAX_STRING, cursor.left):
                 raise cursor.bad(f"says that an element of {key} is {size:,} bytes long")

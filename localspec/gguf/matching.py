@@ -194,7 +194,7 @@ _STAND_INS = _stand_ins()
 
 
 MAX_SIZE_DIFFERENCE = 128  # tokens
-LEAST_COVERAGE = 0.5  # of what a draft of another vocabulary writes: with less it would mostly be wrong
+LEAST_COVERAGE = 0.5  # of the text of a draft of another vocabulary: with less it would mostly be wrong
 FIRST_COMPARED = 5  # token id
 _SHOWN = 40  # characters of a token's text
 

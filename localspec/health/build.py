@@ -14,7 +14,7 @@ from localspec.errors import BadSetting
 
 LLAMA_CPP_PYTHON = "llama-cpp-python>=0.3.36,<0.4"
 _LIBRARY = re.compile(r"\.(so|dylib|dll)[.\d]*$")
-# Of libraries that were built on purpose; a build from source has the CPU's whatever is asked for.
+# Optional libraries; every build from source has the CPU's.
 BACKENDS = ("cuda", "hip", "metal", "musa", "rpc", "sycl", "vulkan")
 # What an update of a driver replaces, one of them for each of CUDA, HIP, Level Zero and Vulkan.
 _DRIVER_FILES = (
@@ -51,7 +51,7 @@ def processor() -> str:
 
 
 def driver() -> str:
-    """The drivers of GPUs, by their files, by the system, which brings some of them, and by what steers them."""
+    """The key of the GPU drivers: their files, the system's version, and the variables that control them."""
     paths = sorted(found for pattern in _DRIVER_FILES for found in glob(pattern))
     stats = [(os.path.realpath(path), it.st_size, it.st_mtime_ns) for path, it in _stats(map(Path, paths))]
     steering = sorted(
@@ -95,7 +95,7 @@ def _stats(paths: Iterable[Path]) -> Iterable[tuple[Path, os.stat_result]]:
             continue
 
 
-# What devices are called, where it is not their backend's name.
+# Names of devices that differ from their backend's.
 _BACKEND_OF = {"mtl": "metal", "rocm": "hip"}
 
 

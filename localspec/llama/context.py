@@ -158,7 +158,7 @@ class Context(Cache):
         output_tokens = table.output_tokens(self._shared) if table else self._shared
         sampler = _sampler(model, output_tokens, params) if top_k else None
         super().__init__(model, params, sampler)
-        self.tokens: list[int] = []  # what the cache was given, in order; for reading
+        self.tokens: list[int] = []  # tokens in the cache, in order, read-only
         self.rows_max = rows_max
         self._batch = EmbeddingBatch(self.chunk, table) if table else Batch(self.chunk)
         self._snapshots: int = 0 if model.can_roll_back else lib.llama_n_rs_seq(self.handle)
@@ -242,7 +242,7 @@ class Context(Cache):
         self._checkpoints.forget_after(keep)
         if keep and not self._can_step_back(keep, len(dropped)):
             raise self._cannot_step_back(keep)
-        # Before llama.cpp's own: what it has beyond them when Ctrl-C comes between, the next rollback removes.
+        # Before llama.cpp's own: if Ctrl-C comes between, the next rollback removes the rest.
         del self.tokens[keep:]
         if not lib.llama_memory_seq_rm(self._memory, 0, keep, -1):
             self.tokens += dropped
@@ -367,7 +367,7 @@ class Context(Cache):
         lib.llama_synchronize(self.handle)
         held = lib.llama_memory_seq_pos_max(self._memory, 0) + 1
         del self.tokens[length:]
-        # Snapshots reach back to the first token of a batch, not to what was before it.
+        # Snapshots reach back to the first token of a batch, not before it.
         self._last_width = 0
         possible = not length or self._can_step_back(length, abs(held - length))
         if not (possible and lib.llama_memory_seq_rm(self._memory, 0, length, -1)):

@@ -142,7 +142,7 @@ class Model(Closing):
         check_model_file(path)
         self.path = path
         gpus = chosen_gpus(devices, gpu_layers)
-        # The parameters point into what is kept beside them, which has to live until the model is loaded.
+        # The parameters point into the buffers beside them, which must live until the model is loaded.
         params, _kept = model_params(gpus, gpu_layers, split, cpu_moe, mmap)
         params.load_mtp = prediction
         if no_alloc:

@@ -39,7 +39,7 @@ class FullRows:
         return rows
 
     def _view(self, address: int, count: int) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-        if len(self._known) > 64:  # the buffer moved often: forget where it was
+        if len(self._known) > 64:  # the buffer moved often: forget its addresses
             self._known.clear()
         whole = _array(address, ctypes.c_float, (count, self._shared), self._vocab_size)
         return self._known.setdefault((address, count), (whole, tuple(whole)))

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
-PATIENCE_SECONDS: Final = 15.0  # beyond what a call should take
+PATIENCE_SECONDS: Final = 15.0  # beyond a call's expected time
 LOADING_SECONDS: Final = 60.0  # without progress: a single tensor may cross a slow network
 _LONG_CALL_SECONDS: Final = 1.5  # that prompts are cut for, so that a longer one is noticed soon
 _SLACK: Final = 3.0  # a call may take this many times as long as others did

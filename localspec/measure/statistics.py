@@ -84,8 +84,8 @@ def student_quantile(freedom: int) -> float:
 def bernstein(total: float, variance: float, bound: float) -> float:
     """At most the probability that a sum of independent centred terms is this far from 0 on either side.
 
-    `variance` is that of the sum, `bound` the largest absolute term. Bernstein's inequality:
-    no approximation, whatever the terms look like.
+    `variance` is that of the sum, `bound` the largest absolute term. Bernstein's inequality holds for any terms,
+    without approximation.
     """
     if variance <= 0.0:
         return 1.0 if abs(total) <= 1e-9 * bound else 0.0

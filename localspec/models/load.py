@@ -269,7 +269,7 @@ class Opening:
     mmap: bool | None
     target: Context
     threads: Callable[[Model], int]
-    opened: ExitStack  # closes what is opened
+    opened: ExitStack  # closes all opened resources
 
     @property
     def header(self) -> Header:
@@ -297,7 +297,7 @@ class Opened:
     drafter: Drafter
     context: Context | HeadContext | BlockContext
     name: str  # of what drafts
-    notice: str = ""  # what the user should know about it
+    notice: str = ""  # notices about it
 
 
 def open_drafter(opening: Opening) -> Opened:

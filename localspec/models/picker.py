@@ -17,9 +17,9 @@ class PairRow:
     """A pair in the picker."""
 
     name: str
-    use: str  # what it is good for
+    use: str  # its purpose
     size_bytes: int  # of all its files
-    memory_bytes: int  # about what it needs to run
+    memory_bytes: int  # approximate memory
     on_disk: bool
     runnable: bool  # False: its kind of draft cannot be run yet
     fits: Fit

@@ -61,7 +61,7 @@ class Plan:
     target: Load
     draft: Load | None  # None: it is not loaded
     needs: tuple[DeviceNeed, ...]
-    lines: tuple[str, ...]  # what the user might not expect, and why, a sentence each
+    lines: tuple[str, ...]  # sentences about surprising choices and their reasons
     shared: SharedTokens | None = None  # by a draft of another vocabulary
 
 

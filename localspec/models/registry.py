@@ -124,7 +124,7 @@ def users_pairs() -> tuple[Pair, ...]:
         try:
             found |= {pair.name: pair for pair in _read(path, relative_to=path.parent)}
         except BadSetting as error:
-            if not _is_absent(path, error.__cause__):  # as another process may have removed it meanwhile
+            if not _is_absent(path, error.__cause__):  # because another process may have removed it
                 raise
     return tuple(found.values())
 

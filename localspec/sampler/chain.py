@@ -303,7 +303,7 @@ class Chain:
             if self.sampling.only_lowers:
                 ids, logits = largest(row, count + self._lowered)
                 found = self._head(Candidates(ids, row[ids]), history, count)
-                # What was left out is no larger than the least of these, and has not become larger.
+                # Left-out logits are no larger than the least of these, and have not grown.
                 if self.sampling.repeat_last_n >= 0 or found[1].min() > logits.min():
                     return found
             return largest(self._adjusted(row, history), count)

@@ -35,7 +35,7 @@ class Pairs:
 
     @property
     def first(self) -> str:
-        """The name of the first pair; "" until the engine has named files that were given by path."""
+        """The name of the first pair; for files given by path "" until the engine names them."""
         loaded = self._jobs.loaded
         if loaded is not None and loaded.load == self._jobs.first:
             self._first = loaded.ready.pair

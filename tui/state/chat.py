@@ -50,7 +50,7 @@ class ChatState:
         self.preferences = Preferences.load(setup.folder / "chat.json")
         self.saver = Saver(tell)
         self.presets = Presets(setup.folder / "presets.json")
-        self.prefill = ""  # what the next reply is to begin with
+        self.prefill = ""  # the given beginning of the next reply
         self.conversation = self.new_conversation(setup.system)
         if setup.resumed:
             self.conversation = OpenConversation.resumed(*setup.resumed, stored=setup.stored)

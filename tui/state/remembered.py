@@ -98,7 +98,7 @@ class PromptHistory:
     """Walks back and forth through earlier prompts; the text that was being typed waits at the end."""
 
     path: Path
-    stored: bool = True  # False: what is added is gone with the program
+    stored: bool = True  # False: additions end with the program
     entries: list[str] = field(default_factory=list)
     _index: int = 0
     _unsent: str = ""
