@@ -239,7 +239,6 @@ class ChatScreen(Screen[None]):
         await self.transcript.replace_message(index, view_of(conversation.messages[index]))
 
     async def _draw_reply(self) -> None:
-        """Draw the text that has come since the last time."""
         reply = self.state.engine.reply
         fresh = reply.take_fresh() if reply is not None else []
         if reply is not None and self._reply_view is not None and fresh:
@@ -271,7 +270,6 @@ class ChatScreen(Screen[None]):
         self.refresh_state()
 
     async def _begin_reply(self, beginning: str = "") -> None:
-        """Generate a reply to the conversation as it stands."""
         try:
             self.state.begin_reply(beginning)
         except EngineDied as error:
@@ -427,7 +425,6 @@ class ChatScreen(Screen[None]):
         await self.app.push_screen(ChoiceDialog("Copy", keys, blocks, len(blocks) - 1), copy)
 
     async def _choose(self, command: str, dialog: ModalScreen[str], otherwise: str = "") -> None:
-        """Open a dialog, and run a command with its answer."""
 
         async def run(answer: str | None) -> None:
             if argument := answer or otherwise:

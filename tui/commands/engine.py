@@ -51,7 +51,6 @@ async def offer_pull(chat: Chat, name: str, what: str, hint: str) -> None:
 
 
 async def receive(chat: Chat, report: messages.Report) -> None:
-    """Take in a report of the engine that holds the pair."""
     engine = chat.state.engine
     match report:
         case events.Notice():

@@ -38,7 +38,6 @@ class Command:
 
     @property
     def action(self) -> str:
-        """The Textual action that runs it."""
         return f"command('{self.name}')"
 
 

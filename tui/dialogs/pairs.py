@@ -82,7 +82,6 @@ class PairsDialog(Dialog[str]):
 
 
 def columns(row: PairRow) -> tuple[str, ...]:
-    """A pair as the cells of its row."""
     fits = FITS[row.fits] if row.runnable else "not yet"
     speed = f"{row.speedup:.2f}x" if row.speedup else "–"
     here = "yes" if row.on_disk else "–"

@@ -20,7 +20,6 @@ from textual.widgets import DataTable, OptionList, Static
 
 from localspec.display import for_terminal
 from localspec.engine.messages import Compared
-from localspec.events import Stats
 
 from ..commands.table import COMMANDS
 from ..widgets.reply import LEGEND
@@ -78,7 +77,6 @@ class TextTable(DataTable[Text], Generic[Item]):
 
     @property
     def chosen(self) -> Item | None:
-        """The item under the cursor."""
         return self._items[self.cursor_row] if 0 <= self.cursor_row < len(self._items) else None
 
     def on_resize(self) -> None:
@@ -225,15 +223,12 @@ class ComparisonDialog(Dialog[None]):
     def content(self) -> ComposeResult:
         table: DataTable[str] = DataTable(cursor_type="none")
         table.add_columns("", "tokens", "seconds", "tok/s", "accepted", "per pass")
-        table.add_row("drafting", *numbers(self._compared.drafted.stats))
-        table.add_row("plain", *numbers(self._compared.plain.stats))
+        for name, reply in (("drafting", self._compared.drafted), ("plain", self._compared.plain)):
+            stats = reply.stats
+            speeds = f"{stats.emitted:,}", f"{stats.decode_seconds:.2f}", f"{stats.tokens_per_second:.1f}"
+            accepted = f"{stats.acceptance_rate:.0%}" if stats.drafted else "–"
+            table.add_row(name, *speeds, accepted, f"{stats.mean_accepted_length:.2f}")
         yield table
-
-
-def numbers(stats: Stats) -> tuple[str, ...]:
-    speeds = f"{stats.emitted:,}", f"{stats.decode_seconds:.2f}", f"{stats.tokens_per_second:.1f}"
-    accepted = f"{stats.acceptance_rate:.0%}" if stats.drafted else "–"
-    return *speeds, accepted, f"{stats.mean_accepted_length:.2f}"
 
 
 def comparison_text(compared: Compared) -> str:
@@ -276,7 +271,6 @@ class HelpDialog(Dialog[None]):
 
 
 def help_page(folder: Path) -> Content:
-    """The whole help text."""
     lines = [_help_head("typing"), *(_row(key, "", text) for key, text in _TYPING)]
     for area, table in groupby(COMMANDS, key=lambda command: command.area):
         lines += [_help_head(area), *(_row(f"/{c.usage}", c.key_label, c.help) for c in table)]

@@ -33,7 +33,6 @@ class Setup:
 
     @property
     def conversations(self) -> Path:
-        """The folder of conversations."""
         return self.folder / "conversations"
 
 
@@ -79,7 +78,6 @@ class ChatState:
         await self.conversation.catch_up()
 
     def prefer(self, **changes: object) -> None:
-        """Change preferences, and remember them."""
         self.preferences = replace(self.preferences, **changes)  # type: ignore[arg-type]
         if self.setup.stored:
             self.saver.save(partial(change_json_object, self.setup.folder / "chat.json", changes))

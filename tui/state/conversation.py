@@ -188,7 +188,6 @@ def export_markdown(conversation: Conversation, name: str) -> Path:
 
 
 def to_markdown(conversation: Conversation) -> str:
-    """A conversation as a Markdown document."""
     sections = [f"# {conversation.title}", f"*{conversation.pair} · exported {datetime.now(UTC):%Y-%m-%d}*"]
     if conversation.system:
         sections.append(f"## System\n\n{conversation.system}")

@@ -65,7 +65,6 @@ class ReplyState:
                 pass  # the screen shows the one and takes the reply from the other
 
     def take_fresh(self) -> list[Piece]:
-        """The pieces since the last call."""
         fresh, self.fresh = self.fresh, []
         return fresh
 
@@ -107,7 +106,6 @@ class ReplyState:
 
     @property
     def context_tokens(self) -> int:
-        """Tokens of the context that are in use."""
         return (self.started.prompt_tokens if self.started else 0) + self.tally.emitted
 
     def message(self, outcome: str, reply: Reply | None = None) -> StoredMessage:
@@ -300,7 +298,6 @@ class Downloads:
         threading.Thread(target=self._list, daemon=True).start()
 
     def pull(self, name: str) -> None:
-        """Begin to fetch a pair."""
         self._stop.clear()
         self.progress = PullProgress(name)
         # A daemon: a program that leaves does not wait for a server that sends nothing.

@@ -181,13 +181,11 @@ class Saver:
         self._running: asyncio.Task[None] | None = None
 
     def save(self, work: Callable[[], str | None]) -> None:
-        """Run `work` soon."""
         self._waiting.append(work)
         if self._running is None or self._running.done():
             self._running = asyncio.create_task(self._run())
 
     async def finish(self) -> None:
-        """Wait until nothing is left to save."""
         if self._running is not None:
             await self._running
 

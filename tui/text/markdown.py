@@ -42,7 +42,6 @@ class GrowingMarkdown:
         return list(self._feed(text))
 
     def finish(self) -> list[FinishedBlock]:
-        """Everything that is left."""
         self._block, self._line = self.tail, ""
         return [self._cut()] if self._block else []
 
@@ -132,13 +131,11 @@ def parts_of(text: str) -> list[str]:
 
 
 def is_list_cut(before: str, source: str) -> bool:
-    """Whether a list continues from one part to the next."""
     last_line = before.rstrip().rpartition("\n")[2]
     return bool(_ITEM.match(source) and (last_line[:1].isspace() or _ITEM.match(last_line)))
 
 
 def code_blocks(markdown: str) -> list[str]:
-    """The code of each fenced block."""
     return [match["code"] for match in _CODE.finditer(markdown)]
 
 

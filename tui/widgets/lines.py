@@ -110,7 +110,6 @@ def _speed(engine: EngineState, now: float) -> Content:
 
 
 def time_shares(stats: Stats) -> Content:
-    """The share of draft, verify and other time."""
     seconds = (stats.draft_seconds, stats.verify_seconds, stats.other_seconds)
     if not sum(seconds):
         return Content("")
@@ -142,7 +141,6 @@ class Inspector(VerticalScroll):
 
 
 def inspector_lines(reply: ReplyState | None) -> Iterator[Content]:
-    """The inspector's lines."""
     if reply is None or not reply.timeline:
         yield Content("Nothing was decoded yet.").stylize("dim")
         return

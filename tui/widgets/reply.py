@@ -111,7 +111,6 @@ class ReasoningView(Vertical):
         self._show()
 
     def end(self) -> None:
-        """The answer has begun."""
         if self._running:
             self._running = False
             self._show()
@@ -150,7 +149,6 @@ class ReplyPart(Static):
         return self._markdown is not None
 
     async def append(self, source: str) -> None:
-        """Add finished blocks at the end."""
         source = for_terminal(source)
         self.source += source
         if self.is_drawn:
@@ -159,7 +157,6 @@ class ReplyPart(Static):
             self.update(self.source)
 
     async def draw(self) -> None:
-        """Show it as Markdown."""
         if self.is_drawn or not self.is_attached:
             return
         self._markdown = ReplyMarkdown()
@@ -243,9 +240,6 @@ class ReplyView(Vertical, PlainContainer):
         """Those that nothing is appended to any more."""
         parts = list(self.query_children(ReplyPart))
         return parts if self._message is not None else parts[:-1]
-
-    def unfold_thinking(self, unfolded: bool) -> None:
-        self._reasoning.unfold(unfolded)
 
     async def _add(self, blocks: Sequence[FinishedBlock]) -> None:
         """Show finished blocks; of many that come at once, the transcript draws those that are near the view."""

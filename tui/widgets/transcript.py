@@ -13,7 +13,7 @@ from localspec.conversations import StoredMessage
 from localspec.display import for_terminal
 
 from .markdown import PlainContainer
-from .reply import ReplyPart, ReplyView
+from .reply import ReasoningView, ReplyPart, ReplyView
 
 FOLD_LINES: Final = 20
 FOLD_CHARACTERS: Final = 4000
@@ -77,7 +77,7 @@ class Transcript(VerticalScroll, PlainContainer):
     async def add(self, widget: Widget, before: Widget | None = None) -> None:
         """Put a widget at the end, or before another; the oldest go when there are many."""
         await self.mount(widget, before=before)
-        if len(self.children) > MOST and not self._is_scrolled_away:
+        if len(self.children) > MOST and self.max_scroll_y - self.scroll_y <= self.size.height:
             await self._prune()
 
     def _look(self) -> None:
@@ -147,8 +147,8 @@ class Transcript(VerticalScroll, PlainContainer):
     def toggle_thinking(self) -> None:
         """Show or hide the reasoning of every reply, and of those to come."""
         self.thinking_unfolded = not self.thinking_unfolded
-        for reply in self.query(ReplyView):
-            reply.unfold_thinking(self.thinking_unfolded)
+        for reasoning in self.query(ReasoningView):
+            reasoning.unfold(self.thinking_unfolded)
 
     async def keep(self, count: int) -> None:
         """Take the messages after the first `count` off the screen; notices stay."""
@@ -179,10 +179,6 @@ class Transcript(VerticalScroll, PlainContainer):
         self.scroll_to_widget(anchor, animate=False, top=True)
 
     @property
-    def _is_scrolled_away(self) -> bool:
-        return self.max_scroll_y - self.scroll_y > self.size.height
-
-    @property
     def _messages(self) -> list[Widget]:
         """Those that are shown, without notices."""
         return [child for child in self.children if isinstance(child, UserMessage | ReplyView)]
@@ -208,7 +204,6 @@ class Transcript(VerticalScroll, PlainContainer):
 
 
 def view_of(message: StoredMessage) -> Widget:
-    """The widget that shows a message."""
     return UserMessage(message.content) if message.role == "user" else ReplyView(message)
 
 
