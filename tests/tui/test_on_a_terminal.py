@@ -27,7 +27,7 @@ from localspec.engine.client import EngineProcess
 from localspec.tui.app import ChatApp
 from localspec.tui.widgets.lines import Inspector
 
-EngineProcess.__init__.__defaults__ = ((sys.executable, sys.argv[1]),)
+EngineProcess.__init__.__defaults__ = ((sys.executable, sys.argv[1]), None)
 secret_of_the_person = "never to be on a screen"
 
 def replies(app):
