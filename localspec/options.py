@@ -8,12 +8,17 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import NoneType
-from typing import Annotated, Any, Literal, TypedDict, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeAlias, TypedDict, get_args, get_origin
 
 from localspec.errors import BadSetting
 
+Text: TypeAlias = str | None
+Switch: TypeAlias = bool | None
+Whole: TypeAlias = int | None
+Number: TypeAlias = float | None
 Rule = Literal["auto", "greedy", "block", "coupled"]
 GONE_RULES = dict.fromkeys(("compare", "rejection"), "use block, which keeps more of a draft, or coupled")
+_SWITCHES = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 MOST_LOGPROBS = 20  # other tokens told for each
 
 
@@ -59,9 +64,7 @@ class Option:
     def read(self, text: str) -> Any:  # noqa: ANN401  of its kind
         """The value in a text, its range unchecked. Raises ValueError."""
         if self.kind is bool:
-            return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[
-                text.lower()
-            ]
+            return _SWITCHES[text.lower()]
         return text if self.kind in (None, str) or text in self.choices else self.kind(text)
 
 
@@ -69,83 +72,59 @@ class LoadOptions(TypedDict, total=False):
     """How to load the models; missing values come from config.toml and LOCALSPEC_*, then from the memory plan."""
 
     context_length: Annotated[
-        int | None, Option("context length in tokens", "N", least=16, flags=("--context",), config="context")
+        Whole, Option("context length in tokens", "N", least=16, flags=("--context",), config="context")
     ]
-    gpu_layers: Annotated[
-        int | None, Option("target layers on the GPU (default: all)", "N", least=0, config="")
-    ]
+    gpu_layers: Annotated[Whole, Option("target layers on the GPU (default: all)", "N", least=0, config="")]
     kv_type: Annotated[
-        str | None,
+        Text,
         Option("type of the target's KV cache (default: f16); another changes the text", "TYPE", config=""),
     ]
     device: Annotated[
-        str | None, Option("devices of the target; `localspec doctor` lists them", "DEVICE[,...]", config="")
+        Text, Option("devices of the target; `localspec doctor` lists them", "DEVICE[,...]", config="")
     ]
-    split: Annotated[str | None, Option("how several GPUs share the target's layers", "X,Y", config="")]
-    cpu_moe: Annotated[int | None, Option("keep the experts of N layers on the CPU", "N", least=0, config="")]
-    draft_device: Annotated[
-        str | None, Option("device of the draft (default: the target's)", "DEVICE", config="")
-    ]
+    split: Annotated[Text, Option("how several GPUs share the target's layers", "X,Y", config="")]
+    cpu_moe: Annotated[Whole, Option("keep the experts of N layers on the CPU", "N", least=0, config="")]
+    draft_device: Annotated[Text, Option("device of the draft (default: the target's)", "DEVICE", config="")]
     flash_attn: Annotated[
         Literal["on", "off", "auto"] | None,
         Option("flash attention: on, off, or auto (default), on where supported", "MODE", config=""),
     ]
     ignore_memory: Annotated[
-        bool | None, Option("load the models even if they do not fit by the memory plan", "", config="")
+        Switch, Option("load the models even if they do not fit by the memory plan", "", config="")
     ]
-    rpc: Annotated[
-        str | None, Option("llama.cpp RPC servers whose devices to use", "HOST:PORT[,...]", config="")
-    ]
-    lora: Annotated[
-        str | None, Option("a LoRA adapter of the target", "FILE[:SCALE]", repeats=True, config="")
-    ]
-    threads: Annotated[
-        int | None, Option("CPU threads (default: fast physical cores)", "N", least=1, config="")
-    ]
-    mmap: Annotated[bool | None, Option("map files into memory, or read them", "", config="")]
-    remember_logits: Annotated[
-        bool | None, Option("keep what the target found likely, to fit drafts", config="")
-    ]
+    rpc: Annotated[Text, Option("llama.cpp RPC servers whose devices to use", "HOST:PORT[,...]", config="")]
+    lora: Annotated[Text, Option("a LoRA adapter of the target", "FILE[:SCALE]", repeats=True, config="")]
+    threads: Annotated[Whole, Option("CPU threads (default: fast physical cores)", "N", least=1, config="")]
+    mmap: Annotated[Switch, Option("map files into memory, or read them", "", config="")]
+    remember_logits: Annotated[Switch, Option("keep what the target found likely, to fit drafts", config="")]
 
 
 class ReplyOptions(TypedDict, total=False):
     """Keyword arguments of `run`, `stream` and `complete`; missing values take the model's defaults."""
 
-    temperature: Annotated[
-        float | None, Option("0 always takes the likeliest token", "T", least=0, config="")
-    ]
-    top_k: Annotated[int | None, Option("keep the K likeliest tokens; 0 keeps all", "K", least=0, config="")]
+    temperature: Annotated[Number, Option("0 always takes the likeliest token", "T", least=0, config="")]
+    top_k: Annotated[Whole, Option("keep the K likeliest tokens; 0 keeps all", "K", least=0, config="")]
     top_p: Annotated[
-        float | None,
+        Number,
         Option("keep the likeliest tokens that add up to P; 1 keeps all", "P", least=0, most=1, config=""),
     ]
     min_p: Annotated[
-        float | None,
+        Number,
         Option("drop tokens below P times the likeliest one; 0 drops none", "P", least=0, most=1, config=""),
     ]
     repeat_penalty: Annotated[
-        float | None, Option("above 1 discourages repetition; 1 is off", "X", least=0, above=True)
+        Number, Option("above 1 discourages repetition; 1 is off", "X", least=0, above=True)
     ]
-    repeat_last_n: Annotated[
-        int | None, Option("newest tokens that the penalties look at; -1: all", least=-1)
-    ]
-    presence_penalty: Annotated[float | None, Option("penalty for every token that is in the text", "X")]
-    frequency_penalty: Annotated[float | None, Option("penalty for each earlier occurrence of a token", "X")]
+    repeat_last_n: Annotated[Whole, Option("newest tokens that the penalties look at; -1: all", least=-1)]
+    presence_penalty: Annotated[Number, Option("penalty for every token that is in the text", "X")]
+    frequency_penalty: Annotated[Number, Option("penalty for each earlier occurrence of a token", "X")]
     logit_bias: Annotated[Mapping[int, float] | None, Option("added to the logits of tokens; -inf bans one")]
-    seed: Annotated[  # None: fresh randomness, even with a configured seed; the reply has the seed
-        int | None,
-        Option(
-            "repeats a run on the same machine with the same settings",
-            "N",
-            least=0,
-            most=2**64 - 1,
-            config="",
-        ),
-    ]
+    # None: fresh randomness, even with a configured seed; the reply has the seed
+    seed: Annotated[Whole, Option("repeats a run on this machine", "N", least=0, most=2**64 - 1, config="")]
     rule: Annotated[Rule, Option("auto (default), greedy, block or coupled", "RULE", config="")]
-    max_tokens: Annotated[  # none: until the model ends, or the context is full; 0 only reads the prompt
-        int | None,
-        Option("end the reply after N tokens", "N", least=0, flags=("-n", "--max-tokens"), config=""),
+    # None: until the model ends, or the context is full; 0 only reads the prompt
+    max_tokens: Annotated[
+        Whole, Option("end the reply after N tokens", "N", least=0, flags=("-n", "--max-tokens"), config="")
     ]
     stop: Annotated[str | Sequence[str] | None, Option("end the reply before TEXT", "TEXT", repeats=True)]
     depth: Annotated[
@@ -153,8 +132,8 @@ class ReplyOptions(TypedDict, total=False):
         Option("draft tokens in a cycle, or auto (default)", "N", least=0, config=""),
     ]
     speculate: Annotated[bool, Option("False: plain decoding")]
-    system: Annotated[str | None, Option("the system message", "TEXT", flags=("-s", "--system"), config="")]
-    think: Annotated[bool | None, Option("let a thinking model think, or ask for the answer at once", "")]
+    system: Annotated[Text, Option("the system message", "TEXT", flags=("-s", "--system"), config="")]
+    think: Annotated[Switch, Option("let a thinking model think, or ask for the answer at once", "")]
     template_arguments: Annotated[Mapping[str, Any] | None, Option("extra variables for the chat template")]
     overflow: Annotated[Literal["trim", "error"], Option("when the conversation outgrows the context")]
     json_schema: Annotated[
@@ -162,17 +141,16 @@ class ReplyOptions(TypedDict, total=False):
         Option("the answer is JSON that follows this schema", "FILE|TEXT"),
     ]
     compact_json: Annotated[bool, Option("leave out white space from JSON, or let the model put it in", "")]
-    regex: Annotated[str | None, Option("the whole answer matches this pattern", "PATTERN")]
-    grammar: Annotated[str | None, Option("the answer follows this grammar: Lark or GBNF", "FILE")]
+    regex: Annotated[Text, Option("the whole answer matches this pattern", "PATTERN")]
+    grammar: Annotated[Text, Option("the answer follows this grammar: Lark or GBNF", "FILE")]
     tools: Annotated[
         Sequence[Mapping[str, Any]] | None, Option("functions that the model may call, as OpenAI's")
     ]
     tool_choice: Annotated[Literal["auto", "required"], Option("whether a tool may or must be called")]
     parallel_tool_calls: Annotated[bool, Option("False: one call in a reply")]
-    prediction: Annotated[str | None, Option("the probable reply, as a file to edit: drafted from")]
+    prediction: Annotated[Text, Option("the probable reply, as a file to edit: drafted from")]
     logprobs: Annotated[
-        int | None,
-        Option("report each token's probability and those of N others", least=0, most=MOST_LOGPROBS),
+        Whole, Option("report each token's probability and those of N others", least=0, most=MOST_LOGPROBS)
     ]
 
 

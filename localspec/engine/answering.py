@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, assert_never
 
 from localspec.algorithm.protocols import Vocabulary
@@ -38,15 +38,6 @@ class NoInfill(LocalspecError):
     """The model was not trained to write text in the middle."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shares:
-    """Tokens to keep of each part: the newest of files and beginning, the first of the end."""
-
-    files: int
-    before: int
-    after: int
-
-
 def prompt_of(infill: Infill, vocabulary: Vocabulary, target: str, room: int) -> list[int]:
     """The tokens, `room` of them at most. Raises NoInfill."""
     known = vocabulary.control_texts()
@@ -58,15 +49,16 @@ def prompt_of(infill: Infill, vocabulary: Vocabulary, target: str, room: int) ->
     after = vocabulary.tokenize(infill.after, parse_special=False)
     begun = vocabulary.tokenize(infill.begun, parse_special=False)
     bos = [vocabulary.bos] if vocabulary.add_bos and vocabulary.bos is not None else []
-    kept = shares(len(files), len(before), len(after), room - len(bos) - len(names) - len(begun))
+    room -= len(bos) + len(names) + len(begun)
+    of_files, of_before, of_after = shares(len(files), len(before), len(after), room)
     prefix, suffix, middle = (known[name] for name in names)
     return [
         *bos,
-        *files[len(files) - kept.files :],
+        *files[len(files) - of_files :],
         prefix,
-        *before[len(before) - kept.before :],
+        *before[len(before) - of_before :],
         suffix,
-        *after[: kept.after],
+        *after[:of_after],
         middle,
         *begun,
     ]
@@ -83,12 +75,12 @@ def file_tokens(
     return found
 
 
-def shares(files: int, before: int, after: int, room: int) -> Shares:
-    """First the text around the hole, three parts before it to one after it, then other files."""
+def shares(files: int, before: int, after: int, room: int) -> tuple[int, int, int]:
+    """Tokens to keep of files, beginning and end: first around the hole, three parts before it to one after it."""
     room = max(room, 0)
     few_after = min(after, max(room // 4, room - before))
     few_before = min(before, room - few_after)
-    return Shares(min(files, room - few_before - few_after), few_before, few_after)
+    return min(files, room - few_before - few_after), few_before, few_after
 
 
 Asked = Render | Tokenize | Detokenize | Describe
