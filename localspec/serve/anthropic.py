@@ -115,7 +115,7 @@ def converted_from(message: object, which: str) -> Iterator[dict[str, Any]]:
     if texts or calls or role == "assistant":
         found: dict[str, Any] = {"role": role, "content": ("\n\n" if role == "user" else "").join(texts)}
         found |= {"tool_calls": calls} if calls else {}
-        yield found | ({"reasoning_content": "\n\n".join(thoughts)} if calls and thoughts else {})
+        yield found | ({"reasoning_content": "\n\n".join(thoughts)} if thoughts else {})
 
 
 def blocks_in(content: object, which: str) -> list[dict[str, Any]]:
@@ -173,14 +173,17 @@ def tools_of(fields: Fields) -> dict[str, Any]:
     names = {"any": "required", "auto": "auto", "none": "none", "tool": {"name": choice.take("name", str)}}
     if kind not in names:
         raise BadSetting(f"tool_choice is of type {cut(kind)}", hint="types are auto, any, tool and none")
-    options = tool_options(Fields({"tools": tools, "tool_choice": names[kind]}))
+    inner = Fields({"tools": tools, "tool_choice": names[kind]})
+    options = tool_options(inner)
+    fields.notices += inner.notices
     return {**options, "parallel_tool_calls": not choice.take("disable_parallel_tool_use", bool, False)}
 
 
 def as_openai(tool: object) -> dict[str, Any]:
-    if not isinstance(tool, dict) or tool.get("type", "custom") not in ("custom", None):
-        kind = tool.get("type") if isinstance(tool, dict) else tool
-        raise BadSetting(f"a tool is of type {cut(kind)}", hint="localspec runs no tools: give your own")
+    if not isinstance(tool, dict):
+        raise BadSetting(f"a tool is {cut(tool)}", hint="a tool is an object with a name")
+    if tool.get("type", "custom") not in ("custom", None):
+        return {"type": tool["type"]}
     function = {"name": tool.get("name"), "description": tool.get("description")}
     return {"type": "function", "function": {**function, "parameters": tool.get("input_schema")}}
 
@@ -233,7 +236,7 @@ class MessageWriter(Writer):
         return b"event: error\n" + data_line(error_body(problem))
 
     def silence(self, position: int) -> bytes:
-        return f": queued {position}\n\n".encode() if position else named_event("ping")
+        return named_event("ping")
 
     def _delta(self, kind: str, name: str, text: str) -> bytes:
         return named_event("content_block_delta", index=self._block, delta={"type": kind, name: text})

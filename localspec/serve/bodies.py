@@ -74,6 +74,7 @@ class Fields:
     def __init__(self, values: Mapping[str, Any], where: str = "the request") -> None:
         self.rest = {name: value for name, value in values.items() if value is not None}
         self._where = where
+        self.notices: list[str] = []  # of what was left out
 
     def take(self, name: str, kind: type, default: Any = None) -> Any:  # noqa: ANN401  JSON
         """A field of this kind. Raises BadSetting for another."""

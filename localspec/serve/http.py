@@ -45,6 +45,7 @@ class Asked:
     stream: bool
     replies: int = 1  # to each prompt
     unknown: tuple[str, ...] = ()  # fields without effect, which answers name
+    notices: tuple[str, ...] = ()  # of other things that were left out
     line_end_after_seconds: float | None = None  # of writing: from then on the next line end ends the reply
 
     @property
@@ -123,7 +124,8 @@ class Replies:
 
     def _submit(self) -> Job:
         asked, number = self._asked, len(self.done)
-        self._notices = [f"the field {name} is not known and has no effect" for name in asked.unknown]
+        unknown = (f"the field {name} is not known and has no effect" for name in asked.unknown)
+        self._notices = [*unknown, *asked.notices]
         self._scores: list[Scored] = []
         prompt, options = asked.prompts[number // asked.replies], dict(asked.options)
         if not asked.chosen.speculate:
@@ -366,7 +368,8 @@ class Interface:
     def _asked(self, fields: Fields, prompts: tuple[Answer, ...], options: dict[str, Any]) -> Asked:
         """The whole request; `n` among the options is the number of replies. Raises BadSetting, Problem."""
         chosen, stream = self._chosen(fields), fields.take("stream", bool, False)
-        return Asked(chosen, prompts, options, stream, options.pop("n", 1), fields.unknown())
+        replies, notices = options.pop("n", 1), tuple(fields.notices)
+        return Asked(chosen, prompts, options, stream, replies, fields.unknown(), notices)
 
     async def respond(self, request: Request, asked: Asked, writer: Writer) -> Response:
         """The replies, as a stream if the request asks for one. Raises Problem before the stream begins."""

@@ -19,7 +19,15 @@ from localspec.serve.bodies import Fields, Problem, cut
 from localspec.serve.http import Done, Interface, Writer, answer, dumped, fields_of, unless_gone
 from localspec.serve.jobs import Loaded
 from localspec.serve.openai import prompt_of
-from localspec.serve.options import checked, effort_options, length_and_seed, own, refuse_others, tool_options
+from localspec.serve.options import (
+    checked,
+    effort_options,
+    length_and_seed,
+    name_of,
+    own,
+    refuse_others,
+    tool_options,
+)
 from localspec.serve.pairs import Chosen
 
 INTERFACE_VERSION: Final = "0.12.0"  # of Ollama's interface: clients refuse old ones
@@ -87,7 +95,7 @@ class Ollama(Interface):
 
     async def chat(self, request: Request) -> Response:
         fields = await fields_of(request)
-        messages = [as_openai(message) for message in fields.take("messages", list, [])]
+        messages = as_openai(fields.take("messages", list, []))
         return await self._reply(request, fields, prompt_of(messages) if messages else None, "message")
 
     async def generate(self, request: Request) -> Response:
@@ -148,15 +156,27 @@ def options_of(fields: Fields) -> tuple[dict[str, Any], tuple[str, ...]]:
     return checked(options), inner.unknown()
 
 
-def as_openai(message: object) -> object:
-    """Ollama's message in OpenAI's form, unchecked. Raises BadSetting for images."""
-    if not isinstance(message, dict):
-        return message
-    if message.get("images"):
-        raise BadSetting("a message has images", hint="models read text")
-    found = {**message, "reasoning": message.get("thinking")}
-    if message.get("role") == "tool":
-        found["tool_call_id"] = message.get("tool_call_id") or message.get("tool_name")
+def as_openai(messages: list[Any]) -> list[Any]:
+    """Ollama's messages in OpenAI's form, unchecked; calls get the ids that results refer to. Raises BadSetting."""
+    found: list[Any] = []
+    waiting: dict[str, str] = {}  # function names by the ids of calls without a result
+    for message in messages:
+        if not isinstance(message, dict):
+            return messages
+        if message.get("images"):
+            raise BadSetting("a message has images", hint="models read text")
+        calls = message.get("tool_calls")
+        calls = calls if isinstance(calls, list) and all(isinstance(call, dict) for call in calls) else []
+        calls = [{"id": f"call{len(found):02}{n:03}"[-9:], **call} for n, call in enumerate(calls)]
+        waiting |= {call["id"]: str(name_of(call)) for call in calls}
+        found.append(
+            {**message, "reasoning": message.get("thinking")} | ({"tool_calls": calls} if calls else {})
+        )
+        if message.get("role") == "tool":
+            name = message.get("tool_name")
+            ids = [call_id for call_id, called in waiting.items() if name in (None, called)]
+            found[-1]["tool_call_id"] = message.get("tool_call_id") or next(iter(ids), name)
+            waiting.pop(str(found[-1]["tool_call_id"]), None)
     return found
 
 
@@ -213,7 +233,7 @@ class LineWriter(Writer):
         return dumped(error_body(problem)) + b"\n"
 
     def silence(self, position: int) -> bytes:
-        return b""  # lines of JSON have no comments
+        return dumped(self.line()) + b"\n"  # without text: lines of JSON have no comments
 
     def _ending(self, done: Done) -> dict[str, Any]:
         stats = done.reply.stats

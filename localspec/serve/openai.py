@@ -20,6 +20,9 @@ from localspec.serve.bodies import Fields, cut, whole
 from localspec.serve.http import Asked, Done, Interface, Writer, answer, data_line, fields_of
 from localspec.serve.options import openai_options
 
+CONTEXT_LENGTH: Final = (  # its names: vLLM's, OpenRouter's, Groq's and Anthropic's
+    "max_model_len", "context_length", "context_window", "max_input_tokens",
+)  # fmt: skip
 MOST_PROMPTS: Final = 64  # in one request for completions
 
 
@@ -65,8 +68,9 @@ class OpenAI(Interface):
         loaded = self._jobs.loaded
         if loaded is None or self._pairs.pair_of(name) != loaded.ready.pair:
             return {**found, "status": {"value": "unloaded"}}
-        meta = {"n_ctx": loaded.ready.context_length, "n_vocab": loaded.description.vocabulary_size}
-        return {**found, "status": {"value": "loaded"}, "meta": meta}
+        length = loaded.ready.context_length
+        meta = {"n_ctx": length, "n_vocab": loaded.description.vocabulary_size}
+        return {**found, "status": {"value": "loaded"}, "meta": meta, **dict.fromkeys(CONTEXT_LENGTH, length)}
 
 
 def prompt_of(messages: list[Any]) -> Answer:

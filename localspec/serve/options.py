@@ -145,10 +145,10 @@ def shape(fields: Fields) -> dict[str, Any]:
 
 def tool_options(fields: Fields) -> dict[str, Any]:
     """tools and tool_choice; the model sees only tools that it may call. Raises BadSetting."""
-    tools = fields.take("tools", list, [])
-    for tool in tools:
-        if not is_function(tool):
-            raise BadSetting(f"a tool is of type {cut(tool['type'])}", hint="models here call only functions")
+    given = fields.take("tools", list, [])
+    tools = [tool for tool in given if is_function(tool)]
+    kinds = dict.fromkeys(cut(tool["type"]) for tool in given if not is_function(tool))
+    fields.notices += [f"tools of the type {kind} are no functions and were left out" for kind in kinds]
     choice = fields.rest.pop("tool_choice", "auto")
     if isinstance(choice, dict):
         tools, choice = allowed(choice, tools)

@@ -1,5 +1,6 @@
 """OpenAI's Responses interface, stateless, as Codex speaks it: items become messages, replies become events."""
 
+import json
 import secrets
 import time
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from localspec.serve import numbers
 from localspec.serve.bodies import Fields, Problem, cut
 from localspec.serve.http import Done, Interface, Writer, fields_of, named_event, parts_of
 from localspec.serve.openai import prompt_of
-from localspec.serve.options import is_function, openai_options
+from localspec.serve.options import openai_options
 
 _REFUSED: Final = {
     "previous_response_id": "nothing is stored here, send the whole conversation",
@@ -23,13 +24,8 @@ _REFUSED: Final = {
     "prompt": "prompts are not stored here",
     "top_logprobs": "chat completions have them",
 }
+_ARGUMENTS: Final = ("input", "action", "operation", "arguments")  # in calls of tools that are no functions
 _WITHOUT_EFFECT: Final = ("include", "truncation", "stream_options", "client_metadata", "max_tool_calls")
-_AT_A_VENDOR: Final = (
-    "web_search_call",
-    "file_search_call",
-    "image_generation_call",
-    "code_interpreter_call",
-)
 
 
 class Responses(Interface):
@@ -37,7 +33,8 @@ class Responses(Interface):
 
     async def responses(self, request: Request) -> Response:
         fields = await fields_of(request)
-        prompt = prompt_of(messages_of(fields.take("instructions", str), fields.rest.pop("input", None)))
+        instructions, given = fields.take("instructions", str), fields.rest.pop("input", None)
+        prompt = prompt_of(messages_of(instructions, given, fields.notices))
         fields.refuse(_REFUSED)
         fields.drop(*_WITHOUT_EFFECT)
         as_chat(fields)
@@ -45,8 +42,8 @@ class Responses(Interface):
         return await self.respond(request, asked, ResponseWriter(asked.chosen.name))
 
 
-def messages_of(instructions: str | None, given: object) -> list[dict[str, Any]]:
-    """The conversation in the form of chat completions. Raises BadSetting."""
+def messages_of(instructions: str | None, given: object, notices: list[str]) -> list[dict[str, Any]]:
+    """The conversation in the form of chat completions; `notices` get what is left out. Raises BadSetting."""
     found: list[dict[str, Any]] = [{"role": "system", "content": instructions}] if instructions else []
     if isinstance(given, str):
         return [*found, {"role": "user", "content": given}]
@@ -56,20 +53,30 @@ def messages_of(instructions: str | None, given: object) -> list[dict[str, Any]]
     for number, item in enumerate(given, start=1):
         if not isinstance(item, dict):
             raise BadSetting(f"item {number} is {cut(item)}", hint="an item is an object with a type")
-        kind = item.get("type", "message")
+        kind = str(item.get("type") or "message")
         if kind == "reasoning":
             thoughts = thoughts_in(item)
-        elif kind in ("function_call", "custom_tool_call"):
+        elif "call_id" in item and kind.endswith("_call"):
             add_call(found, item, thoughts)
+            thoughts = ""
         elif kind == "message":
-            found.append({"role": item.get("role"), "content": item.get("content")})
-        elif kind in ("function_call_output", "custom_tool_call_output"):
-            call_id = str(item.get("call_id", ""))
-            found.append({"role": "tool", "tool_call_id": call_id, "content": item.get("output")})
-        elif kind not in _AT_A_VENDOR:
-            hint = "send messages, function calls and their outputs"
-            raise BadSetting(f"item {number} is of type {cut(kind)}", hint=hint)
+            said = {"role": item.get("role"), "content": item.get("content")}
+            found.append(said | ({"reasoning_content": thoughts} if said["role"] == "assistant" else {}))
+            thoughts = ""
+        elif kind.endswith("_call_output"):
+            call_id = str(item.get("call_id") or item.get("id", ""))
+            found.append({"role": "tool", "tool_call_id": call_id, "content": output_of(item)})
+        else:  # a vendor made it, or a client keeps it for itself
+            notices.append(f"items of the type {cut(kind)} were left out")
     return found
+
+
+def output_of(item: dict[str, Any]) -> object:
+    """A text or its parts; other results as JSON."""
+    output = item.get("output")
+    parts = output if isinstance(output, list) else []
+    texts = all(isinstance(part, dict) and "text" in str(part.get("type")) for part in parts)
+    return output if isinstance(output, str) or (parts and texts) else json.dumps(output, ensure_ascii=False)
 
 
 def thoughts_in(item: dict[str, Any]) -> str:
@@ -85,9 +92,11 @@ def add_call(found: list[dict[str, Any]], item: dict[str, Any], thoughts: str) -
     message = found[-1]
     if thoughts:
         message["reasoning_content"] = thoughts
-    custom = item.get("type") == "custom_tool_call"  # its argument is a text
-    arguments = {"input": item.get("input")} if custom else item.get("arguments")
-    function = {"name": item.get("name"), "arguments": arguments}
+    kind = str(item["type"])
+    name, arguments = item.get("name") or kind.removesuffix("_call"), item.get("arguments")
+    if kind != "function_call":
+        arguments = {key: value for key, value in item.items() if key in _ARGUMENTS}
+    function = {"name": name, "arguments": arguments}
     message.setdefault("tool_calls", []).append({"id": str(item.get("call_id", "")), "function": function})
 
 
@@ -104,12 +113,8 @@ def as_chat(fields: Fields) -> None:
         "max_tokens": fields.take("max_output_tokens", int),
         "reasoning_effort": reasoning.take("effort", str),
         "response_format": shape or None,
-        # Tools of other kinds run at a vendor. They are optional there, and left out here.
-        "tools": [tool for tool in fields.take("tools", list, []) if is_function(tool)] or None,
     }
     fields.rest |= {name: value for name, value in renamed.items() if value is not None}
-    if not renamed["tools"] and fields.rest.get("tool_choice") == "auto":
-        del fields.rest["tool_choice"]
 
 
 class ResponseWriter(Writer):
@@ -161,6 +166,10 @@ class ResponseWriter(Writer):
     def finished(self, done: Done) -> Iterator[bytes]:
         response = self._finished(done)
         yield self._event(f"response.{response['status']}", response=response)
+
+    def silence(self, position: int) -> bytes:
+        """An event: clients that wait for one see no comments."""
+        return self._event("response.in_progress", response=self._response("in_progress"))
 
     def failed(self, problem: Problem) -> bytes:
         error = {"code": problem.code, "message": problem.message}

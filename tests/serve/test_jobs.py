@@ -17,13 +17,18 @@ from localspec.engine.messages import (
     Ready,
     Text,
 )
-from localspec.events import Finished, FinishReason, Reply, Stats
+from localspec.events import Finished, FinishReason, Prefill, Reply, Stats
 from localspec.serve import http
 from localspec.serve import jobs as jobs_module
+from localspec.serve.anthropic import MessageWriter
 from localspec.serve.bodies import Problem
 from localspec.serve.http import Asked, Replies
 from localspec.serve.jobs import MOST_WAITING, Jobs
+from localspec.serve.llama_server import CompletionWriter
+from localspec.serve.ollama import LineWriter
+from localspec.serve.openai import ChatWriter
 from localspec.serve.pairs import Chosen
+from localspec.serve.responses import ResponseWriter
 
 DEMO, OTHER = LoadPair("demo"), LoadPair("other")
 READY = [Ready("demo", "target", "draft", 100, 0.1), Description("", "", "", 10, {}, False)]
@@ -52,9 +57,12 @@ class Process:
     def close(self):
         pass
 
-    async def say(self, *reports):
+    def report(self, *reports):
         self._reports += reports
         self.on_report()
+
+    async def say(self, *reports):
+        self.report(*reports)
         await asyncio.sleep(0.01)
 
     def answers(self):
@@ -255,3 +263,29 @@ async def test_a_writer_that_fails_ends_its_stream_with_an_error(jobs, process):
     await process.say(FINISHED)
     (said,) = [chunk async for chunk in http.ReplyStream(replies, None, Wrong("demo"), {}).chunks()]
     assert b"localspec failed: KeyError" in said
+
+
+@pytest.mark.parametrize(
+    ("writer", "said"),
+    [
+        (lambda asked: ChatWriter(asked, False), b": working\n\n"),
+        (lambda asked: MessageWriter("demo", ()), b'event: ping\ndata: {"type":"ping"}\n\n'),
+        (lambda asked: ResponseWriter("demo"), b"event: response.in_progress\n"),
+        (
+            lambda asked: LineWriter("demo", "message"),
+            b'"message":{"role":"assistant","content":""},"done":false}\n',
+        ),
+        (lambda asked: CompletionWriter("demo", ()), b": working\n\n"),
+    ],
+)
+async def test_a_stream_that_waits_gives_signs_of_life(jobs, process, monkeypatch, writer, said):
+    """They come while a prompt is read as well: reports of that are no text."""
+    monkeypatch.setattr(http, "PING_SECONDS", 0.01)
+    wanted = Asked(Chosen("demo", DEMO), (Answer(0, text="a"),), {}, stream=True)
+    replies = Replies(jobs, wanted)
+    chunks, found = http.ReplyStream(replies, None, writer(wanted), {}).chunks(), []
+    while sum(said in chunk for chunk in found) < 2:
+        found.append(await anext(chunks))
+        process.report(Prefill(1, 10, 0.1))
+    await process.say(FINISHED)
+    assert [chunk async for chunk in chunks]

@@ -5,6 +5,8 @@ import json
 import ollama
 import pytest
 
+from localspec.serve.ollama import as_openai
+
 QUESTION = [{"role": "user", "content": "What is speculative decoding?"}]
 GREEDY = {"temperature": 0, "num_predict": 24}
 
@@ -47,6 +49,23 @@ def test_tools_are_called_with_objects(client):
     tools = [ollama._utils.convert_function_to_tool(weather)]
     reply = client.chat("demo", QUESTION, tools=tools, options={"temperature": 0, "num_predict": 60})
     assert reply.done
+
+
+def test_results_find_their_calls_by_the_names_of_functions():
+    call = {"function": {"name": "f", "arguments": {}}}
+    other = {"function": {"name": "g", "arguments": {}}}
+    found = as_openai(
+        [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": "", "tool_calls": [call, other, call]},
+            *({"role": "tool", "tool_name": name, "content": name} for name in ("f", "g", "f")),
+            {"role": "tool", "tool_name": "h", "content": "?"},
+        ]
+    )
+    ids = [call["id"] for call in found[1]["tool_calls"]]
+    assert len(set(ids)) == 3
+    assert all(len(i) == 9 and i.isalnum() for i in ids)
+    assert [message["tool_call_id"] for message in found[2:]] == [*ids, "h"]
 
 
 def test_what_editors_ask_before_they_talk(client, http):

@@ -343,6 +343,25 @@ def test_whole_numbers_may_have_a_point(http):
     assert "max_tokens is 3.5" in refused.text
 
 
+def test_tools_that_are_no_functions_are_left_out_with_a_notice(client, http):
+    tools = [{"type": "custom", "custom": {"name": "x"}}]
+    said = "tools of the type 'custom' are no functions and were left out"
+    assert ask(client, tools=tools).timings["localspec"]["notices"] == [said]
+    body = {
+        "messages": QUESTION,
+        "max_tokens": 3,
+        "tools": [{"type": "web_search_20250305", "name": "web_search"}],
+    }
+    found = http.post("/v1/messages", json=body).json()
+    assert "'web_search_20250305' are no functions" in found["timings"]["localspec"]["notices"][0]
+
+
+def test_the_context_length_stands_under_every_name_that_clients_ask_for(http):
+    model = http.get("/v1/models/demo").json()
+    names = ("max_model_len", "context_length", "context_window", "max_input_tokens")
+    assert {model[name] for name in names} | {model["meta"]["n_ctx"]} == {2048}
+
+
 def test_only_the_allowed_tools_are_offered(client):
     other = {"type": "function", "function": {"name": "other", "parameters": {"type": "object"}}}
     named = {"type": "function", "function": {"name": "other"}}
@@ -357,7 +376,6 @@ def test_only_the_allowed_tools_are_offered(client):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "a tool is of type 'custom'"),
         ({"tool_choice": {"type": "custom", "custom": {"name": "x"}}}, "tool_choice is {"),
         ({"tool_choice": {"type": "function", "function": {"name": "x"}}}, "names 'x', which is no tool"),
         ({"tool_choice": {"type": "allowed_tools", "allowed_tools": 5}}, "tool_choice is {"),

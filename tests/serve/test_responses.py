@@ -5,6 +5,9 @@ import json
 import openai
 import pytest
 
+from localspec.serve.openai import prompt_of
+from localspec.serve.responses import messages_of
+
 WEATHER = {
     "type": "function",
     "name": "weather",
@@ -83,7 +86,7 @@ def test_a_function_is_called_and_its_output_read(client):
 def test_what_would_need_a_store_is_refused(client):
     with pytest.raises(openai.BadRequestError, match="nothing is stored here"):
         ask(client, previous_response_id="resp_1")
-    with pytest.raises(openai.BadRequestError, match="item 1 is of type 'image'"):
+    with pytest.raises(openai.BadRequestError, match="the list of messages is empty"):
         ask(client, input=[{"type": "image"}])
 
 
@@ -94,5 +97,58 @@ def test_a_conversation_with_custom_tools_and_a_vendors_goes_on(client):
         {"type": "custom_tool_call", "call_id": "a", "name": "apply_patch", "input": "*** Begin Patch"},
         {"type": "custom_tool_call_output", "call_id": "a", "output": "done"},
     ]
-    tools = [{"type": "custom", "name": "apply_patch"}]
-    assert ask(client, input=history, tools=tools).usage.output_tokens > 0
+    tools = [{"type": "custom", "name": "apply_patch"}, {"type": "web_search"}]
+    answer = ask(client, input=history, tools=tools)
+    assert answer.usage.output_tokens > 0
+    assert answer.timings["localspec"]["notices"][:3] == [
+        "items of the type 'web_search_call' were left out",
+        "tools of the type 'custom' are no functions and were left out",
+        "tools of the type 'web_search' are no functions and were left out",
+    ]
+
+
+def test_items_of_every_kind_become_messages():
+    notices = []
+    found = messages_of(
+        "Be brief.",
+        [
+            {"role": "user", "content": "List the files."},
+            {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]},
+            {
+                "type": "local_shell_call",
+                "call_id": "a",
+                "action": {"command": ["ls"]},
+                "status": "completed",
+            },
+            {"type": "local_shell_call_output", "id": "a", "output": "x.py"},
+            {
+                "type": "apply_patch_call",
+                "call_id": "b",
+                "operation": {"type": "delete_file", "path": "x.py"},
+            },
+            {"type": "apply_patch_call_output", "call_id": "b", "output": {"ok": True}},
+            {"type": "mcp_list_tools", "id": "m", "tools": []},
+            {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "gone"}]},
+            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Gone."}]},
+            {"type": "compaction", "encrypted_content": "..."},
+            {"role": "user", "content": "Thanks."},
+        ],
+        notices,
+    )
+    assert [message["role"] for message in found] == [
+        "system", "user", "assistant", "tool", "assistant", "tool", "assistant", "user",
+    ]  # fmt: skip
+    calls = [call for message in found for call in message.get("tool_calls", ())]
+    assert [(call["id"], call["function"]["name"]) for call in calls] == [
+        ("a", "local_shell"),
+        ("b", "apply_patch"),
+    ]
+    assert calls[0]["function"]["arguments"] == {"action": {"command": ["ls"]}}
+    assert [(m["tool_call_id"], m["content"]) for m in found if m["role"] == "tool"] == [
+        ("a", "x.py"), ("b", '{"ok": true}'),
+    ]  # fmt: skip
+    assert (found[2]["reasoning_content"], found[6]["reasoning_content"]) == ("hm", "gone")
+    assert notices == [
+        f"items of the type {kind!r} were left out" for kind in ("mcp_list_tools", "compaction")
+    ]
+    prompt_of(found)
