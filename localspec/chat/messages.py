@@ -84,7 +84,7 @@ class Reasoning:
         self._of: dict[Hashable, str] = {}  # the latest last
 
     def keep(self, messages: Sequence[Message], reply: Reply) -> None:
-        """Remember that of the reply to these messages."""
+        """Remember the reasoning of the reply to these messages."""
         if reply.reasoning:
             self._of[_key(messages[-1], reply.text, reply.tool_calls)] = reply.reasoning
         if len(self._of) > _MOST_REMEMBERED:

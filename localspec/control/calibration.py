@@ -85,7 +85,7 @@ def equal_passes(
 def run_seconds(
     drafters: Sequence[Drafter], text: Sequence[int], *, deadline: float, clock: Callable[[], float]
 ) -> dict[str, float]:
-    """Median seconds of a run of each drafter's model among several in a row, by `Drafter.source`."""
+    """Median seconds of a run of each drafter's model, from several runs in a row, by `Drafter.source`."""
     timed = {}
     for drafter in drafters:
         found = list[float]()

@@ -42,7 +42,7 @@ class TokenTable:
         return len(self.embeddings)
 
     def output_tokens(self, count: int) -> int:
-        """How many output rows stand for one of the first `count` tokens."""
+        """Number of output rows for the first `count` tokens."""
         return int(self.token_ids.searchsorted(count))
 
 

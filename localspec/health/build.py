@@ -61,7 +61,7 @@ def driver() -> str:
 
 
 def has_backend(name: str) -> bool:
-    """Whether the installed libraries have this one of BACKENDS."""
+    """Whether the installed libraries have this backend, one of BACKENDS."""
     return any(f"ggml-{name}" in path.name for path in library_files())
 
 

@@ -200,7 +200,7 @@ def why_plain(model: Model) -> str:
 
 
 def memory_of(listed: Iterable[Device]) -> tuple[DeviceMemory, ...]:
-    """Devices as the memory plan knows them."""
+    """Devices in the form of the memory plan."""
     return tuple(
         DeviceMemory(device.name, device.kind, device.free_bytes, device.total_bytes, device.shares_memory)
         for device in listed
