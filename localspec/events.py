@@ -10,7 +10,7 @@ CONFIDENT = 1.96  # standard errors on each side of a 95 % interval
 
 @dataclass(frozen=True, slots=True)
 class Percentiles:
-    """Of a duration, in seconds; 0 when nothing was measured."""
+    """Percentiles of a duration, in seconds; 0 without a measurement."""
 
     p50: float = 0.0
     p95: float = 0.0
@@ -123,7 +123,7 @@ class Origin(StrEnum):
 
 
 class Source(StrEnum):
-    """Who proposed the tokens of a cycle."""
+    """The source of a cycle's tokens."""
 
     PLAIN = "plain"  # nobody: plain decoding
     MODEL = "model"

@@ -131,7 +131,7 @@ def log_softmax(row: np.ndarray) -> np.ndarray:
 
 
 def top(values: np.ndarray, count: int) -> list[int]:
-    """Where the largest values are, the largest first; of equal ones the lowest index."""
+    """Indices of the largest values, in descending order; of equal ones the lowest index first."""
     if not count:
         return []
     edge = np.partition(values, -count)[-count]

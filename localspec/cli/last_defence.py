@@ -106,7 +106,7 @@ def shown_line(arguments: Sequence[str]) -> Iterator[str]:
 
 
 def _marked(arguments: Sequence[str]) -> Iterator[str]:
-    """Of each word the end that is hidden, "" for nothing."""
+    """The hidden end of each word; "" for none."""
     before = ""
     for index, word in enumerate(arguments):
         if word.startswith("--"):

@@ -69,7 +69,7 @@ def open_engine_session(arguments: argparse.Namespace) -> "EngineSession":
 
 
 def names_of(session: "Session | EngineSession") -> dict[str, str]:
-    """Of the pair and its models, for JSON."""
+    """Facts of the pair and its models, for JSON."""
     return {"pair": session.name, "target": session.target_name, "draft": session.draft_name}
 
 

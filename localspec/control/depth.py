@@ -96,7 +96,7 @@ class Stopper:
         return self._must_go_on(drafted) or self._gain(drafted, first=first, draw_first=True) > 0
 
     def _must_go_on(self, drafted: int) -> bool:
-        """Where only some depths may be used, a proposal ends only at one of them (or before the first)."""
+        """If only some depths are allowed, a proposal ends only at one of them, or before the first."""
         return drafted > 0 and drafted not in self.depths
 
     def _gain(self, drafted: int, *, first: float, draw_first: bool) -> float:

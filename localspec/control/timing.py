@@ -28,7 +28,7 @@ class Histogram:
             self._counts[round(math.log(seconds) / BIN) if seconds > 0 else None] += times
 
     def percentiles(self) -> Percentiles:
-        """Of all durations so far."""
+        """Percentiles of all durations so far."""
         return Percentiles(self._at(0.50), self._at(0.95))
 
     def _at(self, share: float) -> float:

@@ -1,1 +1,1 @@
-"""Who proposes tokens."""
+"""The drafters: they propose tokens."""

@@ -39,7 +39,7 @@ class Plain:
             reader.observe(batch, kept)
 
     def learn(self, cycle: Cycle) -> None:
-        """Nothing to decide."""
+        """Nothing to do."""
 
 
 class Fixed:

@@ -185,7 +185,7 @@ class Guesses:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where a head keeps its rows."""
+    """The places of a head's rows in its cache."""
 
     shift: int  # row p lies at position p + shift
     opens: bool  # whether a row of zeros stands before the first, for the text's first token

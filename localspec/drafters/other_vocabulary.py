@@ -42,7 +42,7 @@ class Translation:
         self._whole: list[bool] = []  # whether a word ends where the token does
 
     def cut(self, count: int) -> None:
-        """At most the first `count` tokens are the text still; `words` are those of the longer one until `extend`."""
+        """Keep at most the first `count` tokens of the text; until `extend`, `words` are those of the longer text."""
         if count < len(self.tokens):
             self._keep(max(count - 1, 0))
 

@@ -96,7 +96,7 @@ class PredictionDrafter(Drafter):
             self._away += 1
 
     def _place(self, tail: np.ndarray) -> tuple[int | None, int]:
-        """Where the reply probably is in the prediction, and how many of the newest tokens agree there."""
+        """The reply's probable place in the prediction, and the number of newest tokens that agree there."""
         same_length = self._left_at + self._away
         found, agreed, best = None, 0, LEAST_SCORE
         if self._away <= SAME_LENGTH:

@@ -192,7 +192,7 @@ class ProposalText:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Where two replies part."""
+    """The place where two replies part."""
 
     position: int  # tokens that were equal
     drafted: str  # text of the token with drafting; "" when that reply ended there
@@ -255,7 +255,7 @@ _NAMES = {name: {field.name for field in fields(kind)} for name, kind in _KINDS.
 
 
 def encode(message: object) -> bytes:
-    """A message as one line; text is escaped to ASCII, so no newline and no encoding can break it."""
+    """A message as one line; text is escaped to ASCII, so newlines and encodings cannot break it."""
     # Python's JSON: msgspec's own has no infinity, no file name that is not UTF-8, and no number above 2**64.
     return json.dumps([type(message).__name__, msgspec.to_builtins(message)]).encode() + b"\n"
 

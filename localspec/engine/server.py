@@ -117,7 +117,7 @@ class Server:
             self._inbox.put(request)
 
     def _begun_beside(self, request: Request) -> bool:
-        """Whether a thread of its own performs it from now on."""
+        """Whether a separate thread now performs it."""
         if self._handler is None or not self._handler.runs_beside(request):
             return False
         threading.Thread(target=self._perform, args=(self._handler, request), daemon=True).start()

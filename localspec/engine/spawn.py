@@ -33,7 +33,7 @@ def start_early(arguments: Sequence[str]) -> None:
 
 
 def take_early() -> "subprocess.Popen[bytes] | None":
-    """The process that was started early, for whoever ends it; None where none was."""
+    """The engine process that was started early; None without one."""
     global _early
     taken, _early = _early, None
     return taken

@@ -61,7 +61,7 @@ def use_servers(text: str) -> None:
 
 
 def answering_servers(text: str) -> tuple[str, ...]:
-    """Those of the text that answer now."""
+    """The servers in the text that answer now."""
     wanted = addresses_of(text)
     silent = {problem.address for problem in _problems(wanted)}
     return tuple(address for address in wanted if address not in silent)

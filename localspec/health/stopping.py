@@ -64,7 +64,7 @@ class Stop:
 
     @property
     def address(self) -> ctypes.c_void_p:
-        """Of the string, as long as this object lives."""
+        """Address of the string, while this object lives."""
         return ctypes.cast(self._mark, ctypes.c_void_p)
 
     def check(self) -> None:

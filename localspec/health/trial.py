@@ -68,7 +68,7 @@ class TrialOutcome:
 
 
 def decode_in_child(trial: Trial) -> TrialOutcome:
-    """Load the file and decode a few tokens in a process of its own. Raises OSError for a file that is gone."""
+    """Load the file and decode a few tokens in a child process. Raises OSError for a file that is gone."""
     # Nothing is ever written: the child ends when the pipe does, so also when this process is killed.
     reader, writer = os.pipe()
     try:
@@ -138,7 +138,7 @@ LARGEST_FILE = 64 << 20  # bytes: the caches of GPU drivers are smaller
 if sys.platform == "win32":
 
     def limit_this_process(*, largest_file: int | None = LARGEST_FILE) -> None:
-        """Nothing: there are no such limits."""
+        """Do nothing: this system has no such limits."""
 
 else:
     import resource

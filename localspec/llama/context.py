@@ -311,7 +311,7 @@ class Context(Cache):
         return self._rows.read(self.handle, rows) if rows else ()
 
     def _hidden_rows(self, before: list[np.ndarray], count: int) -> np.ndarray | None:
-        """Of a pass whose last call had `count` tokens, and calls before it these rows."""
+        """The hidden rows of a pass: its last call had `count` tokens, and earlier calls gave these rows."""
         if not self._hidden or not count:
             return None
         last = self._hidden.read(count)

@@ -95,7 +95,7 @@ class Device:
 
     @property
     def shares_memory(self) -> bool:
-        """Whether its memory is the CPU's; Metal calls Apple's own GPUs discrete all the same."""
+        """Whether its memory is the CPU's; Metal calls Apple's own GPUs discrete."""
         return self.kind == "igpu" or (self.backend == "MTL" and platform.machine() == "arm64")
 
     @property

@@ -135,7 +135,7 @@ class HeadContext(HeadCache):
 
 
 def _encoder_columns(model: Model) -> int:
-    """Of what an encoder reads: the hidden rows of three layers of its target."""
+    """Columns that an encoder reads: the hidden rows of three layers of its target."""
     return 3 * int(model.metadata[f"{model.architecture}.target_hidden_size"])
 
 

@@ -156,7 +156,9 @@ class HiddenReader:
     """Reads the hidden rows of a context's last decode: one row for each token, all layers side by side."""
 
     def __init__(self, context: Any, model: Any, wants: HiddenRows) -> None:  # noqa: ANN401  C pointers
-        """From the next decode on; before the first one, as llama.cpp plans its memory with them."""
+        """Give rows from the next decode on; call it before the first one, because llama.cpp plans its memory with
+        them.
+        """
         self._context = context
         self._layers = wants.layers
         self._output = wants.output

@@ -146,7 +146,7 @@ class Contention:
     _deaf_until: float = -math.inf  # no try and no judgement
 
     def threads(self, usual: int, width: int) -> int:
-        """For a pass over `width` tokens of a context that decodes with `usual` ones on idle cores."""
+        """Threads for a pass over `width` tokens, in a context that uses `usual` ones on idle cores."""
         if self.limit is None or (width <= NARROW and self.clock() >= self._deaf_until):
             return usual
         return min(usual, self.limit)

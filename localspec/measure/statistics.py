@@ -82,7 +82,7 @@ def student_quantile(freedom: int) -> float:
 
 
 def bernstein(total: float, variance: float, bound: float) -> float:
-    """At most the probability that a sum of independent centred terms is this far from 0 on either side.
+    """An upper bound of the probability that a sum of independent centred terms is this far from 0.
 
     `variance` is that of the sum, `bound` the largest absolute term. Bernstein's inequality holds for any terms,
     without approximation.

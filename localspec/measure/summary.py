@@ -109,7 +109,7 @@ def row_of(category: Category | None, temperature: float, arm: str, groups: Sequ
 
 
 def log_ratios(pairs: Sequence[Pair]) -> list[list[float]]:
-    """By prompt, the logarithm of each pair's speed-up."""
+    """The logarithm of each pair's speed-up, by prompt."""
     by_prompt = grouped(pairs, lambda pair: pair[1].prompt)
     return [
         [math.log(other.tokens_per_second / plain.tokens_per_second) for plain, other in found]

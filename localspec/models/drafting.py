@@ -96,7 +96,7 @@ def guess_for(device: str, run_shares: Mapping[str, float]) -> CostTable:
 
 
 class Drafting:
-    """Who drafts for a target: its draft model, lookup in the text, or nobody.
+    """The drafting of a target: with its draft model, with lookup in the text, or none.
 
     Greedy and sampled replies share drafters and costs, but not acceptance.
     """
@@ -156,7 +156,7 @@ class Drafting:
         seeded: bool = False,
         predicted: Sequence[int] = (),
     ) -> Strategy:
-        """At a fixed depth, without drafting (0), or automatic (None).
+        """The strategy of one reply: at a fixed depth, without drafting (0), or automatic (None).
 
         `seeded`: lookup at a fixed depth knows only the text, so that it proposes the same again.
         """
@@ -291,7 +291,7 @@ def _adapters(pair: Pair) -> str:
 
 
 def logit_folder(pair: Pair) -> Path:
-    """Where the log of a target and its adapters is: another folder for every version of a file."""
+    """The folder of a target's log, another one for every version of a file and its adapters."""
     which = f"{identity(pair.target.here)}\n{_adapters(pair)}"
     return logits_dir() / hashlib.sha256(which.encode()).hexdigest()[:24]
 
@@ -301,7 +301,7 @@ def logits_dir() -> Path:
 
 
 def replies_dir() -> Path:
-    """Where older versions kept replies, to draft from them."""
+    """The folder in which older versions kept replies."""
     return settings.data_dir() / "replies"
 
 

@@ -1,4 +1,4 @@
-"""From what the user named to the pair to load: a model on the Hub, a path on this machine, a pair by its name.
+"""Finds the pair to load: by a model on the Hub, a path on this machine, or a pair's name.
 
 A model of the Hub becomes a pair of the user's, pinned to its files and found again by the same names.
 """

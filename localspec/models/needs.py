@@ -374,7 +374,7 @@ class Ways:
             yield from self._layers_on_cpu(way)
 
     def _experts_on_cpu(self, whole: Way, without: Way) -> Iterator[Way]:
-        """Of ever more layers, in the end of all."""
+        """The experts of more and more layers on the CPU, in the end of all."""
         (gpu,), layers = self.gpus, self._target.layers
         lacking = -self._room.spare(gpu, whole.needs)
         each = (lacking + self._room.spare(gpu, without.needs)) / layers
@@ -383,7 +383,7 @@ class Ways:
         yield without
 
     def _layers_on_cpu(self, whole: Way) -> Iterator[Way]:
-        """Ever more layers, until the CPU has no room for them."""
+        """More and more layers on the CPU, until it is full."""
         capacities = self._capacities(whole)
         split = self._wishes.split or capacities
         limits = [sum(split) * most / share for most, share in zip(capacities, split, strict=True) if share]

@@ -58,7 +58,7 @@ def pull(name: str, on_bytes: Callable[[int, int], object], cancelled: Callable[
 
 
 def measured_speedups() -> dict[str, float]:
-    """By pair, how much faster than plain it was here; damaged entries are as if never measured."""
+    """Measured speed-ups by pair, without damaged entries."""
     return read_numbers(_speedups_file(), most=1e6)
 
 

@@ -100,9 +100,9 @@ def plan(target: Sizes, draft: Sizes | None, devices: Sequence[DeviceMemory], wi
 
 
 def faster(pair: Way, ways: Ways, room: Room) -> tuple[Way, Way | None]:
-    """The pair that puts some of its target on the CPU, or the target alone: the faster one, by an estimate.
+    """The faster one by an estimate: the pair with some of its target on the CPU, or the target alone.
 
-    The slower one behind it, where the target alone is all on GPUs.
+    If the target alone is all on GPUs, also the slower one.
     """
     alone = next((way for way in ways.alone() if room.holds(way.needs)), None)
     if alone is None or alone.spills or alone.target.length < min(pair.target.length, SHORTEST_CONTEXT):

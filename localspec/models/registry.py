@@ -316,7 +316,7 @@ def _part(table: _Table, repo: str, revision: str, first_sha256: str) -> ModelFi
 
 
 def _sha256(table: _Table) -> str:
-    """In lower case, "" where the table has none."""
+    """The sha256 in lower case; "" without one."""
     sha256 = table.text("sha256", "").lower()
     if sha256 and not re.fullmatch(r"[0-9a-f]{64}", sha256):
         raise table.mistake("sha256 is not 64 hexadecimal digits")

@@ -60,7 +60,7 @@ class ModelFile:
 
     @property
     def all_bytes(self) -> int:
-        """Of all its files; of one on this machine as they are now."""
+        """Bytes of all its files; on this machine their present sizes."""
         if self.repo:
             return self.bytes + sum(part.bytes for part in self.rest)
         return sum(_size(part) or 0 for part in parts_of(Path(self.file)))
@@ -118,7 +118,7 @@ class ModelFile:
 
 @lru_cache(maxsize=8)
 def _header_on_hub(file: ModelFile) -> Header:
-    """By range requests of a few megabytes for each of its files."""
+    """Read the header by range requests of a few megabytes for each file."""
     remotes = [hub.look(part.repo, part.file, part.revision) for part in (file, *file.rest)]
     headers = [
         read_header(partial(hub.read_range, remote), remote.bytes, label=remote.name) for remote in remotes
@@ -131,7 +131,7 @@ def models_dir() -> Path:
 
 
 def path_of(file: ModelFile) -> Path:
-    """Where a file lies, or will lie once it is fetched, with links followed: equal for equal files."""
+    """The path of a file, now or after its download, with links followed: equal for equal files."""
     return Path(os.path.realpath(file.place))
 
 
@@ -167,7 +167,7 @@ def _in_hub_cache(file: ModelFile) -> list[Path]:
 
 
 def _elsewhere(file: ModelFile) -> list[Path]:
-    """Where LM Studio, llama.cpp and Ollama would have the file."""
+    """Paths of the file in LM Studio, llama.cpp and Ollama."""
     home = Path(os.path.expanduser("~"))  # as it stands where there is no home
     llama_cpp = os.environ.get("LLAMA_CACHE") or platformdirs.user_cache_path(
         "llama.cpp", False, opinion=False

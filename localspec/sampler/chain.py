@@ -93,7 +93,7 @@ class Written:
         self._more: Sequence[int] = ()  # the tokens behind it that are counted as well
 
     def times(self, text: Sequence[int], size: int) -> np.ndarray:
-        """For each of at least `size` tokens, float64; valid until the next call."""
+        """The count of each of at least `size` tokens, float64; valid until the next call."""
         text, more = (text.text, tuple(text.more)) if isinstance(text, Continued) else (text, ())
         self._move(self._more, -1.0)
         if text is not self._text or len(text) < self._end:

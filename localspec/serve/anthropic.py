@@ -100,7 +100,7 @@ def mergeable(before: dict[str, Any], message: dict[str, Any]) -> bool:
 
 
 def converted_from(message: object, which: str) -> Iterator[dict[str, Any]]:
-    """One message; results of tools come first, as messages of their own."""
+    """One message; results of tools come first, as separate messages."""
     if not isinstance(message, dict) or message.get("role") not in ("user", "assistant", "system"):
         hint = "a message has a role, user or assistant, and content"
         raise BadSetting(f"{which} is {cut(message)}", hint=hint)

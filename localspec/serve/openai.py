@@ -196,7 +196,7 @@ class OpenAIWriter(Writer):
         }
 
     def _chunk(self, choice: dict[str, Any], done: Done | None = None) -> bytes:
-        """One choice; the last one has the numbers, unless a chunk of their own follows."""
+        """One choice; the last one has the numbers, unless a separate chunk follows."""
         more = {} if done is None or self._with_usage else {"timings": done.timings}
         return data_line(self._form(self.chunk_name, [choice], **more))
 

@@ -95,7 +95,7 @@ class TextTable(DataTable[Text], Generic[Item]):
         self.move_cursor(row=cursor)
 
     def _widths(self, rows: Sequence[Sequence[Text]]) -> list[int]:
-        """In cells, without the padding."""
+        """Width in cells, without the padding."""
         columns = zip(map(Text, self._heads), *rows, strict=True)
         first, *others = (max(cell.cell_len for cell in column) for column in columns)
         taken = sum(others) + 2 * self.cell_padding * len(self._heads) + self.styles.scrollbar_size_vertical

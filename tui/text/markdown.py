@@ -113,7 +113,7 @@ def _closes(mark: re.Match[str], opening: str) -> bool:
 
 
 def begins_part(before: str, source: str) -> bool:
-    """Whether a finished block begins a part of its own after the part `before`, so that no part grows long."""
+    """Whether a finished block begins a new part after `before`, so that no part grows long."""
     patience = 2 if source[:1].isspace() else 1  # it belongs to the item before
     return len(before) > patience * LONG_PART or before.count("\n") > patience * MANY_LINES
 

@@ -83,7 +83,7 @@ def _parser() -> MarkdownIt:
 
 
 def _join_lists(state: StateCore) -> None:
-    """Make one token of each list that holds nothing but paragraphs and other such lists."""
+    """Make one token of each list that holds only paragraphs and lists."""
     joined: list[Token] = []
     end = 0
     for start, token in enumerate(tokens := state.tokens):

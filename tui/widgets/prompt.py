@@ -1,4 +1,4 @@
-"""Where the user types: Enter sends, Shift+Enter or Ctrl+J makes a line, Up in the first row recalls."""
+"""The prompt: Enter sends, Shift+Enter or Ctrl+J makes a line, Up in the first row recalls."""
 
 import re
 from collections.abc import Awaitable, Callable
@@ -79,7 +79,7 @@ class PromptInput(TextArea):
 
     @property
     def _row(self) -> int:
-        """Of the cursor, as the text is wrapped."""
+        """Row of the cursor in the wrapped text."""
         return self.wrapped_document.location_to_offset(self.cursor_location).y
 
     @property

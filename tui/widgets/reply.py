@@ -237,7 +237,7 @@ class ReplyView(Vertical, PlainContainer):
 
     @property
     def finished_parts(self) -> list[ReplyPart]:
-        """Those that nothing is appended to any more."""
+        """The finished parts."""
         parts = list(self.query_children(ReplyPart))
         return parts if self._message is not None else parts[:-1]
 

@@ -180,11 +180,11 @@ class Transcript(VerticalScroll, PlainContainer):
 
     @property
     def _messages(self) -> list[Widget]:
-        """Those that are shown, without notices."""
+        """The shown messages, without notices."""
         return [child for child in self.children if isinstance(child, UserMessage | ReplyView)]
 
     async def _prune(self) -> None:
-        """Where there are too many messages or notices, the oldest go; a message takes its notices along."""
+        """Remove the oldest of too many messages or notices; a message takes its notices along."""
         messages = self._messages
         if len(messages) > MOST:
             first = self.children.index(messages[-FEWEST])

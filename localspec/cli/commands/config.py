@@ -66,5 +66,5 @@ def _environment() -> dict[str, str]:
 
 
 def _address(value: str) -> str:
-    """Without its password; a proxy may be named without http://."""
+    """The address without its password; a proxy may lack http://."""
     return without_userinfo(value) if "//" in value else without_userinfo(f"//{value}").removeprefix("//")
