@@ -43,7 +43,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """ "Did you mean" with the nearest known word and a space; "" for none."""
+    """The question "did you mean" with the nearest known word; "" for none."""
     names = list(known)
     longer = [name for name in names if name.startswith(word)]
     near = longer or difflib.get_close_matches(word, names, n=1)
