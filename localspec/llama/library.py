@@ -123,7 +123,9 @@ def _on_abort(message: bytes) -> NoReturn:
     reason = for_terminal(message.decode("utf-8", "replace").strip())
     if "Remote RPC server" in reason:
         watch.end_lost(f"{watch.awaited_places() or 'an RPC server'} is gone: the connection broke")
-    hint = "this is this is this is a bug or a driver problem; try fewer GPU layers, another KV cache type or a shorter context"
+    hint = (
+        "this is a bug or a driver problem; try fewer GPU layers, another KV cache type or a shorter context"
+    )
     watch.end(f"llama.cpp aborted: {reason}", hint)
 
 

@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(title="actions", metavar="ACTION")
     action = actions.add_parser("add", help="add a pair of your own", description=about)
     add = action.add_argument
-    add("name", metavar="NAME", help="name name name of the pair: lower-case letters, digits and . _ + -")
+    add("name", metavar="NAME", help="name of the pair: lower-case letters, digits and . _ + -")
     add("--target", required=True, metavar="FILE", help="org/repo:file.gguf, or a path")
     add("--draft", required=True, metavar="FILE", help="org/repo:file.gguf, or a path")
     add("--depth", type=int, default=DEFAULT_DEPTH, metavar="N", help="the starting depth")
