@@ -17,7 +17,7 @@ from localspec.display import printable
 from localspec.errors import BadModelFile, BadSetting, IncompatiblePair
 from localspec.files import expanded
 from localspec.gguf.facts import ModelFacts, VocabularyFacts, draft_kind, first_hazard, is_trimmed, misfit
-from localspec.gguf.header import Header, TensorInfo, header_at
+from localspec.gguf.header import Header, TensorInfo
 
 if TYPE_CHECKING:  # pairs are listed without it
     import numpy as np
@@ -44,28 +44,27 @@ def _adapter(text: str) -> Adapter:
     return found
 
 
-def check_adapter(path: Path, target: Header) -> None:
+def check_adapter(name: str, adapter: Header, target: Header) -> None:
     """Raises BadModelFile unless llama.cpp can add this adapter to the target; llama-adapter.cpp has the rules."""
-    adapter = header_at(path)
     if adapter.text("general.type") != "adapter" or adapter.text("adapter.type") != "lora":
-        raise BadModelFile(f"{path.name} is not a LoRA adapter", hint=_HINT)
+        raise BadModelFile(f"{name} is not a LoRA adapter", hint=_HINT)
     if "adapter.alora.invocation_tokens" in adapter.entries:
         raise BadModelFile(
-            f"{path.name} is an activated LoRA, which begins within a text", hint="use one that is always on"
+            f"{name} is an activated LoRA, which begins within a text", hint="use one that is always on"
         )
     ours, theirs = (printable(header.text("general.architecture")) for header in (adapter, target))
     if ours != theirs:
-        raise _of_another_model(path, f"its architecture is {ours}, the target's is {theirs}")
+        raise _of_another_model(name, f"its architecture is {ours}, the target's is {theirs}")
     matrices = {tensor.name: tensor for tensor in target.tensors}
     parts = {tensor.name: tensor for tensor in adapter.tensors}
-    for name in dict.fromkeys(tensor.rpartition(".lora_")[0] for tensor in parts if ".lora_" in tensor):
-        a, b = parts.get(f"{name}.lora_a"), parts.get(f"{name}.lora_b")
+    for matrix in dict.fromkeys(tensor.rpartition(".lora_")[0] for tensor in parts if ".lora_" in tensor):
+        a, b = parts.get(f"{matrix}.lora_a"), parts.get(f"{matrix}.lora_b")
         if a is None or b is None:
-            raise BadModelFile(f"{path.name} has only half of {printable(name)}", hint=_HINT)
-        if name not in matrices:
-            raise _of_another_model(path, f"the target has no {printable(name)}")
-        if not _fits(name, a, b, matrices[name]):
-            raise _of_another_model(path, f"{printable(name)} has another shape in the target")
+            raise BadModelFile(f"{name} has only half of {printable(matrix)}", hint=_HINT)
+        if matrix not in matrices:
+            raise _of_another_model(name, f"the target has no {printable(matrix)}")
+        if not _fits(matrix, a, b, matrices[matrix]):
+            raise _of_another_model(name, f"{printable(matrix)} has another shape in the target")
 
 
 def _fits(name: str, a: TensorInfo, b: TensorInfo, matrix: TensorInfo) -> bool:
@@ -77,8 +76,8 @@ def _fits(name: str, a: TensorInfo, b: TensorInfo, matrix: TensorInfo) -> bool:
     return (a.shape[0], b.shape[1]) == matrix.shape[:2] and a.shape[1] == b.shape[0]
 
 
-def _of_another_model(path: Path, how: str) -> BadModelFile:
-    return BadModelFile(f"{path.name} is an adapter for another model: {how}", hint=_HINT)
+def _of_another_model(name: str, how: str) -> BadModelFile:
+    return BadModelFile(f"{name} is an adapter for another model: {how}", hint=_HINT)
 
 
 _BYTE = re.compile(rb"<0x([0-9A-F]{2})>")
@@ -202,7 +201,7 @@ _SHOWN = 40  # characters of a token's text
 def check(
     headers: Sequence[Header],
     names: Sequence[str] = ("the target", "the draft"),
-    adapters: Iterable[Path] = (),
+    adapters: Iterable[tuple[str, Header]] = (),
 ) -> SharedTokens | None:
     """The tokens that a draft of another vocabulary shares with its target; None for one vocabulary, or no draft.
 
@@ -217,8 +216,8 @@ def check(
             f"{name} is a prediction head: it drafts for another model and runs with it alone",
             hint="give it as the draft of its target: --target FILE --draft HEAD",
         )
-    for path in adapters:
-        check_adapter(path, target)
+    for adapter in adapters:
+        check_adapter(*adapter, target)
     return _common_tokens(target, headers[1], name, names[1]) if len(headers) > 1 else None
 
 

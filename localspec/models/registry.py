@@ -18,7 +18,7 @@ from localspec import settings
 from localspec.errors import BadSetting, IncompatiblePair, UnknownPair
 from localspec.files import expanded, locked, write_text_atomically
 from localspec.gguf.facts import DraftKind
-from localspec.gguf.header import Header, header_at
+from localspec.gguf.header import Header
 from localspec.gguf.matching import Adapter, SharedTokens, check
 from localspec.models.store import ModelFile
 
@@ -73,7 +73,7 @@ class Pair:
     @property
     def adapters(self) -> list[Header]:
         """The headers of the files added to the target."""
-        return [header_at(path) for path, _ in self.lora]
+        return [ModelFile.at(path).header for path, _ in self.lora]
 
     def refuse_unless_runnable(self) -> None:
         """Raises IncompatiblePair for a pair that lacks the file it would draft with, or has one it does not need."""
@@ -92,7 +92,8 @@ class Pair:
         All that two headers say against loading them is judged here. Raises BadModelFile, IncompatiblePair.
         """
         names = tuple(file.name for file in self.files)
-        return check([file.header for file in self.files], names, [path for path, _ in self.lora])
+        adapters = zip((path.name for path, _ in self.lora), self.adapters, strict=True)
+        return check([file.header for file in self.files], names, adapters)
 
 
 def registry_file() -> Path:

@@ -63,9 +63,11 @@ def test_an_adapter_for_another_model_is_refused_before_anything_is_loaded(
 
 def test_a_file_that_is_no_adapter_is_refused(tiny_gguf, tmp_path):
     with pytest.raises(BadModelFile, match="is not a LoRA adapter"):
-        check_adapter(tiny_gguf(), header_at(tiny_gguf()))
+        check_adapter("a file", header_at(tiny_gguf()), header_at(tiny_gguf()))
     with pytest.raises(BadModelFile, match="cannot be read"):
-        check_adapter(tmp_path / "none.gguf", header_at(tiny_gguf()))
+        check_adapter(
+            "none.gguf", header_at(tmp_path / "none.gguf"), header_at(tiny_gguf())
+        )
 
 
 def test_half_of_an_adapters_matrix_is_refused(tiny_gguf, tiny_adapter, tmp_path):
@@ -74,4 +76,4 @@ def test_half_of_an_adapters_matrix_is_refused(tiny_gguf, tiny_adapter, tmp_path
         tiny_adapter().read_bytes().replace(b"blk.0.attn_q.weight.lora_b", b"blk.0.attn_k.weight.lora_b")
     )
     with pytest.raises(BadModelFile, match=r"only half of blk\.0\.attn_[qk]\.weight"):
-        check_adapter(cut, header_at(tiny_gguf()))
+        check_adapter(cut.name, header_at(cut), header_at(tiny_gguf()))
