@@ -17,7 +17,7 @@ import pytest
 from localspec.tui.state.remembered import Presets, PromptHistory
 
 from localspec.files import read_json_object
-from localspec.models.registry import users_files, users_pairs
+from localspec.models.registry import user_file, users_pairs
 from localspec.models.store import last_uses
 
 CHANGES = 15  # of each kind, by each process
@@ -122,12 +122,15 @@ def play(home: Path, rounds: int, seed: int | None) -> tuple[int, list[str]]:
     for round_ in range(rounds):
         numbers = range(round_ * CHANGES, (round_ + 1) * CHANGES)
         old = ["old-mine", *(f"old-{name}{n}" for n in numbers for name in "ab")]
-        users_files()[0].write_text("".join(map(in_models_toml, old)))
+        user_file().write_text("".join(map(in_models_toml, old)))
         reported = run(home, round_, chance)
         count += sum(map(len, reported.values()))
         wrong += lost(home, reported) + damaged(home)
-        if in_models_toml("old-mine") not in users_files()[0].read_text("utf-8"):
-            wrong.append("a pair of models.toml that nobody took out")
+        kept = [path.read_text("utf-8") for path in home.glob("models.toml*")]
+        if "old-mine" not in {pair.name for pair in users_pairs()}:
+            wrong.append("a pair that nobody took out")
+        if not any(in_models_toml("old-mine") in text for text in kept):
+            wrong.append("the text of models.toml")
     return count, wrong
 
 

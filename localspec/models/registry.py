@@ -8,9 +8,8 @@ import re
 import tomllib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -120,27 +119,33 @@ def all_pairs() -> tuple[Pair, ...]:
 
 def users_pairs() -> tuple[Pair, ...]:
     """The user's own pairs; of two of one name the one in the folder."""
-    found: dict[str, Pair] = {}
-    for path in users_files():
-        try:
-            found |= {pair.name: pair for pair in _read(path, relative_to=path.parent)}
-        except BadSetting as error:
-            if not _is_absent(path, error.__cause__):  # because another process may have removed it
-                raise
-    return tuple(found.values())
+    return tuple({pair.name: pair for path in users_files() for pair in _held(path)}.values())
 
 
-def users_files() -> list[Path]:
-    """The files of the user's own pairs; the last one wins. Raises BadSetting."""
-    folder, single = users_folder(), user_file()
+def users_files() -> Iterator[Path]:
+    """The files with the user's own pairs, the most important last. Raises BadSetting.
+
+    The folder is read after the single file: its pairs are in the folder before it is set aside.
+    """
+    yield user_file()
+    folder = users_folder()
     try:
         names = sorted(os.listdir(folder))
     except OSError as error:
         if not _is_absent(folder, error):
             raise _unreadable(folder, error) from error
-        names = []
-    files = [folder / name for name in names if name.endswith(".toml") and not name.startswith(".")]
-    return [single, *files]
+        return
+    yield from (folder / name for name in names if name.endswith(".toml") and not name.startswith("."))
+
+
+def _held(path: Path) -> tuple[Pair, ...]:
+    """The pairs in a file of the user's; none if another process has removed it meanwhile."""
+    try:
+        return _read(path, relative_to=path.parent)
+    except BadSetting as error:
+        if _is_absent(path, error.__cause__):
+            return ()
+        raise
 
 
 def _is_absent(path: Path, error: BaseException | None) -> bool:
@@ -333,31 +338,40 @@ def add_pair(pair: Pair) -> Path:
         )
     all_pairs()  # a file that cannot be read is not written over
     path = _place(pair.name)
-    for other in users_files()[1:]:
-        names = _names(_text(other))
-        if names != [pair.name] if other == path else pair.name in names:
-            raise _by_hand(other, f"{pair.name} cannot be written")
-    write_text_atomically(path, "# The fields are explained in localspec's models.toml.\n" + _block(pair))
+    if any(_is_shared(other) and other.parent == path.parent for other in users_files()):
+        _one_file_each()
+    write_text_atomically(path, _written(pair))
     return path
 
 
 def take_out(name: str) -> tuple[Path, ...]:
-    """Remove a pair from the user's files and return these; model files stay.
+    """Take a pair out of the user's files, which are returned; the model files stay where they are.
 
-    Raises BadSetting if only a person can find its lines, OSError.
+    Raises BadSetting, OSError.
     """
-    changed = []
     with locked(users_folder()):
-        for path in users_files():
-            text = _text(path)
-            if name not in _names(text):
-                continue
-            if path == _place(name) and _names(text) == [name]:
-                path.unlink()
-            else:
-                write_text_atomically(path, _without(path, text, name))
-            changed.append(path)
-    return tuple(changed)
+        files = tuple(path for path in users_files() if name in {pair.name for pair in _held(path)})
+        if files:
+            _one_file_each()
+            _place(name).unlink(missing_ok=True)
+    return files
+
+
+def _one_file_each() -> None:
+    """Give each of the user's pairs a file of its own; a file of several is kept as NAME.before."""
+    shared = list(filter(_is_shared, users_files()))
+    for path in shared:
+        names = (path.with_name(f"{path.name}.before{number}") for number in ("", *range(2, 1000)))
+        aside = next(name for name in names if not os.path.lexists(name))
+        write_text_atomically(aside, path.read_text("utf-8"))
+    for pair in users_pairs() if shared else ():
+        write_text_atomically(_place(pair.name), _written(pair))
+    for path in filter(_is_shared, shared):  # no longer shared: it became the place of one pair
+        path.unlink()
+
+
+def _is_shared(path: Path) -> bool:
+    return any(path != _place(pair.name) for pair in _held(path))
 
 
 def _place(name: str) -> Path:
@@ -365,79 +379,30 @@ def _place(name: str) -> Path:
     return users_folder() / f"{'' if stays_inside(name) else '_'}{name}.toml"
 
 
-def _without(path: Path, text: str, name: str) -> str:
-    """The text without the tables of that pair; all others stay as they were written, comments too."""
-    lines = text.splitlines(keepends=True)
-    heads = [number for number, line in enumerate(lines) if _tables(line) == [{}]]
-    gone: set[int] = set()
-    for head, end in pairwise([*heads, len(lines)]):
-        if name in _names("".join(lines[head:end])):
-            while head and lines[head - 1].lstrip().startswith("#"):
-                head -= 1
-            while lines[end - 1].lstrip()[:1] in ("", "#"):  # about what follows
-                end -= 1
-            gone.update(range(head, end))
-    left = "".join(line for number, line in enumerate(lines) if number not in gone)
-    if _tables(left) != [table for table in _tables(text) if table.get("name") != name]:
-        raise _by_hand(path, f"{name} cannot be taken out of it")
-    return left
-
-
-def _by_hand(path: Path, what: str) -> BadSetting:
-    return BadSetting(f"{path} was written by hand: {what}", hint="change the file by hand")
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text("utf-8")
-    except FileNotFoundError:
-        return ""
-
-
-def _names(text: str) -> list[object]:
-    return [table.get("name") for table in _tables(text)]
-
-
-def _tables(text: str) -> list[dict[str, Any]]:
-    """The pairs in a text; none where it is only a piece of TOML."""
-    try:
-        tables: list[dict[str, Any]] = tomllib.loads(text).get("pair", [])
-    except tomllib.TOMLDecodeError:
-        return []
-    return tables
-
-
-def _block(pair: Pair) -> str:
-    lines = ["[[pair]]", _line("name", pair.name), _line("kind", pair.kind.value), _line("use", pair.use)]
-    if pair.aliases:
-        lines.append(_line("aliases", list(pair.aliases)))
-    if pair.context:
-        lines.append(_line("context", pair.context))
-    lines += [
-        _line("starting_depth", pair.starting_depth),
-        _line("starting_depth_from", pair.starting_depth_from),
-    ]
+def _written(pair: Pair) -> str:
+    lines = ["# The fields are explained in localspec's models.toml.", "[[pair]]"]
+    lines += _lines(pair, "target", "draft", "lora")
     for role, file in zip(("target", "draft"), pair.files, strict=False):
-        lines += [f"[pair.{role}]", *_file_lines(file)]
+        lines.append(f"[pair.{role}]")
+        lines += _lines(file, "rest", "first_sha256") if file.repo else [_line("path", file.file)]
+        lines += [] if file.repo else _lines(file, "file")
+        if file.rest:
+            parts = ", ".join(f"{{ {', '.join(_file_of_part(part))} }}" for part in file.rest)
+            lines.append(f"parts = [{parts}]")
     return "\n".join(lines) + "\n"
 
 
-def _file_lines(file: ModelFile) -> list[str]:
-    named = ("repo", "file", "revision") if file.repo else ()
-    lines = [_line(key, getattr(file, key)) for key in named] or [_line("path", file.file)]
-    lines += [_line("bytes", file.bytes), _line("sha256", file.sha256)]
-    if file.rest:
-        parts = ", ".join(f"{{ {', '.join(_file_of_part(part))} }}" for part in file.rest)
-        lines.append(f"parts = [{parts}]")
-    numbers = ("layers", "kv_bytes_per_token", "window", "window_layers", "embedding_bytes", "output_bytes")
-    known = {key: getattr(file, key) for key in numbers if getattr(file, key) is not None}
-    return lines + [_line(key, value) for key, value in known.items()]
+def _lines(value: Pair | ModelFile, *others: str) -> list[str]:
+    """A line for each field that was set, `others` left out."""
+    fields = [field for field in dataclasses.fields(value) if field.name not in others]
+    found = [(field.name, getattr(value, field.name), field.default) for field in fields]
+    return [_line(name, now) for name, now, default in found if now not in (default, "")]
 
 
 def _file_of_part(part: ModelFile) -> list[str]:
     return [_line("file", part.file), _line("bytes", part.bytes), _line("sha256", part.sha256)]
 
 
-def _line(key: str, value: str | int | list[str]) -> str:
+def _line(key: str, value: object) -> str:
     """A TOML line; JSON's strings are TOML's basic strings, but for DEL."""
     return f"{key} = {json.dumps(value, ensure_ascii=False).replace(chr(127), '?')}"

@@ -65,9 +65,7 @@ def test_a_file_that_is_no_adapter_is_refused(tiny_gguf, tmp_path):
     with pytest.raises(BadModelFile, match="is not a LoRA adapter"):
         check_adapter("a file", header_at(tiny_gguf()), header_at(tiny_gguf()))
     with pytest.raises(BadModelFile, match="cannot be read"):
-        check_adapter(
-            "none.gguf", header_at(tmp_path / "none.gguf"), header_at(tiny_gguf())
-        )
+        check_adapter("none.gguf", header_at(tmp_path / "none.gguf"), header_at(tiny_gguf()))
 
 
 def test_half_of_an_adapters_matrix_is_refused(tiny_gguf, tiny_adapter, tmp_path):

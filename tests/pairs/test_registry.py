@@ -276,18 +276,16 @@ def test_the_file_of_earlier_releases_still_counts_and_is_not_written(tiny_gguf)
     assert [pair.name for pair in users_pairs()] == ["other"]
 
 
-def test_a_file_with_more_than_the_pair_is_left_to_its_writer(tiny_gguf):
+def test_a_file_of_several_pairs_in_the_folder_is_set_aside_before_one_is_written(tiny_gguf):
     new = Pair("mine", DraftKind.MODEL, ModelFile.at(tiny_gguf(), 1, "0" * 64), None)
     users_folder().mkdir(parents=True)
     for name, text in (("mine", MINE + MINE.replace("mine", "other")), ("work", MINE)):
         path = users_folder() / f"{name}.toml"
         path.write_text(text, "utf-8")
-        with pytest.raises(BadSetting, match="mine cannot be written"):
-            add_pair(new)
-        assert path.read_text("utf-8") == text
-        take_out("mine")
-        assert [pair.name for pair in users_pairs()] == (["other"] if name == "mine" else [])
-        path.unlink()
+        add_pair(new)
+        assert named("mine") == new
+        assert path.with_name(f"{name}.toml.before").read_text("utf-8") == text
+    assert [pair.name for pair in users_pairs()] == ["mine", "other"]
 
 
 @pytest.mark.parametrize("name", ["con", "nul.x", "x.", "a" * 80])
@@ -325,22 +323,26 @@ HEADS = ("[[pair]]", '[["pair"]]', "[['pair']]", "[[ pair ]]  # mine", '  [[ "pa
 def test_a_pair_is_taken_out_however_its_table_is_written(head, name):
     mine = MINE.replace("[[pair]]", head).replace('name = "mine"', name)
     others = [MINE.replace('"mine"', f'"{other}"').replace("[[pair]]", head) for other in ("one", "two")]
-    user_pairs("# my notes\n" + others[0] + "\n# about mine\n" + mine + "\n# about two\n" + others[1])
+    text = "# my notes\n" + others[0] + "\n# about mine\n" + mine + "\n# about two\n" + others[1]
+    user_pairs(text)
+    before = users_pairs()
     take_out(named("mine").name)
-    assert [pair.name for pair in users_pairs()] == ["one", "two"]
-    left = user_file().read_text("utf-8")
-    assert left.startswith(f"# my notes\n{head}")
-    assert f"# about two\n{head}" in left
+    assert users_pairs() == tuple(pair for pair in before if pair.name != "mine")
+    assert user_file().with_name("models.toml.before").read_text("utf-8") == text
 
 
-def test_comments_that_a_blank_line_sets_apart_stay_when_the_pair_before_them_goes():
-    one = MINE.replace("mine", "one")
-    user_pairs(f"# about mine\n{MINE}\n# about all\n\n# about one\n{one}\n# the end\n")
-    take_out("mine")
-    assert user_file().read_text("utf-8") == f"\n# about all\n\n# about one\n{one}\n# the end\n"
+def test_everything_that_a_pair_says_is_in_the_file_of_its_own():
+    extra = 'acceptance = 0.6\npublished = ["2x, by me"]\naliases = ["m"]\npairing = "family"\n'
+    user_pairs(
+        MINE.replace("[pair.target]", extra + '[pair.target]\nquant = "Q8_0"\nlicense = "MIT"')
+        + MINE.replace("mine", "one")
+    )
+    before = named("mine")
     take_out("one")
-    assert user_file().read_text("utf-8") == "\n# about all\n\n\n# the end\n"
-    assert users_pairs() == ()
+    assert users_pairs() == (before,)
+    user_pairs(MINE.replace("mine", "two") + MINE.replace("mine", "three"))
+    take_out("two")
+    assert len(list(user_file().parent.glob("models.toml.before*"))) == 2
 
 
 def test_what_looks_like_a_table_in_a_text_is_none():
@@ -350,14 +352,11 @@ def test_what_looks_like_a_table_in_a_text_is_none():
     assert [pair.name for pair in users_pairs()] == ["one"]
 
 
-def test_pairs_in_one_line_are_left_to_their_writer():
+def test_a_pair_among_pairs_in_one_line_is_taken_out():
     in_one = ", ".join(f'{{name = "{name}", target = {{path = "t.gguf"}}}}' for name in ("mine", "one"))
     user_pairs(f"pair = [{in_one}]\n")
-    before = user_file().read_text("utf-8")
-    with pytest.raises(BadSetting, match="mine cannot be taken out") as caught:
-        take_out("mine")
-    assert "by hand" in caught.value.hint
-    assert user_file().read_text("utf-8") == before
+    take_out("mine")
+    assert [pair.name for pair in users_pairs()] == ["one"]
 
 
 def test_a_name_that_cannot_be_typed_is_refused():
