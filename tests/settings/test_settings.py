@@ -3,7 +3,9 @@
 import pytest
 
 from localspec import settings
+from localspec.chat.options import request_from
 from localspec.errors import BadSetting
+from localspec.sampler.sampling import Sampling
 from localspec.settings import configured
 
 
@@ -99,3 +101,22 @@ def test_settings_that_are_gone_are_ignored_with_a_sentence(caplog):
     assert "remember_replies" in replies
     assert "rm --replies" in replies
     assert "use block" in rule
+
+
+def test_an_unknown_option_is_refused_with_the_nearest_name_wherever_it_is_given():
+    with pytest.raises(BadSetting, match="no option called temprature") as caught:
+        request_from({"temprature": 1}, Sampling())
+    assert caught.value.hint == "did you mean temperature?"
+    with pytest.raises(BadSetting, match="no option called gpu_layer") as caught:
+        configured(gpu_layer=1)
+    assert caught.value.hint == "did you mean gpu_layers?"
+
+
+@pytest.mark.parametrize(
+    "text", ["depth = 'deep'", "top_p = 2", "threads = 0", "flash_attn = 'yes'", "seed = -1"]
+)
+def test_a_value_out_of_range_is_named_with_its_place_and_what_fits(text):
+    config(text)
+    with pytest.raises(BadSetting, match=f"^{text.split()[0]} is .*, not ") as caught:
+        configured()
+    assert "config.toml" in caught.value.hint

@@ -1,5 +1,6 @@
 """The engine process: what it says, how it ends, and that nothing of it outlives its client."""
 
+import math
 import os
 import signal
 import subprocess
@@ -98,6 +99,8 @@ def until(condition, seconds=60.0):
         Compared(REPLY, REPLY, Difference(3, "a", "b", None), "they part"),
         Compared(REPLY, REPLY, None, "the same"),
         Died("what", "hint"),
+        LoadPair(target="not UTF-8: \udcff.gguf"),
+        Answer(1, options={"logit_bias": {"7": -math.inf}, "json_schema": {"maximum": 10**40}}),
     ],
 )
 def test_a_message_comes_back_from_its_line_as_it_was(message):
