@@ -69,9 +69,8 @@ class StoredMessage:
     reasoning_tokens: int = 0
     outcome: str = ""  # of a reply: stop, length, cancelled, or died with the engine
     numbers: Numbers | None = None
-    versions: tuple[
-        "StoredMessage", ...
-    ] = ()  # of a reply that was generated again: all of them, in the order they came
+    # Of a reply that was generated again: all of them, in the order they came
+    versions: tuple["StoredMessage", ...] = ()
     version: int = 0  # which of them this is
 
     def has_words_after(self, beginning: str) -> bool:

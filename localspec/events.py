@@ -186,13 +186,11 @@ class Prefill:
 class Cycle:
     """One draft-verify cycle: the proposal, its outcome, and the time."""
 
-    tokens: tuple[
-        int, ...
-    ]  # emitted, in order; the last one is the target's own choice unless the reply ended before
+    # Emitted, in order; the last one is the target's own choice unless the reply ended before
+    tokens: tuple[int, ...]
     origins: tuple[Origin, ...]  # one for each emitted token
-    proposal: tuple[
-        int, ...
-    ]  # drafted tokens, the rejected ones too; those that a grammar forces are not drafted
+    # Drafted tokens, the rejected ones too; those that a grammar forces are not drafted
+    proposal: tuple[int, ...]
     accepted: int  # leading proposal tokens that the target kept
     depth: int  # how many tokens the depth control allowed
     source: Source
