@@ -67,8 +67,8 @@ def of_command(words: tuple[str, ...], path: Path) -> tuple[str, str]:
         return f"fails with {done.returncode}", done.stderr
     if "llama.cpp aborted" in done.stderr:
         return "aborted in the user's process", done.stderr
-    refused = "refused" if "error: " in done.stderr else "silent"
-    return refused if done.returncode else "answered", done.stderr
+    said = "error: " in done.stderr or "[no reply" in done.stderr  # a draw may end before its first word
+    return ("refused" if said else "silent") if done.returncode else "answered", done.stderr
 
 
 def of_server(home: Path, paths: list[Path]) -> Iterator[tuple[str, str]]:
