@@ -146,7 +146,9 @@ class ReplyOptions(TypedDict, total=False):
     tools: Annotated[
         Sequence[Mapping[str, Any]] | None, Option("functions that the model may call, as OpenAI's")
     ]
-    tool_choice: Annotated[Literal["auto", "required"], Option("whether a tool may or must be called")]
+    tool_choice: Annotated[
+        str, Option("whether a tool may or must be called: auto, required, none, or the name of one")
+    ]
     parallel_tool_calls: Annotated[bool, Option("False: one call in a reply")]
     prediction: Annotated[Text, Option("the probable reply, as a file to edit: drafted from")]
     logprobs: Annotated[

@@ -48,6 +48,12 @@ class Request:
         """Whether a grammar constrains the reply."""
         return self.grammar is not None or bool(self.tools)
 
+    @property
+    def functions(self) -> dict[str, dict[str, Any]]:
+        """The schemas of the tools that may be called, by name."""
+        every = {tool.name: tool.schema for tool in self.tools}
+        return {self.tool_choice: every[self.tool_choice]} if self.tool_choice in every else every
+
 
 def seed_fixes_depth(request: Request, rule: "protocols.Rule") -> bool:
     """Whether automatic depth would make a seeded reply depend on measured time."""
@@ -100,7 +106,7 @@ def _bias_from(token: Any, bias: Any) -> tuple[int, float]:  # noqa: ANN401  wha
 def grammar_from(options: Mapping[str, Any]) -> Grammar | None:
     """The grammar of the answer. Raises BadSetting for more than one."""
     given = [name for name in ("json_schema", "regex", "grammar") if name in options]
-    given += ["tools"] if options.get("tools") else []
+    given += ["tools"] if options.get("tools") and "json_schema" not in given else []
     if len(given) > 1:
         raise BadSetting(f"{given[0]} and {given[1]} are both given", hint="give one of them")
     if "json_schema" in options:
@@ -121,6 +127,11 @@ def check(request: Request) -> None:
         )
     if not all(isinstance(stop, str) and stop for stop in request.stop):
         raise BadSetting("a stop string is empty or not text", hint="give non-empty strings")
+    if request.tool_choice not in ("auto", "required", "none", *(tool.name for tool in request.tools)):
+        raise BadSetting(
+            f"tool_choice is {request.tool_choice!r}",
+            hint="give 'auto', 'required', 'none', or a tool's name",
+        )
     if request.constrained and any(bias == -math.inf for _, bias in request.sampling.logit_bias):
         raise BadSetting(
             "logit_bias bans tokens that the grammar may need",

@@ -18,7 +18,7 @@ from localspec.chat.reply import ReplyJob, ReplyWriter
 from localspec.chat.template import ChatTemplate
 from localspec.chat.text import TextStream
 from localspec.chat.thinking import A, R, ThinkingStyle
-from localspec.chat.tools import functions_of, spelled_out
+from localspec.chat.tools import spelled_out
 from localspec.errors import BadSetting, ContextFull
 from localspec.events import Event, Finished, Reply
 from localspec.health.stopping import Closing
@@ -265,8 +265,8 @@ class Session(Closing):
             style,
             (*template.stops, *request.stop),
             continues_text=constraint is not None or are_continued(messages),
-            calls=calls,
-            functions=functions_of(request.tools),
+            calls=calls if request.tool_choice != "none" else None,
+            functions=request.functions,
         )
         return ReplyJob(
             prompt.tokens,
@@ -370,10 +370,11 @@ class ConstraintBuilder:
         if calls:
             grammar = calls_grammar(
                 calls if request.parallel_tool_calls else replace(calls, between=None),
-                functions_of(request.tools),
-                required=request.tool_choice == "required",
+                request.functions,
+                choice=request.tool_choice if request.tool_choice in ("auto", "none") else "required",
                 names=self._names,
                 frames=closing if framing else (),
+                answer=grammar,
             )
         if grammar is None:
             return None

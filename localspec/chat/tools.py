@@ -36,6 +36,14 @@ class Tool:
         }
         return {"type": "function", "function": function}
 
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The schema of the arguments; parameters that name none take none."""
+        nothing = not self.parameters.keys() - {"type", "properties"} and not self.parameters.get(
+            "properties"
+        )
+        return {**self.parameters, **({"additionalProperties": False} if nothing else {})}
+
 
 def _spelled(schema: Any) -> Any:  # noqa: ANN401  JSON
     """A schema with a description of each property, and one type where it names several."""
@@ -78,16 +86,6 @@ def _read_tool(given: Any, which: str) -> Tool:  # noqa: ANN401  JSON
     if parameters.get("type", "object") != "object":
         raise BadSetting(f"the parameters of {name} are not an object", hint=_FORM)
     return Tool(name, description, {"type": "object", **parameters}, given)
-
-
-def functions_of(tools: Sequence[Tool]) -> dict[str, dict[str, Any]]:
-    """The schemas of the tools' parameters by name; what names no parameter takes none."""
-    return {tool.name: {**tool.parameters, **_closing(tool.parameters)} for tool in tools}
-
-
-def _closing(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    nothing = not parameters.keys() - {"type", "properties"} and not parameters.get("properties")
-    return {"additionalProperties": False} if nothing else {}
 
 
 def instructions(tools: Sequence[Tool]) -> str:

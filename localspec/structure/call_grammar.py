@@ -25,18 +25,18 @@ def calls_grammar(
     form: CallForm,
     functions: Functions,
     *,
-    required: bool,
+    choice: str,
     names: Mapping[str, int],
     frames: Collection[str] = (),
     answer: Grammar | None = None,
 ) -> Grammar:
-    """Text or calls, or only calls; arguments match their schemas, as far as a grammar can follow these.
+    """Text or calls (`choice` auto), only calls (required) or only text (none).
 
-    Programs come with schemas that say more than can be followed, and check the arguments themselves.
+    Arguments match their schemas as far as a grammar can follow these: programs check the arguments themselves.
     `names`: the texts of control tokens, which are no text to a grammar. `frames`: texts that may stand between an
     answer and calls. `answer`: what the answer must be.
     """
-    return Grammar("the tools' parameters", _Calls(form, functions, names).rules(required, frames, answer))
+    return Grammar("the tools' parameters", _Calls(form, functions, names).rules(choice, frames, answer))
 
 
 class _Calls:
@@ -46,7 +46,7 @@ class _Calls:
         self._names = names
         self._lines: list[str] = []
 
-    def rules(self, required: bool, frames: Collection[str], answer: Grammar | None) -> dict[str, Any]:
+    def rules(self, choice: str, frames: Collection[str], answer: Grammar | None) -> dict[str, Any]:
         form = self._form
         for n, (_, schema) in enumerate(self._functions):
             values = _Values(form, schema, self._names, f"f{n}")
@@ -57,16 +57,17 @@ class _Calls:
             more = f"more{{0,{MOST_CALLS - 1}}}"
         tail = f"{more} {self._text(form.end)}"
         first = f"({self._first()}) {tail}"
-        if required:
+        if choice == "required":
             start = first
         elif answer is not None:
-            start = f"{first} | {self._answer(answer)}"
+            start = self._answer(answer) if choice == "none" else f"{first} | {self._answer(answer)}"
         elif self._controlled:
             between = f"({' | '.join(self._text(mark.strip()) for mark in frames)})*" if frames else ""
             self._lines.append(f"TEXT: /{_ANYTHING}/{self._no_other()}")
             start = f"TEXT ({between} {first})? | {first}" if form.other else f"TEXT ({between} {first})?"
         else:
             start = f"TEXT | {self._headed(tail)}"
+        start = "TEXT" if choice == "none" and answer is None else start
         return {"lark_grammar": "\n".join([f"start: {start}", *self._lines])}
 
     @property
@@ -78,6 +79,9 @@ class _Calls:
     def _text(self, text: str, name: str = "") -> str:
         """A text of the form; parts of plain text are one literal."""
         text = text.replace(NAME, name)
+        # The beginning of JSON in its own pieces: an answer may begin with the same.
+        if brace := re.match(r'(\{)("\w+")', text):
+            return " ".join(map(as_lark, (*brace.groups(), text[brace.end() :])))
         return " ".join(_HOLES.get(part) or literal(part, self._names) for part in parts_of(text)) or '""'
 
     def _call(self, before: str, name_end: str | None = None) -> str:

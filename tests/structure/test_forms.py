@@ -9,7 +9,7 @@ import pytest
 from localspec.chat.messages import Message
 from localspec.chat.template import ChatTemplate
 from localspec.chat.text import TextStream
-from localspec.chat.tools import functions_of, read_tools
+from localspec.chat.tools import read_tools
 from localspec.events import Kind, ToolCall
 from localspec.structure.call_grammar import calls_grammar
 from localspec.structure.calls import calls_in
@@ -39,7 +39,7 @@ TOOLS = [
     {"name": "ping"},
     {"name": "edit-file", "parameters": {"type": "object", "properties": {"path": TEXT, "text": TEXT}}},
 ]
-FUNCTIONS = functions_of(read_tools(TOOLS))
+FUNCTIONS = {tool.name: tool.schema for tool in read_tools(TOOLS)}
 STRANGE = 'He said "hi" \\ {"a": [1]} é 日本 😀'
 MARKUP = 'a <b>c</b> </parameter> <tool_call> {"name": "ping"} ]] [TOOL_CALLS] </tool_call>'
 CALLS = {
@@ -103,7 +103,7 @@ def test_what_a_template_renders_is_read_back(name):
 def test_a_grammar_accepts_what_its_form_writes_and_nothing_wrong(form):
     """A sample; benchmarks.call_forms has a thousand changes for each form."""
     tokens = GrammarTokens(ToyBytes())
-    grammar = calls_grammar(form, FUNCTIONS, required=True, names={})
+    grammar = calls_grammar(form, FUNCTIONS, choice="required", names={})
 
     def accepted(text):
         matcher, raw = tokens.matcher(grammar), list(text.encode())

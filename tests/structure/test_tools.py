@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 
 from localspec.chat.messages import as_messages
 from localspec.chat.template import ChatTemplate
-from localspec.chat.tools import functions_of, read_tools
+from localspec.chat.tools import read_tools
 from localspec.errors import BadSetting
 from localspec.events import Kind, Piece, ToolCall
 from localspec.structure.call_grammar import calls_grammar
 from localspec.structure.calls import CallReader, calls_in
 from localspec.structure.constraint import GrammarTokens
 from localspec.structure.forms import GENERIC, HERMES
+from localspec.structure.grammar import json_grammar
 from tests.chat.carried import TEMPLATES
 from tests.structure.toys import Characters, MarkedCharacters, scripted_session, session_of
 
@@ -35,7 +36,7 @@ WEATHER = {
 NOW = {"name": "now"}
 TOOLS = [WEATHER, NOW]
 OSLO = '{"name": "get_weather", "arguments": {"city": "Oslo", "days": 2}}'
-FUNCTIONS = functions_of(read_tools(TOOLS))
+FUNCTIONS = {tool.name: tool.schema for tool in read_tools(TOOLS)}
 
 
 def form_of(name):
@@ -59,9 +60,9 @@ WRITTEN = {
 }
 
 
-def accepted(text, how, *, required=False):
+def accepted(text, how, choice="auto", **more):
     """How much of a text the grammar of some tools accepts, and whether it may end there."""
-    grammar = calls_grammar(FORMS[how], FUNCTIONS, required=required, names={})
+    grammar = calls_grammar(FORMS[how], FUNCTIONS, choice=choice, names={}, **more)
     matcher = GrammarTokens(Characters()).matcher(grammar)
     tokens = Characters().tokenize(text, parse_special=False)
     return matcher.try_consume_tokens(tokens), matcher.is_accepting()
@@ -71,8 +72,8 @@ def accepted(text, how, *, required=False):
 def test_calls_are_accepted_and_read_back(how):
     text = WRITTEN[how]
     assert FORMS[how].written(CALLS if FORMS[how].between is not None else CALLS[:1]) == text
-    for required in (True, False):
-        assert accepted(text, how, required=required) == (len(text), True)
+    for choice in ("required", "auto"):
+        assert accepted(text, how, choice) == (len(text), True)
     calls, rest = calls_in(text, FORMS[how], FUNCTIONS)
     assert rest == ""
     assert (calls[0].name, calls[0].arguments) == ("get_weather", {"city": "Oslo", "days": 2})
@@ -84,7 +85,26 @@ def test_calls_are_accepted_and_read_back(how):
 @pytest.mark.parametrize("how", WRITTEN)
 def test_text_is_an_answer_too_unless_a_call_is_required(how):
     assert accepted("It is cold.", how) == (11, True)
-    assert accepted("It is cold.", how, required=True)[0] == 0
+    assert accepted("It is cold.", how, "required")[0] == 0
+
+
+@pytest.mark.parametrize("how", WRITTEN)
+def test_no_call_can_be_written_where_none_may_be(how):
+    text = WRITTEN[how]
+    assert accepted(text, how, "none")[0] < len(text) or not accepted(text, how, "none")[1]
+    assert accepted("It is cold.", how, "none") == (11, True)
+
+
+@pytest.mark.parametrize("how", WRITTEN)
+def test_an_answer_with_a_schema_may_stand_in_place_of_calls(how):
+    shape = json_grammar(
+        {"type": "object", "properties": {"cold": {"type": "boolean"}}, "required": ["cold"]}
+    )
+    for text in (WRITTEN[how], '{"cold":true}'):
+        assert accepted(text, how, answer=shape) == (len(text), True)
+    for text in ("It is cold.", '{"cold":1}'):
+        assert accepted(text, how, answer=shape)[0] < len(text)
+    assert accepted('{"cold":true}', how, "required", answer=shape)[1] is False
 
 
 @pytest.mark.parametrize("how", WRITTEN)
@@ -100,7 +120,7 @@ def test_arguments_that_break_their_schema_cannot_be_written(how):
     days = WRITTEN[how].replace("2}", "9}").replace("\n2\n", "\n9\n")
     assert accepted(days, how)[0] < len(days)
     name = WRITTEN[how].replace("get_weather", "set_weather")
-    assert accepted(name, how, required=True)[0] < len(name)
+    assert accepted(name, how, "required")[0] < len(name)
 
 
 def test_what_a_schema_says_beyond_grammars_does_not_keep_a_tool_from_being_offered():
@@ -113,7 +133,7 @@ def test_what_a_schema_says_beyond_grammars_does_not_keep_a_tool_from_being_offe
         "name": "count",
         "parameters": {"type": "object", "properties": {"names": names}, "not": {"const": 1}},
     }
-    grammar = calls_grammar(GENERIC, functions_of(read_tools([tool])), required=True, names={})
+    grammar = calls_grammar(GENERIC, {"count": read_tools([tool])[0].schema}, choice="required", names={})
     call = '<tool_call>\n{"name": "count", "arguments": {"names": {"a": 1}}}\n</tool_call>'
     for text, is_call in ((call, True), (call.replace("1}", "true}"), False)):
         matcher = GrammarTokens(Characters()).matcher(grammar)
@@ -124,7 +144,7 @@ def test_what_a_schema_says_beyond_grammars_does_not_keep_a_tool_from_being_offe
 def test_a_tool_is_shown_as_its_caller_wrote_it():
     (tool,) = read_tools([{"name": "now", "parameters": {"type": "object", "properties": {}}}])
     assert tool.definition["function"]["parameters"] == {"type": "object", "properties": {}}
-    assert functions_of([tool])["now"]["additionalProperties"] is False
+    assert tool.schema["additionalProperties"] is False
 
 
 @pytest.mark.parametrize("how", WRITTEN)
@@ -350,6 +370,13 @@ def test_tools_need_a_conversation_and_no_other_grammar():
         session_of().run("go", tools=TOOLS, regex="a")
     with pytest.raises(BadSetting, match="tool_choice"):
         session_of().run("go", tools=TOOLS, tool_choice="perhaps")
+
+
+def test_one_tool_can_be_named_and_all_can_be_kept_from_being_called():
+    named = session_of().run("go", tools=TOOLS, tool_choice="now", temperature=0, max_tokens=400)
+    assert {call.name for call in named.tool_calls} == {"now"}
+    none = session_of().run("go", tools=TOOLS, tool_choice="none", max_tokens=40)
+    assert none.tool_calls == ()
 
 
 NATIVE = sorted(name for name, how in FAMILIES.items() if how in (HERMES, LLAMA))
