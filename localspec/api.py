@@ -17,9 +17,9 @@ from localspec.health.stopping import Stop, interruptible
 from localspec.llama.devices import BackendSummary, Device, backend_summary
 from localspec.llama.devices import devices as list_devices
 from localspec.llama.threads import default_threads as default_threads
-from localspec.models.devices import with_host
+from localspec.models.devices import memory_of, with_host
 from localspec.models.find import find
-from localspec.models.load import is_demo, load_pair, memory_of, plan_pair
+from localspec.models.load import is_demo, load_pair, plan_pair
 from localspec.models.needs import wishes_of
 from localspec.models.registry import Pair
 from localspec.models.store import mark_used

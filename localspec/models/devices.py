@@ -7,12 +7,17 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from localspec import settings
 from localspec.files import loads_as, write_text_atomically
+
+if TYPE_CHECKING:  # loads llama.cpp
+    from localspec.llama.devices import Device
 
 
 def available_bytes() -> int | None:
@@ -95,6 +100,14 @@ class DeviceMemory:
     @property
     def is_gpu(self) -> bool:
         return self.kind in ("gpu", "igpu")
+
+
+def memory_of(listed: "Iterable[Device]") -> tuple[DeviceMemory, ...]:
+    """Devices in the form of the memory plan."""
+    return tuple(
+        DeviceMemory(device.name, device.kind, device.free_bytes, device.total_bytes, device.shares_memory)
+        for device in listed
+    )
 
 
 def last_devices() -> tuple[DeviceMemory, ...]:

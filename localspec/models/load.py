@@ -33,7 +33,7 @@ from localspec.llama.devices import Device, add_servers, default_gpu, devices
 from localspec.llama.head import BlockContext, HeadContext
 from localspec.llama.model import Model
 from localspec.llama.threads import MOST_THREADS, default_threads, give_way
-from localspec.models.devices import DeviceMemory, available_bytes
+from localspec.models.devices import available_bytes, memory_of
 from localspec.models.drafting import Drafting, guess_for, lessons_key, logit_folder, warm_up
 from localspec.models.needs import CHECKPOINT_SHARE, HOST, Load, MemoryWishes
 from localspec.models.plan import Plan, plan_for
@@ -49,6 +49,7 @@ SMALL_BYTES = (
 MOST_BESIDE_GPU = 4  # threads
 SAVED_SHARE = 0.25  # of the remaining memory, for texts that others replace
 
+PLAIN_NOTICE = "{} is recurrent: its state cannot step back, so nothing is drafted from the text"
 DEMO_NOTICE = (
     "this is the embedded demonstration pair, too small to gain much: it always drafts, to show how. "
     "`localspec pairs` lists real ones, `localspec pull NAME` fetches one"
@@ -128,7 +129,7 @@ def load_pair(
                 *filter(None, (DEMO_NOTICE if is_demo(pair) else "", *health_notes)),
                 *plan.lines,
                 *(each.notice for each in found if each.notice),
-                *([why_plain(model)] if speculate and target.rollback_limit == 0 else []),
+                *([PLAIN_NOTICE.format(model.name)] if speculate and target.rollback_limit == 0 else []),
                 *unsupported,
                 *template_notices,
             ),
@@ -192,19 +193,6 @@ def is_demo(pair: Pair) -> bool:
     """Whether these are the embedded files."""
     embedded = {demo.target_path(), demo.draft_path()}
     return not pair.lora and {file.path for file in pair.files} <= embedded
-
-
-def why_plain(model: Model) -> str:
-    """The notice for a recurrent target without copies of its state in llama.cpp."""
-    return f"{model.name} is recurrent: its state cannot step back, so nothing is drafted from the text"
-
-
-def memory_of(listed: Iterable[Device]) -> tuple[DeviceMemory, ...]:
-    """Devices in the form of the memory plan."""
-    return tuple(
-        DeviceMemory(device.name, device.kind, device.free_bytes, device.total_bytes, device.shares_memory)
-        for device in listed
-    )
 
 
 def drafting_of(pair: Pair, plan: Plan, target: Context, found: Sequence["Opened"]) -> Drafting:

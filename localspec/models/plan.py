@@ -23,7 +23,7 @@ from localspec.gguf.matching import SharedTokens
 from localspec.gguf.writing import UINT32, header_bytes, text_entry
 from localspec.health.build import installed_build, missing_device
 from localspec.health.stopping import Closing
-from localspec.models.devices import DeviceMemory, remember_devices, with_host
+from localspec.models.devices import DeviceMemory, memory_of, remember_devices, with_host
 from localspec.models.needs import (
     CHECKPOINT_SHARE,
     HOST,
@@ -207,9 +207,9 @@ class Probe(Closing):
 
     def __init__(self, devices: Sequence[DeviceMemory] | None = None) -> None:
         """devices: as llama.cpp lists them now, where they are known; None has them asked for."""
-        self._listed: tuple[DeviceMemory, ...] | None = None
-        if devices is not None:
-            self._learn(tuple(devices))
+        self._listed = None if devices is None else tuple(devices)
+        if self._listed is not None:
+            remember_devices(self._listed)
         self._measurer: Measurer | None = None
         self._opened = ExitStack()
         self._written: dict[str, Path] = {}
@@ -278,40 +278,24 @@ class Probe(Closing):
         return self._measurer
 
     def _known_devices(self) -> tuple[DeviceMemory, ...]:
-        if self._listed is not None:
-            return self._listed
-        return self._learn(listed_devices())
+        if self._listed is None:
+            from localspec.llama.devices import devices
 
-    def _learn(self, listed: tuple[DeviceMemory, ...]) -> tuple[DeviceMemory, ...]:
-        self._listed = listed
-        remember_devices(listed)
-        return listed
+            self._listed = memory_of(devices())
+            remember_devices(self._listed)
+        return self._listed
 
     def _weightless(self, header: Header, fingerprint: str) -> Path:
         if fingerprint not in self._written:
             try:
-                self._written[fingerprint] = write_weightless(
-                    header, self._new_folder() / _AS_NAMED_IN_ERRORS
-                )
+                folder = Path(self._opened.enter_context(tempfile.TemporaryDirectory(prefix="localspec-")))
+                self._written[fingerprint] = write_weightless(header, folder / _AS_NAMED_IN_ERRORS)
             except OSError as error:
                 raise BackendFailure(
                     f"no temporary file can be written: {error.strerror or error}",
                     hint=f"make room for {settings.cache_dir()}, or set LOCALSPEC_HOME to another folder",
                 ) from error
         return self._written[fingerprint]
-
-    def _new_folder(self) -> Path:
-        return Path(self._opened.enter_context(tempfile.TemporaryDirectory(prefix="localspec-")))
-
-
-def listed_devices() -> tuple[DeviceMemory, ...]:
-    """Every device with its memory, as llama.cpp lists them now."""
-    from localspec.llama.devices import devices
-
-    return tuple(
-        DeviceMemory(device.name, device.kind, device.free_bytes, device.total_bytes, device.shares_memory)
-        for device in devices()
-    )
 
 
 @dataclass(frozen=True, slots=True)

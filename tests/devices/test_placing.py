@@ -13,8 +13,8 @@ from localspec.gguf.header import header_at
 from localspec.llama.context import Context
 from localspec.llama.devices import devices
 from localspec.llama.model import Model
+from localspec.models.devices import memory_of
 from localspec.models.find import find
-from localspec.models.load import memory_of
 from localspec.models.needs import Load, MemoryWishes
 from localspec.models.plan import Probe, plan_for
 from localspec.sampler.chain import Chain

@@ -10,7 +10,7 @@ from localspec.health import servers
 from localspec.llama.context import Context
 from localspec.llama.devices import add_servers, devices
 from localspec.llama.model import Model
-from localspec.models.load import memory_of
+from localspec.models.devices import memory_of
 from localspec.models.needs import Load, MemoryWishes
 from localspec.models.plan import Probe, plan
 from tests.devices.servers import HAS_RPC, Server

@@ -36,8 +36,8 @@ def run(arguments: argparse.Namespace) -> int:
         stage.draw("trying llama.cpp")
         note = check().note  # raises before this process loads a build that would kill it
         from localspec import api
-        from localspec.models.devices import remember_devices
-        from localspec.models.load import connect, memory_of
+        from localspec.models.devices import memory_of, remember_devices
+        from localspec.models.load import connect
         from localspec.settings import configured
 
         if rpc := configured(rpc=arguments.rpc).get("rpc"):
