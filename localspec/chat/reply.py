@@ -144,6 +144,11 @@ DEPTH_FIXED = (
     "the rule coupled keeps the depth automatic"
 )
 
+GENERIC_CALLS = (
+    "the model's template cannot tell of these tools: a system message describes them, and the model may not be "
+    "trained for the form of calls that it asks for"
+)
+
 WORTH_A_WORD = 16  # cycles without drafting: it may be tried again and found good before
 
 
@@ -283,6 +288,7 @@ class ReplyJob:
     constraint: Constrained | None = None
     trimmed_messages: int = 0  # left out of the prompt
     asked: float = field(default_factory=perf_counter)  # when the reply was wanted, on that clock
+    generic_calls: bool = False  # the prompt asks for tool calls in a form that is not the model's own
     questions: tuple[Any, ...] | None = None  # all messages but the assistant's; None for a raw text
 
 
@@ -310,7 +316,7 @@ class ReplyWriter:
         self._pair = pair
         self._notices = pair.notices
         self._expectation = Expectation(pair.expected_acceptance)
-        self._told_of_depth = False
+        self._told: set[str] = set()  # notices that are sent once
         self._latest: tuple[bool, Sequence[Any]] = (True, ())  # whether the cache holds a raw text, and which
 
     def reply(self, job: ReplyJob) -> Iterator[Event]:
@@ -406,14 +412,20 @@ class ReplyWriter:
         if constraint and not constraint.complete:
             yield Notice(f"the reply was cut: it is only the beginning of what {constraint.name} accepts")
 
+    def _once(self, text: str) -> Iterator[Notice]:
+        if text not in self._told:
+            self._told.add(text)
+            yield Notice(text)
+
     def _take_notices(self, job: ReplyJob, rule: Rule) -> Iterator[Notice]:
         """Notices of the pair and its seed, once, and of messages left out of this prompt."""
         notices, self._notices = self._notices, ()
         yield from map(Notice, notices)
         drafts = self._pair.rollback_limit != 0
-        if drafts and seed_fixes_depth(job.request, rule) and not self._told_of_depth:
-            self._told_of_depth = True
-            yield Notice(DEPTH_FIXED)
+        if drafts and seed_fixes_depth(job.request, rule):
+            yield from self._once(DEPTH_FIXED)
+        if job.generic_calls:
+            yield from self._once(GENERIC_CALLS)
         if job.trimmed_messages:
             yield Notice(
                 f"the oldest {job.trimmed_messages} messages no longer fit into the context and were left out"

@@ -277,6 +277,7 @@ class Session(Closing):
             constraint,
             fitted.dropped_messages,
             asked,
+            calls is not None and not calls.native,
             tuple((message.role, message.content) for message in messages if message.role != "assistant"),
         )
 

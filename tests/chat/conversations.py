@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Generator
-from datetime import datetime
+from functools import cache
 
 from jinja2.ext import Extension
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -136,15 +136,18 @@ def with_thinking_part(message):
     return {**message, "content": parts} if thoughts else message
 
 
-def reference(
-    source, messages, tools=None, *, now=None, change=named, base=ImmutableSandboxedEnvironment, **more
-):
-    """The prompt; raises what the template raises. `change` is done to every message, `more` are other variables."""
+@cache
+def compiled(source, now, base):
     env = base(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"])
     env.filters["tojson"] = _tojson
-    env.globals |= {"raise_exception": _refuse, "strftime_now": (now or datetime.now()).strftime}
+    env.globals |= {"raise_exception": _refuse, "strftime_now": now.strftime}
+    return env.from_string(source)
+
+
+def reference(source, messages, tools=None, *, now, change=named, base=ImmutableSandboxedEnvironment, **more):
+    """The prompt; raises what the template raises. `change` is done to every message, `more` are other variables."""
     variables = {"tools": tools, "documents": None, "add_generation_prompt": True, **more}
     given = {name: value for name, value in variables.items() if value != LEFT_OUT}
-    return env.from_string(source).render(
+    return compiled(source, now, base).render(
         messages=[change(message) for message in messages], bos_token="<s>", eos_token="</s>", **given
     )

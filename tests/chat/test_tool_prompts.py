@@ -7,9 +7,12 @@ import pytest
 from jinja2 import Environment
 
 from localspec.chat.messages import Message, as_messages
+from localspec.chat.prompt import encode
+from localspec.chat.reply import GENERIC_CALLS
 from localspec.chat.template import ChatTemplate
 from localspec.chat.tools import read_tools
 from localspec.errors import BadTemplate
+from localspec.events import Notice
 from tests.chat.carried import TEMPLATES
 from tests.chat.conversations import (
     CONVERSATIONS,
@@ -19,6 +22,10 @@ from tests.chat.conversations import (
     with_text_arguments,
     with_thinking_part,
 )
+from tests.chat.toys import ToyVocabulary
+from tests.structure.toys import scripted_session
+
+MARKS = re.compile(r"<[|｜][^<>{}'\" ]{1,40}[|｜]>|</?[a-z_:]+>|\[/?[A-Z_]+\]|<\|?[^<>{}'\" ]{1,20}\|?>")
 
 READY = {name: ChatTemplate(source, bos_text="<s>", eos_text="</s>") for name, source in TEMPLATES.items()}
 TELLING = [name for name, template in READY.items() if template.shows(read_tools(TOOLS))]
@@ -111,3 +118,24 @@ def test_a_template_changes_its_own_lists_only():
             change.render(
                 [Message("user", "a")], arguments=READY["Qwen3.5-4B"].tool_variables(read_tools(TOOLS))
             )
+
+
+@pytest.mark.parametrize("name", TELLING)
+def test_a_prompt_with_guarded_contents_is_the_same(name):
+    """Its contents have no control text, so nothing of it may change."""
+    vocabulary = ToyVocabulary(["<s>", "</s>", *sorted(set(MARKS.findall(TEMPLATES[name])))])
+    for messages, tools in CONVERSATIONS.values():
+        variables = READY[name].tool_variables(read_tools(tools)) if tools else {}
+        found = encode(vocabulary, READY[name], as_messages(messages), arguments=variables)
+        assert found.text == ours(name, messages, tools)
+
+
+def test_tools_that_a_template_cannot_tell_get_a_notice_once():
+    session = scripted_session("Sure.", TEMPLATES["google-gemma-2-2b-it"])
+    notices = [[e.text for e in session.stream("a|", tools=TOOLS) if isinstance(e, Notice)] for _ in range(2)]
+    assert notices == [[GENERIC_CALLS], []]
+    session = scripted_session("Sure.", TEMPLATES["Qwen-Qwen2.5-7B-Instruct"])
+    told = [
+        event.text for event in session.stream("a|", tools=TOOLS, max_tokens=1) if isinstance(event, Notice)
+    ]
+    assert GENERIC_CALLS not in told
