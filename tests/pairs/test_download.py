@@ -26,6 +26,7 @@ from localspec.models.download import (
 )
 from localspec.models.inspection import file_bytes
 from localspec.models.removal import remove
+from tests.gguf.mutations import by_meaning, taken_apart
 from tests.pairs.conftest import pair_of
 from tests.pairs.hub import COMMIT, Hub
 
@@ -238,6 +239,19 @@ def test_a_refused_pull_leaves_nothing_behind(served, impatient):
     served.target.statuses = [403]
     with pytest.raises(DownloadFailed):
         fetch(served.pair, patience=impatient)
+    assert files_below(store.models_dir()) == set()
+
+
+def test_a_file_on_which_llama_cpp_aborts_is_refused_by_its_header_and_not_kept(
+    hub, tiny_gguf, tmp_path, impatient
+):
+    raw, path = taken_apart(tiny_gguf(vocab_size=1024, layers=3)), tmp_path / "target.gguf"
+    broken = next(m for m in by_meaning(raw) if "layer_norm_rms_epsilon" in m.note and "nan" in m.note)
+    path.write_bytes(broken.written())
+    target = hub.add("org/target", "target.gguf", path)
+    draft = hub.add("org/draft", "draft.gguf", tiny_gguf(vocab_size=1024, layers=1))
+    with pytest.raises(BadModelFile, match=r"target\.gguf has nan"):
+        fetch(pair_of(target, draft), patience=impatient)
     assert files_below(store.models_dir()) == set()
 
 
