@@ -4,10 +4,6 @@ import importlib.util
 import signal
 from pathlib import Path
 
-_PACKAGE = """
-from pathlib import Path
-__path__ = [str(Path(__file__).parent), {real!r}]
-"""
 _MODULE = """
 import importlib.util, os, sys
 
@@ -70,7 +66,9 @@ def install(
     package = folder / "llama_cpp"
     (package / "lib").mkdir(parents=True)
     (package / "lib" / "libllama.so").write_text(f"{signal} {dies_if} {decode_dies_if} {while_importing}")
-    (package / "__init__.py").write_text(_PACKAGE.format(real=real))
+    (package / "__init__.py").touch()
+    for module in ("_ctypes_extensions.py", "_ggml.py"):
+        (package / module).symlink_to(Path(real, module))
     on_import = "die()" if while_importing else ""
     (package / "llama_cpp.py").write_text(
         _MODULE.format(
