@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ui_terminal import Terminal
 
-from localspec.conversations import Journal, StoredMessage
+from localspec.chat.conversations import Journal, StoredMessage
 
 CHAT = Path(__file__).parent.parent / "tests" / "tui" / "scripted_chat.py"
 KEYS = [chr(code) for code in range(0x410, 0x410 + 64)] + [chr(code) for code in range(0x3B1, 0x3B1 + 24)]

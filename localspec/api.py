@@ -23,8 +23,7 @@ from localspec.models.load import is_demo, load_pair, plan_pair
 from localspec.models.needs import wishes_of
 from localspec.models.registry import Pair
 from localspec.models.store import mark_used
-from localspec.options import REPLY, LoadOptions, ReplyOptions
-from localspec.settings import configured
+from localspec.options import REPLY, LoadOptions, ReplyOptions, configured
 
 PATIENCE_SECONDS = 1.0  # after Ctrl-C: a load that waits for a disk ends by itself and frees its memory
 

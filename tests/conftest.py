@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from localspec import settings as localspec_settings
+from localspec import options as localspec_options
 
-CACHE_DIR = localspec_settings.cache_dir
+CACHE_DIR = localspec_options.cache_dir
 
 # Tests run side by side: a thread of llama.cpp that spins while it waits takes the core of another test.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -87,7 +87,7 @@ def cache_of_all_homes(tmp_path_factory):
     """What works on this machine and what models need is found out once, not again in every test's new home."""
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("localspec.settings.cache_dir", lambda: folder)
+        patch.setattr("localspec.options.cache_dir", lambda: folder)
         yield folder
 
 
@@ -111,7 +111,7 @@ def home_of_processes(tmp_path, monkeypatch, cache_of_all_homes):
 @pytest.fixture
 def cache_of_its_own(monkeypatch, cache_of_all_homes):
     """For tests of the cache itself."""
-    monkeypatch.setattr("localspec.settings.cache_dir", CACHE_DIR)
+    monkeypatch.setattr("localspec.options.cache_dir", CACHE_DIR)
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from localspec.cli.options import NOTHING_REMEMBERED, add_pair_options, load_opt
 from localspec.engine.messages import LoadPair
 from localspec.errors import BadSetting
 from localspec.events import FinishReason
-from localspec.settings import SETTINGS
+from localspec.options import SETTINGS
 
 
 @pytest.fixture(autouse=True)

@@ -23,23 +23,14 @@ ROOMS = {
     },
     "options": {
         "errors",
-    },
-    "settings": {
-        "errors",
         "files",
-        "options",
     },
     "events": set(),
-    "conversations": {
-        "errors",
-        "events",
-        "files",
-    },
     "health": {
         "demo",
         "errors",
         "files",
-        "settings",
+        "options",
     },
     "gguf": {
         "display",
@@ -104,8 +95,8 @@ ROOMS = {
         "gguf",
         "health",
         "llama",
+        "options",
         "sampler",
-        "settings",
     },
     "api": {
         "chat",
@@ -116,7 +107,6 @@ ROOMS = {
         "llama",
         "models",
         "options",
-        "settings",
     },
     "measure": {
         "algorithm",
@@ -132,7 +122,6 @@ ROOMS = {
         "models",
         "options",
         "sampler",
-        "settings",
     },
     "fit": {
         "chat",
@@ -143,8 +132,8 @@ ROOMS = {
         "llama",
         "measure",
         "models",
+        "options",
         "sampler",
-        "settings",
     },
     "engine": {
         "algorithm",
@@ -158,11 +147,9 @@ ROOMS = {
         "measure",
         "models",
         "options",
-        "settings",
     },
     "tui": {
         "chat",
-        "conversations",
         "display",
         "engine",
         "errors",
@@ -183,7 +170,6 @@ ROOMS = {
     "cli": {
         "api",
         "chat",
-        "conversations",
         "display",
         "engine",
         "errors",
@@ -198,7 +184,6 @@ ROOMS = {
         "options",
         "sampler",
         "serve",
-        "settings",
         "tui",
     },
     "__init__": {

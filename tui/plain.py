@@ -14,7 +14,7 @@ from math import inf
 from time import monotonic
 from typing import Final, Literal
 
-from localspec.conversations import listing
+from localspec.chat.conversations import listing
 from localspec.display import OutputFailed, on_terminal, say
 from localspec.engine.messages import Compared
 from localspec.errors import BadSetting, EngineDied, LocalspecError

@@ -17,7 +17,7 @@ from textual.message import Message as TextualMessage
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Markdown, OptionList, TextArea
 
-from localspec.conversations import StoredMessage
+from localspec.chat.conversations import StoredMessage
 from localspec.engine.messages import Compared
 from localspec.errors import BadSetting, EngineDied, LocalspecError
 from localspec.events import Reply, Stats

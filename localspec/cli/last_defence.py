@@ -52,7 +52,7 @@ def _write_report(error: Exception, arguments: Sequence[str]) -> Path | None:
     import tempfile
     import traceback
 
-    from localspec.settings import data_dir
+    from localspec.options import data_dir
 
     told = without_secrets("".join(traceback.format_exception(error)), arguments)
     text = f"{_about_this(arguments)}\n{told}"

@@ -76,7 +76,7 @@ def names_of(session: "Session | EngineSession") -> dict[str, str]:
 def chosen_pair() -> str | None:
     """The configured pair, or the user's choice if several are here and none was used yet."""
     from localspec.models.find import undecided
-    from localspec.settings import configured
+    from localspec.options import configured
 
     named = configured().get("pair")
     if named or not (on_terminal(sys.stdin) and on_terminal(sys.stderr)) or not (pairs := undecided()):

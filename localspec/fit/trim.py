@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from localspec import settings
+from localspec import options
 from localspec.chat.loaded_pair import LoadedPair
 from localspec.errors import BadModelFile, BadSetting
 from localspec.fit.collect import Answer, Asked, answers, needed_tokens, prompts
@@ -161,7 +161,7 @@ def fitted_name(pair: Pair, suffix: str) -> str:
 
 
 def fitted_path(name: str) -> Path:
-    return settings.data_dir() / "fitted" / f"{name}.gguf"
+    return options.data_dir() / "fitted" / f"{name}.gguf"
 
 
 def keep(name: str, pair: Pair, draft: Path, use: str) -> Path:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from localspec import demo, settings
+from localspec import demo, options
 from localspec.errors import BackendFailure, NotEnoughMemory
 from localspec.files import loads_as, write_text_atomically
 from localspec.health.build import BACKENDS, driver, has_backend, installed_build, processor, rebuild_command
@@ -234,7 +234,7 @@ def _gpu_file(name: str, description: str) -> Path:
 
 def _file(prefix: str, *known_by: str) -> Path:
     key = hashlib.sha256("\n".join(known_by).encode()).hexdigest()[:32]
-    return settings.cache_dir() / "health" / f"{prefix}{key}.json"
+    return options.cache_dir() / "health" / f"{prefix}{key}.json"
 
 
 def _remember(file: Path, found: _Found) -> _Found:

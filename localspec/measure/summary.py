@@ -17,7 +17,7 @@ from localspec.measure.machine import Machine
 from localspec.measure.plot import Bar, Chart, drawn
 from localspec.measure.prompts import Category
 from localspec.measure.statistics import Interval, mean_ratio
-from localspec.settings import data_dir
+from localspec.options import data_dir
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)

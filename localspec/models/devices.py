@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from localspec import settings
+from localspec import options
 from localspec.files import loads_as, write_text_atomically
 
 if TYPE_CHECKING:  # loads llama.cpp
@@ -143,4 +143,4 @@ def with_host(listed: tuple[DeviceMemory, ...]) -> tuple[DeviceMemory, ...]:
 
 
 def _devices_file() -> Path:
-    return settings.cache_dir() / "devices.json"
+    return options.cache_dir() / "devices.json"

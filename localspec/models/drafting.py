@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 
-from localspec import settings
+from localspec import options
 from localspec.algorithm.protocols import Drafter, Rule, Strategy, Vocabulary
 from localspec.chat.options import Request, seed_fixes_depth
 from localspec.control.acceptance import AcceptanceModel, ChanceWeights
@@ -122,7 +122,7 @@ class Drafting:
         `target`: to calibrate on; `threads`: its own, then those of drafts; `starting_depth`: for seeded replies.
         `key`: the files, devices and threads that the lessons belong to; without one nothing is stored.
         """
-        self._store, self._key = Store(settings.data_dir() / "lessons"), key
+        self._store, self._key = Store(options.data_dir() / "lessons"), key
         known = (self._store.load(key, TunedState) if key else lessons) or TunedState()
         self._target, self._threads, self._starting_depth = target, tuple(threads), starting_depth
         self.seeds_keep_threads = True  # those that a measurement draws for itself do not
@@ -197,7 +197,7 @@ class Drafting:
             if self._key is not None:
                 self._store.save(self._key, self.lessons)
         except OSError as error:
-            tell_not_stored(settings.data_dir(), error.strerror or str(error))
+            tell_not_stored(options.data_dir(), error.strerror or str(error))
 
     def calibrate(self, text: Sequence[int], budget_seconds: float, stop: Callable[[], bool]) -> None:
         """Measure the cost of batches of these tokens, unless it is known; the caches end as they began."""
@@ -297,12 +297,12 @@ def logit_folder(pair: Pair) -> Path:
 
 
 def logits_dir() -> Path:
-    return settings.data_dir() / "logits"
+    return options.data_dir() / "logits"
 
 
 def replies_dir() -> Path:
     """The folder in which older versions kept replies."""
-    return settings.data_dir() / "replies"
+    return options.data_dir() / "replies"
 
 
 def warm_up(target: Context, drafters: Sequence[Drafter], drafting: Drafting) -> None:

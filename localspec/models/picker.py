@@ -9,7 +9,7 @@ from localspec.models import download
 from localspec.models.devices import last_devices
 from localspec.models.inspection import Fit, file_bytes, fit, memory_needed
 from localspec.models.registry import all_pairs, named
-from localspec.settings import data_dir
+from localspec.options import data_dir
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from localspec import settings
+from localspec import options
 from localspec.display import printable, size_text
 from localspec.errors import BackendFailure, BadSetting, LocalspecError
 from localspec.files import loads_as, program, write_text_atomically
@@ -293,7 +293,7 @@ class Probe(Closing):
             except OSError as error:
                 raise BackendFailure(
                     f"no temporary file can be written: {error.strerror or error}",
-                    hint=f"make room for {settings.cache_dir()}, or set LOCALSPEC_HOME to another folder",
+                    hint=f"make room for {options.cache_dir()}, or set LOCALSPEC_HOME to another folder",
                 ) from error
         return self._written[fingerprint]
 
@@ -413,7 +413,7 @@ def _remember(key: str, known: _Buffers) -> None:
 
 
 def _memory_file(key: str) -> Path:
-    return settings.cache_dir() / "memory" / f"{key}.json"
+    return options.cache_dir() / "memory" / f"{key}.json"
 
 
 _NO_VOCABULARY = "no_vocab"  # llama-vocab.cpp: as many dummy tokens as ARCHITECTURE.vocab_size says

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from localspec import settings
+from localspec import options
 from localspec.errors import BadSetting, IncompatiblePair, UnknownPair
 from localspec.files import expanded, locked, write_text_atomically
 from localspec.gguf.facts import DraftKind
@@ -103,12 +103,12 @@ def registry_file() -> Path:
 
 def users_folder() -> Path:
     """The user's own pairs, one file each: two processes that change pairs never write the same file."""
-    return settings.config_dir() / "pairs.d"
+    return options.config_dir() / "pairs.d"
 
 
 def user_file() -> Path:
     """The file that held all of the user's pairs before; its pairs still count."""
-    return settings.config_dir() / "models.toml"
+    return options.config_dir() / "models.toml"
 
 
 def all_pairs() -> tuple[Pair, ...]:

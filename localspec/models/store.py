@@ -12,7 +12,7 @@ from pathlib import Path
 
 import platformdirs
 
-from localspec import settings
+from localspec import options
 from localspec.errors import DownloadFailed
 from localspec.files import (
     expanded,
@@ -127,7 +127,7 @@ def _header_on_hub(file: ModelFile) -> Header:
 
 
 def models_dir() -> Path:
-    return settings.data_dir() / "models"
+    return options.data_dir() / "models"
 
 
 def path_of(file: ModelFile) -> Path:
@@ -231,7 +231,7 @@ def _state(path: Path) -> dict[str, object]:
 
 def _stamp_file(path: Path) -> Path:
     key = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:32]
-    return settings.data_dir() / "stamps" / f"{key}.json"
+    return options.data_dir() / "stamps" / f"{key}.json"
 
 
 def mark_used(name: str) -> None:
@@ -245,7 +245,7 @@ def last_uses() -> dict[str, float]:
 
 
 def _uses_file() -> Path:
-    return settings.data_dir() / "last-used.json"
+    return options.data_dir() / "last-used.json"
 
 
 def _size(path: Path) -> int | None:

@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from localspec.settings import SETTINGS
+from localspec.options import SETTINGS
 
 Options = Mapping[
     str, Mapping[str, tuple[str, ...]]

@@ -11,7 +11,7 @@ import pytest
 from localspec.cli import main
 from localspec.measure.statistics import CROWDED
 from localspec.models.drafting import Drafting
-from localspec.settings import data_dir
+from localspec.options import data_dir
 
 pytestmark = pytest.mark.usefixtures("home_of_processes")
 

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from localspec import settings
+from localspec import options
 from localspec.cli import main
 from localspec.cli.last_defence import reported
 from localspec.models import registry
@@ -26,7 +26,7 @@ def test_a_mistake_of_ours_is_a_sentence_and_a_report(broken, capsys):
     told = capsys.readouterr().err
     error, hint = told.splitlines()
     assert error == "error: localspec made a mistake: ZeroDivisionError: by nothing \ufffd[2J"
-    (report,) = (settings.data_dir() / "reports").iterdir()
+    (report,) = (options.data_dir() / "reports").iterdir()
     assert str(report) in hint
     text = report.read_text("utf-8")
     assert "localspec pairs --json" in text
@@ -52,7 +52,7 @@ def test_keys_prompts_and_passwords_stay_out_of_a_report(home, line):
     secret = "https://SEKRET:1@hub" if line[0] == "info" else "SEKRET 1"
     error = ValueError(f"Invalid header value {secret!r}")
     told = reported(error, line)
-    (report,) = (settings.data_dir() / "reports").iterdir()
+    (report,) = (options.data_dir() / "reports").iterdir()
     for text in (report.read_text("utf-8"), str(told)):
         assert "SEKRET" not in text
         assert "Invalid header value" in text
@@ -62,14 +62,14 @@ def test_keys_prompts_and_passwords_stay_out_of_a_report(home, line):
 def test_keys_of_the_environment_stay_out_of_a_report(home, monkeypatch):
     monkeypatch.setenv("LOCALSPEC_API_KEY", "SEKRET\n1")
     reported(ValueError("Invalid header value b'Bearer SEKRET\\n1'"), ["chat"])
-    (report,) = (settings.data_dir() / "reports").iterdir()
+    (report,) = (options.data_dir() / "reports").iterdir()
     assert "SEKRET" not in report.read_text("utf-8")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX modes")
 def test_a_report_is_its_owners_only(broken):
     main(["pairs"])
-    (report,) = (settings.data_dir() / "reports").iterdir()
+    (report,) = (options.data_dir() / "reports").iterdir()
     assert report.stat().st_mode & 0o77 == 0
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from localspec.cli.commands import HELP
 from localspec.cli.commands.config import HEEDED
-from localspec.settings import SETTINGS
+from localspec.options import SETTINGS
 from tools import commands
 
 DOCS = Path(__file__).resolve().parent.parent.parent / "docs"

@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from localspec import conversations, display
+from localspec import display
+from localspec.chat import conversations
 from localspec.cli import main
 from localspec.cli.commands import chat
 from localspec.cli.commands import run as run_command
@@ -16,7 +17,7 @@ from localspec.cli.loading import StageLine, chosen_pair
 from localspec.errors import BadSetting
 from localspec.files import attached, with_files
 from localspec.models import find
-from localspec.settings import data_dir
+from localspec.options import data_dir
 
 pytestmark = pytest.mark.usefixtures("home")
 

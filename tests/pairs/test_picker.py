@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from localspec import settings
+from localspec import options
 from localspec.models import picker
 from localspec.models.download import PullCancelled
 
@@ -22,7 +22,7 @@ def test_speedups_are_kept_by_pair_and_damage_is_as_if_never_measured():
     picker.remember_speedup("other", 2)
     assert picker.measured_speedups() == {"demo": 1.234, "other": 2.0}
     for damaged in ("[", "[1]", '{"demo": [1]}', "7", "[" * 100_000, '{"demo": 1%s}' % ("0" * 400)):
-        (settings.data_dir() / "speedups.json").write_text(damaged)
+        (options.data_dir() / "speedups.json").write_text(damaged)
         assert picker.measured_speedups() == {}
 
 
@@ -33,7 +33,7 @@ def test_speedups_are_their_owners_only():
         picker.remember_speedup("demo", 1.5)
     finally:
         os.umask(old)
-    path = settings.data_dir() / "speedups.json"
+    path = options.data_dir() / "speedups.json"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 

@@ -2,16 +2,16 @@
 
 import pytest
 
-from localspec import settings
+from localspec import options
 from localspec.chat.options import request_from
 from localspec.errors import BadSetting
+from localspec.options import configured
 from localspec.sampler.sampling import Sampling
-from localspec.settings import configured
 
 
 def config(text: str) -> None:
-    settings.config_dir().mkdir(parents=True, exist_ok=True)
-    settings.config_file().write_text(text, "utf-8")
+    options.config_dir().mkdir(parents=True, exist_ok=True)
+    options.config_file().write_text(text, "utf-8")
 
 
 def test_nothing_is_set_at_first():
@@ -72,15 +72,15 @@ def test_depth_may_be_a_number_or_auto():
 
 
 def test_one_variable_moves_every_folder(own_home):
-    assert settings.home() == own_home
-    for folder in (settings.config_dir(), settings.data_dir(), settings.cache_dir()):
+    assert options.home() == own_home
+    for folder in (options.config_dir(), options.data_dir(), options.cache_dir()):
         assert folder.is_relative_to(own_home)
 
 
 def test_without_it_the_system_decides(monkeypatch):
     monkeypatch.delenv("LOCALSPEC_HOME")
-    assert settings.home() is None
-    folders = {settings.config_dir(), settings.data_dir(), settings.cache_dir()}
+    assert options.home() is None
+    folders = {options.config_dir(), options.data_dir(), options.cache_dir()}
     assert all("localspec" in folder.parts for folder in folders)
 
 
@@ -94,7 +94,7 @@ def test_a_home_that_cannot_be_is_named(home, says, monkeypatch):
 
 
 def test_settings_that_are_gone_are_ignored_with_a_sentence(caplog):
-    settings._warn.cache_clear()
+    options._warn.cache_clear()
     config("remember_replies = true\nrule = 'rejection'\ntop_k = 7\n")
     assert configured() == {"top_k": 7}
     replies, rule = caplog.messages

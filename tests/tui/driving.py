@@ -19,8 +19,8 @@ from textual._compositor import Compositor
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Static
 
-from localspec import conversations
-from localspec.conversations import Conversation, Journal, StoredMessage
+from localspec.chat import conversations
+from localspec.chat.conversations import Conversation, Journal, StoredMessage
 from localspec.engine.messages import Answer
 from localspec.errors import EngineDied
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from scripted_pairs import ScriptedPairs
 
-from localspec import conversations
+from localspec.chat import conversations
 from localspec.engine.client import EngineProcess
 from localspec.engine.messages import LoadPair
 

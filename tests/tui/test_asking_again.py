@@ -10,7 +10,7 @@ import scripted_engine
 from driving import asked, cannot_start, footer, messages, running, source
 from scripted_engine import Gate
 
-from localspec import conversations
+from localspec.chat import conversations
 from localspec.engine.messages import Died, Failure
 
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from localspec.tui.state.conversation import to_markdown
 
-from localspec import conversations
-from localspec.conversations import Journal, Numbers, StoredMessage
+from localspec.chat import conversations
+from localspec.chat.conversations import Journal, Numbers, StoredMessage
 
 QUESTION = StoredMessage("user", "why?")
 ANSWER = StoredMessage("assistant", "so", outcome="stop")

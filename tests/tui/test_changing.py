@@ -7,7 +7,7 @@ from localspec.tui.dialogs.conversations import ConversationsDialog, TitleDialog
 from localspec.tui.state.remembered import Presets
 from scripted_engine import ESSAY, Gate
 
-from localspec import conversations
+from localspec.chat import conversations
 
 
 async def test_f8_again_goes_to_the_message_before(tmp_path):

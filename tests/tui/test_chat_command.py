@@ -4,12 +4,12 @@ import pytest
 from localspec.tui.app import ChatApp
 from scripted_engine import ScriptedEngine
 
+from localspec.chat.conversations import Journal, StoredMessage
 from localspec.cli.commands import chat
 from localspec.cli.program import parser
-from localspec.conversations import Journal, StoredMessage
 from localspec.engine.messages import LoadPair
 from localspec.errors import BadSetting
-from localspec.settings import data_dir
+from localspec.options import data_dir
 
 pytestmark = pytest.mark.usefixtures("home")
 

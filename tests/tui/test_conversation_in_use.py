@@ -5,10 +5,10 @@ from driving import open_conversations, running
 from localspec.tui.dialogs.small import ConfirmDialog
 from scripted_engine import ScriptedEngine
 
-from localspec import conversations
+from localspec.chat import conversations
+from localspec.chat.conversations import ConversationInUse, Journal, StoredMessage
 from localspec.cli import program
 from localspec.cli.commands import chat as chat_command
-from localspec.conversations import ConversationInUse, Journal, StoredMessage
 from localspec.errors import BadSetting
 
 
@@ -47,7 +47,7 @@ def resume(tmp_path, monkeypatch):
     """Runs `localspec chat --resume` on a scripted engine, which `started` lists once it runs."""
     started = []
     monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path))
-    monkeypatch.setattr("localspec.settings.data_dir", lambda: tmp_path)
+    monkeypatch.setattr("localspec.options.data_dir", lambda: tmp_path)
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
 

@@ -12,7 +12,7 @@ from localspec.tui.widgets.reply import ReplyView
 from scripted_engine import Gate
 from textual.widgets import DataTable
 
-from localspec.conversations import Conversation, Journal, StoredMessage
+from localspec.chat.conversations import Conversation, Journal, StoredMessage
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
@@ -96,7 +96,7 @@ async def test_a_conversation_that_cannot_be_deleted_stays_in_the_list(tmp_path,
     def denied(_conversation, _forget):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("localspec.conversations.delete", denied)
+    monkeypatch.setattr("localspec.chat.conversations.delete", denied)
     async with running(tmp_path) as chat:
         await chat.ask("exact first")
         await chat.pilot.press("ctrl+n")

@@ -12,8 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from localspec.tui.state.conversation import OpenConversation, to_markdown
 
-from localspec import conversations
-from localspec.conversations import BrokenConversation, ConversationInUse, Journal, Numbers, StoredMessage
+from localspec.chat import conversations
+from localspec.chat.conversations import (
+    BrokenConversation,
+    ConversationInUse,
+    Journal,
+    Numbers,
+    StoredMessage,
+)
 
 QUESTION = StoredMessage("user", "why is\nthe sky blue?")
 ANSWER = StoredMessage("assistant", "scattering", "hm", 3, "stop", Numbers(9, 0.5, 0.7, 2.4, 12, 1.8))
@@ -204,7 +210,7 @@ def test_a_conversation_becomes_markdown(tmp_path):
 OPEN = """
 import sys
 from pathlib import Path
-from localspec import conversations
+from localspec.chat import conversations
 journal, _ = conversations.resume(Path(sys.argv[1]))
 print("open", flush=True)
 sys.stdin.read()

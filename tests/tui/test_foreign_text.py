@@ -13,7 +13,7 @@ from localspec.tui.widgets.reply import LiveTail, ReplyPart
 from scripted_engine import Gate
 from textual.widgets import Input
 
-from localspec.conversations import Journal, StoredMessage
+from localspec.chat.conversations import Journal, StoredMessage
 from localspec.display import for_terminal
 from localspec.events import Kind, Origin, Piece, Source
 

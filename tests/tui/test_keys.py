@@ -7,7 +7,7 @@ from localspec.tui.screen import ChatScreen
 from localspec.tui.widgets.lines import Line
 from scripted_engine import Gate
 
-from localspec.conversations import Journal, StoredMessage
+from localspec.chat.conversations import Journal, StoredMessage
 from localspec.engine.messages import LoadPair
 
 LONG = "One line of text.\n\n" * 60

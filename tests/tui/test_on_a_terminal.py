@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec import conversations
+from localspec.chat import conversations
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals and signals of POSIX")
 

@@ -10,7 +10,7 @@ from localspec.tui.plain import chat
 from localspec.tui.state.chat import Setup
 from scripted_engine import ESSAY, ScriptedEngine, ScriptedWorkshop
 
-from localspec import conversations
+from localspec.chat import conversations
 from localspec.cli.commands import chat as command
 from localspec.cli.program import parser
 from localspec.engine.messages import LoadPair

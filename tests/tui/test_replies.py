@@ -125,7 +125,7 @@ async def test_when_the_disk_is_full_the_reply_says_that_it_is_not_saved(tmp_pat
         def full(*_, **__):
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr("localspec.conversations.append_json_lines", full)
+        monkeypatch.setattr("localspec.chat.conversations.append_json_lines", full)
         await chat.ask("exact hi")
         assert "NOT SAVED" in footer(chat.replies[0])
         assert "No space left" in chat.notices[0]

@@ -9,7 +9,7 @@ from localspec.tui.widgets.lines import Inspector
 from scripted_engine import Gate, Pace
 from textual._compositor import Compositor
 
-from localspec.conversations import Journal, Numbers, StoredMessage
+from localspec.chat.conversations import Journal, Numbers, StoredMessage
 from localspec.engine.messages import Died
 
 SIZES = pytest.mark.parametrize("size", [(100, 30), (80, 24)], ids=["100x30", "80x24"])

@@ -5,8 +5,8 @@ from localspec.tui.widgets import transcript
 from localspec.tui.widgets.transcript import UserMessage
 from textual.widgets import Static
 
-from localspec import conversations
-from localspec.conversations import Journal, StoredMessage
+from localspec.chat import conversations
+from localspec.chat.conversations import Journal, StoredMessage
 
 
 async def test_a_conversation_is_resumed_with_its_last_messages(tmp_path):

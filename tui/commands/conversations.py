@@ -1,6 +1,6 @@
 """Commands of the conversation: answer again, change, compare, open another, take along."""
 
-from localspec import conversations
+from localspec.chat import conversations
 
 from ..state.conversation import NotExported, OpenConversation, export_markdown, version_before
 from ..text.markdown import blocks_of, code_blocks

@@ -11,8 +11,8 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import DataTable, Input
 
-from localspec import conversations
-from localspec.conversations import Conversation, ConversationList
+from localspec.chat import conversations
+from localspec.chat.conversations import Conversation, ConversationList
 from localspec.display import line_for_terminal
 from localspec.errors import LocalspecError
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from localspec.conversations import Conversation, Journal
+from localspec.chat.conversations import Conversation, Journal
 from localspec.engine.client import Engine
 from localspec.engine.messages import LoadPair, Options
 from localspec.events import Piece

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from localspec.conversations import Conversation, Journal, StoredMessage
+from localspec.chat.conversations import Conversation, Journal, StoredMessage
 from localspec.engine.messages import Messages
 from localspec.errors import LocalspecError
 

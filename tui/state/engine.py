@@ -8,8 +8,8 @@ from statistics import median_low
 from typing import TYPE_CHECKING, Final
 
 from localspec import events
+from localspec.chat.conversations import Numbers, StoredMessage
 from localspec.chat.tally import Tally
-from localspec.conversations import Numbers, StoredMessage
 from localspec.engine import messages
 from localspec.engine.client import CLOSE_SECONDS, Engine
 from localspec.engine.messages import ProposalText

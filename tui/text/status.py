@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from localspec.conversations import StoredMessage
+from localspec.chat.conversations import StoredMessage
 from localspec.display import size_text
 
 from ..state.engine import EngineState, PullProgress

@@ -13,7 +13,7 @@ from textual.geometry import Size
 from textual.widget import MountError
 from textual.widgets import Static
 
-from localspec.conversations import StoredMessage
+from localspec.chat.conversations import StoredMessage
 from localspec.display import for_terminal
 from localspec.events import Kind, Origin, Piece, Source
 

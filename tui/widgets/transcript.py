@@ -9,7 +9,7 @@ from textual.events import Click
 from textual.widget import Widget
 from textual.widgets import Static
 
-from localspec.conversations import StoredMessage
+from localspec.chat.conversations import StoredMessage
 from localspec.display import for_terminal
 
 from .markdown import PlainContainer

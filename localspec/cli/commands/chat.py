@@ -18,7 +18,7 @@ from localspec.display import obeys_sequences, on_terminal
 from localspec.errors import BadSetting
 
 if TYPE_CHECKING:
-    from localspec.conversations import Conversation, Journal
+    from localspec.chat.conversations import Conversation, Journal
     from localspec.engine.messages import LoadPair
 
 CONVERSATIONS = "conversations"
@@ -39,8 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from localspec import conversations
-    from localspec.settings import data_dir
+    from localspec.chat import conversations
+    from localspec.options import data_dir
 
     on_terminals = on_terminal(sys.stdin) and on_terminal(sys.stdout)
     if not (arguments.plain or on_terminals):
@@ -79,7 +79,7 @@ def run_with(pair: str) -> int:
 
 def _chat(arguments: argparse.Namespace, folder: Path, resumed: "tuple[Journal, Conversation] | None") -> int:
     from localspec.engine.client import EngineProcess
-    from localspec.settings import configured
+    from localspec.options import configured
 
     load = load_request(arguments, resumed[1].pair if resumed else "")
     if resumed and arguments.system is not None:
@@ -121,7 +121,7 @@ def load_request(arguments: argparse.Namespace, resumed_pair: str) -> "LoadPair"
     from localspec.cli.loading import wanted
     from localspec.engine.messages import LoadPair
     from localspec.models.registry import is_known
-    from localspec.settings import configured
+    from localspec.options import configured
 
     if resumed_pair and is_known(resumed_pair) and not (arguments.target or pair_of(arguments)):
         arguments.pair = resumed_pair

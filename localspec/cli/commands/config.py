@@ -8,7 +8,7 @@ import json
 import os
 from pathlib import Path
 
-from localspec import settings
+from localspec import options
 from localspec.cli.last_defence import SECRET_VARIABLES, without_userinfo
 from localspec.display import say, say_json
 from localspec.models import registry, store
@@ -28,8 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    given, paths = settings.given_settings(), _paths()
-    rows = {name: given.get(name) for name in settings.SETTINGS}
+    given, paths = options.given_settings(), _paths()
+    rows = {name: given.get(name) for name in options.SETTINGS}
     if arguments.json:
         values = {name: dataclasses.asdict(found) if found else None for name, found in rows.items()}
         places = {name: str(path) for name, path in paths.items()}
@@ -44,14 +44,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _paths() -> dict[str, Path]:
     return {
-        "config.toml": settings.config_file(),
+        "config.toml": options.config_file(),
         "your pairs": registry.users_folder(),
         "models.toml": registry.user_file(),
         "known pairs": registry.registry_file(),
         "models": store.models_dir(),
-        "conversations": settings.data_dir() / "conversations",
-        "data": settings.data_dir(),
-        "cache": settings.cache_dir(),
+        "conversations": options.data_dir() / "conversations",
+        "data": options.data_dir(),
+        "cache": options.cache_dir(),
         "Hugging Face": store.hub_cache(),
     }
 

@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
         from localspec import api
         from localspec.models.devices import memory_of, remember_devices
         from localspec.models.load import connect
-        from localspec.settings import configured
+        from localspec.options import configured
 
         if rpc := configured(rpc=arguments.rpc).get("rpc"):
             connect(rpc, stage.draw)

@@ -171,7 +171,7 @@ def logged_texts(options: dict[str, Any], files: "Pair") -> "list[Text]":
     from localspec.chat.logits import texts_in
     from localspec.gguf.matching import adapters_of
     from localspec.models.drafting import logit_folder
-    from localspec.settings import configured
+    from localspec.options import configured
 
     adapters = adapters_of(configured(lora=options.get("lora")).get("lora", ""))
     texts = list(texts_in(logit_folder(replace(files, lora=adapters))))

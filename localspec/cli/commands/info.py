@@ -21,8 +21,7 @@ from localspec.models import inspection
 from localspec.models.find import SeveralModels, is_file_reference, model_file
 from localspec.models.needs import wishes_of
 from localspec.models.registry import Pair, is_known, named
-from localspec.options import LOAD
-from localspec.settings import configured
+from localspec.options import LOAD, configured
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

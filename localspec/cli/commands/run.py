@@ -28,7 +28,7 @@ from localspec.errors import LocalspecError
 from localspec.events import Event, Finished, FinishReason, Kind, Notice, Piece, Reply, Started
 
 if TYPE_CHECKING:
-    from localspec.conversations import Conversation, Journal
+    from localspec.chat.conversations import Conversation, Journal
 
 ENDINGS = {
     FinishReason.STOP: "",
@@ -169,8 +169,8 @@ def prompt_conversation(
 
     Raises BrokenConversation, ConversationInUse, WrongUsage.
     """
-    from localspec import conversations
-    from localspec.settings import configured, data_dir
+    from localspec.chat import conversations
+    from localspec.options import configured, data_dir
 
     folder = data_dir() / "conversations"
     journal = before = None
@@ -197,7 +197,7 @@ def store(journal: "Journal", prompt: str, reply: Reply, *, asked: bool) -> None
 
     Without --store a note says so, also with --quiet: the conversation cannot be resumed.
     """
-    from localspec.conversations import Numbers, StoredMessage
+    from localspec.chat.conversations import Numbers, StoredMessage
 
     numbers, ending = Numbers.of(reply.stats), reply.finish_reason.value
     said = (reply.text, reply.reasoning, reply.reasoning_tokens)
