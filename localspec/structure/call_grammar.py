@@ -14,7 +14,7 @@ from localspec.structure.schema import narrowed
 MOST_CALLS = 16  # in one reply: a small model may not stop
 _ANYTHING = r"(.|\n)*"
 _HOLES = {ID: "/[A-Za-z0-9]{9}/", COUNTER: "/[0-9]{1,3}/"}
-_TAG_AND_MORE = re.compile(r"\s*(<[^<>]*>|\[[^\[\]]*\])\s*\S.*", re.DOTALL)
+_TAG_AND_MORE = re.compile(r"(?:<[^<>]*>|\[[^\[\]]*\]).(?=.)", re.DOTALL)
 _KEY = "/[A-Za-z0-9_.-]{1,64}/"
 _DIGITS = "-?(0|[1-9][0-9]{0,14})"
 DEEPEST = 6  # levels of values that are followed where a form has no rule for all JSON
@@ -109,13 +109,17 @@ class _Calls:
     def _headed(self, tail: str) -> str:
         """Text without calls, or some text and then calls; a text that ends as a call begins is followed by one."""
         form = self._form
-        mark = escaped(form.begin + form.open)
+        mark = head = form.begin + form.open
+        # A tag alone may be spoken of; what follows it in the form makes it a call.
+        if found := _TAG_AND_MORE.match(head):
+            mark = found[0]
+        inside, mark = head[len(mark) :], escaped(mark)
         anything, front = r"(?s:.*)", _ANYTHING
         if form.first:
             anything, front = "", ""
             mark = f"({_ANYTHING}{escaped(form.between or '')})?{mark}"
-        if not form.name_end or _TAG_AND_MORE.fullmatch(form.begin + form.open):
-            heads = f"head ({self._call('')})"
+        if inside or not form.name_end:
+            heads = f"head ({self._call(inside)})"
             self._lines.append(f"head[lazy]: /{front}{mark}/")
         else:
             ends = [escaped(name + form.name_end.replace(NAME, name)) for name, _ in self._functions]
