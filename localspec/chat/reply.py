@@ -1,5 +1,6 @@
 """One reply: prefill, cycles, text and statistics."""
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
@@ -38,6 +39,7 @@ from localspec.sampler.passes import Candidates, Pass, Row, standing
 from localspec.structure.calls import TextPart
 from localspec.structure.constraint import Constrained
 from localspec.structure.forcing import Forcing
+from localspec.structure.schema import mismatch
 
 
 class Watcher(Protocol):
@@ -292,6 +294,22 @@ class ReplyJob:
     questions: tuple[Any, ...] | None = None  # all messages but the assistant's; None for a raw text
 
 
+def unmatched(request: Request, reply: Reply) -> Iterator[Notice]:
+    """What a grammar could not hold a finished reply to."""
+    for call in reply.tool_calls:
+        schema = request.functions.get(call.name, {})
+        if why := mismatch(dict(call.arguments), schema, schema, "the call"):
+            yield Notice(f"the arguments of {call.name} do not match its parameters: {why}")
+    wanted = request.grammar.definition.get("json_schema") if request.grammar else None
+    if wanted and not reply.tool_calls and reply.finish_reason is FinishReason.STOP and not reply.stopped_by:
+        try:
+            why = mismatch(json.loads(reply.text), wanted, wanted, "the answer")
+        except (ValueError, RecursionError):
+            why = "it is no JSON"
+        if why:
+            yield Notice(f"the answer does not match the JSON schema: {why}")
+
+
 class DraftingNotices:
     """Notices about drafting in one reply, each sent once."""
 
@@ -357,7 +375,9 @@ class ReplyWriter:
             if logged:
                 logged.end(len(reply.tokens))
         pair.drafting.store()
-        yield Finished(reply.result(seed, cancelled=job.cancelled()))
+        result = reply.result(seed, cancelled=job.cancelled())
+        yield from unmatched(job.request, result)
+        yield Finished(result)
 
     def _continues(self, job: ReplyJob) -> bool:
         """Whether the cache holds the same conversation, so that its rest is not worth saving.

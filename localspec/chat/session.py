@@ -26,7 +26,7 @@ from localspec.options import ReplyOptions
 from localspec.structure.call_grammar import calls_grammar
 from localspec.structure.constraint import Constrained, GrammarTokens
 from localspec.structure.forms import GENERIC, CallForm
-from localspec.structure.grammar import lead_of
+from localspec.structure.grammar import lead_of, lenient
 
 Asked = str | Sequence[Mapping[str, Any] | Message]
 MEASURED_TOKENS = 64  # the newest ones of the context: costs are measured on them
@@ -382,8 +382,12 @@ class ConstraintBuilder:
         lead = None
         if style is not None and opening and (style.opened or request.think is not False):
             lead = lead_of(opening, closing, opened=style.opened, framing=framing, names=self._names)
-        matcher = self._tokens.matcher(grammar, lead)
         tokens = self._tokens
+        try:
+            matcher = tokens.matcher(grammar, lead)
+        except BadSetting:
+            # What a grammar cannot follow of a schema is checked when the reply is there.
+            matcher = tokens.matcher(lenient(grammar), lead)
         return Constrained(matcher, grammar.name, size=tokens.size, ends=tokens.ends, start=start)
 
     @cached_property

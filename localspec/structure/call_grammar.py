@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from localspec.structure.calls import Functions, kinds_of, resolved
+from localspec.structure.calls import Functions
 from localspec.structure.forms import COUNTER, ID, KEY, NAME, TYPE, CallForm, parts_of
 from localspec.structure.grammar import SPACED, Grammar, as_lark, escaped, literal, without_options
-from localspec.structure.schema import narrowed
+from localspec.structure.schema import kinds_of, narrowed, resolved
 
 MOST_CALLS = 16  # in one reply: a small model may not stop
 _ANYTHING = r"(.|\n)*"

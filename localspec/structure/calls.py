@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from localspec.events import Kind, ToolCall
-from localspec.structure.forms import COUNTER, ID, KEY, NAME, TYPE, CallForm, kind_of, parts_of
+from localspec.structure.forms import COUNTER, ID, KEY, NAME, TYPE, CallForm, parts_of
+from localspec.structure.schema import kind_of, kinds_of, resolved
 
 Functions = Mapping[str, Mapping[str, Any]]  # the JSON schemas of functions' parameters, by name
 MORE: Final = -1  # the text is too short to say
@@ -483,38 +484,6 @@ def _elements(text: str, form: CallForm) -> Iterator[tuple[str, str]]:
         found.append((names[KEY], text[start : end - len(closing)]))
         at = end
     yield from found
-
-
-def resolved(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A schema, or what it refers to in the root."""
-    for _ in range(10):
-        reference = schema.get("$ref")
-        if not isinstance(reference, str) or not reference.startswith("#"):
-            return schema
-        found: Any = root
-        for step in reference[1:].strip("/").split("/"):
-            found = found.get(step) if isinstance(found, Mapping) else None
-        if not isinstance(found, Mapping):
-            return {}
-        schema = found
-    return {}
-
-
-def kinds_of(schema: Mapping[str, Any], root: Mapping[str, Any]) -> set[str]:
-    """The types of JSON that a schema lets through, whole numbers among the numbers; none where it does not say."""
-    schema = resolved(schema, root)
-    if "enum" in schema or "const" in schema:
-        given = schema.get("enum", [schema.get("const")])
-        return {kind_of(value) for value in given} if isinstance(given, list) else set()
-    named = schema.get("type")
-    if named:
-        names = named if isinstance(named, list) else [named]
-        return {"number" if name == "integer" else str(name) for name in names}
-    for word in ("anyOf", "oneOf"):
-        if isinstance(schema.get(word), list):
-            kinds = [kinds_of(part, root) for part in schema[word] if isinstance(part, Mapping)]
-            return set().union(*kinds) if all(kinds) else set()
-    return set()
 
 
 def typed(text: str, schema: Mapping[str, Any], root: Mapping[str, Any]) -> Any:  # noqa: ANN401  JSON

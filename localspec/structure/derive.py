@@ -9,7 +9,8 @@ from typing import Any
 from localspec.errors import LocalspecError
 from localspec.events import ToolCall
 from localspec.structure.calls import calls_in
-from localspec.structure.forms import COUNTER, ID, KEY, NAME, TYPE, CallForm, kind_of
+from localspec.structure.forms import COUNTER, ID, KEY, NAME, TYPE, CallForm
+from localspec.structure.schema import kind_of
 
 Render = Callable[[str, Sequence[ToolCall]], str]  # a prompt that ends with an assistant's answer and calls
 

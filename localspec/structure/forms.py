@@ -6,6 +6,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from localspec.structure.schema import kind_of
+
 # Holes in the texts of a form, as characters that no text has.
 ID, COUNTER, TYPE, NAME, KEY = "\ufdd0", "\ufdd1", "\ufdd2", "\ufdd3", "\ufdd4"
 _HOLE = re.compile(f"([{ID}-{KEY}])")
@@ -109,12 +111,6 @@ class CallForm:
             case "gemma", list():
                 return "[" + ",".join(map(self.value, value)) + "]"
         return json.dumps(value, ensure_ascii=False)
-
-
-def kind_of(value: object) -> str:
-    """What JSON schemas call a value's type, whole numbers among the numbers."""
-    kinds: dict[type, str] = {str: "string", bool: "boolean", int: "number", float: "number", list: "array"}
-    return "null" if value is None else kinds.get(type(value), "object")
 
 
 def parts_of(text: str) -> list[str]:

@@ -38,6 +38,15 @@ def json_grammar(schema: object, *, compact: bool = True) -> Grammar:
     return Grammar("the JSON schema", {"json_schema": {"x-guidance": options, **without_options(found)}})
 
 
+def lenient(grammar: Grammar) -> Grammar:
+    """The grammar without what it cannot follow of a schema."""
+    schema = grammar.definition.get("json_schema")
+    if schema is None:
+        return grammar
+    options = {**schema["x-guidance"], "lenient": True}
+    return Grammar(grammar.name, {"json_schema": {**schema, "x-guidance": options}})
+
+
 def without_options(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in schema.items() if name != "x-guidance"}
 

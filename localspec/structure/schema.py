@@ -1,6 +1,7 @@
 """JSON schemas as users give them: read, measured before anything works on them, and narrowed."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
@@ -165,3 +166,102 @@ def _dumped(given: object) -> str:
         raise BadSetting("the JSON schema is nested too deeply", hint="simplify the schema") from None
     except (TypeError, ValueError) as error:
         raise BadSetting(f"the JSON schema cannot be written as JSON: {error}", hint=_HINT) from error
+
+
+def kind_of(value: object) -> str:
+    """What JSON schemas call a value's type, whole numbers among the numbers."""
+    kinds: dict[type, str] = {str: "string", bool: "boolean", int: "number", float: "number", list: "array"}
+    return "null" if value is None else kinds.get(type(value), "object")
+
+
+def resolved(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A schema, or what it refers to in the root."""
+    for _ in range(10):
+        reference = schema.get("$ref")
+        if not isinstance(reference, str) or not reference.startswith("#"):
+            return schema
+        found: Any = root
+        for step in reference[1:].strip("/").split("/"):
+            found = found.get(step) if isinstance(found, Mapping) else None
+        if not isinstance(found, Mapping):
+            return {}
+        schema = found
+    return {}
+
+
+def kinds_of(schema: Mapping[str, Any], root: Mapping[str, Any]) -> set[str]:
+    """The types of JSON that a schema lets through, whole numbers among the numbers; none where it does not say."""
+    schema = resolved(schema, root)
+    if "enum" in schema or "const" in schema:
+        given = schema.get("enum", [schema.get("const")])
+        return {kind_of(value) for value in given} if isinstance(given, list) else set()
+    named = schema.get("type")
+    if named:
+        names = named if isinstance(named, list) else [named]
+        return {"number" if name == "integer" else str(name) for name in names}
+    for word in ("anyOf", "oneOf"):
+        if isinstance(schema.get(word), list):
+            kinds = [kinds_of(part, root) for part in schema[word] if isinstance(part, Mapping)]
+            return set().union(*kinds) if all(kinds) else set()
+    return set()
+
+
+def mismatch(value: Any, schema: Any, root: Mapping[str, Any], where: str = "it") -> str:  # noqa: ANN401  JSON
+    """The first rule of its schema that a value breaks; "" where there is none."""
+    if not isinstance(schema, dict):
+        return f"{where} may not be there" if schema is False else ""
+    schema = resolved(schema, root)
+    broken = next((word for word, wanted in schema.items() if _breaks(word, value, wanted, schema, root)), "")
+    if broken:
+        return f"{where} breaks {broken}"
+    parts: list[tuple[str, Any, Any]] = []
+    if isinstance(value, dict):
+        others = schema.get("additionalProperties", True) if "patternProperties" not in schema else True
+        named = schema.get("properties") or {}
+        parts = [(f"{where}.{key}", part, named.get(key, others)) for key, part in value.items()]
+    elif isinstance(value, list):
+        given = [*schema.get("prefixItems", ()), *[schema.get("items", True)] * len(value)]
+        parts = [(f"{where}[{n}]", part, of) for n, (part, of) in enumerate(zip(value, given, strict=False))]
+    return next((why for name, part, of in parts if (why := mismatch(part, of, root, name))), "")
+
+
+def _breaks(word: str, value: Any, wanted: Any, schema: Mapping[str, Any], root: Mapping[str, Any]) -> bool:  # noqa: ANN401
+    """Whether a value breaks one keyword; what has no rule here breaks nothing."""
+
+    def fits(part: object, given: object) -> bool:
+        return not mismatch(part, given, root)
+
+    match word, value:
+        case "type", _:
+            kinds = wanted if isinstance(wanted, list) else [wanted]
+            whole = kind_of(value) == "number" and value == int(value)
+            return kind_of(value) not in kinds and not (whole and "integer" in kinds)
+        case (("enum" | "const"), _):
+            among = wanted if word == "enum" else [wanted]
+            return not any(value == one and kind_of(value) == kind_of(one) for one in among)
+        case "pattern", str():
+            return re.search(wanted, value) is None
+        case ("minLength", str()) | ("minItems", list()) | ("minProperties", dict()):
+            return bool(len(value) < wanted)
+        case ("maxLength", str()) | ("maxItems", list()) | ("maxProperties", dict()):
+            return bool(len(value) > wanted)
+        case (("minimum" | "exclusiveMinimum"), int() | float()):
+            return bool(value < wanted or (value == wanted and word != "minimum"))
+        case (("maximum" | "exclusiveMaximum"), int() | float()):
+            return bool(value > wanted or (value == wanted and word != "maximum"))
+        case "uniqueItems", list():
+            return wanted and len({json.dumps(part, sort_keys=True) for part in value}) < len(value)
+        case "contains", list():
+            return not any(fits(part, wanted) for part in value)
+        case "required", dict():
+            return not all(name in value for name in wanted)
+        case "propertyNames", dict():
+            return not all(fits(name, wanted) for name in value)
+        case (("allOf" | "anyOf" | "oneOf"), _):
+            count = sum(fits(value, part) for part in wanted)
+            return count != 1 if word == "oneOf" else count < (len(wanted) if word == "allOf" else 1)
+        case "not", _:
+            return fits(value, wanted)
+        case "if", _:
+            return not fits(value, schema.get("then" if fits(value, wanted) else "else", True))
+    return False
