@@ -1,8 +1,7 @@
 """The chat screen: its widgets, its input, and a tick that draws the engine's reports."""
 
 import asyncio
-from collections.abc import Awaitable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from functools import partial
 from time import monotonic
 from typing import ClassVar, Final, Literal
@@ -19,15 +18,15 @@ from textual.widgets import Markdown, OptionList, TextArea
 
 from localspec.chat.conversations import StoredMessage
 from localspec.engine.messages import Compared
-from localspec.errors import BadSetting, EngineDied, LocalspecError
-from localspec.events import Reply, Stats
+from localspec.errors import BadSetting
+from localspec.events import Stats
 
 from .commands import engine as reports
 from .commands import table
-from .commands.protocol import Refusal
+from .commands.chat import Chat
 from .state import clipboard, mentions
 from .state.chat import ChatState
-from .state.conversation import OpenConversation, version_before
+from .state.conversation import version_before
 from .text import status
 from .widgets.lines import Inspector, Line, key_line, meter_line, status_line, title_line
 from .widgets.prompt import Completion, PromptInput
@@ -47,8 +46,8 @@ class Tick(TextualMessage):
         return isinstance(message, Tick)
 
 
-class ChatScreen(Screen[None]):
-    """One conversation with one pair; satisfies `commands.protocol.Chat`."""
+class ChatScreen(Screen[None], Chat):
+    """One conversation with one pair."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(command.key, command.action, command.help, priority=command.key != "escape")
@@ -65,7 +64,6 @@ class ChatScreen(Screen[None]):
         )
         self.transcript = Transcript()
         self._reply_view: ReplyView | None = None  # of the reply that runs
-        self.editing: int | None = None  # index of the message that is being changed
         self._unsent = ""  # what was in the prompt before that
         self._typed_at = self._drawn_at = 0.0  # the last key, and the last drawing of a reply
         self._around = (
@@ -91,7 +89,7 @@ class ChatScreen(Screen[None]):
     async def on_mount(self) -> None:
         self.set_class(self.state.preferences.inspector, "-inspecting")
         self.prompt.focus()
-        await self._show_conversation()
+        await self.show_conversation()
         self.refresh_state()
         # A callback that awaits would be cancelled half-way when the timer stops; a message is seen through.
         self.set_interval(TICK_SECONDS, lambda: self.post_message(Tick()))
@@ -104,15 +102,13 @@ class ChatScreen(Screen[None]):
     @on(Tick)
     async def tick(self) -> None:
         """Handle the reports since the last tick, and draw once."""
-        await self._take_reports()
+        await reports.receive_all(self)
         engine, now = self.state.engine, monotonic()
         if engine.reply is not None and now - min(self._typed_at, self._drawn_at) >= TYPING_SECONDS:
             self._drawn_at = now
-            await self._draw_reply()
+            await self.draw_reply()
             self.query_one(Inspector).show(engine.reply)
             self._show_context()
-        for end in self.state.downloads.take_ended():
-            await reports.receive_end(self, end)
         self._show_lines()
 
     def _show_lines(self) -> None:
@@ -131,17 +127,14 @@ class ChatScreen(Screen[None]):
 
     async def save_reply(self) -> None:
         """Save the text of the running reply, as the program is about to end."""
-        await self._take_reports()
-        self._reply_view = None
-        await self._is_saved(self.state.save_running())
-
-    async def _take_reports(self) -> None:
-        for report in self.state.engine.client.drain():
-            await reports.receive(self, report)
+        await reports.receive_all(self)
+        await self.is_saved(self.state.save_running())
 
     async def notice(self, what: str, hint: str = "", kind: str = "note") -> None:
         """Show a notice in the conversation, above a running reply."""
-        await self.transcript.add(NoticeLine(what, hint, kind), before=self._reply_view)
+        await self.transcript.add(
+            NoticeLine(what, hint, kind), before=self._reply_view if self.state.engine.busy else None
+        )
 
     def refresh_state(self) -> None:
         """Title, prompt and inspector as they are now."""
@@ -164,7 +157,7 @@ class ChatScreen(Screen[None]):
         tokens = reply.context_tokens if reply else 0
         self.prompt.border_subtitle = f"context {tokens:,} / {ready.context_length:,}" if ready else ""
 
-    async def _show_conversation(self) -> None:
+    async def show_conversation(self) -> None:
         conversation = self.state.conversation
         await self.transcript.open(conversation.messages)
         if lost := conversation.lost_lines:
@@ -179,17 +172,19 @@ class ChatScreen(Screen[None]):
         if command := table.parse(message):
             if table.find(command[0]):
                 self.prompt.clear()
-            await self.run_command(*command)
-        elif not self._refused_while_busy() and (text := await self._with_files(message)):
+            await table.run(self, *command)
+        elif self.state.engine.busy:
+            self.notify(table.BUSY)
+        elif text := await self._with_files(message):
             self.prompt.clear()
             self.state.remember_prompt(message)
             editing = self.editing
             self.end_editing()
-            await self._is_saved(self.state.conversation.ask(text, editing))
+            await self.is_saved(self.state.conversation.ask(text, editing))
             if editing is not None:
                 await self.transcript.keep(editing)
             await self.transcript.add(UserMessage(text))
-            await self._begin_reply()
+            await self.ask_again()
 
     async def _with_files(self, text: str) -> str:
         """The message with the files that it mentions; "" where one cannot be read."""
@@ -199,46 +194,28 @@ class ChatScreen(Screen[None]):
             self.notify(f"{error}; {error.hint}.", severity="warning")
             return ""
 
-    async def run_command(self, name: str, argument: str = "") -> None:
-        """Run a command of the table, whichever way it was asked for."""
-        command = table.find(name)
-        if command is None:
-            self.notify(table.unknown(name), severity="warning")
-            return
-        if command.idle and self._refused_while_busy():
-            return
-        try:
-            await command.run(self, argument)
-        except Refusal as refusal:
-            self.notify(str(refusal), severity="warning")
-        except LocalspecError as error:
-            await self.notice(str(error), error.hint, "error")
-            self.refresh_state()
-
     def action_command(self, name: str) -> None:
         """Run a command as one of the screen's messages: a key would else come into the middle of a tick."""
-        self.call_later(self.run_command, name)
-
-    def _refused_while_busy(self) -> bool:
-        if self.state.engine.busy:
-            self.notify("A reply is running. Esc stops it.")
-        return self.state.engine.busy
+        self.call_later(table.run, self, name)
 
     # -- questions and replies -------------------------------------------------------------------------
 
     async def ask_again(self, beginning: str = "") -> None:
-        """Generate another reply to the last question, or from `beginning` on; an earlier one stays as a version."""
         conversation = self.state.conversation
         await self.transcript.keep(len(conversation.messages) - (conversation.reply is not None))
-        await self._begin_reply(beginning)
+        await super().ask_again(beginning)
+        if self.state.engine.busy:
+            self._reply_view = ReplyView(unfolded=self.transcript.thinking_unfolded)
+            await self.transcript.add(self._reply_view)
+            self.transcript.anchor()
+        self.refresh_state()
 
     async def choose_version(self, index: int, version: int) -> None:
-        """Go back to another version of the reply at that index."""
         conversation = self.state.conversation
-        await self._is_saved(conversation.choose(index, version))
+        await self.is_saved(conversation.choose(index, version))
         await self.transcript.replace_message(index, view_of(conversation.messages[index]))
 
-    async def _draw_reply(self) -> None:
+    async def draw_reply(self) -> None:
         reply = self.state.engine.reply
         fresh = reply.take_fresh() if reply is not None else []
         if reply is not None and self._reply_view is not None and fresh:
@@ -246,44 +223,18 @@ class ChatScreen(Screen[None]):
             with self.app.batch_update():
                 await self._reply_view.grow(fresh, self.state.preferences.tokens, reply.rejected)
 
-    async def end_reply(self, outcome: str, final: Reply | None = None) -> None:
-        """The reply is over, with a Reply unless the engine failed: save it, then show it as finished."""
-        engine, conversation = self.state.engine, self.state.conversation
-        reply, comparing = engine.reply, engine.comparing
-        if reply is None:
-            return
-        await self._draw_reply()
+    async def show_finished(self, message: StoredMessage) -> None:
         view, self._reply_view = self._reply_view, None
-        engine.end_reply(final)
-        message = reply.message(outcome, final)
-        if view is None or comparing:
-            pass
-        elif message.has_words_after(reply.beginning):
-            saved = await self._is_saved(conversation.add(message))
-            held = conversation.messages[-1]
-            await view.finish(held if saved else replace(held, outcome="unsaved"))
-            if len(held.versions) == 2:
-                self.notify("The earlier reply is kept: f5 shows it.")
-        else:
-            await view.remove()
-            await self._step_back(outcome)
-        self.refresh_state()
+        assert view is not None
+        await view.finish(message)
+        if len(message.versions) == 2:
+            self.notify("The earlier reply is kept: f5 shows it.")
 
-    async def _begin_reply(self, beginning: str = "") -> None:
-        try:
-            self.state.begin_reply(beginning)
-        except EngineDied as error:
-            await self._step_back("died")
-            await self.notice(str(error), error.hint, "error")
-            self.refresh_state()
-            return
-        self._reply_view = ReplyView(unfolded=self.transcript.thinking_unfolded)
-        await self.transcript.add(self._reply_view)
-        self.transcript.anchor()
-        self.refresh_state()
-
-    async def _step_back(self, outcome: str) -> None:
-        """No text came: restore the earlier messages, unless the prompt holds another text by now."""
+    async def step_back(self, outcome: str) -> None:
+        """Restore the earlier messages, unless the prompt holds another text by now."""
+        if self._reply_view is not None:
+            await self._reply_view.remove()
+            self._reply_view = None
         conversation, explained = self.state.conversation, outcome in EXPLAINED
         if conversation.reply is not None:
             await self.transcript.add(view_of(conversation.reply))
@@ -308,37 +259,13 @@ class ChatScreen(Screen[None]):
         """Drop the last question and restore the messages that it replaced; returns it with its index."""
         conversation = self.state.conversation
         index, question = len(conversation.messages) - 1, conversation.messages[-1]
-        await self._is_saved(conversation.take_back())
+        await self.is_saved(conversation.take_back())
         await self.transcript.keep(index)
         for message in conversation.messages[index:]:
             await self.transcript.add(view_of(message))
         return index, question
 
-    async def _is_saved(self, saving: Awaitable[None]) -> bool:
-        """Whether the file has the change; a notice reports a failure, and the first success after one."""
-        conversation = self.state.conversation
-        was_behind = conversation.is_behind
-        try:
-            await saving
-        except OSError as error:
-            what = f"the conversation could not be saved: {error}"
-            await self.notice(what, "free some space, or /export it", "error")
-            return False
-        if was_behind and not conversation.is_behind:
-            await self.notice("The whole conversation is saved again.")
-        return True
-
     # -- what the commands ask for -------------------------------------------------------------------
-
-    async def open_conversation(self, conversation: OpenConversation) -> None:
-        self.end_editing()
-        self.state.conversation.close()
-        self.state.conversation = conversation
-        self.state.engine.last_reply = None
-        await self._show_conversation()
-        await reports.continue_with_pair(self)
-        self.prompt.focus()
-        self.refresh_state()
 
     def begin_editing(self, index: int) -> None:
         if self.editing is None:
@@ -349,12 +276,10 @@ class ChatScreen(Screen[None]):
         self.refresh_state()
 
     def end_editing(self) -> bool:
-        if self.editing is None:
-            return False
-        self.editing = None
-        self.prompt.replace_text(self._unsent)
-        self.refresh_state()
-        return True
+        if was_editing := super().end_editing():
+            self.prompt.replace_text(self._unsent)
+            self.refresh_state()
+        return was_editing
 
     async def escape(self) -> None:
         if self.completion.is_open:
@@ -428,7 +353,7 @@ class ChatScreen(Screen[None]):
 
         async def run(answer: str | None) -> None:
             if argument := answer or otherwise:
-                await self.run_command(command, argument)
+                await table.run(self, command, argument)
 
         await self.app.push_screen(dialog, run)
 
@@ -481,7 +406,7 @@ class ChatScreen(Screen[None]):
             return
         if run and (not command.argument or self.prompt.text == f"/{command.name}"):
             self.prompt.clear()
-            await self.run_command(command.name)
+            await table.run(self, command.name)
         else:
             self.prompt.replace_text(f"/{command.name} ")
 

@@ -4,7 +4,7 @@ from localspec.chat import conversations
 
 from ..state.conversation import NotExported, OpenConversation, export_markdown, version_before
 from ..text.markdown import blocks_of, code_blocks
-from .protocol import Chat, Refusal
+from .chat import Chat, Refusal
 
 
 async def new(chat: Chat, _argument: str) -> None:

@@ -8,7 +8,7 @@ from localspec.engine import messages
 from localspec.errors import NotOnDisk
 
 from ..state.engine import PullEnd
-from .protocol import Chat, Refusal
+from .chat import Chat, Refusal
 
 
 async def pair(chat: Chat, argument: str) -> None:
@@ -47,7 +47,15 @@ async def offer_pull(chat: Chat, name: str, what: str, hint: str) -> None:
     chat.state.engine.wanted = name
     await chat.notice(what, f"{hint}\nhere: /pull fetches it, ^o lists all pairs", "error")
     if chat.state.setup.pull:
-        await chat.run_command("pull")
+        await chat.attempt(pull)
+
+
+async def receive_all(chat: Chat) -> None:
+    """Handle what the engine, and the threads of the downloads, have reported since the last call."""
+    for report in chat.state.engine.client.drain():
+        await receive(chat, report)
+    for end in chat.state.downloads.take_ended():
+        await receive_end(chat, end)
 
 
 async def receive(chat: Chat, report: messages.Report) -> None:
@@ -64,7 +72,7 @@ async def receive(chat: Chat, report: messages.Report) -> None:
             engine.stage = report.text
         case messages.Ready():
             engine.took(report)
-            await continue_with_pair(chat)
+            await chat.continue_with_pair()
             chat.refresh_state()
         case messages.Compared():
             engine.end_comparison(report)
@@ -86,22 +94,12 @@ async def receive_end(chat: Chat, end: PullEnd) -> None:
     if end.failure is None:
         await chat.notice(f"{end.name} is on disk.", f"/pair {end.name} loads it.")
         if chat.state.engine.wanted == end.name and not chat.state.engine.busy:
-            await chat.run_command("pair", end.name)
+            await chat.attempt(pair, end.name)
     elif end.failure.error == "PullCancelled":
         what = f"Stopped fetching {end.name}."
         await chat.notice(what, "The part on disk is kept; the next pull resumes there.")
     else:
         await chat.notice(end.failure.what, end.failure.hint, "error")
-
-
-async def continue_with_pair(chat: Chat) -> None:
-    """The loaded pair continues the conversation; a notice says so where another one began it."""
-    ready, conversation = chat.state.engine.ready, chat.state.conversation
-    if ready is None:
-        return
-    before, conversation.journal.pair = conversation.journal.pair, ready.pair
-    if conversation.messages and before not in ("", ready.pair):
-        await chat.notice(f"So far this conversation was with {before}; from here on {ready.pair} answers.")
 
 
 async def _take_failure(chat: Chat, failure: messages.Failure) -> None:
@@ -115,7 +113,7 @@ async def _take_failure(chat: Chat, failure: messages.Failure) -> None:
             await chat.notice(failure.what, failure.hint, "error")
         if engine.can_go_back:
             await chat.notice(f"Back to {engine.pair_name}.")
-            await chat.run_command("restart")
+            await chat.attempt(restart)
     elif engine.busy:
         await chat.end_reply("failed")
         await chat.notice(failure.what, failure.hint, "error")

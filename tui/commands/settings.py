@@ -7,7 +7,8 @@ from typing import Any
 from localspec.options import REPLY
 
 from ..state.remembered import TokenStyle
-from .protocol import Chat, Refusal
+from .chat import Chat, Refusal
+from .conversations import system
 
 
 async def draft(chat: Chat, argument: str) -> None:
@@ -30,7 +31,7 @@ async def preset(chat: Chat, argument: str) -> None:
         return
     known = presets.load()
     if name in known:
-        await chat.run_command("system", known[name])
+        await system(chat, known[name])
     else:
         names = ", ".join(known) or "none yet"
         await chat.notice(f"Presets: {names}.", "/preset NAME uses one, /preset NAME TEXT keeps one")

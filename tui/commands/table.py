@@ -7,7 +7,7 @@ from functools import partial
 from typing import Final
 
 from . import conversations, engine, settings
-from .protocol import Run
+from .chat import Chat, Run
 from .settings import set_value
 
 
@@ -98,6 +98,7 @@ COMMANDS: Final = (
 )
 # fmt: on
 
+BUSY: Final = "A reply is running. Esc stops it."
 _TYPED: Final = re.compile(r"/([a-z][a-z-]*)(?:\s+(.*))?$", re.DOTALL)
 
 
@@ -118,6 +119,17 @@ def find(name: str) -> Command | None:
     exact = [command for command in COMMANDS if name in (command.name, *command.aliases)]
     found = exact or [command for command in COMMANDS if command.begins_with(name)]
     return found[0] if len(found) == 1 else None
+
+
+async def run(chat: Chat, name: str, argument: str = "") -> None:
+    """Run the command of that name, whichever way it was asked for."""
+    command = find(name)
+    if command is None:
+        chat.notify(unknown(name), severity="warning")
+    elif command.idle and chat.state.engine.busy:
+        chat.notify(BUSY)
+    else:
+        await chat.attempt(command.run, argument)
 
 
 def unknown(name: str) -> str:

@@ -1,0 +1,131 @@
+"""The base of both chats: what commands may ask of them, and how a reply begins and ends."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from localspec.chat.conversations import StoredMessage
+from localspec.engine.messages import Compared
+from localspec.errors import EngineDied, LocalspecError
+from localspec.events import Reply
+
+from ..state.chat import ChatState
+from ..state.conversation import OpenConversation
+
+Severity = Literal["information", "warning", "error"]
+
+
+class Refusal(Exception):
+    """Why a command does nothing."""
+
+
+class Chat:
+    """A conversation with a pair; a subclass shows it."""
+
+    state: ChatState
+    editing: int | None = None  # index of the message that is being changed
+
+    # In the corner for a moment, or in the conversation without being part of it.
+    def notify(self, message: str, *, severity: Severity = "information") -> None: ...
+    async def notice(self, what: str, hint: str = "", kind: Literal["note", "error"] = "note") -> None: ...
+
+    def refresh_state(self) -> None: ...  # title, prompt and inspector, as the state is now
+    def show_inspector(self, shown: bool) -> None: ...
+    async def toggle_thinking(self) -> None: ...  # the reasoning of every reply, and of those to come
+    def begin_editing(self, index: int) -> None: ...  # that message goes into the prompt
+    async def choose_version(self, index: int, version: int) -> None: ...  # of the reply at that index
+
+    async def show_conversation(self) -> None: ...
+    async def draw_reply(self) -> None: ...  # the new text of the running reply
+    async def show_finished(self, message: StoredMessage) -> None: ...  # the reply that ran
+    async def step_back(self, outcome: str) -> None: ...  # no text came: restore the earlier messages
+
+    # Dialogs; an answer runs the command that asked, with it as the argument.
+    async def choose_pair(self) -> None: ...
+    async def choose_conversation(self) -> None: ...
+    async def choose_block(self, blocks: Sequence[str]) -> None: ...  # to be copied
+    async def theme(self, name: str) -> None: ...  # without a name, let the user choose one
+    async def show_help(self) -> None: ...
+    def show_comparison(self, compared: Compared) -> None: ...
+    async def copy(self, text: str) -> None: ...  # into the clipboard, and tells of it
+    async def quit(self) -> None: ...
+
+    def end_editing(self) -> bool:
+        """Whether a message was being changed."""
+        was_editing, self.editing = self.editing is not None, None
+        return was_editing
+
+    async def escape(self) -> None:
+        """Leave what is nearest: the completion list, an edit, the view."""
+        self.end_editing()
+
+    async def attempt(self, command: "Run", argument: str = "") -> None:
+        """Run a command, and show its error."""
+        try:
+            await command(self, argument)
+        except Refusal as refusal:
+            self.notify(str(refusal), severity="warning")
+        except LocalspecError as error:
+            await self.notice(str(error), error.hint, "error")
+            self.refresh_state()
+
+    async def ask_again(self, beginning: str = "") -> None:
+        """Generate a reply to the last question, or from `beginning` on; an earlier one stays as a version."""
+        try:
+            self.state.begin_reply(beginning)
+        except EngineDied as error:
+            await self.step_back("died")
+            await self.notice(str(error), error.hint, "error")
+
+    async def end_reply(self, outcome: str, final: Reply | None = None) -> None:
+        """The reply is over, with a Reply unless the engine failed: save it, then show it as finished."""
+        conversation, reply = self.state.conversation, self.state.engine.reply
+        is_message = reply is not None and not self.state.engine.comparing
+        await self.draw_reply()
+        self.state.engine.end_reply(final)
+        if reply is None or not is_message:
+            return
+        message = reply.message(outcome, final)
+        if message.has_words_after(reply.beginning):
+            saved = await self.is_saved(conversation.add(message))
+            held = conversation.messages[-1]
+            await self.show_finished(held if saved else replace(held, outcome="unsaved"))
+        else:
+            await self.step_back(outcome)
+        self.refresh_state()
+
+    async def is_saved(self, saving: Awaitable[None]) -> bool:
+        """Whether the file has the change; a notice reports a failure, and the first success after one."""
+        conversation = self.state.conversation
+        was_behind = conversation.is_behind
+        try:
+            await saving
+        except OSError as error:
+            what = f"the conversation could not be saved: {error}"
+            await self.notice(what, "free some space, or /export it", "error")
+            return False
+        if was_behind and not conversation.is_behind:
+            await self.notice("The whole conversation is saved again.")
+        return True
+
+    async def open_conversation(self, conversation: OpenConversation) -> None:
+        self.end_editing()
+        self.state.conversation.close()
+        self.state.conversation = conversation
+        self.state.engine.last_reply = None
+        await self.show_conversation()
+        await self.continue_with_pair()
+        self.refresh_state()
+
+    async def continue_with_pair(self) -> None:
+        """The loaded pair continues the conversation; a notice says so where another one began it."""
+        ready, conversation = self.state.engine.ready, self.state.conversation
+        if ready is None:
+            return
+        before, conversation.journal.pair = conversation.journal.pair, ready.pair
+        if conversation.messages and before not in ("", ready.pair):
+            what = f"So far this conversation was with {before}; from here on {ready.pair} answers."
+            await self.notice(what)
+
+
+Run = Callable[[Chat, str], Awaitable[None]]  # a command; it is given whatever followed the name
