@@ -46,6 +46,7 @@ _REFUSED: Final = {
     "lora": "adapters are not loaded",
 }
 _MOST_REPLIES: Final = 16  # to each prompt
+_CHOICES: Final = ("auto", "required", "none")
 _CHOICE_HINT: Final = "give auto, required, none, or a function"
 
 
@@ -144,7 +145,7 @@ def shape(fields: Fields) -> dict[str, Any]:
 
 
 def tool_options(fields: Fields) -> dict[str, Any]:
-    """tools and tool_choice; the model sees only tools that it may call. Raises BadSetting."""
+    """tools and tool_choice; every tool stays in the prompt, so that its beginning is the same. Raises BadSetting."""
     given = fields.take("tools", list, [])
     tools = [tool for tool in given if is_function(tool)]
     kinds = dict.fromkeys(cut(tool["type"]) for tool in given if not is_function(tool))
@@ -152,20 +153,22 @@ def tool_options(fields: Fields) -> dict[str, Any]:
     choice = fields.rest.pop("tool_choice", "auto")
     if isinstance(choice, dict):
         tools, choice = allowed(choice, tools)
-    if choice not in ("auto", "required", "none"):
+    elif choice not in _CHOICES:
         raise BadSetting(f"tool_choice is {cut(choice)}", hint=_CHOICE_HINT)
     if choice == "required" and not tools:
         raise BadSetting("tool_choice is required, and there are no tools", hint="give tools")
-    return {"tools": tools, "tool_choice": choice} if tools and choice != "none" else {}
+    return {"tools": tools, "tool_choice": choice} if tools else {}
 
 
 def allowed(choice: dict[str, Any], tools: list[Any]) -> tuple[list[Any], object]:
-    """The tools that a choice names, and whether one of them must be called. Raises BadSetting."""
+    """The tools that the model sees, and the one that it must call, or whether it must call one. Raises BadSetting."""
     named, mode = [choice], "required"
     if choice.get("type") == "allowed_tools":
         given = choice.get("allowed_tools", choice)
         inner = Fields(given if isinstance(given, dict) else {}, "allowed_tools")
         named, mode = inner.take("tools", list, []), inner.take("mode", str, "auto")
+        if mode not in _CHOICES:
+            raise BadSetting(f"the mode of allowed_tools is {cut(mode)}", hint="give auto or required")
     names = [name_of(tool) for tool in named if is_function(tool)]
     if not names or None in names:
         raise BadSetting(f"tool_choice is {cut(choice)}", hint=_CHOICE_HINT)
@@ -173,6 +176,8 @@ def allowed(choice: dict[str, Any], tools: list[Any]) -> tuple[list[Any], object
     for name in names:
         if name not in offered:
             raise BadSetting(f"tool_choice names {cut(name)}, which is no tool", hint="name one of the tools")
+    if len(names) == 1 and mode == "required" and names[0] not in _CHOICES:
+        return tools, names[0]
     return [tool for tool in tools if name_of(tool) in names], mode
 
 

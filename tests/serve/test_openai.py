@@ -362,6 +362,16 @@ def test_the_context_length_stands_under_every_name_that_clients_ask_for(http):
     assert {model[name] for name in names} | {model["meta"]["n_ctx"]} == {2048}
 
 
+def test_a_choice_leaves_the_beginning_of_the_prompt_as_it_is(client):
+    other = {"type": "function", "function": {"name": "other", "parameters": {"type": "object"}}}
+    asked = {"tools": [WEATHER, other], "max_tokens": 4}
+    first = ask(client, **asked).usage
+    for choice in ("none", "required", {"type": "function", "function": {"name": "other"}}):
+        usage = ask(client, tool_choice=choice, **asked).usage
+        assert usage.prompt_tokens == first.prompt_tokens
+        assert usage.prompt_tokens_details.cached_tokens == first.prompt_tokens - 1
+
+
 def test_only_the_allowed_tools_are_offered(client):
     other = {"type": "function", "function": {"name": "other", "parameters": {"type": "object"}}}
     named = {"type": "function", "function": {"name": "other"}}
