@@ -8,7 +8,7 @@ from localspec.algorithm.protocols import Backlog, Proposal, Rule, Stopping
 from localspec.algorithm.verification import make_rule
 from localspec.control.costs import CostsByContext
 from localspec.control.depth import DepthControl, PlainProbes
-from localspec.drafters.arbiter import Arbiter, Contender
+from localspec.drafters.arbiter import Arbiter
 from localspec.drafters.model import AT_ONCE
 from localspec.events import Cycle, Origin, Source
 from localspec.sampler.passes import Pass
@@ -128,8 +128,8 @@ def run_auto(
 
     The draft has a prompt of `unread` tokens to read.
     """
-    drafter = SimulatedDrafter(curve, text, unread, reading)
-    arbiter = Arbiter(places, PlainProbes(), [Contender(drafter, control)], ANY_RULE)
+    control.drafter = drafter = SimulatedDrafter(curve, text, unread, reading)
+    arbiter = Arbiter(places, PlainProbes(), [control], ANY_RULE)
     seconds, at, n = 0.0, 0, len(text.agrees)
     while at < n:
         busy = drafter.busy_seconds

@@ -245,30 +245,36 @@ class Drafter:
         raise NotImplementedError
 
 
-class Strategy(Protocol):
+class Strategy:
     """Decides who drafts in the next cycle, and how much. The loop asks nothing else about drafting."""
 
     @property
     def busy_seconds(self) -> float:
         """Time spent inside draft models since they were made."""
+        return 0.0
 
     @property
     def why_off(self) -> str | None:
         """While drafting is off because it does not pay: the sentence for the user, with measured numbers."""
+        return None
 
     @property
     def failure(self) -> LocalspecError | None:
         """Why a drafter that failed stopped drafting in this reply."""
+        return None
 
     @property
     def plain_step_seconds(self) -> float | None:
         """The measured seconds of a plain step here and now; None while unknown."""
+        return None
 
     def catch_up(self, tokens: Sequence[int]) -> Iterator[None]:
         """Let drafters read a prompt before the first cycle, in chunks; stop iterating to cancel."""
+        return iter(())
 
     def propose(self, tokens: Sequence[int], room: int) -> Proposal:
         """At most `room` tokens to follow `tokens`; none means plain decoding."""
+        raise NotImplementedError
 
     def observe(self, batch: Pass, kept: int) -> None:
         """See `Drafter.observe`."""

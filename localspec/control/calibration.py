@@ -12,10 +12,8 @@ NARROW = (1, 2, 3, 4, 5, 6, 7, 8)  # widths of model drafts
 WIDE = (16, 32)  # widths of lookup drafts
 ROUNDS = 2  # runs of every width, where the budget allows
 PASSES = 5  # equal ones in a run: direct, capture, and three that are replayed
-SLOW_SECONDS, SLOW_PASSES = (
-    0.1,
-    2,
-)  # launching is no part of a pass that takes so long: the first one warms up
+# Launching is no part of a pass that takes so long: the first one warms up.
+SLOW_SECONDS, SLOW_PASSES = 0.1, 2
 DRAFT_ROUNDS, DRAFT_STEPS = 6, 4  # draft steps in a row, as in a cycle
 READ = 32  # tokens that a drafter reads at once, and always has room for
 

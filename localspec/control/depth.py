@@ -140,7 +140,7 @@ class DepthControl:
         self.chances = chances
         self.depths = tuple(sorted(depths))
         self.on = True
-        self._drafter = drafter
+        self.drafter = drafter
         self._budget = START if self.costs.measured else START / 2
         self._unasked = True  # by its first reply, which may follow a long text
         self._patience = 1.0
@@ -163,9 +163,14 @@ class DepthControl:
         """What passes cost at the present length of the context."""
         return self._places.costs
 
+    @property
+    def is_free(self) -> bool:
+        """Whether the drafter proposes at no cost; then its confidences are the chances of its tokens."""
+        return self.drafter.model_runs(1) == 0
+
     def seconds(self, depth: int) -> float:
         """Seconds that the drafter takes for `depth` tokens."""
-        return self.costs.draft(self._drafter.source, self._drafter.model_runs(depth))
+        return self.costs.draft(self.drafter.source, self.drafter.model_runs(depth))
 
     @property
     def mode(self) -> Mode:
@@ -199,12 +204,12 @@ class DepthControl:
 
     def learn(self, cycle: Cycle, proposal: Proposal) -> None:
         """Learn from a cycle that drafted, without its reading, and from its proposal."""
-        runs = proposal.runs or self._drafter.model_runs(cycle.drafted)
+        runs = proposal.runs or self.drafter.model_runs(cycle.drafted)
         seconds, emitted = self._sane(cycle.seconds, cycle.width, runs), len(cycle.tokens)
         if self.costs.held:  # `reconsider` has asked for the change of width already
             seconds = max(seconds - self.costs.latest_extra, seconds / WILD)
         if runs:
-            self.costs.learn_draft(self._drafter.source, runs, cycle.draft_seconds)
+            self.costs.learn_draft(self.drafter.source, runs, cycle.draft_seconds)
         self.chances.learn(proposal.confidences[: cycle.drafted], cycle.accepted, emitted)
         self._kept += cycle.accepted
         self._latest_tokens = emitted
@@ -214,7 +219,7 @@ class DepthControl:
 
     def learn_reading(self, tokens: int, seconds: float) -> None:
         """Count the tokens that the drafter has read."""
-        self.costs.learn_reading(self._drafter.source, tokens, seconds)
+        self.costs.learn_reading(self.drafter.source, tokens, seconds)
         self._pay(seconds / self.costs.verify(1))
 
     def save(self, tokens: int) -> None:
@@ -270,7 +275,7 @@ class DepthControl:
 
     def _sane(self, seconds: float, width: int, runs: int) -> float:
         """The seconds that a cycle counts for, without a stall of the machine."""
-        most = WILD * (self.costs.verify(width) + self.costs.draft(self._drafter.source, runs))
+        most = WILD * (self.costs.verify(width) + self.costs.draft(self.drafter.source, runs))
         if seconds <= most or self._calm < WILD_GAP:
             self._calm = min(self._calm + 1, MOST_CALM)
             return seconds
@@ -280,7 +285,7 @@ class DepthControl:
     @property
     def _token_seconds(self) -> float:
         """Seconds to read one token among many."""
-        return self.costs.reading(self._drafter.source)
+        return self.costs.reading(self.drafter.source)
 
     def _pay(self, steps: float) -> None:
         """Subtract plain steps from the budget, or add gained ones; below 0 drafting is off."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 
-from localspec.algorithm.protocols import Drafter, Proposal, Rule
+from localspec.algorithm.protocols import Drafter, Proposal, Rule, Strategy
 from localspec.control.costs import Costs, CostsByContext
 from localspec.control.depth import DepthControl, PlainProbes
 from localspec.drafters.prediction import PredictionDrafter
@@ -15,10 +15,8 @@ from localspec.sampler.passes import Pass
 READING_CHUNK = 128  # tokens that a drafter catches up on at once
 
 
-class Plain:
+class Plain(Strategy):
     """Plain decoding: the proposal is always empty."""
-
-    why_off = failure = plain_step_seconds = None
 
     def __init__(self, readers: Sequence[Drafter] = ()) -> None:
         """`readers` still follow the text: a head cannot read it later."""
@@ -28,9 +26,6 @@ class Plain:
     def busy_seconds(self) -> float:
         return sum(reader.busy_seconds for reader in self._readers)
 
-    def catch_up(self, tokens: Sequence[int]) -> Iterator[None]:
-        return iter(())
-
     def propose(self, tokens: Sequence[int], room: int) -> Proposal:
         return Proposal(mode=Mode.PLAIN)
 
@@ -38,17 +33,12 @@ class Plain:
         for reader in self._readers:
             reader.observe(batch, kept)
 
-    def learn(self, cycle: Cycle) -> None:
-        """Nothing to do."""
 
-
-class Fixed:
+class Fixed(Strategy):
     """A fixed depth, with plain steps while the drafter reads tokens of another one.
 
     Likely tokens of a prediction go first, at any depth: they depend on the text alone.
     """
-
-    why_off = plain_step_seconds = None
 
     def __init__(
         self,
@@ -94,9 +84,6 @@ class Fixed:
     def observe(self, batch: Pass, kept: int) -> None:
         self._drafter.observe(batch, kept)
 
-    def learn(self, cycle: Cycle) -> None:
-        """The depth does not change."""
-
     def _read(self, tokens: Sequence[int]) -> None:
         self._drafter.read(tokens, READING_CHUNK)
 
@@ -121,43 +108,30 @@ ADVANTAGE = 1.02  # tokens that cost nothing to draft must promise this much mor
 
 
 @dataclass(frozen=True, slots=True)
-class Contender:
-    """A drafter, and the learned facts about when it pays."""
-
-    drafter: Drafter
-    control: DepthControl
-
-    @property
-    def is_free(self) -> bool:
-        """Whether it proposes at no cost; then its confidences are the chances of its tokens."""
-        return self.drafter.model_runs(1) == 0
-
-
-@dataclass(frozen=True, slots=True)
 class Offer:
     """A drafter's promise for the next cycle."""
 
-    contender: Contender
+    control: DepthControl
     value: float  # tokens per second
     proposal: Proposal | None = None  # None: it has yet to be drafted,
     limit: int = 0  # tokens at most
 
 
-class Arbiter:
+class Arbiter(Strategy):
     """The strategy that users get: every cycle it takes the proposal with the highest value per second."""
 
     def __init__(
-        self, places: CostsByContext, anchors: PlainProbes, contenders: Sequence[Contender], rule: Rule
+        self, places: CostsByContext, anchors: PlainProbes, contenders: Sequence[DepthControl], rule: Rule
     ) -> None:
         self._places = places
         self._anchors = anchors
         self._contenders = contenders
         self._rule = rule
-        self._chosen: Contender | None = None  # whose cycle this is
+        self._chosen: DepthControl | None = None  # whose cycle this is
         self._proposal = Proposal()
         for contender in contenders:
             contender.drafter.begin()
-            contender.control.begin()
+            contender.begin()
 
     @property
     def busy_seconds(self) -> float:
@@ -166,7 +140,7 @@ class Arbiter:
     @property
     def why_off(self) -> str | None:
         """Why drafting is off, from the first model-based drafter; None while any drafts."""
-        reasons = [c.control.why_off for c in self._contenders if not c.is_free]
+        reasons = [c.why_off for c in self._contenders if not c.is_free]
         return reasons[0] if reasons and all(reasons) else None
 
     @property
@@ -178,19 +152,13 @@ class Arbiter:
     def plain_step_seconds(self) -> float | None:
         return self._costs.plain_step_seconds
 
-    def catch_up(self, tokens: Sequence[int]) -> Iterator[None]:
-        """Nothing: drafters read between cycles, when it pays."""
-        return iter(())
-
     def propose(self, tokens: Sequence[int], room: int) -> Proposal:
         began = perf_counter()
         self._places.move(len(tokens))
         self._chosen = None
         found = self._decided(tokens, room)
         deciding_seconds = perf_counter() - began
-        proposal = (
-            found if isinstance(found, Proposal) else self._drafted(found.contender, tokens, found.limit)
-        )
+        proposal = found if isinstance(found, Proposal) else self._drafted(found, tokens)
         padding = self._costs.padding(len(proposal.tokens) + 1) if proposal.depth else 0
         self._proposal = replace(proposal, padding=padding, deciding_seconds=deciding_seconds)
         return self._proposal
@@ -208,9 +176,9 @@ class Arbiter:
         for contender in self._contenders:
             if contender is self._chosen:
                 drafting_seconds = cycle.draft_seconds - cycle.reading_seconds
-                contender.control.learn(replace(cycle, draft_seconds=drafting_seconds), self._proposal)
+                contender.learn(replace(cycle, draft_seconds=drafting_seconds), self._proposal)
             else:
-                contender.control.save(len(cycle.tokens))
+                contender.save(len(cycle.tokens))
 
     @property
     def _costs(self) -> Costs:
@@ -224,55 +192,55 @@ class Arbiter:
             return Proposal(mode=Mode.OFF if self.why_off else Mode.DRAFTING)
         if self._anchors.due(self._costs, best.value / plain - 1):
             return Proposal(mode=Mode.ANCHOR)
-        self._chosen = best.contender
+        self._chosen = best.control
         return best.proposal or best
 
     def _offers(self, tokens: Sequence[int], room: int) -> Iterator[Offer]:
-        for contender in self._contenders:
-            drafter, control = contender.drafter, contender.control
+        for control in self._contenders:
+            drafter = control.drafter
             reading = drafter.backlog(tokens)
             control.reconsider(reading)
-            if contender.is_free:
+            if control.is_free:
                 proposal = drafter.propose(tokens, room, self._rule)
                 depth, value = best_prefix(proposal.confidences, control.depths, self._costs)
                 if depth and control.on:
-                    yield Offer(contender, value / ADVANTAGE, replace(proposal.first(depth), depth=depth))
+                    yield Offer(control, value / ADVANTAGE, replace(proposal.first(depth), depth=depth))
             elif (
                 drafter.failure is None
                 and (limit := control.limit(room))
                 and control.window(reading) is not None
             ):
-                yield Offer(contender, control.rate, limit=limit)
+                yield Offer(control, control.rate, limit=limit)
 
-    def _drafted(self, contender: Contender, tokens: Sequence[int], limit: int) -> Proposal:
+    def _drafted(self, offer: Offer, tokens: Sequence[int]) -> Proposal:
         """The proposal of a model-based drafter; empty while it has more to read than one cycle allows."""
-        drafter, control = contender.drafter, contender.control
-        caught_up, reading_seconds = self._caught_up(drafter, control, tokens)
+        control, limit = offer.control, offer.limit
+        caught_up, reading_seconds = caught_up_with(control, tokens)
         if not caught_up:
             self._chosen = None
             return Proposal(mode=control.mode, reading_seconds=reading_seconds)
-        proposal = drafter.propose(tokens, limit, self._rule, control.stopping(limit))
+        proposal = control.drafter.propose(tokens, limit, self._rule, control.stopping(limit))
         if not proposal.depth:  # it failed
             self._chosen = None
             return Proposal(reading_seconds=reading_seconds)
         return replace(proposal, depth=limit, mode=control.mode, reading_seconds=reading_seconds)
 
-    def _caught_up(
-        self, drafter: Drafter, control: DepthControl, tokens: Sequence[int]
-    ) -> tuple[bool, float]:
-        """Let a drafter read unread text, as far as one cycle allows: whether that was all, and the seconds."""
-        reading = drafter.backlog(tokens)
-        window = control.window(reading)
-        assert window is not None, "only drafters that can pay for it are chosen"
-        if window != reading.window:
-            drafter.restart(tokens, window)
-        elif not reading.unread:
-            return True, 0.0
-        busy = drafter.busy_seconds
-        read = drafter.read(tokens, control.chunk)
-        seconds = drafter.busy_seconds - busy
-        control.learn_reading(read, seconds)
-        return not drafter.backlog(tokens).unread, seconds
+
+def caught_up_with(control: DepthControl, tokens: Sequence[int]) -> tuple[bool, float]:
+    """Let a drafter read unread text, as far as one cycle allows: whether that was all, and the seconds."""
+    drafter = control.drafter
+    reading = drafter.backlog(tokens)
+    window = control.window(reading)
+    assert window is not None, "only drafters that can pay for it are chosen"
+    if window != reading.window:
+        drafter.restart(tokens, window)
+    elif not reading.unread:
+        return True, 0.0
+    busy = drafter.busy_seconds
+    read = drafter.read(tokens, control.chunk)
+    seconds = drafter.busy_seconds - busy
+    control.learn_reading(read, seconds)
+    return not drafter.backlog(tokens).unread, seconds
 
 
 def best_prefix(chances: Sequence[float], depths: Sequence[int], costs: Costs) -> tuple[int, float]:

@@ -13,7 +13,7 @@ are, one for each position. A draft is one run over the newest token and places 
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -120,200 +120,37 @@ class HeadText:
 
 
 class Head(Protocol):
-    """A head with its cache."""
+    """A head with its cache, as llama/head.py has it."""
 
-    busy_seconds: float  # inside it since it was made
-    capacity: int  # rows that the cache can hold
-    most_rows: int  # that one call reads
+    busy_seconds: float
+    capacity: int
+    most_rows: int
 
-    def cut(self, position: int) -> None:
-        """Forget the rows from this position on."""
-
-    def state(self) -> np.ndarray | None:
-        """A copy of the cache's state, uint8; None without one."""
-
-    def restore(self, state: np.ndarray) -> bool:
-        """Restore a state; after a failure the cache is empty, and this is False."""
+    def cut(self, position: int) -> None: ...
+    def state(self) -> np.ndarray | None: ...
+    def restore(self, state: np.ndarray) -> bool: ...
 
 
 class StepHead(Head, Protocol):
     """A head whose rows are a token and a feature each."""
 
-    columns: int  # of a feature
+    columns: int
 
-    def features(self, hidden: np.ndarray) -> np.ndarray:
-        """Its features from the target's hidden rows, a copy: float32 [rows, columns]."""
-
-    def choose(self, layer: int, position: int) -> None:
-        """Switch to this one of several prediction layers, without the rows from `position` on."""
-
-    def read(self, tokens: Sequence[int], features: np.ndarray, position: int) -> None:
-        """Append rows to the cache, for no logits."""
-
+    def features(self, hidden: np.ndarray) -> np.ndarray: ...
+    def choose(self, layer: int, position: int) -> None: ...
+    def read(self, tokens: Sequence[int], features: np.ndarray, position: int) -> None: ...
     def predict(
         self, tokens: Sequence[int], features: np.ndarray, position: int
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Append at most `most_rows` rows; the logits after the last, valid until the next call, and its feature."""
-
-
-class Guesses:
-    """How a kind of head reads and guesses; positions are those of the text."""
-
-    head: Head
-    keeps = True  # False: the head looks into its target's cache and has no rows of its own
-
-    def model_runs(self, depth: int) -> int:
-        """As `Drafter.model_runs`."""
-        return depth
-
-    def warm_up(self, batches: Sequence[Sequence[int]], position: int) -> None:
-        """As `Drafter.warm_up`, with rows from this position on."""
-        raise NotImplementedError
-
-    def read(self, known: HeadText, end: int) -> None:
-        """Read the rows before this position, and hold them."""
-        raise NotImplementedError
-
-    def rows(self, known: HeadText, limit: int) -> Rows:
-        """Read the rows that are missing, and guess up to `limit` tokens."""
-        raise NotImplementedError
-
-    def cut(self, position: int) -> None:
-        """Forget the rows from this position on."""
-        self.head.cut(position)
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """The places of a head's rows in its cache."""
-
-    shift: int  # row p lies at position p + shift
-    opens: bool  # whether a row of zeros stands before the first, for the text's first token
-    keeps: bool = (
-        True  # False: the head looks into its target's cache and has none; all its rows lie at one position
-    )
-
-
-EAGLE3 = Layout(shift=0, opens=False)
-MTP = Layout(shift=1, opens=True)
-ASSISTANT = Layout(shift=1, opens=False, keeps=False)
-
-
-class Steps(Guesses):
-    """Guesses of a head with one run for each token."""
-
-    head: StepHead
-
-    def __init__(self, head: StepHead, layout: Layout) -> None:
-        self.head = head
-        self.keeps = layout.keeps
-        self._layout = layout
-
-    def warm_up(self, batches: Sequence[Sequence[int]], position: int) -> None:
-        position += self._layout.shift
-        for batch in batches:
-            self.head.predict(batch, np.zeros((len(batch), self.head.columns), np.float32), position)
-            position += len(batch) if self._layout.keeps else 0
-
-    def read(self, known: HeadText, end: int) -> None:
-        if end > known.held:
-            if self._layout.keeps:
-                self.head.read(*self._missing(known, end))
-            known.hold(end)
-
-    def rows(self, known: HeadText, limit: int) -> Rows:
-        most = self.head.most_rows - 1 if self._layout.keeps else 1
-        self.read(known, known.end - min(known.unread, most))
-        row, feature = self.head.predict(*self._missing(known, known.end))
-        known.hold(known.end)
-        position = known.end - 1 + self._layout.shift
-        while True:
-            token = yield row
-            position += self._layout.keeps
-            row, feature = self.head.predict([token], feature[None], position)
-
-    def cut(self, position: int) -> None:
-        if self._layout.keeps:
-            self.head.cut(position + self._layout.shift if position else 0)
-
-    def _missing(self, known: HeadText, end: int) -> tuple[list[int], np.ndarray, int]:
-        """Tokens, features and the first position of the rows that are missing before `end`."""
-        tokens, features = known.text[known.held + 1 : end + 1], self.head.features(known.hidden(end))
-        position = known.held + self._layout.shift
-        if self._layout.opens and known.held == known.first:
-            zeros = np.zeros((1, features.shape[1]), np.float32)
-            return [known.text[known.held], *tokens], np.concatenate([zeros, features]), position - 1
-        return tokens, features, position
-
-
-class Chain(Steps):
-    """Guesses of several prediction layers, one for each token; each has read the whole text, guesses included."""
-
-    def __init__(self, head: StepHead, layers: int) -> None:
-        super().__init__(head, MTP)
-        self._layers = layers
-
-    def read(self, known: HeadText, end: int) -> None:
-        if end > known.held:
-            tokens, features, position = self._missing(known, end)
-            for layer in range(self._layers):
-                self.head.choose(layer, position)
-                self.head.read(tokens, features, position)
-            known.hold(end)
-
-    def rows(self, known: HeadText, limit: int) -> Rows:
-        self.read(known, known.end - 1)
-        # The newest row is not held: layers that guess nothing now have not read it.
-        tokens, features, position = self._missing(known, known.end)
-        for layer in range(self._layers):
-            self.head.choose(layer, position)
-            row, feature = self.head.predict(tokens, features, position)
-            token = yield row
-            tokens, features = [*tokens, token], np.concatenate([features, feature[None]])
+    ) -> tuple[np.ndarray, np.ndarray]: ...
 
 
 class BlockHead(Head, Protocol):
     """A head whose rows are hidden rows of its target."""
 
-    most_guesses: int  # tokens of a block
+    most_guesses: int
 
-    def read(self, hidden: np.ndarray, position: int) -> None:
-        """Append the target's hidden rows of these positions, float32 [rows, columns]."""
-
-    def guess(self, token: int, count: int, position: int) -> "Callable[[int, int | None], Row]":
-        """Guess the `count` tokens after this one: the row of a place from 0, by the token of the place before.
-
-        Valid until the next call.
-        """
-
-
-class Block(Guesses):
-    """Guesses of a head with one run for any depth."""
-
-    head: BlockHead
-
-    def __init__(self, head: BlockHead) -> None:
-        self.head = head
-
-    def model_runs(self, depth: int) -> int:
-        return min(depth, 1)
-
-    def warm_up(self, batches: Sequence[Sequence[int]], position: int) -> None:
-        for batch in batches:
-            self.cut(position)
-            self.head.guess(batch[-1], self.head.most_guesses, position)
-
-    def read(self, known: HeadText, end: int) -> None:
-        if end > known.held:
-            self.head.read(known.hidden(end), known.held)
-            known.hold(end)
-
-    def rows(self, known: HeadText, limit: int) -> Rows:
-        self.read(known, known.end)
-        count = min(limit, self.head.most_guesses)
-        row_of, token = self.head.guess(known.text[known.end], count, known.end), None
-        for place in range(count):
-            token = yield row_of(place, token)
+    def read(self, hidden: np.ndarray, position: int) -> None: ...
+    def guess(self, token: int, count: int, position: int) -> Callable[[int, int | None], Row]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,28 +165,54 @@ class SavedHead:
         return self.known.bytes + (0 if self.state is None else len(self.state))
 
 
-class HeadDrafter(Drafter):
-    """Drafts with a head that reads together with its target."""
+_Head = TypeVar("_Head", bound=Head)
+
+
+class HeadDrafter(Drafter, Generic[_Head]):
+    """Drafts with a head that reads together with its target; a kind of head says how it reads and guesses."""
 
     source = Source.HEAD
+    keeps = True  # False: the head looks into its target's cache and has no rows of its own
 
-    def __init__(self, guesses: Guesses, needed: HiddenRows, is_end: Callable[[int], bool]) -> None:
+    def __init__(self, head: _Head, needed: HiddenRows, is_end: Callable[[int], bool]) -> None:
         """`needed`: the hidden rows that the head reads."""
-        self.guesses = guesses
+        self.head = head
         self.hidden_rows_needed = needed
         self._is_end = is_end
         self._known = HeadText()
 
+    def _run(self, batches: Sequence[Sequence[int]], position: int) -> None:
+        """Run the head on batches of tokens, with rows from this position on."""
+        raise NotImplementedError
+
+    def _append(self, end: int) -> None:
+        """Append the unread rows before this position to the head's cache."""
+        raise NotImplementedError
+
+    def _rows(self, limit: int) -> Rows:
+        """Read the rows that are missing, and guess up to `limit` tokens."""
+        raise NotImplementedError
+
+    def _cut(self, position: int) -> None:
+        """Forget the rows from this position on."""
+        self.head.cut(position)
+
+    def _read(self, end: int) -> None:
+        """Read the rows before this position, and hold them."""
+        if end > self._known.held:
+            self._append(end)
+            self._known.hold(end)
+
     @property
     def busy_seconds(self) -> float:
-        return self.guesses.head.busy_seconds
+        return self.head.busy_seconds
 
     def model_runs(self, depth: int) -> int:
-        return self.guesses.model_runs(depth)
+        return depth
 
     def warm_up(self, batches: Sequence[Sequence[int]]) -> None:
         try:
-            self.guesses.warm_up(batches, self._known.held)
+            self._run(batches, self._known.held)
         finally:
             self._forget_guesses()
 
@@ -358,10 +221,10 @@ class HeadDrafter(Drafter):
         known.observe(batch, kept)
         self._forget_guesses()
         # What has no next token yet is read with the next guess, and so are the few tokens of a cycle.
-        if known.unread > self.guesses.head.most_rows:
+        if known.unread > self.head.most_rows:
             self._make_room(0)
             try:
-                self.guesses.read(known, min(known.end, len(known.text) - 1))
+                self._read(min(known.end, len(known.text) - 1))
             except FAILURES as error:
                 self._fail(error)
 
@@ -372,8 +235,7 @@ class HeadDrafter(Drafter):
         if self.failure or limit <= 0 or not known.ends_with(tokens):
             return Proposal()  # it did not see the newest passes, and will see the next one
         self._make_room(limit)
-        rows = self.guesses.rows(known, limit)
-        proposal, failure = draw(self, rows, tokens, limit, rule, stopping, self._is_end)
+        proposal, failure = draw(self, self._rows(limit), tokens, limit, rule, stopping, self._is_end)
         self._forget_guesses()
         if failure:
             self._fail(failure)
@@ -381,26 +243,136 @@ class HeadDrafter(Drafter):
 
     def saved(self) -> SavedHead | None:
         """A copy of its memory of the text, for the text's return."""
-        state = self.guesses.head.state() if self.guesses.keeps else None
-        return None if state is None and self.guesses.keeps else SavedHead(self._known.copy(), state)
+        state = self.head.state() if self.keeps else None
+        return None if state is None and self.keeps else SavedHead(self._known.copy(), state)
 
     def restore(self, saved: SavedHead) -> None:
         """Continue a text that comes back."""
-        self.guesses.cut(0)
-        whole = saved.state is None or self.guesses.head.restore(saved.state)
+        self._cut(0)
+        whole = saved.state is None or self.head.restore(saved.state)
         self._known = saved.known if whole else HeadText()
 
     def _make_room(self, rows: int) -> None:
         """Start again with the newest part of the text if the cache cannot hold the new rows."""
         known = self._known
-        if known.end - known.first + rows + 1 >= self.guesses.head.capacity:
+        if known.end - known.first + rows + 1 >= self.head.capacity:
             known.restart()
             self._forget_guesses()
 
     def _forget_guesses(self) -> None:
         known = self._known
-        self.guesses.cut(known.held if known.held > known.first else 0)
+        self._cut(known.held if known.held > known.first else 0)
 
     def _fail(self, error: LocalspecError) -> None:
         self.failure = error
         self._known = HeadText()
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The places of a head's rows in its cache."""
+
+    shift: int  # row p lies at position p + shift
+    opens: bool  # whether a row of zeros stands before the first, for the text's first token
+    keeps: bool = True  # False: it has no rows of its own, and all lie at one position
+
+
+EAGLE3 = Layout(shift=0, opens=False)
+MTP = Layout(shift=1, opens=True)
+ASSISTANT = Layout(shift=1, opens=False, keeps=False)
+
+
+class Steps(HeadDrafter[StepHead]):
+    """A head with one run for each token."""
+
+    def __init__(
+        self, head: StepHead, needed: HiddenRows, is_end: Callable[[int], bool], layout: Layout
+    ) -> None:
+        super().__init__(head, needed, is_end)
+        self.keeps = layout.keeps
+        self._layout = layout
+
+    def _run(self, batches: Sequence[Sequence[int]], position: int) -> None:
+        position += self._layout.shift
+        for batch in batches:
+            self.head.predict(batch, np.zeros((len(batch), self.head.columns), np.float32), position)
+            position += len(batch) if self.keeps else 0
+
+    def _append(self, end: int) -> None:
+        if self.keeps:
+            self.head.read(*self._missing(end))
+
+    def _rows(self, limit: int) -> Rows:
+        known = self._known
+        most = self.head.most_rows - 1 if self.keeps else 1
+        self._read(known.end - min(known.unread, most))
+        row, feature = self.head.predict(*self._missing(known.end))
+        known.hold(known.end)
+        position = known.end - 1 + self._layout.shift
+        while True:
+            token = yield row
+            position += self.keeps
+            row, feature = self.head.predict([token], feature[None], position)
+
+    def _cut(self, position: int) -> None:
+        if self.keeps:
+            self.head.cut(position + self._layout.shift if position else 0)
+
+    def _missing(self, end: int) -> tuple[list[int], np.ndarray, int]:
+        """Tokens, features and the first position of the rows that are missing before `end`."""
+        known = self._known
+        tokens, features = known.text[known.held + 1 : end + 1], self.head.features(known.hidden(end))
+        position = known.held + self._layout.shift
+        if self._layout.opens and known.held == known.first:
+            zeros = np.zeros((1, features.shape[1]), np.float32)
+            return [known.text[known.held], *tokens], np.concatenate([zeros, features]), position - 1
+        return tokens, features, position
+
+
+class Chain(Steps):
+    """Several prediction layers, one for each token; each has read the whole text, guesses included."""
+
+    def __init__(
+        self, head: StepHead, needed: HiddenRows, is_end: Callable[[int], bool], layers: int
+    ) -> None:
+        super().__init__(head, needed, is_end, MTP)
+        self._layers = layers
+
+    def _append(self, end: int) -> None:
+        tokens, features, position = self._missing(end)
+        for layer in range(self._layers):
+            self.head.choose(layer, position)
+            self.head.read(tokens, features, position)
+
+    def _rows(self, limit: int) -> Rows:
+        self._read(self._known.end - 1)
+        # The newest row is not held: layers that guess nothing now have not read it.
+        tokens, features, position = self._missing(self._known.end)
+        for layer in range(self._layers):
+            self.head.choose(layer, position)
+            row, feature = self.head.predict(tokens, features, position)
+            token = yield row
+            tokens, features = [*tokens, token], np.concatenate([features, feature[None]])
+
+
+class Block(HeadDrafter[BlockHead]):
+    """A head with one run for any depth."""
+
+    def model_runs(self, depth: int) -> int:
+        return min(depth, 1)
+
+    def _run(self, batches: Sequence[Sequence[int]], position: int) -> None:
+        for batch in batches:
+            self._cut(position)
+            self.head.guess(batch[-1], self.head.most_guesses, position)
+
+    def _append(self, end: int) -> None:
+        self.head.read(self._known.hidden(end), self._known.held)
+
+    def _rows(self, limit: int) -> Rows:
+        known = self._known
+        self._read(known.end)
+        count = min(limit, self.head.most_guesses)
+        row_of, token = self.head.guess(known.text[known.end], count, known.end), None
+        for place in range(count):
+            token = yield row_of(place, token)

@@ -85,9 +85,8 @@ class Asked:
     """A prompt, and the sums over all rows of its answer."""
 
     prompt: Sequence[int]
-    mass: np.ndarray | None = (
-        None  # float64 [vocabulary]: each row adds the square roots of its probabilities
-    )
+    # float64 [vocabulary]: each row adds the square roots of its probabilities.
+    mass: np.ndarray | None = None
 
 
 @dataclass(frozen=True, slots=True)

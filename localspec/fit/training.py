@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.optim import AdamW, Muon
 
 from localspec.chat.logits import Text, is_held_out
 from localspec.errors import BadSetting
@@ -20,7 +21,6 @@ from localspec.files import write_atomically
 from localspec.fit.collect import output_tokens_for
 from localspec.fit.cut import NORM, OUTPUT, ModelFile, Shape, Weights
 from localspec.fit.making import Plan
-from localspec.fit.muon import optimizers
 from localspec.fit.student import hidden_rows
 
 STEP = 2048  # tokens of answers that one step learns from, about
@@ -88,7 +88,12 @@ class Training:
             name: torch.from_numpy(value).to(self.device).requires_grad_()
             for name, value in source.cut(range(plan.layers), self.token_ids).items()
         }
-        self.optimizers = optimizers(self.weights.items(), MATRIX_RATE, OTHER_RATE, apart=OUTPUT)
+        rest = [value for name, value in self.weights.items() if value.ndim != 2 or OUTPUT in name]
+        matrices = [value for name, value in self.weights.items() if value.ndim == 2 and OUTPUT not in name]
+        self.optimizers = [
+            Muon(matrices, lr=MATRIX_RATE, weight_decay=0.02),  # learns more per token than AdamW alone
+            AdamW(rest, lr=OTHER_RATE, betas=(0.9, 0.98), weight_decay=0.0),
+        ]
         self.step = self.visits = 0
         self.best = 0.0  # overlap
         if saved:
@@ -174,7 +179,8 @@ class Training:
             for name, value in self.weights.items():
                 value.copy_(saved["weights"][name])
         for optimizer, state in zip(self.optimizers, saved["optimizers"], strict=True):
-            optimizer.load_state_dict(state)
+            # An older version's Muon had fewer options; its momentum begins again.
+            optimizer.load_state_dict({**state, "param_groups": optimizer.state_dict()["param_groups"]})
         self.step, self.visits, self.best = saved["counts"]
 
     def _next_batch(self) -> Batch:

@@ -31,11 +31,8 @@ class Trial:
     extra_buffers: bool = True  # ggml's buffer types for repacked weights
     flash_attn: str = "auto"
     kv_types: tuple[str, ...] = ("f16",)  # a context for each: the target's, then those of drafts
-    widths: tuple[int, ...] = (
-        16,
-        2,
-        1,
-    )  # tokens of the passes: each goes through other kernels; a prompt first
+    # Tokens of the passes: each goes through other kernels; a prompt first.
+    widths: tuple[int, ...] = (16, 2, 1)
 
 
 @dataclass(frozen=True, slots=True)

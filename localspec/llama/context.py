@@ -27,9 +27,8 @@ _LONGEST = 2**25  # tokens: above every model; llama.cpp would fill the memory w
 TOP_K = 128  # logits of a row: top-k 40 with penalties over 64 tokens needs 104
 # Tokens. On a CPU a chunk can take seconds and cannot be cancelled; smaller ones are 3 to 5 % slower.
 _GPU_CHUNK, _CPU_CHUNK = 512, 128
-_IN_PIPELINE = (
-    4  # chunks in one call where several GPUs share the layers: as many as llama.cpp has copies of buffers
-)
+# Chunks in one call where several GPUs share the layers: as many as llama.cpp has copies of buffers.
+_IN_PIPELINE = 4
 _SHORT = 4 * NARROW  # tokens: a prompt that takes no long pass
 # Bytes of weights times tokens: about a tenth of a second on two cores. Beside it the thread costs nothing.
 _LONG_PASS = 1e10

@@ -15,7 +15,7 @@ from localspec.control.acceptance import AcceptanceModel, ChanceWeights
 from localspec.control.calibration import NARROW, WIDE, calibrate
 from localspec.control.costs import Costs, CostsByContext, CostTable
 from localspec.control.depth import DepthControl, PlainProbes
-from localspec.drafters.arbiter import Arbiter, Contender, Fixed, Plain, best_depth
+from localspec.drafters.arbiter import Arbiter, Fixed, Plain, best_depth
 from localspec.drafters.lookup import LookupAcceptance, LookupCounts, LookupDrafter
 from localspec.drafters.model import FAILURES
 from localspec.drafters.prediction import PredictionDrafter
@@ -234,12 +234,12 @@ class Drafting:
     def _best_depth(self) -> int | None:
         """The best depth by costs and acceptance here; None while either is unknown."""
         drafter = next((c for c in self._contenders[True] if not c.is_free), None)
-        chance = drafter.control.chances.usual if drafter else None
+        chance = drafter.chances.usual if drafter else None
         if drafter is None or chance is None or not self.costs.measured:
             return None
-        return best_depth(self.costs, chance, drafter.control.seconds, self._depths)
+        return best_depth(self.costs, chance, drafter.seconds, self._depths)
 
-    def _made(self, known: Acceptance) -> tuple[Contender, ...]:
+    def _made(self, known: Acceptance) -> tuple[DepthControl, ...]:
         """Lookup, which is free, and then the others."""
         free = [LookupDrafter(LookupAcceptance(known.trust))] if self._lookup and self._free_depths else []
         return (
@@ -250,13 +250,13 @@ class Drafting:
             ),
         )
 
-    def _contender(self, drafter: Drafter, chances: AcceptanceModel, depths: Sequence[int]) -> Contender:
-        return Contender(drafter, DepthControl(self._places, drafter, chances, depths, pads=self._pads))
+    def _contender(self, drafter: Drafter, chances: AcceptanceModel, depths: Sequence[int]) -> DepthControl:
+        return DepthControl(self._places, drafter, chances, depths, pads=self._pads)
 
 
-def acceptance_of(contenders: Sequence[Contender]) -> Acceptance:
+def acceptance_of(contenders: Sequence[DepthControl]) -> Acceptance:
     """The contenders' learned state, as it is stored."""
-    chances = next((c.control.chances.weights() for c in contenders if not c.is_free), None)
+    chances = next((c.chances.weights() for c in contenders if not c.is_free), None)
     trust = next((c.drafter.trust.counts() for c in contenders if isinstance(c.drafter, LookupDrafter)), None)
     return Acceptance(chances, trust)
 

@@ -327,19 +327,22 @@ def open_head(opening: Opening, layout: Layout | None) -> Opened:
     target, model, header = opening.target, opening.model(), opening.header
     wants, common = opening.hidden_rows(), opening.load.head_context
     common |= {"threads": opening.threads(target.model)}
+    is_end = target.model.vocab.is_end
     context: HeadContext | BlockContext
-    guesses: Block | Chain | Steps
+    drafter: Drafter
     if layout is None:
         anchored = has_markov_chain(header)
         context = BlockContext(model, target, layers=len(wants.layers), anchored=anchored, **common)
-        guesses = Block(context)
+        drafter = Block(context, wants, is_end)
     else:
         context = HeadContext(model, target, encodes=opening.load.kind is DraftKind.EAGLE3, **common)
-        chained = layout is MTP and prediction_layers(header) > 1
-        guesses = Chain(context, prediction_layers(header)) if chained else Steps(context, layout)
+        if layout is MTP and (layers := prediction_layers(header)) > 1:
+            drafter = Chain(context, wants, is_end, layers)
+        else:
+            drafter = Steps(context, wants, is_end, layout)
     opening.opened.enter_context(context)
     name = "its own prediction head" if model is target.model else model.name
-    return Opened(HeadDrafter(guesses, wants, target.model.vocab.is_end), context, name)
+    return Opened(drafter, context, name)
 
 
 OPENERS: Mapping[DraftKind, Callable[[Opening], Opened]] = {

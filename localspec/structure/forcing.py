@@ -11,7 +11,7 @@ from localspec.sampler.passes import Pass
 from localspec.structure.constraint import Constrained
 
 
-class Forcing:
+class Forcing(Strategy):
     """Puts forced tokens in front of what another strategy proposes to follow them.
 
     `widest`: tokens that a verify batch may have; 0 forces nothing and only follows the text.

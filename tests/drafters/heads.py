@@ -10,7 +10,7 @@ from localspec.algorithm.loop import speculate
 from localspec.algorithm.protocols import Drafter
 from localspec.algorithm.verification import make_rule
 from localspec.drafters.arbiter import Fixed, Plain
-from localspec.drafters.head import ASSISTANT, EAGLE3, MTP, Block, Chain, HeadDrafter, Steps
+from localspec.drafters.head import ASSISTANT, EAGLE3, MTP, Block, Chain, Steps
 from localspec.gguf.facts import has_markov_chain
 from localspec.gguf.header import header_at
 from localspec.llama.context import Context
@@ -106,12 +106,12 @@ def opened(kind, files):
         if kind.layout is None:
             anchored = has_markov_chain(header_at(head_file))
             head = BlockContext(file, target, layers=3, anchored=anchored, length=LENGTH, threads=1)
-            guesses = Block(head)
+            drafter = Block(head, wants, never)
         else:
             head = HeadContext(file, target, encodes=kind.layout is EAGLE3, length=LENGTH, threads=1)
             chained = kind.walk.nextn > 1
-            guesses = Chain(head, kind.walk.nextn) if chained else Steps(head, kind.layout)
-        drafter = HeadDrafter(guesses, wants, never)
+            how = (Chain, kind.walk.nextn) if chained else (Steps, kind.layout)
+            drafter = how[0](head, wants, never, how[1])
         target.extract(wants)
         target.accompany(drafter)
         try:

@@ -6,7 +6,7 @@ from localspec.algorithm.protocols import Backlog, Proposal
 from localspec.control.acceptance import AcceptanceModel
 from localspec.control.costs import CostsByContext
 from localspec.control.depth import DepthControl, PlainProbes
-from localspec.drafters.arbiter import Arbiter, Contender
+from localspec.drafters.arbiter import Arbiter
 from localspec.events import Cycle, Origin, Source
 
 
@@ -80,7 +80,8 @@ class Machine:
 
     def arbiter(self, table, depths, control=None):
         control = control or DepthControl(CostsByContext([table]), self, AcceptanceModel(), depths)
-        return Arbiter(control._places, PlainProbes(), [Contender(self, control)], rule=None)
+        control.drafter = self
+        return Arbiter(control._places, PlainProbes(), [control], rule=None)
 
     def step(self, arbiter, room=10**6):
         """A cycle as the arbiter wants it, which it learns from."""

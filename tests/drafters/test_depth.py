@@ -87,7 +87,7 @@ def test_confidence_that_tells_the_tokens_apart_beats_every_fixed_depth():
 def control_of(table, depths=DEPTHS):
     """A control and the arbiter that it belongs to."""
     arbiter = machine_of(table, iid(0)).arbiter(table, depths)
-    return arbiter._contenders[0].control
+    return arbiter._contenders[0]
 
 
 def test_another_reply_is_judged_by_itself_soon():

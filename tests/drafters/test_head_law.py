@@ -6,8 +6,8 @@ import pytest
 from localspec.control.acceptance import AcceptanceModel
 from localspec.control.costs import CostsByContext, CostTable
 from localspec.control.depth import DepthControl, PlainProbes
-from localspec.drafters.arbiter import Arbiter, Contender, Fixed
-from localspec.drafters.head import EAGLE3, MTP, Block, Chain, HeadDrafter, Steps
+from localspec.drafters.arbiter import Arbiter, Fixed
+from localspec.drafters.head import EAGLE3, MTP, Block, Chain, Steps
 from localspec.sampler.passes import HiddenRows
 from tests.algorithm.random_pairs import PROMPT, RULES, World
 from tests.drafters.test_law import EXACT, error, never
@@ -73,11 +73,11 @@ class ToyBlock(ToyHead):
 
 def drafter_of(kind, world):
     if kind == "block":
-        return HeadDrafter(Block(ToyBlock(world, 0)), WANTS, never)
+        return Block(ToyBlock(world, 0), WANTS, never)
     if kind == "chain":
-        return HeadDrafter(Chain(ToyChain(world), 3), WANTS, never)
+        return Chain(ToyChain(world), WANTS, never, 3)
     layout = {"eagle3": EAGLE3, "mtp": MTP}[kind]
-    return HeadDrafter(Steps(ToyHead(world, layout.shift), layout), WANTS, never)
+    return Steps(ToyHead(world, layout.shift), WANTS, never, layout)
 
 
 @pytest.mark.parametrize("kind", ["eagle3", "mtp", "chain", "block"])
@@ -93,7 +93,7 @@ def test_the_sampled_law_is_the_targets(kind, rule, depth):
                 return Fixed(drafter, depth, rule)
             places = CostsByContext([TABLE])
             control = DepthControl(places, drafter, AcceptanceModel(), (1, 2, 3))
-            return Arbiter(places, PlainProbes(), [Contender(drafter, control)], rule)
+            return Arbiter(places, PlainProbes(), [control], rule)
 
         return made
 

@@ -111,7 +111,7 @@ def test_a_cache_that_is_full_begins_anew_and_texts_stay(kind, files, monkeypatc
     prompt = [7, 8, 9] * 20
     (plain,), text = plain_texts(kind.walk, ((tuple(prompt), 120),)), list(prompt)
     with opened(kind, files) as pair:
-        monkeypatch.setattr(pair.drafter.guesses.head, "capacity", 100)
+        monkeypatch.setattr(pair.drafter.head, "capacity", 100)
         pair.begin(prompt)
         accepted = [cycle.accepted for cycle in pair.cycles(text, 3, 120)]
         assert text == plain

@@ -16,7 +16,7 @@ from localspec.control.acceptance import AcceptanceModel, ChanceWeights
 from localspec.control.costs import Costs, CostsByContext, CostTable
 from localspec.control.depth import DepthControl, PlainProbes, Stopper
 from localspec.drafters import model
-from localspec.drafters.arbiter import Arbiter, Contender
+from localspec.drafters.arbiter import Arbiter
 from localspec.drafters.lookup import CELLS, LookupAcceptance, LookupCounts, LookupDrafter
 from localspec.drafters.model import ModelDrafter
 from localspec.events import Source
@@ -188,8 +188,7 @@ def automatic(decoder, rule, is_end, *, table=TABLE, pads=False):
     trust = LookupCounts((9.0,) * CELLS, (1.0,) * CELLS)
     drafters = LookupDrafter(LookupAcceptance(trust)), ModelDrafter(decoder, is_end, one_by_one=pads)
     contenders = [
-        Contender(drafter, DepthControl(places, drafter, AcceptanceModel(doubted), (1, 2, 3), pads=pads))
-        for drafter in drafters
+        DepthControl(places, drafter, AcceptanceModel(doubted), (1, 2, 3), pads=pads) for drafter in drafters
     ]
     return Arbiter(places, PlainProbes(), contenders, rule)
 

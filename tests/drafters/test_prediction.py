@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from localspec.control.acceptance import AcceptanceModel
 from localspec.control.costs import CostsByContext, CostTable
 from localspec.control.depth import DepthControl, PlainProbes
-from localspec.drafters.arbiter import Arbiter, Contender, Fixed
+from localspec.drafters.arbiter import Arbiter, Fixed
 from localspec.drafters.lookup import LookupDrafter
 from localspec.drafters.prediction import PredictionDrafter
 from tests.algorithm.random_pairs import RULES, World
@@ -93,7 +93,7 @@ def test_its_sampled_text_has_the_law_of_the_target(rule, depth):
             return Fixed(LookupDrafter(), depth, rule, prediction, 3)
         places = CostsByContext([table])
         control = DepthControl(places, prediction, AcceptanceModel(), (1, 2, 3))
-        return Arbiter(places, PlainProbes(), [Contender(prediction, control)], rule)
+        return Arbiter(places, PlainProbes(), [control], rule)
 
     for world in map(World, range(2)):
         assert error(world, RULES[rule], strategy_of, 4) < EXACT

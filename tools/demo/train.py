@@ -20,8 +20,7 @@ import torch
 from data import Rows, make_rows
 from model import SHAPES, Llama
 from torch import Tensor
-
-from localspec.fit.muon import optimizers
+from torch.optim import AdamW, Muon
 
 SEED = 2026
 PART_STEPS = 16
@@ -115,9 +114,13 @@ class Run:
         torch.manual_seed(SEED)
         self.plan = plan
         self.model = Llama(SHAPES[plan.role]).to(device())
-        self.optimizers = optimizers(
-            self.model.named_parameters(), plan.matrix_lr, plan.other_lr, apart="token_embd"
-        )
+        named = list(self.model.named_parameters())
+        matrices = [p for name, p in named if p.ndim == 2 and "token_embd" not in name]
+        others = [p for name, p in named if p.ndim != 2 or "token_embd" in name]
+        self.optimizers = [
+            Muon(matrices, lr=plan.matrix_lr, weight_decay=0.02),
+            AdamW(others, lr=plan.other_lr, betas=(0.9, 0.98), weight_decay=0.0),
+        ]
         self.loss = torch.compile(loss) if plan.compile else loss
         self.step = 0
         self.checkpoint = plan.out / f"{plan.role}.checkpoint.pt"

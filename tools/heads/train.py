@@ -22,9 +22,7 @@ from head import Eagle3, Mtp, Scale
 from target import File
 from torch import Tensor
 from torch.nn import functional
-from torch.optim import AdamW
-
-from localspec.fit.muon import Muon
+from torch.optim import AdamW, Muon
 
 HEADS = {"eagle3": Eagle3, "mtp": Mtp}
 HELD_OUT = 2
@@ -123,7 +121,10 @@ class Trainer:
         learned = [(n, p) for n, p in self.head.named_parameters() if p.requires_grad]
         matrices = [p for n, p in learned if p.ndim == 2 and n != "output"]
         others = [p for n, p in learned if p.ndim != 2 or n == "output"]
-        self.optimizers = [Muon(matrices, lr=0.0), AdamW(others, lr=0.0, betas=(0.9, 0.98), weight_decay=0.0)]
+        self.optimizers = [
+            Muon(matrices, lr=0.0, weight_decay=0.0),
+            AdamW(others, lr=0.0, betas=(0.9, 0.98), weight_decay=0.0),
+        ]
         self.step, self.spent = 0, 0.0
         if saved:
             self.head.load_state_dict(saved["head"])
