@@ -64,7 +64,8 @@ def changed(form: object, count: int) -> Counter[str]:
     texts = [form.written(given[:1] if form.between is None else given) for given in CALLS.values()]
     found: Counter[str] = Counter()
     for _ in range(count):
-        text = change(rnd.choice(texts), rnd)
+        while (text := change(rnd.choice(texts), rnd)) in texts:
+            pass
         matcher, raw = tokens.matcher(grammar), list(text.encode())
         if matcher.try_consume_tokens(raw) < len(raw) or not matcher.is_accepting():
             found["refused"] += 1

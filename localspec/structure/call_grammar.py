@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from typing import Any
 
 from localspec.structure.calls import Functions
@@ -16,7 +15,7 @@ _ANYTHING = r"(.|\n)*"
 _HOLES = {ID: "/[A-Za-z0-9]{9}/", COUNTER: "/[0-9]{1,3}/"}
 _TAG_AND_MORE = re.compile(r"(?:<[^<>]*>|\[[^\[\]]*\]).(?=.)", re.DOTALL)
 _KEY = "/[A-Za-z0-9_.-]{1,64}/"
-_DIGITS = "-?(0|[1-9][0-9]{0,14})"
+_KINDS = ("string", "number", "boolean", "null", "array", "object")
 DEEPEST = 6  # levels of values that are followed where a form has no rule for all JSON
 LONGEST_TEXT = 10_000  # characters: a longer limit is none
 
@@ -56,18 +55,21 @@ class _Calls:
             self._lines.append(f"more: {self._call(form.between + form.open)}")
             more = f"more{{0,{MOST_CALLS - 1}}}"
         tail = f"{more} {self._text(form.end)}"
-        first = f"({self._first()}) {tail}"
-        if choice == "required":
-            start = first
-        elif answer is not None:
-            start = self._answer(answer) if choice == "none" else f"{first} | {self._answer(answer)}"
+        other = f" | {self._call(*form.other)}" if form.other else ""
+        first = f"({self._call(form.begin + form.open)}{other}) {tail}"
+        text, before_calls = "TEXT", f"| {first}"
+        if answer is not None:
+            self._lines.append(f"answer: %json {json.dumps(answer.definition['json_schema'])}")
+            text = "answer"
         elif self._controlled:
             between = f"({' | '.join(self._text(mark.strip()) for mark in frames)})*" if frames else ""
-            self._lines.append(f"TEXT: /{_ANYTHING}/{self._no_other()}")
-            start = f"TEXT ({between} {first})? | {first}" if form.other else f"TEXT ({between} {first})?"
+            # A text does not begin as calls do that begin with a text.
+            other = f" & ~/{escaped(form.other[0])}(?s:.*)/" if form.other else ""
+            self._lines.append(f"TEXT: /{_ANYTHING}/{other}")
+            before_calls = f"({between} {first})?" + (f" | {first}" if form.other else "")
         else:
-            start = f"TEXT | {self._headed(tail)}"
-        start = "TEXT" if choice == "none" and answer is None else start
+            before_calls = f"| {self._headed(tail)}"
+        start = {"required": first, "none": text}.get(choice) or f"{text} {before_calls}"
         return {"lark_grammar": "\n".join([f"start: {start}", *self._lines])}
 
     @property
@@ -89,22 +91,6 @@ class _Calls:
         return " | ".join(
             f"{self._text(before + name + end, name)} args_{n}" for n, (name, _) in enumerate(self._functions)
         )
-
-    def _first(self) -> str:
-        form = self._form
-        other = f" | {self._call(*form.other)}" if form.other else ""
-        return self._call(form.begin + form.open) + other
-
-    def _no_other(self) -> str:
-        """A text does not begin as calls do that begin with a text."""
-        head = self._form.other[0] if self._form.other else ""
-        return f" & ~/{escaped(head)}(?s:.*)/" if head else ""
-
-    def _answer(self, answer: Grammar) -> str:
-        """The rule of what the answer must be."""
-        schema = answer.definition["json_schema"]
-        self._lines.append(f"answer: %json {json.dumps(schema)}")
-        return "answer"
 
     def _headed(self, tail: str) -> str:
         """Text without calls, or some text and then calls; a text that ends as a call begins is followed by one."""
@@ -195,6 +181,8 @@ class _Values:
 
         def opened(mid: str) -> str:
             start = before + form.arg_open
+            if depth and form.values == "python":
+                start, mid = f"{before}'", "': "
             if key is not None:
                 return literal(start + key + mid, self._names)
             return f"{literal(start, self._names)} {_KEY} {literal(mid, self._names)}"
@@ -234,7 +222,7 @@ class _Values:
         schema = resolved(schema, self._root)
         kinds = kinds_of(schema, self._root)
         if form.values in ("python", "gemma"):
-            return self._value(schema, kinds, depth)
+            return self._value(schema, depth)
         if form.values == "nested" and depth < DEEPEST and kinds in ({"object"}, {"array"}):
             if kinds == {"object"}:
                 inside = self._object(schema, "", depth + 1)
@@ -255,78 +243,48 @@ class _Values:
     def _text(self, schema: Mapping[str, Any], close: str) -> str:
         """A text as it is, up to what closes it."""
         schema = resolved(schema, self._root)
-        given = schema.get("enum", [schema["const"]] if "const" in schema else None)
-        closing = literal(close, self._names)
-        if isinstance(given, list) and given:
-            texts = " | ".join(
-                literal(self._form.value(value), self._names) for value in given if value != ""
-            )
-            return f"({texts or self._form.quote}) {closing}"
+        if given := _among(schema):
+            texts = " | ".join(literal(self._form.value(value), self._names) for value in given)
+            return f"({texts}) {literal(close, self._names)}"
         longest = schema.get("maxLength")
         size = f"{{0,{longest}}}" if isinstance(longest, int) and 0 <= longest < LONGEST_TEXT else "*"
         if self._form.values == "cdata":
             wrapped = self._rule(f"/(?s:.{size})\\]\\]>/", "[lazy]")
-            return f'(/[^<&\\n]{size}/ | "<![CDATA[" {wrapped}) {closing}'
-        if any(close.startswith(name) for name in self._names):
-            return f"/(?s:.{size})/ {closing}"
-        if any(name in close for name in self._names):  # the text before it is one literal
-            before = next(close.partition(name)[0] for name in self._names if name in close)
-            ended = self._rule(f"/(?s:.{size}){escaped(before)}/", "[lazy]")
-            return f"{ended} {literal(close[len(before) :], self._names)}"
-        return self._rule(f"/(?s:.{size}){escaped(close)}/", "[lazy]")
+            return f'(/[^<&\\n]{size}/ | "<![CDATA[" {wrapped}) {literal(close, self._names)}'
+        # No control token is part of a text, and what stands in front of one closes it.
+        before = min((close.partition(name)[0] for name in self._names), key=len, default=close)
+        inside = f"/(?s:.{size})/" if not before else self._rule(f"/(?s:.{size}){escaped(before)}/", "[lazy]")
+        return f"{inside} {literal(close[len(before) :], self._names)}"
 
-    def _value(self, schema: Mapping[str, Any], kinds: Collection[str], depth: int) -> str:
+    def _value(self, schema: Mapping[str, Any], depth: int = 0) -> str:
         """A value as Python or Gemma 4 writes it."""
         form, python = self._form, self._form.values == "python"
-        given = schema.get("enum", [schema["const"]] if "const" in schema else None)
-        if isinstance(given, list) and given:
+        schema = resolved(schema, self._root)
+        if given := _among(schema):
             return "(" + " | ".join(literal(form.value(value), self._names) for value in given) + ")"
-        words = ("True", "False", "None") if python else ("true", "false", "null")
-        found = []
-        every = kinds or {"string", "number", "boolean", "null", "array", "object"}
-        if "string" in every:
-            found.append(self._quoted(schema))
+        kinds = kinds_of(schema, self._root)
+        every, found = kinds or set(_KINDS), []
+        if "string" in every and python:
+            longest = schema.get("maxLength", "")
+            found += [rf"/{quote}([^{quote}\\\n]|\\[^\n]){{0,{longest}}}{quote}/" for quote in "'\""]
+        elif "string" in every:
+            found.append(f"{literal(form.quote, self._names)} {self._text(schema, form.quote)}")
         if "number" in every:
-            whole = schema.get("type") == "integer"
-            found.append(f"/{_DIGITS}{'' if whole else '([.][0-9]{1,9})?'}/")
-        if "boolean" in every:
-            found += [as_lark(words[0]), as_lark(words[1])]
-        if "null" in every:
-            found.append(as_lark(words[2]))
-        if depth < DEEPEST:
-            separator = as_lark(", " if python else ",")
+            found.append(self._json(schema if kinds == {"number"} else {"type": "number"}))
+        for kind, word in (("boolean", "true"), ("boolean", "false"), ("null", "null")):
+            written = {"true": "True", "false": "False", "null": "None"}[word] if python else word
+            found += [as_lark(written)] if kind in every else []
+        separator = ", " if python else ","
+        if "array" in every and depth < DEEPEST:
             items = schema.get("items")
-            if "array" in every:
-                item = self._rule(
-                    self._value(*self._kinds(items if isinstance(items, Mapping) else {}), depth + 1)
-                )
-                found.append(f'"[" ({item} ({separator} {item})*)? "]"')
-            if "object" in every:
-                found.append(f'"{{" {self._members(schema, depth)} "}}"')
+            item = self._rule(self._value(items if isinstance(items, Mapping) else {}, depth + 1))
+            found.append(f'"[" ({item} ({as_lark(separator)} {item})*)? "]"')
+        if "object" in every and depth < DEEPEST:
+            found.append(f'"{{" {self._rule(self._object(schema, separator, depth + 1))} "}}"')
         return f"({' | '.join(found)})"
 
-    def _kinds(self, schema: Mapping[str, Any]) -> tuple[Mapping[str, Any], set[str]]:
-        schema = resolved(schema, self._root)
-        return schema, kinds_of(schema, self._root)
 
-    def _quoted(self, schema: Mapping[str, Any]) -> str:
-        longest = schema.get("maxLength")
-        size = f"{{0,{longest}}}" if isinstance(longest, int) and 0 <= longest < LONGEST_TEXT else "*"
-        if self._form.values == "python":
-            return " | ".join(rf"/{quote}([^{quote}\\\n]|\\[^\n]){size}{quote}/" for quote in "'\"")
-        quote = self._form.quote
-        if quote in self._names:
-            return f"{literal(quote, self._names)} /(?s:.{size})/ {literal(quote, self._names)}"
-        return f"{as_lark(quote)} {self._rule(f'/(?s:.{size}){escaped(quote)}/', '[lazy]')}"
-
-    def _members(self, schema: Mapping[str, Any], depth: int) -> str:
-        """The members of an object inside a value: their keys are quoted in Python."""
-        python = self._form.values == "python"
-        inner = replace(
-            self._form, arg_open="'" if python else "", arg_mid="': " if python else ":", arg_close=""
-        )
-        values = _Values(inner, self._root, self._names, f"{self._prefix}_{len(self._known)}")
-        found = values._object(schema, ", " if python else ",", depth + 1)
-        self.lines += values.lines
-        self._known[f"members {len(self._known)}"] = ""
-        return f"({found})"
+def _among(schema: Mapping[str, Any]) -> list[Any]:
+    """The only values that a schema lets through, if it names some."""
+    given = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    return given if isinstance(given, list) else []

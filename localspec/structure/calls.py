@@ -19,11 +19,11 @@ NO: Final = -2
 _SPACE = " "
 _ANY = {ID: re.compile(r"[\w.:-]*"), COUNTER: re.compile(r"\d*"), TYPE: re.compile(r"\w*")}
 _MARK = re.compile(r"[\ud800-\udfff]|\W{0,3}\w\w")
+_CODE = re.compile("[\ud800-\udfff]")
 _LONGEST_KEY = 200  # characters
 _BRACKETS = {"{": 1, "[": 1, "(": 1, "}": -1, "]": -1, ")": -1}
 _WORDS = {"True": True, "False": False, "None": None}
 _BARE_KEY = re.compile(r"([{,]\s*)([^\s{}\[\],:\"]+)\s*:")
-_PYTHON_WORD = re.compile(r"\b(?:None|True|False)\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class CallReader:
                 pass
             case self._close_call if not self._broken:
                 pass
-            case self._element if self._closing(held):
+            case self._element if held.lstrip().startswith(next(filter(str.strip, self._close), "\0")):
                 self._end_call()
             case _:
                 self._lose(self._raw + held)
@@ -177,10 +177,6 @@ class CallReader:
         anchors = [head.anchor for head in self._heads if head.anchor]
         begun = any(anchor.startswith(held) or held.startswith(anchor) for anchor in anchors)
         return bool(_MARK.match(held)) and (begun or (self._form.first and not self._begun))
-
-    def _closing(self, held: str) -> bool:
-        first = next((part for part in self._close if part != _SPACE), "")
-        return bool(first) and held.lstrip().startswith(first)
 
     def _say(self, text: str) -> None:
         if text:
@@ -256,26 +252,22 @@ class CallReader:
         return True
 
     def _json(self) -> bool:
+        """All arguments as one object; half an escape waits for the other half."""
+        end = len(self._held)
         for found in re.finditer(r'\\.?|["{}\[\]]', self._held, re.DOTALL):
             sign = found[0]
-            if sign == "\\":  # its other half is to come
-                break
-            if sign == '"':
+            if sign == "\\":
+                end = found.start()
+            elif sign == '"':
                 self._quoted = not self._quoted
             elif not self._quoted and len(sign) == 1:
                 self._depth += _BRACKETS[sign]
                 if not self._depth:
-                    self._grow(self._in_json(self._take(found.end())))
-                    return self._end_call()
-        else:
-            self._grow(self._in_json(self._take(len(self._held))))
-            return False
-        self._grow(self._in_json(self._take(found.start())))
-        return False
-
-    def _in_json(self, text: str) -> str:
-        """A piece of JSON, whose control tokens stand in texts."""
-        return "".join(json.dumps(self._plain(c))[1:-1] if "\ud800" <= c <= "\udfff" else c for c in text)
+                    end = found.end()
+                    break
+        # Control tokens stand in texts.
+        self._grow(_CODE.sub(lambda code: json.dumps(self._plain(code[0]))[1:-1], self._take(end)))
+        return not self._depth and self._end_call()
 
     def _element(self) -> bool:
         """The next argument, or the end of all."""
@@ -318,14 +310,12 @@ class CallReader:
         close, at = self._arg_close, self._held.find(self._arg_close)
         while at >= 0:
             verdict = max(follow(then, self._held, at + len(close), {}) for then in self._later)
-            if verdict == MORE and not self._held[at + len(close) :].strip():
-                verdict = MORE
-            if verdict >= 0:
+            if verdict != NO:
                 self._add(self._take(at))
+            if verdict >= 0:
                 self._take(len(close))
                 return self._end_value()
             if verdict == MORE:
-                self._add(self._take(at))
                 return False
             at = self._held.find(close, at + 1)
         self._add(self._take(len(self._held) - unfinished(self._held, close)))
@@ -438,29 +428,23 @@ def _closing_quote(text: str, at: int, quote: str, *, escapes: bool) -> int:
 
 def from_python(text: str) -> Any:  # noqa: ANN401  JSON
     """A value that is written as in Python, or as in JSON; the text itself where it is neither."""
-    stripped = text.strip()
+    text = text.strip()
     with warnings.catch_warnings(action="ignore"):  # of a backslash before any character
         for read in (json.loads, lambda given: ast.literal_eval(given.replace("\n", "\\n"))):
             try:
-                return read(stripped)
+                return read(text)
             except (ValueError, SyntaxError, RecursionError, MemoryError):
                 continue
-    return stripped[1:-1] if len(stripped) > 1 and stripped[0] == stripped[-1] in "'\"" else stripped
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] in "'\"" else text
 
 
 def from_gemma(text: str, quote: str, plain: Callable[[str], str]) -> Any:  # noqa: ANN401  JSON
     """A value with bare keys and quotes of its own."""
-    written = []
-    for n, part in enumerate(text.split(quote)):
-        if n % 2:
-            written.append(json.dumps(plain(part)))
-            continue
-        part = _PYTHON_WORD.sub(lambda word: json.dumps(_WORDS[word[0]]), plain(part))
-        written.append(_BARE_KEY.sub(r'\1"\2":', part))
-    try:
-        return json.loads("".join(written))
-    except (ValueError, RecursionError):
-        return plain(text)
+    parts = [
+        json.dumps(plain(part)) if n % 2 else _BARE_KEY.sub(r'\1"\2":', plain(part))
+        for n, part in enumerate(text.split(quote))
+    ]
+    return from_python("".join(parts))
 
 
 def _elements(text: str, form: CallForm) -> Iterator[tuple[str, str]]:
