@@ -81,7 +81,11 @@ def _read_tool(given: Any, which: str) -> Tool:  # noqa: ANN401  JSON
         )
     if not isinstance(description, str):
         raise BadSetting(f"the description of {name} is not text", hint=_FORM)
-    given = {"type": "function", "function": function} if function is given else dict(given)
+    wrapped = function is not given
+    function = {
+        key: value for key, value in function.items() if value is not None and (wrapped or key != "type")
+    }
+    given = {"type": "function", **(given if wrapped else {}), "function": function}
     parameters = read_schema(function.get("parameters") or {"properties": {}}, largest=LARGEST)
     if parameters.get("type", "object") != "object":
         raise BadSetting(f"the parameters of {name} are not an object", hint=_FORM)
