@@ -55,7 +55,7 @@ class Chat:
         self.pairs = self.engine.handler.pairs
         self.engine.start()
         held = conversations.resume(resumed.path) if resumed else None
-        wanted = Setup(self.engine, folder, resumed=held, **{"pairs": self.pairs} | setup)
+        wanted = Setup(self.engine, folder, resumed=held, **{"downloads": self.pairs} | setup)
         self.engine.send(wanted.load)
         self.app = ChatApp(wanted)
         self.folder = folder

@@ -30,7 +30,7 @@ def main() -> None:
         engine,
         folder,
         resumed=resumed,
-        pairs=ScriptedPairs(),
+        downloads=ScriptedPairs(),
     )
     sys.exit(chat(setup))
 

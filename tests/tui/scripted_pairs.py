@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from localspec.tui.state.engine import KnownPairs
+from localspec.tui.state.engine import Downloads
 
 from localspec.errors import NotOnDisk, UnknownPair
 from localspec.models.download import PullCancelled
@@ -73,10 +73,11 @@ class Gate:
             self.opened.wait(0.005)
 
 
-class ScriptedPairs(KnownPairs):
+class ScriptedPairs(Downloads):
     """The pairs above; all but one count as being here, and a pull takes ten steps."""
 
     def __init__(self, gate: Gate | None = None) -> None:
+        super().__init__()
         self.gate = gate or Gate()
         self.pulled: set[str] = set()
         self.failure: Exception | None = None  # of the next pull, and of the next list
@@ -92,7 +93,7 @@ class ScriptedPairs(KnownPairs):
         rows = (replace(row, on_disk=row.on_disk or row.name in self.pulled) for row in _ROWS)
         return sorted(rows, key=lambda row: (not row.on_disk, not row.runnable))
 
-    def pull(self, name: str, on_bytes: Callable[[int, int], object], cancelled: Callable[[], bool]) -> None:
+    def fetch(self, name: str, on_bytes: Callable[[int, int], object], cancelled: Callable[[], bool]) -> None:
         for step in range(11):
             self.gate.wait(step, cancelled)
             if cancelled():

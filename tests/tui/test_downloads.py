@@ -4,7 +4,6 @@ import threading
 import time
 
 import pytest
-from localspec.tui.state.engine import Downloads
 from scripted_pairs import Gate, ScriptedPairs
 
 from localspec.errors import BadSetting, DownloadFailed
@@ -21,7 +20,7 @@ def ends(downloads):
 
 @pytest.fixture
 def downloads():
-    found = Downloads(ScriptedPairs(Gate(hold_after=3)))
+    found = ScriptedPairs(Gate(hold_after=3))
     yield found
     found.close()
 
@@ -30,24 +29,24 @@ def test_a_list_that_fails_leaves_the_pull_running(downloads):
     downloads.pull("mine")
     while not downloads.progress.done_bytes:
         time.sleep(0.002)
-    downloads.pairs.failure = BadSetting("models.toml is damaged", hint="repair it")
+    downloads.failure = BadSetting("models.toml is damaged", hint="repair it")
     downloads.refresh()
-    assert [end.failure.what for end in ends(downloads)] == ["models.toml is damaged"]
+    assert [failure.what for _name, failure in ends(downloads)] == ["models.toml is damaged"]
     assert downloads.progress.name == "mine"
     assert downloads.rows == ()
 
 
 @pytest.mark.parametrize("error", [DownloadFailed("no network", hint=""), KeyError("x")])
 def test_a_pull_that_fails_is_over_and_says_why(downloads, error):
-    downloads.pairs.failure = error
+    downloads.failure = error
     downloads.pull("mine")
-    downloads.pairs.gate.opened.set()
-    (end,) = ends(downloads)
-    assert (str(error) in end.failure.what, end.name, downloads.progress) == (True, "mine", None)
+    downloads.gate.opened.set()
+    ((name, failure),) = ends(downloads)
+    assert (str(error) in failure.what, name, downloads.progress) == (True, "mine", None)
 
 
 def test_leaving_stops_the_pull(downloads):
     downloads.pull("mine")
     downloads.close()
-    assert [end.failure.error for end in ends(downloads)] == ["PullCancelled"]
+    assert [failure.error for _name, failure in ends(downloads)] == ["PullCancelled"]
     assert not [thread for thread in threading.enumerate() if thread is downloads._thread]

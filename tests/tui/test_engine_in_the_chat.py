@@ -4,7 +4,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from driving import asked, cannot_start, running, source
-from localspec.tui.state.engine import KnownPairs
+from localspec.tui.state.engine import Downloads
 from scripted_engine import ESSAY, Gate
 
 from localspec.engine.messages import Cancel, Died, Failure, LoadPair
@@ -113,7 +113,7 @@ async def test_a_pair_that_cannot_be_loaded_leaves_the_loaded_one_where_it_is(
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     if real:
         name = name.replace("llama-3-", "llama-3.1-")  # as models.toml has it
-    async with running(tmp_path, **{"pairs": KnownPairs()} if real else {}) as chat:
+    async with running(tmp_path, **{"downloads": Downloads()} if real else {}) as chat:
         await chat.type(f"/pair {name}")
         await chat.until(lambda: chat.notices)
         assert why in chat.notices[0]

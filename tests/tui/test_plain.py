@@ -25,7 +25,7 @@ def talk(tmp_path, monkeypatch, capsys):
         engine = ScriptedEngine(ScriptedWorkshop())
         engine.start()
         engine.send(load := LoadPair(pair=pair))
-        code = chat(Setup(engine, tmp_path, load=load, pairs=engine.handler.pairs))
+        code = chat(Setup(engine, tmp_path, load=load, downloads=engine.handler.pairs))
         said = capsys.readouterr()
         return code, said.out, said.err, list(conversations.listing(tmp_path / "conversations").conversations)
 

@@ -1,1 +1,0 @@
-"""The table of commands, and the work of each."""

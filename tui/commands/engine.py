@@ -7,7 +7,6 @@ from localspec import events
 from localspec.engine import messages
 from localspec.errors import NotOnDisk
 
-from ..state.engine import PullEnd
 from .chat import Chat, Refusal
 
 
@@ -18,7 +17,7 @@ async def pair(chat: Chat, argument: str) -> None:
         return
     engine = chat.state.engine
     try:
-        await asyncio.to_thread(chat.state.setup.pairs.find, argument)
+        await asyncio.to_thread(chat.state.downloads.find, argument)
     except NotOnDisk as error:
         await offer_pull(chat, argument, str(error), error.hint)
         return
@@ -54,8 +53,8 @@ async def receive_all(chat: Chat) -> None:
     """Handle what the engine, and the threads of the downloads, have reported since the last call."""
     for report in chat.state.engine.client.drain():
         await receive(chat, report)
-    for end in chat.state.downloads.take_ended():
-        await receive_end(chat, end)
+    for name, failure in chat.state.downloads.take_ended():
+        await receive_end(chat, name, failure)
 
 
 async def receive(chat: Chat, report: messages.Report) -> None:
@@ -66,8 +65,6 @@ async def receive(chat: Chat, report: messages.Report) -> None:
         case events.Finished():
             if not engine.comparing:  # then it is one of two, and no message
                 await chat.end_reply(report.reply.finish_reason, report.reply)
-        case events.Started() | events.Prefill() | events.Cycle() | events.Piece() | messages.ProposalText():
-            engine.absorb(report)
         case messages.LoadStage():
             engine.stage = report.text
         case messages.Ready():
@@ -85,21 +82,23 @@ async def receive(chat: Chat, report: messages.Report) -> None:
             await _take_failure(chat, report)
         case messages.Died():
             await _take_death(chat, report)
+        case events.Started() | events.Prefill() | events.Cycle() | events.Piece() | messages.ProposalText():
+            engine.absorb(report)
         case _:
             pass  # the hello
 
 
-async def receive_end(chat: Chat, end: PullEnd) -> None:
+async def receive_end(chat: Chat, name: str, failure: messages.Failure | None) -> None:
     """Tell how a pull ended, and load the pair if the user waits for it."""
-    if end.failure is None:
-        await chat.notice(f"{end.name} is on disk.", f"/pair {end.name} loads it.")
-        if chat.state.engine.wanted == end.name and not chat.state.engine.busy:
-            await chat.attempt(pair, end.name)
-    elif end.failure.error == "PullCancelled":
-        what = f"Stopped fetching {end.name}."
+    if failure is None:
+        await chat.notice(f"{name} is on disk.", f"/pair {name} loads it.")
+        if chat.state.engine.wanted == name and not chat.state.engine.busy:
+            await chat.attempt(pair, name)
+    elif failure.error == "PullCancelled":
+        what = f"Stopped fetching {name}."
         await chat.notice(what, "The part on disk is kept; the next pull resumes there.")
     else:
-        await chat.notice(end.failure.what, end.failure.hint, "error")
+        await chat.notice(failure.what, failure.hint, "error")
 
 
 async def _take_failure(chat: Chat, failure: messages.Failure) -> None:

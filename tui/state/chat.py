@@ -12,7 +12,7 @@ from localspec.events import Piece
 from localspec.files import change_json_object
 
 from .conversation import OpenConversation
-from .engine import Downloads, EngineState, KnownPairs
+from .engine import Downloads, EngineState
 from .remembered import Preferences, Presets, PromptHistory, Saver
 
 
@@ -29,7 +29,7 @@ class Setup:
     stored: bool = True  # False: the chat leaves nothing in the folder
     theme: str | None = None  # wins over the remembered one
     pull: bool = False  # fetch the pair when it is not here
-    pairs: KnownPairs = field(default_factory=KnownPairs)
+    downloads: Downloads = field(default_factory=Downloads)
 
     @property
     def conversations(self) -> Path:
@@ -44,7 +44,7 @@ class ChatState:
         self.setup = setup
         self.engine = EngineState(setup.engine, setup.load, setup.settings)
         self.engine.load(setup.load, started=True)
-        self.downloads = Downloads(setup.pairs)
+        self.downloads = setup.downloads
         self.prompt_history = PromptHistory.load(setup.folder / "prompts.jsonl", stored=setup.stored)
         self.preferences = Preferences.load(setup.folder / "chat.json")
         self.saver = Saver(tell)

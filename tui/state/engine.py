@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from statistics import median_low
 from typing import TYPE_CHECKING, Final
 
-from localspec import events
 from localspec.chat.conversations import Numbers, StoredMessage
 from localspec.chat.tally import Tally
 from localspec.engine import messages
@@ -61,8 +60,6 @@ class ReplyState:
                 self.prefill = event
             case Started():
                 self.started = event
-            case events.Notice() | events.Finished():
-                pass  # the screen shows the one and takes the reply from the other
 
     def take_fresh(self) -> list[Piece]:
         fresh, self.fresh = self.fresh, []
@@ -244,8 +241,26 @@ class EngineState:
         return self._serial
 
 
-class KnownPairs:
-    """The pairs that localspec knows; the modules behind load slowly, so the first call imports them."""
+@dataclass(frozen=True, slots=True)
+class PullProgress:
+    """How far a pull is."""
+
+    name: str  # of the pair
+    done_bytes: int = 0
+    total_bytes: int = 0  # 0 when it is not known yet
+
+
+@dataclass(slots=True)
+class Downloads:
+    """The pairs that are known, and the one pull that may run; threads of this process do the work."""
+
+    rows: Sequence["PairRow"] | None = None  # None: not listed yet
+    progress: PullProgress | None = None
+    _ended: deque[tuple[str, messages.Failure | None]] = field(default_factory=deque)
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None  # of the last pull
+
+    # The modules behind load slowly: the first call imports them.
 
     def find(self, name: str) -> None:
         """Raises UnknownPair, NotOnDisk or IncompatiblePair unless the pair can be loaded."""
@@ -258,40 +273,11 @@ class KnownPairs:
 
         return listing()
 
-    def pull(self, name: str, on_bytes: Callable[[int, int], object], cancelled: Callable[[], bool]) -> None:
+    def fetch(self, name: str, on_bytes: Callable[[int, int], object], cancelled: Callable[[], bool]) -> None:
         """Fetch a pair; `on_bytes` gets how many bytes are here, and of how many. Raises LocalspecError."""
         from localspec.models.picker import pull
 
         pull(name, on_bytes, cancelled)
-
-
-@dataclass(frozen=True, slots=True)
-class PullProgress:
-    """How far a pull is."""
-
-    name: str  # of the pair
-    done_bytes: int = 0
-    total_bytes: int = 0  # 0 when it is not known yet
-
-
-@dataclass(frozen=True, slots=True)
-class PullEnd:
-    """How a pull ended, or a list that failed."""
-
-    name: str
-    failure: messages.Failure | None
-
-
-@dataclass(slots=True)
-class Downloads:
-    """The pairs that are known, and the one pull that may run; threads of this process do the work."""
-
-    pairs: KnownPairs
-    rows: Sequence["PairRow"] | None = None  # None: not listed yet
-    progress: PullProgress | None = None
-    _ended: deque[PullEnd] = field(default_factory=deque)
-    _stop: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread | None = None  # of the last pull
 
     def refresh(self) -> None:
         """List the pairs anew; the rows change later."""
@@ -307,8 +293,8 @@ class Downloads:
     def cancel(self) -> None:
         self._stop.set()
 
-    def take_ended(self) -> list[PullEnd]:
-        """The pulls that have ended since the last call, and the lists that failed."""
+    def take_ended(self) -> list[tuple[str, messages.Failure | None]]:
+        """The pulls that have ended since the last call, and the lists that failed (without a name)."""
         return [self._ended.popleft() for _ in range(len(self._ended))]
 
     def close(self) -> None:
@@ -319,10 +305,10 @@ class Downloads:
 
     def _list(self) -> None:
         try:
-            self.rows = self.pairs.listing()
+            self.rows = self.listing()
         except Exception as error:  # noqa: BLE001 - nobody waits for the thread
             self.rows = self.rows or ()
-            self._ended.append(PullEnd("", failure_of(error)))
+            self._ended.append(("", failure_of(error)))
 
     def _pull(self, name: str) -> None:
         def on_bytes(done: int, total: int) -> None:
@@ -330,9 +316,9 @@ class Downloads:
 
         failure = None
         try:
-            self.pairs.pull(name, on_bytes, self._stop.is_set)
+            self.fetch(name, on_bytes, self._stop.is_set)
         except Exception as error:  # noqa: BLE001 - nobody waits for the thread
             failure = failure_of(error)
         self.progress = None
-        self._ended.append(PullEnd(name, failure))
+        self._ended.append((name, failure))
         self._list()
