@@ -8,7 +8,7 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from math import inf
 from time import monotonic
@@ -208,9 +208,6 @@ class PlainChat(Chat):
 
     async def theme(self, name: str) -> None:
         raise Refusal("Lines have no colours.")
-
-    async def choose_block(self, blocks: Sequence[str]) -> None:
-        await self.copy(blocks[-1])
 
     async def show_help(self) -> None:
         for command in table.COMMANDS:

@@ -1,7 +1,6 @@
 """The chat screen: its widgets, its input, and a tick that draws the engine's reports."""
 
 import asyncio
-from collections.abc import Sequence
 from functools import partial
 from time import monotonic
 from typing import ClassVar, Final, Literal
@@ -325,7 +324,7 @@ class ChatScreen(Screen[None], Chat):
         await self._choose("load", ConversationsDialog(state.setup.conversations, state.conversation, forget))
 
     async def theme(self, name: str) -> None:
-        from .dialogs.small import ChoiceDialog
+        from .dialogs.small import ThemeDialog
 
         if name in self.app.available_themes:
             self.app.theme = name
@@ -333,21 +332,7 @@ class ChatScreen(Screen[None], Chat):
         elif name:
             self.notify(f"There is no theme {name}.", severity="warning")
         else:
-            names, now = sorted(self.app.available_themes), self.app.theme
-            try_out = partial(setattr, self.app, "theme")
-            keys = "↑ ↓ try · ↵ keep · esc leave as it was"
-            dialog = ChoiceDialog("Theme", keys, names, names.index(now), try_out)
-            await self._choose("theme", dialog, otherwise=now)
-
-    async def choose_block(self, blocks: Sequence[str]) -> None:
-        from .dialogs.small import ChoiceDialog
-
-        async def copy(block: str | None) -> None:
-            if block:
-                await self.copy(block)
-
-        keys = "↑ ↓ choose · ↵ copy · esc close"
-        await self.app.push_screen(ChoiceDialog("Copy", keys, blocks, len(blocks) - 1), copy)
+            await self._choose("theme", ThemeDialog(), otherwise=self.app.theme)
 
     async def _choose(self, command: str, dialog: ModalScreen[str], otherwise: str = "") -> None:
 
@@ -358,9 +343,9 @@ class ChatScreen(Screen[None], Chat):
         await self.app.push_screen(dialog, run)
 
     async def show_help(self) -> None:
-        from .dialogs.small import HelpDialog
+        from .dialogs.small import HelpDialog, help_page
 
-        await self.app.push_screen(HelpDialog(self.state.setup.folder))
+        await self.app.push_screen(HelpDialog(help_page(self.state.setup.folder)))
 
     def show_comparison(self, compared: Compared) -> None:
         from .dialogs.small import ComparisonDialog

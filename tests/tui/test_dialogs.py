@@ -5,11 +5,11 @@ from itertools import pairwise
 import pytest
 from driving import running
 from localspec.tui.commands.table import COMMANDS, find, matching
-from localspec.tui.dialogs.small import ChoiceDialog, HelpDialog, help_page
+from localspec.tui.dialogs.small import HelpDialog, ThemeDialog, help_page
 from textual.widgets import TextArea
 
 
-@pytest.mark.parametrize(("command", "screen"), [("/help", HelpDialog), ("/theme", ChoiceDialog)])
+@pytest.mark.parametrize(("command", "screen"), [("/help", HelpDialog), ("/theme", ThemeDialog)])
 async def test_the_keys_of_a_long_dialog_are_in_view(tmp_path, command, screen):
     async with running(tmp_path, size=(80, 24)) as chat:
         await chat.type(command)
@@ -23,7 +23,7 @@ async def test_the_keys_of_a_long_dialog_are_in_view(tmp_path, command, screen):
 async def test_a_theme_is_tried_and_left_as_it_was(tmp_path):
     async with running(tmp_path) as chat:
         await chat.type("/theme")
-        await chat.until(lambda: isinstance(chat.app.screen, ChoiceDialog))
+        await chat.until(lambda: isinstance(chat.app.screen, ThemeDialog))
         await chat.pilot.press("home")
         await chat.until(lambda: chat.app.theme != "localspec")
         await chat.pilot.press("escape")

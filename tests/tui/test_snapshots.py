@@ -4,7 +4,7 @@ import pytest
 from driving import Chat, detail, undrawn
 from localspec.tui.dialogs.conversations import ConversationsDialog
 from localspec.tui.dialogs.pairs import PairsDialog
-from localspec.tui.dialogs.small import ChoiceDialog, ComparisonDialog, HelpDialog, LinkDialog
+from localspec.tui.dialogs.small import ComparisonDialog, HelpDialog, LinkDialog, ThemeDialog
 from localspec.tui.widgets.lines import Inspector
 from scripted_engine import Gate, Pace
 from textual._compositor import Compositor
@@ -169,7 +169,7 @@ def test_the_palette(draw):
 def test_the_theme_picker(draw):
     async def steps(chat):
         await chat.type("/theme")
-        await chat.until(lambda: isinstance(chat.app.screen, ChoiceDialog))
+        await chat.until(lambda: isinstance(chat.app.screen, ThemeDialog))
         await chat.until(lambda: "localspec" in chat.drawn.partition("Theme")[2])  # it is scrolled to
 
     draw(steps)

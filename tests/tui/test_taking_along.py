@@ -4,11 +4,8 @@ import sys
 
 import pytest
 from driving import asked, running
-from localspec.tui.dialogs.small import ChoiceDialog
 from localspec.tui.state import clipboard, mentions
-from localspec.tui.text.markdown import blocks_of
 from localspec.tui.widgets.prompt import Completion
-from scripted_engine import ESSAY
 
 
 @pytest.fixture
@@ -64,28 +61,20 @@ async def test_a_file_that_cannot_go_along_is_told_and_the_message_stays(files, 
         assert not asked(chat)
 
 
-def test_the_blocks_of_a_reply_are_what_one_would_copy():
-    blocks = blocks_of(ESSAY)
-    assert blocks[0] == "## Why a draft helps"
-    assert next(block for block in blocks if block.startswith("def accept")).endswith(
-        "next(chosen), Origin.BONUS)\n"
-    )
-    assert not any("```" in block for block in blocks)
-
-
-async def test_a_block_is_chosen_and_copied(tmp_path, monkeypatch):
+async def test_the_system_gets_a_copy_too(tmp_path, monkeypatch):
     taken = []
     monkeypatch.setattr(clipboard, "copy", lambda text: not taken.append(text))
     async with running(tmp_path) as chat:
         await chat.ask("why?")
-        await chat.type("/copy block")
-        await chat.until(lambda: isinstance(chat.app.screen, ChoiceDialog))
-        await chat.pilot.press("up", "enter")
+        await chat.type("/copy code")
         await chat.until(lambda: taken)
-        assert taken[0].startswith("| width | cost |")
+        assert taken[0].startswith("def accept")
         await chat.type("/copy code 2")
         await chat.until(lambda: len(chat.toasts) == 2)
         assert chat.toasts[1] == "/copy code takes a whole number from 1 to 1."
+        await chat.type("/copy block")
+        await chat.until(lambda: len(chat.toasts) == 3)
+        assert chat.toasts[2] == "/copy takes nothing, code, or code N; the mouse selects any other part."
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the program is a script")

@@ -1,6 +1,6 @@
 """The base of both chats: what commands may ask of them, and how a reply begins and ends."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Literal
 
@@ -43,7 +43,6 @@ class Chat:
     # Dialogs; an answer runs the command that asked, with it as the argument.
     async def choose_pair(self) -> None: ...
     async def choose_conversation(self) -> None: ...
-    async def choose_block(self, blocks: Sequence[str]) -> None: ...  # to be copied
     async def theme(self, name: str) -> None: ...  # without a name, let the user choose one
     async def show_help(self) -> None: ...
     def show_comparison(self, compared: Compared) -> None: ...

@@ -3,7 +3,7 @@
 from localspec.chat import conversations
 
 from ..state.conversation import NotExported, OpenConversation, export_markdown, version_before
-from ..text.markdown import blocks_of, code_blocks
+from ..text.markdown import code_blocks
 from .chat import Chat, Refusal
 
 
@@ -86,18 +86,13 @@ async def export(chat: Chat, argument: str) -> None:
     try:
         path = export_markdown(conversation, argument or f"{conversation.name}.md")
     except NotExported as error:
-        chat.notify(f"{error}; {error.hint}.", severity="error")
-    else:
-        await chat.notice(f"Exported to {path}.")
+        raise Refusal(f"{error}; {error.hint}.") from None
+    await chat.notice(f"Exported to {path}.")
 
 
 async def rename(chat: Chat, argument: str) -> None:
     conversation = chat.state.conversation
-    try:
-        await conversation.rename(" ".join(argument.split()))
-    except OSError as error:
-        await chat.notice(f"the title could not be saved: {error}", "free some space", "error")
-    else:
+    if await chat.is_saved(conversation.rename(" ".join(argument.split()))):
         await chat.notice(f"This conversation is called “{conversation.saved.title}”.")
 
 
@@ -108,17 +103,15 @@ async def branch(chat: Chat, argument: str) -> None:
     if not count:
         raise Refusal("There is nothing to branch from yet.")
     new = chat.state.new_conversation(old.journal.system)
-    try:
-        for message in old.messages[:count]:
-            await new.add(message)
-    except OSError as error:
-        await chat.notice(f"the branch could not be saved: {error}", "free some space", "error")
+    for message in old.messages[:count]:
+        if not await chat.is_saved(new.add(message)):
+            break
     await chat.open_conversation(new)
     await chat.notice(f"This is a copy of {count} messages.", f"/load {old.journal.path.stem} goes back.")
 
 
 async def copy(chat: Chat, argument: str) -> None:
-    """Copy the last reply, its last or N-th code block, or a block that the user chooses."""
+    """Copy the last reply, or its last or N-th code block."""
     replies = [message.content for message in chat.state.conversation.messages if message.role == "assistant"]
     kind, _, number = argument.partition(" ")
     if not replies:
@@ -129,10 +122,8 @@ async def copy(chat: Chat, argument: str) -> None:
         if not (codes := code_blocks(replies[-1])):
             raise Refusal("There is no code block in the last reply.")
         await chat.copy(codes[_index("/copy code", number, len(codes)) if number else -1])
-    elif kind == "block":
-        await chat.choose_block(blocks_of(replies[-1]))
     else:
-        raise Refusal("/copy takes nothing, code, code N, or block.")
+        raise Refusal("/copy takes nothing, code, or code N; the mouse selects any other part.")
 
 
 def _index(command: str, argument: str, count: int) -> int:

@@ -135,12 +135,8 @@ class TitleDialog(Dialog[str]):
     BOX_TITLE = "Title"
     KEYS = "↵ keep · esc leave as it was"
 
-    def __init__(self, title: str) -> None:
-        super().__init__()
-        self._title = title
-
     def content(self) -> ComposeResult:
-        yield Input(line_for_terminal(self._title), compact=True)
+        yield Input(line_for_terminal(str(self.text)), compact=True)
 
     @on(Input.Submitted)
     def _take(self, event: Input.Submitted) -> None:

@@ -6,7 +6,7 @@ import webbrowser
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any, ClassVar, Final, Generic, TypeVar
+from typing import ClassVar, Final, Generic, TypeVar
 from urllib.parse import quote, urlsplit
 
 from rich.text import Text
@@ -25,7 +25,6 @@ from ..commands.table import COMMANDS
 from ..widgets.reply import LEGEND
 
 NARROWEST: Final = 12  # cells of the first column of a table
-SHOWN: Final = 3  # lines of a block
 Answer = TypeVar("Answer")
 Item = TypeVar("Item")
 
@@ -37,6 +36,10 @@ class Dialog(ModalScreen[Answer]):
     BOX_TITLE: str
     KEYS: str
     detail = ""  # stands above the keys, always in view
+
+    def __init__(self, text: str | Content = "") -> None:
+        super().__init__()
+        self.text = for_terminal(text) if isinstance(text, str) else text
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="box") as box:
@@ -50,7 +53,8 @@ class Dialog(ModalScreen[Answer]):
 
     def content(self) -> ComposeResult:
         """What may take all the room that the foot leaves."""
-        yield from ()
+        with VerticalScroll():
+            yield Static(self.text, markup=False)
 
     def show_detail(self, text: str) -> None:
         line = self.query_one(".detail", Static)
@@ -116,44 +120,26 @@ class ConfirmDialog(Dialog[bool]):
     BOX_TITLE = "Sure?"
     KEYS = "y yes · n no"
 
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self._text = text
+
+class ThemeDialog(Dialog[str]):
+    """Answers with the name of a theme; tries out each that is highlighted."""
+
+    BOX_TITLE = "Theme"
+    KEYS = "↑ ↓ try · ↵ keep · esc leave as it was"
 
     def content(self) -> ComposeResult:
-        yield Static(for_terminal(self._text), markup=False)
-
-
-class ChoiceDialog(Dialog[str]):
-    """Answers with one of some texts; long ones are shown by their first lines."""
-
-    def __init__(
-        self, title: str, keys: str, texts: Sequence[str], first: int, try_out: Callable[[str], Any] = str
-    ) -> None:
-        """`first` is highlighted at first; `try_out` gets each text that is highlighted."""
-        super().__init__()
-        self.BOX_TITLE, self.KEYS = title, keys
-        self._texts, self._first, self._try_out = texts, first, try_out
-
-    def content(self) -> ComposeResult:
-        options = OptionList(*(Content(for_terminal(beginning(text))) for text in self._texts))
-        options.highlighted = self._first
-        yield options
+        names = sorted(self.app.available_themes)
+        themes = OptionList(*names)
+        themes.highlighted = names.index(self.app.theme)
+        yield themes
 
     @on(OptionList.OptionHighlighted)
     def _highlighted(self, event: OptionList.OptionHighlighted) -> None:
-        self._try_out(self._texts[event.option_index])
+        self.app.theme = str(event.option.prompt)
 
     @on(OptionList.OptionSelected)
-    def _take(self, event: OptionList.OptionSelected) -> None:
-        self.dismiss(self._texts[event.option_index])
-
-
-def beginning(block: str) -> str:
-    """The first lines of a block, and how many more it has."""
-    lines = block.splitlines()
-    more = [f"… {len(lines) - SHOWN} more lines"] if len(lines) > SHOWN else []
-    return "\n".join(lines[:SHOWN] + more)
+    def _take(self) -> None:
+        self.dismiss(self.app.theme)
 
 
 _HOST: Final = re.compile(r"[\w.:-]+", re.ASCII)
@@ -168,16 +154,12 @@ class LinkDialog(Dialog[None]):
     KEYS = "o open in the browser · c copy the address · esc close"
 
     def __init__(self, address: str) -> None:
-        super().__init__()
+        super().__init__(address)
         self._address = address
         self._web_address = web_address(address)
         self.detail = "Not opened from here: only plain http and https addresses are."
         if self._web_address is not None:
             self.detail = f"It leads to {urlsplit(self._web_address).hostname}."
-
-    def content(self) -> ComposeResult:
-        with VerticalScroll():
-            yield Static(for_terminal(self._address), markup=False)
 
     @work
     async def action_open(self) -> None:
@@ -260,14 +242,6 @@ class HelpDialog(Dialog[None]):
 
     BOX_TITLE = "Help"
     KEYS = "↑ ↓ scroll · esc close"
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__()
-        self._folder = folder
-
-    def content(self) -> ComposeResult:
-        with VerticalScroll():
-            yield Static(help_page(self._folder), markup=False)
 
 
 def help_page(folder: Path) -> Content:

@@ -137,10 +137,3 @@ def is_list_cut(before: str, source: str) -> bool:
 
 def code_blocks(markdown: str) -> list[str]:
     return [match["code"] for match in _CODE.finditer(markdown)]
-
-
-def blocks_of(markdown: str) -> list[str]:
-    """Paragraphs, lists, tables, and the code of fenced blocks, as one would copy them."""
-    growing = GrowingMarkdown()
-    sources = [block.source.strip("\n") for block in growing.feed(markdown) + growing.finish()]
-    return ["".join(code_blocks(source)) or source for source in sources if source.strip()]
