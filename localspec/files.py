@@ -155,8 +155,7 @@ def append_json_lines(path: Path, values: Iterable[object], *, head: object = No
     """Append each value as a line of JSON, after `head` where the file is new or empty. A new file is its owner's only.
 
     Returns when the lines are on the disk; after an OSError the file has no new line. Lone surrogates, which argv and
-    JSON may
-    hold, become U+FFFD.
+    JSON may hold, become U+FFFD.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     lines = b"".join(map(_line, values))
@@ -231,19 +230,8 @@ class FileLock:
 
     def try_acquire(self) -> bool:
         """Take the lock; False while another process has it. Raises OSError if the file cannot be made."""
-        assert self._held is None, "the lock is held already"
         self._held = _acquired(self._path, 0)
         return self._held is not None
-
-    def try_acquire_where_possible(self) -> bool:
-        """As `try_acquire`; True if the file system has no locks, as some network homes."""
-        try:
-            return self.try_acquire()
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                raise
-            self._path.unlink(missing_ok=True)
-            return True
 
     def release(self) -> None:
         """Release the lock and remove its file; idempotent."""
@@ -251,36 +239,29 @@ class FileLock:
         if held is None:
             return
         if sys.platform != "win32":  # there filelock removes it
-            with suppress(
-                OSError
-            ):  # before the release: another process that opened it meanwhile notices and starts again
+            # Before the release: another process that opened it meanwhile notices and starts again.
+            with suppress(OSError):
                 self._path.unlink(missing_ok=True)
         held.release()
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder's small files; its `.lock` stays.
-
-    Without locks in the file system nobody waits. Raises OSError.
-    """
-    held = None
-    try:
-        held = _acquired(folder / ".lock", _PATIENCE_SECONDS)
-        if held is None:
-            raise TimeoutError(errno.ETIMEDOUT, "another localspec is changing files there", str(folder))
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            raise
+    """Hold the lock of a folder's small files; its `.lock` stays. Raises OSError."""
+    held = _acquired(folder / ".lock", _PATIENCE_SECONDS)
+    if held is None:
+        raise TimeoutError(errno.ETIMEDOUT, "another localspec is changing files there", str(folder))
     try:
         yield
     finally:
-        if held is not None:
-            held.release()
+        held.release()
 
 
 def _acquired(path: Path, seconds: float) -> "BaseFileLock | None":
-    """The acquired lock of that file; None if another process kept it. Raises OSError."""
+    """The acquired lock of that file; None if another process kept it. Raises OSError.
+
+    Where the file system has no locks, as some network homes, the lock is open and nobody waits.
+    """
     from filelock import FileLock, Timeout  # takes 15 ms
 
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -290,6 +271,10 @@ def _acquired(path: Path, seconds: float) -> "BaseFileLock | None":
         lock.acquire(seconds)
     except Timeout:
         return None
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        path.unlink(missing_ok=True)
     return lock
 
 

@@ -9,7 +9,7 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime
 from pathlib import Path
@@ -190,9 +190,8 @@ def _records(message: StoredMessage) -> list[dict[str, object]]:
 
 
 def _record(kind: str, message: StoredMessage, **more: object) -> dict[str, object]:
-    values = asdict(replace(message, versions=(), version=0))
-    compact = {name: value for name, value in values.items() if value not in ("", 0, None, ())}
-    return {"type": kind, "at": time.time(), **more, **compact}
+    values = asdict(replace(message, versions=(), version=0)).items()
+    return {"type": kind, "at": time.time(), **more} | {name: value for name, value in values if value}
 
 
 def resume(path: Path) -> tuple[Journal, Conversation]:
@@ -298,8 +297,8 @@ def _take(record: dict[str, Any], messages: list[StoredMessage], conversation: C
 
 
 def _reply_index(record: dict[str, Any], messages: list[StoredMessage]) -> int:
-    index = len(messages) - _natural(record["back"])
-    if messages[_natural(index)].role != "assistant":
+    index = _natural(len(messages) - _natural(record["back"]))
+    if messages[index].role != "assistant":
         raise ValueError("only replies have versions")
     return index
 
@@ -371,11 +370,8 @@ def find(folder: Path, name: str) -> Conversation:
 
 def rename(path: Path, title: str) -> None:
     """Give a conversation that nobody has open a title. Raises ConversationInUse, BrokenConversation, OSError."""
-    journal, _conversation = resume(path)
-    try:
+    with closing(resume(path)[0]) as journal:
         journal.rename(title)
-    finally:
-        journal.close()
 
 
 def delete(conversation: Conversation, forget: Callable[[Collection[str]], object]) -> None:
@@ -393,10 +389,7 @@ def delete(conversation: Conversation, forget: Callable[[Collection[str]], objec
 
 def _written_by_the_person(path: Path) -> frozenset[str]:
     """Every question in the file, with changed and withdrawn ones."""
-    try:
-        values, _damaged = read_json_lines(path)
-    except FileNotFoundError:
-        return frozenset()
+    values = read_json_lines(path)[0] if path.exists() else []
     records = _singly(value for value in values if isinstance(value, dict))
     questions = (value for value in records if isinstance(value, dict) and value.get("role") == "user")
     return frozenset(text for value in questions if isinstance(text := value.get("content"), str))

@@ -5,10 +5,13 @@ import os
 import signal
 import sys
 from importlib.util import find_spec, module_from_spec
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
-from localspec.engine.server import RequestHandler, Server
+from localspec.engine.server import Server
 from localspec.health.trial import limit_this_process
+
+if TYPE_CHECKING:
+    from localspec.engine.requests import PairRequests
 
 
 def take_pipes() -> tuple[BinaryIO, BinaryIO]:
@@ -20,7 +23,7 @@ def take_pipes() -> tuple[BinaryIO, BinaryIO]:
     return source, sink
 
 
-def open_handler() -> RequestHandler:
+def open_handler() -> "PairRequests":
     """What performs requests, imported in less time than usual."""
     gc.disable()  # imports make no garbage
     if spec := find_spec("llama_cpp"):  # not executed, as only its own Python API needs what it imports

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, BinaryIO, Final, Protocol
+from typing import Any, BinaryIO, Final
 
 from localspec.engine.messages import (
     PROTOCOL,
@@ -37,25 +37,6 @@ _NO_CRASHES: Final = (1, 2, _KILL, 15)  # nor are SIGHUP, SIGINT and SIGTERM
 LAST_WORDS: Final = 3  # lines of stderr that explain a death
 
 
-class Engine(Protocol):
-    """The part of an engine that the terminal UI uses."""
-
-    def start(self) -> None:
-        """Start, and end a running engine without waiting."""
-
-    def send(self, request: Request) -> None:
-        """Queue a request."""
-
-    def drain(self) -> list[Report]:
-        """The reports since the last call."""
-
-    @property
-    def alive(self) -> bool: ...
-
-    def close(self) -> None:
-        """End within a second."""
-
-
 class EngineProcess:
     """An engine in a child process; one object survives any number of restarts."""
 
@@ -63,7 +44,8 @@ class EngineProcess:
         self, command: Sequence[str] = COMMAND, started: subprocess.Popen[bytes] | None = None
     ) -> None:
         """`started`: the first process. `on_report`, if set, is called in another thread when `drain` has reports."""
-        self._command, self._started = tuple(command), started
+        self._command: Any = command if started is None else started.args
+        self._started = started
         self._connection: _Connection | None = None
         self._changing = threading.Lock()  # the connection, which a process that dies may replace
         self.on_report: Callable[[], object] = lambda: None
@@ -77,17 +59,15 @@ class EngineProcess:
             self._connection = self._connect(self._connection)
 
     def send(self, request: Request) -> None:
+        """Queue a request."""
         with self._changing:
             assert self._connection is not None, "start() comes first"
             self._connection.send(request)
 
     def drain(self) -> list[Report]:
-        reports: list[Report] = []
-        if self._connection is not None:
-            with suppress(IndexError):
-                while True:
-                    reports.append(self._connection.inbox.popleft())
-        return reports
+        """The reports since the last call."""
+        inbox = self._connection.inbox if self._connection else deque()
+        return [inbox.popleft() for _ in range(len(inbox))]
 
     @property
     def alive(self) -> bool:
@@ -214,7 +194,11 @@ class _Connection:
     def _read(self) -> None:
         """Turn the end of the stream into a report, so that the UI gets it in order."""
         for report in read_messages(_pipe(self.process.stdout)):
-            _check_protocol(report)
+            if isinstance(report, Hello) and report.protocol != PROTOCOL:
+                raise EngineDied(
+                    f"the engine process speaks protocol {report.protocol}, this program {PROTOCOL}",
+                    hint="localspec was updated while it ran: start it again",
+                )
             self._receive(report)
         self._report_end()
 
@@ -277,14 +261,6 @@ class _Connection:
     def _listen_to_stderr(self) -> None:
         for line in _pipe(self.process.stderr):
             self._last_words.append(line.decode(errors="replace").rstrip())
-
-
-def _check_protocol(report: Report) -> None:
-    if isinstance(report, Hello) and report.protocol != PROTOCOL:
-        raise EngineDied(
-            f"the engine process speaks protocol {report.protocol}, this program {PROTOCOL}",
-            hint="localspec was updated while it ran: start it again",
-        )
 
 
 def _pipe(stream: Any) -> BinaryIO:  # noqa: ANN401 - Popen types its pipes as optional

@@ -24,7 +24,6 @@ from localspec.engine.messages import (
     Stopped,
     Tokenize,
 )
-from localspec.engine.server import Cancelled, Send
 from localspec.errors import BadSetting
 from localspec.events import Finished, Notice
 from localspec.health.check import remember_trial, try_without_extra_buffers
@@ -33,6 +32,8 @@ from localspec.health.servers import addresses_of, answering_servers
 if TYPE_CHECKING:
     from localspec.measure.compare import Comparison
 
+Send = Callable[[Report], None]
+Cancelled = Callable[[], bool]
 MANY_CORES = 4  # from here on one core is left to the terminal; with fewer, the models need them all
 
 
@@ -58,7 +59,7 @@ class Warnings(logging.Handler):
 
 
 class PairRequests:
-    """Holds one loaded pair."""
+    """Holds one loaded pair. One thread calls everything but `perform` of requests that run beside others."""
 
     def __init__(self) -> None:
         self._session: api.Session | None = None
@@ -67,18 +68,13 @@ class PairRequests:
         self._asking = threading.Lock()  # held while a question is answered beside what runs
 
     def perform(self, request: Request, send: Send, cancelled: Cancelled) -> None:
-        if isinstance(request, Answer):
-            self._perform(request, self._warnings.told_before_the_end(send), cancelled)
-            remember_trial()
-        else:
-            self._perform(request, send, cancelled)
-
-    def _perform(self, request: Request, send: Send, cancelled: Cancelled) -> None:
+        """Carry out a request, sending reports; return soon after `cancelled` turns true."""
         match request:
             case LoadPair():
                 self._load(request, send)
             case Answer():
-                answering.answer(self._loaded(), request, send, cancelled)
+                answering.answer(self._loaded(), request, self._warnings.told_before_the_end(send), cancelled)
+                remember_trial()
             case Render() | Tokenize() | Detokenize() | Describe():
                 with self._asking:
                     found = answering.told(self._loaded(), request)

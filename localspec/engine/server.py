@@ -6,7 +6,7 @@ import queue
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import BinaryIO, Final, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 from localspec.engine.messages import (
     PROTOCOL,
@@ -23,28 +23,13 @@ from localspec.engine.messages import (
 )
 from localspec.errors import LocalspecError, NotEnoughMemory
 
+if TYPE_CHECKING:
+    from localspec.engine.requests import PairRequests
+
 IDLE_SECONDS: Final = 0.5  # programs ask again sooner, and would wait for work that began meanwhile
 QUIT_GRACE_SECONDS: Final = 0.4  # to free the models in order; a native call that takes longer is cut off
 
 log = logging.getLogger(__name__)
-Send = Callable[[Report], None]
-Cancelled = Callable[[], bool]
-
-
-class RequestHandler(Protocol):
-    """Performs requests. One thread calls everything but `perform` of parallel requests."""
-
-    def perform(self, request: Request, send: Send, cancelled: Cancelled) -> None:
-        """Carry out a request, sending reports; return soon after `cancelled` turns true."""
-
-    def runs_beside(self, request: Request) -> bool:
-        """Whether a separate thread may perform it at any time."""
-
-    def rest(self, awaited: Callable[[], bool]) -> None:
-        """Use a moment without a request; return soon after `awaited` turns true."""
-
-    def close(self) -> None:
-        """Free everything."""
 
 
 class Server:
@@ -56,9 +41,9 @@ class Server:
         self._sink_lock = threading.Lock()  # a question is answered beside what runs
         self._inbox: queue.SimpleQueue[Request] = queue.SimpleQueue()
         self._cancelled_serial = 0
-        self._handler: RequestHandler | None = None
+        self._handler: PairRequests | None = None
 
-    def serve(self, open_handler: Callable[[], RequestHandler]) -> None:
+    def serve(self, open_handler: "Callable[[], PairRequests]") -> None:
         """Answer requests. Listening starts before the heavy imports, so a lost client ends those too."""
         threading.Thread(target=self._listen, name="engine-listener", daemon=True).start()
         self._send(Hello(PROTOCOL, os.getpid()))
@@ -72,20 +57,20 @@ class Server:
                 self._perform(handler, request)
         handler.close()
 
-    def _next(self, handler: RequestHandler) -> Request:
+    def _next(self, handler: "PairRequests") -> Request:
         """The next request; without one, the handler may use the time."""
         with suppress(queue.Empty):
             return self._inbox.get(timeout=IDLE_SECONDS)
         self._rest(handler)
         return self._inbox.get()
 
-    def _perform(self, handler: RequestHandler, request: Request) -> None:
+    def _perform(self, handler: "PairRequests", request: Request) -> None:
         try:
             handler.perform(request, self._send, lambda: self._is_cancelled(request))
         except Exception as error:  # noqa: BLE001 - the edge of the process: every error becomes a report
             self._send(failure_of(error, getattr(request, "serial", 0)))
 
-    def _rest(self, handler: RequestHandler) -> None:
+    def _rest(self, handler: "PairRequests") -> None:
         try:
             handler.rest(lambda: not self._inbox.empty())
         except Exception as error:  # noqa: BLE001 - nobody asked for anything, so nobody can be answered

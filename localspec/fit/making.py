@@ -60,7 +60,7 @@ def alone_in(folder: Path) -> Iterator[None]:
     Raises BadSetting if another process has the lock, OSError.
     """
     lock = FileLock(folder / "lock")
-    if not lock.try_acquire_where_possible():
+    if not lock.try_acquire():
         raise BadSetting(
             f"{folder.name} is being made by another command", hint="let it end, or stop it with Ctrl-C"
         )

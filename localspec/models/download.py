@@ -304,7 +304,7 @@ class _Pull:
     def _locked(self, file: ModelFile, held: ExitStack) -> FileLock:
         """A lock on a file; all processes take theirs in one order, so that two pulls never wait for each other."""
         lock = lock_of(file.place)
-        while not lock.try_acquire_where_possible():
+        while not lock.try_acquire():
             self._check(file)
             self._at(PullStage.WAITING, file, min(_size(part_of(file.place)), file.bytes))
             time.sleep(_POLL_SECONDS)

@@ -113,7 +113,7 @@ def _is_being_fetched(file: ModelFile) -> bool:
     if not part_of(file.place).with_suffix(LOCK).exists():
         return False
     lock = lock_of(file.place)
-    free = lock.try_acquire_where_possible()
+    free = lock.try_acquire()
     lock.release()
     return not free
 
@@ -134,7 +134,7 @@ def _removed(unwanted: Iterable[Path], kept: list[tuple[str, str]]) -> Removal:
 
 def _unlink(path: Path) -> None:
     lock = lock_of(_final(path))
-    if not lock.try_acquire_where_possible():
+    if not lock.try_acquire():
         raise BadSetting(f"{path.name} is being fetched right now", hint="stop that pull first")
     try:
         path.unlink(missing_ok=True)

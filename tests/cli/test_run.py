@@ -13,6 +13,7 @@ from localspec import demo
 from localspec.cli import main
 from localspec.cli.commands.run import as_json
 from localspec.display import JSON_VERSION
+from localspec.engine import spawn
 from localspec.events import FinishReason, Reply, Stats
 
 pytestmark = pytest.mark.usefixtures("home_of_processes")
@@ -46,6 +47,35 @@ def test_the_demo_answers_with_text_on_stdout_and_numbers_on_stderr(capsys):
     assert "tokens/s" not in out
     assert "tokens/s" in err
     assert "demonstration" in err
+
+
+# The engine process, which dies at its first load unless another one died before.
+DIES_ONCE = """
+import os, signal
+from localspec.engine import __main__ as engine
+opened = engine.open_handler
+def open_handler():
+    handler = opened()
+    load = handler._load
+    def killed(request, send):
+        if not request.died_of:
+            os.kill(os.getpid(), signal.SIGILL)
+        load(request, send)
+    handler._load = killed
+    return handler
+engine.open_handler = open_handler
+engine.main()
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="dies by a signal")
+def test_an_engine_that_was_started_early_and_crashes_is_tried_again(capsys, monkeypatch):
+    process = spawn.spawn((sys.executable, "-c", DIES_ONCE))
+    monkeypatch.setattr(spawn, "start_early", lambda arguments: setattr(spawn, "_early", process))
+    code, out, err = run(capsys, "Hello", "--temperature", "0", "--max-tokens", "5", "--pair", "demo")
+    assert (code, bool(out.strip())) == (0, True)
+    assert -process.wait() == signal.SIGILL
+    assert "SIGILL" in err
 
 
 def test_json_is_one_object_with_text_and_stats(capsys):

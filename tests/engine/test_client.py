@@ -7,6 +7,7 @@ import pytest
 
 from localspec.engine.client import EngineProcess
 from localspec.engine.messages import Answer, Describe, Died, LoadPair
+from localspec.engine.spawn import spawn
 from localspec.events import Piece
 
 
@@ -108,11 +109,10 @@ Server(*take_pipes()).serve(Workshop)
 """
 
 
-def told_by(where, end="signal.SIGILL"):
+def told_by(where, end="signal.SIGILL", *, early=False):
     """What a client hears of a process that dies while it loads or before its first token."""
-    process = EngineProcess(
-        (sys.executable, "-c", REPACKING_KILLS.replace("WHERE", where).replace("SIGNAL", end))
-    )
+    command = (sys.executable, "-c", REPACKING_KILLS.replace("WHERE", where).replace("SIGNAL", end))
+    process = EngineProcess(started=spawn(command)) if early else EngineProcess(command)
     process.start()
     process.send(LoadPair())
     process.send(Answer(1, text="Hello"))
@@ -125,9 +125,10 @@ def told_by(where, end="signal.SIGILL"):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="dies by a signal")
+@pytest.mark.parametrize("early", [False, True])
 @pytest.mark.parametrize("where", ["loading", "answering"])
-def test_a_crash_before_the_first_token_is_tried_once_more_without_repacked_weights(where):
-    assert told_by(where) == ["Hello", "Notice", "Ready", "Piece"]
+def test_a_crash_before_the_first_token_is_tried_once_more_without_repacked_weights(where, early):
+    assert told_by(where, early=early) == ["Hello", "Notice", "Ready", "Piece"]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="dies by a signal")

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from localspec.chat.conversations import Conversation, Journal
-from localspec.engine.client import Engine
+from localspec.engine.client import EngineProcess
 from localspec.engine.messages import LoadPair, Options
 from localspec.events import Piece
 from localspec.files import change_json_object
@@ -20,7 +20,7 @@ from .remembered import Preferences, Presets, PromptHistory, Saver
 class Setup:
     """The start values of a chat. The engine runs already and has the load request."""
 
-    engine: Engine
+    engine: EngineProcess
     folder: Path  # of conversations, prompt history and preferences
     load: LoadPair = field(default_factory=LoadPair)
     settings: Options = field(default_factory=dict)  # of replies

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from localspec.chat.conversations import Numbers, StoredMessage
 from localspec.chat.tally import Tally
 from localspec.engine import messages
-from localspec.engine.client import CLOSE_SECONDS, Engine
+from localspec.engine.client import CLOSE_SECONDS, EngineProcess
 from localspec.engine.messages import ProposalText
 from localspec.engine.server import failure_of
 from localspec.events import Cycle, Event, Kind, Mode, Origin, Piece, Prefill, Reply, Source, Started, Stats
@@ -125,7 +125,7 @@ ENOUGH_TOKENS: Final = 16  # fewer say little about speed
 class EngineState:
     """Follows the reports of the engine, and sends requests."""
 
-    client: Engine
+    client: EngineProcess
     load_request: messages.LoadPair  # of the pair that was loaded last; before that, of the first
     settings: messages.Options = field(default_factory=dict)  # of replies
     ready: messages.Ready | None = None
