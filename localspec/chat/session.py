@@ -353,11 +353,15 @@ class ConstraintBuilder:
         """The format of the model's tool calls, from its template; None without tools."""
         if not request.tools:
             return None
-        found = self._template.call_form
-        if not found.native or not self._template.shows(request.tools):
-            return GENERIC
+        native = self._template.call_form.native and self._template.shows(request.tools)
+        return self._native_form if native else GENERIC
+
+    @cached_property
+    def _native_form(self) -> CallForm:
+        """The format without the tokens that end a reply."""
         controls = self._vocabulary.control_texts().items()
-        return found.without([text for text, token in controls if text and self._vocabulary.is_end(token)])
+        ends = [text for text, token in controls if text and self._vocabulary.is_end(token)]
+        return self._template.call_form.without(ends)
 
     def constraint(self, request: Request, style: ThinkingStyle | None, start: int) -> Constrained | None:
         """The constraint of a reply that begins after `start` tokens, and after its reasoning; None without a grammar.

@@ -1,10 +1,12 @@
 """Absorbs the cycles of a run into its counts; no clock and no I/O."""
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from localspec.control.timing import Histogram, PlainClock
 from localspec.events import Cycle, Mode, Origin, Source, Stats
+
+_DRAFTING = (Source.MODEL, Source.HEAD, Source.LOOKUP, Source.PREDICTION)
 
 
 @dataclass(slots=True)
@@ -85,32 +87,16 @@ class Tally:
 
     def stats(self) -> Stats:
         """The counts so far."""
-        return Stats(
-            cycles=self.cycles,
-            emitted=self.emitted,
-            drafted=self.drafted,
-            accepted=self.accepted,
-            drafted_by_position=tuple(self.drafted_by_position),
-            accepted_by_position=tuple(self.accepted_by_position),
-            prompt_tokens=self.prompt_tokens,
-            reused_tokens=self.reused_tokens,
-            prefill_seconds=self.prefill_seconds,
-            first_token_seconds=self.first_token_seconds,
-            draft_seconds=self.draft_seconds,
-            draft_reading_seconds=self.draft_reading_seconds,
-            verify_seconds=self.verify_seconds,
-            other_seconds=self.other_seconds,
-            plain_seconds=self.plain.seconds,
-            plain_error_seconds=self.plain.error,
-            from_model=self.by_source[Source.MODEL],
-            from_head=self.by_source[Source.HEAD],
-            from_lookup=self.by_source[Source.LOOKUP],
-            from_prediction=self.by_source[Source.PREDICTION],
-            predicted=self.predicted,
-            from_grammar=self.by_source[Source.FORCED],
-            cycles_by_depth=tuple(self.by_depth[d] for d in range(max(self.by_depth, default=-1) + 1)),
-            probes=self.probes,
-            switch_offs=self.switch_offs,
-            cycle_seconds=self.cycle_seconds.percentiles(),
-            token_gap_seconds=self.token_gap_seconds.percentiles(),
-        )
+        found = {f.name: getattr(self, f.name) for f in fields(Stats) if hasattr(self, f.name)}
+        found |= {f"from_{source}": self.by_source[source] for source in _DRAFTING}
+        found |= {
+            "drafted_by_position": tuple(self.drafted_by_position),
+            "accepted_by_position": tuple(self.accepted_by_position),
+            "from_grammar": self.by_source[Source.FORCED],
+            "plain_seconds": self.plain.seconds,
+            "plain_error_seconds": self.plain.error,
+            "cycles_by_depth": tuple(self.by_depth[d] for d in range(max(self.by_depth, default=-1) + 1)),
+            "cycle_seconds": self.cycle_seconds.percentiles(),
+            "token_gap_seconds": self.token_gap_seconds.percentiles(),
+        }
+        return Stats(**found)
