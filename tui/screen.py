@@ -65,25 +65,18 @@ class ChatScreen(Screen[None], Chat):
         self._reply_view: ReplyView | None = None  # of the reply that runs
         self._unsent = ""  # what was in the prompt before that
         self._typed_at = self._drawn_at = 0.0  # the last key, and the last drawing of a reply
-        self._around = (
-            Line("title", self._title),
-            Line("meter", partial(meter_line, state.engine)),
-            Line("status", self._status),
-            Line("keys", key_line),
-        )
 
     def compose(self) -> ComposeResult:
-        title, meter, sentence, keys = self._around
-        yield title
+        yield Line("title", self._title)
         with Horizontal(id="middle"):
             yield self.transcript
             yield Inspector()
         yield self.completion
-        yield meter
-        yield sentence
+        yield Line("meter", partial(meter_line, self.state.engine))
+        yield Line("status", self._status)
         with Vertical(id="entry"):
             yield self.prompt
-        yield keys
+        yield Line("keys", key_line)
 
     async def on_mount(self) -> None:
         self.set_class(self.state.preferences.inspector, "-inspecting")
@@ -111,7 +104,7 @@ class ChatScreen(Screen[None], Chat):
         self._show_lines()
 
     def _show_lines(self) -> None:
-        for line in self._around:
+        for line in self.query_children(Line):
             line.show()
 
     def _title(self, width: int) -> Content:
@@ -174,7 +167,12 @@ class ChatScreen(Screen[None], Chat):
             await table.run(self, *command)
         elif self.state.engine.busy:
             self.notify(table.BUSY)
-        elif text := await self._with_files(message):
+        else:
+            try:
+                text = await asyncio.to_thread(mentions.with_mentioned, message)
+            except BadSetting as error:
+                self.notify(f"{error}; {error.hint}.", severity="warning")
+                return
             self.prompt.clear()
             self.state.remember_prompt(message)
             editing = self.editing
@@ -184,14 +182,6 @@ class ChatScreen(Screen[None], Chat):
                 await self.transcript.keep(editing)
             await self.transcript.add(UserMessage(text))
             await self.ask_again()
-
-    async def _with_files(self, text: str) -> str:
-        """The message with the files that it mentions; "" where one cannot be read."""
-        try:
-            return await asyncio.to_thread(mentions.with_mentioned, text)
-        except BadSetting as error:
-            self.notify(f"{error}; {error.hint}.", severity="warning")
-            return ""
 
     def action_command(self, name: str) -> None:
         """Run a command as one of the screen's messages: a key would else come into the middle of a tick."""

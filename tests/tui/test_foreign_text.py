@@ -132,10 +132,7 @@ UNFILTERED = {  # what shows a text without a filter around it, and why it may
     ("tui/plain.py", "prompt"): "a prompt of the program",
     ("tui/state/conversation.py", "document"): "a file",
     ("tui/dialogs/small.py", "self.KEYS"): "the program's own words",
-    (
-        "tui/dialogs/small.py",
-        "help_page(self._folder)",
-    ): "the program's own words, and a folder that is filtered",
+    ("tui/dialogs/small.py", "self.text"): "filtered",
     ("tui/widgets/prompt.py", "Content(for_terminal(path))"): "filtered",
     ("tui/widgets/prompt.py", "Content.assemble((f'/{command.usage:<27}', 'bold'), command.help, key)"): (
         "the program's own commands"

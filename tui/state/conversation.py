@@ -143,17 +143,13 @@ class OpenConversation:
     def turns(self) -> Messages:
         """The request to the engine: the system prompt, and the messages up to the last question."""
         system = [{"role": "system", "content": self.journal.system}] if self.journal.system else []
-        asked = itertools.groupby(
-            self.messages[: (self.last_question or 0) + 1], key=lambda message: message.role
-        )
+        asked = self.messages[: (self.last_question or 0) + 1]
         # Neighbours of one role become one turn: many chat templates refuse two questions in a row.
-        return (
-            *system,
-            *(
-                {"role": role, "content": "\n\n".join(message.content for message in group)}
-                for role, group in asked
-            ),
+        groups = itertools.groupby(asked, key=lambda message: message.role)
+        turns = (
+            {"role": role, "content": "\n\n".join(one.content for one in group)} for role, group in groups
         )
+        return (*system, *turns)
 
 
 def version_before(reply: StoredMessage) -> int:

@@ -8,16 +8,17 @@ import json
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from localspec.errors import BadSetting
 from localspec.files import (
     append_json_lines,
     change_json_object,
     locked,
+    read_as,
     read_json_lines,
     read_json_object,
     write_text_atomically,
@@ -51,11 +52,10 @@ class Preferences:
             values = read_json_object(path)
         except (OSError, ValueError):
             return cls()
-        chosen = asdict(cls())
-        for name, default in chosen.items():
-            with suppress(KeyError, ValueError, TypeError):
-                value = TokenStyle(values[name]) if name == "tokens" else values[name]
-                chosen[name] = value if type(value) is type(default) else default
+        chosen: dict[str, Any] = {}
+        for name, kind in (("theme", str), ("tokens", TokenStyle), ("inspector", bool)):
+            with suppress(KeyError, ValueError):
+                chosen[name] = read_as(kind, values[name])
         return cls(**chosen)
 
 

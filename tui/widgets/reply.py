@@ -151,10 +151,11 @@ class ReplyPart(Static):
     async def append(self, source: str) -> None:
         source = for_terminal(source)
         self.source += source
-        if self.is_drawn:
-            await self._add(source)
-        else:
+        if self._markdown is None:
             self.update(self.source)
+        else:
+            with suppress(MountError):
+                await self._markdown.append(source)
 
     async def draw(self) -> None:
         if self.is_drawn or not self.is_attached:
@@ -162,10 +163,10 @@ class ReplyPart(Static):
         self._markdown = ReplyMarkdown()
         self.kept_height = 0
         self.update("")
-        with suppress(MountError):
+        with suppress(MountError):  # a program that is leaving takes its widgets down in the middle of this
             await self.mount(self._markdown)
             # Only `append`: after a source given to Markdown itself, it would overwrite the last block.
-            await self._add(self.source)
+            await self._markdown.append(self.source)
 
     async def undraw(self) -> None:
         """Show its source, at the same height."""
@@ -179,15 +180,9 @@ class ReplyPart(Static):
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         return self.kept_height or super().get_content_height(container, viewport, width)
 
-    def is_followed_by(self, source: str) -> None:
-        """The start of the next part; a continued list has no space between."""
+    def end_before(self, source: str) -> None:
+        """Leave no space before a next part that continues the list."""
         self.set_class(is_list_cut(self.source, source), "-list-goes-on")
-
-    async def _add(self, source: str) -> None:
-        assert self._markdown is not None
-        # A program that is leaving takes its widgets down in the middle of this.
-        with suppress(MountError):
-            await self._markdown.append(source)
 
 
 class ReplyView(Vertical, PlainContainer):
@@ -207,7 +202,7 @@ class ReplyView(Vertical, PlainContainer):
             return
         parts = [ReplyPart(source) for source in parts_of(self._message.content)]
         for part, following in pairwise(parts):
-            part.is_followed_by(following.source)
+            part.end_before(following.source)
         yield from parts
         yield _footer(self._message)
 
@@ -237,7 +232,6 @@ class ReplyView(Vertical, PlainContainer):
 
     @property
     def finished_parts(self) -> list[ReplyPart]:
-        """The finished parts."""
         parts = list(self.query_children(ReplyPart))
         return parts if self._message is not None else parts[:-1]
 
@@ -248,7 +242,7 @@ class ReplyView(Vertical, PlainContainer):
         for block in blocks:
             if part is None or begins_part(part.source, block.source):
                 if part is not None:
-                    part.is_followed_by(block.source)
+                    part.end_before(block.source)
                 part = ReplyPart("")
                 await self.mount(part, before=self._tail)
             await part.append(block.source)

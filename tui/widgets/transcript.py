@@ -145,7 +145,6 @@ class Transcript(VerticalScroll, PlainContainer):
             self.anchor()
 
     def toggle_thinking(self) -> None:
-        """Show or hide the reasoning of every reply, and of those to come."""
         self.thinking_unfolded = not self.thinking_unfolded
         for reasoning in self.query(ReasoningView):
             reasoning.unfold(self.thinking_unfolded)
