@@ -49,8 +49,7 @@ def main() -> None:
 
 def required(session: Session, seed: int, limit: int) -> str:
     session.reset()
-    options = {"tools": TOOLS, "tool_choice": "required", "think": False}
-    reply = session.run("Go.", seed=seed, temperature=1.0, max_tokens=limit, **options)
+    reply = session.run("Go.", seed=seed, max_tokens=limit, tools=TOOLS, tool_choice="required", think=False)
     for call in reply.tool_calls:
         jsonschema.validate(call.arguments, FUNCTIONS[call.name])
     if reply.finish_reason is FinishReason.LENGTH:

@@ -62,15 +62,20 @@ class _Calls:
             self._lines.append(f"answer: %json {json.dumps(answer.definition['json_schema'])}")
             text = "answer"
         elif self._controlled:
-            between = f"({' | '.join(self._text(mark.strip()) for mark in frames)})*" if frames else ""
-            # A text does not begin as calls do that begin with a text.
-            other = f" & ~/{escaped(form.other[0])}(?s:.*)/" if form.other else ""
+            between = f"({' | '.join(self._text(mark.rstrip()) for mark in frames)})*" if frames else ""
+            # A text does not begin as calls and frames do that begin with a text.
+            marks = (form.begin + form.open, *(form.other or ())[:1], *frames)
+            plain = [escaped(mark) for mark in map(self._before_control, marks) if mark]
+            other = f" & ~/({'|'.join(plain)})(?s:.*)/" if plain else ""
             self._lines.append(f"TEXT: /{_ANYTHING}/{other}")
             before_calls = f"({between} {first})?" + (f" | {first}" if form.other else "")
         else:
             before_calls = f"| {self._headed(tail)}"
         start = {"required": first, "none": text}.get(choice) or f"{text} {before_calls}"
         return {"lark_grammar": "\n".join([f"start: {start}", *self._lines])}
+
+    def _before_control(self, mark: str) -> str:
+        return min((mark.partition(name)[0] for name in self._names), key=len, default=mark)
 
     @property
     def _controlled(self) -> bool:
@@ -82,7 +87,7 @@ class _Calls:
         """A text of the form; parts of plain text are one literal."""
         text = text.replace(NAME, name)
         # The beginning of JSON in its own pieces: an answer may begin with the same.
-        if brace := re.match(r'(\{)("\w+")', text):
+        if brace := re.match(r'(\{)("[^"]*")', text):
             return " ".join(map(as_lark, (*brace.groups(), text[brace.end() :])))
         return " ".join(_HOLES.get(part) or literal(part, self._names) for part in parts_of(text)) or '""'
 
@@ -266,7 +271,7 @@ class _Values:
         every, found = kinds or set(_KINDS), []
         if "string" in every and python:
             longest = schema.get("maxLength", "")
-            found += [rf"/{quote}([^{quote}\\\n]|\\[^\n]){{0,{longest}}}{quote}/" for quote in "'\""]
+            found += [rf"/{quote}([^{quote}\\]|\\[^\n]){{0,{longest}}}{quote}/" for quote in "'\""]
         elif "string" in every:
             found.append(f"{literal(form.quote, self._names)} {self._text(schema, form.quote)}")
         if "number" in every:
@@ -281,6 +286,8 @@ class _Values:
             found.append(f'"[" ({item} ({as_lark(separator)} {item})*)? "]"')
         if "object" in every and depth < DEEPEST:
             found.append(f'"{{" {self._rule(self._object(schema, separator, depth + 1))} "}}"')
+        if python and every & {"array", "object"}:
+            found.append(self._json(schema if kinds else {"type": ["array", "object"]}))
         return f"({' | '.join(found)})"
 
 

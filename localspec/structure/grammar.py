@@ -130,10 +130,10 @@ def lead_of(
     frame = "frame*" if framing else ""
     rules = [
         f"lead: {'thought ' if opened else frame} (opening thought)*",
-        f"opening: {' | '.join(literal(mark.strip(), names) for mark in opening)}",
+        f"opening: {' | '.join(literal(mark.rstrip(), names) for mark in opening)}",
         f'thought: ({thoughts}) {frame} ("\\n" | "\\n\\n")?',
         *(thought_rule(n, mark, names) for n, mark in enumerate(closing)),
-        f"frame: {' | '.join(literal(mark.strip(), names) for mark in closing)}",
+        f"frame: {' | '.join(literal(mark.rstrip(), names) for mark in closing)}",
         f"tail: {frame}",
     ]
     return "\n".join(rules) + "\n"
@@ -143,5 +143,5 @@ def thought_rule(number: int, mark: str, names: Mapping[str, int]) -> str:
     """Reasoning up to a mark: no control token is part of a text; other marks count as soon as they come."""
     first = next((name for name in names if mark.startswith(name)), None)
     if first is not None:
-        return f"thought_{number}: /{_ANYTHING}/ {literal(mark.strip(), names)}"
+        return f"thought_{number}: /{_ANYTHING}/ {literal(mark.rstrip(), names)}"
     return f"thought_{number}[lazy]: /{_ANYTHING}{escaped(mark)}/"

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 
 import jsonschema
 import pytest
@@ -137,26 +138,36 @@ def change(text, rnd):
 
 
 class ToyBytes:
-    """A vocabulary of bytes and an end."""
+    """A vocabulary of bytes, an end, and control tokens."""
 
-    size, bos, eos, add_bos = 257, None, 256, False
+    bos, eos, add_bos = None, 256, False
+
+    def __init__(self, controls=()):
+        self.texts = ["<end>", *controls]
+        self.size = 256 + len(self.texts)
 
     def tokenize(self, text, *, parse_special, add_special=False):
-        return list(text.encode())
+        parts = re.split(f"({'|'.join(map(re.escape, self.texts))})", text) if parse_special else [text]
+        return [
+            t
+            for part in parts
+            for t in ([self.control_texts()[part]] if part in self.texts else part.encode())
+        ]
 
     def piece(self, token):
         return bytes([token]) if token < 256 else b""
 
     def text(self, token):
-        return chr(token) if token < 256 else "<end>"
+        return chr(token) if token < 256 else self.texts[token - 256]
 
     def is_end(self, token):
         return token == 256
 
-    is_control = is_end
+    def is_control(self, token):
+        return token >= 256
 
     def control_texts(self):
-        return {"<end>": 256}
+        return {text: 256 + n for n, text in enumerate(self.texts)}
 
 
 def test_a_form_that_does_not_read_back_what_the_template_writes_is_none():
