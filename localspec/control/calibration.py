@@ -43,8 +43,11 @@ def calibrate(
     """
     deadline = clock() + budget_seconds
     keep, room = target.length, target.capacity - target.length
-    runs = run_seconds(drafters, text, deadline=clock() + budget_seconds / 4, clock=clock)
-    reading = reading_seconds(drafters, text, runs, deadline=clock() + budget_seconds / 4, clock=clock)
+    runs, reading = dict[str, float](), dict[str, float]()
+    for drafter in drafters:
+        run, token = drafter_seconds(drafter, text, budget_seconds=budget_seconds / 2, clock=clock)
+        runs[drafter.source] = run
+        reading |= {} if token is None else {drafter.source: token}
     samples, slowest = list[Sample](), 0.0
     for width in [width for width in widths if width <= room] * ROUNDS:
         expected = max((s.seconds for s in samples if s.width == width), default=1.5 * slowest)
@@ -80,41 +83,25 @@ def equal_passes(
         yield Sample(width, run, taken)
 
 
-def run_seconds(
-    drafters: Sequence[Drafter], text: Sequence[int], *, deadline: float, clock: Callable[[], float]
-) -> dict[str, float]:
-    """Median seconds of a run of each drafter's model, from several runs in a row, by `Drafter.source`."""
-    timed = {}
-    for drafter in drafters:
-        found = list[float]()
-        for tokens in islice(windows(text, DRAFT_STEPS), DRAFT_ROUNDS):
-            began = clock()
-            drafter.warm_up([[token] for token in tokens])
-            found.append((clock() - began) / DRAFT_STEPS)
-            if clock() + 2 * found[-1] * DRAFT_STEPS > deadline:
-                break
-        timed[str(drafter.source)] = median(found[1:] or found)
-    return timed
-
-
-def reading_seconds(
-    drafters: Sequence[Drafter],
-    text: Sequence[int],
-    runs: dict[str, float],
-    *,
-    deadline: float,
-    clock: Callable[[], float],
-) -> dict[str, float]:
-    """Seconds that a drafter takes for a token of many that it reads, if it reads tokens and time allows."""
-    timed = {}
-    for drafter in (drafter for drafter in drafters if drafter.hidden_rows_needed is None):
-        for tokens in islice(windows(text, READ), 2):  # the first pass of a width takes longer
-            began = clock()
-            if began + READ / 2 * runs[str(drafter.source)] > deadline:
-                break
-            drafter.warm_up([tokens])
-            timed[str(drafter.source)] = (clock() - began) / READ
-    return timed
+def drafter_seconds(
+    drafter: Drafter, text: Sequence[int], *, budget_seconds: float, clock: Callable[[], float]
+) -> tuple[float, float | None]:
+    """The median of several runs of its model, and if it reads tokens and time allows, the seconds of one of many."""
+    runs, reading, deadline = list[float](), None, clock() + budget_seconds / 2
+    for tokens in islice(windows(text, DRAFT_STEPS), DRAFT_ROUNDS):
+        began = clock()
+        drafter.warm_up([[token] for token in tokens])
+        runs.append((clock() - began) / DRAFT_STEPS)
+        if clock() + 2 * runs[-1] * DRAFT_STEPS > deadline:
+            break
+    run, deadline = median(runs[1:] or runs), clock() + budget_seconds / 2
+    for tokens in islice(windows(text, READ), 2):  # the first pass of a width takes longer
+        began = clock()
+        if drafter.hidden_rows_needed or began + READ / 2 * run > deadline:
+            break
+        drafter.warm_up([tokens])
+        reading = (clock() - began) / READ
+    return run, reading
 
 
 def settles(sample: Sample) -> bool:

@@ -100,13 +100,12 @@ class GrowingIndex:
     def __init__(self) -> None:
         self.tokens = np.zeros(START, dtype=np.int32)  # the first `length` are the text
         self.length = 0
-        self._before: list[
-            int
-        ] = []  # for each position, the place before it that ends in the same three tokens
+        # For each position, the place before it that ends in the same three tokens.
+        self._before: list[int] = []
         self._latest: dict[int, int] = {}  # by key
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Append tokens: a few at a time one by one, many at once by sorting."""
+        """Append tokens."""
         begin, end = self.length, self.length + len(tokens)
         self._reserve(end)
         self.tokens[begin:end] = tokens
@@ -116,10 +115,9 @@ class GrowingIndex:
         first = len(self._before)
         if first < end:
             keys = keys_of(self.tokens[first - GRAM + 1 : end])
-            if len(keys) > 64:
-                self._link_many(keys, first)
-            else:
-                self._link(keys.tolist(), first)
+            for position, key in enumerate(keys.tolist(), start=first):
+                self._before.append(self._latest.get(key, NOWHERE))
+                self._latest[key] = position
 
     def cut(self, length: int) -> None:
         """Forget everything after the first `length` tokens."""
@@ -145,23 +143,6 @@ class GrowingIndex:
             found.append(place)
             place = self._before[place]
         return found
-
-    def _link(self, keys: list[int], first: int) -> None:
-        for position, key in enumerate(keys, start=first):
-            self._before.append(self._latest.get(key, NOWHERE))
-            self._latest[key] = position
-
-    def _link_many(self, keys: np.ndarray, first: int) -> None:
-        order = np.argsort(keys, kind="stable")
-        ordered = keys[order]
-        starts = np.concatenate(([True], ordered[1:] != ordered[:-1]))
-        before = np.empty(len(keys), dtype=np.int64)
-        before[order[1:]] = order[:-1] + first
-        known = [self._latest.get(key, NOWHERE) for key in ordered[starts].tolist()]
-        before[order[starts]] = known
-        self._before += before.tolist()
-        ends = np.concatenate((starts[1:], [True]))
-        self._latest.update(zip(ordered[ends].tolist(), (order[ends] + first).tolist(), strict=True))
 
     def _reserve(self, length: int) -> None:
         if length > len(self.tokens):

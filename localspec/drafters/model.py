@@ -65,6 +65,7 @@ class ModelDrafter(Drafter):
     """
 
     source = Source.MODEL
+    _restarts_with = 2  # this part of the cache's capacity
 
     def __init__(self, decoder: Decoder, is_end: Callable[[int], bool], *, one_by_one: bool = False) -> None:
         """`one_by_one`: whether two missing tokens are decoded one after the other, so that all passes are equal."""
@@ -96,20 +97,20 @@ class ModelDrafter(Drafter):
             self._restart(end - decoder.capacity // 2)
 
     def backlog(self, tokens: Sequence[int]) -> Backlog:
-        held = self.decoder.length
-        unread = 0 if self.failure else len(tokens) - 1 - self._first - held
-        spare = self.decoder.capacity // 2 - held - unread
+        held = self._held(tokens)
+        unread = 0 if self.failure else max(len(tokens) - 1 - self._first - held, 0)
+        spare = self.decoder.capacity // self._restarts_with - held - unread
         return Backlog(unread if unread > AT_ONCE else 0, held, min(self._first, max(spare, 0)))
 
     def read(self, tokens: Sequence[int], most: int) -> int:
-        begin = self._first + self.decoder.length
-        end = min(begin + most, len(tokens) - 1)
+        held = self._held(tokens)
+        count = min(most, len(tokens) - 1 - self._first - held)
         try:
-            self.decoder.decode(tokens[begin:end], rows=0)
+            self.decoder.decode(self._unread(tokens, held + count), rows=0)
             self.decoder.checkpoint(lasting=True)
         except FAILURES as error:
             self.failure = error
-        return end - begin
+        return count
 
     def restart(self, tokens: Sequence[int], window: int) -> None:
         self._restart(max(len(tokens) - 1 - window, 0))
@@ -125,6 +126,14 @@ class ModelDrafter(Drafter):
         rows = rows_after(self.decoder, *((unread[:1], unread[1:]) if late else (unread,)))
         proposal, self.failure = draw(self, rows, tokens, limit, rule, stopping, self._is_end)
         return replace(proposal, runs=proposal.runs + late)
+
+    def _held(self, tokens: Sequence[int]) -> int:
+        """How many tokens of the text, from `_first` on, are in the cache."""
+        return self.decoder.length
+
+    def _unread(self, tokens: Sequence[int], end: int) -> Sequence[int]:
+        """What the cache lacks of the tokens from `_first` on, `end` of them."""
+        return tokens[self._first + self.decoder.length : self._first + end]
 
     def _restart(self, first: int) -> None:
         """Begin with an empty cache at this position of the text."""

@@ -10,16 +10,8 @@ from itertools import accumulate
 
 import numpy as np
 
-from localspec.algorithm.protocols import Backlog, Decoder, Proposal, Rule, Stopping, Vocabulary
-from localspec.drafters.model import (
-    AT_ONCE,
-    FAILURES,
-    ModelDrafter,
-    Rows,
-    decode_and_forget,
-    draw,
-    rows_after,
-)
+from localspec.algorithm.protocols import Decoder, Proposal, Rule, Stopping, Vocabulary
+from localspec.drafters.model import ModelDrafter, Rows, decode_and_forget, draw, rows_after
 from localspec.gguf.matching import SharedTokens
 from localspec.sampler.chain import largest
 from localspec.sampler.passes import Candidates, Pass, Row, standing
@@ -143,6 +135,8 @@ KEPT = 128  # of the largest logits of a row
 class OtherVocabularyDrafter(ModelDrafter):
     """Keeps the text in the draft's tokens; after a cycle only its end is translated again."""
 
+    _restarts_with = 4
+
     def __init__(
         self,
         decoder: Decoder,
@@ -176,25 +170,6 @@ class OtherVocabularyDrafter(ModelDrafter):
         before, start = max(self._first - batch.start, 0), max(batch.start - self._first, 0)
         self._translation.cut(standing(self._translation.tokens, start, batch.tokens[before:kept]))
 
-    def backlog(self, tokens: Sequence[int]) -> Backlog:
-        self._translate(tokens)
-        held = self._held
-        unread = 0 if self.failure else max(len(tokens) - 1 - self._first - held, 0)
-        spare = self.decoder.capacity // 4 - held - unread
-        return Backlog(unread if unread > AT_ONCE else 0, held, min(self._first, max(spare, 0)))
-
-    def read(self, tokens: Sequence[int], most: int) -> int:
-        self._translate(tokens)
-        held = self._held
-        count = min(most, len(tokens) - 1 - self._first - held)
-        try:
-            words = self._translation.words[: self._translation.reach(held + count)]
-            self.decoder.decode(words[self.decoder.length :], rows=0)
-            self.decoder.checkpoint(lasting=True)
-        except FAILURES as error:
-            self.failure = error
-        return count
-
     def propose(
         self, tokens: Sequence[int], limit: int, rule: Rule, stopping: Stopping | None = None
     ) -> Proposal:
@@ -214,10 +189,12 @@ class OtherVocabularyDrafter(ModelDrafter):
         while len((output_tokens := self._output_tokens(row)).ids):
             row = rows.send(self._words[(yield output_tokens)])
 
-    @property
-    def _held(self) -> int:
-        """Tokens of the text from `_first` on whose words are in the cache."""
+    def _held(self, tokens: Sequence[int]) -> int:
+        self._translate(tokens)
         return self._translation.said(self.decoder.length)
+
+    def _unread(self, tokens: Sequence[int], end: int) -> Sequence[int]:
+        return self._translation.words[self.decoder.length : self._translation.reach(end)]
 
     def _translate(self, tokens: Sequence[int]) -> bool:
         """Translate the text and keep the matching prefix of the cache; whether anything is left to draft from."""

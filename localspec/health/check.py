@@ -36,9 +36,11 @@ class Health:
         """The notice for the user, "" if all is well."""
         if self.extra_buffers:
             return ""
+        amx = ("CMAKE_C_FLAGS=-mno-amx-int8", "CMAKE_CXX_FLAGS=-mno-amx-int8")
+        without = amx if "amx_int8" in processor() else ("GGML_NATIVE=off",)
         return (
             f"this build of llama.cpp dies ({self.died_of}) when it repacks weights for this processor, so they "
-            f"are not repacked. Rebuild it to get that back: {rebuild_command(*without_amx())}"
+            f"are not repacked. Rebuild it to get that back: {rebuild_command(*without)}"
         )
 
 
@@ -69,14 +71,6 @@ def check() -> Health:
     if not decode_in_child(replace(trial, extra_buffers=False)).passed:
         raise why_unusable(first)
     return _learn(Health(extra_buffers=False, died_of=first.cause))
-
-
-def device_fault(name: str, outcome: TrialOutcome) -> BackendFailure:
-    """The error of a GPU whose trial gave no answer while the CPU works."""
-    return BackendFailure(
-        f"llama.cpp does not work on {name}: its trial there ended with {outcome.cause}",
-        hint="update the driver, or use the CPU: --device CPU",
-    )
 
 
 def assume(found: Health) -> None:
@@ -124,13 +118,6 @@ def why_unusable(outcome: TrialOutcome) -> BackendFailure | NotEnoughMemory:
         f"the installed llama.cpp does not work on this machine: its first trial ended with {outcome.cause}",
         hint=f"{driver}build it for plainer processors: {rebuild_command('GGML_NATIVE=off')}",
     )
-
-
-def without_amx() -> tuple[str, ...]:
-    """cmake options without the crashing feature: AMX if the processor has it, else all native instructions."""
-    if "amx_int8" not in processor():
-        return ("GGML_NATIVE=off",)
-    return ("CMAKE_C_FLAGS=-mno-amx-int8", "CMAKE_CXX_FLAGS=-mno-amx-int8")
 
 
 def _learn(found: Health) -> Health:
@@ -200,7 +187,10 @@ def try_gpu(
         return _remember(file, replace(known, died_of=died_of or known.died_of, plain=True))
     with suppress(OSError):
         file.unlink(missing_ok=True)
-    raise outcome.error or device_fault(name, outcome)
+    raise outcome.error or BackendFailure(
+        f"llama.cpp does not work on {name}: its trial there ended with {outcome.cause}",
+        hint="update the driver, or use the CPU: --device CPU",
+    )
 
 
 def untold_gpu_note(name: str, description: str) -> str:

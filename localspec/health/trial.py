@@ -1,6 +1,5 @@
 """A child process decodes the first tokens of a model file, so that a crash ends only the child."""
 
-import contextlib
 import json
 import os
 import re
@@ -39,29 +38,12 @@ class Trial:
 class TrialOutcome:
     """How a trial ended."""
 
-    exit_code: int | None  # None: its time was over
-    error: LocalspecError | None  # what loading or decoding raised
-    answered: bool  # False: it ended before it could say anything
-    words: str  # the last that it said before that, "" if nothing
+    error: LocalspecError | None = None  # what loading or decoding raised
+    cause: str = ""  # what ended it before it could answer
 
     @property
     def passed(self) -> bool:
-        return self.answered and self.error is None
-
-    @property
-    def died_by_signal(self) -> bool:
-        return died_by_signal(self.exit_code)
-
-    @property
-    def cause(self) -> str:
-        """How a trial without an answer ended."""
-        if self.exit_code is None:
-            return "no token in all its time"
-        return (
-            describe_exit(self.exit_code)
-            if self.died_by_signal
-            else self.words or describe_exit(self.exit_code)
-        )
+        return not (self.error or self.cause)
 
 
 def decode_in_child(trial: Trial) -> TrialOutcome:
@@ -75,24 +57,26 @@ def decode_in_child(trial: Trial) -> TrialOutcome:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
-        said = _said(child, _SECONDS)
+        said = _said(child)
     finally:
         os.close(reader)
         os.close(writer)
     if said is None:
-        return TrialOutcome(None, None, False, "")
+        return TrialOutcome(cause="no token in all its time")
     out, words = said
     try:
         answer = json.loads(out.decode("utf-8", "replace").strip().rpartition("\n")[2])
     except ValueError:
-        return TrialOutcome(child.returncode, None, False, _last_words(words))
-    error = getattr(errors, answer["kind"])(answer["error"], hint=answer["hint"]) if answer else None
-    return TrialOutcome(child.returncode, error, True, "")
+        last = "" if died_by_signal(child.returncode) else _last_words(words)
+        return TrialOutcome(cause=last or describe_exit(child.returncode))
+    return TrialOutcome(
+        getattr(errors, answer["kind"])(answer["error"], hint=answer["hint"]) if answer else None
+    )
 
 
-def _said(child: subprocess.Popen[bytes], limit: float) -> tuple[bytes, bytes] | None:
-    """The child's output; after `limit` seconds the child is killed and this is None. Raises Stopped."""
-    stop, deadline = heeded(), time.monotonic() + limit
+def _said(child: subprocess.Popen[bytes]) -> tuple[bytes, bytes] | None:
+    """The child's output; a child that takes too long is killed and this is None. Raises Stopped."""
+    stop, deadline = heeded(), time.monotonic() + _SECONDS
     with child:
         try:
             while (left := deadline - time.monotonic()) > 0:
@@ -132,27 +116,24 @@ def _last_words(stderr: bytes) -> str:
 
 LARGEST_FILE = 64 << 20  # bytes: the caches of GPU drivers are smaller
 
-if sys.platform == "win32":
 
-    def limit_this_process(*, largest_file: int | None = LARGEST_FILE) -> None:
-        """Do nothing: this system has no such limits."""
+def limit_this_process(*, largest_file: int | None = LARGEST_FILE) -> None:
+    """No core dump, no larger file, no more private memory than the machine has; lower limits stay.
 
-else:
+    Address space has no limit: a GPU driver reserves more of it than any machine has. Windows has no limits.
+    """
+    if sys.platform == "win32":
+        return
     import resource
 
-    def limit_this_process(*, largest_file: int | None = LARGEST_FILE) -> None:
-        """No core dump, no larger file, no more private memory than the machine has; lower limits stay.
-
-        Address space has no limit: a GPU driver reserves more of it than any machine has.
-        """
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        _lower(resource.RLIMIT_CORE, 0)
-        if largest_file is not None:
-            _lower(resource.RLIMIT_FSIZE, largest_file)
-        _lower(resource.RLIMIT_DATA, memory)
-
-    def _lower(kind: int, limit: int) -> None:
+    limits = {
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_FSIZE: largest_file,
+        resource.RLIMIT_DATA: os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+    }
+    for kind, limit in limits.items():
         _, hard = resource.getrlimit(kind)
-        lowest = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
-        with contextlib.suppress(OSError, ValueError):  # a system may refuse to limit one of them
-            resource.setrlimit(kind, (lowest, lowest))
+        if limit is not None:
+            lowest = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+            with suppress(OSError, ValueError):  # a system may refuse to limit one of them
+                resource.setrlimit(kind, (lowest, lowest))

@@ -4,6 +4,7 @@ import ctypes
 import platform
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib.metadata import version
 from typing import Literal
 
@@ -19,8 +20,6 @@ _function_of = symbol(
 _register = symbol("ggml_backend_register", None, [ctypes.c_void_p])
 _AddServer = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)
 
-_added: set[str] = set()
-
 
 def add_servers(addresses: Iterable[str]) -> None:
     """Add the devices of servers that have just answered: llama.cpp aborts or hangs on others.
@@ -28,11 +27,10 @@ def add_servers(addresses: Iterable[str]) -> None:
     Raises BadSetting if the build has no RPC, BackendFailure for a server without devices.
     """
     for address in addresses:
-        if address not in _added:
-            _add(address)
-            _added.add(address)
+        _add(address)
 
 
+@cache
 def _add(address: str) -> None:
     rpc = _registry_of(b"RPC")
     if not rpc:
