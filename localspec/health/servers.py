@@ -38,24 +38,16 @@ def addresses_of(text: str) -> tuple[str, ...]:
     return found
 
 
-class NoServer(BackendFailure):
-    """No usable server answers at an address."""
-
-    def __init__(self, address: str, what: str, hint: str) -> None:
-        super().__init__(what, hint=hint)
-        self.address = address
-
-
 def use_servers(text: str) -> None:
     """Take in the servers of a text like "HOST:PORT,HOST:PORT", all or none; they stay until the process ends.
 
-    Raises BadSetting for a build without RPC, NoServer for a server that does not answer.
+    Raises BadSetting for a build without RPC, BackendFailure for a server that does not answer.
     """
     wanted = addresses_of(text)
     new = [address for address in wanted if address not in used_servers()]
     if new and not has_backend("rpc"):
         raise BadSetting("this build of llama.cpp has no RPC", hint=rebuild_command("GGML_RPC=on"))
-    for problem in _problems(new):
+    for problem in filter(None, _problems(new)):
         raise problem
     assume_servers((*used_servers(), *wanted))
 
@@ -63,17 +55,16 @@ def use_servers(text: str) -> None:
 def answering_servers(text: str) -> tuple[str, ...]:
     """The servers in the text that answer now."""
     wanted = addresses_of(text)
-    silent = {problem.address for problem in _problems(wanted)}
-    return tuple(address for address in wanted if address not in silent)
+    return tuple(address for address, problem in zip(wanted, _problems(wanted), strict=True) if not problem)
 
 
-def _problems(addresses: Iterable[str]) -> list[NoServer]:
-    """The errors of servers that do not answer; all are asked at once."""
+def _problems(addresses: Iterable[str]) -> list[BackendFailure | None]:
+    """For each server the error if it does not answer; all are asked at once."""
     with ThreadPoolExecutor(16) as pool:
-        return [problem for problem in pool.map(_problem, addresses) if problem]
+        return list(pool.map(_problem, addresses))
 
 
-def _problem(address: str) -> NoServer | None:
+def _problem(address: str) -> BackendFailure | None:
     """Greet a server before llama.cpp does: it would abort on another program, and wait for a silent one."""
     host, _, port = address.rpartition(":")
     request = struct.pack("<BQ", _HELLO, len(_CAPABILITIES)) + _CAPABILITIES
@@ -86,23 +77,20 @@ def _problem(address: str) -> NoServer | None:
             with suppress(OSError):
                 server.shutdown(socket.SHUT_RDWR)
     except TimeoutError:
-        return NoServer(
-            address,
+        return BackendFailure(
             f"the RPC server {address} did not answer within {ANSWER_SECONDS:.0f} s",
-            "it may be stopped, cut off, or serving another program: a server serves one at a time",
+            hint="it may be stopped, cut off, or serving another program: a server serves one at a time",
         )
     except ConnectionResetError:
         pass
     except OSError:
-        return NoServer(
-            address,
+        return BackendFailure(
             f"no RPC server listens at {address}",
-            f"start llama.cpp's there: ggml-rpc-server --host 0.0.0.0 --port {port}",
+            hint=f"start llama.cpp's there: ggml-rpc-server --host 0.0.0.0 --port {port}",
         )
     if found[:8] == struct.pack("<Q", expected):
         return None
-    return NoServer(
-        address,
+    return BackendFailure(
         f"the program at {address} is no RPC server of this version of llama.cpp",
-        "check the port, and use the same version on both machines",
+        hint="check the port, and use the same version on both machines",
     )

@@ -172,7 +172,6 @@ class Context(Cache):
 
     @property
     def length(self) -> int:
-        """Tokens in the cache."""
         return len(self.tokens)
 
     @property
@@ -182,7 +181,6 @@ class Context(Cache):
 
     @property
     def needs_checkpoints(self) -> bool:
-        """Whether the cache cannot step back to every length by itself."""
         return bool(self._window) or not self.model.can_roll_back
 
     @property
@@ -235,7 +233,6 @@ class Context(Cache):
                 done += len(chunk)
 
     def rollback(self, keep: int) -> None:
-        """Forget everything after the first `keep` tokens; idempotent."""
         assert 0 <= keep <= self.length, f"cannot keep {keep} of {self.length} tokens"
         dropped = self.tokens[keep:]
         self._checkpoints.forget_after(keep)
@@ -248,10 +245,7 @@ class Context(Cache):
             raise self._cannot_step_back(keep)
 
     def rewind(self, keep: int) -> int:
-        """Forget everything after the first `keep` tokens, or more; returns the tokens left.
-
-        If the cache cannot step back that far, it returns to the newest earlier checkpoint, or to nothing.
-        """
+        """A cache that cannot step back that far returns to the newest earlier checkpoint, or to nothing."""
         try:
             self.rollback(keep)
         except RollbackUnsupported:
@@ -263,10 +257,6 @@ class Context(Cache):
         self._companion = companion
 
     def recall(self, tokens: Sequence[int], *, save: bool = True) -> None:
-        """Load the saved text with the longest common prefix into the cache.
-
-        `save`: keep the present text for later prompts.
-        """
         shared = standing(self.tokens, 0, tokens)
         found = self._saved.take(tokens, shared + LEAST)
         if save and self.length - shared >= LEAST:
@@ -287,11 +277,7 @@ class Context(Cache):
             raise
 
     def checkpoint(self, *, lasting: bool) -> None:
-        """Let `rewind` come back to this length, as long as the text continues from here.
-
-        The next checkpoint takes the place of one that is not `lasting`: it is for drafts, over which only a
-        recurrent state cannot step back by itself.
-        """
+        """Over drafts only a recurrent state cannot step back by itself."""
         if self.length and (self.needs_checkpoints if lasting else not self.model.can_roll_back):
             self._checkpoints.take(self.handle, self.length, lasting=lasting)
 

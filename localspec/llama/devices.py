@@ -10,7 +10,7 @@ from typing import Literal
 
 from localspec.errors import BackendFailure, BadSetting
 from localspec.health.build import rebuild_command
-from localspec.llama.library import lib, symbol
+from localspec.llama.library import lib, symbol, text_of
 from localspec.llama.watch import waiting_for
 
 _registry_of = symbol("ggml_backend_reg_by_name", ctypes.c_void_p, [ctypes.c_char_p])
@@ -139,14 +139,14 @@ def default_gpu() -> Device | None:
 
 def handle_of(device: Device) -> int:
     """llama.cpp's pointer to a device, for this package only."""
-    return next(handle for handle in _handles() if _text(_name(handle)) == device.name)
+    return next(handle for handle in _handles() if text_of(_name(handle)) == device.name)
 
 
 def backend_summary() -> BackendSummary:
     return BackendSummary(
         binding_version=version("llama-cpp-python"),
-        llama_version=_text(lib.llama_version()),
-        system_info=_text(lib.llama_print_system_info()).strip(),
+        llama_version=text_of(lib.llama_version()),
+        system_info=text_of(lib.llama_print_system_info()).strip(),
         # llama_supports_gpu_offload is true of every build with RPC.
         supports_gpu=any(device.is_gpu and not device.remote for device in devices()),
     )
@@ -159,21 +159,17 @@ def _handles() -> list[int]:
 
 def _device_id(handle: int) -> str:
     """Its place on the bus; "" if unknown, as for other machines."""
-    if _text(_registry_name(_registry(handle))) == "RPC":
+    if text_of(_registry_name(_registry(handle))) == "RPC":
         return ""
     found = _Properties()
     _properties(handle, ctypes.byref(found))
-    return _text(found.id)
+    return text_of(found.id)
 
 
 def _device(handle: int) -> Device:
-    name, description = _text(_name(handle)), _text(_description(handle))  # of an RPC device: HOST:PORT
-    found = Device(name, description, _KINDS[_type(handle)], 0, 0, _text(_registry_name(_registry(handle))))
+    name, description = text_of(_name(handle)), text_of(_description(handle))  # of an RPC device: HOST:PORT
+    found = Device(name, description, _KINDS[_type(handle)], 0, 0, text_of(_registry_name(_registry(handle))))
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     with waiting_for(found.remote):
         _memory(handle, ctypes.byref(free), ctypes.byref(total))
     return replace(found, free_bytes=free.value, total_bytes=total.value)
-
-
-def _text(raw: bytes | None) -> str:
-    return (raw or b"").decode("utf-8", "replace")

@@ -10,7 +10,6 @@ import os
 import sys
 import threading
 from pathlib import Path
-from typing import Any
 
 from localspec.errors import BackendFailure, LocalspecError
 from localspec.health.check import Health, assume
@@ -18,7 +17,6 @@ from localspec.health.trial import Trial, limit_this_process
 
 _LENGTH = 128  # tokens of context
 _ROWS_MAX = 9
-_SMALL_BYTES = 32_000_000  # threads of smaller models mostly wait for each other
 
 
 def first_decode(trial: Trial) -> None:
@@ -31,13 +29,13 @@ def first_decode(trial: Trial) -> None:
     tell_lost_by(lambda what, hint: answer(BackendFailure(what, hint=hint)))
     add_servers(trial.servers)
     with Model(Path(trial.path), **trial.place) as model:
-        threads = 1 if model.size_bytes < _SMALL_BYTES else None
-        options: dict[str, Any] = {"length": _LENGTH, "threads": threads, "flash_attn": trial.flash_attn}
         for number, kv_type in enumerate(trial.kv_types):
             try:
                 context = Context(
                     model,
-                    **options,
+                    length=_LENGTH,
+                    threads=1,  # those of a small model mostly wait for each other
+                    flash_attn=trial.flash_attn,
                     kv_type_k=kv_type,
                     kv_type_v=kv_type,
                     top_k=number > 0,

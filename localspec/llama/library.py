@@ -71,7 +71,7 @@ except (ImportError, OSError, RuntimeError, AttributeError) as error:
         "a GPU build also needs its driver's libraries",
     ) from error
 
-__all__ = ["forget_log_errors", "last_log_errors", "lib", "symbol"]
+__all__ = ["forget_log_errors", "last_log_errors", "lib", "symbol", "text_of"]
 
 _router = LogRouter()
 
@@ -103,6 +103,11 @@ def symbol(name: str | Sequence[str], result: Any, arguments: Sequence[Any]) -> 
     )
 
 
+def text_of(raw: bytes | None) -> str:
+    """A string from C."""
+    return (raw or b"").decode("utf-8", "replace")
+
+
 def _modules() -> Iterator[ctypes.CDLL]:
     yield lib._lib  # on Linux and macOS this finds the functions of the libraries it depends on as well
     if sys.platform == "win32":
@@ -114,13 +119,13 @@ def _modules() -> Iterator[ctypes.CDLL]:
 
 @lib.llama_log_callback  # type: ignore[untyped-decorator]
 def _on_log(level: int, text: bytes, _data: object) -> None:
-    _router.write(level, text.decode("utf-8", "replace"))
+    _router.write(level, text_of(text))
 
 
 @ctypes.CFUNCTYPE(None, ctypes.c_char_p)  # type: ignore[untyped-decorator]
 def _on_abort(message: bytes) -> NoReturn:
     """llama.cpp calls abort() after this returns, and no exception can cross it, so the process ends here."""
-    reason = for_terminal(message.decode("utf-8", "replace").strip())
+    reason = for_terminal(text_of(message).strip())
     if "Remote RPC server" in reason:
         watch.end_lost(f"{watch.awaited_places() or 'an RPC server'} is gone: the connection broke")
     hint = (

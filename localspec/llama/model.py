@@ -14,31 +14,9 @@ from localspec.health.stopping import Closing, Held, Stop, heeded, heeding
 from localspec.llama import devices
 from localspec.llama.devices import Device
 from localspec.llama.failures import load_failure, reason
-from localspec.llama.library import forget_log_errors, last_log_errors, lib, symbol
+from localspec.llama.library import forget_log_errors, last_log_errors, lib, symbol, text_of
 from localspec.llama.vocab import Vocab
 from localspec.llama.watch import LOADING_SECONDS, made_progress, waiting_for
-
-_HEADER_BYTES = 24  # magic, version, number of tensors, number of key-values
-
-
-def check_model_file(path: Path) -> None:
-    """Raise BadModelFile unless the path is a readable file with the head of a GGUF."""
-    try:
-        with path.open("rb") as file:
-            header = file.read(_HEADER_BYTES)
-    except OSError as error:
-        raise BadModelFile(
-            f"{path} cannot be read: {error.strerror}",
-            hint="check the path and its permissions; `localspec list` shows the files on disk",
-        ) from None
-    if header[:4] != b"GGUF"[: len(header)] or not header:
-        raise BadModelFile(
-            f"{path.name} is not a GGUF file",
-            hint="localspec runs GGUF files; look for a GGUF version of the model",
-        )
-    if len(header) < _HEADER_BYTES:
-        raise BadModelFile(f"{path.name} is cut off after {len(header)} bytes", hint="fetch the file again")
-
 
 _EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"  # of a layer; llama.cpp's own pattern for --n-cpu-moe
 _cpu_buffers = symbol("ggml_backend_cpu_buffer_type", ctypes.c_void_p, [])
@@ -139,7 +117,6 @@ class Model(Closing):
         prediction: load its prediction layers as well, for a head (MTP).
         no_alloc: read no weights and reserve no memory: contexts only log what they would need.
         """
-        check_model_file(path)
         self.path = path
         gpus = chosen_gpus(devices, gpu_layers)
         # The parameters point into the buffers beside them, which must live until the model is loaded.
@@ -161,7 +138,7 @@ class Model(Closing):
         self.name = self.metadata.get("general.name") or path.stem
         self.size_bytes: int = lib.llama_model_size(pointer)
         self.layer_count: int = lib.llama_model_n_layer(pointer)
-        self.chat_template = _text(lib.llama_model_chat_template(pointer, None))
+        self.chat_template = text_of(lib.llama_model_chat_template(pointer, None)) or None
         self.gpus: tuple[Device, ...] = gpus  # none: the CPU computes all of it
         # llama.cpp counts the output matrix as one layer more than the file has.
         self.output_on_gpu = bool(gpus) and not 0 <= params.n_gpu_layers <= self.layer_count
@@ -247,9 +224,5 @@ def _whole(read: Callable[..., int], pointer: Any, index: int) -> str:  # noqa: 
         buffer = ctypes.create_string_buffer(size)
         needed = read(pointer, index, buffer, size)
         if needed < size:
-            return _text(buffer.value) or ""
+            return text_of(buffer.value)
         size = needed + 1
-
-
-def _text(raw: bytes | None) -> str | None:
-    return None if raw is None else raw.decode("utf-8", "replace")

@@ -27,22 +27,17 @@ class FullRows:
         """`shared`: tokens that a row holds, counted from the first."""
         self._vocab_size = vocab_size
         self._shared = shared
-        self._known: dict[tuple[int, int], tuple[np.ndarray, tuple[np.ndarray, ...]]] = {}
+        self._view = functools.lru_cache(64)(self._new_view)  # llama.cpp's buffer seldom moves
 
     def read(self, context: Any, count: int) -> tuple[np.ndarray, ...]:  # noqa: ANN401  a C pointer
         """Wait for the computation and view its last `count` rows."""
-        address = _get_logits(context)
-        if (found := self._known.get((address, count))) is None:
-            found = self._view(address, count)
-        whole, rows = found
+        whole, rows = self._view(_get_logits(context), count)
         _check_finite(whole[-1])
         return rows
 
-    def _view(self, address: int, count: int) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-        if len(self._known) > 64:  # the buffer moved often: forget its addresses
-            self._known.clear()
+    def _new_view(self, address: int, count: int) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
         whole = _array(address, ctypes.c_float, (count, self._shared), self._vocab_size)
-        return self._known.setdefault((address, count), (whole, tuple(whole)))
+        return whole, tuple(whole)
 
 
 class TopRows:

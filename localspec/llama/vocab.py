@@ -4,7 +4,7 @@ import ctypes
 from typing import Any
 
 from localspec.errors import BackendFailure
-from localspec.llama.library import lib
+from localspec.llama.library import lib, text_of
 
 _TYPES = {0: "none", 1: "spm", 2: "bpe", 3: "wpm", 4: "ugm", 5: "rwkv", 6: "plamo2"}
 _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 8, 16  # enum llama_token_attr
@@ -12,7 +12,7 @@ _SPECIAL = _UNKNOWN | _CONTROL | _USER_DEFINED  # what tokenising with parse_spe
 
 
 class Vocab:
-    """Lives as long as its model; a call after the model closed is a bug of the caller."""
+    """A `Vocabulary` of the loop. Lives as long as its model; a call after the model closed is a bug of the caller."""
 
     def __init__(self, pointer: Any) -> None:  # noqa: ANN401  a C pointer
         self._vocab = pointer
@@ -26,10 +26,7 @@ class Vocab:
         self._control_texts: dict[str, int] | None = None
 
     def tokenize(self, text: str, *, parse_special: bool, add_special: bool = False) -> list[int]:
-        """Tokens of a text; `add_special` adds bos and eos as the model file asks.
-
-        `parse_special` turns control texts into control tokens, so it must be False for untrusted text.
-        """
+        """`parse_special` turns control texts into control tokens, so it must be False for untrusted text."""
         raw = text.encode("utf-8", "replace")
         room = len(raw) + 4
         while True:
@@ -42,26 +39,22 @@ class Vocab:
             room = -count
 
     def piece(self, token: int) -> bytes:
-        """The bytes that a token stands for, possibly part of a character; b"" for control tokens."""
         try:
             return self._pieces[token]
         except KeyError:
             return self._pieces.setdefault(token, self._piece(token))
 
     def text(self, token: int) -> str:
-        """The token's name in the model file, for example "<|im_end|>" or "Ġthe"."""
         self._check(token)
-        return (lib.llama_vocab_get_text(self._vocab, token) or b"").decode("utf-8", "replace")
+        return text_of(lib.llama_vocab_get_text(self._vocab, token))
 
     def is_end(self, token: int) -> bool:
-        """Whether the token ends a reply."""
         return bool(lib.llama_vocab_is_eog(self._vocab, token))
 
     def is_control(self, token: int) -> bool:
         return bool(lib.llama_vocab_is_control(self._vocab, token))
 
     def control_texts(self) -> dict[str, int]:
-        """Every text that tokenize(parse_special=True) turns into one token, with that token."""
         if self._control_texts is None:
             attributes = lib.llama_vocab_get_attr
             special = (i for i in range(self.size) if attributes(self._vocab, i) & _SPECIAL)
