@@ -15,10 +15,11 @@ from localspec.chat.loaded_pair import LoadedPair
 from localspec.chat.logits import Text, likely_in
 from localspec.chat.messages import Message
 from localspec.chat.prompt import encode
-from localspec.gguf.facts import VocabularyFacts, facts_of_file
+from localspec.gguf.facts import ModelFacts, VocabularyFacts
 from localspec.llama.model import Model
 from localspec.llama.several import Several
 from localspec.measure.prompts import VERIFY_PROMPTS, BenchPrompt, Category, built_in_prompts, in_turn
+from localspec.models.store import ModelFile
 
 
 def prompts(pair: LoadedPair) -> Iterator[list[int]]:
@@ -68,7 +69,7 @@ def needed_tokens(
 
 def output_tokens_for(source: Path, texts: Sequence[Text], count: int) -> np.ndarray:
     """The `count` tokens of a model that these texts need: square roots of probabilities as for a trimmed draft."""
-    vocabulary = facts_of_file(source).vocabulary
+    vocabulary = ModelFacts.from_header(ModelFile.at(source).header).vocabulary
     assert vocabulary is not None, "trimmable says so"
     mass = np.zeros(1 + max(int(text.likely.max()) for text in texts))
     for text in texts:

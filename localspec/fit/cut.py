@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from localspec.errors import BadModelFile
-from localspec.gguf.header import Header, header_at
+from localspec.gguf.header import Header
 from localspec.gguf.trimmed import EMBEDDINGS, SCALES, output_tensor
 from localspec.gguf.writing import TensorBytes, stored
+from localspec.models.store import ModelFile
 
 # Those whose graph `student.py` computes, and whether positions turn neighbouring elements, or those half a head apart.
 NEIGHBOURS = {"llama": True, "qwen2": False, "qwen3": False, "gemma3": False}
@@ -35,12 +36,10 @@ class Shape:
     @classmethod
     def of(cls, header: Header) -> "Shape":
         """Raises BadModelFile for a model that cannot be computed here."""
-        name = header.text("general.architecture")
-        heads, width = (
-            header.number(f"{name}.{key}") for key in ("attention.head_count", "embedding_length")
-        )
+        name = header.architecture
+        heads, width = header.of_model("attention.head_count"), header.of_model("embedding_length")
         beyond = {
-            "experts": header.number(f"{name}.expert_count"),
+            "experts": header.of_model("expert_count"),
             "scaled positions": header.text(f"{name}.rope.scaling.type") not in ("", "none"),
             "capped logits": header.get(f"{name}.final_logit_softcapping"),
         }
@@ -58,15 +57,15 @@ class Shape:
 
         gemma = name == "gemma3"
         return cls(
-            head_width=header.number(f"{name}.attention.key_length") or width // heads,
+            head_width=header.of_model("attention.key_length") or width // heads,
             rope_base=real("rope.freq_base", 10_000.0),
             eps=real("attention.layer_norm_rms_epsilon", 1e-5),
             neighbours=NEIGHBOURS[name],
             scale=SCALES[name](width),
             gelu=gemma,
-            window=(header.number(f"{name}.attention.sliding_window") or 0) if gemma else 0,
+            window=header.of_model("attention.sliding_window") if gemma else 0,
             local_base=real("rope.freq_base_swa", 10_000.0),
-            period=header.number(f"{name}.attention.sliding_window_pattern") or 6,
+            period=header.of_model("attention.sliding_window_pattern") or 6,
         )
 
     def is_local(self, layer: int) -> bool:
@@ -74,11 +73,11 @@ class Shape:
         return self.window > 0 and (layer + 1) % self.period > 0
 
 
-class ModelFile:
+class TensorFile:
     """A GGUF whose tensors are read as floats."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.header = path, header_at(path)
+        self.path, self.header = path, ModelFile.at(path).header
         self.tensors = {tensor.name: tensor for tensor in self.header.tensors}
 
     def tensor(self, name: str, rows: np.ndarray | slice = slice(None)) -> np.ndarray:

@@ -8,7 +8,7 @@ import numpy as np
 from gguf import GGMLQuantizationType
 from gguf.quants import quantize
 
-from localspec.fit.cut import FACTORS, OUTPUT, ModelFile
+from localspec.fit.cut import FACTORS, OUTPUT, TensorFile
 from localspec.fit.trim import write_trimmed
 from localspec.gguf.header import Entry
 from localspec.gguf.trimmed import EMBEDDINGS, PROVENANCE
@@ -19,7 +19,7 @@ BLOCK = 32  # elements that Q8_0 takes at once
 
 def export(
     path: Path,
-    source: ModelFile,
+    source: TensorFile,
     weights: Mapping[str, np.ndarray],
     token_ids: np.ndarray,
     said: Mapping[str, str],

@@ -12,13 +12,13 @@ from localspec.display import size_text
 from localspec.errors import BadModelFile
 from localspec.fit.collect import made_prompts, tokens_of
 from localspec.gguf.facts import is_trimmed
-from localspec.gguf.header import header_at
 from localspec.gguf.trimmed import PROVENANCE
 from localspec.measure.bench import Measurement
 from localspec.measure.prompts import BenchPrompt, Category
 from localspec.measure.statistics import Interval, mean_ratio
 from localspec.measure.summary import HARDLY_DRAFTED, Finding, finding, grouped, log_ratios, paired
 from localspec.models.registry import all_pairs
+from localspec.models.store import ModelFile
 
 
 def report() -> str:
@@ -36,7 +36,7 @@ def report() -> str:
 def _told(path: Path) -> list[str]:
     """The facts in a draft's header."""
     try:
-        header = header_at(path)
+        header = ModelFile.at(path).header
     except BadModelFile as error:
         return [str(error)]
     said = {

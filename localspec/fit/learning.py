@@ -6,7 +6,7 @@ from pathlib import Path
 from time import monotonic
 
 from localspec.chat.logits import Text, texts_in
-from localspec.fit.cut import ModelFile
+from localspec.fit.cut import TensorFile
 from localspec.fit.export import export
 from localspec.fit.making import Plan
 from localspec.fit.training import Training
@@ -42,7 +42,7 @@ def learn(
     Raises BadSetting, OSError.
     """
     texts = [*texts_in(folder), *logged]
-    model = ModelFile(source)
+    model = TensorFile(source)
     training = Training(model, plan, texts, folder / "checkpoint.pt")
     answered = f"{sum(len(text.tokens) for text in texts):,} tokens to {len(texts):,} prompts"
     answered += f", {sum(len(text.tokens) for text in logged):,} of them logged" if logged else ""

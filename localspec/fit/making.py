@@ -12,7 +12,6 @@ from localspec.errors import BadSetting
 from localspec.files import FileLock
 from localspec.fit.collect import Asked, answers, made_prompts, tokens_of
 from localspec.fit.trim import trimmable
-from localspec.gguf.facts import facts_of_file
 from localspec.llama.context import Context
 
 LENGTH = 512  # tokens of a prompt and its answer
@@ -44,8 +43,9 @@ def require_cuttable(source: Path, plan: Plan) -> None:
     """Raises BadModelFile or BadSetting if this model cannot give a draft."""
     from localspec.fit.cut import Shape
 
-    Shape.of(trimmable(source, plan.output_tokens))
-    whole = facts_of_file(source).layers or 0
+    header = trimmable(source, plan.output_tokens)
+    Shape.of(header)
+    whole = header.of_model("block_count")
     if not 1 <= plan.layers <= whole:
         raise BadSetting(
             f"a draft of {plan.layers} layers cannot be made of the {whole} of {source.name}",

@@ -19,7 +19,7 @@ from localspec.chat.logits import Text, is_held_out
 from localspec.errors import BadSetting
 from localspec.files import write_atomically
 from localspec.fit.collect import output_tokens_for
-from localspec.fit.cut import NORM, OUTPUT, ModelFile, Shape, Weights
+from localspec.fit.cut import NORM, OUTPUT, Shape, TensorFile, Weights
 from localspec.fit.making import Plan
 from localspec.fit.student import hidden_rows
 
@@ -60,7 +60,7 @@ def batch_of(texts: Sequence[Text]) -> Batch:
 class Training:
     """Weights with their optimizers, and the checkpoint that they resume from."""
 
-    def __init__(self, source: ModelFile, plan: Plan, texts: Sequence[Text], checkpoint: Path) -> None:
+    def __init__(self, source: TensorFile, plan: Plan, texts: Sequence[Text], checkpoint: Path) -> None:
         """Begins with layers of `source`, or with the checkpoint.
 
         Raises BadSetting without texts of both kinds, and for a checkpoint of another plan or a damaged one.

@@ -12,8 +12,8 @@ from localspec import options
 from localspec.chat.loaded_pair import LoadedPair
 from localspec.errors import BadModelFile, BadSetting
 from localspec.fit.collect import Answer, Asked, answers, needed_tokens, prompts
-from localspec.gguf.facts import TOKENIZER, DraftKind, facts_of_file, is_trimmed
-from localspec.gguf.header import Entry, Header, header_at, parts_of
+from localspec.gguf.facts import TOKENIZER, DraftKind, ModelFacts, is_trimmed
+from localspec.gguf.header import Entry, Header, parts_of
 from localspec.gguf.trimmed import EMBEDDINGS, SCALES, TABLE_HASH, TOKEN_IDS, output_tensor, table_path
 from localspec.gguf.writing import TOKENS, UINT32, TensorBytes, stored, tensor_at, text_entry, write_gguf
 from localspec.llama.context import Context
@@ -75,8 +75,8 @@ def write_trimmed(
 
 def trimmable(source: Path, count: int) -> Header:
     """The header of a model that can be trimmed to `count` tokens. Raises BadModelFile, BadSetting."""
-    header = header_at(source)
-    architecture = header.text("general.architecture")
+    header = ModelFile.at(source).header
+    architecture = header.architecture
     why = ""
     if is_trimmed(header):
         why = "is trimmed already"
@@ -132,7 +132,7 @@ def trim_for(
     room: tokens of each answer; on_answer: called with the tokens so far. Raises BadModelFile, BadSetting, OSError, and
     errors of decoding.
     """
-    vocabulary = facts_of_file(draft).vocabulary
+    vocabulary = ModelFacts.from_header(ModelFile.at(draft).header).vocabulary
     assert vocabulary is not None, "trimmable says so"
     seen: list[Answer] = []
     mass = np.zeros(pair.vocabulary.size)

@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 
 from localspec.display import printable
 from localspec.gguf.header import (
@@ -13,7 +12,6 @@ from localspec.gguf.header import (
     Header,
     HeaderVocabulary,
     TensorInfo,
-    header_at,
 )
 
 # llama-vocab.cpp: the kind for each tokenizer.ggml.model, and the defaults of keys that are missing
@@ -73,13 +71,12 @@ class ModelFacts:
 
     @classmethod
     def from_header(cls, header: Header) -> "ModelFacts":
-        architecture = header.text("general.architecture")
         return cls(
             name=printable(header.text("general.name")),
-            architecture=printable(architecture),
+            architecture=printable(header.architecture),
             vocabulary=_vocabulary(header),
             context=trained_context(header),
-            layers=header.number(f"{architecture}.block_count"),
+            layers=header.of_model("block_count") or None,
             has_chat_template=bool(header.text("tokenizer.chat_template")),
             parameters=sum(math.prod(tensor.shape) for tensor in header.tensors),
             weight_bytes=header.weight_bytes,
@@ -88,18 +85,11 @@ class ModelFacts:
 
 def trained_context(header: Header) -> int | None:
     """Trained context in tokens, or the reach of its RoPE scaling, which llama.cpp applies itself."""
-    architecture = header.text("general.architecture")
-    trained = header.number(f"{architecture}.context_length")
-    before = header.number(f"{architecture}.rope.scaling.original_context_length")
-    factor = header.get(f"{architecture}.rope.scaling.factor")
-    if before is None or not isinstance(factor, int | float):
-        return trained
-    return max(trained or 0, int(before * factor))
-
-
-def facts_of_file(path: Path) -> ModelFacts:
-    """Facts about a file on this machine. Raises BadModelFile."""
-    return ModelFacts.from_header(header_at(path))
+    trained = header.of_model("context_length")
+    before = header.of_model("rope.scaling.original_context_length")
+    factor = header.get(f"{header.architecture}.rope.scaling.factor")
+    reach = int(before * factor) if isinstance(factor, int | float) else 0
+    return max(trained, reach) or None
 
 
 def _vocabulary(header: Header) -> VocabularyFacts | None:
@@ -148,13 +138,12 @@ _MAP = "d2t"  # from the reduced vocabulary of an EAGLE-3 head, and no weight
 
 def first_hazard(header: Header) -> str | None:
     """The first fault, as the end of a sentence about the file; None without one."""
-    architecture = header.text("general.architecture")
-    if not architecture:
+    if not header.architecture:
         return "does not name its architecture"
-    layers = header.number(f"{architecture}.block_count")
-    if layers is None or not 1 <= layers <= _MOST_LAYERS:
+    layers, ahead = header.of_model("block_count"), prediction_layers(header)
+    if not 1 <= layers <= _MOST_LAYERS:
         return f"says that it has {layers} layers"
-    if (ahead := header.number(f"{architecture}.nextn_predict_layers") or 0) > layers or ahead < 0:
+    if not 0 <= ahead <= layers:
         return f"says that {ahead} of its {layers} layers are prediction layers"
     for key, entry in header.entries.items():
         if isinstance(entry.value, float) and not math.isfinite(entry.value):
@@ -225,10 +214,9 @@ class DraftKind(StrEnum):
 
 def draft_kind(header: Header) -> DraftKind:
     """The kind of a draft file."""
-    architecture = header.text("general.architecture")
     kinds = {"eagle3": DraftKind.EAGLE3, "dflash": DraftKind.DFLASH, "gemma4-assistant": DraftKind.ASSISTANT}
-    if architecture in kinds:
-        return kinds[architecture]
+    if header.architecture in kinds:
+        return kinds[header.architecture]
     has_trunk = any(tensor.name.startswith("blk.0.") for tensor in header.tensors)
     return DraftKind.MTP if prediction_layers(header) and not has_trunk else DraftKind.MODEL
 
@@ -239,7 +227,7 @@ def is_trimmed(header: Header) -> bool:
 
 
 def prediction_layers(header: Header) -> int:
-    return _number(header, "nextn_predict_layers")
+    return header.of_model("nextn_predict_layers")
 
 
 def has_head(header: Header) -> bool:
@@ -260,7 +248,7 @@ def has_markov_chain(header: Header) -> bool:
 
 def trunk_layers(header: Header) -> int:
     """The layers of a model without its prediction layers."""
-    return _number(header, "block_count") - prediction_layers(header)
+    return header.of_model("block_count") - prediction_layers(header)
 
 
 def misfit(target: Header, draft: Header) -> str | None:
@@ -270,11 +258,11 @@ def misfit(target: Header, draft: Header) -> str | None:
 
 
 def _eagle3_faults(target: Header, head: Header) -> Iterator[str]:
-    architecture, width = target.text("general.architecture"), _number(target, "embedding_length")
+    architecture, width = target.architecture, target.of_model("embedding_length")
     if architecture not in SHOW_LAYERS:
         yield f"llama.cpp shows no layers of {architecture} models to an EAGLE-3 head"
     yield from _missing(head, _EAGLE3)
-    if (count := _number(head, "block_count")) != 1:
+    if (count := head.of_model("block_count")) != 1:
         yield f"it has {count} layers, and an EAGLE-3 head has one"
     layers, last = target_layers(head), trunk_layers(target)
     if len(layers) != TAPPED_LAYERS:
@@ -285,9 +273,9 @@ def _eagle3_faults(target: Header, head: Header) -> Iterator[str]:
         yield f"it reads layer {max(layers)} of its target, which has {last}"
     if last in layers and architecture not in SHOW_OUTPUT:
         yield f"it reads the output of its target's last layer, which llama.cpp does not show of {architecture} models"
-    if (asked := _number(head, "target_hidden_size")) != width:
+    if (asked := head.of_model("target_hidden_size")) != width:
         yield f"it was made for a target of width {asked}, and this one has {width}"
-    fused, own = _tensor(head, "fc.weight"), _number(head, "embedding_length")
+    fused, own = _tensor(head, "fc.weight"), head.of_model("embedding_length")
     if fused and fused.shape != (TAPPED_LAYERS * width, own):
         yield f"its fc.weight is {fused.shape[0]} wide, and three layers of the target {TAPPED_LAYERS * width}"
     if not (_tensor(head, "token_embd.weight") and _tensor(head, "output.weight")) and own != width:
@@ -299,12 +287,12 @@ def _eagle3_faults(target: Header, head: Header) -> Iterator[str]:
 
 
 def _mtp_file_faults(target: Header, head: Header) -> Iterator[str]:
-    ours, theirs = (header.text("general.architecture") for header in (target, head))
+    ours, theirs = (header.architecture for header in (target, head))
     if ours != theirs:
         yield f"it predicts for {theirs} models, and the target is a {ours}"
     yield from _mtp_faults(head)
     for what, name in (("wide", "embedding_length"), ("layers deep", "block_count")):
-        here, there = _number(target, name), _number(head, name)
+        here, there = target.of_model(name), head.of_model(name)
         if name == "block_count":
             here, there = trunk_layers(target), trunk_layers(head)
         if here != there:
@@ -312,7 +300,7 @@ def _mtp_file_faults(target: Header, head: Header) -> Iterator[str]:
 
 
 def _mtp_faults(header: Header) -> Iterator[str]:
-    architecture, count = header.text("general.architecture"), prediction_layers(header)
+    architecture, count = header.architecture, prediction_layers(header)
     if architecture not in PREDICT or not count:
         yield f"llama.cpp knows no prediction layers of {architecture} models"
     if count > 1 and architecture not in CHAINS:
@@ -322,27 +310,27 @@ def _mtp_faults(header: Header) -> Iterator[str]:
 
 
 def _assistant_faults(target: Header, head: Header) -> Iterator[str]:
-    architecture, width = target.text("general.architecture"), _number(target, "embedding_length")
+    architecture, width = target.architecture, target.of_model("embedding_length")
     if architecture != "gemma4":
         yield f"it assists Gemma 4, and the target is a {architecture}"
     yield from _missing(head, _ASSISTANT)
-    if (asked := _number(head, "embedding_length_out")) != width:
+    if (asked := head.of_model("embedding_length_out")) != width:
         yield f"it was made for a target of width {asked}, and this one has {width}"
 
 
 def _dflash_faults(target: Header, head: Header) -> Iterator[str]:
-    architecture, width = target.text("general.architecture"), _number(target, "embedding_length")
+    architecture, width = target.architecture, target.of_model("embedding_length")
     if architecture not in SHOW_LAYERS:
         yield f"llama.cpp shows no layers of {architecture} models to a DFlash head"
-    if _number(head, "hyper_connection.count"):
+    if head.of_model("hyper_connection.count"):
         yield "it is a DSpark head of DeepSeek 4's architecture, which this localspec cannot run yet"
     yield from _missing(head, _DFLASH)
     layers, last = target_layers(head), trunk_layers(target)
     if not layers or not all(0 <= layer < last for layer in layers):
         yield f"it reads the layers {', '.join(map(str, layers)) or 'of none'} of its target, which has {last}"
-    if (own := _number(head, "embedding_length")) != width:
+    if (own := head.of_model("embedding_length")) != width:
         yield f"it was made for a target of width {own}, and this one has {width}"
-    if has_markov_chain(head) and not _number(head, "block_size"):
+    if has_markov_chain(head) and not head.of_model("block_size"):
         yield "it does not say how long its blocks are"
 
 
@@ -362,7 +350,3 @@ def _missing(header: Header, names: tuple[str, ...]) -> Iterator[str]:
 
 def _tensor(header: Header, name: str) -> TensorInfo | None:
     return next((tensor for tensor in header.tensors if tensor.name == name), None)
-
-
-def _number(header: Header, name: str) -> int:
-    return header.number(f"{header.text('general.architecture')}.{name}") or 0

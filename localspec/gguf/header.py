@@ -141,6 +141,15 @@ class Header:
         value = self.get(key)
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
+    @property
+    def architecture(self) -> str:
+        """The architecture's name; "" when it is missing."""
+        return self.text("general.architecture")
+
+    def of_model(self, key: str) -> int:
+        """A number among those of its architecture; 0 when it is missing."""
+        return self.number(f"{self.architecture}.{key}") or 0
+
 
 def header_at(path: Path) -> Header:
     """The header of a model on this machine, of all its parts together. Raises BadModelFile."""

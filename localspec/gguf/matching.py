@@ -52,7 +52,7 @@ def check_adapter(name: str, adapter: Header, target: Header) -> None:
         raise BadModelFile(
             f"{name} is an activated LoRA, which begins within a text", hint="use one that is always on"
         )
-    ours, theirs = (printable(header.text("general.architecture")) for header in (adapter, target))
+    ours, theirs = (printable(header.architecture) for header in (adapter, target))
     if ours != theirs:
         raise _of_another_model(name, f"its architecture is {ours}, the target's is {theirs}")
     matrices = {tensor.name: tensor for tensor in target.tensors}
@@ -228,7 +228,7 @@ def _refuse_file(header: Header, name: str) -> None:
             f"{name} is one of {parts} parts of a model",
             hint="fetch all of them into one folder, and name the first by its path",
         )
-    if not header.text("general.architecture") or not header.tensors:
+    if not header.architecture or not header.tensors:
         raise BadModelFile(f"{name} holds no model", hint="choose another file")
     if hazard := first_hazard(header):
         raise BadModelFile(f"{name} {printable(hazard)}", hint="fetch it again, or use another file")

@@ -63,7 +63,7 @@ def token_table(model: Path, header: Header) -> TokenTable | None:
         raise BadModelFile(f"{model.name} is trimmed and needs {path.name}, which is not there", hint=hint)
     table = header_at(path)
     tensors = {tensor.name: tensor for tensor in table.tensors}
-    architecture = header.text("general.architecture")
+    architecture = header.architecture
     if (
         table.text(TABLE_HASH) != header.text(TABLE_HASH)
         or tensors.keys() != {EMBEDDINGS, TOKEN_IDS}

@@ -20,6 +20,7 @@ from localspec.models.needs import (
     Load,
     MemoryWishes,
     Needs,
+    Sizes,
     layers_on,
 )
 from localspec.models.plan import Plan, Probe, plan
@@ -65,49 +66,44 @@ def fit(pair: Pair, devices: Sequence[DeviceMemory]) -> Fit:
 
 def estimated_plan(pair: Pair, devices: Sequence[DeviceMemory], context: int | None = None) -> Plan:
     """The memory plan of a pair, with this context or the longest that fits. Raises NotEnoughMemory."""
-    draft = EstimatedSizes(pair.draft, kind=pair.kind) if pair.draft else None
-    return plan(EstimatedSizes(pair.target, pair.context), draft, devices, MemoryWishes(context=context))
+    draft = estimated_sizes(pair.draft, kind=pair.kind) if pair.draft else None
+    return plan(estimated_sizes(pair.target, pair.context), draft, devices, MemoryWishes(context=context))
 
 
-@dataclass(frozen=True, slots=True)
-class EstimatedSizes:
-    """A model's Sizes, from the facts in the registry."""
+def estimated_sizes(
+    file: ModelFile,
+    trained_context: int | None = None,
+    kind: DraftKind = DraftKind.MODEL,
+    *,
+    inside: bool = False,
+) -> Sizes:
+    """A model by the facts in the registry."""
+    layers = file.layers or _LAYERS
+    return Sizes(
+        file.name, layers, lambda load: _needs(file, layers, load), trained_context, kind=kind, inside=inside
+    )
 
-    file: ModelFile
-    trained_context: int | None = None
-    has_experts: bool = False
-    kind: DraftKind = DraftKind.MODEL
-    inside: bool = False
 
-    @property
-    def name(self) -> str:
-        return self.file.name
-
-    @property
-    def layers(self) -> int:
-        return self.file.layers or _LAYERS
-
-    def needs(self, load: Load) -> Needs:
-        """All layers count alike; compute buffers are about llama.cpp's with flash attention."""
-        facts, size = self.file, self.file.all_bytes
-        counts = layers_on(load, self.layers + 1)
-        on_gpus = [gpu for gpu, count in zip(load.devices or (), counts, strict=True) for _ in range(count)]
-        *blocks, output = [HOST] * (self.layers + 1 - len(on_gpus)) + on_gpus
-        embedding = facts.embedding_bytes or 0
-        block = (size - embedding - (facts.output_bytes or 0)) // self.layers
-        token = (facts.kv_bytes_per_token or 0) * _SMALLER_CACHES.get(load.kv_type, 1.0) / self.layers
-        held = window_cells(facts.window or load.length, load.length, on_gpu=bool(on_gpus))
-        windowed = (facts.window_layers or 0) / self.layers
-        weights, cache = Counter({HOST: embedding}), Counter[str]()
-        for device in blocks:
-            weights[device] += block
-            cache[device] += int(token * (windowed * held + (1 - windowed) * load.length))
-        if output != HOST or facts.output_bytes:
-            weights[output] += facts.output_bytes or embedding
-        buffers = min(size, _BUFFERS + size // _BUFFER_SHARE)
-        compute = {HOST: buffers // 3} | {device: buffers for device in {*blocks, output} if device != HOST}
-        checkpoints = int(CHECKPOINT_SHARE * size) if windowed and held < load.length else 0
-        return Needs(weights, cache, compute, checkpoints=checkpoints)
+def _needs(facts: ModelFile, layers: int, load: Load) -> Needs:
+    """All layers count alike; compute buffers are about llama.cpp's with flash attention."""
+    size, counts = facts.all_bytes, layers_on(load, layers + 1)
+    on_gpus = [gpu for gpu, count in zip(load.devices or (), counts, strict=True) for _ in range(count)]
+    *blocks, output = [HOST] * (layers + 1 - len(on_gpus)) + on_gpus
+    embedding = facts.embedding_bytes or 0
+    block = (size - embedding - (facts.output_bytes or 0)) // layers
+    token = (facts.kv_bytes_per_token or 0) * _SMALLER_CACHES.get(load.kv_type, 1.0) / layers
+    held = window_cells(facts.window or load.length, load.length, on_gpu=bool(on_gpus))
+    windowed = (facts.window_layers or 0) / layers
+    weights, cache = Counter({HOST: embedding}), Counter[str]()
+    for device in blocks:
+        weights[device] += block
+        cache[device] += int(token * (windowed * held + (1 - windowed) * load.length))
+    if output != HOST or facts.output_bytes:
+        weights[output] += facts.output_bytes or embedding
+    buffers = min(size, _BUFFERS + size // _BUFFER_SHARE)
+    compute = {HOST: buffers // 3} | {device: buffers for device in {*blocks, output} if device != HOST}
+    checkpoints = int(CHECKPOINT_SHARE * size) if windowed and held < load.length else 0
+    return Needs(weights, cache, compute, checkpoints=checkpoints)
 
 
 def window_cells(window: int, length: int, *, on_gpu: bool) -> int:

@@ -1,11 +1,11 @@
 """The user's options for the plan, ways to load a pair, their memory, and the free memory of devices."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from math import ceil
-from typing import Any, Protocol
+from typing import Any
 
 from localspec.display import size_text
 from localspec.errors import BackendFailure, BadSetting, NotEnoughMemory
@@ -129,38 +129,17 @@ class Needs:
         return {name: sum(part.get(name, 0) for part in parts) for name in names}
 
 
-class Sizes(Protocol):
-    """A model's sizes, for the memory plan."""
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """A model, for the memory plan."""
 
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def layers(self) -> int:
-        """Transformer blocks; the output, which a GPU can hold as well, comes on top."""
-        ...
-
-    @property
-    def has_experts(self) -> bool: ...
-
-    @property
-    def trained_context(self) -> int | None:
-        """Tokens that the model was trained for; None where its file does not say."""
-        ...
-
-    @property
-    def kind(self) -> DraftKind:
-        """A head has as long a context as its target."""
-        ...
-
-    @property
-    def inside(self) -> bool:
-        """Whether it is a head inside its target's file."""
-        ...
-
-    def needs(self, load: Load) -> Needs:
-        """Raises BadModelFile for a model that llama.cpp refuses, BackendFailure for a load that it cannot do."""
-        ...
+    name: str
+    layers: int  # transformer blocks; the output, which a GPU can hold as well, comes on top
+    needs: Callable[[Load], Needs]  # raises BadModelFile, and BackendFailure for a load that cannot be done
+    trained_context: int | None = None  # tokens
+    has_experts: bool = False
+    kind: DraftKind = DraftKind.MODEL  # a head has as long a context as its target
+    inside: bool = False  # a head inside its target's file
 
 
 _MARGIN = 0.03  # of a device's memory: drivers, fragmentation, the program itself

@@ -244,19 +244,33 @@ class Probe(Closing):
         weights = () if target is header else (header, *adapters)
         return _needs(weights, known, load)
 
-    def sizes(self, header: Header, adapters: Sequence[Header] = ()) -> "ProbedSizes":
-        """A model's sizes for the memory plan, with its adapters."""
-        return ProbedSizes(header, self, adapters)
+    def sizes(
+        self,
+        header: Header,
+        adapters: Sequence[Header] = (),
+        kind: DraftKind = DraftKind.MODEL,
+        target: Header | None = None,
+    ) -> Sizes:
+        """A model as llama.cpp plans it, with its adapters; of a head, with its target."""
+        return Sizes(
+            printable(header.text("general.name")) or "the target",
+            header.of_model("block_count"),
+            lambda load: self.needs(header, load, adapters, target),
+            trained_context(header),
+            bool(header.of_model("expert_count")),
+            kind,
+            inside=target is header,
+        )
 
     def plan(
         self, headers: Sequence[Header], wishes: MemoryWishes, adapters: Sequence[Header] = ()
     ) -> "Plan":
         """How to load a target, and a draft beside it or the head inside it. Raises as `plan` does."""
-        target, *drafts = headers
-        beside = ProbedSizes(target, self, (), target, DraftKind.MTP) if has_head(target) else None
-        for draft in drafts:
+        target = headers[0]
+        beside = self.sizes(target, (), DraftKind.MTP, target) if has_head(target) else None
+        for draft in headers[1:]:
             kind = draft_kind(draft)
-            beside = ProbedSizes(draft, self, (), target if kind.is_head else None, kind)
+            beside = self.sizes(draft, (), kind, target if kind.is_head else None)
         return plan(self.sizes(target, adapters), beside, self.devices(), wishes)
 
     def devices(self) -> tuple[DeviceMemory, ...]:
@@ -296,43 +310,6 @@ class Probe(Closing):
                     hint=f"make room for {options.cache_dir()}, or set LOCALSPEC_HOME to another folder",
                 ) from error
         return self._written[fingerprint]
-
-
-@dataclass(frozen=True, slots=True)
-class ProbedSizes:
-    """A model's Sizes, as llama.cpp plans them for its header."""
-
-    header: Header
-    probe: Probe
-    adapters: Sequence[Header] = ()  # they lie where the matrices are that they change
-    target: Header | None = None  # of a head
-    kind: DraftKind = DraftKind.MODEL
-
-    @property
-    def name(self) -> str:
-        return printable(self.header.text("general.name")) or "the target"
-
-    @property
-    def layers(self) -> int:
-        return self._number("block_count") or 0
-
-    @property
-    def has_experts(self) -> bool:
-        return bool(self._number("expert_count"))
-
-    @property
-    def trained_context(self) -> int | None:
-        return trained_context(self.header)
-
-    def needs(self, load: Load) -> Needs:
-        return self.probe.needs(self.header, load, self.adapters, self.target)
-
-    @property
-    def inside(self) -> bool:
-        return self.target is self.header
-
-    def _number(self, key: str) -> int | None:
-        return self.header.number(f"{self.header.text('general.architecture')}.{key}")
 
 
 def _needs(headers: Sequence[Header], known: _Buffers, load: Load) -> Needs:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from localspec.errors import BadModelFile
-from localspec.fit.cut import NORM, OUTPUT, ModelFile, Shape
+from localspec.fit.cut import NORM, OUTPUT, Shape, TensorFile
 from localspec.fit.export import export
 from localspec.gguf.header import header_at
 from localspec.gguf.trimmed import token_table
@@ -25,7 +25,7 @@ TEXT = [5, 300, 17, 511, 42]
 def draft(request, tiny_gguf, tmp_path, monkeypatch):
     """(target, its first and last layer as a draft that says every other token), in F16: no rounding to look past"""
     monkeypatch.setattr("localspec.fit.export.BLOCK", 1 << 20)
-    target = ModelFile(tiny_gguf(vocab_size=512, layers=3, **SHAPES[request.param]))
+    target = TensorFile(tiny_gguf(vocab_size=512, layers=3, **SHAPES[request.param]))
     path = export(tmp_path / "draft.gguf", target, target.cut([0, 2], SAID), SAID, {"answers": "12 tokens"})
     return target, path
 
@@ -48,7 +48,7 @@ def test_torch_computes_what_llama_cpp_computes(draft):
 
     target, path = draft
     rows = rows_of(path, TEXT, token_table(path, header_at(path)))
-    again, shape = ModelFile(path), Shape.of(target.header)
+    again, shape = TensorFile(path), Shape.of(target.header)
     weights = {name: torch.from_numpy(value) for name, value in again.cut([0, 1], np.arange(256)).items()}
     assert {NORM, OUTPUT} < weights.keys()
     x = torch.from_numpy(target.embeddings()[TEXT])[None]
@@ -61,4 +61,4 @@ def test_torch_computes_what_llama_cpp_computes(draft):
 @pytest.mark.parametrize("shape", [{"architecture": "gemma2"}, {"experts": 4}, {"yarn": 4.0}])
 def test_other_targets_are_refused_in_a_sentence(shape, tiny_gguf):
     with pytest.raises(BadModelFile, match="no draft can be made of layers of tiny: its architecture is"):
-        Shape.of(ModelFile(tiny_gguf(vocab_size=512, **shape)).header)
+        Shape.of(TensorFile(tiny_gguf(vocab_size=512, **shape)).header)

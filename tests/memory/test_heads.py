@@ -6,7 +6,7 @@ import pytest
 
 from localspec.gguf.facts import DraftKind
 from localspec.models.find import find
-from localspec.models.inspection import EstimatedSizes
+from localspec.models.inspection import estimated_sizes
 from localspec.models.needs import MemoryWishes
 from localspec.models.plan import plan, plan_for
 from localspec.models.registry import named
@@ -36,9 +36,9 @@ def test_it_takes_what_llama_cpp_plans_for_it(tmp_path, name, kind):
 def test_its_context_is_the_targets_and_one_inside_lies_with_its_target():
     pair = named("qwen3.6-27b+mtp")
     for inside in (False, True):
-        head = EstimatedSizes(pair.draft, kind=DraftKind.MTP, inside=inside)
+        head = estimated_sizes(pair.draft, kind=DraftKind.MTP, inside=inside)
         found = plan(
-            EstimatedSizes(pair.target, pair.context), head, cards(24, 24), MemoryWishes(context=16_384)
+            estimated_sizes(pair.target, pair.context), head, cards(24, 24), MemoryWishes(context=16_384)
         )
         assert (found.draft.length, found.draft.kv_type) == (16_384, "f16")
         assert found.target.prediction is inside

@@ -7,7 +7,7 @@ import pytest
 from localspec.errors import BackendFailure, BadSetting, NotEnoughMemory
 from localspec.gguf.facts import DraftKind
 from localspec.models.devices import DeviceMemory
-from localspec.models.inspection import EstimatedSizes
+from localspec.models.inspection import estimated_sizes
 from localspec.models.needs import MemoryWishes, layers_on, shares
 from localspec.models.plan import Plan, plan
 from localspec.models.registry import named
@@ -30,12 +30,12 @@ def cards(*gib: float, cpu: float = 28.0) -> list[DeviceMemory]:
 
 def planned(pair: str, machine: list[DeviceMemory], **wishes) -> Plan:
     known = named(pair)
-    target, draft = EstimatedSizes(known.target, known.context), EstimatedSizes(known.draft)
+    target, draft = estimated_sizes(known.target, known.context), estimated_sizes(known.draft)
     return plan(target, draft, machine, MemoryWishes(**wishes))
 
 
 def seventy(machine: list[DeviceMemory], **wishes) -> Plan:
-    return plan(EstimatedSizes(SEVENTY, 131_072), EstimatedSizes(ONE), machine, MemoryWishes(**wishes))
+    return plan(estimated_sizes(SEVENTY, 131_072), estimated_sizes(ONE), machine, MemoryWishes(**wishes))
 
 
 def words(found: Plan) -> str:
@@ -196,50 +196,37 @@ def test_what_fits_nowhere_is_refused_with_the_numbers():
 
 
 def test_experts_leave_the_gpu_before_layers_do():
-    mixture = EstimatedMixture(EstimatedSizes(named("qwen2.5-32b+0.5b").target))
-    found = plan(mixture, EstimatedSizes(named("qwen2.5-32b+0.5b").draft), cards(12), MemoryWishes())
+    dense = estimated_sizes(named("qwen2.5-32b+0.5b").target, 32_768)
+
+    def needs(load):
+        """Nine tenths of the layers' weights are experts."""
+        found = dense.needs(load)
+        experts = int(19e9 * 0.9 / 64) * load.cpu_moe
+        weights = {"CPU": found.weights["CPU"] + experts, "CUDA0": found.weights["CUDA0"] - experts}
+        return replace(found, weights=weights)
+
+    mixture = replace(dense, needs=needs, has_experts=True)
+    found = plan(mixture, estimated_sizes(named("qwen2.5-32b+0.5b").draft), cards(12), MemoryWishes())
     assert found.target.gpu_layers is None
     assert 10 < found.target.cpu_moe < 64
     assert found.draft.devices == ("CUDA0",)
     assert f"The experts of {found.target.cpu_moe} of the target's 64 layers are on the CPU" in words(found)
 
 
-class EstimatedMixture:
-    """Nine tenths of the layers' weights are experts."""
-
-    has_experts = True
-    kind, inside = DraftKind.MODEL, False
-
-    def __init__(self, sizes: EstimatedSizes) -> None:
-        self._sizes = sizes
-        self.name, self.layers, self.trained_context = sizes.name, sizes.layers, 32_768
-        self.kind, self.inside = sizes.kind, sizes.inside
-
-    def needs(self, load):
-        needs = self._sizes.needs(load)
-        experts = int(19e9 * 0.9 / 64) * load.cpu_moe
-        weights = {"CPU": needs.weights["CPU"] + experts, "CUDA0": needs.weights["CUDA0"] - experts}
-        return replace(needs, weights=weights)
-
-
 def test_a_device_without_flash_attention_keeps_the_drafts_cache_exact():
-    class WithoutFlash(EstimatedMixture):
-        has_experts = False
+    one = estimated_sizes(ONE)
 
-        def needs(self, load):
-            return replace(self._sizes.needs(load), flash_attention=False)
+    def without_flash(load):
+        return replace(one.needs(load), flash_attention=False)
 
-    class WithOddHeads(EstimatedMixture):
-        has_experts = False
+    def with_odd_heads(load):
+        if load.kv_type == "q8_0":
+            raise BackendFailure("K cache type q8_0 with block size 32 does not divide n_embd_head_k=80")
+        return one.needs(load)
 
-        def needs(self, load):
-            if load.kv_type == "q8_0":
-                raise BackendFailure("K cache type q8_0 with block size 32 does not divide n_embd_head_k=80")
-            return self._sizes.needs(load)
-
-    for draft in (WithoutFlash(EstimatedSizes(ONE)), WithOddHeads(EstimatedSizes(ONE))):
-        found = plan(EstimatedSizes(named("llama-3.1-8b+1b").target), draft, cards(24), MemoryWishes())
-        assert found.draft.kv_type == "f16"
+    for needs in (without_flash, with_odd_heads):
+        draft, target = replace(one, needs=needs), estimated_sizes(named("llama-3.1-8b+1b").target)
+        assert plan(target, draft, cards(24), MemoryWishes()).draft.kv_type == "f16"
 
 
 def test_a_context_longer_than_the_model_was_trained_for_gets_a_notice():
@@ -287,8 +274,8 @@ def scaled(file: ModelFile, times: float) -> ModelFile:
 def test_a_draft_does_not_push_layers_off_the_card_where_the_target_alone_is_faster(pair, times, gib):
     known = named(pair)
     target, draft = (
-        EstimatedSizes(scaled(known.target, times), known.context),
-        EstimatedSizes(known.draft),
+        estimated_sizes(scaled(known.target, times), known.context),
+        estimated_sizes(known.draft),
     )
     found = plan(target, draft, cards(gib), MemoryWishes())
     assert found.draft is None
@@ -300,8 +287,8 @@ def test_a_draft_does_not_push_layers_off_the_card_where_the_target_alone_is_fas
 
 def test_a_few_layers_leave_the_card_for_a_draft_that_gains_more_and_the_other_way_is_told():
     known = named("qwen3.8-27b+mtp")
-    target = EstimatedSizes(scaled(known.target, 1.17), known.context)  # Q5_K_M
-    found = plan(target, EstimatedSizes(known.draft, kind=DraftKind.MTP), cards(24), MemoryWishes())
+    target = estimated_sizes(scaled(known.target, 1.17), known.context)  # Q5_K_M
+    found = plan(target, estimated_sizes(known.draft, kind=DraftKind.MTP), cards(24), MemoryWishes())
     assert found.draft is not None
     assert 60 <= found.target.gpu_layers < 65
     assert "Without the draft all of the target would be on CUDA0: a token would take about" in words(found)

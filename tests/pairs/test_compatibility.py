@@ -9,7 +9,7 @@ import pytest
 
 from localspec import demo
 from localspec.errors import IncompatiblePair
-from localspec.gguf.facts import ModelFacts, facts_of_file
+from localspec.gguf.facts import ModelFacts
 from localspec.gguf.header import HeaderVocabulary, header_at
 from localspec.gguf.matching import check, differences
 from localspec.models.find import find
@@ -55,7 +55,7 @@ KINDS = {"SPM": 1, "BPE": 2, "WPM": 3, "UGM": 4, "RWKV": 5, "PLAMO2": 6}
 
 def assert_agreement(paths: list[Path]) -> None:
     theirs = {path: InLlamaCpp(path) for path in paths}
-    ours = {path: facts_of_file(path) for path in paths}
+    ours = {path: ModelFacts.from_header(header_at(path)) for path in paths}
     for path in paths:
         vocabulary = ours[path].vocabulary
         assert vocabulary is not None
@@ -82,7 +82,7 @@ def test_agrees_with_llama_cpp_on_whole_vocabularies():
 
 @pytest.fixture
 def facts(tiny_gguf) -> ModelFacts:
-    return facts_of_file(tiny_gguf(vocab_size=1024))
+    return ModelFacts.from_header(header_at(tiny_gguf(vocab_size=1024)))
 
 
 def with_texts(facts: ModelFacts, texts: list[bytes]) -> ModelFacts:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from localspec.models.devices import DeviceMemory
-from localspec.models.inspection import EstimatedSizes, Fit, file_bytes, fit, memory_needed
+from localspec.models.inspection import Fit, estimated_sizes, file_bytes, fit, memory_needed
 from localspec.models.needs import Load
 from localspec.models.plan import Probe
 from localspec.models.registry import all_pairs, named
@@ -34,7 +34,7 @@ def test_estimates_are_near_what_llama_cpp_plans(name, device):
         loads.append(replace(loads[0], gpu_layers=FILES[name].layers // 2))
     with Probe() as probe:
         for load in loads:
-            planned, estimated = probe.needs(header_of(name), load), EstimatedSizes(FILES[name]).needs(load)
+            planned, estimated = probe.needs(header_of(name), load), estimated_sizes(FILES[name]).needs(load)
             for place, size in planned.by_device.items():
                 assert estimated.by_device[place] == pytest.approx(size, rel=0.02, abs=40_000_000), (
                     load,

@@ -113,12 +113,12 @@ def teach(arguments: argparse.Namespace, options: dict[str, Any], files: "Pair",
     from localspec.cli.loading import stop_on_interrupt
     from localspec.fit.making import Plan, alone_in, answered, collect, require_cuttable, require_torch
     from localspec.fit.trim import fitted_path, keep
-    from localspec.gguf.facts import facts_of_file
+    from localspec.models.store import ModelFile
 
     source, layers = files.target.here, arguments.layers
     if arguments.teach:
         source = draft_of(files)
-        layers = layers or facts_of_file(source).layers
+        layers = layers or ModelFile.at(source).header.of_model("block_count")
     output_tokens = MADE if arguments.trim is None else arguments.trim
     plan = Plan(LAYERS if layers is None else layers, output_tokens, arguments.answers, arguments.visits)
     require_torch()
