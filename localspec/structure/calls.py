@@ -460,6 +460,9 @@ def _elements(text: str, form: CallForm) -> Iterator[tuple[str, str]]:
         depth, end = 1, start
         while depth:
             closes, opens = text.find(closing, end), text.find(opening, end)
+            if closes < 0:  # not one inside the other
+                end, opens = start, -1
+                closes, depth = text.find(closing, start), 1
             if closes < 0:
                 return
             inner = 0 <= opens < closes
