@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -84,9 +85,10 @@ def derive(render: Render, markers: Collection[str] = ()) -> CallForm | None:
     `render` raises LocalspecError for what the template refuses.
     """
     for ids in _IDS:
-        found = _Comparison(render, ids, markers).form()
-        if found and proves(found, render, ids):
-            return found
+        with suppress(LocalspecError):
+            found = _Comparison(render, ids, markers).form()
+            if found and proves(found, render, ids):
+                return found
     return None
 
 
@@ -95,14 +97,10 @@ def proves(form: CallForm, render: Render, ids: Sequence[str] = _IDS[0]) -> bool
     calls = [ToolCall(*call) for call in zip(_NAMES, _NESTED, ids, strict=True)]
     empty = [ToolCall(_NAMES[0], {}, ids[0])]
     asked = [[calls[0]], [calls[1]], empty] if form.between is None else [calls, calls[::-1], empty]
-    try:
-        for told in asked:
-            text = render("", told)
-            read, _ = calls_in(text, form, _SCHEMAS)
-            if [(call.name, call.arguments) for call in read] != [(c.name, c.arguments) for c in told]:
-                return False
-    except LocalspecError:
-        return False
+    for told in asked:
+        read, _ = calls_in(render("", told), form, _SCHEMAS)
+        if [(call.name, call.arguments) for call in read] != [(call.name, call.arguments) for call in told]:
+            return False
     return True
 
 
@@ -115,11 +113,8 @@ class _Comparison:
         self._ids = ids
 
     def form(self) -> CallForm | None:
-        try:
-            self._before, _, self._after = self._render(_ANSWER, ()).partition(_ANSWER)
-            one = self._body({_KEYS[0]: _VALUES[0]})
-        except LocalspecError:
-            return None
+        self._before, _, self._after = self._render(_ANSWER, ()).partition(_ANSWER)
+        one = self._body({_KEYS[0]: _VALUES[0]})
         found = self._json(one) or self._elements(one)
         return found and found.without(re.findall(r"<[^<>]+>", self._after)[:1])
 
@@ -134,13 +129,11 @@ class _Comparison:
             text = text.replace(number, ID) if _NAMES[0] not in self._ids[0] else text
         return text
 
-    def _two(self, second: Mapping[str, Any]) -> str | None:
-        """Two calls, None where the template writes one at most."""
-        try:
-            text = self._body({_KEYS[0]: _VALUES[0]}, second)
-        except LocalspecError:
-            return None
-        return text if _NAMES[1] in text and _NAMES[0] in text else None
+    def _two(self) -> str:
+        """Two calls, or one where the template writes no more."""
+        with suppress(LocalspecError):
+            return self._body({_KEYS[0]: _VALUES[0]}, {_KEYS[1]: _VALUES[1]})
+        return ""
 
     def _json(self, one: str) -> CallForm | None:
         for separators in _SEPARATORS:
@@ -151,11 +144,8 @@ class _Comparison:
             left, found, right = one.partition(first)
             if not found or _NAMES[0] not in left:
                 continue
-            opened, name_end = _around_name(left, 0)
-            two = self._two({_KEYS[1]: _VALUES[1]})
-            if two is None or second not in two:
-                return CallForm(opened, name_end, right, between=None, separators=separators)
-            middle = two.partition(first)[2].partition(second)[0]
+            opened, name_end = _around_name(left)
+            middle = self._two().partition(first)[2].partition(second)[0]
             return _between(CallForm(opened, name_end, right, separators=separators), middle)
         return None
 
@@ -164,27 +154,23 @@ class _Comparison:
         both = self._body(dict(zip(_KEYS, _VALUES, strict=True)))
         if not found or _NAMES[0] not in left or _KEYS[1] not in both:
             return None
-        opened, name_end = _around_name(left, 0)
+        opened, name_end = _around_name(left)
         mid, _, rest = one.partition(_KEYS[0])[2].partition(_VALUES[0])
         middle = both.partition(_VALUES[0])[2].partition(_KEYS[1])[0]
         arg_open = common_end(name_end, middle)
         form = CallForm(
             opened,
-            name_end[: len(name_end) - len(arg_open)],
-            rest.removeprefix(middle[: len(middle) - len(arg_open)]),
+            name_end.removesuffix(arg_open),
+            rest.removeprefix(middle.removesuffix(arg_open)),
             values="text",
             arg_open=arg_open,
             arg_mid=mid,
-            arg_close=middle[: len(middle) - len(arg_open)].replace(_KEYS[0], KEY),
+            arg_close=middle.removesuffix(arg_open).replace(_KEYS[0], KEY),
         )
         if form.arg_close and not rest.startswith(form.arg_close):
             return None
-        two = self._two({_KEYS[1]: _VALUES[1]})
-        if two is not None:
-            middle = two.partition(_VALUES[0] + form.arg_close)[2].partition(_KEYS[1])[0]
-            middle = middle[: len(middle) - len(arg_open)]
-        form = _between(form, middle) if two is not None else replace(form, between=None)
-        return self._with_kinds(self._with_empty(form))
+        middle = self._two().partition(_VALUES[0] + form.arg_close)[2].partition(_KEYS[1])[0]
+        return self._with_kinds(self._with_empty(_between(form, middle.removesuffix(arg_open))))
 
     def _with_empty(self, form: CallForm) -> CallForm:
         """A call without arguments shows whether the white space before one stands before each, or between them."""
@@ -214,48 +200,40 @@ class _Comparison:
         return replace(form, arg_mid=before + TYPE + after, types=types)
 
 
-def _around_name(text: str, which: int) -> tuple[str, str]:
+def _around_name(text: str) -> tuple[str, str]:
     """What stands before and behind a call's name, where it may stand again."""
-    before, _, after = text.partition(_NAMES[which])
-    return before, after.replace(_NAMES[which], NAME)
+    before, _, after = text.partition(_NAMES[0])
+    return before, after.replace(_NAMES[0], NAME)
 
 
 def _between(form: CallForm, middle: str) -> CallForm:
     """The form with what begins and ends calls told from what stands around them, from the text between two."""
     middle, found, name_end = middle.partition(_NAMES[1])
-    name_end = name_end.replace(_NAMES[1], NAME)[: len(form.name_end) + 1]
     if not found:
         return replace(form, between=None)
-    form = replace(form, name_end=_counted(form.name_end, name_end))
-    opened = common_end(form.open, middle)
-    counted = re.search(r"(\d+)\Z", form.open[: len(form.open) - len(opened)])
-    following = re.search(r"(\d+)\Z", middle[: len(middle) - len(opened)])
-    if counted and following and int(following[1]) == int(counted[1]) + 1:
-        begin, middle = form.open[: counted.start()], middle[: following.start()]
-        opened = common_end(begin, middle) + COUNTER + opened
-        begin = begin[: len(begin) - len(opened) + len(opened.partition(COUNTER)[2]) + 1]
-        middle = middle[: len(middle) - len(opened.partition(COUNTER)[0])]
-    else:
-        begin = form.open[: len(form.open) - len(opened)]
-        middle = middle[: len(middle) - len(opened)]
-    close = common_start(form.close, middle)
+    opened, middle = _counted(form.open, middle, r"\d+(?=\D*\Z)")
+    name_end, _ = _counted(form.name_end, name_end, r"\d+")
+    start = common_end(opened, middle)
+    close = common_start(form.close, middle.removesuffix(start))
     return replace(
         form,
-        begin=begin,
-        open=opened,
+        begin=opened.removesuffix(start),
+        open=start,
+        name_end=name_end,
         close=close,
         end=form.close[len(close) :],
-        between=middle[len(close) :],
+        between=middle.removesuffix(start)[len(close) :],
     )
 
 
-def _counted(one: str, two: str) -> str:
-    """A text with a hole where it has a number and the other one has the next."""
-    number = re.search(r"\d+", one)
-    if one == two or number is None or not two.startswith(one[: number.start()]):
-        return one
-    following = str(int(number[0]) + 1)
-    return one.replace(number[0], COUNTER, 1) if two.startswith(one[: number.start()] + following) else one
+def _counted(one: str, two: str, number: str) -> tuple[str, str]:
+    """Two texts with a hole where the first has a number and the second the next."""
+    first, second = re.search(number, one), re.search(number, two)
+    if not first or not second or int(second[0]) != int(first[0]) + 1:
+        return one, two
+    parts = ((text, found.span()) for text, found in ((one, first), (two, second)))
+    one, two = (text[:start] + COUNTER + text[end:] for text, (start, end) in parts)
+    return one, two
 
 
 def _common(texts: Sequence[str]) -> str:

@@ -178,6 +178,15 @@ def test_a_form_that_does_not_read_back_what_the_template_writes_is_none():
     assert derive(render) is None
 
 
+def test_a_template_that_refuses_what_it_is_asked_has_the_generic_form():
+    refusing = (
+        "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}<f={{ c.function.name }}>"
+        "{% for k, v in c.function.arguments.items() %}{% if v is number %}{{ raise_exception('no numbers') }}"
+        "{% endif %}<p={{ k }}>{{ v }}</p>{% endfor %}</f>{% endfor %}{% endfor %}"
+    )
+    assert ChatTemplate(refusing, bos_text="", eos_text="").call_form is GENERIC
+
+
 HARMONY = "openai-gpt-oss-120b"
 REPLIES = {
     HARMONY: [
