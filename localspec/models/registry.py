@@ -6,12 +6,10 @@ import json
 import os
 import re
 import tomllib
-import types
-import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from localspec import options
 from localspec.errors import BadSetting, IncompatiblePair, UnknownPair
@@ -25,7 +23,7 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 _NAME = re.compile(r"[a-z0-9][a-z0-9._+-]*")
 _DEVICES = {"CON", "PRN", "AUX", "NUL", *(f"{port}{n}" for port in ("COM", "LPT") for n in range(10))}
 DEMO = "demo"
-_NO_FACTS = ("repo", "file", "revision", "bytes", "sha256", "rest", "first_sha256")  # of a ModelFile
+_NEVER_WRITTEN = {"lora", "rest", "first_sha256"}  # fields of pairs and files
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +202,14 @@ def _read(path: Path, *, relative_to: Path) -> tuple[Pair, ...]:
     pairs = tables.get("pair", [])
     if set(tables) - {"pair"} or not isinstance(pairs, list):
         raise BadSetting(f"{path} may hold nothing but [[pair]] tables", hint=_explained())
-    return tuple(_pair(_Table(path, f"pair {i}", table), relative_to) for i, table in enumerate(pairs, 1))
+    found = []
+    for number, table in enumerate(pairs, 1):
+        try:
+            found.append(_pair(table, relative_to))
+        except (ValueError, BadSetting) as error:
+            name = table.get("name", number) if isinstance(table, dict) else number
+            raise BadSetting(f"{path}: pair {name}: {error}", hint=_explained()) from error
+    return tuple(found)
 
 
 def _unreadable(path: Path, error: OSError) -> BadSetting:
@@ -215,118 +220,62 @@ def _explained() -> str:
     return f"the head of {registry_file()} explains tables and fields"
 
 
-class _Table:
-    """One TOML table, read by name and type; an unread value is an error."""
+_Described = TypeVar("_Described", Pair, ModelFile)
 
-    def __init__(self, path: Path, where: str, values: object) -> None:
-        if not isinstance(values, Mapping):
-            raise BadSetting(f"{path}: {where} is not a table", hint=_explained())
-        self.path, self.where, self._left = path, where, dict(values)
 
-    def text(self, key: str, default: str | None = None) -> str:
-        return str(self._take(key, str, default))
+def _described(kind: type[_Described], table: dict[str, Any]) -> _Described:
+    """A pair or a file with the values of a table; a zero counts as missing. Raises ValueError."""
+    import msgspec  # takes 20 ms
 
-    def count(self, key: str) -> int:
-        value = self._take(key, int, 0)
-        assert isinstance(value, int)
-        return value
-
-    def fields(self, kind: type[ModelFile | Pair], *others: str) -> dict[str, Any]:
-        """The values of a dataclass that the table has, `others` and zeros left out."""
-        fields = [
-            field for field in dataclasses.fields(kind) if field.name in self._left.keys() - set(others)
-        ]
-        values = {field.name: self._take(field.name, field.type) for field in fields}
-        return {name: value for name, value in values.items() if value != 0}
-
-    def table(self, key: str) -> "_Table | None":
-        values = self._left.pop(key, None)
-        return None if values is None else _Table(self.path, f"{self.where}, {key}", values)
-
-    def tables(self, key: str) -> "list[_Table]":
-        values = self._take(key, list, [])
-        assert isinstance(values, list)
-        return [_Table(self.path, f"{self.where}, {key} {n}", value) for n, value in enumerate(values, 1)]
-
-    def done(self) -> None:
-        if self._left:
-            raise self.mistake(f"{next(iter(self._left))} is not a field of it")
-
-    def mistake(self, what: str) -> BadSetting:
-        return BadSetting(f"{self.path}: {self.where}: {what}", hint=_explained())
-
-    def _take(self, key: str, kind: object, default: object = None) -> object:
-        value = self._left.pop(key, default)
-        if value is None:
-            raise self.mistake(f"{key} is missing")
-        if (
-            kind == tuple[str, ...]
-            and isinstance(value, list)
-            and all(isinstance(text, str) for text in value)
-        ):
-            return tuple(value)
-        kinds = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
-        if type(value) not in kinds:
-            raise self.mistake(f"{key} = {value!r} has the wrong type")
+    fields = {field.name: field for field in dataclasses.fields(kind) if field.name not in _NEVER_WRITTEN}
+    for name, field in fields.items():
+        if field.default is dataclasses.MISSING and name not in table:
+            raise ValueError(f"{name} is missing")
+    for name, value in table.items():
+        if name not in fields:
+            raise ValueError(f"{name} is not a field of it")
         if isinstance(value, int) and value < 0:
-            raise self.mistake(f"{key} may not be negative")
+            raise ValueError(f"{name} may not be negative")
         if isinstance(value, float) and not 0 < value <= 1:
-            raise self.mistake(f"{key} is not a share between 0 and 1")
-        return value
+            raise ValueError(f"{name} is not a share between 0 and 1")
+    return msgspec.convert({name: value for name, value in table.items() if value != 0}, kind)
 
 
-def _pair(table: _Table, relative_to: Path) -> Pair:
-    name = table.text("name")
-    if not valid_name(name):
-        raise table.mistake(f"the name {name!r} may hold only lower-case letters, digits and . _ + -")
-    table.where = f"pair {name}"
-    try:
-        kind = DraftKind(table.text("kind", DraftKind.MODEL.value))
-    except ValueError as error:
-        raise table.mistake(str(error)) from None
-    target, draft = table.table("target"), table.table("draft")
-    if target is None:
-        raise table.mistake("target is missing")
-    files = (_file(target, relative_to), _file(draft, relative_to) if draft else None)
-    pair = Pair(name, kind, *files, **table.fields(Pair, "name", "kind", "target", "draft", "lora"))
-    table.done()
+def _pair(table: object, relative_to: Path) -> Pair:
+    """Raises ValueError, BadSetting."""
+    if not isinstance(table, dict):
+        raise ValueError("it is not a table")
+    files = {role: _file(table[role], relative_to) for role in ("target", "draft") if role in table}
+    pair = _described(Pair, {"kind": DraftKind.MODEL, **table, **files})
+    if not valid_name(pair.name):
+        raise ValueError(f"the name {pair.name!r} may hold only lower-case letters, digits and . _ + -")
     return pair
 
 
-def _file(table: _Table, relative_to: Path) -> ModelFile:
-    path, sha256, size = table.text("path", ""), _sha256(table), table.count("bytes")
-    if path:
-        facts = table.fields(ModelFile, *_NO_FACTS)
-        table.done()
-        try:
-            return replace(ModelFile.at(relative_to / expanded(path), size, sha256), **facts)
-        except BadSetting as error:
-            raise table.mistake(str(error)) from None
-    repo, file, revision = table.text("repo"), table.text("file"), table.text("revision")
-    rest = tuple(_part(part, repo, revision, sha256) for part in table.tables("parts"))
-    facts = table.fields(ModelFile, *_NO_FACTS)
-    table.done()
-    if not (sha256 and size):
-        raise table.mistake("bytes and sha256 are missing")
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo) or not stays_inside(file):
-        raise table.mistake(f"{repo}:{file} is not a file of a repository")
-    return ModelFile(repo, file, revision, size, sha256, rest=rest, **facts)
+def _file(table: object, relative_to: Path, first: ModelFile | None = None) -> ModelFile:
+    """The file of a table, by its path or on the Hub; a part has the repository of the `first` one.
 
-
-def _part(table: _Table, repo: str, revision: str, first_sha256: str) -> ModelFile:
-    file, size, sha256 = table.text("file"), table.count("bytes"), _sha256(table)
-    table.done()
-    if not (size and sha256 and stays_inside(file)):
-        raise table.mistake("file, bytes or sha256 cannot be meant")
-    return ModelFile(repo, file, revision, size, sha256, first_sha256=first_sha256)
-
-
-def _sha256(table: _Table) -> str:
-    """The sha256 in lower case; "" without one."""
-    sha256 = table.text("sha256", "").lower()
-    if sha256 and not re.fullmatch(r"[0-9a-f]{64}", sha256):
-        raise table.mistake("sha256 is not 64 hexadecimal digits")
-    return sha256
+    Raises ValueError, BadSetting.
+    """
+    if not isinstance(table, dict) or not isinstance(table.get("parts", []), list):
+        raise ValueError("a file is not a table, or its parts are not tables")
+    values = table | ({"repo": first.repo, "revision": first.revision} if first else {})
+    parts, path = values.pop("parts", []), values.pop("path", None)
+    if path is not None:
+        values |= {"repo": "", "file": str(relative_to / expanded(str(path)))}
+    file = _described(ModelFile, values)
+    file = replace(file, sha256=file.sha256.lower())
+    if file.sha256 and not re.fullmatch(r"[0-9a-f]{64}", file.sha256):
+        raise ValueError("sha256 is not 64 hexadecimal digits")
+    if path is not None:
+        return file
+    if not (file.revision and file.bytes and file.sha256):
+        raise ValueError("revision, bytes and sha256 are missing, or one of them")
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", file.repo) or not stays_inside(file.file):
+        raise ValueError(f"{file.repo}:{file.file} is not a file of a repository")
+    if first:
+        return replace(file, first_sha256=first.sha256)
+    return replace(file, rest=tuple(_file(part, relative_to, file) for part in parts))
 
 
 def add_pair(pair: Pair) -> Path:
@@ -380,29 +329,20 @@ def _place(name: str) -> Path:
 
 
 def _written(pair: Pair) -> str:
-    lines = ["# The fields are explained in localspec's models.toml.", "[[pair]]"]
-    lines += _lines(pair, "target", "draft", "lora")
+    lines = ["# The fields are explained in localspec's models.toml.", "[[pair]]", *_lines(pair)]
     for role, file in zip(("target", "draft"), pair.files, strict=False):
-        lines.append(f"[pair.{role}]")
-        lines += _lines(file, "rest", "first_sha256") if file.repo else [_line("path", file.file)]
-        lines += [] if file.repo else _lines(file, "file")
-        if file.rest:
-            parts = ", ".join(f"{{ {', '.join(_file_of_part(part))} }}" for part in file.rest)
-            lines.append(f"parts = [{parts}]")
+        lines += [f"[pair.{role}]", *_lines(file)]
+        parts = [f"{{ {', '.join(_lines(part, 'repo', 'revision'))} }}" for part in file.rest]
+        lines += [f"parts = [{', '.join(parts)}]"] if parts else []
     return "\n".join(lines) + "\n"
 
 
 def _lines(value: Pair | ModelFile, *others: str) -> list[str]:
-    """A line for each field that was set, `others` left out."""
-    fields = [field for field in dataclasses.fields(value) if field.name not in others]
-    found = [(field.name, getattr(value, field.name), field.default) for field in fields]
-    return [_line(name, now) for name, now, default in found if now not in (default, "")]
-
-
-def _file_of_part(part: ModelFile) -> list[str]:
-    return [_line("file", part.file), _line("bytes", part.bytes), _line("sha256", part.sha256)]
-
-
-def _line(key: str, value: object) -> str:
-    """A TOML line; JSON's strings are TOML's basic strings, but for DEL."""
-    return f"{key} = {json.dumps(value, ensure_ascii=False).replace(chr(127), '?')}"
+    """A TOML line for each field that was set, `others` left out. JSON's strings are TOML's, but for DEL."""
+    found = []
+    for field in dataclasses.fields(value):
+        now = getattr(value, field.name)
+        if now not in (field.default, "") and field.name not in {*_NEVER_WRITTEN, "target", "draft", *others}:
+            key = "path" if field.name == "file" and not getattr(value, "repo", "") else field.name
+            found.append(f"{key} = {json.dumps(now, ensure_ascii=False).replace(chr(127), '?')}")
+    return found

@@ -80,10 +80,10 @@ def test_the_users_pairs_come_on_top_and_replace():
     [
         (("name =", "nam ="), "name is missing"),
         (('"mine"', '"Mine!"'), "lower-case"),
-        (('"mine"', "5"), "wrong type"),
+        (('"mine"', "5"), r"Expected `str`, got `int` - at `\$.name`"),
         (('"mine"', '"mine"\nkind = "magic"'), "magic"),
         (('"mine"', '"mine"\ncontext = -5'), "negative"),
-        (('"mine"', '"mine"\naliases = "a"'), "aliases = 'a' has the wrong type"),
+        (('"mine"', '"mine"\naliases = "a"'), r"Expected `array`, got `str` - at `\$.aliases`"),
         (('"mine"', '"mine"\nacceptance = 1.5'), "not a share"),
         (('"mine"', '"mine"\ncolour = "red"'), "colour is not a field"),
         (('path = "t.gguf"', 'repo = "a/b"\nfile = "c"\nrevision = "d"'), "bytes and sha256 are missing"),
