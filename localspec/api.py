@@ -3,7 +3,7 @@
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack, cast
 
@@ -14,7 +14,7 @@ from localspec.chat.session import in_a_thread, last_reply, never
 from localspec.events import Event, Reply
 from localspec.gguf.matching import adapters_of
 from localspec.health.stopping import Stop, interruptible
-from localspec.llama.devices import BackendSummary, Device, backend_summary
+from localspec.llama.devices import Device, backend_summary
 from localspec.llama.devices import devices as list_devices
 from localspec.llama.threads import default_threads as default_threads
 from localspec.models.devices import memory_of, with_host
@@ -81,15 +81,7 @@ def reply_defaults(settings: Mapping[str, Any], speculate: bool, pair: Pair) -> 
     return cast(ReplyOptions, given)
 
 
-@dataclass(slots=True)
-class _Loaded:
-    """The pair that `run` and `stream` keep between calls."""
-
-    key: tuple[Any, ...]
-    session: Session
-
-
-_loaded: _Loaded | None = None
+_loaded: tuple[object, Session] | None = None  # what `run` and `stream` keep between calls, and its names
 _loading = threading.Lock()
 _replying = threading.Lock()  # `run` from several threads takes turns
 _asynchronous = ThreadPoolExecutor(1, "localspec")  # those of asyncio wait without a thread each
@@ -153,11 +145,15 @@ def astream(prompt_or_messages: Prompt, **options: Any) -> AsyncIterator[Event]:
 
 def unload() -> None:
     """Free the pair that `run` and `stream` keep loaded; this ends its reply."""
-    global _loaded
     with _loading:
-        held, _loaded = _loaded, None
-        if held:
-            held.session.close()
+        _close_loaded()
+
+
+def _close_loaded() -> None:
+    global _loaded
+    held, _loaded = _loaded, None
+    if held:
+        held[1].close()
 
 
 def _keep_loaded(
@@ -166,12 +162,10 @@ def _keep_loaded(
     global _loaded
     key = (pair, target and Path(target).absolute(), draft and Path(draft).absolute())
     with _loading:
-        if _loaded is None or _loaded.key != key:
-            if _loaded:
-                held, _loaded = _loaded, None
-                held.session.close()
-            _loaded = _Loaded(key, load(pair, target=target, draft=draft, pull=pull))
-        return _loaded.session
+        if _loaded is None or _loaded[0] != key:
+            _close_loaded()
+            _loaded = key, load(pair, target=target, draft=draft, pull=pull)
+        return _loaded[1]
 
 
 def devices() -> list[Device]:
@@ -183,6 +177,4 @@ def devices() -> list[Device]:
     ]
 
 
-def backend() -> BackendSummary:
-    """The features of the installed llama.cpp."""
-    return backend_summary()
+backend = backend_summary  # the features of the installed llama.cpp

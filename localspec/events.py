@@ -200,9 +200,7 @@ class Cycle:
     other_seconds: float  # everything else between entry and emit
     mode: Mode = Mode.DRAFTING
     reading_seconds: float = 0.0  # of the draft seconds: reading text that drafting needs
-    deciding_seconds: float = (
-        0.0  # of the other seconds: deciding what to propose, which plain decoding does not
-    )
+    deciding_seconds: float = 0.0  # of the other seconds: deciding what to propose
 
     @property
     def drafted(self) -> int:
@@ -269,9 +267,7 @@ class ToolCall:
     name: str
     arguments: Mapping[str, Any]  # as JSON knows them
     id: str  # for the message that brings the result
-    unreadable: str = (
-        ""  # in a history: arguments that are no JSON object (a call that was cut), as they came
-    )
+    unreadable: str = ""  # in a history: arguments that are no JSON object (a call that was cut)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,10 +25,10 @@ def home(tmp_path, monkeypatch):
 
 def test_run_keeps_the_pair_loaded_until_unload():
     first = localspec.run("Hello", temperature=0, max_tokens=20)
-    session = localspec.api._loaded.session
+    session = localspec.api._loaded[1]
     again = localspec.run("Hello", temperature=0, max_tokens=20)
     assert first.tokens == again.tokens
-    assert localspec.api._loaded.session is session
+    assert localspec.api._loaded[1] is session
     localspec.unload()
     assert localspec.api._loaded is None
 
@@ -154,4 +154,4 @@ def test_a_refused_stream_leaves_the_running_reply_alone():
     with pytest.raises(BadSetting, match="busy"):
         next(localspec.stream("Bye", pair="demo"))
     list(running)
-    assert api._loaded.session.messages[0].content == "Hello"
+    assert api._loaded[1].messages[0].content == "Hello"

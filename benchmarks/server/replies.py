@@ -27,7 +27,7 @@ from benchmarks.server.chats import Chat, LocalChats, Messages, ServerChats, Tol
 from benchmarks.server.sides import Flags, ServerSide
 from localspec.chat.prompt import guarded_texts
 from localspec.measure.divergence import first_difference, row_after, top_two_gap, width_difference_on
-from localspec.measure.machine import this_machine
+from localspec.measure.summary import this_machine
 
 CONTEXT = 2048
 CONTROL = "control tokens in a message stay text"

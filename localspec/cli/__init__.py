@@ -13,38 +13,28 @@ def main(arguments: "Sequence[str] | None" = None) -> int:
     `verify` also has one of its own for an alarm. Without arguments it is the program itself, with its command line.
     """
     try:
-        if arguments is None:
-            return _program()
+        import os
+        import signal
+        import sys
+
+        # The program itself ends at once on Ctrl-C before its command and after it; a job in the background ignores it.
+        ends = arguments is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if ends:  # not by an exception, which the callbacks of Python's imports would lose
+            signal.signal(signal.SIGINT, lambda *_: os._exit(CANCELLED))
         from localspec.engine.spawn import start_early
 
-        start_early(arguments)
+        arguments = sys.argv[1:] if arguments is None else arguments
+        start_early(
+            arguments
+        )  # before the imports of the command line, which take as long as some of its own
         from localspec.cli.program import run
 
-        return run(arguments)
+        if ends:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            return run(arguments)
+        finally:
+            if ends:
+                signal.signal(signal.SIGINT, signal.SIG_DFL)
     except KeyboardInterrupt:
         return CANCELLED
-
-
-def _program() -> int:
-    """`main`, where nothing else runs in this process: Ctrl-C ends it at once before its command and after it."""
-    import os
-    import signal
-    import sys
-
-    # A job in the background ignores it.
-    heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if heeded:
-        # Python imports with callbacks of its own, in which an exception would be lost.
-        signal.signal(signal.SIGINT, lambda *_: os._exit(CANCELLED))
-    from localspec.engine.spawn import start_early
-
-    start_early(sys.argv[1:])  # before the imports of the command line, which take as long as some of its own
-    from localspec.cli.program import run
-
-    if heeded:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        return run(sys.argv[1:])
-    finally:
-        if heeded:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -21,7 +21,9 @@ _TOLD_FROM = 3  # seconds of a stage, from which its time is shown
 
 def wanted(arguments: argparse.Namespace, **changes: bool) -> dict[str, Any]:
     """Options of `localspec.load`; without a named pair the configured one, or the user's choice."""
-    options = load_options(arguments) | changes
+    from localspec.options import configured
+
+    options = load_options(arguments) | changes | {"rpc": configured(rpc=arguments.rpc).get("rpc")}
     if not {"pair", "target"} & options.keys():
         options["pair"] = chosen_pair()
     return options

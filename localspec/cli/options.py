@@ -87,8 +87,15 @@ def add_report_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_drawing_options(group: argparse._ArgumentGroup, what: str) -> None:
-    group.add_argument("--svg", type=Path, metavar="FILE", help=f"also draw {what} into an SVG file")
+    group.add_argument("--svg", type=drawable, metavar="FILE", help=f"also draw {what} into an SVG file")
     group.add_argument("--png", type=svg_instead, help=argparse.SUPPRESS)
+
+
+def drawable(path: str) -> Path:
+    """Raises BadSetting if there is no folder for the file, before anything is measured."""
+    if not (folder := Path(path).absolute().parent).is_dir():
+        raise BadSetting(f"there is no folder {folder}", hint="make it, or name another file")
+    return Path(path)
 
 
 def svg_instead(path: str) -> NoReturn:

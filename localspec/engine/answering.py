@@ -1,7 +1,7 @@
 """Requests of programs, which the endpoint passes on: replies to messages or texts, prompts, tokens."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final, assert_never
 
@@ -159,19 +159,13 @@ def told(session: Session, request: Asked) -> Rendered | Tokens | Text | Descrip
             )
             return Tokens(request.serial, tuple(tokens), tuple(map(session.text_of, tokens)))
         case Detokenize():
-            return Text(request.serial, text_of(session, request.tokens))
+            if not all(0 <= token < vocabulary.size for token in request.tokens):
+                raise BadSetting("token id out of range", hint=f"use ids from 0 to {vocabulary.size - 1}")
+            pieces = (vocabulary.piece(token) or vocabulary.text(token).encode() for token in request.tokens)
+            return Text(request.serial, b"".join(pieces).decode(errors="replace"))
         case Describe():
             return description(session)
     assert_never(request)
-
-
-def text_of(session: Session, tokens: Sequence[int]) -> str:
-    """The text of tokens, control tokens by their names."""
-    vocabulary = session.pair.vocabulary
-    if not all(0 <= token < vocabulary.size for token in tokens):
-        raise BadSetting("token id out of range", hint=f"use ids from 0 to {vocabulary.size - 1}")
-    pieces = (vocabulary.piece(token) or vocabulary.text(token).encode() for token in tokens)
-    return b"".join(pieces).decode(errors="replace")
 
 
 def description(session: Session) -> Description:

@@ -153,11 +153,14 @@ class Header:
 
 def header_at(path: Path) -> Header:
     """The header of a model on this machine, of all its parts together. Raises BadModelFile."""
-    header = header_of_part(path)
-    count = header.number("split.count") or 1
-    return (
-        joined(path, [header_of_part(part) for part in require_parts(path, count)]) if count > 1 else header
-    )
+    header, parts = header_of_part(path), parts_of(path)
+    if (count := header.number("split.count") or 1) == 1:
+        return header
+    if len(parts) != count:
+        raise BadModelFile(f"{path.name} is one of {count} parts of a model, and not called so", hint=_HINT)
+    if missing := next((part.name for part in parts if not part.is_file()), None):
+        raise BadModelFile(f"{missing} is missing, one of the {count} parts of a model", hint=_HINT)
+    return joined(path, [header_of_part(part) for part in parts])
 
 
 def header_of_part(path: Path) -> Header:
@@ -458,14 +461,3 @@ def joined(path: Path, headers: Sequence[Header]) -> Header:
         tensors=tuple(tensors),
         file_bytes=sum(header.file_bytes for header in headers),
     )
-
-
-def require_parts(path: Path, count: int) -> tuple[Path, ...]:
-    """The parts of a model in `count` files. All must exist. Raises BadModelFile."""
-    parts = parts_of(path)
-    if len(parts) != count:
-        raise BadModelFile(f"{path.name} is one of {count} parts of a model, and not called so", hint=_HINT)
-    for part in parts:
-        if not part.is_file():
-            raise BadModelFile(f"{part.name} is missing, one of the {count} parts of a model", hint=_HINT)
-    return parts

@@ -1,12 +1,12 @@
 """Plain against speculative decoding on the same prompts, in turns, until the time is up."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from time import perf_counter
 
 from localspec.chat.session import Session
 from localspec.errors import ContextFull
-from localspec.events import Cycle, Event, Finished, FinishReason, Piece, Prefill, Reply, Started
+from localspec.events import Cycle, Event, Finished, FinishReason, Piece, Prefill, Reply, Started, Stats
 from localspec.measure.prompts import BenchPrompt, Category, in_turn
 from localspec.options import ReplyOptions
 
@@ -17,8 +17,11 @@ WARM_UP_TOKENS = 12
 class Arm:
     """One way to decode."""
 
-    name: str
     depth: int | None  # None is auto, 0 plain decoding
+
+    @property
+    def name(self) -> str:
+        return "auto" if self.depth is None else f"depth {self.depth}" if self.depth else "plain"
 
     def options(self) -> ReplyOptions:
         if self.depth == 0:
@@ -26,12 +29,7 @@ class Arm:
         return {"speculate": True, "depth": "auto" if self.depth is None else self.depth}
 
 
-PLAIN, AUTO = Arm("plain", 0), Arm("auto", None)
-
-
-def fixed(depth: int) -> Arm:
-    """Always this depth; above 0."""
-    return Arm(f"depth {depth}", depth)
+PLAIN, AUTO = Arm(0), Arm(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,25 +182,15 @@ def measure(
     session.reset()
     options = ReplyOptions(temperature=block.temperature, max_tokens=max_tokens, overflow="error", seed=None)
     reply, decode_seconds = timed(session.stream(block.prompt.text, **arm.options() | options), clock)
-    stats = reply.stats
-    counted = (
-        "prompt_tokens",
-        "reused_tokens",
-        "prefill_seconds",
-        "emitted",
-        "cycles",
-        "drafted",
-        "accepted",
-    )
+    counted = {f.name: getattr(reply.stats, f.name) for f in fields(Measurement) if hasattr(Stats, f.name)}
     return Measurement(
         prompt=block.prompt.name,
         category=block.prompt.category,
         temperature=block.temperature,
         round=block.round,
         arm=arm.name,
-        decode_seconds=decode_seconds,
         finish_reason=reply.finish_reason,
-        **{name: getattr(stats, name) for name in (*counted, "draft_seconds")},
+        **counted | {"decode_seconds": decode_seconds},
     )
 
 

@@ -2,18 +2,22 @@
 
 import json
 import math
+import os
+import platform
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
 
+import localspec
+from localspec import api
 from localspec.display import aligned
 from localspec.files import write_text_atomically
 from localspec.measure.bench import AUTO, PLAIN, BenchOutcome, Measurement
-from localspec.measure.machine import Machine
 from localspec.measure.plot import Bar, Chart, drawn
 from localspec.measure.prompts import Category
 from localspec.measure.statistics import Interval, mean_ratio
@@ -277,6 +281,43 @@ def words(summary: Summary, temperature: float) -> str:
     if best != AUTO.name:
         lines.append(f"Ahead of auto: {best}, by {mix[best] / mix[AUTO.name] - 1:.1%}.")
     return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Everything but the models that a speed depends on."""
+
+    devices: tuple[str, ...]  # as llama.cpp describes them
+    cores: int  # that the operating system counts
+    threads: int  # that decoding uses on the CPU
+    system: str
+    python: str
+    localspec: str
+    llama_cpp_python: str
+    llama_cpp: str
+    measured_at: str  # ISO 8601, UTC
+
+    def sentence(self) -> str:
+        return (
+            f"{', '.join(self.devices)}; {self.threads} threads on {self.cores} cores; {self.system}; "
+            f"localspec {self.localspec}, llama-cpp-python {self.llama_cpp_python} ({self.llama_cpp}); "
+            f"{self.measured_at[:10]}"
+        )
+
+
+def this_machine(threads: int | None = None) -> Machine:
+    backend = api.backend()
+    return Machine(
+        devices=tuple(f"{device.name} ({device.description})" for device in api.devices()),
+        cores=os.cpu_count() or 1,
+        threads=threads or api.default_threads(),
+        system=f"{platform.system()} {platform.machine()}",
+        python=platform.python_version(),
+        localspec=localspec.__version__,
+        llama_cpp_python=backend.binding_version,
+        llama_cpp=backend.llama_version,
+        measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
 
 
 def record(machine: Machine, outcome: BenchOutcome, summary: Summary) -> dict[str, Any]:

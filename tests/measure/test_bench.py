@@ -4,12 +4,12 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from localspec.measure.bench import AUTO, PLAIN, Limits, bench, blocks, fixed, turned
+from localspec.measure.bench import AUTO, PLAIN, Arm, Limits, bench, blocks, turned
 from localspec.measure.prompts import BenchPrompt, Category, built_in_prompts, in_turn
 from localspec.measure.summary import LEAST_TOKENS, summarise
 from tests.measure.scripted import Clock, ScriptedSession
 
-ARMS = (PLAIN, AUTO, fixed(2))
+ARMS = (PLAIN, AUTO, Arm(2))
 PROMPTS = tuple(
     BenchPrompt(f"{c}{i}", c, f"{c} {i}") for c in (Category.CODE, Category.CHAT) for i in range(4)
 )

@@ -61,12 +61,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 def bench_built_in(arguments: argparse.Namespace) -> int:
     """Measure with the built-in prompts until the time or the rounds are over."""
-    from localspec.measure.bench import AUTO, PLAIN, Limits, bench, fixed
+    from localspec.measure.bench import AUTO, PLAIN, Arm, Limits, bench
     from localspec.measure.prompts import Category, built_in_prompts
     from localspec.measure.statistics import CROWDED
 
     refuse_what_needs_a_prompt(arguments)
-    refuse_missing_folder(arguments)
     wanted = arguments.only or tuple(Category)
     if unknown := set(wanted) - set(Category):
         raise BadSetting(f"no category called {min(unknown)!r}", hint=f"there are: {', '.join(Category)}")
@@ -89,7 +88,7 @@ def bench_built_in(arguments: argparse.Namespace) -> int:
             crowded |= session.pair.drafting.crowded
             line.tell(progress_text(step, len(prompts) * len(temperatures), limits), step.blocks_done)
 
-        arms, watch = (PLAIN, AUTO, *map(fixed, arguments.depths or ())), {"stopped": stopped.is_set}
+        arms, watch = (PLAIN, AUTO, *map(Arm, arguments.depths or ())), {"stopped": stopped.is_set}
         with DrawnLine(sys.stderr) as line:
             outcome = bench(session, prompts, arms, temperatures, limits, on_step=on_step, **watch)
     tell(arguments, subject, outcome)
@@ -111,8 +110,7 @@ def refuse_what_needs_a_prompt(arguments: argparse.Namespace) -> None:
 
 def tell(arguments: argparse.Namespace, subject: Mapping[str, Any], outcome: "BenchOutcome") -> None:
     """Print the report or the JSON, draw the files, keep the record."""
-    from localspec.measure.machine import this_machine
-    from localspec.measure.summary import chart, keep, record, report, summarise
+    from localspec.measure.summary import chart, keep, record, report, summarise, this_machine
 
     summary = summarise(outcome.measurements)
     if not summary.rows and summary.too_short:
@@ -151,12 +149,6 @@ def write_drawing(arguments: argparse.Namespace, charts: "Sequence[Chart]") -> N
             arguments.svg.write_text(svg(*charts), encoding="utf-8")
         except OSError as error:
             note(f"{error.filename} was not written: {error.strerror}")
-
-
-def refuse_missing_folder(arguments: argparse.Namespace) -> None:
-    """Raises BadSetting if the folder of the SVG file does not exist, before anything is measured."""
-    if arguments.svg and not (folder := arguments.svg.absolute().parent).is_dir():
-        raise BadSetting(f"there is no folder {folder}", hint="make it, or name another file")
 
 
 def list_of(kind: Callable[[str], _T]) -> Callable[[str], tuple[_T, ...]]:

@@ -121,12 +121,10 @@ def load_request(arguments: argparse.Namespace, resumed_pair: str) -> "LoadPair"
     from localspec.cli.loading import wanted
     from localspec.engine.messages import LoadPair
     from localspec.models.registry import is_known
-    from localspec.options import configured
 
     if resumed_pair and is_known(resumed_pair) and not (arguments.target or pair_of(arguments)):
         arguments.pair = resumed_pair
-    options = wanted(arguments, **(NOTHING_REMEMBERED if arguments.no_store else {}))
-    return LoadPair.of(**options | {"rpc": configured(rpc=arguments.rpc).get("rpc")})
+    return LoadPair.of(**wanted(arguments, **(NOTHING_REMEMBERED if arguments.no_store else {})))
 
 
 def reply_settings(arguments: argparse.Namespace) -> dict[str, Any]:

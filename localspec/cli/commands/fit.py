@@ -182,10 +182,9 @@ def logged_texts(options: dict[str, Any], files: "Pair") -> "list[Text]":
 
 def drawing(arguments: argparse.Namespace) -> "Callable[[Progress], None]":
     """Draws the learning curve into the requested files each time the draft was judged."""
-    from localspec.cli.commands.bench import refuse_missing_folder, write_drawing
+    from localspec.cli.commands.bench import write_drawing
     from localspec.fit.learning import curves
 
-    refuse_missing_folder(arguments)
     seen: list[Progress] = []
 
     def told(now: "Progress") -> None:

@@ -111,9 +111,8 @@ def load_request(arguments: argparse.Namespace) -> "LoadPair":
     """The pair to load, downloaded before with --pull: the server never downloads."""
     from localspec.cli.loading import fetch_missing, wanted
     from localspec.engine.messages import LoadPair
-    from localspec.options import configured
 
-    options = wanted(arguments) | {"rpc": configured(rpc=arguments.rpc).get("rpc")}
+    options = wanted(arguments)
     name = fetch_missing(arguments, options)
     return LoadPair.of(**options if "target" in options else options | {"pair": name})
 

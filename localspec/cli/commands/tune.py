@@ -7,7 +7,7 @@ import shutil
 import sys
 
 from localspec.cli import CANCELLED
-from localspec.cli.commands.bench import duration, refuse_missing_folder, write_drawing
+from localspec.cli.commands.bench import duration, write_drawing
 from localspec.cli.loading import names_of, open_session, stop_on_interrupt
 from localspec.cli.options import add_pair_argument, add_report_options
 from localspec.display import DrawnLine, say, say_json
@@ -25,7 +25,6 @@ def run(arguments: argparse.Namespace) -> int:
     from localspec.measure.tune import as_json, chart, report, tune
     from localspec.models.drafting import Drafting, ordinary_tokens
 
-    refuse_missing_folder(arguments)
     with open_session(arguments) as session, stop_on_interrupt(session) as stopped:
         pair, names = session.pair, names_of(session)
         with DrawnLine(sys.stderr) as line:

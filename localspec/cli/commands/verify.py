@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from localspec.measure.machine import this_machine
+    from localspec.measure.summary import this_machine
     from localspec.measure.verify import TEMPERATURE, VerifyStep, as_json, problems, report, verify
 
     def tell(step: VerifyStep) -> None:
