@@ -2,8 +2,7 @@
 
     python -m benchmarks.call_forms [--count 500] [--changes 1000] [--limit 160]
 
-The vocabulary is the demo's. A complete reply holds valid calls only, and a cut one what came before the cut. A changed
-text that the grammar accepts must read as valid calls.
+The vocabulary is the demo's. A complete reply holds valid calls only. A changed text that is accepted reads as such.
 """
 
 import argparse
@@ -19,6 +18,7 @@ from localspec.events import FinishReason
 from localspec.structure.call_grammar import calls_grammar
 from localspec.structure.calls import calls_in
 from localspec.structure.constraint import GrammarTokens
+from localspec.structure.forms import CallForm
 from tests.chat.carried import TEMPLATES
 from tests.structure.test_forms import CALLS, DISTINCT, FUNCTIONS, TOOLS, ToyBytes, change
 from tests.toy_engine import engine_of, toys
@@ -32,9 +32,8 @@ TEN = (
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=500)
-    parser.add_argument("--changes", type=int, default=1000)
-    parser.add_argument("--limit", type=int, default=160)
+    for name, default in (("--count", 500), ("--changes", 1000), ("--limit", 160)):
+        parser.add_argument(name, type=int, default=default)
     arguments = parser.parse_args()
     with localspec.load(threads=1) as loaded:
         for name in TEN if arguments.count else ():
@@ -57,15 +56,16 @@ def required(session: Session, seed: int, limit: int) -> str:
     return "complete" if reply.tool_calls and not reply.text else f"WRONG {reply.text!r}"
 
 
-def changed(form: object, count: int) -> Counter[str]:
+def changed(form: CallForm, count: int) -> Counter[str]:
     grammar = calls_grammar(form, FUNCTIONS, choice="required", names={})
-    tokens, rnd = GrammarTokens(ToyBytes()), random.Random(1)
+    matcher, rnd = GrammarTokens(ToyBytes()).matcher(grammar), random.Random(1)
     texts = [form.written(given[:1] if form.between is None else given) for given in CALLS.values()]
     found: Counter[str] = Counter()
     for _ in range(count):
         while (text := change(rnd.choice(texts), rnd)) in texts:
             pass
-        matcher, raw = tokens.matcher(grammar), list(text.encode())
+        matcher.reset()
+        raw = list(text.encode())
         if matcher.try_consume_tokens(raw) < len(raw) or not matcher.is_accepting():
             found["refused"] += 1
             continue

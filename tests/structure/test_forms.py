@@ -103,11 +103,11 @@ def test_what_a_template_renders_is_read_back(name):
 @pytest.mark.parametrize("form", DISTINCT, ids=DISTINCT.get)
 def test_a_grammar_accepts_what_its_form_writes_and_nothing_wrong(form):
     """A sample; benchmarks.call_forms has a thousand changes for each form."""
-    tokens = GrammarTokens(ToyBytes())
-    grammar = calls_grammar(form, FUNCTIONS, choice="required", names={})
+    matcher = GrammarTokens(ToyBytes()).matcher(calls_grammar(form, FUNCTIONS, choice="required", names={}))
 
     def accepted(text):
-        matcher, raw = tokens.matcher(grammar), list(text.encode())
+        matcher.reset()
+        raw = list(text.encode())
         return matcher.try_consume_tokens(raw) == len(raw) and matcher.is_accepting()
 
     texts = [form.written(given[:1] if form.between is None else given) for given in CALLS.values()]
