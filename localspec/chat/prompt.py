@@ -17,6 +17,8 @@ from itertools import pairwise
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
+
 from localspec.algorithm.protocols import Vocabulary
 from localspec.chat.messages import Message
 from localspec.chat.template import ChatTemplate
@@ -174,7 +176,7 @@ def _told_apart(
     plain = render(messages)
     taken = [plain, *(text for m in messages for text in m.texts)]
     strict = Placeholder("".join(controls), taken)
-    hidden = strict.unescaped(render([strict.encode(m) for m in messages]))
+    hidden = strict.unescaped(render(strict.encode(messages)))
     own = controls.spans(hidden)
     if strict.decode(hidden) == plain:
         return own, plain
@@ -184,7 +186,7 @@ def _told_apart(
     looked_for = [text for text in template.literals if text and any(text in content for content in contents)]
     harmless = [text for text in looked_for if not any(_touch(text, control) for control in controls)]
     lenient = Placeholder((c for text in controls for c in (text[0], text[-1])), taken, harmless)
-    seen = lenient.unescaped(render([lenient.encode(m) for m in messages]))
+    seen = lenient.unescaped(render(lenient.encode(messages)))
     more = controls.spans(seen)
     added = Counter(seen[a:b] for a, b in more) - Counter(hidden[a:b] for a, b in own)
     if lenient.decode(seen) == plain and all(text in template.source for text in added):
@@ -258,34 +260,42 @@ class Placeholder:
         """`taken` are texts whose own private characters must not serve as stand-ins."""
         stand_ins = _unused(taken)
         pairs = [(character, next(stand_ins)) for character in sorted(set(characters))]
-        self._to = str.maketrans(dict(pairs))
-        self._from = str.maketrans({stand_in: character for character, stand_in in pairs})
+        own, theirs = (np.array([ord(pair[n]) for pair in pairs], np.uint32) for n in (0, 1))
+        self._to, self._from = (own, theirs), (theirs, own)  # sorted
         longest_first = sorted(open_texts, key=len, reverse=True)
         self._open = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
 
-    def encode(self, message: Message) -> Message:
-        """The message with stand-ins in all its texts."""
-        return message.with_texts(self._encoded)
+    def encode(self, messages: Sequence[Message]) -> list[Message]:
+        """The messages with stand-ins in all their texts."""
+        texts = dict.fromkeys(text for message in messages for text in message.texts)
+        whole, done, encoded = _swapped("".join(texts), *self._to), 0, dict[str, str]()
+        for text in texts:
+            hidden, done = whole[done : done + len(text)], done + len(text)
+            for match in self._open.finditer(text) if self._open else ():
+                hidden = hidden[: match.start()] + match.group() + hidden[match.end() :]
+            encoded[text] = hidden
+        return [message.with_texts(encoded.__getitem__) for message in messages]
 
     def unescaped(self, text: str) -> str:
         """A text with the stand-ins as they are where a template wrote JSON in ASCII."""
         if "\\ud" in text:
-            for stand_in in map(chr, self._from):
+            for stand_in in map(chr, self._from[0].tolist()):
                 text = text.replace(json.dumps(stand_in)[1:-1], stand_in)
         return text
 
     def decode(self, text: str) -> str:
         """The text with stand-ins turned back; its length stays."""
-        return text.translate(self._from)
+        return _swapped(text, *self._from)
 
-    def _encoded(self, text: str) -> str:
-        if not self._open:
-            return text.translate(self._to)
-        parts, done = [], 0
-        for match in self._open.finditer(text):
-            parts += [text[done : match.start()].translate(self._to), match.group()]
-            done = match.end()
-        return "".join([*parts, text[done:].translate(self._to)])
+
+def _swapped(text: str, before: np.ndarray, after: np.ndarray) -> str:
+    """The text with every character of `before`, which are sorted, replaced by the one of `after`."""
+    if not len(before):
+        return text
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+    at = np.searchsorted(before, codes).clip(max=len(before) - 1)
+    found = np.where(before[at] == codes, after[at], codes)
+    return found.astype("<u4").tobytes().decode("utf-32-le", "surrogatepass")
 
 
 def _unused(taken: Iterable[str]) -> Iterator[str]:
