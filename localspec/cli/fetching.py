@@ -8,7 +8,7 @@ from localspec.display import DrawnLine, aside, bar_text, duration_text, note, s
 from localspec.errors import NotOnDisk
 from localspec.models import find, inspection
 from localspec.models.devices import last_devices
-from localspec.models.download import Fetching, Note, PullEvent, PullStage, plan_pull
+from localspec.models.download import Fetching, PullEvent, PullStage, plan_pull
 from localspec.models.download import fetch as fetch_pair
 from localspec.models.hub import of_system
 from localspec.models.inspection import Fit
@@ -100,8 +100,8 @@ def fetch(pair: Pair) -> None:
             line.tell(progress_text(event), event.done * 100 // max(event.total, 1) // _STEP)
             return
         line.clear()
-        if isinstance(event, Note):
-            aside(event.text)
+        if isinstance(event, str):
+            aside(event)
             return
         aside(f"{pair.name}: target and draft fit each other")
         for sentence in outlook(event.headers):

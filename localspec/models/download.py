@@ -18,7 +18,7 @@ from localspec.files import FileLock, sync_folder
 from localspec.gguf.header import Header, header_of_part, joined, read_header
 from localspec.gguf.matching import check
 from localspec.models import hub, store
-from localspec.models.hub import Patience, RemoteFile, RevisionGone, of_system
+from localspec.models.hub import RemoteFile, RevisionGone, of_system
 from localspec.models.registry import Pair
 from localspec.models.store import ModelFile
 
@@ -61,14 +61,7 @@ class Proved:
     headers: tuple[Header, ...]  # the target's first
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
-    """One sentence for the user."""
-
-    text: str
-
-
-PullEvent = Fetching | Proved | Note
+PullEvent = Fetching | Proved | str  # a sentence for the user
 OnProgress = Callable[[PullEvent], None]
 
 
@@ -91,6 +84,11 @@ def part_of(final: Path) -> Path:
     return final.with_name(final.name + PART)
 
 
+def partial_bytes(file: ModelFile) -> int:
+    """Bytes that an earlier pull of a file left, or another one has so far."""
+    return min(store.size_at(part_of(file.place)) or 0, file.bytes)
+
+
 def lock_of(final: Path) -> FileLock:
     """The lock for fetching or removing a file."""
     return FileLock(final.with_name(final.name + LOCK))
@@ -100,7 +98,7 @@ def plan_pull(pair: Pair) -> tuple[PlannedFile, ...]:
     """The files that are here and those to fetch, without a question to the network."""
     planned = []
     for file in _single_files(pair):
-        here, partial = file.path, min(_size(part_of(file.place)), file.bytes)
+        here, partial = file.path, partial_bytes(file)
         cached = here is None and bool(store.cached_copies(file))
         planned.append(PlannedFile(file.name, file.bytes, here, cached, partial))
     return tuple(planned)
@@ -111,14 +109,13 @@ def fetch(
     on_progress: OnProgress = lambda _: None,
     *,
     cancelled: Callable[[], bool] = lambda: False,
-    patience: Patience | None = None,
 ) -> tuple[Path, ...]:
     """Fetch the missing files of a pair and return all of its files, the target first.
 
     Raises DownloadFailed, PullCancelled, UnknownPair, IncompatiblePair or BadModelFile.
     """
     pair.refuse_unless_runnable()
-    return _Pull(pair, on_progress, cancelled, patience or Patience()).run()
+    return _Pull(pair, on_progress, cancelled).run()
 
 
 class PartialFile:
@@ -132,14 +129,12 @@ class PartialFile:
         file: ModelFile,
         remote: RemoteFile,
         on_size: Callable[[PullStage, ModelFile, int], None],
-        check: Callable[[ModelFile], None],
-        patience: Patience,
     ) -> None:
-        """`on_size` hears every new size, and `check` raises once the pull is cancelled. Raises DownloadFailed."""
+        """`on_size` hears every new size, and raises once the pull is cancelled. Raises DownloadFailed."""
         self.file, self.final, self.path, self.remote = file, file.place, part_of(file.place), remote
         self.fetched = 0  # bytes over the network in this process
         self.size = self.resumed_from = 0
-        self._on_size, self._check, self._patience = on_size, check, patience
+        self._on_size = on_size
         self.digest = hashlib.sha256()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -154,7 +149,6 @@ class PartialFile:
         self._file.seek(0)
         while chunk := self._file.read(_CHUNK):
             self._add(chunk, PullStage.HASHING)
-            self._check(self.file)
         self.resumed_from = self.size
 
     def read(self, offset: int, length: int) -> bytes:
@@ -198,7 +192,7 @@ class PartialFile:
 
         failures, renewed, reached = 0, False, self.size
         while self.size < end:
-            self._check(self.file)
+            self._on_size(PullStage.FETCHING, self.file, self.size)
             try:
                 self._receive(end)
             except (httpx2.HTTPError, OSError) as error:
@@ -211,9 +205,9 @@ class PartialFile:
                 elif status in (401, 403) and not self.remote.with_token and not renewed:
                     renewed = True  # the signed address of the other origin has expired
                     remote = self.remote
-                    self.remote = hub.look(remote.repo, remote.file, remote.commit, self._patience)
+                    self.remote = hub.look(remote.repo, remote.file, remote.commit)
                 else:
-                    self._patience.wait(failures, error, self.remote.name)
+                    hub.wait(failures, error, self.remote.name)
 
     def _receive(self, end: int) -> None:
         import httpx2
@@ -233,7 +227,6 @@ class PartialFile:
                 self._add(wanted, PullStage.FETCHING)
                 if self.size >= end:
                     return
-                self._check(self.file)
         raise httpx2.RemoteProtocolError(f"it ended after {self.size:,} of {self.remote.bytes:,} bytes")
 
     def _add(self, chunk: bytes | memoryview, stage: PullStage) -> None:
@@ -245,10 +238,8 @@ class PartialFile:
 class _Pull:
     """One call of `fetch`."""
 
-    def __init__(
-        self, pair: Pair, progress: OnProgress, cancelled: Callable[[], bool], patience: Patience
-    ) -> None:
-        self._pair, self._progress, self._cancelled, self._patience = pair, progress, cancelled, patience
+    def __init__(self, pair: Pair, progress: OnProgress, cancelled: Callable[[], bool]) -> None:
+        self._pair, self._progress, self._cancelled = pair, progress, cancelled
         self._telling = threading.RLock()  # of threads, one for each file
         self._stopped = threading.Event()  # another file has failed
         self._done = dict.fromkeys(_single_files(pair), 0)  # bytes that are here
@@ -261,7 +252,12 @@ class _Pull:
             self._progress(event)
 
     def _at(self, stage: PullStage, file: ModelFile, done: int) -> None:
-        """`done` bytes of a file are here: reported a few times a second, with all files of the pull."""
+        """`done` bytes of a file are here: reported a few times a second, with all files of the pull.
+
+        Raises PullCancelled.
+        """
+        if self._stopped.is_set() or self._cancelled():
+            raise PullCancelled(f"stopped before {file.name} was complete", hint="the bytes so far are kept")
         with self._telling:
             gained, self._done[file] = done - self._done.get(file, 0), done
             now = time.monotonic()
@@ -278,10 +274,6 @@ class _Pull:
             so_far, total = sum(self._done.values()), sum(each.bytes for each in self._done)
             left = (total - so_far) / rate if rate else None
             self._progress(Fetching(stage, file.name, so_far, total, rate, left))
-
-    def _check(self, file: ModelFile) -> None:
-        if self._stopped.is_set() or self._cancelled():
-            raise PullCancelled(f"stopped before {file.name} was complete", hint="the bytes so far are kept")
 
     def run(self) -> tuple[Path, ...]:
         try:
@@ -305,52 +297,40 @@ class _Pull:
         """A lock on a file; all processes take theirs in one order, so that two pulls never wait for each other."""
         lock = lock_of(file.place)
         while not lock.try_acquire():
-            self._check(file)
-            self._at(PullStage.WAITING, file, min(_size(part_of(file.place)), file.bytes))
+            self._at(PullStage.WAITING, file, partial_bytes(file))
             time.sleep(_POLL_SECONDS)
         held.callback(lock.release)
         return lock
 
     def _fetch(self, missing: list[ModelFile], locks: dict[ModelFile, FileLock]) -> None:
-        if hub.offline():
-            raise DownloadFailed(
-                f"{missing[0].name} is not on this machine, and HF_HUB_OFFLINE is set",
-                hint="unset it to fetch files",
-            )
         self._done = dict.fromkeys(missing, 0)
         remotes = [self._look(file) for file in missing]
-        needed = sum(file.bytes - _size(part_of(file.place)) for file in missing)
+        needed = sum(file.bytes - partial_bytes(file) for file in missing)
         check_space(store.models_dir(), needed)
         with ExitStack() as opened:
             parts = {}
             for file, remote in zip(missing, remotes, strict=True):
-                parts[file] = PartialFile(file, remote, self._at, self._check, self._patience)
+                parts[file] = PartialFile(file, remote, self._at)
                 opened.callback(parts[file].close)
                 parts[file].take_up()
             self._prove(parts)
+            self._side_by_side(parts, locks)
 
-            def fetch(file: ModelFile) -> None:
-                self._finish(file, parts[file])
-                locks[file].release()
-
-            self._side_by_side(fetch, missing)
-
-    def _side_by_side(self, fetch: Callable[[ModelFile], None], files: Sequence[ModelFile]) -> None:
+    def _side_by_side(self, parts: dict[ModelFile, PartialFile], locks: dict[ModelFile, FileLock]) -> None:
         """Fetch a few files at a time, in order; raises the first error, which ends the others."""
-        todo, failures = iter(files), list[BaseException]()
+        failures, turn = list[BaseException](), threading.Semaphore(_THREADS)
 
-        def work() -> None:
-            for file in todo:
-                if self._stopped.is_set():
-                    return
-                try:
-                    fetch(file)
-                except BaseException as error:  # noqa: BLE001  raised again below
-                    failures.append(error)
-                    self._stopped.set()
+        def fetch(file: ModelFile) -> None:
+            try:
+                with turn:
+                    self._finish(file, parts[file])
+                    locks[file].release()
+            except BaseException as error:  # noqa: BLE001  raised again below
+                failures.append(error)
+                self._stopped.set()
 
         # Daemons: an interrupted program does not wait for a server that sends nothing.
-        threads = [threading.Thread(target=work, daemon=True) for _ in files[:_THREADS]]
+        threads = [threading.Thread(target=fetch, args=(file,), daemon=True) for file in parts]
         for thread in threads:
             thread.start()
         try:
@@ -379,31 +359,27 @@ class _Pull:
                 )
             fetched.unlink()
             store.forget_sha256(fetched)
-            self._tell(Note(f"{file.name} was damaged and is removed: {wrong}."))
+            self._tell(f"{file.name} was damaged and is removed: {wrong}.")
         return any(self._hash(path, file) == file.sha256 for path in store.cached_copies(file))
 
     def _hash(self, path: Path, file: ModelFile) -> str:
         if known := store.known_sha256(path):
             return known
 
-        def on_bytes(done: int) -> None:
-            self._check(file)
-            self._at(PullStage.HASHING, file, done)
-
-        found = store.hash_file(path, on_bytes)
+        found = store.hash_file(path, lambda done: self._at(PullStage.HASHING, file, done))
         if found == file.sha256:
-            self._tell(Note(f"{file.name}: sha256 verified"))
+            self._tell(f"{file.name}: sha256 verified")
         return found
 
     def _look(self, file: ModelFile) -> RemoteFile:
         """The Hub's present file under the pin. Raises for another one than the pinned."""
         try:
-            remote = hub.look(file.repo, file.file, file.revision, self._patience)
+            remote = hub.look(file.repo, file.file, file.revision)
         except RevisionGone:
-            remote = hub.look(file.repo, file.file, patience=self._patience)
+            remote = hub.look(file.repo, file.file)
             if remote.sha256 != file.sha256:
                 raise
-            self._tell(Note(f"The pinned revision of {file.name} is gone; the newest one has the same file."))
+            self._tell(f"The pinned revision of {file.name} is gone; the newest one has the same file.")
         change = ""
         if remote.bytes != file.bytes:
             change = f"its size is {remote.bytes:,} bytes, pinned is {file.bytes:,}"
@@ -445,7 +421,7 @@ class _Pull:
     def _finish(self, file: ModelFile, part: PartialFile) -> None:
         found = part.fetch_rest()
         if found != file.sha256 and part.resumed_from:
-            self._tell(Note(f"An interruption damaged {file.name}: fetching it again."))
+            self._tell(f"An interruption damaged {file.name}: fetching it again.")
             part.restart()
             found = part.fetch_rest()
         if found != file.sha256:
@@ -457,7 +433,7 @@ class _Pull:
         part.publish()
         store.remember_sha256(part.final, file.sha256)
         fetched = f"{size_text(part.fetched)} fetched, " if part.fetched else ""
-        self._tell(Note(f"{file.name}: {fetched}sha256 verified"))
+        self._tell(f"{file.name}: {fetched}sha256 verified")
 
     def _path(self, file: ModelFile) -> Path:
         if path := file.path:
@@ -483,10 +459,3 @@ def check_space(folder: Path, needed: int) -> None:
 def _single_files(pair: Pair) -> tuple[ModelFile, ...]:
     """Every file of the pair on the Hub, each once, models in several files taken apart."""
     return tuple(replace(file, rest=()) for file in store.distinct(pair.singles) if file.repo)
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0

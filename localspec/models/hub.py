@@ -3,10 +3,10 @@
 import errno
 import os
 import re
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from time import sleep
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
@@ -19,6 +19,8 @@ _Answer = TypeVar("_Answer")
 
 _METADATA_SECONDS = 15.0
 _SILENCE_SECONDS = 30.0  # without a byte: the connection is dead
+_TRIES, _FIRST_WAIT_SECONDS = 5, 0.5
+_LONGEST_WAIT_SECONDS = 30.0  # that a server may ask for
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 _LATER = "run the same command again later; a pull resumes where it stopped"
 _ELSEWHERE = "make the folder writable, or set LOCALSPEC_HOME to another one"
@@ -47,35 +49,15 @@ class RemoteFile:
         return f"{self.repo}:{self.file}"
 
 
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """How often and how long to try again."""
-
-    tries: int = 5
-    first_wait_seconds: float = 0.5
-    longest_wait_seconds: float = 30.0  # that a server may ask for
-    sleep: Callable[[float], None] = time.sleep
-
-    def wait(self, failures: int, error: Exception, name: str) -> None:
-        """Wait before the next try, as the server asks or twice as long each time.
-
-        Raises if another try is useless.
-        """
-        asked = _seconds_asked_for(error)
-        if failures >= self.tries or not _is_passing(error) or (asked or 0) > self.longest_wait_seconds:
-            raise translated(error, name) from error
-        self.sleep(self.first_wait_seconds * 2 ** (failures - 1) if asked is None else asked)
+def wait(failures: int, error: Exception, name: str) -> None:
+    """Wait before the next try, as the server asks or twice as long each time. Raises if another try is useless."""
+    asked = _seconds_asked_for(error)
+    if failures >= _TRIES or not _is_passing(error) or (asked or 0) > _LONGEST_WAIT_SECONDS:
+        raise translated(error, name) from error
+    sleep(_FIRST_WAIT_SECONDS * 2 ** (failures - 1) if asked is None else asked)
 
 
-def offline() -> bool:
-    """Whether HF_HUB_OFFLINE is set. Raises DownloadFailed."""
-    _endpoint()
-    from huggingface_hub import constants
-
-    return constants.is_offline_mode()
-
-
-def look(repo: str, file: str, revision: str = "main", patience: Patience | None = None) -> RemoteFile:
+def look(repo: str, file: str, revision: str = "main") -> RemoteFile:
     """One HEAD request. Raises DownloadFailed, or UnknownPair for an unknown repository or file."""
     endpoint = _endpoint()
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
@@ -93,7 +75,7 @@ def look(repo: str, file: str, revision: str = "main", patience: Patience | None
         with_token = _origin(found.location) == _origin(url)
         return RemoteFile(repo, file, found.commit_hash, found.location, found.size, sha256, with_token)
 
-    return _patiently(ask, f"{repo}:{file}", patience or Patience())
+    return _patiently(ask, f"{repo}:{file}")
 
 
 def listing(repo: str, revision: str = "main") -> tuple[RemoteFile, ...]:
@@ -113,7 +95,7 @@ def listing(repo: str, revision: str = "main") -> tuple[RemoteFile, ...]:
             if file.size and file.lfs
         )
 
-    return _patiently(ask, repo, Patience())
+    return _patiently(ask, repo)
 
 
 @contextmanager
@@ -152,7 +134,7 @@ def read_range(remote: RemoteFile, start: int, length: int) -> bytes:
                     break
             return data[:length]
 
-    return _patiently(ask, remote.name, Patience())
+    return _patiently(ask, remote.name)
 
 
 def translated(error: Exception, name: str) -> LocalspecError:
@@ -247,7 +229,7 @@ def _seconds_asked_for(error: Exception) -> float | None:
     return None
 
 
-def _patiently(ask: Callable[[], _Answer], name: str, patience: Patience) -> _Answer:
+def _patiently(ask: Callable[[], _Answer], name: str) -> _Answer:
     from httpx2 import HTTPError, InvalidURL
     from huggingface_hub.errors import HFValidationError
 
@@ -257,7 +239,7 @@ def _patiently(ask: Callable[[], _Answer], name: str, patience: Patience) -> _An
             return ask()
         except (OSError, HTTPError, InvalidURL, HFValidationError) as error:
             failures += 1
-            patience.wait(failures, error, name)
+            wait(failures, error, name)
 
 
 def _first_byte(response: "httpx2.Response", remote: RemoteFile, start: int) -> int:

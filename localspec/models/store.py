@@ -63,7 +63,7 @@ class ModelFile:
         """Bytes of all its files; on this machine their present sizes."""
         if self.repo:
             return self.bytes + sum(part.bytes for part in self.rest)
-        return sum(_size(part) or 0 for part in parts_of(Path(self.file)))
+        return sum(size_at(part) or 0 for part in parts_of(Path(self.file)))
 
     @property
     def place(self) -> Path:
@@ -77,7 +77,7 @@ class ModelFile:
     def path(self) -> Path | None:
         """The first of its files, if all are here whole; copies of other programs count once `pull` has hashed them."""
         if not self.repo:
-            size = _size(self.place)
+            size = size_at(self.place)
             return parts_of(self.place)[0] if size is not None and self.bytes in (0, size) else None
         for first in _copies(self):
             if all(first.with_name(part.name) in _copies(part) for part in self.rest):
@@ -154,7 +154,7 @@ def hub_cache() -> Path:
 
 def cached_copies(file: ModelFile) -> tuple[Path, ...]:
     """Files of the right size where other programs keep theirs, the pinned revision first; not yet hashed."""
-    return tuple(path for path in (*_in_hub_cache(file), *_elsewhere(file)) if _size(path) == file.bytes)
+    return tuple(path for path in (*_in_hub_cache(file), *_elsewhere(file)) if size_at(path) == file.bytes)
 
 
 def _in_hub_cache(file: ModelFile) -> list[Path]:
@@ -185,7 +185,7 @@ def _elsewhere(file: ModelFile) -> list[Path]:
 
 def _copies(file: ModelFile) -> list[Path]:
     """The path of a single file with the right hash."""
-    found = [file.place] if _size(file.place) == file.bytes else []
+    found = [file.place] if size_at(file.place) == file.bytes else []
     return [*found, *(path for path in cached_copies(file) if known_sha256(path) == file.sha256)]
 
 
@@ -248,7 +248,7 @@ def _uses_file() -> Path:
     return options.data_dir() / "last-used.json"
 
 
-def _size(path: Path) -> int | None:
+def size_at(path: Path) -> int | None:
     try:
         return path.stat().st_size
     except OSError:

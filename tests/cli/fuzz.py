@@ -132,9 +132,9 @@ def run(given: Case, world: World) -> tuple[object, str]:
     from huggingface_hub import close_session
 
     from localspec.cli import main
-    from localspec.models.hub import Patience
+    from localspec.models import hub
 
-    Patience.pause = lambda *_: None  # type: ignore[method-assign]
+    hub.sleep = lambda *_: None  # type: ignore[assignment]
     close_session()
     _prepare(given, world)
     out, err = (_Stream(given) for _ in range(2))

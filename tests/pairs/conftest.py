@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import pytest
 
 from localspec.gguf.facts import DraftKind
-from localspec.models.hub import Patience
 from localspec.models.registry import Pair, add_pair
 from localspec.models.store import ModelFile
 from tests.pairs.hub import COMMIT, Hub, Served
@@ -63,9 +62,9 @@ def pair_of(target: Served, draft: Served, name: str = "tiny") -> Pair:
 
 
 @pytest.fixture
-def impatient():
+def impatient(monkeypatch):
     """Tries as often as the default, but does not wait in between."""
-    return Patience(sleep=lambda _: None)
+    monkeypatch.setattr("localspec.models.hub.sleep", lambda _: None)
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
 @pytest.fixture
 def disk(known, impatient, tmp_path):
     """A disk of the user's, with a folder of nothing but the files of the pair "tiny"."""
-    fetch(known.pair, patience=impatient)
+    fetch(known.pair)
     disk = tmp_path / "mydisk"
     disk.mkdir()
     for file in known.pair.hub_files:
@@ -94,7 +94,7 @@ def test_all_models_may_lie_on_another_disk(known, disk, way, impatient):
     shutil.rmtree(store.models_dir())
     link(store.models_dir(), disk, way)
     (disk / "notes").mkdir()
-    fetch(known.pair, patience=impatient)
+    fetch(known.pair)
     removal = remove(known.pair)
     assert {path.name for path in removal.removed} == {"target.gguf", "draft.gguf"}
     assert removal.freed == known.target.size + known.draft.size
@@ -121,7 +121,7 @@ def test_a_damaged_file_in_a_folder_behind_a_link_is_named_and_left_alone(known,
     damaged = bytes(known.pair.target.bytes)
     (disk / place.name).write_bytes(damaged)
     with pytest.raises(BadModelFile, match="is damaged") as caught:
-        fetch(known.pair, patience=impatient)
+        fetch(known.pair)
     assert "left alone" in caught.value.hint
     assert (disk / place.name).read_bytes() == damaged
 

@@ -181,7 +181,7 @@ def two_pairs(hub, tiny_gguf, impatient):
         ]
         pairs.append(Pair(name, DraftKind.MODEL, *files))
         add_pair(pairs[-1])
-        fetch(named(name), patience=impatient)
+        fetch(named(name))
     return pairs
 
 

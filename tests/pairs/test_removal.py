@@ -129,13 +129,13 @@ def test_what_is_being_fetched_is_left_alone(served, hub, impatient):
         if any(path.name == "target.gguf" for path in store.models_dir().rglob("*.gguf")):
             seen.append((leftovers(), prune().removed))
 
-    fetch(served.pair, on_progress=look, patience=impatient)
+    fetch(served.pair, on_progress=look)
     assert ((), ()) in seen
     assert set(seen) <= {((), ())}
 
 
 def test_a_file_that_vanishes_during_a_pull_is_fetched_again(served, hub, impatient):
-    fetch(served.pair, patience=impatient)
+    fetch(served.pair)
     served.pair.draft.place.unlink()
     gone = served.pair.target.place
 
@@ -143,7 +143,7 @@ def test_a_file_that_vanishes_during_a_pull_is_fetched_again(served, hub, impati
         if isinstance(event, Proved):
             gone.unlink(missing_ok=True)
 
-    fetch(served.pair, on_progress=remove_the_other, patience=impatient)
+    fetch(served.pair, on_progress=remove_the_other)
     assert served.pair.on_disk
 
 
