@@ -58,16 +58,14 @@ class ChatScreen(Screen[None], Chat):
         super().__init__()
         self.state = state
         self.completion = Completion()
-        self.prompt = PromptInput(
-            state.prompt_history, lambda: self.completion.is_open, self._completing, self._sent
-        )
+        self.prompt = PromptInput(state.prompt_history, self.completion, self._completing, self._sent)
         self.transcript = Transcript()
         self._reply_view: ReplyView | None = None  # of the reply that runs
         self._unsent = ""  # what was in the prompt before that
         self._typed_at = self._drawn_at = 0.0  # the last key, and the last drawing of a reply
 
     def compose(self) -> ComposeResult:
-        yield Line("title", self._title)
+        yield Line("title", partial(title_line, self.state.engine, self.state.setup.stored))
         with Horizontal(id="middle"):
             yield self.transcript
             yield Inspector()
@@ -106,9 +104,6 @@ class ChatScreen(Screen[None], Chat):
     def _show_lines(self) -> None:
         for line in self.query_children(Line):
             line.show()
-
-    def _title(self, width: int) -> Content:
-        return title_line(status.title(self.state.engine, stored=self.state.setup.stored), width)
 
     def _status(self, width: int) -> Content:
         engine = self.state.engine
@@ -301,20 +296,18 @@ class ChatScreen(Screen[None], Chat):
     # -- dialogs; those that load slowly are imported when they are opened ---------------------------
 
     async def choose_pair(self) -> None:
-        from .dialogs.pairs import PairsDialog
+        from .dialogs import PairsDialog
 
         self.state.downloads.refresh()
         await self._choose("pair", PairsDialog(self.state.downloads))
 
     async def choose_conversation(self) -> None:
-        from .dialogs.conversations import ConversationsDialog
+        from .dialogs import ConversationsDialog
 
-        state = self.state
-        forget = state.prompt_history.forget
-        await self._choose("load", ConversationsDialog(state.setup.conversations, state.conversation, forget))
+        await self._choose("load", ConversationsDialog(self.state))
 
     async def theme(self, name: str) -> None:
-        from .dialogs.small import ThemeDialog
+        from .dialogs import ThemeDialog
 
         if name in self.app.available_themes:
             self.app.theme = name
@@ -333,12 +326,12 @@ class ChatScreen(Screen[None], Chat):
         await self.app.push_screen(dialog, run)
 
     async def show_help(self) -> None:
-        from .dialogs.small import HelpDialog, help_page
+        from .dialogs import HelpDialog, help_page
 
         await self.app.push_screen(HelpDialog(help_page(self.state.setup.folder)))
 
     def show_comparison(self, compared: Compared) -> None:
-        from .dialogs.small import ComparisonDialog
+        from .dialogs import ComparisonDialog
 
         self.app.push_screen(ComparisonDialog(compared))
 
@@ -387,7 +380,7 @@ class ChatScreen(Screen[None], Chat):
 
     @on(Markdown.LinkClicked)
     def _show_link(self, event: Markdown.LinkClicked) -> None:
-        from .dialogs.small import LinkDialog
+        from .dialogs import LinkDialog
 
         self.prompt.focus()  # the click took it
         self.app.push_screen(LinkDialog(event.href))

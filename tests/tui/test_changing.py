@@ -3,7 +3,7 @@
 import json
 
 from driving import asked, messages, open_conversations, running, source
-from localspec.tui.dialogs.conversations import ConversationsDialog, TitleDialog
+from localspec.tui.dialogs import ConversationsDialog, TitleDialog
 from localspec.tui.state.remembered import Presets
 from scripted_engine import ESSAY, Gate
 

@@ -2,7 +2,7 @@
 
 import pytest
 from driving import asked, running
-from localspec.tui.dialogs.small import ComparisonDialog
+from localspec.tui.dialogs import ComparisonDialog
 from localspec.tui.widgets.lines import Inspector
 from textual.widgets import Static
 

@@ -2,7 +2,7 @@
 
 import pytest
 from driving import open_conversations, running
-from localspec.tui.dialogs.small import ConfirmDialog
+from localspec.tui.dialogs import ConfirmDialog
 from scripted_engine import ScriptedEngine
 
 from localspec.chat import conversations

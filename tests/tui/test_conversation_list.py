@@ -5,8 +5,7 @@ import sys
 
 import pytest
 from driving import detail, open_conversations, running
-from localspec.tui.dialogs.conversations import ConversationsDialog, TitleDialog, describe_age
-from localspec.tui.dialogs.small import ConfirmDialog
+from localspec.tui.dialogs import ConfirmDialog, ConversationsDialog, TitleDialog, describe_age
 from localspec.tui.state.conversation import NotExported, export_markdown
 from localspec.tui.widgets.reply import ReplyView
 from scripted_engine import Gate
@@ -17,7 +16,7 @@ from localspec.chat.conversations import Conversation, Journal, StoredMessage
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
 async def test_titles_give_way_to_pair_and_age_in_the_list_of_conversations(tmp_path, size, monkeypatch):
-    monkeypatch.setattr("localspec.tui.dialogs.conversations.describe_age", lambda _seconds: "59 min")
+    monkeypatch.setattr("localspec.tui.dialogs.describe_age", lambda _seconds: "59 min")
     for n in range(30):
         journal = Journal(tmp_path / "conversations" / f"202501{n:02}-x.jsonl", "r1-distill-qwen-32b+1.5b")
         journal.add(StoredMessage("user", "How does drafting work, " + "and why " * 20))

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 from driving import running
 from localspec.tui.commands.table import COMMANDS, find, matching
-from localspec.tui.dialogs.small import HelpDialog, ThemeDialog, help_page
+from localspec.tui.dialogs import HelpDialog, ThemeDialog, help_page
 from textual.widgets import TextArea
 
 

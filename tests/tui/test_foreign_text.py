@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 from driving import open_conversations, running
-from localspec.tui.dialogs.conversations import TitleDialog
-from localspec.tui.dialogs.small import ConfirmDialog
+from localspec.tui.dialogs import ConfirmDialog, TitleDialog
 from localspec.tui.state.remembered import TokenStyle
 from localspec.tui.widgets.reply import LiveTail, ReplyPart
 from scripted_engine import Gate
@@ -131,8 +130,8 @@ ROOT = Path(__file__).resolve().parents[2]
 UNFILTERED = {  # what shows a text without a filter around it, and why it may
     ("tui/plain.py", "prompt"): "a prompt of the program",
     ("tui/state/conversation.py", "document"): "a file",
-    ("tui/dialogs/small.py", "self.KEYS"): "the program's own words",
-    ("tui/dialogs/small.py", "self.text"): "filtered",
+    ("tui/dialogs.py", "self.KEYS"): "the program's own words",
+    ("tui/dialogs.py", "self.text"): "filtered",
     ("tui/widgets/prompt.py", "Content(for_terminal(path))"): "filtered",
     ("tui/widgets/prompt.py", "Content.assemble((f'/{command.usage:<27}', 'bold'), command.help, key)"): (
         "the program's own commands"

@@ -7,7 +7,7 @@ import pytest
 from driving import detail, running
 from hypothesis import given
 from hypothesis import strategies as st
-from localspec.tui.dialogs.small import LinkDialog, web_address
+from localspec.tui.dialogs import LinkDialog, web_address
 from localspec.tui.screen import ChatScreen
 
 HOSTILE = [

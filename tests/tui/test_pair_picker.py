@@ -2,7 +2,7 @@
 
 import pytest
 from driving import cannot_start, detail, running
-from localspec.tui.dialogs.pairs import PairsDialog
+from localspec.tui.dialogs import PairsDialog
 from localspec.tui.screen import ChatScreen
 from localspec.tui.widgets.lines import Line
 from scripted_engine import Gate

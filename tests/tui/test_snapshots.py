@@ -2,9 +2,14 @@
 
 import pytest
 from driving import Chat, detail, undrawn
-from localspec.tui.dialogs.conversations import ConversationsDialog
-from localspec.tui.dialogs.pairs import PairsDialog
-from localspec.tui.dialogs.small import ComparisonDialog, HelpDialog, LinkDialog, ThemeDialog
+from localspec.tui.dialogs import (
+    ComparisonDialog,
+    ConversationsDialog,
+    HelpDialog,
+    LinkDialog,
+    PairsDialog,
+    ThemeDialog,
+)
 from localspec.tui.widgets.lines import Inspector
 from scripted_engine import Gate, Pace
 from textual._compositor import Compositor
@@ -19,8 +24,8 @@ SIZES = pytest.mark.parametrize("size", [(100, 30), (80, 24)], ids=["100x30", "8
 def draw(snap_compare, tmp_path, size, monkeypatch):
     """Compare the screen after `steps` with its picture; nothing on it depends on time, place or version."""
     monkeypatch.setattr(Compositor, "render_update", undrawn)
-    monkeypatch.setattr("localspec.tui.dialogs.conversations.describe_age", lambda _seconds: "59 min")
-    monkeypatch.setattr("localspec.tui.dialogs.small.page_folder", lambda _folder: "~/.local/share/localspec")
+    monkeypatch.setattr("localspec.tui.dialogs.describe_age", lambda _seconds: "59 min")
+    monkeypatch.setattr("localspec.tui.dialogs.page_folder", lambda _folder: "~/.local/share/localspec")
 
     def compare(steps, **options):
         chat = Chat(tmp_path, settings={"temperature": 0.7, "seed": 5}, **options)

@@ -1,14 +1,212 @@
-"""The one table of commands: slash menu, palette, key bindings, footer and help page are views of it."""
+"""The commands of the chat, and their one table: slash menu, palette, key bindings, footer and help page show it."""
 
+import asyncio
 import difflib
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
-from . import conversations, engine, settings
-from .chat import Chat, Run
-from .settings import set_value
+from localspec.chat import conversations
+from localspec.options import REPLY
+
+from ..state.conversation import NotExported, OpenConversation, export_markdown, version_before
+from ..state.remembered import TokenStyle
+from ..text.markdown import code_blocks
+from . import engine
+from .chat import Chat, Refusal, Run
+
+
+async def new(chat: Chat, _argument: str) -> None:
+    await chat.open_conversation(chat.state.new_conversation(chat.state.conversation.journal.system))
+
+
+async def retry(chat: Chat, _argument: str) -> None:
+    if chat.state.conversation.last_question is None:
+        raise Refusal("There is no message to answer yet.")
+    chat.end_editing()
+    await chat.ask_again()
+
+
+async def version(chat: Chat, argument: str) -> None:
+    conversation = chat.state.conversation
+    reply = conversation.reply
+    if reply is None or not reply.versions:
+        raise Refusal("The last reply has one version; ^r makes another.")
+    wanted = _index("/version", argument, len(reply.versions)) if argument else version_before(reply)
+    await chat.choose_version(len(conversation.messages) - 1, wanted)
+
+
+async def edit(chat: Chat, argument: str) -> None:
+    """Change the last message of the user, or the one before the message that is being changed, or the N-th."""
+    questions = chat.state.conversation.questions
+    if not questions:
+        raise Refusal("There is no message to change yet.")
+    # Before the first comes the last.
+    before = questions.index(chat.editing) - 1 if chat.editing in questions else -1
+    chat.begin_editing(questions[_index("/edit", argument, len(questions)) if argument else before])
+
+
+async def go_on(chat: Chat, _argument: str) -> None:
+    reply = chat.state.conversation.reply
+    if reply is None or not reply.content.strip():
+        raise Refusal("There is no reply to continue.")
+    chat.end_editing()
+    await chat.ask_again(beginning=reply.content)
+
+
+async def prefill(chat: Chat, argument: str) -> None:
+    chat.state.prefill = argument
+    await chat.notice(
+        f"The next reply begins with: {argument}" if argument else "The next reply has no given beginning."
+    )
+
+
+async def system(chat: Chat, argument: str) -> None:
+    journal = chat.state.conversation.journal
+    if argument:
+        journal.system = "" if argument == "off" else argument
+    await chat.notice(f"System prompt: {journal.system}" if journal.system else "No system prompt.")
+
+
+async def compare(chat: Chat, _argument: str) -> None:
+    conversation = chat.state.conversation
+    if conversation.last_question is None:
+        raise Refusal("Ask something first: /compare runs the last message again.")
+    chat.state.engine.compare(conversation.turns())
+    chat.refresh_state()
+
+
+async def load(chat: Chat, argument: str) -> None:
+    if not argument:
+        await chat.choose_conversation()
+        return
+    setup = chat.state.setup
+    path = conversations.find(setup.conversations, argument).path
+    if path != chat.state.conversation.journal.path:
+        await chat.open_conversation(
+            OpenConversation.resumed(*conversations.resume(path), stored=setup.stored)
+        )
+
+
+async def export(chat: Chat, argument: str) -> None:
+    conversation = chat.state.conversation.saved
+    if not conversation.messages:
+        raise Refusal("There is nothing to export yet.")
+    try:
+        path = export_markdown(conversation, argument or f"{conversation.name}.md")
+    except NotExported as error:
+        raise Refusal(f"{error}; {error.hint}.") from None
+    await chat.notice(f"Exported to {path}.")
+
+
+async def rename(chat: Chat, argument: str) -> None:
+    conversation = chat.state.conversation
+    if await chat.is_saved(conversation.rename(" ".join(argument.split()))):
+        await chat.notice(f"This conversation is called “{conversation.saved.title}”.")
+
+
+async def branch(chat: Chat, argument: str) -> None:
+    """Go on in a copy of the conversation, or of its first N messages; this one stays as it is."""
+    old = chat.state.conversation
+    count = _index("/branch", argument, len(old.messages)) + 1 if argument else len(old.messages)
+    if not count:
+        raise Refusal("There is nothing to branch from yet.")
+    new = chat.state.new_conversation(old.journal.system)
+    for message in old.messages[:count]:
+        if not await chat.is_saved(new.add(message)):
+            break
+    await chat.open_conversation(new)
+    await chat.notice(f"This is a copy of {count} messages.", f"/load {old.journal.path.stem} goes back.")
+
+
+async def copy(chat: Chat, argument: str) -> None:
+    """Copy the last reply, or its last or N-th code block."""
+    replies = [message.content for message in chat.state.conversation.messages if message.role == "assistant"]
+    kind, _, number = argument.partition(" ")
+    if not replies:
+        raise Refusal("There is no reply yet.")
+    if not kind:
+        await chat.copy(replies[-1])
+    elif kind == "code":
+        if not (codes := code_blocks(replies[-1])):
+            raise Refusal("There is no code block in the last reply.")
+        await chat.copy(codes[_index("/copy code", number, len(codes)) if number else -1])
+    else:
+        raise Refusal("/copy takes nothing, code, or code N; the mouse selects any other part.")
+
+
+def _index(command: str, argument: str, count: int) -> int:
+    """The index that belongs to a number from 1 to `count`. Raises Refusal."""
+    if not argument.isdecimal() or not 1 <= int(argument) <= count:
+        raise Refusal(f"{command} takes a whole number from 1 to {count}.")
+    return int(argument) - 1
+
+
+async def draft(chat: Chat, argument: str) -> None:
+    now = chat.state.engine.settings.get("speculate", True)
+    wanted = {"on": True, "off": False, "": not now}.get(argument)
+    if wanted is None:
+        raise Refusal("/draft takes on or off.")
+    _set(chat, speculate=wanted)
+    await chat.notice(f"Drafting is {'on' if wanted else 'off'} from the next reply on.")
+
+
+async def preset(chat: Chat, argument: str) -> None:
+    """Use a system prompt by its name, give one a name, or say which there are."""
+    presets, (name, _, text) = chat.state.presets, argument.partition(" ")
+    if text := text.strip():
+        told = await asyncio.to_thread(presets.save, name, "" if text == "off" else text)
+        await chat.notice(
+            f"/preset {name} " + ("is forgotten." if text == "off" else "uses it from now on."), told
+        )
+        return
+    known = presets.load()
+    if name in known:
+        await system(chat, known[name])
+    else:
+        names = ", ".join(known) or "none yet"
+        await chat.notice(f"Presets: {names}.", "/preset NAME uses one, /preset NAME TEXT keeps one")
+
+
+async def set_value(chat: Chat, argument: str, *, field: str, unset: str = "default") -> None:
+    """Set an option of replies, unset it with the word for that, or without an argument show its value."""
+    label = field.replace("_", "-")
+    if argument:
+        _set(chat, **{field: None if argument in (unset, "default") else _read(field, label, argument)})
+    value = chat.state.engine.settings.get(field)
+    shown = unset if value is None else f"{value:g}" if isinstance(value, float) else value
+    await chat.notice(f"{label} is {shown}.")
+
+
+def _read(field: str, label: str, text: str) -> Any:  # noqa: ANN401 - of the field
+    with suppress(ValueError):
+        if REPLY[field].admits(value := REPLY[field].read(text)):
+            return value
+    raise Refusal(f"{label} takes {REPLY[field].expected}.")
+
+
+def _set(chat: Chat, **changes: Any) -> None:  # noqa: ANN401 - options of replies; None: the default
+    settings = {**chat.state.engine.settings, **changes}
+    chat.state.engine.settings = {name: value for name, value in settings.items() if value is not None}
+    chat.refresh_state()
+
+
+async def inspector(chat: Chat, _argument: str) -> None:
+    shown = not chat.state.preferences.inspector
+    chat.state.prefer(inspector=shown)
+    chat.show_inspector(shown)
+
+
+async def tokens(chat: Chat, argument: str) -> None:
+    styles = list(TokenStyle)
+    following = styles[(styles.index(chat.state.preferences.tokens) + 1) % len(styles)]
+    if argument and argument not in styles:
+        raise Refusal(f"/tokens takes {', '.join(styles)}.")
+    chosen = TokenStyle(argument) if argument else following
+    chat.state.prefer(tokens=chosen)
+    chat.notify(f"Token origins in the live text: {chosen}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,33 +246,33 @@ def _sampling(name: str, what: str, argument: str, field: str, unset: str = "def
 # fmt: off
 COMMANDS: Final = (
     Command("stop", "chat", "Stop the reply and keep its text", lambda chat, _: chat.escape(), "escape", footer="stop"),
-    Command("new", "chat", "Start a new conversation", conversations.new, "ctrl+n", footer="new", idle=True,
+    Command("new", "chat", "Start a new conversation", new, "ctrl+n", footer="new", idle=True,
             aliases=("clear", "reset")),
     Command("retry", "chat", "Generate another reply; this one is kept",
-            conversations.retry, "ctrl+r", footer="retry", idle=True),
+            retry, "ctrl+r", footer="retry", idle=True),
     Command("version", "chat", "Show another version of the last reply",
-            conversations.version, "f5", "[N]", idle=True),
-    Command("edit", "chat", "Change your last message, or the one before", conversations.edit, "f8", "[N]", idle=True),
-    Command("continue", "chat", "Continue a reply that was cut", conversations.go_on, idle=True),
-    Command("prefill", "chat", "Say what the next reply begins with", conversations.prefill, argument="[text]"),
+            version, "f5", "[N]", idle=True),
+    Command("edit", "chat", "Change your last message, or the one before", edit, "f8", "[N]", idle=True),
+    Command("continue", "chat", "Continue a reply that was cut", go_on, idle=True),
+    Command("prefill", "chat", "Say what the next reply begins with", prefill, argument="[text]"),
     Command("system", "chat", "Set the system prompt; without text, show it",
-            conversations.system, argument="[text|off]"),
+            system, argument="[text|off]"),
     Command("preset", "chat", "Use a system prompt by name, or keep one",
-            settings.preset, argument="[name] [text|off]"),
+            preset, argument="[name] [text|off]"),
     Command("thinking", "chat", "Fold or unfold the reasoning of replies",
             lambda chat, _: chat.toggle_thinking(), "ctrl+t"),
     Command("pair", "models", "Choose, fetch or switch the pair",
             engine.pair, "ctrl+o", "[name]", "models", idle=True, aliases=("model", "models")),
     Command("pull", "models", "Fetch the files of a pair", engine.pull, argument="[name]"),
     Command("restart", "models", "Restart the engine with the same pair", engine.restart),
-    Command("draft", "speculation", "Turn drafting on or off", settings.draft, "f4", "[on|off]"),
+    Command("draft", "speculation", "Turn drafting on or off", draft, "f4", "[on|off]"),
     Command("depth", "speculation", "Set how many tokens are drafted in a cycle",
             partial(set_value, field="depth"), argument="auto|N"),
     Command("compare", "speculation", "Run the last prompt with and without drafting",
-            conversations.compare, "f9", idle=True),
-    Command("stats", "speculation", "Show or hide the inspector", settings.inspector, "f3", footer="inspect"),
+            compare, "f9", idle=True),
+    Command("stats", "speculation", "Show or hide the inspector", inspector, "f3", footer="inspect"),
     Command("tokens", "speculation", "Show token origins: off, subtle, strong",
-            settings.tokens, "f2", "[off|subtle|strong]"),
+            tokens, "f2", "[off|subtle|strong]"),
     _sampling("temp", "Set the temperature; 0 is greedy", "[T]", "temperature"),
     _sampling("top-k", "Keep the K likeliest tokens; 0 keeps all", "[K]", "top_k"),
     _sampling("top-p", "Keep the likeliest tokens that make up P", "[P]", "top_p"),
@@ -82,14 +280,14 @@ COMMANDS: Final = (
     _sampling("seed", "Fix the seed, or make it random again", "[N|random]", "seed", "random"),
     _sampling("max-tokens", "Limit the length of replies", "[N|off]", "max_tokens", "off"),
     Command("load", "conversations", "Open an earlier conversation",
-            conversations.load, "ctrl+s", "[name]", "sessions", idle=True),
-    Command("rename", "conversations", "Give the conversation a title", conversations.rename, argument="[title]"),
+            load, "ctrl+s", "[name]", "sessions", idle=True),
+    Command("rename", "conversations", "Give the conversation a title", rename, argument="[title]"),
     Command("branch", "conversations", "Go on in a copy of it, or of its first N messages",
-            conversations.branch, argument="[N]", idle=True),
+            branch, argument="[N]", idle=True),
     Command("export", "conversations", "Write the conversation as Markdown",
-            conversations.export, argument="[file]", idle=True, aliases=("save",)),
+            export, argument="[file]", idle=True, aliases=("save",)),
     Command("copy", "conversations", "Copy the last reply, or its code",
-            conversations.copy, argument="[code [N]]"),
+            copy, argument="[code [N]]"),
     Command("theme", "program", "Choose colours", lambda chat, name: chat.theme(name), argument="[name]"),
     Command("help", "program", "Keys, commands, and where files live",
             lambda chat, _: chat.show_help(), "f1", footer="help"),

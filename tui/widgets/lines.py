@@ -13,7 +13,7 @@ from localspec.events import Cycle, Stats
 
 from ..commands.table import COMMANDS, Command
 from ..state.engine import EngineState, ReplyState
-from ..text.status import bars, gauge, time_split
+from ..text.status import bars, gauge, time_split, title
 from .reply import LEGEND
 
 GAUGE_CELLS: Final = 12
@@ -42,9 +42,12 @@ class Line(Static):
         self.show()
 
 
-def title_line(title: str, width: int) -> Content:
+def title_line(engine: EngineState, stored: bool, width: int) -> Content:
     """Pair, drafting and temperature on the right; the program's name on the left where there is room."""
-    state, name = Content(for_terminal(title)), Content.styled("localspec", "bold $primary")
+    state, name = (
+        Content(for_terminal(title(engine, stored=stored))),
+        Content.styled("localspec", "bold $primary"),
+    )
     if name.cell_length + state.cell_length + 3 > width:
         name, state = Content(""), state.truncate(width, ellipsis=True)
     return name + " " * (width - name.cell_length - state.cell_length) + state

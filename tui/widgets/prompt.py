@@ -33,7 +33,7 @@ class PromptInput(TextArea):
     def __init__(
         self,
         history: PromptHistory,
-        is_completing: Callable[[], bool],
+        completion: "Completion",
         complete: Callable[[str], Awaitable[None]],
         take: Callable[[str], Awaitable[None]],
     ) -> None:
@@ -47,10 +47,10 @@ class PromptInput(TextArea):
             placeholder="Ask anything, or / for commands",
         )
         self.history_of_prompts = history
-        self._is_completing, self._complete, self._take = is_completing, complete, take
+        self._completion, self._complete, self._take = completion, complete, take
 
     async def _on_key(self, event: events.Key) -> None:
-        wanted = self._is_completing() and event.key in ("up", "down", "tab", "enter")
+        wanted = self._completion.is_open and event.key in ("up", "down", "tab", "enter")
         if wanted or event.key in ("enter", "shift+enter", "ctrl+j"):
             # TextArea would take the key as text.
             event.stop()

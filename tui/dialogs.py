@@ -1,12 +1,13 @@
-"""What all dialogs share, and the small ones: a question, a choice, a link, a comparison, and help."""
+"""The boxes over the chat: a question, themes, a link, a comparison, help, pairs, and conversations."""
 
 import asyncio
 import re
+import time
 import webbrowser
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import ClassVar, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 from urllib.parse import quote, urlsplit
 
 from rich.text import Text
@@ -16,13 +17,23 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
-from textual.widgets import DataTable, OptionList, Static
+from textual.widgets import DataTable, Input, OptionList, Static
 
-from localspec.display import for_terminal
+from localspec.chat import conversations
+from localspec.chat.conversations import Conversation, ConversationList
+from localspec.display import for_terminal, line_for_terminal, size_text
 from localspec.engine.messages import Compared
+from localspec.errors import LocalspecError
 
-from ..commands.table import COMMANDS
-from ..widgets.reply import LEGEND
+from .commands.table import COMMANDS
+from .state.chat import ChatState
+from .state.conversation import NotExported, export_markdown
+from .state.engine import Downloads
+from .text.status import pull_status
+from .widgets.reply import LEGEND
+
+if TYPE_CHECKING:
+    from localspec.models.picker import PairRow
 
 NARROWEST: Final = 12  # cells of the first column of a table
 Answer = TypeVar("Answer")
@@ -266,3 +277,229 @@ def _help_head(title: str) -> Content:
 
 def _row(usage: str, key: str, text: str) -> Content:
     return Content.assemble("  ", (f"{usage:<28}", "bold"), f"{key:<5}", text)
+
+
+FITS: Final = {"gpu": "yes", "part": "in part", "cpu": "in RAM", "no": "no"}
+
+
+class PairsDialog(Dialog[str]):
+    """Answers with the name of the pair to load; fetching continues when the dialog closes."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("p", "pull", "pull"),
+        Binding("x", "cancel_pull", "stop pulling"),
+    ]
+    BOX_TITLE = "Pairs"
+    KEYS = "↵ load, or pull what is not here · p pull · x stop pulling · esc close"
+
+    def __init__(self, downloads: Downloads) -> None:
+        super().__init__()
+        self._downloads = downloads
+        self._rows: Sequence[PairRow] | None = None
+        self._table = TextTable(columns, "pair", "size", "memory", "fits", "here", "speed-up")
+
+    def content(self) -> ComposeResult:
+        yield self._table
+
+    def on_mount(self) -> None:
+        self._refresh()
+        self.set_interval(0.1, self._refresh)
+
+    def _refresh(self) -> None:
+        """A pair that was fetched moves up; the cursor stays on its pair, wherever that goes."""
+        if self._downloads.rows != self._rows:
+            self._rows, before = self._downloads.rows, self._table.chosen
+            self._table.show(self._rows or ())
+            names = [row.name for row in self._rows or ()]
+            if before is not None and before.name in names:
+                self._table.move_cursor(row=names.index(before.name))
+        self.show_detail(self._detail_now())
+
+    def _detail_now(self) -> str:
+        if self._downloads.progress is not None:
+            return pull_status(self._downloads.progress)
+        if self._rows is None:
+            return "looking…"
+        return pair_detail(row) if (row := self._table.chosen) else "No pairs are known."
+
+    @on(DataTable.RowSelected)
+    def _take(self) -> None:
+        row = self._table.chosen
+        if row is not None and row.on_disk:
+            self.dismiss(row.name)
+        else:
+            self.action_pull()
+
+    def action_pull(self) -> None:
+        row = self._table.chosen
+        if row is None or row.on_disk:
+            return
+        if not row.runnable:
+            self.notify(f"{row.name} cannot run yet: its kind of draft is unknown.", severity="warning")
+        elif self._downloads.progress is not None:
+            self.notify("One pair at a time; x stops the running one.")
+        else:
+            self._downloads.pull(row.name)
+
+    def action_cancel_pull(self) -> None:
+        self._downloads.cancel()
+
+
+def columns(row: "PairRow") -> tuple[str, ...]:
+    fits = FITS[row.fits] if row.runnable else "not yet"
+    speed = f"{row.speedup:.2f}x" if row.speedup else "–"
+    here = "yes" if row.on_disk else "–"
+    return row.name, size_text(row.size_bytes), size_text(row.memory_bytes), fits, here, speed
+
+
+def pair_detail(row: "PairRow") -> str:
+    """Details beyond the table."""
+    measured = f"measured here: {row.speedup:.2f}x plain decoding" if row.speedup else ""
+    here = "Enter loads it." if row.on_disk else "Enter fetches it." if row.runnable else ""
+    published = f"published: {row.published}" if row.published else ""
+    return "\n".join(part for part in (f"{row.use}. {here}", measured, published) if part)
+
+
+class ConversationsDialog(Dialog[str]):
+    """Answers with the name of the conversation to open."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("slash", "find", "find"),
+        Binding("r", "rename", "rename"),
+        Binding("d", "delete", "delete"),
+        Binding("e", "export", "export"),
+    ]
+    AUTO_FOCUS = "TextTable"
+    detail = "looking…"
+    BOX_TITLE = "Conversations"
+    KEYS = "↵ open · / find · r rename · e export as Markdown · d delete · esc close"
+
+    def __init__(self, state: ChatState) -> None:
+        super().__init__()
+        self._state = state
+        self._texts: list[tuple[Conversation, str]] = []
+        self._table = TextTable(self._columns, "title", "pair", "messages", "age")
+
+    def content(self) -> ComposeResult:
+        field = Input(placeholder="words that it holds", compact=True)
+        field.display = False
+        yield field
+        yield self._table
+
+    async def on_mount(self) -> None:
+        await self._fill()
+
+    async def _fill(self) -> None:
+        listing = await asyncio.to_thread(conversations.listing, self._state.setup.conversations)
+        self._texts = [(found, _text_of(found)) for found in listing.conversations]
+        self._show_found()
+        self.show_detail(list_detail(listing))
+
+    @on(Input.Changed)
+    def _show_found(self) -> None:
+        words = self.query_one(Input).value.casefold().split()
+        self._table.show([found for found, text in self._texts if all(word in text for word in words)])
+
+    def action_find(self) -> None:
+        field = self.query_one(Input)
+        field.display = True
+        field.focus()
+
+    @on(Input.Submitted)
+    def _leave_field(self) -> None:
+        self._table.focus()
+
+    @work
+    async def action_rename(self) -> None:
+        conversation = self._table.chosen
+        if conversation is None:
+            return
+        title: str | None = await self.app.push_screen_wait(TitleDialog(conversation.title))
+        if title is None:
+            return
+        if self._is_open(conversation):
+            renaming = self._state.conversation.rename(title)
+        else:
+            renaming = asyncio.to_thread(conversations.rename, conversation.path, title)
+        await self._change(renaming, f"{conversation.name} cannot be renamed")
+
+    def _is_open(self, conversation: Conversation) -> bool:
+        return conversation.path == self._state.conversation.journal.path
+
+    def _columns(self, conversation: Conversation) -> tuple[str, ...]:
+        title = "(open) " * self._is_open(conversation) + conversation.title
+        age = describe_age(time.time() - conversation.talked)
+        return title, conversation.pair, str(len(conversation.messages)), age
+
+    @on(DataTable.RowSelected)
+    def _take(self) -> None:
+        self.dismiss(self._table.chosen.name if self._table.chosen else None)
+
+    def action_export(self) -> None:
+        conversation = self._table.chosen
+        if conversation is None:
+            return
+        try:
+            path = export_markdown(conversation, f"{conversation.name}.md")
+        except NotExported as error:
+            self.notify(f"{error}; {error.hint}.", severity="error")
+        else:
+            self.notify(f"Exported to {path}.")
+
+    @work
+    async def action_delete(self) -> None:
+        conversation = self._table.chosen
+        if conversation is None:
+            return
+        if self._is_open(conversation):
+            self.notify("This conversation is open; start a new one first.", severity="warning")
+        elif await self.app.push_screen_wait(ConfirmDialog(f"Delete “{conversation.title}” for good?")):
+            deleting = asyncio.to_thread(
+                conversations.delete, conversation, self._state.prompt_history.forget
+            )
+            await self._change(deleting, f"{conversation.name} cannot be deleted")
+
+    async def _change(self, changing: Coroutine[Any, Any, None], failure: str) -> None:
+        try:
+            await changing
+        except LocalspecError as error:
+            self.notify(f"{error}; {error.hint}.", severity="warning")
+        except OSError as error:
+            self.notify(f"{failure}: {error.strerror}.", severity="error")
+        await self._fill()
+
+
+class TitleDialog(Dialog[str]):
+    """Answers with a title."""
+
+    BOX_TITLE = "Title"
+    KEYS = "↵ keep · esc leave as it was"
+
+    def content(self) -> ComposeResult:
+        yield Input(line_for_terminal(str(self.text)), compact=True)
+
+    @on(Input.Submitted)
+    def _take(self, event: Input.Submitted) -> None:
+        self.dismiss(" ".join(event.value.split()))
+
+
+def _text_of(conversation: Conversation) -> str:
+    texts = (conversation.title, conversation.pair, *(message.content for message in conversation.messages))
+    return "\n".join(texts).casefold()
+
+
+def list_detail(listing: ConversationList) -> str:
+    """Notes below the list: it is empty, or files are broken."""
+    lines = [] if listing.conversations else ["No conversations yet."]
+    lines += [f"skipped: {reason}" for _path, reason in listing.broken[:3]]
+    if len(listing.broken) > 3:
+        lines.append(f"and {len(listing.broken) - 3} more broken files")
+    return "\n".join(lines)
+
+
+def describe_age(seconds: float) -> str:
+    """An age in its largest unit."""
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= length:
+            return f"{int(seconds // length)} {unit}"
+    return "now"
