@@ -60,9 +60,9 @@ class Option:
             return texts or ("text" if self.kind is str else "true or false")
         number = "a whole number" if self.kind is int else "a number"
         if self.least > -math.inf:
-            number += f" above {self.least:g}" if self.above else f" of at least {self.least:g}"
+            number += f" above {_figure(self.least)}" if self.above else f" of at least {_figure(self.least)}"
         if self.most < math.inf:
-            number = number.replace("of at least", "from") + f" to {self.most:g}"
+            number = number.replace("of at least", "from") + f" to {_figure(self.most)}"
         return f"{texts} or {number}" if texts else number
 
     def admits(self, value: object) -> bool:
@@ -81,6 +81,10 @@ class Option:
         if self.kind is bool:
             return _SWITCHES[text.lower()]
         return text if self.kind in (None, str) or text in self.choices else self.kind(text)
+
+
+def _figure(number: float) -> str:
+    return str(number) if isinstance(number, int) else f"{number:g}"
 
 
 class LoadOptions(TypedDict, total=False):

@@ -119,7 +119,7 @@ class ChatApp(App[None]):
             return
         with suppress(OSError, LocalspecError):  # report only what ended the app
             asyncio.run(self.state.save_running())
-        self.state.conversation.close()
+        self.state.conversation.journal.close()
         self.state.close_engines()
         error = self._exception or LocalspecError("the terminal cannot be read", hint="open another one")
         raise error.error if isinstance(error, WorkerFailed) else error
@@ -147,6 +147,7 @@ class ChatApp(App[None]):
 
     async def on_unmount(self) -> None:
         await self.state.saver.finish()
+        self.state.conversation.journal.close()
 
     async def action_quit(self) -> None:
         """Leave within a second, whatever the engine does, and keep the text of a running reply."""
@@ -172,7 +173,7 @@ class ChatApp(App[None]):
         await self._save_reply()
         await self.state.saver.finish()
         # Without a terminal an orderly end could block in writing to it. The engine ends when its stdin closes.
-        self.state.conversation.close()
+        self.state.conversation.journal.close()
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
         signal.raise_signal(signal.SIGHUP)
 

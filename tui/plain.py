@@ -59,7 +59,7 @@ class PlainChat(Chat):
             with suppress(OSError, OutputFailed):  # the output may be what failed
                 await self.is_saved(self.state.save_running())
             await self.state.saver.finish()
-            self.state.conversation.close()
+            self.state.conversation.journal.close()
         return int(self._failed)
 
     def _read(self) -> str | None:

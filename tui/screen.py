@@ -84,9 +84,6 @@ class ChatScreen(Screen[None], Chat):
         # A callback that awaits would be cancelled half-way when the timer stops; a message is seen through.
         self.set_interval(TICK_SECONDS, lambda: self.post_message(Tick()))
 
-    def on_unmount(self) -> None:
-        self.state.conversation.close()
-
     # -- what is drawn -------------------------------------------------------------------------------
 
     @on(Tick)
@@ -219,25 +216,26 @@ class ChatScreen(Screen[None], Chat):
         if self._reply_view is not None:
             await self._reply_view.remove()
             self._reply_view = None
-        conversation, explained = self.state.conversation, outcome in EXPLAINED
+        conversation, back = self.state.conversation, "The message is back in the prompt."
         if conversation.reply is not None:
             await self.transcript.add(view_of(conversation.reply))
-            if not explained:
-                await self.notice("The reply ended without a word.", "The earlier one is back.")
+            back = "The earlier one is back."
         elif not self.prompt.text.strip():
             changed = conversation.is_changed
             index, question = await self._take_back()
             if changed:
                 self.begin_editing(index)
             self.prompt.replace_text(question.content)
-            if not explained:
-                await self.notice("The reply ended without a word.", "The message is back in the prompt.")
         elif conversation.is_changed:
             await self._take_back()
             what = "The changed message has no reply; the old one is back."
             await self.notice(what, "Up brings the change.")
+            return
         else:
             await self.notice(*UNANSWERED)
+            return
+        if outcome not in EXPLAINED:
+            await self.notice("The reply ended without a word.", back)
 
     async def _take_back(self) -> tuple[int, StoredMessage]:
         """Drop the last question and restore the messages that it replaced; returns it with its index."""

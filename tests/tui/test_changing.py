@@ -116,7 +116,7 @@ async def test_a_damaged_file_of_presets_is_told_and_kept(tmp_path):
     (tmp_path / "presets.json").write_text(damaged)
     async with running(tmp_path) as chat:
         await chat.type("/preset review")
-        await chat.until(lambda: "presets.json is damaged" in chat.notices[-1])
+        await chat.until(lambda: "presets.json cannot be read" in chat.notices[-1])
         assert (tmp_path / "presets.json").read_text() == damaged
         await chat.type("/preset new x")
         await chat.until(lambda: "it is kept as presets.json.damaged" in chat.notices[-1])

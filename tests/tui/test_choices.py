@@ -35,6 +35,13 @@ async def test_a_bad_argument_is_refused_with_a_sentence(tmp_path, command):
         assert chat.state.engine.settings == before
 
 
+async def test_a_refused_seed_is_told_the_whole_numbers_that_it_may_be(tmp_path):
+    async with running(tmp_path) as chat:
+        await chat.type("/seed -1")
+        await chat.until(lambda: chat.toasts)
+        assert chat.toasts == [f"seed takes a whole number from 0 to {2**64 - 1}."]
+
+
 async def test_compare_shows_both_speeds_and_the_first_difference(tmp_path):
     async with running(tmp_path) as chat:
         await chat.ask("differ please")

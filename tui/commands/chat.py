@@ -109,7 +109,7 @@ class Chat:
 
     async def open_conversation(self, conversation: OpenConversation) -> None:
         self.end_editing()
-        self.state.conversation.close()
+        self.state.conversation.journal.close()
         self.state.conversation = conversation
         self.state.engine.last_reply = None
         await self.show_conversation()

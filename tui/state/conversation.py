@@ -35,10 +35,6 @@ class OpenConversation:
         given = conversation.given_title
         return cls(journal, list(conversation.messages), conversation.lost_lines, given, stored)
 
-    def close(self) -> None:
-        """Let others open the conversation."""
-        self.journal.close()
-
     async def ask(self, question: str, instead_of: int | None = None) -> None:
         """Add a question at the end, or in place of message `index` and all after it.
 

@@ -69,13 +69,9 @@ class Presets:
         """Names and texts; an entry that is no text is left out. Raises BadSetting for a damaged file."""
         try:
             values = read_json_object(self.path)
-        except OSError as error:
-            raise self._failure("read", error) from error
-        except ValueError as error:
-            raise BadSetting(
-                f"{self.path} is damaged: {error}",
-                hint="repair it; a new preset begins a new file and keeps this one",
-            ) from error
+        except (OSError, ValueError) as error:
+            hint = "repair it; a new preset begins a new file and keeps this one"
+            raise BadSetting(f"{self.path} cannot be read: {error}", hint=hint) from error
         return {name: text for name, text in values.items() if isinstance(text, str) and text}
 
     def save(self, name: str, text: str) -> str:
@@ -86,11 +82,8 @@ class Presets:
         try:
             return change_json_object(self.path, {name: text or None})
         except OSError as error:
-            raise self._failure("written", error) from error
-
-    def _failure(self, what: str, error: OSError) -> BadSetting:
-        what = f"{self.path} cannot be {what}: {error.strerror}"
-        return BadSetting(what, hint="check its folder and the disk")
+            what = f"{self.path} cannot be written: {error.strerror}"
+            raise BadSetting(what, hint="check its folder and the disk") from error
 
 
 @dataclass(slots=True)
@@ -108,11 +101,11 @@ class PromptHistory:
     def load(cls, path: Path, *, stored: bool = True) -> "PromptHistory":
         """The last prompts from a file; lines that a crash cut short are skipped."""
         try:
-            prompts, damaged = _read(path)
+            prompts, lines = _read(path)
         except OSError:
-            prompts, damaged = [], 0  # a lost history is no reason to keep anyone from typing
+            prompts, lines = [], 0  # a lost history is no reason to keep anyone from typing
         entries = prompts[-LIMIT:]
-        return cls(path, stored, entries, len(entries), _lines=len(prompts) + damaged)
+        return cls(path, stored, entries, len(entries), _lines=lines)
 
     def add(self, text: str) -> None:
         """Remember a prompt. Raises OSError."""
@@ -130,10 +123,7 @@ class PromptHistory:
         if not self.path.exists():
             return
         with locked(self.path.parent):
-            prompts, damaged = _read(self.path)
-            kept = [text for text in prompts if text not in texts]
-            if damaged or len(kept) < len(prompts):
-                self._rewrite(kept)
+            self._rewrite([text for text in _read(self.path)[0] if text not in texts])
 
     def older(self, current: str) -> str | None:
         if self._index == 0:
@@ -162,13 +152,12 @@ class PromptHistory:
 
 
 def _read(path: Path) -> tuple[list[str], int]:
-    """The prompts in a file, and the number of damaged lines. Raises OSError."""
+    """The prompts in a file, and the number of its lines. Raises OSError."""
     try:
         values, damaged = read_json_lines(path)
     except FileNotFoundError:
         return [], 0
-    prompts = [value for value in values if isinstance(value, str)]
-    return prompts, damaged + len(values) - len(prompts)
+    return [value for value in values if isinstance(value, str)], damaged + len(values)
 
 
 class Saver:
