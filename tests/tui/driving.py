@@ -16,6 +16,7 @@ from localspec.tui.widgets.transcript import NoticeLine, UserMessage
 from scripted_engine import Pace, ScriptedEngine, ScriptedWorkshop
 from scripted_pairs import Gate
 from textual._compositor import Compositor
+from textual._context import visible_screen_stack
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Static
 
@@ -84,6 +85,8 @@ class Chat:
     @property
     def drawn(self) -> str:
         """The text that the terminal is sent for the whole screen."""
+        # A dialog keeps what it rendered: without the screens behind it, a picture would lack them later.
+        visible_screen_stack.set(self.app._background_screens)
         strips = self.app.screen._compositor.render_strips()
         return "\n".join(strip.text for strip in strips)
 

@@ -30,6 +30,14 @@ async def test_a_theme_is_tried_and_left_as_it_was(tmp_path):
         await chat.until(lambda: chat.app.theme == "localspec")
 
 
+async def test_the_chat_stands_behind_a_dialog(tmp_path):
+    async with running(tmp_path) as chat:
+        await chat.type("/help")
+        await chat.until(lambda: isinstance(chat.app.screen, HelpDialog))
+        await chat.settled()
+        assert "localspec" in chat.drawn.splitlines()[0]
+
+
 async def test_the_palette_runs_a_command(tmp_path):
     async with running(tmp_path) as chat:
         await chat.pilot.press("ctrl+p", *"inspector")
