@@ -41,7 +41,6 @@ LOCALSPEC: Final = Theme(
     success="#7fb069",
     warning="#e0a458",
     error="#d1605e",
-    dark=True,
 )
 
 
@@ -84,7 +83,6 @@ class ChatApp(App[None]):
     TITLE = "localspec"
     CSS_PATH: ClassVar[CSSPathType | None] = "app.tcss"
     COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {CommandProvider}
-    ENABLE_COMMAND_PALETTE = True
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012 - Textual declares it so
     VERTICAL_BREAKPOINTS = [(0, "-short"), (16, "-tall")]  # noqa: RUF012
 

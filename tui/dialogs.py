@@ -23,11 +23,11 @@ from localspec.chat import conversations
 from localspec.chat.conversations import Conversation, ConversationList
 from localspec.display import for_terminal, line_for_terminal, size_text
 from localspec.engine.messages import Compared
-from localspec.errors import LocalspecError
+from localspec.errors import BadSetting, LocalspecError
 
 from .commands.table import COMMANDS
 from .state.chat import ChatState
-from .state.conversation import NotExported, export_markdown
+from .state.conversation import export_markdown
 from .state.engine import Downloads
 from .text.status import pull_status
 from .widgets.reply import LEGEND
@@ -441,7 +441,7 @@ class ConversationsDialog(Dialog[str]):
             return
         try:
             path = export_markdown(conversation, f"{conversation.name}.md")
-        except NotExported as error:
+        except BadSetting as error:
             self.notify(f"{error}; {error.hint}.", severity="error")
         else:
             self.notify(f"Exported to {path}.")

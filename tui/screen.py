@@ -283,9 +283,8 @@ class ChatScreen(Screen[None], Chat):
 
     async def copy(self, text: str) -> None:
         self.app.copy_to_clipboard(text)
-        unsure = (
-            "" if await asyncio.to_thread(clipboard.copy, text) else ", if your terminal allows it (OSC 52)"
-        )
+        taken = await asyncio.to_thread(clipboard.copy, text)
+        unsure = "" if taken else ", if your terminal allows it (OSC 52)"
         self.notify(f"{len(text):,} characters copied{unsure}.")
 
     async def quit(self) -> None:

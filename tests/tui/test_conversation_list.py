@@ -6,12 +6,13 @@ import sys
 import pytest
 from driving import detail, open_conversations, running
 from localspec.tui.dialogs import ConfirmDialog, ConversationsDialog, TitleDialog, describe_age
-from localspec.tui.state.conversation import NotExported, export_markdown
+from localspec.tui.state.conversation import export_markdown
 from localspec.tui.widgets.reply import ReplyView
 from scripted_engine import Gate
 from textual.widgets import DataTable
 
 from localspec.chat.conversations import Conversation, Journal, StoredMessage
+from localspec.errors import BadSetting
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
@@ -122,7 +123,7 @@ async def test_a_broken_file_is_named_in_the_list(tmp_path):
 def test_an_export_that_cannot_be_written_says_why(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
-    with pytest.raises(NotExported) as refused:
+    with pytest.raises(BadSetting) as refused:
         export_markdown(Conversation(tmp_path, 0.0, "demo", ""), name)
     assert refused.value.hint
     assert "None" not in str(refused.value)
@@ -146,7 +147,7 @@ def test_an_export_that_is_cut_short_leaves_no_file(tmp_path):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
     try:
-        with pytest.raises(NotExported, match="too large"):
+        with pytest.raises(BadSetting, match="too large"):
             export_markdown(long, str(tmp_path / "out.md"))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

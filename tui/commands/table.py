@@ -9,9 +9,10 @@ from functools import partial
 from typing import Any, Final
 
 from localspec.chat import conversations
+from localspec.errors import BadSetting
 from localspec.options import REPLY
 
-from ..state.conversation import NotExported, OpenConversation, export_markdown, version_before
+from ..state.conversation import OpenConversation, export_markdown, version_before
 from ..state.remembered import TokenStyle
 from ..text.markdown import code_blocks
 from . import engine
@@ -96,7 +97,7 @@ async def export(chat: Chat, argument: str) -> None:
         raise Refusal("There is nothing to export yet.")
     try:
         path = export_markdown(conversation, argument or f"{conversation.name}.md")
-    except NotExported as error:
+    except BadSetting as error:
         raise Refusal(f"{error}; {error.hint}.") from None
     await chat.notice(f"Exported to {path}.")
 

@@ -2,16 +2,15 @@
 
 import asyncio
 import itertools
-import os
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
 from localspec.chat.conversations import Conversation, Journal, StoredMessage
 from localspec.engine.messages import Messages
-from localspec.errors import LocalspecError
+from localspec.errors import BadSetting
+from localspec.files import expanded, write_text_atomically
 
 
 @dataclass(slots=True)
@@ -153,29 +152,18 @@ def version_before(reply: StoredMessage) -> int:
     return (reply.version - 1) % len(reply.versions)
 
 
-class NotExported(LocalspecError):
-    """A conversation that could not be exported."""
-
-
 def export_markdown(conversation: Conversation, name: str) -> Path:
-    """Write a conversation into a file that is not there yet; its whole path. Raises NotExported."""
+    """Write a conversation into a file that is not there yet; its whole path. Raises BadSetting."""
+    path = expanded(name).absolute()
     try:
-        path = Path(name).expanduser().absolute()
-        document = to_markdown(conversation).encode()
-        file = open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600))  # noqa: SIM115
-        try:
-            with file:
-                file.write(document)
-        except OSError:
-            with suppress(OSError):
-                path.unlink()
-            raise
-    except FileExistsError:
-        raise NotExported(f"{name} exists already", hint="give another name") from None
-    except (OSError, RuntimeError, ValueError) as error:
-        # RuntimeError: the home folder of an unknown user. ValueError: a character that no file name or file can hold.
+        if path.exists():
+            raise BadSetting(f"{name} exists already", hint="give another name")
+        if not path.parent.is_dir():
+            raise NotADirectoryError(0, "there is no folder for it")
+        write_text_atomically(path, to_markdown(conversation))
+    except (OSError, ValueError) as error:  # ValueError: a character that no file name or file can hold
         reason = error.strerror if isinstance(error, OSError) else error
-        raise NotExported(f"{name} cannot be written: {reason}", hint="give another path") from error
+        raise BadSetting(f"{name} cannot be written: {reason}", hint="give another path") from error
     return path
 
 

@@ -38,14 +38,8 @@ class PromptInput(TextArea):
         take: Callable[[str], Awaitable[None]],
     ) -> None:
         """`complete` gets the keys that an open completion list may want, and `take` each text that is sent."""
-        super().__init__(
-            id="prompt",
-            soft_wrap=True,
-            show_line_numbers=False,
-            tab_behavior="focus",
-            highlight_cursor_line=False,
-            placeholder="Ask anything, or / for commands",
-        )
+        placeholder = "Ask anything, or / for commands"
+        super().__init__(id="prompt", highlight_cursor_line=False, placeholder=placeholder)
         self.history_of_prompts = history
         self._completion, self._complete, self._take = completion, complete, take
 
