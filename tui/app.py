@@ -6,13 +6,13 @@ import gc
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar, Final
 
 from rich.segment import Segment
-from textual.app import App, SystemCommand
+from textual.app import App
 from textual.color import Color
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.filter import LineFilter
@@ -97,10 +97,6 @@ class ChatApp(App[None]):
 
     def get_default_screen(self) -> Screen[None]:
         return ChatScreen(self.state)
-
-    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """No commands of Textual: the table of commands has their like."""
-        return ()
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         return [*super().get_line_filters(), self._no_controls]

@@ -122,10 +122,9 @@ class ChatScreen(Screen[None], Chat):
 
     def refresh_state(self) -> None:
         """Title, prompt and inspector as they are now."""
-        editing = self.editing is not None
         self._show_lines()
         self.query_one(Inspector).show(self.state.engine.last_reply)
-        self.prompt.set_class(editing, "-editing")
+        self.prompt.set_class(self.editing is not None, "-editing")
         self.prompt.border_title = self._editing_title
         self._show_context()
 

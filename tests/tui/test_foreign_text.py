@@ -129,7 +129,6 @@ SHOWING = {"Input", "Static", "Label", "Option", "print", "input", "write"}
 ROOT = Path(__file__).resolve().parents[2]
 UNFILTERED = {  # what shows a text without a filter around it, and why it may
     ("tui/plain.py", "prompt"): "a prompt of the program",
-    ("tui/state/conversation.py", "document"): "a file",
     ("tui/dialogs.py", "self.KEYS"): "the program's own words",
     ("tui/dialogs.py", "self.text"): "filtered",
     ("tui/widgets/prompt.py", "Content(for_terminal(path))"): "filtered",

@@ -70,8 +70,9 @@ class Chat:
 
     async def ask_again(self, beginning: str = "") -> None:
         """Generate a reply to the last question, or from `beginning` on; an earlier one stays as a version."""
+        beginning, self.state.prefill = beginning or self.state.prefill, ""
         try:
-            self.state.begin_reply(beginning)
+            self.state.engine.ask(self.state.conversation.turns(), beginning)
         except EngineDied as error:
             await self.step_back("died")
             await self.notice(str(error), error.hint, "error")

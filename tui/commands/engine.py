@@ -72,7 +72,8 @@ async def receive(chat: Chat, report: messages.Report) -> None:
             await chat.continue_with_pair()
             chat.refresh_state()
         case messages.Compared():
-            engine.end_comparison(report)
+            engine.end_reply()
+            engine.plain_speed = report.plain.stats.tokens_per_second or engine.plain_speed
             chat.refresh_state()
             chat.show_comparison(report)
         case messages.Stopped():

@@ -59,11 +59,6 @@ class ChatState:
         journal = Journal.new(self.setup.conversations, self.engine.pair_name, system)
         return OpenConversation(journal, stored=self.setup.stored)
 
-    def begin_reply(self, beginning: str = "") -> None:
-        """Generate a reply to the conversation as it stands. Raises EngineDied."""
-        beginning, self.prefill = beginning or self.prefill, ""
-        self.engine.ask(self.conversation.turns(), beginning)
-
     async def save_running(self) -> None:
         """Save the text of the running reply as stopped, and all that an earlier write lost. Raises OSError."""
         for report in self.engine.client.drain():

@@ -227,11 +227,6 @@ class EngineState:
         if not reply.tally.drafted:
             self.plain_speed = speed
 
-    def end_comparison(self, compared: messages.Compared) -> None:
-        """Both runs are over; `plain` is the yardstick from now on."""
-        self.end_reply()
-        self.plain_speed = compared.plain.stats.tokens_per_second or self.plain_speed
-
     def _begin(self, beginning: str = "") -> int:
         """Expect a reply; its serial."""
         if not self.client.alive:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
@@ -128,14 +127,9 @@ def time_shares(stats: Stats) -> Content:
 class Inspector(VerticalScroll):
     """Four small charts of the reply that runs, or of the last one."""
 
-    can_focus = False
-
     def __init__(self) -> None:
-        super().__init__(id="inspector")
         self._chart = Static(markup=False)
-
-    def compose(self) -> ComposeResult:
-        yield self._chart
+        super().__init__(self._chart, id="inspector", can_focus=False)
 
     def show(self, reply: ReplyState | None) -> None:
         """Draw; costs nothing while hidden."""

@@ -94,16 +94,12 @@ class ReasoningView(Vertical):
     """The reasoning of a reply: one line that says how long it is, and the text below when unfolded."""
 
     def __init__(self, unfolded: bool) -> None:
-        super().__init__(classes="thinking -unfolded" if unfolded else "thinking")
+        self._head = Static(markup=False, classes="head")
+        self._body = Static(markup=False, classes="thought")
+        super().__init__(self._head, self._body, classes="thinking -unfolded" if unfolded else "thinking")
         self._text: list[str] = []
         self._tokens = 0
         self._running = True
-        self._head = Static(markup=False, classes="head")
-        self._body = Static(markup=False, classes="thought")
-
-    def compose(self) -> ComposeResult:
-        yield self._head
-        yield self._body
 
     def grow(self, pieces: list[Piece]) -> None:
         self._text += [piece.text for piece in pieces]
