@@ -21,7 +21,6 @@ from localspec.models.devices import memory_of, with_host
 from localspec.models.find import find
 from localspec.models.load import is_demo, load_pair, plan_pair
 from localspec.models.needs import wishes_of
-from localspec.models.registry import Pair
 from localspec.models.store import mark_used
 from localspec.options import REPLY, LoadOptions, ReplyOptions, configured
 
@@ -66,19 +65,13 @@ def load(
         )
 
     engine = interruptible(opened, stop, patience_seconds=PATIENCE_SECONDS)
-    session = Session(engine, reply_defaults(settings, speculate, found))
+    defaults = {name: value for name, value in settings.items() if name in REPLY} | {"speculate": speculate}
+    if is_demo(found):  # too small to gain much: it always drafts, for demonstration
+        defaults.setdefault("depth", found.starting_depth)
+    session = Session(engine, cast(ReplyOptions, defaults))
     if target is None:
         mark_used(found.name)
     return session
-
-
-def reply_defaults(settings: Mapping[str, Any], speculate: bool, pair: Pair) -> ReplyOptions:
-    """The user's configuration of replies."""
-    given = {name: value for name, value in settings.items() if name in REPLY} | {"speculate": speculate}
-    if is_demo(pair):
-        # Too small to gain much: it always drafts, for demonstration.
-        given.setdefault("depth", pair.starting_depth)
-    return cast(ReplyOptions, given)
 
 
 _loaded: tuple[object, Session] | None = None  # what `run` and `stream` keep between calls, and its names

@@ -14,7 +14,7 @@ from localspec.display import DrawnLine, on_terminal, say
 
 if TYPE_CHECKING:
     from localspec.api import Session
-    from localspec.engine.session import EngineSession
+    from localspec.engine.client import EngineSession
 
 _TOLD_FROM = 3  # seconds of a stage, from which its time is shown
 
@@ -54,8 +54,7 @@ def open_session(arguments: argparse.Namespace) -> "Session":
 
 def open_engine_session(arguments: argparse.Namespace) -> "EngineSession":
     """Load the pair in the engine process."""
-    from localspec.engine.client import EngineProcess
-    from localspec.engine.session import EngineSession
+    from localspec.engine.client import EngineProcess, EngineSession
     from localspec.engine.spawn import take_early
 
     options = wanted(arguments)

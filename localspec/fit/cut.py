@@ -8,8 +8,7 @@ import numpy as np
 
 from localspec.errors import BadModelFile
 from localspec.gguf.header import Header
-from localspec.gguf.trimmed import EMBEDDINGS, SCALES, output_tensor
-from localspec.gguf.writing import TensorBytes, stored
+from localspec.gguf.trimmed import EMBEDDINGS, SCALES, TensorBytes, output_tensor, stored
 from localspec.models.store import ModelFile
 
 # Those whose graph `student.py` computes, and whether positions turn neighbouring elements, or those half a head apart.

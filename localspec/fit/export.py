@@ -11,8 +11,7 @@ from gguf.quants import quantize
 from localspec.fit.cut import FACTORS, OUTPUT, TensorFile
 from localspec.fit.trim import write_trimmed
 from localspec.gguf.header import Entry
-from localspec.gguf.trimmed import EMBEDDINGS, PROVENANCE
-from localspec.gguf.writing import UINT32, TensorBytes, text_entry
+from localspec.gguf.trimmed import EMBEDDINGS, PROVENANCE, UINT32, TensorBytes, text_entry
 
 BLOCK = 32  # elements that Q8_0 takes at once
 

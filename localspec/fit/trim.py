@@ -13,9 +13,21 @@ from localspec.chat.loaded_pair import LoadedPair
 from localspec.errors import BadModelFile, BadSetting
 from localspec.fit.collect import Answer, Asked, answers, needed_tokens, prompts
 from localspec.gguf.facts import TOKENIZER, DraftKind, ModelFacts, is_trimmed
-from localspec.gguf.header import Entry, Header, parts_of
-from localspec.gguf.trimmed import EMBEDDINGS, SCALES, TABLE_HASH, TOKEN_IDS, output_tensor, table_path
-from localspec.gguf.writing import TOKENS, UINT32, TensorBytes, stored, tensor_at, text_entry, write_gguf
+from localspec.gguf.header import TOKENS, Entry, Header, parts_of
+from localspec.gguf.trimmed import (
+    EMBEDDINGS,
+    SCALES,
+    TABLE_HASH,
+    TOKEN_IDS,
+    UINT32,
+    TensorBytes,
+    output_tensor,
+    stored,
+    table_path,
+    tensor_at,
+    text_entry,
+    write_gguf,
+)
 from localspec.llama.context import Context
 from localspec.models.registry import Pair, add_pair
 from localspec.models.store import ModelFile

@@ -70,9 +70,9 @@ _MAX_ELEMENTS = 3_000_000  # strings in arrays, all keys together
 _MAX_VOCABULARY = 24 << 20  # bytes of token texts
 _OBJECT = 32  # bytes that Python takes for the smallest value, about
 _KEPT_ARRAY = 4096  # elements: per-layer facts are kept, longer arrays are walked or jumped over
-_TOKENS = "tokenizer.ggml.tokens"
+TOKENS = "tokenizer.ggml.tokens"
 
-_STRING, _ARRAY = 8, 9
+STRING, ARRAY = 8, 9
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _SMALLEST_ENTRY, _SMALLEST_TENSOR = 8 + 1 + 4 + 1, 8 + 4 + 4 + 8  # bytes
 
@@ -294,45 +294,39 @@ def _entries(cursor: _Cursor, count: int) -> tuple[dict[str, Entry], HeaderVocab
         if not key or key in entries:
             raise cursor.bad(f"has the key {key!r} twice" if key else "has an empty key")
         kind = cursor.whole("I")
-        if kind != _ARRAY:
-            entries[key] = Entry(kind, _scalar(cursor, key, kind))
+        if kind != ARRAY:
+            if kind not in (STRING, *SCALARS):
+                raise cursor.bad(f"gives {key} the type {kind}, which does not exist")
+            value = cursor.string(key) if kind == STRING else cursor.number(SCALARS[kind])
+            entries[key] = Entry(kind, value)
         else:
             element, length = cursor.whole("I"), cursor.whole("Q")
-            elements += length if element == _STRING else 0
+            elements += length if element == STRING else 0
             if elements > _MAX_ELEMENTS:
                 raise cursor.bad(f"says that {key} has {length:,} elements")
-            if key == _TOKENS and element == _STRING:
+            if key == TOKENS and element == STRING:
                 vocabulary = _vocabulary(cursor, length)
-                entries[key] = Entry(_ARRAY, None, element, length)
+                entries[key] = Entry(ARRAY, None, element, length)
             else:
-                entries[key] = Entry(_ARRAY, _array(cursor, key, element, length), element, length)
+                entries[key] = Entry(ARRAY, _array(cursor, key, element, length), element, length)
         kept += _kept_bytes(entries[key].value)
         if kept > _MAX_KEPT:
             raise cursor.bad("has more metadata than any model needs")
     return entries, vocabulary
 
 
-def _scalar(cursor: _Cursor, key: str, kind: int) -> int | float | bool | str:
-    if kind == _STRING:
-        return cursor.string(key)
-    code = SCALARS.get(kind)
-    if code is None:
-        raise cursor.bad(f"gives {key} the type {kind}, which does not exist")
-    return cursor.number(code)
-
-
 def _array(cursor: _Cursor, key: str, element: int, length: int) -> Value | None:
-    if element != _STRING and element not in SCALARS:
+    if element != STRING and element not in SCALARS:
         raise cursor.bad(f"gives the elements of {key} the type {element}, which cannot be in an array")
-    smallest = 8 if element == _STRING else struct.calcsize(SCALARS[element])
+    smallest = 8 if element == STRING else struct.calcsize(SCALARS[element])
     if length * smallest > cursor.left:
         raise cursor.bad(f"says that {key} has {length:,} elements")
     if length <= _KEPT_ARRAY:
-        if element == _STRING:
+        if element == STRING:
             return tuple(cursor.string(key) for _ in range(length))
         code = f"<{length}{SCALARS[element]}"
         return struct.unpack(code, cursor.take(struct.calcsize(code)))
-    if element != _STRING:
+    if element != STRING:
         cursor.skip(length * smallest)
     else:
         for _ in _string_blocks(cursor, key, length):
@@ -342,10 +336,10 @@ def _array(cursor: _Cursor, key: str, element: int, length: int) -> Value | None
 
 def _vocabulary(cursor: _Cursor, length: int) -> HeaderVocabulary:
     if length * 8 > cursor.left:
-        raise cursor.bad(f"says that {_TOKENS} has {length:,} elements")
+        raise cursor.bad(f"says that {TOKENS} has {length:,} elements")
     blocks: list[bytes] = []
     total = 0
-    for block in _string_blocks(cursor, _TOKENS, length):
+    for block in _string_blocks(cursor, TOKENS, length):
         total += len(block)
         if total > _MAX_VOCABULARY:
             raise cursor.bad("has more token text than any vocabulary needs")

@@ -42,6 +42,12 @@ class Segment:
     accepted: int = 0
     forced: int = 0  # by a grammar
 
+    @classmethod
+    def of(cls, cycles: Sequence[Cycle]) -> "Segment":
+        """The sums over these cycles."""
+        counts = ((len(c.tokens), c.drafted, c.accepted, c.origins.count(Origin.FORCED)) for c in cycles)
+        return cls(*map(sum, zip(*counts, strict=True)))
+
     @property
     def acceptance_rate(self) -> float:
         """Accepted / drafted tokens. 0 when nothing was drafted."""
@@ -50,26 +56,16 @@ class Segment:
 
 def segments_of(events: Iterable[Event]) -> tuple[Segment, Segment]:
     """Counts cycles in free and structured text, by their start."""
-    free = structured = Segment()
-    answer = ""
+    free, structured, answer = list[Cycle](), list[Cycle](), ""
     for event in events:
         match event:
-            case Cycle() if is_structured(answer) or Origin.FORCED in event.origins:
-                structured = _grown(structured, event)
             case Cycle():
-                free = _grown(free, event)
+                (structured if is_structured(answer) or Origin.FORCED in event.origins else free).append(
+                    event
+                )
             case Piece(text=text, kind=Kind.ANSWER):
                 answer += text
-    return free, structured
-
-
-def _grown(segment: Segment, cycle: Cycle) -> Segment:
-    return Segment(
-        segment.tokens + len(cycle.tokens),
-        segment.drafted + cycle.drafted,
-        segment.accepted + cycle.accepted,
-        segment.forced + cycle.origins.count(Origin.FORCED),
-    )
+    return Segment.of(free), Segment.of(structured)
 
 
 def is_structured(text: str) -> bool:

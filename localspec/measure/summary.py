@@ -177,13 +177,9 @@ def in_words(row: Row) -> str:
     return f"{found}: {speedup.middle:.2f}x ({range_}){advice.get(found, '')}"
 
 
-def verdicts(summary: Summary) -> tuple[SpeedVerdict, ...]:
-    """Go or no-go for every temperature, judged by auto on the mix, and on the categories."""
-    auto = [[row for row in rows_at(summary, t) if row.arm == AUTO.name] for t in summary.temperatures]
-    return tuple(verdict(mix, categories) for *categories, mix in auto)
-
-
-def verdict(mix: Row, categories: list[Row]) -> SpeedVerdict:
+def verdict(summary: Summary, temperature: float) -> SpeedVerdict:
+    """Go or no-go, judged by auto on the mix, and on the categories."""
+    *categories, mix = (row for row in rows_at(summary, temperature) if row.arm == AUTO.name)
     found, speedup = finding(mix.speedup), mix.speedup
     over_all = f"{speedup.middle:.2f}x over all prompts"
     over_all += f" ({speedup.low:.2f}x to {speedup.high:.2f}x)" if speedup.known else ""
@@ -274,7 +270,7 @@ def words(summary: Summary, temperature: float) -> str:
     rows = [row for row in rows_at(summary, temperature) if row.arm == AUTO.name and row.category]
     width = max((len(name(row)) for row in rows), default=0)
     lines = [f"{name(row):<{width}}  {in_words(row)}" for row in rows]
-    judged = next(v for v in verdicts(summary) if v.temperature == temperature)
+    judged = verdict(summary, temperature)
     lines += ["", f"{judged.decision.upper()} at temperature {temperature:g}: {judged.reason}"]
     mix = {row.arm: row.speedup.middle for row in rows_at(summary, temperature) if row.category is None}
     best = max(mix, key=mix.__getitem__)
@@ -332,7 +328,7 @@ def record(machine: Machine, outcome: BenchOutcome, summary: Summary) -> dict[st
         "too_long": outcome.too_long,
         "too_short": summary.too_short,
         "prefill": {"tokens": summary.prefill_tokens, "seconds": summary.prefill_seconds},
-        "verdicts": [asdict(verdict) for verdict in verdicts(summary)],
+        "verdicts": [asdict(verdict(summary, t)) for t in summary.temperatures],
         "rows": rows,
         "measurements": [asdict(measurement) for measurement in outcome.measurements],
     }

@@ -20,7 +20,7 @@ from localspec.files import loads_as, program, write_text_atomically
 from localspec.gguf.facts import DraftKind, draft_kind, has_head, is_trimmed, trained_context, trunk_layers
 from localspec.gguf.header import Entry, Header, padded
 from localspec.gguf.matching import SharedTokens
-from localspec.gguf.writing import UINT32, header_bytes, text_entry
+from localspec.gguf.trimmed import UINT32, header_bytes, text_entry
 from localspec.health.build import installed_build, missing_device
 from localspec.health.stopping import Closing
 from localspec.models.devices import DeviceMemory, memory_of, remember_devices, with_host

@@ -5,8 +5,7 @@ import sys
 
 import pytest
 
-from localspec.engine.client import EngineProcess
-from localspec.engine.session import EngineSession
+from localspec.engine.client import EngineProcess, EngineSession
 from localspec.errors import EngineDied, LocalspecError
 from localspec.gguf.facts import first_hazard
 from localspec.gguf.header import header_at

@@ -94,7 +94,7 @@ def test_a_full_disk_leaves_no_half_file(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("localspec.gguf.writing.header_bytes", full)
+    monkeypatch.setattr("localspec.gguf.trimmed.header_bytes", full)
     with pytest.raises(OSError, match="No space left"):
         trim(demo.draft_path(), tmp_path / "draft.gguf", SOME)
     assert not list(tmp_path.iterdir())

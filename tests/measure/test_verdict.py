@@ -17,7 +17,7 @@ from localspec.measure.summary import (
     finding,
     in_words,
     report,
-    verdicts,
+    verdict,
 )
 
 CODE, CHAT = Category.CODE, Category.CHAT
@@ -29,8 +29,7 @@ def row(category, low, middle, high, **changes):
 
 
 def decided(*rows):
-    (verdict,) = verdicts(Summary(rows, 0, 1.0, 100))
-    return verdict
+    return verdict(Summary(rows, 0, 1.0, 100), 0.0)
 
 
 @pytest.mark.parametrize(
