@@ -1,7 +1,7 @@
 """One reply: prefill, cycles, text and statistics."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any, Protocol
@@ -337,7 +337,7 @@ class ReplyWriter:
         self._told: set[str] = set()  # notices that are sent once
         self._latest: tuple[bool, Sequence[Any]] = (True, ())  # whether the cache holds a raw text, and which
 
-    def reply(self, job: ReplyJob) -> Iterator[Event]:
+    def reply(self, job: ReplyJob) -> Generator[Event]:
         """The events of a reply, from Started to Finished."""
         pair, request, prompt = self._pair, job.request, job.prompt
         seed = fresh_seed() if request.seed is None else request.seed

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from functools import cached_property
 from time import perf_counter
@@ -329,9 +330,10 @@ class Session(Closing):
                     f"the prompt has {count} tokens, the context {capacity}",
                     hint="shorten the prompt, or load the pair with a larger context (--context)",
                 )
-            steps = self._writer.reply(job)
-            while self._latest_reply is cancelled and (event := self._step(steps)) is not None:
-                yield event
+            # Closed here: the traceback of an error that was handled on the way can keep this frame alive.
+            with closing(self._writer.reply(job)) as steps:
+                while self._latest_reply is cancelled and (event := self._step(steps)) is not None:
+                    yield event
         finally:
             if self._latest_reply is cancelled:
                 self._latest_reply = None
