@@ -83,11 +83,7 @@ def add_quiet_option(group: Group) -> None:
 def add_report_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("output")
     group.add_argument("--json", action="store_true", help="print one JSON object instead of the report")
-    add_drawing_options(group, "the bars")
-
-
-def add_drawing_options(group: argparse._ArgumentGroup, what: str) -> None:
-    group.add_argument("--svg", type=drawable, metavar="FILE", help=f"also draw {what} into an SVG file")
+    group.add_argument("--svg", type=drawable, metavar="FILE", help="also draw the bars into an SVG file")
     group.add_argument("--png", type=svg_instead, help=argparse.SUPPRESS)
 
 

@@ -104,18 +104,14 @@ def drafter_seconds(
     return run, reading
 
 
-def settles(sample: Sample) -> bool:
-    """Whether a pass shows what equal ones after it cost."""
-    return sample.run > (SLOW_PASSES - 1 if sample.seconds > SLOW_SECONDS else SETTLING)
-
-
 def fit(
     samples: Sequence[Sample], runs: dict[str, float], reading: dict[str, float], context_tokens: int
 ) -> CostTable | None:
     """Medians by width of settled passes, and the extra seconds of the passes before them."""
     settled: dict[int, list[float]] = {}
     for sample in samples:
-        if settles(sample):
+        # Equal passes after it cost the same.
+        if sample.run > (SLOW_PASSES - 1 if sample.seconds > SLOW_SECONDS else SETTLING):
             settled.setdefault(sample.width, []).append(sample.seconds)
     if len(settled) < 2 or min(settled) != 1:
         return None

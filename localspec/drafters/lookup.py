@@ -84,10 +84,6 @@ NOWHERE = -1
 START = 1024
 
 
-def key_of(a: int, b: int, c: int) -> int:
-    return a << 2 * BITS | b << BITS | c
-
-
 def keys_of(tokens: np.ndarray) -> np.ndarray:
     """The keys of every three tokens in a row, int64 [n - 2]."""
     wide = tokens.astype(np.int64)
@@ -221,7 +217,7 @@ class LookupDrafter(Drafter):
 
     def _best(self, tail: np.ndarray, limit: int) -> Guess:
         index = self._index
-        key = key_of(*tail[-GRAM:].tolist())
+        key = int(keys_of(tail[-GRAM:])[0])
         places = np.array([p for p in index.places(key, PLACES + 1) if p < index.length - 1][:PLACES])
         if not len(places):
             return Guess()

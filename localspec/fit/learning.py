@@ -10,7 +10,6 @@ from localspec.fit.cut import TensorFile
 from localspec.fit.export import export
 from localspec.fit.making import Plan
 from localspec.fit.training import Training
-from localspec.measure.plot import Bar, Chart
 
 BETWEEN_CHECKPOINTS = 60.0  # seconds, at least
 TIMES = 10  # as long as judging the draft and writing it takes, at least
@@ -70,14 +69,3 @@ def learn(
         if over:
             return progress
         loss = training.advance(plan.visits)
-
-
-MOST = 24  # bars
-
-
-def curves(seen: Sequence[Progress]) -> tuple[Chart, Chart]:
-    """One point for each judgement of the draft; of many, some at equal distances and the latest."""
-    some = [(f"{now.visits:,} tokens", now) for now in seen[:: -len(seen) // MOST][::-1]]
-    overlaps = [Bar(label, now.overlap, f"{now.overlap:.1%}") for label, now in some]
-    losses = [Bar(label, now.loss, f"{now.loss:.2f}") for label, now in some if now.loss]
-    return Chart("Overlap on held-out answers", tuple(overlaps)), Chart("Loss", tuple(losses))

@@ -129,7 +129,6 @@ LENGTH = 1024  # tokens of a prompt and its answer; longer prompts are passed ov
 class Trimmed:
     """A draft that was trimmed."""
 
-    path: Path
     output_tokens: int  # tokens
     whole: int  # tokens of the draft before
     written: int  # tokens of the answers that were held out
@@ -156,7 +155,7 @@ def trim_for(
     ids = needed_tokens(vocabulary, written, mass, count)
     path.parent.mkdir(parents=True, exist_ok=True)
     trim(draft, path, ids)
-    return Trimmed(path, len(ids), vocabulary.count, len(judged), float(np.isin(judged, ids).mean()))
+    return Trimmed(len(ids), vocabulary.count, len(judged), float(np.isin(judged, ids).mean()))
 
 
 def answers_of(pair: LoadedPair, room: int, mass: np.ndarray) -> Iterator[Answer]:

@@ -96,11 +96,9 @@ def remember_trial() -> None:
 
 def untold_note() -> str:
     """The note, at the first call on this machine; else ""."""
-    found = health()
-    if found.told or not found.note:
+    if (found := health()).told or not found.note:
         return ""
-    _learn(replace(found, told=True))
-    return found.note
+    return _learn(replace(found, told=True)).note
 
 
 def why_unusable(outcome: TrialOutcome) -> BackendFailure | NotEnoughMemory:

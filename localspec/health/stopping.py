@@ -11,11 +11,10 @@ import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from math import inf
 from time import monotonic
-from types import TracebackType
 from typing import Any, Final, NoReturn, Self, TypeVar
 
 from localspec.errors import LocalspecError
@@ -152,7 +151,7 @@ def _end_beside(outcome: Sequence[object]) -> None:
         os._exit(INTERRUPTED)
 
 
-class Held(AbstractContextManager[None]):
+class Held:
     """Keeps Ctrl-C back until a native call is over: raised in a callback that C calls, it would be lost."""
 
     def __init__(self, stop: Stop | None = None) -> None:
@@ -165,9 +164,7 @@ class Held(AbstractContextManager[None]):
         if _hears_interrupts():
             self._before = signal.signal(signal.SIGINT, self._press)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
             if self._pressed:

@@ -4,7 +4,8 @@ import ctypes
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import nullcontext, suppress
+from functools import partial
 from time import perf_counter, process_time
 from typing import Any
 
@@ -90,9 +91,17 @@ class Cache(Closing):
         self.threads.choose(pointer, count)
         forget_log_errors()
         began, given = perf_counter(), process_time()
-        with computing(pointer, self.model, self._pace.limit(count) if self._pace else 0.0):
-            code = call(pointer, batch)
-            lib.llama_synchronize(pointer)
+        stop, seconds = heeded(), self._pace.limit(count) if self._pace else 0.0
+        if stop:  # on a CPU the pass ends when this thread should stop
+            lib.llama_set_abort_callback(pointer, _asked, stop.address)
+        try:
+            # A CPU logs nothing while it decodes.
+            with Held() if self.model.gpus else nullcontext(), waiting_for(self.model.remote, seconds):
+                code = call(pointer, batch)
+                lib.llama_synchronize(pointer)
+        finally:
+            if stop:
+                lib.llama_set_abort_callback(pointer, lib.ggml_abort_callback(), None)
         seconds, given = perf_counter() - began, process_time() - given
         self.busy_seconds += seconds
         if self._pace:
@@ -229,20 +238,25 @@ class Context(Cache):
         done = 0
         with suppress(Stopped):
             while chunk := tokens[done : done + (NARROW if leads and not done else self._most_tokens())]:
-                yield self._read(chunk, cancelled)
+                read = partial(self.decode, chunk, 0)
+                is_long = len(chunk) * self.model.size_bytes >= _LONG_PASS
+                yield interruptible(read, Stop(), cancelled=cancelled) if is_long else read()
                 done += len(chunk)
 
     def rollback(self, keep: int) -> None:
         assert 0 <= keep <= self.length, f"cannot keep {keep} of {self.length} tokens"
         dropped = self.tokens[keep:]
         self._checkpoints.forget_after(keep)
-        if keep and not self._can_step_back(keep, len(dropped)):
-            raise self._cannot_step_back(keep)
-        # Before llama.cpp's own: if Ctrl-C comes between, the next rollback removes the rest.
-        del self.tokens[keep:]
-        if not lib.llama_memory_seq_rm(self._memory, 0, keep, -1):
+        if not keep or self._can_step_back(keep, len(dropped)):
+            # Before llama.cpp's own: if Ctrl-C comes between, the next rollback removes the rest.
+            del self.tokens[keep:]
+            if lib.llama_memory_seq_rm(self._memory, 0, keep, -1):
+                return
             self.tokens += dropped
-            raise self._cannot_step_back(keep)
+        raise RollbackUnsupported(
+            f"{self.model.name} cannot step back from {self.length} to {keep} tokens",
+            hint="run it without a draft model (--no-draft)",
+        )
 
     def rewind(self, keep: int) -> int:
         """A cache that cannot step back that far returns to the newest earlier checkpoint, or to nothing."""
@@ -280,12 +294,6 @@ class Context(Cache):
         """Over drafts only a recurrent state cannot step back by itself."""
         if self.length and (self.needs_checkpoints if lasting else not self.model.can_roll_back):
             self._checkpoints.take(self.handle, self.length, lasting=lasting)
-
-    def _read(self, chunk: Sequence[int], cancelled: Callable[[], bool]) -> Pass:
-        """A chunk of a prompt. Raises Stopped."""
-        if len(chunk) * self.model.size_bytes < _LONG_PASS:
-            return self.decode(chunk, 0)
-        return interruptible(lambda: self.decode(chunk, 0), Stop(), cancelled=cancelled)
 
     def _decode_chunk(self, tokens: Sequence[int], rows: int) -> Sequence[Row]:
         """One call into llama.cpp, timed until its results are there."""
@@ -327,12 +335,6 @@ class Context(Cache):
         # The next token has to find all that its window holds.
         return not self._window or (
             lib.llama_memory_seq_pos_min(self._memory, 0) <= max(0, keep + 1 - self._window)
-        )
-
-    def _cannot_step_back(self, keep: int) -> RollbackUnsupported:
-        return RollbackUnsupported(
-            f"{self.model.name} cannot step back from {self.length} to {keep} tokens",
-            hint="run it without a draft model (--no-draft)",
         )
 
     def _return_to_checkpoint(self) -> None:
@@ -385,21 +387,6 @@ def _sampler(model: Model, shared: int, params: Any) -> TopK | None:  # noqa: AN
     size = model.vocab.size
     # As many more as may belong to tokens that no row holds.
     return TopK(min(TOP_K + size - shared, size), params) if model.output_on_gpu else None
-
-
-@contextmanager
-def computing(pointer: Any, model: Model, seconds: float) -> Iterator[None]:  # noqa: ANN401  a C pointer
-    """Surrounds a pass; on a CPU the pass ends when this thread should stop. `seconds` as for `waiting_for`."""
-    stop = heeded()
-    if stop:
-        lib.llama_set_abort_callback(pointer, _asked, stop.address)
-    try:
-        # A CPU logs nothing while it decodes.
-        with Held() if model.gpus else nullcontext(), waiting_for(model.remote, seconds):
-            yield
-    finally:
-        if stop:
-            lib.llama_set_abort_callback(pointer, lib.ggml_abort_callback(), None)
 
 
 def params_of(

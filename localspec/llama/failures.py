@@ -12,10 +12,6 @@ _MEMORY = re.compile(
     r"|not enough memory|failed to reserve|cannot allocate memory",
     re.IGNORECASE,
 )
-_CUT = re.compile(
-    r"not within the file bounds|corrupted or incomplete|failed to read|unexpected end|EOF", re.IGNORECASE
-)
-_VERSION = re.compile(r"GGUF file (?:is )?version|GGUFv1 is no longer supported")
 _ARCHITECTURE = re.compile(r"unknown model architecture: '([^']*)'")
 _WHERE = re.compile(r"^(?:[\w:~]+: |error loading model: |failed to load model: )+")
 _MEMORY_HINT = (
@@ -24,22 +20,15 @@ _MEMORY_HINT = (
 
 
 def load_failure(path: Path, log: Sequence[str]) -> LocalspecError:
-    """Why llama.cpp would not load a file that looks like a GGUF."""
+    """Why llama.cpp would not load a file, beyond what its header shows."""
     text = "\n".join(log)
     if found := _ARCHITECTURE.search(text):
         return BadModelFile(
             f"{path.name} is a model of architecture {found[1]!r}, which this llama.cpp does not know",
             hint="a newer llama-cpp-python may: pip install --upgrade llama-cpp-python",
         )
-    if _VERSION.search(text):
-        return BadModelFile(
-            f"{path.name} is a GGUF of a version that this llama.cpp does not read: {reason(log)}",
-            hint="fetch a current conversion of the model, or pip install --upgrade llama-cpp-python",
-        )
     if _MEMORY.search(text):
         return NotEnoughMemory(f"not enough memory to load {path.name}: {reason(log)}", hint=_MEMORY_HINT)
-    if _CUT.search(text):
-        return BadModelFile(f"{path.name} is cut off or damaged: {reason(log)}", hint="fetch the file again")
     return BadModelFile(
         f"llama.cpp cannot load {path.name}: {reason(log)}", hint="fetch it again, or use another file"
     )

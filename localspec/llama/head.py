@@ -89,7 +89,10 @@ class HeadContext(HeadCache):
         set_output(self.handle, True, True)
         self._width: int = lib.llama_model_n_embd_out(model.pointer)
         self._batch = Batch(self.chunk, columns=self._width)
-        self._features = Batch(self.chunk, columns=_encoder_columns(model), tokens=False) if encodes else None
+        self._features: Batch | None = None
+        if encodes:  # it reads the hidden rows of three layers of its target
+            columns = 3 * int(model.metadata[f"{model.architecture}.target_hidden_size"])
+            self._features = Batch(self.chunk, columns=columns, tokens=False)
         self.columns = self._width  # of a feature
         self.most_rows = min(ROWS, self.chunk)  # that one call can decode with their logits
 
@@ -132,11 +135,6 @@ class HeadContext(HeadCache):
         known = [min(token, self._last_token) for token in tokens]
         batch = self._batch.fill(known, position, rows=count if rows else 0, embeddings=features)
         self.run(lib.llama_decode, batch, count)
-
-
-def _encoder_columns(model: Model) -> int:
-    """Columns that an encoder reads: the hidden rows of three layers of its target."""
-    return 3 * int(model.metadata[f"{model.architecture}.target_hidden_size"])
 
 
 BLOCK_ROWS = 32  # rows in one call

@@ -132,7 +132,12 @@ class Model(Closing):
         self._finalizer = weakref.finalize(self, _free, pointer, self.remote)
         # Before any context: it is made with room for them.
         self._adapters = [(load_adapter(pointer, path), scale) for path, scale in lora]
-        self.metadata: Mapping[str, str] = _metadata(pointer)
+        # Every key-value of the file that is not an array, as llama.cpp prints it.
+        key_at, value_at = lib.llama_model_meta_key_by_index, lib.llama_model_meta_val_str_by_index
+        self.metadata: Mapping[str, str] = {
+            _whole(key_at, pointer, i): _whole(value_at, pointer, i)
+            for i in range(lib.llama_model_meta_count(pointer))
+        }
         self.vocab = Vocab(lib.llama_model_get_vocab(pointer))
         self.architecture = self.metadata.get("general.architecture", "")
         self.name = self.metadata.get("general.name") or path.stem
@@ -208,13 +213,6 @@ def _on_progress(_share: float, _data: object) -> bool:
 def _free(pointer: Any, remote: str) -> None:  # noqa: ANN401  a C pointer
     with Held(), waiting_for(remote):
         lib.llama_model_free(pointer)
-
-
-def _metadata(pointer: Any) -> dict[str, str]:  # noqa: ANN401  a C pointer
-    """Every key-value of the file that is not an array, as llama.cpp prints it."""
-    count = lib.llama_model_meta_count(pointer)
-    read_key, read_value = lib.llama_model_meta_key_by_index, lib.llama_model_meta_val_str_by_index
-    return {_whole(read_key, pointer, i): _whole(read_value, pointer, i) for i in range(count)}
 
 
 def _whole(read: Callable[..., int], pointer: Any, index: int) -> str:  # noqa: ANN401  a C pointer

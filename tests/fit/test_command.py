@@ -36,7 +36,6 @@ def test_the_new_pair_writes_what_the_old_one_writes(capsys):
     [
         (["--trim", "9000"], "demo-draft.gguf cannot be trimmed to 9,000 of its 2,560 tokens"),
         (["--trim", "10"], "demo-draft.gguf cannot be trimmed to 10 of its 2,560 tokens"),
-        (["--trim", "1500", "--svg", "drawn.svg"], "--svg draws learning, and trimming learns nothing"),
         (["--trim", "1500", "--as", "Über"], "a pair cannot be called Über"),
     ],
 )

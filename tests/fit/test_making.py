@@ -1,9 +1,7 @@
 """What the target answers is kept whole, on which prompts, and when a new draft is worth keeping."""
 
-import re
 import sys
 from itertools import islice
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -186,17 +184,6 @@ def test_a_draft_that_cannot_be_taught_is_refused_in_a_sentence(tiny_gguf, capsy
     other = str(tiny_gguf(vocab_size=700, vocab="spm"))
     assert main(["fit", "--target", target, "--draft", other, "--teach"]) == 1
     assert capsys.readouterr().err
-
-
-def test_what_was_learned_is_drawn_every_time_that_the_draft_was_judged(tmp_path):
-    path = tmp_path / "curve.svg"
-    drawn = fit.drawing(SimpleNamespace(svg=path))
-    for i in range(60):  # judged at every other step
-        drawn(SimpleNamespace(visits=1000 * i, loss=float(i), overlap=0.01 * (i // 2)))
-        assert path.exists()
-    seen = list(range(2, 60, 4))  # of 30, every other one, the latest among them
-    said = re.findall(r"([0-9,]+) tokens", path.read_text())
-    assert said == 2 * [f"{1000 * i:,}" for i in seen]
 
 
 def test_nothing_made_yet_is_said(capsys):

@@ -13,7 +13,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from localspec.cli.options import NOTHING_REMEMBERED, add_drawing_options, add_pair_argument, load_options
+from localspec.cli.options import NOTHING_REMEMBERED, add_pair_argument, load_options
 from localspec.display import DrawnLine, note, say, size_text
 from localspec.errors import BadSetting
 
@@ -51,7 +51,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--visits", type=int, default=VISITS, metavar="N", help=visits)
     add("--as", dest="new_name", metavar="NAME", help="name of the new pair")
     add("--report", action="store_true", help="list the drafts that were made here")
-    add_drawing_options(group, "the learning curve")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -85,8 +84,6 @@ def trim(arguments: argparse.Namespace, options: dict[str, Any], files: "Pair", 
     if files.draft is None:
         hint = "name one: --draft FILE, or make one: --make"
         raise BadSetting(f"{files.name} has no draft model to trim", hint=hint)
-    if arguments.svg:
-        raise BadSetting("--svg draws learning, and trimming learns nothing", hint="add --make or --teach")
     count = TRIMMED if arguments.trim is None else arguments.trim
     trimmable(files.draft.here, count)
     path, before = fitted_path(name), files.draft.here.stat().st_size
@@ -125,7 +122,7 @@ def teach(arguments: argparse.Namespace, options: dict[str, Any], files: "Pair",
     require_cuttable(source, plan)
     from localspec.fit.learning import learn  # needs torch
 
-    drawn, path, options = drawing(arguments), fitted_path(name), options | {"target": files.target.here}
+    path, options = fitted_path(name), options | {"target": files.target.here}
     folder = path.with_suffix("")
     with alone_in(folder), DrawnLine(sys.stderr) as line:
 
@@ -136,7 +133,7 @@ def teach(arguments: argparse.Namespace, options: dict[str, Any], files: "Pair",
             with api.load(**options | {"speculate": False}, on_stage=line.draw) as session:
                 collect(session.pair, folder, plan.answered, collected)
         line.clear()
-        logged, told = logged_texts(options, files), progress_on(line, plan.visits, drawn)
+        logged, told = logged_texts(options, files), progress_on(line, plan.visits)
         with stop_on_interrupt() as stopped:
             learned = learn(source, files.target.name, folder, path, plan, told, stopped.is_set, logged)
         line.clear()
@@ -180,29 +177,11 @@ def logged_texts(options: dict[str, Any], files: "Pair") -> "list[Text]":
     return texts
 
 
-def drawing(arguments: argparse.Namespace) -> "Callable[[Progress], None]":
-    """Draws the learning curve into the requested files each time the draft was judged."""
-    from localspec.cli.commands.bench import write_drawing
-    from localspec.fit.learning import curves
-
-    seen: list[Progress] = []
-
-    def told(now: "Progress") -> None:
-        if arguments.svg and (not seen or now.overlap != seen[-1].overlap):
-            seen.append(now)
-            write_drawing(arguments, curves(seen))
-
-    return told
-
-
-def progress_on(
-    line: DrawnLine, visits: int, drawn: "Callable[[Progress], None]"
-) -> "Callable[[Progress], None]":
-    """Shows how far learning is, and draws it."""
+def progress_on(line: DrawnLine, visits: int) -> "Callable[[Progress], None]":
+    """Shows how far learning is."""
     began: list[tuple[float, int]] = []
 
     def told(now: "Progress") -> None:
-        drawn(now)
         began.append((monotonic(), now.visits)) if not began else None
         done, seconds = now.visits - began[0][1], monotonic() - began[0][0]
         left = f", {seconds / done * max(visits - now.visits, 0) / 60:.0f} min left" if done else ""
