@@ -1,5 +1,6 @@
 """Lookup: the index against brute force, the statistic, the trust in it, and conversations that change."""
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
