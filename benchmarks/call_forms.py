@@ -15,10 +15,10 @@ import jsonschema
 import localspec
 from localspec.chat.session import Session
 from localspec.events import FinishReason
+from localspec.structure.call_form import CallForm
 from localspec.structure.call_grammar import calls_grammar
-from localspec.structure.calls import calls_in
 from localspec.structure.constraint import GrammarTokens
-from localspec.structure.forms import CallForm
+from localspec.structure.read_calls import calls_in
 from tests.chat.carried import TEMPLATES
 from tests.structure.test_forms import CALLS, DISTINCT, FUNCTIONS, TOOLS, ToyBytes, change
 from tests.toy_engine import engine_of, toys

@@ -85,7 +85,7 @@ class Decoder(Protocol):
         """Append tokens to the cache; rows for the last `rows` of them."""
 
     def prefill(self, tokens: Sequence[int], cancelled: Callable[[], bool] = ...) -> Iterator[Pass]:
-        """Append tokens chunk by chunk without rows; stop iterating to cancel, or cancel inside a chunk."""
+        """Append tokens chunk by chunk, without logits; stop iterating to cancel, `cancelled` ends a chunk early."""
 
     def rollback(self, keep: int) -> None:
         """Forget everything after the first `keep` tokens; idempotent.

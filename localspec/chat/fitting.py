@@ -49,7 +49,7 @@ class Fitter:
     thinks: bool = False  # whether the model may reason before it answers
 
     def room(self, *, trim: bool) -> int:
-        """Most tokens of a prompt; a reasoning model keeps a quarter of the context for its reply."""
+        """The largest number of tokens in a prompt; a reasoning model keeps a quarter of the context for its reply."""
         quarter = self.capacity // 4
         expected = quarter if trim and self.thinks else REPLY_RESERVE
         return self.capacity - min(self.max_tokens or expected, quarter)

@@ -36,9 +36,9 @@ from localspec.events import (
     Started,
 )
 from localspec.sampler.passes import Candidates, Pass, Row, standing
-from localspec.structure.calls import TextPart
 from localspec.structure.constraint import Constrained
 from localspec.structure.forcing import Forcing
+from localspec.structure.read_calls import TextPart
 from localspec.structure.schema import mismatch
 
 

@@ -24,9 +24,9 @@ from localspec.errors import BadSetting, ContextFull
 from localspec.events import Event, Finished, Reply
 from localspec.health.stopping import Closing
 from localspec.options import ReplyOptions
+from localspec.structure.call_form import GENERIC, CallForm
 from localspec.structure.call_grammar import calls_grammar
 from localspec.structure.constraint import Constrained, GrammarTokens
-from localspec.structure.forms import GENERIC, CallForm
 from localspec.structure.grammar import lead_of, lenient
 
 Asked = str | Sequence[Mapping[str, Any] | Message]
@@ -125,7 +125,7 @@ class Session(Closing):
 
     @property
     def context_length(self) -> int:
-        """Most tokens of prompt and reply together."""
+        """The largest number of tokens that prompt and reply may have together."""
         return self._pair.target.capacity
 
     def run(self, prompt_or_messages: Asked, **options: Unpack[ReplyOptions]) -> Reply:

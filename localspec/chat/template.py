@@ -25,8 +25,8 @@ from localspec.chat.thinking import THINK, ThinkingStyle, after_prompt, style_of
 from localspec.chat.tools import Tool
 from localspec.errors import BadTemplate
 from localspec.events import ToolCall
-from localspec.structure.derive import form_of
-from localspec.structure.forms import GENERIC, CallForm
+from localspec.structure.call_form import GENERIC, CallForm
+from localspec.structure.derive_call_form import form_of
 
 CHATML = (
     "{% for message in messages %}"

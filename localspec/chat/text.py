@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from localspec.algorithm.protocols import Vocabulary
 from localspec.chat.thinking import CALLING, A, R, ThinkingStyle
 from localspec.events import Kind, ToolCall
-from localspec.structure.calls import CallReader, Functions, TextPart
+from localspec.structure.call_form import CallForm
 from localspec.structure.constraint import prefixes_space
-from localspec.structure.forms import CallForm
+from localspec.structure.read_calls import CallReader, Functions, TextPart
 
 LONGEST_HEADER = 256  # characters
 _RECIPIENT = " to="

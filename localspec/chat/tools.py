@@ -9,7 +9,7 @@ from typing import Any
 from localspec.chat.messages import Message
 from localspec.errors import BadSetting
 from localspec.events import ToolCall
-from localspec.structure.forms import GENERIC
+from localspec.structure.call_form import GENERIC
 from localspec.structure.grammar import LARGEST
 from localspec.structure.schema import read_schema
 

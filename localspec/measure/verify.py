@@ -387,7 +387,7 @@ def problems(found: Verification) -> list[str]:
     """A sentence for each difference beyond numerics."""
     cases, sampled, said = found.greedy.cases, found.sampled, []
     if wrong := sum(case.not_likeliest for case in cases):
-        said.append(f"{wrong} greedy tokens are not the likeliest of the row that decided them.")
+        said.append(f"{wrong} greedy tokens are not the likeliest in the logits that they were chosen from.")
     if apart := sum(not case.not_likeliest for case in found.greedy.unexplained):
         said.append(f"{apart} of {len(cases)} greedy texts part where no near-tie explains it.")
     if sampled.impossible:

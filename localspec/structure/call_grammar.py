@@ -5,9 +5,9 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from localspec.structure.calls import Functions
-from localspec.structure.forms import COUNTER, ID, KEY, NAME, TYPE, CallForm, parts_of
+from localspec.structure.call_form import COUNTER, ID, KEY, NAME, TYPE, CallForm, parts_of
 from localspec.structure.grammar import SPACED, Grammar, as_lark, escaped, literal, without_options
+from localspec.structure.read_calls import Functions
 from localspec.structure.schema import kinds_of, narrowed, resolved
 
 MOST_CALLS = 16  # in one reply: a small model may not stop

@@ -181,7 +181,7 @@ class Constrained:
         return self._start + len(self._tokens) - len(history)
 
     def settle(self, tokens: Sequence[int]) -> None:
-        """The text is `tokens`, and will not become shorter."""
+        """Take `tokens` as the text so far, which will not become shorter, and drop the masks of its tokens."""
         self._moved_to(tokens)
         before, self._settled = self._settled, len(self._tokens)
         self._masks[before : self._settled] = [None] * (self._settled - before)

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from localspec.events import Kind
-from localspec.structure.calls import CallReader, calls_in
-from localspec.structure.forms import HERMES
+from localspec.structure.call_form import HERMES
+from localspec.structure.read_calls import CallReader, calls_in
 from tests.structure.test_tools import FORMS
 
 VALUES = [{"city": 'a "b" \\ {[', "list": [1, {"x": "]}"}]}, {}, {"é": "\\\\"}]

@@ -12,11 +12,11 @@ from localspec.chat.template import ChatTemplate
 from localspec.chat.text import TextStream
 from localspec.chat.tools import read_tools
 from localspec.events import Kind, ToolCall
+from localspec.structure.call_form import GENERIC, HERMES
 from localspec.structure.call_grammar import calls_grammar
-from localspec.structure.calls import calls_in
 from localspec.structure.constraint import GrammarTokens
-from localspec.structure.derive import derive
-from localspec.structure.forms import GENERIC, HERMES
+from localspec.structure.derive_call_form import derive
+from localspec.structure.read_calls import calls_in
 from tests.chat.carried import TEMPLATES
 from tests.chat.toys import ToyVocabulary
 

@@ -15,11 +15,11 @@ from localspec.chat.template import ChatTemplate
 from localspec.chat.tools import read_tools
 from localspec.errors import BadSetting
 from localspec.events import Kind, Notice, Piece, ToolCall
+from localspec.structure.call_form import GENERIC, HERMES
 from localspec.structure.call_grammar import calls_grammar
-from localspec.structure.calls import CallReader, calls_in
 from localspec.structure.constraint import GrammarTokens
-from localspec.structure.forms import GENERIC, HERMES
 from localspec.structure.grammar import json_grammar
+from localspec.structure.read_calls import CallReader, calls_in
 from localspec.structure.schema import mismatch
 from tests.chat.carried import TEMPLATES
 from tests.structure.schemas import schema_of

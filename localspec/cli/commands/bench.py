@@ -49,7 +49,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     limit = f"time limit of the built-in prompts (default: {SECONDS:g})"
     add("--seconds", type=duration, metavar="S", help=limit)
     add_report_options(parser)
-    parser.add_argument("--texts", action="store_true", help="also print both texts of a prompt of yours")
+    parser.add_argument(
+        "--texts",
+        action="store_true",
+        help="for your own prompt, also print both replies, plain and speculative",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from localspec.events import Kind, ToolCall
-from localspec.structure.forms import COUNTER, ID, KEY, NAME, TYPE, CallForm, parts_of
+from localspec.structure.call_form import COUNTER, ID, KEY, NAME, TYPE, CallForm, parts_of
 from localspec.structure.schema import kind_of, kinds_of, resolved
 
 Functions = Mapping[str, Mapping[str, Any]]  # the JSON schemas of functions' parameters, by name

@@ -9,8 +9,8 @@ from typing import Any
 
 from localspec.errors import LocalspecError
 from localspec.events import ToolCall
-from localspec.structure.calls import calls_in
-from localspec.structure.forms import COUNTER, ID, KEY, NAME, TYPE, CallForm
+from localspec.structure.call_form import COUNTER, ID, KEY, NAME, TYPE, CallForm
+from localspec.structure.read_calls import calls_in
 from localspec.structure.schema import kind_of
 
 Render = Callable[[str, Sequence[ToolCall]], str]  # a prompt that ends with an assistant's answer and calls
@@ -80,7 +80,9 @@ def form_of(source: str, render: Render, markers: Collection[str]) -> CallForm |
 
 
 def derive(render: Render, markers: Collection[str] = ()) -> CallForm | None:
-    """The form in which a template writes calls; None where it writes none, or what was found does not prove itself.
+    """The form in which a template writes calls.
+
+    None if it writes none, or if calls written in the form found are not read back as they were.
 
     `render` raises LocalspecError for what the template refuses.
     """
