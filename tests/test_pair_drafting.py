@@ -7,8 +7,7 @@ from localspec.chat.reply import DEPTH_FIXED
 from localspec.cli import main
 from localspec.events import Notice
 from localspec.llama.context import Context
-from localspec.measure.bench import AUTO, PLAIN, Limits, bench
-from localspec.measure.prompts import built_in_prompts
+from localspec.measure.bench import AUTO, PLAIN, Limits, bench, built_in_prompts
 from localspec.models import drafting as warm_up
 
 pytestmark = pytest.mark.usefixtures("home")

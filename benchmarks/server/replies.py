@@ -26,7 +26,7 @@ import localspec
 from benchmarks.server.chats import Chat, LocalChats, Messages, ServerChats, Told, chats
 from benchmarks.server.sides import Flags, ServerSide
 from localspec.chat.prompt import guarded_texts
-from localspec.measure.divergence import first_difference, row_after, top_two_gap, width_difference_on
+from localspec.measure.compare import first_difference, row_after, top_two_gap, width_difference_on
 from localspec.measure.summary import this_machine
 
 CONTEXT = 2048

@@ -12,7 +12,7 @@ import localspec
 from localspec.cli import commands
 from localspec.cli.commands import completion
 from localspec.cli.last_defence import refused_by_system, reported
-from localspec.cli.usage import Parser, WrongUsage, did_you_mean
+from localspec.cli.options import Parser, WrongUsage, did_you_mean
 from localspec.display import NotesOfLibraries, OutputFailed, on_terminal, quietly, say
 from localspec.engine.spawn import take_early
 from localspec.errors import LocalspecError

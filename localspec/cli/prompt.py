@@ -9,7 +9,7 @@ import sys
 import threading
 
 from localspec.cli.commands.completion import complete_with_pairs
-from localspec.cli.usage import WrongUsage
+from localspec.cli.options import WrongUsage
 from localspec.display import note
 from localspec.errors import BadSetting
 from localspec.files import with_files

@@ -18,7 +18,7 @@ from localspec.chat.prompt import encode
 from localspec.gguf.facts import ModelFacts, VocabularyFacts
 from localspec.llama.model import Model
 from localspec.llama.several import Several
-from localspec.measure.prompts import VERIFY_PROMPTS, BenchPrompt, Category, built_in_prompts, in_turn
+from localspec.measure.bench import VERIFY_PROMPTS, BenchPrompt, Category, built_in_prompts, in_turn
 from localspec.models.store import ModelFile
 
 

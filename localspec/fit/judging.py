@@ -13,10 +13,17 @@ from localspec.errors import BadModelFile
 from localspec.fit.collect import made_prompts, tokens_of
 from localspec.gguf.facts import is_trimmed
 from localspec.gguf.trimmed import PROVENANCE
-from localspec.measure.bench import Measurement
-from localspec.measure.prompts import BenchPrompt, Category
-from localspec.measure.statistics import Interval, mean_ratio
-from localspec.measure.summary import HARDLY_DRAFTED, Finding, finding, grouped, log_ratios, paired
+from localspec.measure.bench import BenchPrompt, Category, Measurement
+from localspec.measure.summary import (
+    HARDLY_DRAFTED,
+    Finding,
+    Interval,
+    finding,
+    grouped,
+    log_ratios,
+    mean_ratio,
+    paired,
+)
 from localspec.models.registry import all_pairs
 from localspec.models.store import ModelFile
 

@@ -9,7 +9,7 @@ from localspec.algorithm.protocols import Decoder, Drafter
 from localspec.control.calibration import NARROW, WIDE, calibrate
 from localspec.control.costs import CostTable
 from localspec.display import aligned
-from localspec.measure.divergence import forget
+from localspec.measure.compare import forget
 from localspec.measure.plot import Bar, Chart, drawn
 
 CONTEXT_TOKENS = 256  # in the caches while measuring: an ordinary prompt

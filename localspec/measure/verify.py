@@ -21,7 +21,8 @@ from localspec.chat.reply import WatchedRule
 from localspec.chat.session import Session
 from localspec.display import aligned
 from localspec.errors import BadSetting
-from localspec.measure.divergence import (
+from localspec.measure.bench import VERIFY_PROMPTS, BenchPrompt, Category
+from localspec.measure.compare import (
     Divergence,
     begin,
     diverged,
@@ -29,8 +30,7 @@ from localspec.measure.divergence import (
     top_two_gap,
     width_difference_on,
 )
-from localspec.measure.prompts import VERIFY_PROMPTS, BenchPrompt, Category
-from localspec.measure.statistics import bernstein
+from localspec.measure.summary import bernstein
 from localspec.sampler.chain import Chain
 from localspec.sampler.passes import Candidates, Row
 from localspec.sampler.sampling import Sampling

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from localspec.cli import main
-from localspec.measure.statistics import CROWDED
+from localspec.measure.bench import CROWDED
 from localspec.models.drafting import Drafting
 from localspec.options import data_dir
 

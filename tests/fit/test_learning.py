@@ -14,7 +14,7 @@ from localspec.errors import BadSetting
 from localspec.fit.judging import Judgement
 from localspec.fit.making import Plan
 from localspec.gguf.header import header_at
-from localspec.measure.statistics import Interval
+from localspec.measure.summary import Interval
 
 pytest.importorskip("torch", reason="5 GB with the CUDA that the default index adds: pip install '.[fit]'")
 

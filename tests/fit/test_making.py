@@ -18,8 +18,7 @@ from localspec.fit.judging import judge, unseen_prompts
 from localspec.fit.making import alone_in, collect
 from localspec.llama.context import Context
 from localspec.llama.model import Model
-from localspec.measure.bench import AUTO, PLAIN, BenchOutcome, Measurement
-from localspec.measure.prompts import Category
+from localspec.measure.bench import AUTO, PLAIN, BenchOutcome, Category, Measurement
 
 pytestmark = pytest.mark.usefixtures("home_of_processes")
 

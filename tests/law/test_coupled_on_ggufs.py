@@ -8,7 +8,7 @@ from localspec.algorithm.noise import gumbel
 from localspec.algorithm.verification import make_rule
 from localspec.drafters.arbiter import Fixed, Plain
 from localspec.drafters.model import ModelDrafter
-from localspec.measure.divergence import width_gap
+from localspec.measure.compare import width_gap
 from localspec.sampler.passes import Pass
 from localspec.sampler.sampling import Sampling
 

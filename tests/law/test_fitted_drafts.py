@@ -20,7 +20,7 @@ from localspec.gguf.header import header_at
 from localspec.gguf.trimmed import token_table
 from localspec.llama.context import Context
 from localspec.llama.model import Model
-from localspec.measure.divergence import copied, width_gap
+from localspec.measure.compare import copied, width_gap
 from localspec.sampler.chain import Chain
 from localspec.sampler.sampling import Sampling
 from tests.algorithm.enumeration import distance, law

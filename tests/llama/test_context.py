@@ -10,7 +10,7 @@ from localspec.errors import BackendFailure, BadSetting, ContextFull, RollbackUn
 from localspec.llama.context import TOP_K, Context, pipelines
 from localspec.llama.library import lib
 from localspec.llama.model import Model
-from localspec.measure.divergence import width_gap
+from localspec.measure.compare import width_gap
 from localspec.sampler.passes import Candidates, HiddenRows
 from tests.llama.rows import NEAR, logits_of, row_after
 

@@ -6,7 +6,7 @@ import pytest
 from localspec import demo
 from localspec.llama.context import Context
 from localspec.llama.model import Model
-from localspec.measure.divergence import width_gap
+from localspec.measure.compare import width_gap
 from localspec.sampler.passes import Pass
 
 SHAPES = {

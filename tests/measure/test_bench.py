@@ -4,8 +4,19 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from localspec.measure.bench import AUTO, PLAIN, Arm, Limits, bench, blocks, turned
-from localspec.measure.prompts import BenchPrompt, Category, built_in_prompts, in_turn
+from localspec.measure.bench import (
+    AUTO,
+    PLAIN,
+    Arm,
+    BenchPrompt,
+    Category,
+    Limits,
+    bench,
+    blocks,
+    built_in_prompts,
+    in_turn,
+    turned,
+)
 from localspec.measure.summary import LEAST_TOKENS, summarise
 from tests.measure.scripted import Clock, ScriptedSession
 

@@ -10,19 +10,21 @@ from localspec.chat.reply import DEPTH_FIXED
 from localspec.errors import BadSetting, LocalspecError
 from localspec.events import Cycle, Finished, FinishReason, Kind, Mode, Notice, Origin, Piece, Source, Started
 from localspec.llama.threads import Contention
+from localspec.measure.bench import CROWDED
 from localspec.measure.compare import (
     Comparison,
+    Divergence,
     Segment,
     SideEvent,
     compare_events,
     compare_on,
+    diverged,
+    first_difference,
     is_structured,
     segments_of,
     table,
     verdict_on,
 )
-from localspec.measure.divergence import Divergence, diverged, first_difference
-from localspec.measure.statistics import CROWDED
 from tests.measure.faults import leaky_comparison
 
 PROMPT = "Write a short story about a fox."

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.measure.statistics import (
+from localspec.measure.summary import (
     bernstein,
     mean_ratio,
     student_quantile,

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 from localspec.display import aligned
-from localspec.measure.prompts import Category
-from localspec.measure.statistics import Interval
+from localspec.measure.bench import Category
 from localspec.measure.summary import (
     COLUMNS,
     Decision,
     Finding,
+    Interval,
     Row,
     Summary,
     cells,

@@ -8,8 +8,8 @@ import pytest
 from localspec import api, demo
 from localspec.errors import BadSetting
 from localspec.measure import verify as verify_module
-from localspec.measure.divergence import Divergence
-from localspec.measure.prompts import VERIFY_PROMPTS, BenchPrompt, Category
+from localspec.measure.bench import VERIFY_PROMPTS, BenchPrompt, Category
+from localspec.measure.compare import Divergence
 from localspec.measure.verify import (
     GreedyCase,
     GreedyResult,

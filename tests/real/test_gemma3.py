@@ -16,7 +16,7 @@ import localspec
 from localspec.chat.messages import Message
 from localspec.chat.prompt import encode, guarded_texts
 from localspec.events import FinishReason
-from localspec.measure.divergence import first_difference, row_after, top_two_gap, width_difference_on
+from localspec.measure.compare import first_difference, row_after, top_two_gap, width_difference_on
 from tests.gguf.weakened import weakened
 
 FILE = os.environ.get("LOCALSPEC_TEST_GEMMA3", "")

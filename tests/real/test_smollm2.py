@@ -13,8 +13,8 @@ from localspec.engine.client import EngineProcess
 from localspec.engine.messages import Answer, Cancel, Died, Failure, LoadPair, Ready
 from localspec.events import Finished, FinishReason, Piece, Started
 from localspec.measure import verify as verify_module
-from localspec.measure.divergence import first_difference, row_after, top_two_gap, width_difference_on
-from localspec.measure.prompts import VERIFY_PROMPTS
+from localspec.measure.bench import VERIFY_PROMPTS
+from localspec.measure.compare import first_difference, row_after, top_two_gap, width_difference_on
 from localspec.measure.verify import problems, verify
 from tests.engine.test_server import until
 

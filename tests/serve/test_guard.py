@@ -5,7 +5,7 @@ import pytest
 from starlette.responses import Response
 
 from localspec.cli.commands.serve import check_guests
-from localspec.cli.usage import WrongUsage
+from localspec.cli.options import WrongUsage
 from localspec.serve.guard import Access, Guard, is_local_name, is_local_origin
 from tests.serve.conftest import start, stop
 

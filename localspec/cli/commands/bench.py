@@ -15,9 +15,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from localspec.cli import CANCELLED
 from localspec.cli.commands.run import as_json as reply_as_json
 from localspec.cli.loading import names_of, open_session, stop_on_interrupt
-from localspec.cli.options import add_pair_options, add_reply_options, add_report_options, reply_options
+from localspec.cli.options import (
+    WrongUsage,
+    add_pair_options,
+    add_reply_options,
+    add_report_options,
+    reply_options,
+)
 from localspec.cli.prompt import add_prompt_argument, prompt_of, take_pair
-from localspec.cli.usage import WrongUsage
 from localspec.display import JSON_VERSION, DrawnLine, bar_text, note, say, say_json
 from localspec.errors import BadSetting, ContextFull
 from localspec.events import Cycle, Notice, Started
@@ -65,9 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def bench_built_in(arguments: argparse.Namespace) -> int:
     """Measure with the built-in prompts until the time or the rounds are over."""
-    from localspec.measure.bench import AUTO, PLAIN, Arm, Limits, bench
-    from localspec.measure.prompts import Category, built_in_prompts
-    from localspec.measure.statistics import CROWDED
+    from localspec.measure.bench import AUTO, CROWDED, PLAIN, Arm, Category, Limits, bench, built_in_prompts
 
     refuse_what_needs_a_prompt(arguments)
     wanted = arguments.only or tuple(Category)
@@ -242,8 +245,8 @@ def show_side(line: DrawnLine, step: "SideEvent", runs: int, tokens: int) -> int
 
 def told(comparison: "Comparison", text_of: Callable[[int], str]) -> str:
     """Print the speed-up and whether the text is the same, then the numbers of both sides."""
+    from localspec.measure.bench import CROWDED
     from localspec.measure.compare import about_segments, about_speed, about_text, table
-    from localspec.measure.statistics import CROWDED
 
     parts = [about_speed(comparison), about_text(comparison)]
     if where := comparison.divergence:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from localspec.cli.options import (
     NOTHING_REMEMBERED,
+    WrongUsage,
     add_pair_argument,
     add_reply_options,
     pair_of,
     reply_options,
 )
-from localspec.cli.usage import WrongUsage
 from localspec.display import obeys_sequences, on_terminal
 from localspec.errors import BadSetting
 

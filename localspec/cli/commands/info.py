@@ -9,8 +9,7 @@ from dataclasses import asdict, replace
 
 from localspec.cli.commands.completion import complete_with_pairs
 from localspec.cli.fetching import tell_models
-from localspec.cli.options import add_memory_options, given_of
-from localspec.cli.usage import WrongUsage
+from localspec.cli.options import WrongUsage, add_memory_options, given_of
 from localspec.display import say, say_json, size_text
 from localspec.errors import LocalspecError
 from localspec.gguf import matching

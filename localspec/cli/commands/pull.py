@@ -7,8 +7,7 @@ import argparse
 
 from localspec.cli.commands.completion import complete_with_pairs
 from localspec.cli.fetching import dry_run, fetch, fetch_reference
-from localspec.cli.options import add_quiet_option
-from localspec.cli.usage import WrongUsage
+from localspec.cli.options import WrongUsage, add_quiet_option
 from localspec.models import registry
 from localspec.models.find import is_on_hub
 

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from localspec.cli.commands.completion import complete_with_pairs
-from localspec.cli.usage import WrongUsage
+from localspec.cli.options import WrongUsage
 from localspec.display import say, say_json, size_text
 from localspec.errors import BadSetting
 from localspec.files import lies_in

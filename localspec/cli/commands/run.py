@@ -14,15 +14,16 @@ from localspec.cli import CANCELLED
 from localspec.cli.commands import chat
 from localspec.cli.loading import names_of, open_engine_session, stop_on_interrupt
 from localspec.cli.options import (
+    WrongUsage,
     add_pair_options,
     add_quiet_option,
     add_reply_options,
     pair_of,
+    refuse_together,
     reply_options,
     text_of,
 )
 from localspec.cli.prompt import add_prompt_argument, prompt_of, something_is_piped, take_pair
-from localspec.cli.usage import WrongUsage, refuse_together
 from localspec.display import JSON_VERSION, note, on_terminal, say, say_dimmed, say_json
 from localspec.errors import LocalspecError
 from localspec.events import Event, Finished, FinishReason, Kind, Notice, Piece, Reply, Started

@@ -8,8 +8,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
-from localspec.cli.options import add_pair_argument, pair_of
-from localspec.cli.usage import WrongUsage
+from localspec.cli.options import WrongUsage, add_pair_argument, pair_of
 from localspec.display import DrawnLine, OutputFailed, line_for_terminal, on_terminal, say
 from localspec.errors import BadSetting
 from localspec.events import Reply
