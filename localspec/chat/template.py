@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, NoReturn, TypeVar
 
 from jinja2 import TemplateSyntaxError, nodes
@@ -173,10 +174,13 @@ class ChatTemplate:
     ) -> str:
         """The prompt text; `think` sets the variables that the template has for it, `arguments` any.
 
-        Without a place for a system message, its text goes in front of the first user message.
+        Without a place for a system message, its text goes in front of the first user message. Messages of one role
+        in a row become one where the template refuses them.
         """
         if any(m.role == "system" for m in messages) and not self.takes_system:
             messages = fold_system(messages)
+        if any(one.role == other.role for one, other in pairwise(messages)) and self._alternates:
+            messages = joined(messages)
         if any(m.tool_calls or m.reasoning for m in messages):
             messages = self._in_dialect(messages)
         variables = {} if think is None else thinking_variables(think, self._names, self.literals)
@@ -275,6 +279,11 @@ class ChatTemplate:
         return _SYSTEM_PROBE.content in self._told((_SYSTEM_PROBE, _PROBE), {})
 
     @cached_property
+    def _alternates(self) -> bool:
+        """Whether this template refuses two messages of one role in a row."""
+        return self._tried([*map(self._form, (_PROBE, _PROBE))], self._without_tools) is None
+
+    @cached_property
     def _takes_text(self) -> bool:
         """Whether a message's content may be a text; some templates know only lists of parts."""
         text, parts = (
@@ -365,6 +374,20 @@ def _short(call_id: str) -> str:
     if not call_id or (len(call_id) == 9 and call_id.isalnum()):
         return call_id
     return hashlib.sha256(call_id.encode()).hexdigest()[:9]
+
+
+def joined(messages: Sequence[Message]) -> list[Message]:
+    """The messages with those of one role in a row as one; results stay apart, and so does what follows a call."""
+    found: list[Message] = []
+    for message in messages:
+        last = found[-1] if found else None
+        if last and last.role == message.role and message.role != "tool" and not last.tool_calls:
+            texts, thoughts = (last.content, message.content), (last.reasoning, message.reasoning)
+            content, reasoning = ("\n\n".join(filter(None, parts)) for parts in (texts, thoughts))
+            found[-1] = replace(message, content=content, reasoning=reasoning)
+        else:
+            found.append(message)
+    return found
 
 
 def fold_system(messages: Sequence[Message]) -> tuple[Message, ...]:

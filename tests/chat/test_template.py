@@ -4,7 +4,7 @@ import pytest
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from localspec.chat.messages import Message
-from localspec.chat.template import CHATML, ChatTemplate, Sandbox, fold_system, template_of
+from localspec.chat.template import CHATML, ChatTemplate, Sandbox, fold_system, joined, template_of
 from localspec.errors import BadTemplate
 from localspec.events import ToolCall
 from tests.chat.carried import TEMPLATES
@@ -92,6 +92,24 @@ def test_a_system_message_that_a_template_refuses_goes_before_the_first_user_mes
 def test_a_system_message_that_a_template_ignores_is_folded_as_well():
     users = template("{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}")
     assert users.render(ONE_TURN) == "Be terse.\n\nWhy is the sky blue?"
+
+
+@pytest.mark.parametrize("name", sorted(TEMPLATES))
+def test_two_questions_in_a_row_reach_every_template(name):
+    template = ChatTemplate(TEMPLATES[name], bos_text="<s>", eos_text="</s>")
+    asked = [Message("user", "qa1"), Message("user", "qb2"), Message("assistant", "ac3")]
+    prompt = template.render([*asked, Message("user", "qd4")])
+    places = [prompt.find(text) for text in ("qa1", "qb2", "ac3", "qd4")]
+    assert places == sorted(places)
+    assert -1 not in places
+
+
+def test_what_a_template_takes_in_a_row_stays_apart():
+    told = [Message("user", "a"), Message("user", "b")]
+    assert "user\na<|im_end|>" in ChatTemplate(CHATML, bos_text="", eos_text="").render(told)
+    call = Message("assistant", "", tool_calls=(ToolCall("f", {}, "1"),))
+    results = [Message("tool", "x", tool_call_id="1"), Message("tool", "y", tool_call_id="1")]
+    assert joined([*told, call, *results]) == [Message("user", "a\n\nb"), call, *results]
 
 
 def test_a_template_that_wants_parts_gets_parts():
