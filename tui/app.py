@@ -24,6 +24,7 @@ from textual.worker import WorkerFailed
 from localspec.display import for_terminal, without_controls
 from localspec.errors import BadSetting, LocalspecError
 
+from .commands.chat import receive_all
 from .commands.table import COMMANDS, Command
 from .screen import ChatScreen
 from .state.chat import ChatState, Setup
@@ -153,7 +154,8 @@ class ChatApp(App[None]):
     async def _save_reply(self) -> None:
         for screen in self.screen_stack:
             if isinstance(screen, ChatScreen):
-                await screen.save_reply()
+                await receive_all(screen)
+                await screen.is_saved(self.state.save_running())
 
     def _heed_signals(self) -> None:
         """Keep the running reply also when the program or its terminal is closed from outside."""

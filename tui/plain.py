@@ -20,9 +20,8 @@ from localspec.engine.messages import Compared
 from localspec.errors import BadSetting
 from localspec.events import Kind
 
-from .commands import engine as reports
 from .commands import table
-from .commands.chat import Chat, Refusal, Severity
+from .commands.chat import Chat, Refusal, Severity, receive_all
 from .state import clipboard, mentions
 from .state.chat import ChatState, Setup
 from .text import status
@@ -78,7 +77,7 @@ class PlainChat(Chat):
     async def _until(self, done: Callable[[], bool]) -> None:
         """Print the engine's reports until something is done, a signal ends the chat, or Ctrl+C ends the wait."""
         while True:
-            await reports.receive_all(self)
+            await receive_all(self)
             await self.draw_reply()
             if pull := self.state.downloads.progress:
                 tenth = f"{pull.name} {10 * pull.done_bytes // max(1, pull.total_bytes)}"

@@ -20,9 +20,8 @@ from localspec.engine.messages import Compared
 from localspec.errors import BadSetting
 from localspec.events import Stats
 
-from .commands import engine as reports
 from .commands import table
-from .commands.chat import Chat
+from .commands.chat import Chat, receive_all
 from .state import clipboard, mentions
 from .state.chat import ChatState
 from .state.conversation import version_before
@@ -89,7 +88,7 @@ class ChatScreen(Screen[None], Chat):
     @on(Tick)
     async def tick(self) -> None:
         """Handle the reports since the last tick, and draw once."""
-        await reports.receive_all(self)
+        await receive_all(self)
         engine, now = self.state.engine, monotonic()
         if engine.reply is not None and now - min(self._typed_at, self._drawn_at) >= TYPING_SECONDS:
             self._drawn_at = now
@@ -108,11 +107,6 @@ class ChatScreen(Screen[None], Chat):
         if self.editing is not None and self.has_class("-short"):
             sentence = self._editing_title  # the prompt has no border to say it
         return status_line(sentence, engine.last_reply.stats if engine.last_reply else Stats(), width)
-
-    async def save_reply(self) -> None:
-        """Save the text of the running reply, as the program is about to end."""
-        await reports.receive_all(self)
-        await self.is_saved(self.state.save_running())
 
     async def notice(self, what: str, hint: str = "", kind: str = "note") -> None:
         """Show a notice in the conversation, above a running reply."""

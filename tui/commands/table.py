@@ -15,8 +15,7 @@ from localspec.options import REPLY
 from ..state.conversation import OpenConversation, export_markdown, version_before
 from ..state.remembered import TokenStyle
 from ..text.markdown import code_blocks
-from . import engine
-from .chat import Chat, Refusal, Run
+from .chat import Chat, Refusal, Run, pair, pull, restart
 
 
 async def new(chat: Chat, _argument: str) -> None:
@@ -263,9 +262,9 @@ COMMANDS: Final = (
     Command("thinking", "chat", "Fold or unfold the reasoning of replies",
             lambda chat, _: chat.toggle_thinking(), "ctrl+t"),
     Command("pair", "models", "Choose, fetch or switch the pair",
-            engine.pair, "ctrl+o", "[name]", "models", idle=True, aliases=("model", "models")),
-    Command("pull", "models", "Fetch the files of a pair", engine.pull, argument="[name]"),
-    Command("restart", "models", "Restart the engine with the same pair", engine.restart),
+            pair, "ctrl+o", "[name]", "models", idle=True, aliases=("model", "models")),
+    Command("pull", "models", "Fetch the files of a pair", pull, argument="[name]"),
+    Command("restart", "models", "Restart the engine with the same pair", restart),
     Command("draft", "speculation", "Turn drafting on or off", draft, "f4", "[on|off]"),
     Command("depth", "speculation", "Set how many tokens are drafted in a cycle",
             partial(set_value, field="depth"), argument="auto|N"),

@@ -1,7 +1,6 @@
 """The Markdown of replies: where a growing text can be cut, so that no block is parsed twice; and its code."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -38,27 +37,26 @@ class GrowingMarkdown:
     def tail(self) -> str:
         return self._block + self._line
 
-    def feed(self, text: str) -> list[FinishedBlock]:
-        return list(self._feed(text))
-
     def finish(self) -> list[FinishedBlock]:
         self._block, self._line = self.tail, ""
         return [self._cut()] if self._block else []
 
-    def _feed(self, text: str) -> Iterator[FinishedBlock]:
+    def feed(self, text: str) -> list[FinishedBlock]:
         self._line += text
+        finished: list[FinishedBlock] = []
         while (end := self._line.find("\n") + 1) > 0:
             line, self._line = self._line[:end], self._line[end:]
             if self._is_next_part_of_list(line):
-                yield self._cut()
+                finished.append(self._cut())
             self._table_head = self._head_of_table(line)
             self._block += line
             if self._is_boundary(line):
-                yield self._cut(after=self._seam(line))
+                finished.append(self._cut(after=self._seam(line)))
         if len(self._line) > LONG_BLOCK and " " in self._line:
             end = self._line.rindex(" ") + 1
             self._block, self._line = self._block + self._line[:end], self._line[end:]
-            yield self._cut(after=self._seam(self._block) or "\n\n")
+            finished.append(self._cut(after=self._seam(self._block) or "\n\n"))
+        return finished
 
     def _is_boundary(self, line: str) -> bool:
         mark = _FENCE.match(line.rstrip("\n"))
