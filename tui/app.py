@@ -79,8 +79,6 @@ class NoControls(LineFilter):
 
 
 class ChatApp(App[None]):
-    """`localspec chat`."""
-
     TITLE = "localspec"
     CSS_PATH: ClassVar[CSSPathType | None] = "app.tcss"
     COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {CommandProvider}

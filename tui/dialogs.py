@@ -5,6 +5,7 @@ import re
 import time
 import webbrowser
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
@@ -101,7 +102,8 @@ class TextTable(DataTable[Text], Generic[Item]):
 
     def _draw(self) -> None:
         self._drawn_width = self.size.width
-        rows = [[_cell(text) for text in self._columns_of(item)] for item in self._items]
+        cell = partial(Text, no_wrap=True, overflow="ellipsis")
+        rows = [[cell(for_terminal(text)) for text in self._columns_of(item)] for item in self._items]
         cursor = self.cursor_row
         self.clear(columns=True)
         for head, width in zip(self._heads, self._widths(rows), strict=True):
@@ -117,13 +119,7 @@ class TextTable(DataTable[Text], Generic[Item]):
         return [max(NARROWEST, min(first, self.size.width - taken)), *others]
 
 
-def _cell(text: str) -> Text:
-    return Text(for_terminal(text), no_wrap=True, overflow="ellipsis")
-
-
 class ConfirmDialog(Dialog[bool]):
-    """Yes or no."""
-
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "dismiss(True)", "yes"),
         Binding("n", "dismiss", "no"),
@@ -353,7 +349,6 @@ def columns(row: "PairRow") -> tuple[str, ...]:
 
 
 def pair_detail(row: "PairRow") -> str:
-    """Details beyond the table."""
     measured = f"measured here: {row.speedup:.2f}x plain decoding" if row.speedup else ""
     here = "Enter loads it." if row.on_disk else "Enter fetches it." if row.runnable else ""
     published = f"published: {row.published}" if row.published else ""
@@ -470,8 +465,6 @@ class ConversationsDialog(Dialog[str]):
 
 
 class TitleDialog(Dialog[str]):
-    """Answers with a title."""
-
     BOX_TITLE = "Title"
     KEYS = "↵ keep · esc leave as it was"
 

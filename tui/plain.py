@@ -1,7 +1,4 @@
-"""`localspec chat --plain`: a conversation as lines, without Textual; for screen readers, pipes and bare terminals.
-
-Replies go to stdout, everything else to stderr.
-"""
+"""`localspec chat --plain`, for screen readers, pipes and bare terminals: replies on stdout, the rest on stderr."""
 
 import asyncio
 import io

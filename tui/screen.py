@@ -83,8 +83,6 @@ class ChatScreen(Screen[None], Chat):
         # A callback that awaits would be cancelled half-way when the timer stops; a message is seen through.
         self.set_interval(TICK_SECONDS, lambda: self.post_message(Tick()))
 
-    # -- what is drawn -------------------------------------------------------------------------------
-
     @on(Tick)
     async def tick(self) -> None:
         """Handle the reports since the last tick, and draw once."""
@@ -115,7 +113,6 @@ class ChatScreen(Screen[None], Chat):
         )
 
     def refresh_state(self) -> None:
-        """Title, prompt and inspector as they are now."""
         self._show_lines()
         self.query_one(Inspector).show(self.state.engine.last_reply)
         self.prompt.set_class(self.editing is not None, "-editing")
@@ -143,8 +140,6 @@ class ChatScreen(Screen[None], Chat):
         if conversation.messages and conversation.messages[-1].role == "user":
             await self.notice(*UNANSWERED)
 
-    # -- what the user types -----------------------------------------------------------------------
-
     async def _sent(self, message: str) -> None:
         if command := table.parse(message):
             if table.find(command[0]):
@@ -171,8 +166,6 @@ class ChatScreen(Screen[None], Chat):
     def action_command(self, name: str) -> None:
         """Run a command as one of the screen's messages: a key would else come into the middle of a tick."""
         self.call_later(table.run, self, name)
-
-    # -- questions and replies -------------------------------------------------------------------------
 
     async def ask_again(self, beginning: str = "") -> None:
         conversation = self.state.conversation
@@ -240,8 +233,6 @@ class ChatScreen(Screen[None], Chat):
             await self.transcript.add(view_of(message))
         return index, question
 
-    # -- what the commands ask for -------------------------------------------------------------------
-
     def begin_editing(self, index: int) -> None:
         if self.editing is None:
             self._unsent = self.prompt.text
@@ -308,7 +299,6 @@ class ChatScreen(Screen[None], Chat):
             await self._choose("theme", ThemeDialog(), otherwise=self.app.theme)
 
     async def _choose(self, command: str, dialog: ModalScreen[str], otherwise: str = "") -> None:
-
         async def run(answer: str | None) -> None:
             if argument := answer or otherwise:
                 await table.run(self, command, argument)
@@ -327,8 +317,6 @@ class ChatScreen(Screen[None], Chat):
 
     def action_scroll_conversation(self, by: Literal["page", "message"], direction: Literal[-1, 1]) -> None:
         self.transcript.scroll_from_prompt(by, direction)
-
-    # -- completion and clicks -----------------------------------------------------------------------
 
     @on(TextArea.Changed, "#prompt")
     def _typed(self) -> None:

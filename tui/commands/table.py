@@ -39,7 +39,6 @@ async def version(chat: Chat, argument: str) -> None:
 
 
 async def edit(chat: Chat, argument: str) -> None:
-    """Change the last message of the user, or the one before the message that is being changed, or the N-th."""
     questions = chat.state.conversation.questions
     if not questions:
         raise Refusal("There is no message to change yet.")
@@ -108,7 +107,6 @@ async def rename(chat: Chat, argument: str) -> None:
 
 
 async def branch(chat: Chat, argument: str) -> None:
-    """Go on in a copy of the conversation, or of its first N messages; this one stays as it is."""
     old = chat.state.conversation
     count = _index("/branch", argument, len(old.messages)) + 1 if argument else len(old.messages)
     if not count:
@@ -122,7 +120,6 @@ async def branch(chat: Chat, argument: str) -> None:
 
 
 async def copy(chat: Chat, argument: str) -> None:
-    """Copy the last reply, or its last or N-th code block."""
     replies = [message.content for message in chat.state.conversation.messages if message.role == "assistant"]
     kind, _, number = argument.partition(" ")
     if not replies:
@@ -154,7 +151,6 @@ async def draft(chat: Chat, argument: str) -> None:
 
 
 async def preset(chat: Chat, argument: str) -> None:
-    """Use a system prompt by its name, give one a name, or say which there are."""
     presets, (name, _, text) = chat.state.presets, argument.partition(" ")
     if text := text.strip():
         told = await asyncio.to_thread(presets.save, name, "" if text == "off" else text)
@@ -211,8 +207,6 @@ async def tokens(chat: Chat, argument: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command, by name, key or palette."""
-
     name: str
     area: str  # groups the palette and the help page
     help: str

@@ -8,7 +8,7 @@ from typing import Final
 
 from localspec.files import program
 
-PATIENCE_SECONDS: Final = 2.0
+WAIT_SECONDS: Final = 2.0
 
 
 def command(platform: str = sys.platform, environ: Mapping[str, str] = os.environ) -> tuple[str, ...] | None:
@@ -30,15 +30,11 @@ def copy(text: str) -> bool:
     if arguments is None:
         return False
     encoding = "utf-16" if arguments[0].endswith("clip.exe") else "utf-8"
+    given, nowhere = text.encode(encoding, "replace"), subprocess.DEVNULL
     try:
-        done = subprocess.run(
-            arguments,
-            input=text.encode(encoding, "replace"),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            timeout=PATIENCE_SECONDS,
-            check=False,
+        subprocess.run(
+            arguments, input=given, stdout=nowhere, stderr=nowhere, timeout=WAIT_SECONDS, check=True
         )
-    except (OSError, subprocess.TimeoutExpired):
+    except (OSError, subprocess.SubprocessError):
         return False
-    return done.returncode == 0
+    return True

@@ -35,10 +35,7 @@ class OpenConversation:
         return cls(journal, list(conversation.messages), conversation.lost_lines, given, stored)
 
     async def ask(self, question: str, instead_of: int | None = None) -> None:
-        """Add a question at the end, or in place of message `index` and all after it.
-
-        The replaced messages stay until the new question has a reply. Raises OSError as `add` does.
-        """
+        """Add a question; its reply ends message `instead_of` and all after it. Raises OSError as `add` does."""
         message = StoredMessage("user", question)
         if instead_of is None:
             await self.add(message)
@@ -47,10 +44,7 @@ class OpenConversation:
             self.messages[instead_of:] = [message]
 
     async def add(self, message: StoredMessage) -> None:
-        """Add a message and save it; a second reply becomes the newest version.
-
-        Keeps it in memory even if it raises OSError.
-        """
+        """Add a message, in memory even if it raises OSError; a second reply becomes the newest version."""
         earlier = self.reply
         if earlier is not None and message.role == "assistant":
             self.messages[-1] = earlier.replaced_by(message)

@@ -25,8 +25,6 @@ WINDOW_SECONDS: Final = 1.0  # of engine time: what "now" means
 
 @dataclass(slots=True)
 class ReplyState:
-    """The facts of the reply so far."""
-
     serial: int
     beginning: str = ""  # the given beginning of the reply
     started: Started | None = None
@@ -147,11 +145,8 @@ class EngineState:
         return self.reply is not None
 
     def load(self, request: messages.LoadPair, *, started: bool = False) -> None:
-        """Load a pair in a new process, because only the end of the old one certainly frees its memory.
-
-        `started` means that the process runs and has the request already. Raises EngineDied; the loaded pair stays.
-        """
-        if not started:
+        """Load a pair in a new process: only the end of the old one certainly frees its memory. Raises EngineDied."""
+        if not started:  # else the process runs and has the request
             try:
                 self.client.start()
             finally:
@@ -238,8 +233,6 @@ class EngineState:
 
 @dataclass(frozen=True, slots=True)
 class PullProgress:
-    """How far a pull is."""
-
     name: str  # of the pair
     done_bytes: int = 0
     total_bytes: int = 0  # 0 when it is not known yet
@@ -256,7 +249,6 @@ class Downloads:
     _thread: threading.Thread | None = None  # of the last pull
 
     # The modules behind load slowly: the first call imports them.
-
     def find(self, name: str) -> None:
         """Raises UnknownPair, NotOnDisk or IncompatiblePair unless the pair can be loaded."""
         from localspec.models.find import find

@@ -1,7 +1,4 @@
-"""The chat's memory beside the conversations: preferences, presets, prompts; and the thread that saves them.
-
-Other chats write the same files, so each change applies to the present file.
-"""
+"""Preferences, presets and prompts: each change applies to the file as other chats have left it."""
 
 import asyncio
 import json
@@ -39,8 +36,6 @@ class TokenStyle(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Preferences:
-    """The user's choices for the screen."""
-
     theme: str = "localspec"
     tokens: TokenStyle = TokenStyle.SUBTLE
     inspector: bool = False
@@ -75,10 +70,7 @@ class Presets:
         return {name: text for name, text in values.items() if isinstance(text, str) and text}
 
     def save(self, name: str, text: str) -> str:
-        """Keep a text under a name; without a text, forget the name. Says where a damaged file was put, else "".
-
-        Raises BadSetting.
-        """
+        """Keep a text under a name, or forget it; says where a damaged file was put, if one was. Raises BadSetting."""
         try:
             return change_json_object(self.path, {name: text or None})
         except OSError as error:
@@ -153,10 +145,7 @@ class PromptHistory:
 
 def _read(path: Path) -> tuple[list[str], int]:
     """The prompts in a file, and the number of its lines. Raises OSError."""
-    try:
-        values, damaged = read_json_lines(path)
-    except FileNotFoundError:
-        return [], 0
+    values, damaged = read_json_lines(path)
     return [value for value in values if isinstance(value, str)], damaged + len(values)
 
 

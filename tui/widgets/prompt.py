@@ -13,7 +13,7 @@ from textual.widgets.option_list import Option
 
 from localspec.display import for_terminal
 
-from ..commands.table import Command, matching
+from ..commands.table import matching
 from ..state.mentions import completions, typed_mention
 from ..state.remembered import PromptHistory
 
@@ -120,7 +120,11 @@ class Completion(OptionList):
             return
         self._offered_for = text, before_cursor
         typing_a_name = text.startswith("/") and " " not in text and "\n" not in text
-        options = [_option(command) for command in matching(text[1:])] if typing_a_name else []
+        options = []
+        for command in matching(text[1:]) if typing_a_name else ():
+            key = (f"  {command.key_label}" if command.key else "", "dim")
+            line = Content.assemble((f"/{command.usage:<27}", "bold"), command.help, key)
+            options.append(Option(line, id=command.name))
         if (start := typed_mention(before_cursor)) is not None:
             options = [Option(Content(for_terminal(path)), id=path) for path in completions(start)]
         self.set_class(bool(options), "-open")
@@ -138,8 +142,3 @@ class Completion(OptionList):
         """The name of the highlighted command, or the path of the file behind an @."""
         option = self.highlighted_option
         return option.id if option is not None else None
-
-
-def _option(command: Command) -> Option:
-    key = (f"  {command.key_label}" if command.key else "", "dim")
-    return Option(Content.assemble((f"/{command.usage:<27}", "bold"), command.help, key), id=command.name)
