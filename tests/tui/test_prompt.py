@@ -119,6 +119,6 @@ async def test_the_prompt_is_in_reach_on_every_size(tmp_path, size):
         await chat.ask("why?")
         await chat.pilot.resize_terminal(80, 24)
         await chat.pilot.resize_terminal(*size)
+        await chat.until(lambda: chat.screen.prompt.region.bottom <= size[1])  # a busy machine is late
         region = chat.screen.prompt.region
-        assert region.bottom <= size[1]
         assert region.height >= (3 if size[1] > 15 else 1)
