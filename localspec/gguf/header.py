@@ -205,15 +205,15 @@ def read_header(read: ReadRange, file_bytes: int, *, label: str, chunk: int = 1 
 
 
 class _Cursor:
-    """A position in the file, and the bytes around it that were read last."""
+    """A position in the header; what was read of it stays in memory."""
 
     def __init__(self, read: ReadRange, size: int, label: str, chunk: int) -> None:
         self._read, self.size, self.label, self._chunk = read, size, label, chunk
-        self.buffer, self.at, self._start = b"", 0, 0  # `at` counts from the start of the buffer
+        self.buffer, self.at, self._skipped = bytearray(), 0, 0
 
     @property
     def position(self) -> int:
-        return self._start + self.at
+        return self.at + self._skipped
 
     @property
     def left(self) -> int:
@@ -225,34 +225,28 @@ class _Cursor:
         )
 
     def need(self, count: int, expected: int = 0) -> None:
-        """Have `count` bytes in the buffer at `at`; `expected` more will be read soon."""
-        if len(self.buffer) - self.at >= count:
+        """Have `count` bytes in the buffer from `at` on; `expected` more will be read soon."""
+        if (lacking := self.at + count - len(self.buffer)) <= 0:
             return
-        if count > self.left:
-            raise self.bad("ends in the middle of its header")
         if self.position + count > _MAX_HEADER:
             raise self.bad(f"has a header of more than {_MAX_HEADER >> 20} MiB")
-        rest = self.buffer[self.at :]
-        start = self.position
-        length = min(max(count, expected, self._chunk), max(count, 4 << 20), self.left) - len(rest)
-        data = self._read(start + len(rest), length)
-        if len(rest) + len(data) < count:
+        if count <= self.left:
+            length = min(max(lacking, expected, self._chunk), max(lacking, 4 << 20))
+            start = len(self.buffer) + self._skipped
+            self.buffer += self._read(start, min(length, self.size - start))
+        if len(self.buffer) < self.at + count:
             raise self.bad("ends in the middle of its header")
-        self.buffer, self.at, self._start = rest + data, 0, start
 
-    def take(self, count: int) -> bytes:
+    def take(self, count: int) -> bytearray:
         self.need(count)
         self.at += count
         return self.buffer[self.at - count : self.at]
 
     def skip(self, count: int) -> None:
-        """Skip bytes without reading them."""
-        if count > self.left:
-            raise self.bad("ends in the middle of its header")
-        if self.at + count <= len(self.buffer):
-            self.at += count
-        else:
-            self._start, self.buffer, self.at = self.position + count, b"", 0
+        """Go beyond `count` bytes; those that are not in the buffer are never read."""
+        end = self.at + count
+        self.at = min(end, len(self.buffer))
+        self._skipped += end - self.at
 
     def number(self, code: str) -> int | float | bool:
         value: int | float | bool
@@ -305,7 +299,9 @@ def _entries(cursor: _Cursor, count: int) -> tuple[dict[str, Entry], HeaderVocab
             if elements > _MAX_ELEMENTS:
                 raise cursor.bad(f"says that {key} has {length:,} elements")
             if key == TOKENS and element == STRING:
-                vocabulary = _vocabulary(cursor, length)
+                vocabulary = HeaderVocabulary(length, _strings(cursor, key, length))
+                if len(vocabulary.raw) > _MAX_VOCABULARY:
+                    raise cursor.bad("has more token text than any vocabulary needs")
                 entries[key] = Entry(ARRAY, None, element, length)
             else:
                 entries[key] = Entry(ARRAY, _array(cursor, key, element, length), element, length)
@@ -326,47 +322,33 @@ def _array(cursor: _Cursor, key: str, element: int, length: int) -> Value | None
             return tuple(cursor.string(key) for _ in range(length))
         code = f"<{length}{SCALARS[element]}"
         return struct.unpack(code, cursor.take(struct.calcsize(code)))
-    if element != STRING:
-        cursor.skip(length * smallest)
+    if element == STRING:
+        _strings(cursor, key, length)
     else:
-        for _ in _string_blocks(cursor, key, length):
-            pass
+        cursor.skip(length * smallest)
     return None
 
 
-def _vocabulary(cursor: _Cursor, length: int) -> HeaderVocabulary:
-    if length * 8 > cursor.left:
-        raise cursor.bad(f"says that {TOKENS} has {length:,} elements")
-    blocks: list[bytes] = []
-    total = 0
-    for block in _string_blocks(cursor, TOKENS, length):
-        total += len(block)
-        if total > _MAX_VOCABULARY:
-            raise cursor.bad("has more token text than any vocabulary needs")
-        blocks.append(block)
-    return HeaderVocabulary(length, b"".join(blocks))
-
-
-def _string_blocks(cursor: _Cursor, key: str, length: int) -> Iterator[bytes]:
-    """The bytes of a string array, lengths included, in blocks that end between two strings."""
-    done = 0
-    while done < length:
-        cursor.need(8, expected=(length - done) * 8)
-        buffer, start, position, end = cursor.buffer, cursor.at, cursor.at, len(cursor.buffer)
-        while done < length and position + 8 <= end:
+def _strings(cursor: _Cursor, key: str, length: int) -> bytes:
+    """The bytes of a string array, lengths included."""
+    start, left = cursor.at, length
+    if left * 8 > cursor.left:
+        raise cursor.bad(f"says that {key} has {length:,} elements")
+    while left:
+        cursor.need(8, expected=left * 8)
+        buffer, position, end = cursor.buffer, cursor.at, len(cursor.buffer)
+        while left and position + 8 <= end:
             following = position + 8 + int.from_bytes(buffer[position : position + 8], "little")
             if following > end:
                 break
-            position = following
-            done += 1
-        if position == start:  # one string is longer than the buffer
+            position, left = following, left - 1
+        if position == cursor.at:  # the string ends beyond the buffer
             size = int.from_bytes(buffer[position : position + 8], "little")
             if size > min(_MAX_STRING, cursor.left):
                 raise cursor.bad(f"says that an element of {key} is {size:,} bytes long")
             cursor.need(8 + size)
-            continue
         cursor.at = position
-        yield buffer[start:position]
+    return bytes(cursor.buffer[start : cursor.at])
 
 
 def _kept_bytes(value: Value | None) -> int:

@@ -20,6 +20,7 @@ from localspec.drafters.lookup import LookupAcceptance, LookupCounts, LookupDraf
 from localspec.drafters.model import FAILURES
 from localspec.drafters.prediction import PredictionDrafter
 from localspec.files import Store
+from localspec.gguf.matching import SAMPLE
 from localspec.llama.context import Context
 from localspec.llama.devices import backend_summary, devices
 from localspec.llama.threads import Threads
@@ -32,25 +33,10 @@ CPU_SECONDS = 0.1  # nothing is compiled there: a first pass takes 1.0 to 1.4 ti
 GPU_SECONDS = 3.0
 CALIBRATION_SECONDS = 2.0  # once for a pair on a GPU: the costs are stored
 
-PARAGRAPH = """\
-The ferry left at ten past six, two hours late, with nineteen passengers and a dog. Mrs Okafor, who had kept the \
-ticket office since 1987, counted them twice and wrote the number on the back of an envelope. "You will want the \
-other harbour," she told the engineer, "the one behind the salt works; ours has been too shallow since the storm." \
-He thanked her in three languages and asked what a room cost. Prices had gone up: 42.50 for a single, 61.00 with \
-breakfast, and nothing at all if you could mend the pump. So he wrote a short program to find out how long that \
-would take:
-
-def hours(litres: float, rate: float = 3.2) -> float:
-    return round(litres / rate / 60, 1)
-
-for name, litres in {"cellar": 1200, "yard": 450}.items():
-    print(f"{name}: {hours(litres)} h")
-"""
-
 
 def ordinary_tokens(vocabulary: Vocabulary) -> list[int]:
     """Tokens of a mixed text to measure costs with: a mixture of experts decodes some tokens faster than others."""
-    return list(vocabulary.tokenize(PARAGRAPH, parse_special=False))
+    return list(vocabulary.tokenize(SAMPLE, parse_special=False))
 
 
 class _GivenUp(Exception):
