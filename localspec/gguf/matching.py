@@ -82,6 +82,7 @@ def _of_another_model(name: str, how: str) -> BadModelFile:
 
 _BYTE = re.compile(rb"<0x([0-9A-F]{2})>")
 _LONGEST = 24  # bytes of a token that the sample is cut into
+_KNOWN_BYTES = {"BPE", "SPM"}  # vocabularies the bytes of whose tokens are known
 
 SAMPLE = """\
 The ferry left at ten past six, two hours late, with nineteen passengers and a dog. "You will want the other \
@@ -112,11 +113,6 @@ class SharedTokens:
     @property
     def count(self) -> int:
         return len(self.draft_ids)
-
-
-def comparable(vocabulary: VocabularyFacts) -> bool:
-    """Whether the bytes of its tokens are known."""
-    return vocabulary.kind in ("BPE", "SPM")
 
 
 def in_words(shared: SharedTokens) -> str:
@@ -240,12 +236,13 @@ def _refuse_file(header: Header, name: str) -> None:
 
 
 def _common_tokens(target: Header, draft: Header, target_name: str, draft_name: str) -> SharedTokens | None:
-    if not (found := problems(target, draft)):
+    facts = [ModelFacts.from_header(header) for header in (target, draft)]
+    why = misfit(target, draft) or next(iter(differences(*facts)), None)
+    if why is None:
         return None
-    why = found[0]
-    ours, theirs = (ModelFacts.from_header(header).vocabulary for header in (target, draft))
+    ours, theirs = (each.vocabulary for each in facts)
     is_model = not draft_kind(draft).is_head and not is_trimmed(draft)
-    if is_model and ours and theirs and comparable(ours) and comparable(theirs):
+    if is_model and ours and theirs and {ours.kind, theirs.kind} <= _KNOWN_BYTES:
         shared = shared_tokens(ours, theirs)
         if shared.coverage >= LEAST_COVERAGE:
             return shared
@@ -257,13 +254,6 @@ def _common_tokens(target: Header, draft: Header, target_name: str, draft_name: 
         f"{draft_name} cannot draft for {target_name}: {why}",
         hint="choose a draft of the target's own family; `localspec pairs` lists pairs that fit",
     )
-
-
-def problems(target: Header, draft: Header) -> list[str]:
-    """The first difference of each kind that keeps the two from working together."""
-    if fault := misfit(target, draft):
-        return [fault]
-    return differences(ModelFacts.from_header(target), ModelFacts.from_header(draft))
 
 
 def differences(target: ModelFacts, draft: ModelFacts) -> list[str]:

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -170,33 +170,25 @@ _SMALLER = 3  # times, at least, that a draft has to be
 
 
 def suggested_draft(name: str, target: Header) -> ModelFile | None:
-    """A draft of the registry whose header fits this target, with the same vocabulary.
-
-    name: of the target's file. Headers of drafts that are not here are read over the network.
-    """
-    asked = 0
-    for draft in _candidates(name):
-        if draft.all_bytes * _SMALLER > target.file_bytes:
-            continue
-        if not draft.path and asked == _MOST_ASKED:
-            continue
-        asked += not draft.path
-        with suppress(LocalspecError):
-            if check([target, draft.header]) is None:
-                return draft
-    return None
+    """A draft of the registry whose header fits this target, with the same vocabulary; `name`: of the target's file."""
+    return next((file for file, shared in _fitting(target, _candidates(name)) if shared is None), None)
 
 
 def draft_of_another_vocabulary(target: Header) -> tuple[ModelFile, SharedTokens] | None:
     """The smallest model here that drafts for this target with the tokens that both have; None for none."""
     files = distinct(file for pair in all_pairs() if pair.name != DEMO for file in pair.files)
-    here = sorted((file for file in files if file.path), key=lambda file: file.all_bytes)
-    for file in here[:_MOST_ASKED]:
-        with suppress(LocalspecError):
-            shared = check([target, file.header])
-            if shared and file.all_bytes * _SMALLER <= target.file_bytes:
-                return file, shared
-    return None
+    here = sorted((file for file in files if file.path), key=lambda file: file.all_bytes)[:_MOST_ASKED]
+    return next(((file, shared) for file, shared in _fitting(target, here) if shared), None)
+
+
+def _fitting(target: Header, files: Iterable[ModelFile]) -> Iterator[tuple[ModelFile, SharedTokens | None]]:
+    """The small files that can draft for this target; headers of a few are read over the network."""
+    asked = 0
+    for file in files:
+        if file.all_bytes * _SMALLER <= target.file_bytes and (file.path or asked < _MOST_ASKED):
+            asked += not file.path
+            with suppress(LocalspecError):
+                yield file, check([target, file.header])
 
 
 def _candidates(name: str) -> Iterator[ModelFile]:

@@ -38,7 +38,6 @@ from localspec.models.drafting import Drafting, guess_for, lessons_key, logit_fo
 from localspec.models.needs import CHECKPOINT_SHARE, HOST, Load, MemoryWishes
 from localspec.models.plan import Plan, plan_for
 from localspec.models.registry import Pair
-from localspec.models.store import ModelFile
 from localspec.sampler.passes import HiddenRows
 from localspec.sampler.sampling import Sampling
 
@@ -47,7 +46,7 @@ SMALL_BYTES = (
     32_000_000  # weights; the demo's 4 MB decode faster on one core than on two, even on an idle machine
 )
 MOST_BESIDE_GPU = 4  # threads
-SAVED_SHARE = 0.25  # of the remaining memory, for texts that others replace
+SAVED_SHARE = 0.25  # of the memory left beside the target's weights, for texts that others replace
 
 PLAIN_NOTICE = "{} is recurrent: its state cannot step back, so nothing is drafted from the text"
 DEMO_NOTICE = (
@@ -92,11 +91,12 @@ def load_pair(
     """Load a pair as planned; a failing step closes all earlier ones."""
     threads_of = partial(threads_for, wanted=options.get("threads"), spare_cores=spare_cores)
     with ExitStack() as opened:
-        on_stage(f"loading the target, {_sized(pair.target)}")
+        on_stage(f"loading the target, {pair.target.name} ({size_text(pair.target.all_bytes)})")
         target = open_target(pair, plan, options.get("mmap"), threads_of, opened)
         found: list[Opened] = []
         if plan.draft:
-            on_stage(f"loading the draft, {_sized(pair.draft or pair.target)}")
+            file = pair.draft or pair.target
+            on_stage(f"loading the draft, {file.name} ({size_text(file.all_bytes)})")
             mmap, shared = options.get("mmap"), plan.shared
             opening = Opening(pair, plan.draft, shared, mmap, target, threads_of, opened)
             found.append(open_drafter(opening))
@@ -139,10 +139,6 @@ def load_pair(
             else None,
             close=opened.pop_all().close,
         )
-
-
-def _sized(file: ModelFile) -> str:
-    return f"{file.name} ({size_text(file.all_bytes)})"
 
 
 def gpus_of(plan: Plan) -> tuple[str, ...]:
@@ -197,9 +193,13 @@ def is_demo(pair: Pair) -> bool:
 
 def drafting_of(pair: Pair, plan: Plan, target: Context, found: Sequence["Opened"]) -> Drafting:
     device, limit = device_of(target.model), target.rollback_limit
+    # A run costs about its bytes of weights; a mixture reads few of them.
+    models = [each for each in found if not (each.drafter.hidden_rows_needed or target.model.expert_count)]
+    size = target.model.size_bytes
+    shares = {str(each.drafter.source): each.context.model.size_bytes / size for each in models}
     return Drafting(
         [each.drafter for each in found],
-        guess_for(device, run_shares(target.model, found)),
+        guess_for(device, shares),
         most=WIDEST_BATCH - 1 if limit is None else min(WIDEST_BATCH - 1, limit),
         # Rows that fill a batch have to be taken back, and would ask a mixture for experts of their own.
         pads=device != "cpu" and target.model.can_roll_back and target.model.expert_count == 0,
@@ -208,14 +208,6 @@ def drafting_of(pair: Pair, plan: Plan, target: Context, found: Sequence["Opened
         starting_depth=pair.starting_depth,
         key=lessons_key(pair, plan, target.threads.usual),
     )
-
-
-def run_shares(target: Model, found: Sequence["Opened"]) -> dict[str, float]:
-    """The cost of a run of each draft model as a share of a plain step, by bytes of weights; a mixture reads few of
-    them.
-    """
-    models = [each for each in found if each.drafter.hidden_rows_needed is None and not target.expert_count]
-    return {str(each.drafter.source): each.context.model.size_bytes / target.size_bytes for each in models}
 
 
 def threads_for(model: Model, wanted: int | None, spare_cores: int) -> int:
@@ -236,8 +228,8 @@ def open_target(
         model,
         **plan.target.context,
         threads=threads(model),
-        checkpoint_bytes=checkpoint_bytes(model),
-        saved_bytes=saved_bytes(model),
+        checkpoint_bytes=int(CHECKPOINT_SHARE * model.size_bytes),
+        saved_bytes=int(SAVED_SHARE * max(0, (available_bytes() or 0) - model.size_bytes)),
     )
     if plan.draft and context.rollback_limit == 0:
         raise RollbackUnsupported(
@@ -308,7 +300,7 @@ def open_model(opening: Opening) -> Opened:
         model,
         **opening.load.context,
         threads=opening.threads(model),
-        checkpoint_bytes=checkpoint_bytes(model),
+        checkpoint_bytes=int(CHECKPOINT_SHARE * model.size_bytes),
         vocabulary=None if shared else vocab.size,
         top_k=True,
         table=token_table(model.path, opening.header),
@@ -352,16 +344,6 @@ OPENERS: Mapping[DraftKind, Callable[[Opening], Opened]] = {
     DraftKind.ASSISTANT: partial(open_head, layout=ASSISTANT),
     DraftKind.DFLASH: partial(open_head, layout=None),
 }
-
-
-def checkpoint_bytes(model: Model) -> int:
-    """Most bytes of a model's checkpoints; the oldest are dropped first."""
-    return int(CHECKPOINT_SHARE * model.size_bytes)
-
-
-def saved_bytes(model: Model) -> int:
-    """Most bytes of a target's earlier texts: a share of the memory left beside its weights."""
-    return int(SAVED_SHARE * max(0, (available_bytes() or 0) - model.size_bytes))
 
 
 def device_of(model: Model) -> str:

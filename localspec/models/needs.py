@@ -176,9 +176,6 @@ class Room:
         """Bytes that are left of the CPU's memory."""
         return self.spare(self._cpu, needs)
 
-    def cpu_holds(self, needs: Sequence[Needs]) -> bool:
-        return self.spare_on_cpu(needs) >= 0
-
     def too_small_for(self, needs: Sequence[Needs]) -> NotEnoughMemory:
         """The error that names the device that lacks most."""
         names = dict.fromkeys(name for need in needs for name in need.by_device)
@@ -372,7 +369,7 @@ class Ways:
                 load = replace(load, split=shares(count, capacities))
             way = self._way(load, whole.draft)
             yield way
-            if not self._room.cpu_holds(way.needs):
+            if self._room.spare_on_cpu(way.needs) < 0:
                 return
 
     def _capacities(self, way: Way) -> tuple[int, ...]:

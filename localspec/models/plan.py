@@ -8,7 +8,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -211,8 +211,7 @@ class Probe(Closing):
         if self._listed is not None:
             remember_devices(self._listed)
         self._measurer: Measurer | None = None
-        self._opened = ExitStack()
-        self._written: dict[str, Path] = {}
+        self._folder: tempfile.TemporaryDirectory[str] | None = None  # of stand-ins, by fingerprint
         self._remembered: dict[str, _Buffers] = {}
 
     def needs(
@@ -281,8 +280,9 @@ class Probe(Closing):
         if self._measurer is not None:
             self._measurer.close()
             self._measurer = None
-        self._opened.close()
-        self._written.clear()
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
 
     def _measuring(self) -> "Measurer":
         if self._measurer is None:
@@ -300,16 +300,19 @@ class Probe(Closing):
         return self._listed
 
     def _weightless(self, header: Header, fingerprint: str) -> Path:
-        if fingerprint not in self._written:
-            try:
-                folder = Path(self._opened.enter_context(tempfile.TemporaryDirectory(prefix="localspec-")))
-                self._written[fingerprint] = write_weightless(header, folder / _AS_NAMED_IN_ERRORS)
-            except OSError as error:
-                raise BackendFailure(
-                    f"no temporary file can be written: {error.strerror or error}",
-                    hint=f"make room for {options.cache_dir()}, or set LOCALSPEC_HOME to another folder",
-                ) from error
-        return self._written[fingerprint]
+        try:
+            if self._folder is None:
+                self._folder = tempfile.TemporaryDirectory(prefix="localspec-")
+            path = Path(self._folder.name, fingerprint, _AS_NAMED_IN_ERRORS)
+            if not path.exists():
+                path.parent.mkdir()
+                write_weightless(header, path)
+        except OSError as error:
+            raise BackendFailure(
+                f"no temporary file can be written: {error.strerror or error}",
+                hint=f"make room for {options.cache_dir()}, or set LOCALSPEC_HOME to another folder",
+            ) from error
+        return path
 
 
 def _needs(headers: Sequence[Header], known: _Buffers, load: Load) -> Needs:
@@ -393,28 +396,19 @@ def _memory_file(key: str) -> Path:
     return options.cache_dir() / "memory" / f"{key}.json"
 
 
-_NO_VOCABULARY = "no_vocab"  # llama-vocab.cpp: as many dummy tokens as ARCHITECTURE.vocab_size says
-
-
-def write_weightless(header: Header, path: Path) -> Path:
-    """Write it as a sparse file of the model's length. Raises OSError."""
-    data = header_bytes(_entries(header), header.tensors)
+def write_weightless(header: Header, path: Path) -> None:
+    """Write a stand-in for a model: a sparse file of its length, with dummy tokens. Raises OSError."""
+    kept = {key: entry for key, entry in header.entries.items() if not key.startswith("tokenizer.")}
+    kept["tokenizer.ggml.model"] = text_entry("no_vocab")  # llama-vocab.cpp: ARCHITECTURE.vocab_size tokens
+    if header.vocabulary is not None and not is_trimmed(header):
+        kept[f"{header.architecture}.vocab_size"] = Entry(UINT32, header.vocabulary.count)
+    data = header_bytes(kept, header.tensors)
     end = max((tensor.offset + tensor.bytes for tensor in header.tensors), default=0)
     with path.open("wb") as file:
         file.write(data)
         if sys.platform == "win32" and (fsutil := program("fsutil")):
             subprocess.run([fsutil, "sparse", "setflag", str(path)], check=False, capture_output=True)
         file.truncate(padded(len(data), header.alignment) + padded(end, header.alignment))
-    return path
-
-
-def _entries(header: Header) -> dict[str, Entry]:
-    kept = {key: entry for key, entry in header.entries.items() if not key.startswith("tokenizer.")}
-    kept["tokenizer.ggml.model"] = text_entry(_NO_VOCABULARY)
-    if header.vocabulary is not None and not is_trimmed(header):
-        size = header.vocabulary.count
-        kept[f"{header.text('general.architecture')}.vocab_size"] = Entry(UINT32, size)
-    return kept
 
 
 def plan_for(pair: Pair, wishes: MemoryWishes, devices: Sequence[DeviceMemory] | None = None) -> Plan:
