@@ -6,16 +6,15 @@ without the buffers, somewhat slower.
 """
 
 import hashlib
-import json
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
 from localspec import demo, options
 from localspec.errors import BackendFailure, NotEnoughMemory
-from localspec.files import loads_as, write_text_atomically
+from localspec.files import recalled, remember
 from localspec.health.build import BACKENDS, driver, has_backend, installed_build, processor, rebuild_command
 from localspec.health.servers import used_servers
 from localspec.health.trial import Trial, TrialOutcome, decode_in_child
@@ -56,7 +55,7 @@ def health() -> Health:
     """
     global _known
     if _known is None:
-        _known = _recall(_build_file(), Health) or check()
+        _known = recalled(_build_file(), Health) or check()
     return _known
 
 
@@ -120,7 +119,7 @@ def why_unusable(outcome: TrialOutcome) -> BackendFailure | NotEnoughMemory:
 
 def _learn(found: Health) -> Health:
     assume(found)
-    return found if _on_trial else _remember(_build_file(), found)
+    return found if _on_trial else remember(_build_file(), found)
 
 
 def _build_file() -> Path:
@@ -155,7 +154,7 @@ def ensure_gpu(
     Raises BackendFailure if it fails, NotEnoughMemory.
     """
     kv_types = tuple(dict.fromkeys((*_KV_TYPES, kv_type)))
-    found = _recall(_gpu_file(name, description), GpuHealth) or GpuHealth()
+    found = recalled(_gpu_file(name, description), GpuHealth) or GpuHealth()
     if not found.covers(flash_attn, kv_types):
         on_first()
         found = try_gpu(name, description, flash_attn, kv_types)
@@ -172,17 +171,17 @@ def try_gpu(
 ) -> GpuHealth:
     """Decode the demo target on it, without flash attention if that crashes it. Raises as `ensure_gpu` does."""
     file, died_of = _gpu_file(name, description), ""
-    known = _recall(file, GpuHealth) or GpuHealth()
+    known = recalled(file, GpuHealth) or GpuHealth()
     place, buffers = {"devices": [name]}, health().extra_buffers
     trial = Trial(str(demo.target_path()), place, used_servers(), buffers, widths=GPU_WIDTHS)
     if flash_attn != "off":
         outcome = decode_in_child(replace(trial, kv_types=kv_types))
         if outcome.passed:
-            return _remember(file, replace(known, kv_types=kv_types, died_of=""))
+            return remember(file, replace(known, kv_types=kv_types, died_of=""))
         died_of = _cause(outcome, trial)
     outcome = decode_in_child(replace(trial, flash_attn="off", kv_types=("f16", "f16")))
     if outcome.passed:
-        return _remember(file, replace(known, died_of=died_of or known.died_of, plain=True))
+        return remember(file, replace(known, died_of=died_of or known.died_of, plain=True))
     with suppress(OSError):
         file.unlink(missing_ok=True)
     raise outcome.error or BackendFailure(
@@ -194,10 +193,10 @@ def try_gpu(
 def untold_gpu_note(name: str, description: str) -> str:
     """The notice about a GPU, at the first call; else ""."""
     file = _gpu_file(name, description)
-    found = _recall(file, GpuHealth) or GpuHealth()
+    found = recalled(file, GpuHealth) or GpuHealth()
     if found.told or not found.died_of:
         return ""
-    _remember(file, replace(found, told=True))
+    remember(file, replace(found, told=True))
     return (
         f"flash attention ends llama.cpp on {name} ({found.died_of}), so it is off there. "
         "Another driver is tried with it again"
@@ -223,16 +222,3 @@ def _gpu_file(name: str, description: str) -> Path:
 def _file(prefix: str, *known_by: str) -> Path:
     key = hashlib.sha256("\n".join(known_by).encode()).hexdigest()[:32]
     return options.cache_dir() / "health" / f"{prefix}{key}.json"
-
-
-def _remember(file: Path, found: _Found) -> _Found:
-    with suppress(OSError):  # a cache that cannot be written costs a trial each time
-        write_text_atomically(file, json.dumps(asdict(found)))
-    return found
-
-
-def _recall(file: Path, kind: type[_Found]) -> _Found | None:
-    try:
-        return loads_as(kind, file.read_text("utf-8"))
-    except (OSError, ValueError):
-        return None

@@ -2,19 +2,17 @@
 
 import contextlib
 import ctypes
-import json
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterable
-from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec import options
-from localspec.files import loads_as, write_text_atomically
+from localspec.files import recalled, remember
 
 if TYPE_CHECKING:  # loads llama.cpp
     from localspec.llama.devices import Device
@@ -112,15 +110,12 @@ def memory_of(listed: "Iterable[Device]") -> tuple[DeviceMemory, ...]:
 
 def last_devices() -> tuple[DeviceMemory, ...]:
     """The devices from llama.cpp's last answer; without one only the CPU."""
-    try:
-        return with_host(loads_as(tuple[DeviceMemory, ...], _devices_file().read_text("utf-8")))
-    except (OSError, ValueError):
-        return with_host((DeviceMemory("CPU", "cpu", 0, 0),))
+    known = recalled(_devices_file(), tuple[DeviceMemory, ...])
+    return with_host(known or (DeviceMemory("CPU", "cpu", 0, 0),))
 
 
 def remember_devices(listed: tuple[DeviceMemory, ...]) -> None:
-    with suppress(OSError):  # a cache that cannot be written costs time only
-        write_text_atomically(_devices_file(), json.dumps([asdict(device) for device in listed]))
+    remember(_devices_file(), listed)
 
 
 def with_host(listed: tuple[DeviceMemory, ...]) -> tuple[DeviceMemory, ...]:

@@ -8,15 +8,14 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from localspec import options
 from localspec.display import printable, size_text
 from localspec.errors import BackendFailure, BadSetting, LocalspecError
-from localspec.files import loads_as, program, write_text_atomically
+from localspec.files import program, recalled, remember
 from localspec.gguf.facts import DraftKind, draft_kind, has_head, is_trimmed, trained_context, trunk_layers
 from localspec.gguf.header import Entry, Header, padded
 from localspec.gguf.matching import SharedTokens
@@ -229,7 +228,7 @@ class Probe(Closing):
             of_target = _fingerprint(target)
             asked |= {"context": load.head_context, "kind": load.kind, "target": of_target}
         key = hashlib.sha256(json.dumps([fingerprint, places, asked]).encode()).hexdigest()[:32]
-        known = self._remembered.get(key) or _recall(key)
+        known = self._remembered.get(key) or recalled(_memory_file(key), _Buffers)
         if known is None:
             if target is not None:
                 asked["target"] = self._weightless(target, of_target)
@@ -238,7 +237,7 @@ class Probe(Closing):
             except LocalspecError as error:
                 name = printable(header.text("general.name")) or _AS_NAMED_IN_ERRORS
                 raise type(error)(str(error).replace(_AS_NAMED_IN_ERRORS, name), hint=error.hint) from error
-            _remember(key, known)
+            remember(_memory_file(key), known)
         self._remembered[key] = known
         weights = () if target is header else (header, *adapters)
         return _needs(weights, known, load)
@@ -378,18 +377,6 @@ def _fingerprint(header: Header) -> str:
     tensors = [(tensor.name, tensor.shape, tensor.type) for tensor in header.tensors]
     count = header.vocabulary.count if header.vocabulary else 0
     return hashlib.sha256(repr((kept, tensors, count, installed_build())).encode()).hexdigest()
-
-
-def _recall(key: str) -> _Buffers | None:
-    try:
-        return loads_as(_Buffers, _memory_file(key).read_text("utf-8"))
-    except (OSError, ValueError):
-        return None
-
-
-def _remember(key: str, known: _Buffers) -> None:
-    with suppress(OSError):  # a cache that cannot be written costs time only
-        write_text_atomically(_memory_file(key), json.dumps(asdict(known)))
 
 
 def _memory_file(key: str) -> Path:
