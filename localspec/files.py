@@ -300,7 +300,7 @@ def read_as(kind: type[T], written: object) -> T:
 
 
 def recalled(file: Path, kind: type[T]) -> T | None:
-    """A value that `remember` wrote; None where there is none of this kind."""
+    """A value that `remember` wrote; None for no value of this kind."""
     try:
         return loads_as(kind, file.read_text("utf-8"))
     except (OSError, ValueError):
