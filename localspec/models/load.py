@@ -134,6 +134,7 @@ def load_pair(
                 *template_notices,
             ),
             drafting=drafting,
+            is_toy=is_demo(pair),
             log=opened.enter_context(LogitLog(logit_folder(pair)))
             if options.get("remember_logits")
             else None,

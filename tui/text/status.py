@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from localspec.chat.conversations import StoredMessage
+from localspec.chat.loaded_pair import TOY
 from localspec.display import size_text
+from localspec.models.registry import DEMO
 
 from ..state.engine import EngineState, PullProgress
 
@@ -93,6 +95,8 @@ def advice(engine: EngineState) -> str:
     if reply is None:
         return f"ready in {ready.seconds:.1f} s" if ready else ""
     stats = reply.stats
+    if engine.pair_name == DEMO:
+        return TOY.partition(".")[0]
     if reply.is_off:
         return "drafting is off: plain decoding is faster here"
     if stats.drafted and stats.speedup and stats.speedup.high < 1:

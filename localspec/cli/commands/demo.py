@@ -15,9 +15,9 @@ from zlib import crc32
 
 from localspec import demo
 from localspec.cli import CANCELLED
-from localspec.cli.commands.bench import refuse_missing_folder
-from localspec.cli.last_defence import refused_by_system
+from localspec.cli.commands.bench import write_svg
 from localspec.cli.loading import StageLine
+from localspec.cli.options import drawable
 from localspec.display import note, obeys_sequences, say, size_text
 from localspec.errors import BadSetting, LocalspecError, NotEnoughMemory
 from localspec.files import FileLock
@@ -43,15 +43,13 @@ Stage = Callable[[str], object]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--svg", type=Path, metavar="FILE", help="also draw the end of the race into an SVG file"
-    )
+    what = "also draw the end of the race into an SVG file"
+    parser.add_argument("--svg", type=drawable, metavar="FILE", help=what)
 
 
 def run(arguments: argparse.Namespace) -> int:
     from localspec.measure.race import svg
 
-    refuse_missing_folder(arguments)
     try:
         with ExitStack() as opened:
             ended, told = held(opened)
@@ -61,10 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not obeys_sequences(sys.stdout):
         say(told.partition("\n")[0])
     if arguments.svg:
-        try:
-            arguments.svg.write_text(svg(ended, PROMPT, told), encoding="utf-8")
-        except OSError as error:
-            note(f"{error.filename} was not written: {error.strerror}")
+        write_svg(arguments.svg, svg(ended, PROMPT, told))
     return 0
 
 
@@ -78,7 +73,7 @@ def held(opened: ExitStack) -> tuple["Race", str]:
             sides, plain_speed = with_gain(opened, *enlarged(stage.show), stage.show)
             slower = max(1.0, plain_speed / FASTEST)
         except (OSError, LocalspecError) as error:
-            told = refused_by_system(error) if isinstance(error, OSError) else error
+            told = f"{folder()} cannot be written: {error.strerror}" if isinstance(error, OSError) else error
             note(f"{told}; so the small pair runs at the pace of a large one")
             sides = both(opened, demo.target_path(), demo.draft_path(), stage.show)
             pace = Pace(PASS_SECONDS, DRAFT_SECONDS)
@@ -185,8 +180,8 @@ def shown(sides: tuple["Session", "Session"], pace: "Pace | None", slower: float
     """Draw the race while it runs, if there is a terminal; returns its end and the words below it."""
     from rich.live import Live
 
-    from localspec.measure.machine import this_machine
     from localspec.measure.race import Race, picture, race
+    from localspec.measure.summary import this_machine
 
     about = f"{sides[1].target_name}, on the CPU; {this_machine().sentence()}"
     if slower > 1:
