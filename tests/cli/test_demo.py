@@ -2,6 +2,8 @@
 
 import resource
 import sys
+from contextlib import ExitStack
+from itertools import pairwise
 from subprocess import run
 
 import pytest
@@ -77,7 +79,7 @@ def test_each_clock_counts_its_own_passes_and_the_slower_side_moves_first():
     assert end.plain.seconds == end.plain.cycles == len(end.plain.written)
     assert end.drafting.seconds == end.drafting.cycles + 0.25 * end.drafting.drafted
     assert end.speedup == end.plain.seconds / end.drafting.seconds > 1
-    for before, after in zip(steps, steps[1:], strict=False):
+    for before, after in pairwise(steps):
         if before.plain.reply is None and before.drafting.reply is None:
             moved_plain = before.plain != after.plain
             assert moved_plain == (before.plain.seconds <= before.drafting.seconds)
@@ -88,8 +90,6 @@ def raced(target):
 
 
 def raced_steps(target, pace=None):
-    from contextlib import ExitStack
-
     with ExitStack() as opened:
         sides = both(opened, target, demo.draft_path(), lambda stage: None)
         return list(race(*sides, PROMPT, pace, depth=DEPTH))
