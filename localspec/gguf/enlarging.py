@@ -21,8 +21,8 @@ from typing import TypeAlias
 import numpy as np
 
 from localspec.errors import BadSetting
-from localspec.gguf.header import Entry, HeaderVocabulary, header_at
-from localspec.gguf.trimmed import ARRAY, UINT32, laid_out, tensor_at, text_entry, write_streamed
+from localspec.gguf.header import ARRAY, Entry, HeaderVocabulary, header_at
+from localspec.gguf.trimmed import UINT32, laid_out, tensor_at, text_entry, write_streamed
 
 F32, F16, Q8_0 = 0, 1, 8  # see header.BLOCKS
 FLOAT32, INT32 = 6, 5  # types of values in a header
