@@ -438,10 +438,15 @@ class _Pull:
     def _path(self, file: ModelFile) -> Path:
         if path := file.path:
             return path
-        raise BadModelFile(
-            f"{self._pair.name} needs {file.name}, which is not there",
-            hint="put it there, or write the pair again: `localspec pairs add`",
-        )
+        raise absent(self._pair, file)
+
+
+def absent(pair: Pair, file: ModelFile) -> BadModelFile:
+    """The error for a file of the user's own that is gone."""
+    return BadModelFile(
+        f"{pair.name} needs {file.file}, which does not exist",
+        hint="put it there, or write the pair again: `localspec pairs add`",
+    )
 
 
 def check_space(folder: Path, needed: int) -> None:

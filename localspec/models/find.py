@@ -23,7 +23,7 @@ from localspec.files import expanded, locked
 from localspec.gguf.facts import DraftKind, has_head, trained_context
 from localspec.gguf.header import parts_of
 from localspec.models import hub, store
-from localspec.models.download import fetch
+from localspec.models.download import absent, fetch
 from localspec.models.hub import RemoteFile
 from localspec.models.registry import (
     DEMO,
@@ -365,10 +365,7 @@ def _why_missing(pair: Pair, file: ModelFile) -> Exception:
     if file.repo:
         return PairNotOnDisk(pair)
     if not file.place.exists():
-        return BadModelFile(
-            f"{pair.name} needs {file.file}, which does not exist",
-            hint="put it there, or write the pair again: `localspec pairs add`",
-        )
+        return absent(pair, file)
     return BadModelFile(
         f"{file.file} is no longer the file that {pair.name} was made with: it has another size",
         hint="`localspec pairs add` writes the pair again",

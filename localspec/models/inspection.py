@@ -92,7 +92,10 @@ def _needs(facts: ModelFile, layers: int, load: Load) -> Needs:
     embedding = facts.embedding_bytes or 0
     block = (size - embedding - (facts.output_bytes or 0)) // layers
     token = (facts.kv_bytes_per_token or 0) * _SMALLER_CACHES.get(load.kv_type, 1.0) / layers
-    held = window_cells(facts.window or load.length, load.length, on_gpu=bool(on_gpus))
+    # llama-kv-cache-iswa.cpp: a sliding window holds a chunk of a prompt more, padded to 256, or all.
+    window = facts.window or load.length
+    cells = ceil((window + (512 if on_gpus else 128)) / 256) * 256
+    held = load.length if 2 * window >= load.length else min(cells, load.length)
     windowed = (facts.window_layers or 0) / layers
     weights, cache = Counter({HOST: embedding}), Counter[str]()
     for device in blocks:
@@ -104,12 +107,6 @@ def _needs(facts: ModelFile, layers: int, load: Load) -> Needs:
     compute = {HOST: buffers // 3} | {device: buffers for device in {*blocks, output} if device != HOST}
     checkpoints = int(CHECKPOINT_SHARE * size) if windowed and held < load.length else 0
     return Needs(weights, cache, compute, checkpoints=checkpoints)
-
-
-def window_cells(window: int, length: int, *, on_gpu: bool) -> int:
-    """Tokens in the cache of a layer with a sliding window: a chunk of a prompt more than the window, or all."""
-    cells = ceil((window + (512 if on_gpu else 128)) / 256) * 256  # llama-kv-cache-iswa.cpp pads to 256
-    return length if 2 * window >= length else min(cells, length)
 
 
 @dataclass(frozen=True, slots=True)
