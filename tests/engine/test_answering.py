@@ -2,8 +2,8 @@
 
 import pytest
 
-from localspec.engine.answering import LineLimit, NoInfill, prompt_of, shares
 from localspec.engine.messages import Infill
+from localspec.engine.requests import LineLimit, NoInfill, prompt_of, shares
 from localspec.events import Finished, FinishReason, Kind, Origin, Piece, Reply, Source, Stats
 
 MARKS = {"<fim_prefix>": 1, "<fim_suffix>": 2, "<fim_middle>": 3, "<file_sep>": 4}

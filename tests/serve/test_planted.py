@@ -8,8 +8,8 @@ import pytest
 from starlette.applications import Starlette
 
 from localspec.chat.session import Session
-from localspec.engine.answering import answer, told
 from localspec.engine.messages import Answer, Describe, LoadPair, Ready
+from localspec.engine.requests import answer, told
 from localspec.sampler.sampling import Sampling
 from localspec.serve.jobs import Jobs
 from localspec.serve.pairs import Pairs
