@@ -170,7 +170,6 @@ ROOMS = {
     "cli": {
         "api",
         "chat",
-        "demo",
         "display",
         "engine",
         "errors",

@@ -11,7 +11,7 @@ are, one for each position. A draft is one run over the newest token and places 
 """
 
 from collections.abc import Callable, Sequence
-from copy import copy
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -42,6 +42,7 @@ class HeadText:
         # Hidden rows at the ends of prompt chunks, by position: texts are cut there.
         self._ends: dict[int, np.ndarray] = {}
         self._nothing = np.empty(0, dtype=np.float32)  # one of zeros
+        self.state = np.empty(0, dtype=np.uint8)  # of the head's cache, in a saved text
 
     @property
     def end(self) -> int:
@@ -83,16 +84,10 @@ class HeadText:
         self.text[end:] = tokens[end:]
         return True
 
-    def copy(self) -> "HeadText":
-        """An independent copy."""
-        copied = copy(self)
-        copied.text, copied._hidden, copied._ends = list(self.text), list(self._hidden), dict(self._ends)
-        return copied
-
     @property
     def bytes(self) -> int:
-        """Bytes of the hidden rows, about."""
-        return sum(row.nbytes for row in (*self._hidden, *self._ends.values()))
+        """Bytes of the hidden rows and of the saved state, about."""
+        return sum(row.nbytes for row in (*self._hidden, *self._ends.values(), self.state))
 
     def hold(self, held: int) -> None:
         """The head has read the rows before this position."""
@@ -151,18 +146,6 @@ class BlockHead(Head, Protocol):
 
     def read(self, hidden: np.ndarray, position: int) -> None: ...
     def guess(self, token: int, count: int, position: int) -> Callable[[int, int | None], Row]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class SavedHead:
-    """A head's memory of a text, and the state of its cache; None if it keeps no rows."""
-
-    known: HeadText
-    state: np.ndarray | None
-
-    @property
-    def bytes(self) -> int:
-        return self.known.bytes + (0 if self.state is None else len(self.state))
 
 
 _Head = TypeVar("_Head", bound=Head)
@@ -241,16 +224,19 @@ class HeadDrafter(Drafter, Generic[_Head]):
             self._fail(failure)
         return proposal
 
-    def saved(self) -> SavedHead | None:
+    def saved(self) -> HeadText | None:
         """A copy of its memory of the text, for the text's return."""
-        state = self.head.state() if self.keeps else None
-        return None if state is None and self.keeps else SavedHead(self._known.copy(), state)
+        known = deepcopy(self._known)
+        if self.keeps:
+            if (state := self.head.state()) is None:
+                return None
+            known.state = state
+        return known
 
-    def restore(self, saved: SavedHead) -> None:
+    def restore(self, saved: HeadText) -> None:
         """Continue a text that comes back."""
         self._cut(0)
-        whole = saved.state is None or self.head.restore(saved.state)
-        self._known = saved.known if whole else HeadText()
+        self._known = saved if not self.keeps or self.head.restore(saved.state) else HeadText()
 
     def _make_room(self, rows: int) -> None:
         """Start again with the newest part of the text if the cache cannot hold the new rows."""

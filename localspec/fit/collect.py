@@ -82,26 +82,19 @@ AT_ONCE = 8  # texts in one batch
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A prompt, and the sums over all rows of its answer."""
+class Answer:
+    """A prompt and the target's answer to it at temperature 0."""
 
     prompt: Sequence[int]
-    # float64 [vocabulary]: each row adds the square roots of its probabilities.
+    # float64 [vocabulary]: each row of the answer adds the square roots of its probabilities.
     mass: np.ndarray | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The target's answer to a prompt at temperature 0."""
-
-    asked: Asked
     tokens: list[int] = field(default_factory=list)
     _likely: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
 
     def take(self, row: np.ndarray) -> int:
         """The next token, from the row behind the text so far."""
-        if self.asked.mass is not None:
-            np.add(self.asked.mass, np.exp((row - row.max()) / 2), out=self.asked.mass)
+        if self.mass is not None:
+            np.add(self.mass, np.exp((row - row.max()) / 2), out=self.mass)
         self._likely.append(likely_in(row))
         self.tokens.append(int(row.argmax()))
         return self.tokens[-1]
@@ -109,13 +102,11 @@ class Answer:
     def text(self) -> Text:
         """With the likeliest tokens of every row."""
         likely, log_shares = map(np.stack, zip(*self._likely, strict=True))
-        return Text(
-            np.array(self.asked.prompt, np.int32), np.array(self.tokens, np.int32), likely, log_shares
-        )
+        return Text(np.array(self.prompt, np.int32), np.array(self.tokens, np.int32), likely, log_shares)
 
 
 def answers(
-    model: Model, prompts: Iterator[Asked], *, room: int, length: int, threads: int | None = None
+    model: Model, prompts: Iterator[Answer], *, room: int, length: int, threads: int | None = None
 ) -> Generator[Answer]:
     """Answers of at most `room` tokens, as they come to their ends; prompts that leave no room are passed over."""
     fits = (asked for asked in prompts if len(asked.prompt) + room <= length)
@@ -124,8 +115,8 @@ def answers(
         while True:
             for text in sorted(set(range(AT_ONCE)) - writing.keys()):
                 if asked := next(fits, None):
-                    writing[text] = Answer(asked)
-                    writing[text].take(cache.begin(text, asked.prompt))
+                    writing[text] = asked
+                    asked.take(cache.begin(text, asked.prompt))
             ended = [
                 text
                 for text, answer in writing.items()

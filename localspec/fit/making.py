@@ -10,7 +10,7 @@ from localspec.chat.loaded_pair import LoadedPair
 from localspec.chat.logits import Text, add_texts, texts_in
 from localspec.errors import BadSetting
 from localspec.files import FileLock
-from localspec.fit.collect import Asked, answers, made_prompts, tokens_of
+from localspec.fit.collect import Answer, answers, made_prompts, tokens_of
 from localspec.fit.trim import trimmable
 from localspec.llama.context import Context
 
@@ -107,7 +107,7 @@ def collect(pair: LoadedPair, folder: Path, wanted: int, told: Callable[[int], o
     return there
 
 
-def _unasked(pair: LoadedPair, seen: set[tuple[int, ...]]) -> Iterator[Asked]:
+def _unasked(pair: LoadedPair, seen: set[tuple[int, ...]]) -> Iterator[Answer]:
     repeats = 0
     for prompt in made_prompts():
         tokens = tuple(tokens_of(pair, prompt.text))
@@ -116,4 +116,4 @@ def _unasked(pair: LoadedPair, seen: set[tuple[int, ...]]) -> Iterator[Asked]:
             return
         if not repeats:
             seen.add(tokens)
-            yield Asked(tokens)
+            yield Answer(tokens)

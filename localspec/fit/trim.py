@@ -11,7 +11,7 @@ import numpy as np
 from localspec import options
 from localspec.chat.loaded_pair import LoadedPair
 from localspec.errors import BadModelFile, BadSetting
-from localspec.fit.collect import Answer, Asked, answers, needed_tokens, prompts
+from localspec.fit.collect import Answer, answers, needed_tokens, prompts
 from localspec.gguf.facts import TOKENIZER, DraftKind, ModelFacts, is_trimmed
 from localspec.gguf.header import TOKENS, Entry, Header, parts_of
 from localspec.gguf.trimmed import (
@@ -150,8 +150,8 @@ def trim_for(
     for answer in answers_of(pair, room, mass):
         seen.append(answer)
         on_answer(sum(len(one.tokens) for one in seen))
-    judged = [token for one in seen if one.asked.mass is None for token in one.tokens]
-    written = [token for one in seen if one.asked.mass is not None for token in one.tokens]
+    judged = [token for one in seen if one.mass is None for token in one.tokens]
+    written = [token for one in seen if one.mass is not None for token in one.tokens]
     ids = needed_tokens(vocabulary, written, mass, count)
     path.parent.mkdir(parents=True, exist_ok=True)
     trim(draft, path, ids)
@@ -162,7 +162,7 @@ def answers_of(pair: LoadedPair, room: int, mass: np.ndarray) -> Iterator[Answer
     """The target's answers to the built-in prompts at temperature 0; `mass` sums up those that are not held out."""
     assert isinstance(pair.target, Context), "only files are fitted to"
     target = pair.target
-    asked = (Asked(prompt, mass if i % HELD_OUT else None) for i, prompt in enumerate(prompts(pair)))
+    asked = (Answer(prompt, mass if i % HELD_OUT else None) for i, prompt in enumerate(prompts(pair)))
     return answers(target.model, asked, room=room, length=LENGTH, threads=target.threads.usual)
 
 

@@ -27,9 +27,13 @@ _DRIVER_FILES = (
 
 def library_files() -> list[Path]:
     """The libraries that llama_cpp would load."""
-    folder = os.environ.get("LLAMA_CPP_LIB_PATH") or _library_folder()
-    if folder is None:
-        return []
+    folder = os.environ.get("LLAMA_CPP_LIB_PATH")
+    if not folder:
+        package = sys.modules.get("llama_cpp")
+        spec = package.__spec__ if package else find_spec("llama_cpp")
+        if not spec or not spec.submodule_search_locations:
+            return []
+        folder = os.path.join(next(iter(spec.submodule_search_locations)), "lib")
     return sorted(path for path in Path(folder).glob("*") if _LIBRARY.search(path.name))
 
 
@@ -78,13 +82,6 @@ def source_command(*options: str, windows: bool) -> str:
     if not defined:
         return build
     return f'$env:CMAKE_ARGS = "{defined}"; {build}' if windows else f'CMAKE_ARGS="{defined}" {build}'
-
-
-def _library_folder() -> str | None:
-    package = sys.modules.get("llama_cpp")
-    spec = package.__spec__ if package else find_spec("llama_cpp")
-    folders = spec.submodule_search_locations if spec else None
-    return os.path.join(next(iter(folders)), "lib") if folders else None
 
 
 def _stats(paths: Iterable[Path]) -> Iterable[tuple[Path, os.stat_result]]:

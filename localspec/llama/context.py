@@ -74,7 +74,7 @@ class Cache(Closing):
         self._context, self._memory = pointer, lib.llama_get_memory(pointer)
         self._pace = Pace() if model.remote else None
         self._finalizer = weakref.finalize(self, _free, pointer, model, held)
-        model.adopt(self)
+        model.contexts.add(self)
 
     @property
     def handle(self) -> Any:  # noqa: ANN401  a C pointer, for this package only
@@ -164,7 +164,12 @@ class Context(Cache):
         known = table.count if table else model.vocab.size
         self._vocabulary, self._shared = vocabulary or known, min(vocabulary or known, known)
         output_tokens = table.output_tokens(self._shared) if table else self._shared
-        sampler = _sampler(model, output_tokens, params) if top_k else None
+        sampler = None
+        # On the CPU llama.cpp takes 1.5 ms for a row of 128,256 logits and numpy 0.3.
+        if top_k and model.output_on_gpu:
+            # As many more as may belong to tokens that no row holds.
+            size = model.vocab.size
+            sampler = TopK(min(TOP_K + size - output_tokens, size), params)
         super().__init__(model, params, sampler)
         self.tokens: list[int] = []  # tokens in the cache, in order, read-only
         self.rows_max = rows_max
@@ -192,11 +197,6 @@ class Context(Cache):
     def needs_checkpoints(self) -> bool:
         return bool(self._window) or not self.model.can_roll_back
 
-    @property
-    def checkpoint_bytes(self) -> int:
-        """Bytes of the checkpoints now."""
-        return self._checkpoints.bytes
-
     def decode(self, tokens: Sequence[int], rows: int) -> Pass:
         """Append tokens to the cache; rows for the last `rows` of them, float32 [vocab] or candidates.
 
@@ -215,7 +215,9 @@ class Context(Cache):
                     hidden.append(np.array(self._hidden.read(head)))
                 rest = rest[head:]
             found = self._decode_chunk(rest, rows) if rest else ()
-            return Pass(before, tokens, found, self._hidden_rows(hidden, len(rest)))
+            last = self._hidden.read(len(rest)) if self._hidden and rest else None
+            whole = last if last is None or not hidden else np.concatenate([*hidden, last])
+            return Pass(before, tokens, found, whole)
         except BaseException:  # Ctrl-C may come after llama.cpp took the tokens and before they were counted
             self._recover(before)
             raise
@@ -297,28 +299,18 @@ class Context(Cache):
 
     def _decode_chunk(self, tokens: Sequence[int], rows: int) -> Sequence[Row]:
         """One call into llama.cpp, timed until its results are there."""
-        batch = self._batch.fill(self._readable(tokens), self.length, rows)
+        readable = tokens
+        if self._vocabulary != self._shared:  # for those that only the target has, control tokens or padding
+            readable = [min(token, self._shared - 1) for token in tokens]
+        batch = self._batch.fill(readable, self.length, rows)
         self.run(lib.llama_decode, batch, len(tokens))
         self.tokens.extend(tokens)
         self._last_width = len(tokens)
         return self._rows.read(self.handle, rows) if rows else ()
 
-    def _hidden_rows(self, before: list[np.ndarray], count: int) -> np.ndarray | None:
-        """The hidden rows of a pass: its last call had `count` tokens, and earlier calls gave these rows."""
-        if not self._hidden or not count:
-            return None
-        last = self._hidden.read(count)
-        return np.concatenate([*before, last]) if before else last
-
     def _most_tokens(self) -> int:
         """How many tokens the next call may have."""
         return self._pace.tokens(self.chunk) if self._pace else self.chunk
-
-    def _readable(self, tokens: Sequence[int]) -> Sequence[int]:
-        """The tokens, with a substitute for those that only the target has: control tokens or padding."""
-        if self._vocabulary == self._shared:
-            return tokens
-        return [min(token, self._shared - 1) for token in tokens]
 
     def _require_room(self, count: int) -> None:
         if self.length + count > self.capacity:
@@ -377,16 +369,6 @@ def make_room(params: Any, chunk: int, rows: int, chunks: int = 1) -> None:  # n
     params.n_ubatch = min(max(chunk, rows), params.n_ctx)
     params.n_batch = min(params.n_ubatch * chunks, params.n_ctx)
     params.n_outputs_max = params.n_outputs_max_per_seq = rows
-
-
-def _sampler(model: Model, shared: int, params: Any) -> TopK | None:  # noqa: ANN401  a C struct
-    """The sampler of a row's largest logits on the GPU; None without one.
-
-    On the CPU llama.cpp takes 1.5 ms for a row of 128,256 logits and numpy 0.3.
-    """
-    size = model.vocab.size
-    # As many more as may belong to tokens that no row holds.
-    return TopK(min(TOP_K + size - shared, size), params) if model.output_on_gpu else None
 
 
 def params_of(

@@ -47,11 +47,6 @@ class HeadCache(Cache):
         self._last_token = model.vocab.size - 1
         self._rows = FullRows(model.vocab.size, min(model.vocab.size, target.model.vocab.size))
 
-    @property
-    def next_position(self) -> int:
-        """After the last row."""
-        return int(lib.llama_memory_seq_pos_max(self._memory, 0)) + 1
-
     def cut(self, position: int) -> None:
         """Forget the rows from this position on."""
         lib.llama_memory_seq_rm(self._memory, 0, position, -1)
@@ -104,7 +99,8 @@ class HeadContext(HeadCache):
         for begin in range(0, len(hidden), self.chunk):
             part = hidden[begin : begin + self.chunk]
             # The encoder looks at no positions, but llama.cpp refuses those that do not follow the cache's.
-            batch = self._features.fill((), self.next_position, rows=len(part), embeddings=part)
+            position = int(lib.llama_memory_seq_pos_max(self._memory, 0)) + 1
+            batch = self._features.fill((), position, rows=len(part), embeddings=part)
             self.run(lib.llama_encode, batch, len(part))
             found.append(np.array(rows_at(get_output(self.handle), len(part), self._width)))
         return np.concatenate(found)

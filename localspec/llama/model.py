@@ -128,7 +128,7 @@ class Model(Closing):
         self.remote = " or ".join(gpu.remote for gpu in gpus if gpu.remote)
         params.progress_callback = _on_progress
         self._pointer: Any = (pointer := _loaded(path, params, self.remote))
-        self._contexts: weakref.WeakSet[Closing] = weakref.WeakSet()
+        self.contexts: weakref.WeakSet[Closing] = weakref.WeakSet()  # that are closed before it
         self._finalizer = weakref.finalize(self, _free, pointer, self.remote)
         # Before any context: it is made with room for them.
         self._adapters = [(load_adapter(pointer, path), scale) for path, scale in lora]
@@ -171,10 +171,6 @@ class Model(Closing):
         assert self._finalizer.alive, f"{self.name} is closed"
         return self._pointer
 
-    def adopt(self, context: Closing) -> None:
-        """Close this context before the model."""
-        self._contexts.add(context)
-
     def use_adapters(self, context: Any) -> None:  # noqa: ANN401  a C pointer
         """From now on a context decodes with the model's adapters."""
         if self._adapters:
@@ -186,7 +182,7 @@ class Model(Closing):
 
     def close(self) -> None:
         """Free the contexts, then the weights; idempotent."""
-        for context in list(self._contexts):
+        for context in list(self.contexts):
             context.close()
         self._finalizer()
 

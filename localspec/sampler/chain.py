@@ -251,7 +251,8 @@ class Chain:
         s = self.sampling
         row = self._permitted(row, history)
         if isinstance(row, Candidates) or s.top_k:
-            ids, logits = self._head(row, history, s.top_k or _size(row))
+            size = len(row.ids if isinstance(row, Candidates) else row)
+            ids, logits = self._head(row, history, s.top_k or size)
             return _shaped(ids, logits, s, total=None)
         logits = self._adjusted(row, history)
         ids, total = _worth_keeping(logits, s)
@@ -312,11 +313,6 @@ class Chain:
         _checked(logits.max())
         adjust(ids, logits, self.sampling, self._times(history, int(ids[-1]) + 1))
         return largest(Candidates(ids, logits), count)
-
-
-def _size(row: Row) -> int:
-    """How many tokens a row holds."""
-    return len(row.ids if isinstance(row, Candidates) else row)
 
 
 def _worth_keeping(logits: np.ndarray, s: Sampling) -> tuple[np.ndarray, float | None]:

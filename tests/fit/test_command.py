@@ -6,7 +6,7 @@ import pytest
 import localspec
 from localspec import demo
 from localspec.cli import main
-from localspec.fit.collect import Asked, answers, needed_tokens
+from localspec.fit.collect import Answer, answers, needed_tokens
 from localspec.fit.making import alone_in
 from localspec.fit.trim import fitted_path
 from localspec.gguf.facts import ModelFacts
@@ -60,14 +60,14 @@ def test_answers_are_those_that_each_prompt_has_alone():
         texts = ("Once upon a time", "The answer is", "def f(x):", *map(str, range(9)))
         prompts = [model.vocab.tokenize(text, parse_special=False) for text in texts]
         mass = np.zeros(model.vocab.size)
-        found = list(answers(model, (Asked(p, mass) for p in prompts), room=6, length=64, threads=1))
-        assert sorted(answer.asked.prompt for answer in found) == sorted(prompts)
+        found = list(answers(model, (Answer(p, mass) for p in prompts), room=6, length=64, threads=1))
+        assert sorted(answer.prompt for answer in found) == sorted(prompts)
         assert mass.min() > 0
         with Context(model, length=64, threads=1) as context:
             alone = 0
             for answer in found:
                 context.rollback(0)
-                (row,) = context.decode(answer.asked.prompt, 1).rows
+                (row,) = context.decode(answer.prompt, 1).rows
                 alone += int(row.argmax()) == answer.tokens[0]
         assert alone >= len(found) - 1  # a near-tie may flip
 

@@ -70,25 +70,25 @@ def test_a_checkpoint_of_another_text_is_forgotten(context, tokens):
     model.decode(tokens(30, seed=9), 0)
     assert model.rewind(39) == 10
     assert model.rewind(5) == 0
-    assert model.checkpoint_bytes == 0
+    assert model._checkpoints.bytes == 0
 
 
 def test_the_oldest_checkpoint_gives_way_first_and_a_budget_is_kept(context, tokens):
     probe = context({"checkpoint_bytes": ROOM}, architecture="qwen35")
     probe.decode(tokens(10), 0)
     probe.checkpoint(lasting=True)
-    size = probe.checkpoint_bytes
+    size = probe._checkpoints.bytes
     model = context({"checkpoint_bytes": 2 * size}, architecture="qwen35")
     for part in range(3):
         model.decode(tokens(10, seed=part), 0)
         model.checkpoint(lasting=True)
-    assert model.checkpoint_bytes == 2 * size
+    assert model._checkpoints.bytes == 2 * size
     assert model.rewind(25) == 20
     assert model.rewind(19) == 0
     small = context({"checkpoint_bytes": size - 1}, architecture="qwen35")
     small.decode(tokens(10), 0)
     small.checkpoint(lasting=True)
-    assert small.checkpoint_bytes == 0
+    assert small._checkpoints.bytes == 0
 
 
 def test_a_checkpoint_that_was_not_to_last_gives_way_to_the_next(context, tokens):
@@ -107,7 +107,7 @@ def test_what_can_always_step_back_takes_no_checkpoints(context, tokens, shape):
     model.decode(tokens(100), 0)
     model.checkpoint(lasting=True)
     assert not model.needs_checkpoints
-    assert model.checkpoint_bytes == 0
+    assert model._checkpoints.bytes == 0
     assert model.rewind(3) == 3
 
 
