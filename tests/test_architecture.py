@@ -170,6 +170,7 @@ ROOMS = {
     "cli": {
         "api",
         "chat",
+        "demo",
         "display",
         "engine",
         "errors",

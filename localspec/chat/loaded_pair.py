@@ -10,6 +10,8 @@ from localspec.chat.options import Request
 from localspec.chat.template import ChatTemplate
 from localspec.sampler.sampling import Sampling
 
+TOY = "This demo pair is a toy: its speed says nothing about real pairs. `localspec demo` shows what drafting gains."
+
 
 class StrategyMaker(Protocol):
     """Makes the strategy of each reply, and keeps what drafting learns between replies."""
@@ -48,4 +50,5 @@ class LoadedPair:
     notices: tuple[str, ...]  # notices about this pair, sent with the first reply
     drafting: StrategyMaker
     close: Callable[[], None]
+    is_toy: bool = False  # the embedded demo
     log: LogitLog | None = None  # of replies, where the user wants one

@@ -4,6 +4,7 @@ llama.cpp wants as many output rows as tokens, but takes embeddings in place of 
 tokenizer. A second file has every token's embedding and the token of each output row. A hash ties both.
 """
 
+import math
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -50,18 +51,37 @@ def write_gguf(
     vocabulary: HeaderVocabulary | None = None,
 ) -> Path:
     """Write a model file, under another name until it is whole. Raises OSError."""
+    infos = laid_out((tensor.name, tensor.shape, tensor.type) for tensor in tensors)
+    return write_streamed(path, entries, infos, (tensor.data for tensor in tensors), vocabulary)
+
+
+def laid_out(tensors: Iterable[tuple[str, tuple[int, ...], int]]) -> list[TensorInfo]:
+    """The places of tensors, given by name, shape and type, one behind the other."""
+    infos, offset = list[TensorInfo](), 0
+    for name, shape, kind in tensors:
+        _, elements, block_bytes = BLOCKS[kind]
+        infos.append(TensorInfo(name, shape, kind, offset, math.prod(shape) // elements * block_bytes))
+        offset += padded(infos[-1].bytes, ALIGNMENT)
+    return infos
+
+
+def write_streamed(
+    path: Path,
+    entries: Mapping[str, Entry],
+    infos: Sequence[TensorInfo],
+    arrays: Iterable[np.ndarray],
+    vocabulary: HeaderVocabulary | None = None,
+) -> Path:
+    """The same, with the tensors' bytes made one after the other. Raises OSError."""
     part = path.with_name(path.name + ".part")
-    infos, offset = [], 0
-    for tensor in tensors:
-        infos.append(TensorInfo(tensor.name, tensor.shape, tensor.type, offset, tensor.data.nbytes))
-        offset += padded(tensor.data.nbytes, ALIGNMENT)
     try:
         with part.open("wb") as file:
             head = header_bytes(entries, infos, vocabulary)
             file.write(head + bytes(padded(len(head), ALIGNMENT) - len(head)))
-            for tensor in tensors:
-                tensor.data.tofile(file)
-                file.write(bytes(padded(tensor.data.nbytes, ALIGNMENT) - tensor.data.nbytes))
+            for info, array in zip(infos, arrays, strict=True):
+                assert array.nbytes == info.bytes, info.name
+                file.write(np.ascontiguousarray(array).data)
+                file.write(bytes(padded(info.bytes, ALIGNMENT) - info.bytes))
         part.replace(path)
     except BaseException:
         with suppress(OSError):

@@ -11,7 +11,7 @@ import numpy as np
 from localspec import api
 from localspec.algorithm.protocols import Decoder, Drafter
 from localspec.algorithm.verification import SEED_DECIDES, Greedy
-from localspec.chat.loaded_pair import LoadedPair
+from localspec.chat.loaded_pair import TOY, LoadedPair
 from localspec.chat.messages import Message, as_messages
 from localspec.chat.session import Session, never
 from localspec.display import aligned
@@ -224,6 +224,7 @@ class Comparison:
     width_difference: float | None  # largest logit difference between batch widths here; None: not measured
     cancelled: bool  # ended early: the times are of unequal texts
     crowded: bool = False  # other programs kept the processor busy
+    toy: bool = False  # the pair is the embedded demo
 
     @property
     def identical(self) -> bool:
@@ -329,7 +330,7 @@ def compare_events(
             width_difference = width_difference_on(session.pair, text)
             gap = top_two_gap(row_after(session.pair.target, text))
         where = diverged(plain.tokens, drafted.tokens, gap)
-        yield Comparison(plain, drafted, rule, where, width_difference, ended, crowded)
+        yield Comparison(plain, drafted, rule, where, width_difference, ended, crowded, session.pair.is_toy)
 
 
 def asked(options: ReplyOptions, *, speculative: bool) -> ReplyOptions:
@@ -341,9 +342,13 @@ def asked(options: ReplyOptions, *, speculative: bool) -> ReplyOptions:
 
 
 def verdict_on(comparison: Comparison) -> str:
-    """One sentence about the text, one about the speed, and one about a busy processor."""
-    said = [about_text(comparison), about_speed(comparison), CROWDED if comparison.crowded else ""]
-    return " ".join(filter(None, said))
+    """The sentences about the text, the speed, and what the speed says little about."""
+    return " ".join([about_text(comparison), about_speed(comparison), *caveats(comparison)])
+
+
+def caveats(comparison: Comparison) -> list[str]:
+    """What keeps the speed from meaning much: a toy, a busy processor."""
+    return [TOY] * comparison.toy + [CROWDED] * comparison.crowded
 
 
 def about_text(comparison: Comparison) -> str:

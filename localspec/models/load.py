@@ -102,9 +102,8 @@ def load_pair(
             found.append(open_drafter(opening))
         model, drafters = target.model, tuple(each.drafter for each in found)
         contexts = [target, *(each.context for each in found)]
-        health_notes = untold_notes(
-            [context.model for context in contexts], options.get("flash_attn", "auto")
-        )
+        models, flash_attn = [context.model for context in contexts], options.get("flash_attn", "auto")
+        health_notes = untold_notes(models, flash_attn)
         sampling, unsupported = Sampling.from_metadata(model.metadata)
         template, template_notices = template_of(model.chat_template, model.vocab)
         if options.get("threads") is None:  # what was asked for is kept
@@ -134,6 +133,7 @@ def load_pair(
                 *template_notices,
             ),
             drafting=drafting,
+            is_toy=is_demo(pair),
             log=opened.enter_context(LogitLog(logit_folder(pair)))
             if options.get("remember_logits")
             else None,

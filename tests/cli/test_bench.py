@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from localspec.chat.loaded_pair import TOY
 from localspec.cli import main
 from localspec.measure.bench import CROWDED
 from localspec.models.drafting import Drafting
@@ -28,7 +29,7 @@ def test_the_report_has_table_bars_and_verdict_and_the_progress_goes_to_stderr(c
     drawing = tmp_path / "bars.svg"
     code, out, err = run(capsys, "bench", "demo", *QUICK, "--depths", "2", "--svg", drawing)
     assert code == 0
-    for word in ("speed-up", "95 % interval", "json", "█", "at temperature 0:", "at temperature 0.8:"):
+    for word in ("speed-up", "95 % interval", "json", "█", "at temperature 0:", "at temperature 0.8:", TOY):
         assert word in out
     assert "json: order record" in err
     assert "json: order record" not in out

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from localspec.chat.loaded_pair import TOY
 from localspec.cli import main
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -17,13 +18,15 @@ def bench(capsys, *arguments):
 
 def test_the_speed_comes_first_then_the_text_then_both_sides(capsys):
     code, out, err = bench(capsys, "Tell me a story", "--temperature", 0, "--runs", 2)
-    lines = out.splitlines()
+    headline, _, rows = out.partition("\n\n")
+    lines, rows = headline.splitlines(), rows.splitlines()
     assert code == 0
     assert "2 runs each" in lines[0] or "Nothing was drafted" in lines[0]
     assert lines[1] == "The same text, token for token."
-    assert lines[3].split()[:2] == ["tokens", "prompt"]
-    assert lines[4].startswith("plain ")
-    assert lines[5].startswith("speculative ")
+    assert lines[2] == TOY
+    assert rows[0].split()[:2] == ["tokens", "prompt"]
+    assert rows[1].startswith("plain ")
+    assert rows[2].startswith("speculative ")
     assert "demonstration" in err
 
 
@@ -42,6 +45,7 @@ def test_json_is_one_object_with_both_sides(capsys):
     assert found["rule"] == "block"
     assert len(found["speculative"]["runs"]) == 1
     assert found["identical"] == (found["divergence"] is None)
+    assert TOY in found["verdict"]
 
 
 @pytest.mark.parametrize("arguments", [["Hi", "--runs", 0], [""]])

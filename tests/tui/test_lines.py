@@ -1,5 +1,7 @@
 """The lines around the conversation say what is true, at every width."""
 
+from dataclasses import replace
+
 import pytest
 from driving import running
 from localspec.tui.state.engine import EngineState
@@ -43,12 +45,19 @@ def test_the_title_names_who_drafts_only_where_somebody_does(state, title):
 
 def test_the_meter_blames_no_drafting_that_nobody_asked_for():
     """A comparison's plain side does not draft, and neither does a reply after /draft off."""
-    state = engine(READY)
+    state = engine(replace(READY, pair="pair"))
     state.compare(({"role": "user", "content": "Why?"},))
     for mode, said in ((Mode.PLAIN, "plain decoding"), (Mode.OFF, "it does not pay here")):
         state.absorb(Cycle((1,), (Origin.PLAIN,), (), 0, 0, Source.PLAIN, 1, 0.0, 0.01, 0.0, mode))
         assert said in lines.meter_line(state, 120).plain
         assert ("drafting is off" in status.advice(state)) == (mode is Mode.OFF)
+
+
+def test_the_demo_is_called_a_toy_where_a_real_pair_gets_advice():
+    state = engine(READY)
+    state.compare(({"role": "user", "content": "Why?"},))
+    state.absorb(Cycle((1,), (Origin.PLAIN,), (), 0, 0, Source.PLAIN, 1, 0.0, 0.01, 0.0, Mode.OFF))
+    assert status.advice(state) == "This demo pair is a toy: its speed says nothing about real pairs"
 
 
 async def test_the_title_follows_a_load_that_fails(tmp_path):

@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from localspec.chat.conversations import StoredMessage
+from localspec.chat.loaded_pair import TOY
 from localspec.display import size_text
+from localspec.models.registry import DEMO
 
-from ..state.engine import EngineState, PullProgress
+from ..state.engine import EngineState, PullProgress, ReplyState
 
 _EIGHTHS_UP: Final = "▁▂▃▄▅▆▇█"
 _EIGHTHS_RIGHT: Final = " ▏▎▍▌▋▊▉█"
@@ -92,6 +94,11 @@ def advice(engine: EngineState) -> str:
     reply, ready = engine.last_reply, engine.ready
     if reply is None:
         return f"ready in {ready.seconds:.1f} s" if ready else ""
+    said = _about_drafting(reply)
+    return TOY.partition(".")[0] if said and engine.pair_name == DEMO else said
+
+
+def _about_drafting(reply: ReplyState) -> str:
     stats = reply.stats
     if reply.is_off:
         return "drafting is off: plain decoding is faster here"

@@ -1,6 +1,7 @@
 """The list of commands, in the order of `localspec --help`; each but `help` is a module here."""
 
 HELP = {
+    "demo": "watch drafting race against plain decoding",
     "run": "answer one prompt",
     "chat": "talk to a pair in the terminal",
     "serve": "an HTTP endpoint for other programs",

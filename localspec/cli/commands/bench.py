@@ -9,9 +9,11 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from localspec.chat.loaded_pair import TOY
 from localspec.cli import CANCELLED
 from localspec.cli.commands.run import as_json as reply_as_json
 from localspec.cli.loading import names_of, open_session, stop_on_interrupt
@@ -88,7 +90,7 @@ def bench_built_in(arguments: argparse.Namespace) -> int:
             hint = "add --draft FILE or --draft lookup, or name a pair"
             raise BadSetting(f"{session.name} has nothing to draft with", hint=hint)
         loading = {"load_seconds": perf_counter() - began, "max_tokens": tokens}
-        subject = names_of(session) | {"draft": drafter} | loading
+        subject = names_of(session) | {"draft": drafter, "toy": session.pair.is_toy} | loading
 
         def on_step(step: "BenchStep") -> None:
             nonlocal crowded
@@ -141,6 +143,8 @@ def tell(arguments: argparse.Namespace, subject: Mapping[str, Any], outcome: "Be
         return
     say("{target} with {draft}, loaded in {load_seconds:.1f} s".format(**subject))
     say(f"{machine.sentence()}\n\n{report(summary, shutil.get_terminal_size().columns)}")
+    if subject["toy"]:
+        say(TOY)
     if outcome.too_long:
         say(f"No room in the context for: {', '.join(outcome.too_long)}.")
     if outcome.stopped:
@@ -152,10 +156,15 @@ def write_drawing(arguments: argparse.Namespace, charts: "Sequence[Chart]") -> N
     from localspec.measure.plot import svg
 
     if arguments.svg:
-        try:
-            arguments.svg.write_text(svg(*charts), encoding="utf-8")
-        except OSError as error:
-            note(f"{error.filename} was not written: {error.strerror}")
+        write_svg(arguments.svg, svg(*charts))
+
+
+def write_svg(file: Path, drawing: str) -> None:
+    """Write a drawing; a file that cannot be written loses nothing else."""
+    try:
+        file.write_text(drawing, encoding="utf-8")
+    except OSError as error:
+        note(f"{error.filename} was not written: {error.strerror}")
 
 
 def list_of(kind: Callable[[str], _T]) -> Callable[[str], tuple[_T, ...]]:
@@ -245,8 +254,7 @@ def show_side(line: DrawnLine, step: "SideEvent", runs: int, tokens: int) -> int
 
 def told(comparison: "Comparison", text_of: Callable[[int], str]) -> str:
     """Print the speed-up and whether the text is the same, then the numbers of both sides."""
-    from localspec.measure.bench import CROWDED
-    from localspec.measure.compare import about_segments, about_speed, about_text, table
+    from localspec.measure.compare import about_segments, about_speed, about_text, caveats, table
 
     parts = [about_speed(comparison), about_text(comparison)]
     if where := comparison.divergence:
@@ -254,8 +262,9 @@ def told(comparison: "Comparison", text_of: Callable[[int], str]) -> str:
             "ended" if token is None else repr(text_of(token)) for token in (where.plain, where.speculative)
         )
         parts.append(f"Token {where.index + 1}: plain {plain}, speculative {speculative}.")
-    parts += [CROWDED] if comparison.crowded else []
-    return "\n".join([*parts, "", table(comparison), about_segments(comparison)]).rstrip()
+    return "\n".join(
+        [*parts, *caveats(comparison), "", table(comparison), about_segments(comparison)]
+    ).rstrip()
 
 
 def record_of(comparison: "Comparison") -> dict[str, Any]:
@@ -273,7 +282,16 @@ def record_of(comparison: "Comparison") -> dict[str, Any]:
             "free_text": asdict(side.free_text),
             "structured_text": asdict(side.structured_text),
         }
-    same = ("rule", "identical", "width_difference", "speedup", "total_speedup", "cancelled", "crowded")
+    same = (
+        "rule",
+        "identical",
+        "width_difference",
+        "speedup",
+        "total_speedup",
+        "cancelled",
+        "crowded",
+        "toy",
+    )
     where = asdict(comparison.divergence) if comparison.divergence else None
     found |= {name: getattr(comparison, name) for name in same}
     return found | {"divergence": where, "verdict": verdict_on(comparison)}

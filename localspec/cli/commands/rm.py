@@ -55,8 +55,13 @@ def remove_pair(pair: registry.Pair) -> tuple[removal.Removal, tuple[Path, ...]]
     """Remove the files of a pair, and the entries of the user's own pair; the entries' files come second."""
     users = pair.name in {users.name for users in registry.users_pairs()}
     if pair.name == registry.DEMO and not users:
-        hint = "any other pair on disk takes its place"
-        raise BadSetting("the embedded pair cannot be removed", hint=hint)
+        from localspec.cli.commands import demo  # loads numpy
+
+        files, freed = demo.remove()
+        if not files:
+            hint = "any other pair on disk takes its place"
+            raise BadSetting("the embedded pair cannot be removed", hint=hint)
+        return removal.Removal(files, freed, ()), ()
     done = removal.remove(pair)
     try:
         return done, registry.take_out(pair.name) if users else ()

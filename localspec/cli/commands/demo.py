@@ -1,0 +1,212 @@
+"""Show what drafting gains on this machine: plain decoding and drafting race on one prompt, and colours show who wrote
+each token. The embedded pair is enlarged once, in the cache folder, to the cost of an ordinary model; `localspec rm
+demo` removes it. Without room or gain, the small pair is shown at the pace of a large one.
+"""
+
+import argparse
+import shutil
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from time import perf_counter, sleep
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+from localspec import demo
+from localspec.cli import CANCELLED
+from localspec.cli.commands.bench import write_svg
+from localspec.cli.loading import StageLine
+from localspec.cli.options import drawable
+from localspec.display import note, obeys_sequences, say, size_text
+from localspec.errors import BadSetting, LocalspecError, NotEnoughMemory
+from localspec.files import FileLock
+from localspec.gguf.enlarging import Shape, enlarge
+from localspec.options import cache_dir
+
+if TYPE_CHECKING:
+    from localspec.chat.session import Session
+    from localspec.measure.race import Pace, Race
+
+PROMPT = "Why is speculative decoding faster?"
+DEPTH, CONTEXT = 4, 512  # tokens
+FASTEST = 15.0  # tokens/s of plain decoding that eyes can follow
+FREE_SHARE = 0.4  # of the memory and of the disk
+TRIAL_TOKENS, LEAST_GAIN = 16, 1.3
+PASS_SECONDS, DRAFT_SECONDS = 0.07, 0.014  # when the small pair is paced; a guess is made and checked
+PACED = f"paced, not measured: {PASS_SECONDS * 1000:.0f} ms a pass, {DRAFT_SECONDS * 1000:.0f} ms a guess"
+
+SHAPES = tuple(Shape(1024, layers, 16, 8, 64, 4096, 2560) for layers in (24, 12))  # of the target
+DRAFT_SHAPE = Shape(512, 6, 8, 4, 64, 2048, 2560)
+
+Stage = Callable[[str], object]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    what = "also draw the end of the race into an SVG file"
+    parser.add_argument("--svg", type=drawable, metavar="FILE", help=what)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from localspec.measure.race import svg
+
+    try:
+        with ExitStack() as opened:
+            ended, told = held(opened)
+    except KeyboardInterrupt:
+        say("Stopped before the end of the race.", to=sys.stderr)
+        return CANCELLED
+    if not obeys_sequences(sys.stdout):
+        say(told.partition("\n")[0])
+    if arguments.svg:
+        write_svg(arguments.svg, svg(ended, PROMPT, told))
+    return 0
+
+
+def held(opened: ExitStack) -> tuple["Race", str]:
+    """Hold the race, on the enlarged pair or else on the small one; returns its end and the words below it."""
+    from localspec.measure.race import Pace
+
+    pace, slower = None, 1.0
+    with StageLine() as stage:
+        try:
+            sides, plain_speed = with_gain(opened, *enlarged(stage.show), stage.show)
+            slower = max(1.0, plain_speed / FASTEST)
+        except (OSError, LocalspecError) as error:
+            told = f"{folder()} cannot be written: {error.strerror}" if isinstance(error, OSError) else error
+            note(f"{told}; so the small pair runs at the pace of a large one")
+            sides = both(opened, demo.target_path(), demo.draft_path(), stage.show)
+            pace = Pace(PASS_SECONDS, DRAFT_SECONDS)
+    return shown(sides, pace, slower)
+
+
+def with_gain(
+    opened: ExitStack, target: Path, draft: Path, stage: Stage
+) -> tuple[tuple["Session", "Session"], float]:
+    """The enlarged pair, if drafting gains on it in a short race, and its plain tokens/s. Raises BadSetting if not."""
+    from localspec.measure.race import race
+
+    with ExitStack() as opening:
+        sides = both(opening, target, draft, stage)
+        stage("measuring the gain")
+        *_, ended = race(*sides, PROMPT, depth=DEPTH, max_tokens=TRIAL_TOKENS)
+        if ended.speedup < LEAST_GAIN:
+            what = f"drafting gained too little in a short measurement here, {ended.speedup:.1f}x"
+            raise BadSetting(what, hint="try again when the CPU is less busy")
+        opened.push(opening.pop_all())
+    return sides, ended.plain.tokens_per_second
+
+
+def both(opened: ExitStack, target: Path, draft: Path, stage: Stage) -> tuple["Session", "Session"]:
+    """A session for plain decoding and one for drafting."""
+    return loaded(opened, target, None, stage), loaded(opened, target, draft, stage)
+
+
+def loaded(opened: ExitStack, target: Path, draft: Path | None, stage: Stage) -> "Session":
+    """A session on the CPU, without the user's settings of replies."""
+    from localspec import api
+    from localspec.chat.session import Session
+
+    session = api.load(
+        target=target,
+        draft=draft or "lookup",
+        speculate=draft is not None,
+        on_stage=stage,
+        context_length=CONTEXT,
+        gpu_layers=0,
+        remember_logits=False,
+    )
+    return opened.enter_context(Session(session.pair))
+
+
+def folder() -> Path:
+    """The folder of the enlarged pair."""
+    return cache_dir() / "demo"
+
+
+def enlarged(stage: Stage) -> tuple[Path, Path]:
+    """The enlarged target and draft, written unless they are there. Raises OSError, LocalspecError."""
+    sources = (demo.target_path(), demo.draft_path())
+    version = f"{crc32(b''.join(path.read_bytes() for path in sources)):08x}"
+    target, draft = (folder() / f"{name}-{version}.gguf" for name in ("target", "draft"))
+    if target.exists() and draft.exists():
+        if free_bytes() < target.stat().st_size / FREE_SHARE / 2:
+            raise NotEnoughMemory("too little memory is free for the enlarged pair", hint="close programs")
+        return target, draft
+    lock = FileLock(folder() / ".lock")
+    if not lock.try_acquire():
+        raise BadSetting("another `localspec demo` is writing the enlarged pair", hint="wait for it")
+    try:
+        remove()  # other versions, and what a killed process half wrote
+        free = min(free_bytes(), shutil.disk_usage(folder()).free)
+        shape = next((shape for shape in SHAPES if bytes_of(shape) < FREE_SHARE * free), None)
+        if shape is None:
+            what = f"memory or disk lack the room for {size_text(bytes_of(SHAPES[-1]))}"
+            raise NotEnoughMemory(what, hint="free some")
+        size = size_text(bytes_of(shape) + bytes_of(DRAFT_SHAPE))
+        note(f"the demo pair is enlarged to {size} in {folder()}; `localspec rm demo` removes it")
+        stage(f"writing {size}")
+        enlarge(sources[1], draft, DRAFT_SHAPE)
+        return enlarge(sources[0], target, shape), draft
+    except BaseException:
+        remove()
+        raise
+    finally:
+        lock.release()
+
+
+def remove() -> tuple[tuple[Path, ...], int]:
+    """Remove the enlarged pair; returns its files and their bytes. Raises OSError."""
+    files = tuple(sorted(folder().glob("*.gguf*")))
+    freed = sum(file.stat().st_size for file in files)
+    for file in files:
+        file.unlink(missing_ok=True)
+    return files, freed
+
+
+def bytes_of(shape: Shape) -> int:
+    """The size of a model of this shape in F16."""
+    return 2 * shape.parameters
+
+
+def free_bytes() -> int:
+    """Memory for the models; plenty if that is unknown."""
+    from localspec.models.devices import available_bytes
+
+    return available_bytes() or sys.maxsize
+
+
+def shown(sides: tuple["Session", "Session"], pace: "Pace | None", slower: float) -> tuple["Race", str]:
+    """Draw the race while it runs, if there is a terminal; returns its end and the words below it."""
+    from rich.live import Live
+
+    from localspec.measure.race import Race, picture, race
+    from localspec.measure.summary import this_machine
+
+    about = f"{sides[1].target_name}, on the CPU; {this_machine().sentence()}"
+    if slower > 1:
+        about = f"Shown {slower:.1f} times slower than it runs. {about}"
+    steps, now = race(*sides, PROMPT, pace, depth=DEPTH), Race()
+    if not obeys_sequences(sys.stdout):
+        *_, now = steps
+        return now, f"{headline(now, pace)}\n{about}"
+    with Live(auto_refresh=False) as live:
+        drawn = perf_counter()
+        for step in steps:
+            due = (step.seconds - now.seconds) * slower
+            now = step
+            sleep(max(0.0, drawn + due - perf_counter()))
+            drawn = perf_counter()
+            live.update(picture(now, PROMPT, about), refresh=True)
+        told = f"{headline(now, pace)}\n{about}"
+        live.update(picture(now, PROMPT, told), refresh=True)
+    return now, told
+
+
+def headline(ended: "Race", pace: "Pace | None") -> str:
+    """How much faster drafting was, and whether the text is the same."""
+    plain, drafting = ended.plain, ended.drafting
+    same = "the same text" if ended.identical else "the texts part at a near-tie"
+    took = f"{drafting.seconds:.1f} s instead of {plain.seconds:.1f} s"
+    kept = f"{drafting.kept} of {drafting.drafted} guesses kept"
+    return f"{ended.speedup:.1f} times as fast, {same}: {took}, {kept}{f' ({PACED})' if pace else ''}."
