@@ -121,8 +121,8 @@ def _grown(lane: Lane, cycle: Cycle, session: Session, pace: Pace | None) -> Lan
     )
 
 
-def picture(race: Race, prompt: str, below: str) -> RenderableType:
-    """Both sides beside each other with their clocks, the legend of the colours, and a text below."""
+def picture(race: Race, prompt: str, about: str, headline: str = "") -> RenderableType:
+    """Both sides beside each other with their clocks; the colours' legend, the outcome and the models below."""
     sides = Table(box=ROUNDED, expand=True, show_footer=True, border_style="dim", title=f"> {prompt}")
     sides.title_style, sides.title_justify = "bold", "left"
     for title, lane in (("plain decoding", race.plain), ("with drafting", race.drafting)):
@@ -132,13 +132,13 @@ def picture(race: Race, prompt: str, below: str) -> RenderableType:
     lanes = (race.plain, race.drafting)
     sides.add_row(*(Text.assemble(*((text, STYLES[by]) for text, by in lane.written)) for lane in lanes))
     legend = Text("   ").join(Text(f"■ {name}", STYLES[origin]) for name, origin in LEGEND)
-    return Group(sides, legend, Text(below))
+    return Group(sides, legend, *[Text(headline, "bold")] * bool(headline), Text(about, "dim"))
 
 
-def svg(race: Race, prompt: str, below: str) -> str:
+def svg(race: Race, prompt: str, about: str, headline: str) -> str:
     """The picture as an SVG document that loads no font from elsewhere."""
     console = Console(
         record=True, width=SVG_COLUMNS, file=io.StringIO(), color_system="truecolor", legacy_windows=False
     )
-    console.print(picture(race, prompt, below))
+    console.print(picture(race, prompt, about, headline))
     return _WEB_FONT.sub("", console.export_svg(title="localspec demo"))

@@ -40,6 +40,15 @@ def test_the_small_pair_is_paced_where_nothing_can_be_written(capsys, tmp_path):
     assert "url(" not in picture.replace("url(#", "")
 
 
+def test_too_little_memory_writes_nothing_and_says_so(home, capsys, monkeypatch):
+    monkeypatch.setattr("localspec.cli.commands.demo.free_bytes", lambda: 500_000_000)
+    assert main(["demo"]) == 0
+    out, err = capsys.readouterr()
+    assert "lack the room" in err
+    assert "paced" in out
+    assert [path.name for path in (home / "cache" / "demo").iterdir()] == []
+
+
 def test_a_full_disk_is_one_sentence_and_leaves_nothing(home):
     """A limit on the size of files stands for a disk that fills up while the target is written."""
     limited = run(

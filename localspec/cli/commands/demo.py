@@ -52,32 +52,34 @@ def run(arguments: argparse.Namespace) -> int:
 
     try:
         with ExitStack() as opened:
-            ended, told = held(opened)
+            ended, about, outcome = held(opened)
     except KeyboardInterrupt:
         say("Stopped before the end of the race.", to=sys.stderr)
         return CANCELLED
     if not obeys_sequences(sys.stdout):
-        say(told.partition("\n")[0])
+        say(outcome)
     if arguments.svg:
-        write_svg(arguments.svg, svg(ended, PROMPT, told))
+        write_svg(arguments.svg, svg(ended, PROMPT, about, outcome))
     return 0
 
 
-def held(opened: ExitStack) -> tuple["Race", str]:
-    """Hold the race, on the enlarged pair or else on the small one; returns its end and the words below it."""
+def held(opened: ExitStack) -> tuple["Race", str, str]:
+    """Hold the race, on the enlarged pair or else on the small one; returns its end, the models and the outcome."""
     from localspec.measure.race import Pace
 
-    pace, slower = None, 1.0
     with StageLine() as stage:
         try:
             sides, plain_speed = with_gain(opened, *enlarged(stage.show), stage.show)
-            slower = max(1.0, plain_speed / FASTEST)
-        except (OSError, LocalspecError) as error:
-            told = f"{folder()} cannot be written: {error.strerror}" if isinstance(error, OSError) else error
-            note(f"{told}; so the small pair runs at the pace of a large one")
-            sides = both(opened, demo.target_path(), demo.draft_path(), stage.show)
-            pace = Pace(PASS_SECONDS, DRAFT_SECONDS)
-    return shown(sides, pace, slower)
+            why = ""
+        except OSError as error:
+            why = f"{folder()} cannot be written: {error.strerror or error}"
+        except LocalspecError as error:
+            why = str(error)
+    if not why:
+        return shown(sides, None, max(1.0, plain_speed / FASTEST))
+    note(f"{why}; so the small pair runs at the pace of a large one")
+    sides = both(opened, demo.target_path(), demo.draft_path(), lambda stage: None)
+    return shown(sides, Pace(PASS_SECONDS, DRAFT_SECONDS), 1.0)
 
 
 def with_gain(
@@ -176,8 +178,8 @@ def free_bytes() -> int:
     return available_bytes() or sys.maxsize
 
 
-def shown(sides: tuple["Session", "Session"], pace: "Pace | None", slower: float) -> tuple["Race", str]:
-    """Draw the race while it runs, if there is a terminal; returns its end and the words below it."""
+def shown(sides: tuple["Session", "Session"], pace: "Pace | None", slower: float) -> tuple["Race", str, str]:
+    """Draw the race while it runs, if there is a terminal; returns its end, the models and the outcome."""
     from rich.live import Live
 
     from localspec.measure.race import Race, picture, race
@@ -189,7 +191,7 @@ def shown(sides: tuple["Session", "Session"], pace: "Pace | None", slower: float
     steps, now = race(*sides, PROMPT, pace, depth=DEPTH), Race()
     if not obeys_sequences(sys.stdout):
         *_, now = steps
-        return now, f"{headline(now, pace)}\n{about}"
+        return now, about, headline(now, pace)
     with Live(auto_refresh=False) as live:
         drawn = perf_counter()
         for step in steps:
@@ -198,9 +200,9 @@ def shown(sides: tuple["Session", "Session"], pace: "Pace | None", slower: float
             sleep(max(0.0, drawn + due - perf_counter()))
             drawn = perf_counter()
             live.update(picture(now, PROMPT, about), refresh=True)
-        told = f"{headline(now, pace)}\n{about}"
-        live.update(picture(now, PROMPT, told), refresh=True)
-    return now, told
+        outcome = headline(now, pace)
+        live.update(picture(now, PROMPT, about, outcome), refresh=True)
+    return now, about, outcome
 
 
 def headline(ended: "Race", pace: "Pace | None") -> str:
