@@ -95,6 +95,10 @@ def drawable(path: str) -> Path:
     return Path(path)
 
 
+def drawing_gone(path: str) -> NoReturn:
+    raise WrongUsage(f"fit no longer draws its progress into {path}", hint="the line on the screen shows it")
+
+
 def svg_instead(path: str) -> NoReturn:
     raise WrongUsage("PNG files are no longer drawn", hint=f"--svg {Path(path).with_suffix('.svg')}")
 

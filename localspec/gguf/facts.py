@@ -133,6 +133,7 @@ def _flag(header: Header, key: str, default: bool) -> bool:
 
 
 _MOST_LAYERS = 512  # llama-hparams.h: LLAMA_MAX_LAYERS
+_LEAST_CONTEXT = 16  # tokens: the first passes read as many
 _MAP = "d2t"  # from the reduced vocabulary of an EAGLE-3 head, and no weight
 
 
@@ -145,6 +146,8 @@ def first_hazard(header: Header) -> str | None:
         return f"says that it has {layers} layers"
     if not 0 <= ahead <= layers:
         return f"says that {ahead} of its {layers} layers are prediction layers"
+    if (context := trained_context(header)) is not None and context < _LEAST_CONTEXT:
+        return f"was trained for a context of {context} tokens"
     for key, entry in header.entries.items():
         if isinstance(entry.value, float) and not math.isfinite(entry.value):
             return f"has {entry.value} as {key}"

@@ -19,6 +19,7 @@ def raw(tiny_gguf):
     [
         ("block_count", " 0", "0 layers"),
         ("block_count", "65536", "65536 layers"),
+        ("context_length", " 1", "a context of 1 tokens"),
         ("layer_norm_rms_epsilon", "nan", "nan as llama.attention.layer_norm_rms_epsilon"),
         ("layer_norm_rms_epsilon", "-1.0", "-1.0 as llama.attention.layer_norm_rms_epsilon"),
         ("ffn_down", "of type 25", "stores the weight blk.0.ffn_down.weight as I16"),

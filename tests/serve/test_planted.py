@@ -52,7 +52,7 @@ class Engine:
     pid = 1
 
     def __init__(self, name):
-        self._plan = Plan(1, vocabulary=ToyBytes.size, capacity=30_000)
+        self._plan = Plan(1, vocabulary=ToyBytes().size, capacity=30_000)
         self.session = Session(
             engine_of(ToyBytes(), TEMPLATES[name], self._plan, None, sampling=Sampling(temperature=0.0))
         )
