@@ -20,7 +20,7 @@ from localspec.llama.threads import default_threads as default_threads
 from localspec.models.devices import memory_of, with_host
 from localspec.models.find import find
 from localspec.models.load import is_demo, load_pair, plan_pair
-from localspec.models.needs import wishes_of
+from localspec.models.placement import wishes_of
 from localspec.models.store import mark_used
 from localspec.options import REPLY, LoadOptions, ReplyOptions, configured
 

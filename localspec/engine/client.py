@@ -32,7 +32,7 @@ from localspec.engine.messages import (
 from localspec.engine.spawn import COMMAND, spawn
 from localspec.errors import EngineDied, LocalspecError
 from localspec.events import Cycle, Event, Finished, Notice, Piece, Started
-from localspec.health.build import BACKENDS, has_backend
+from localspec.health.installed import BACKENDS, has_backend
 from localspec.health.stopping import Closing
 from localspec.health.trial import describe_exit, died_by_signal
 

@@ -15,7 +15,14 @@ from typing import TypeVar
 from localspec import demo, options
 from localspec.errors import BackendFailure, NotEnoughMemory
 from localspec.files import recalled, remember
-from localspec.health.build import BACKENDS, driver, has_backend, installed_build, processor, rebuild_command
+from localspec.health.installed import (
+    BACKENDS,
+    driver,
+    has_backend,
+    installed_build,
+    processor,
+    rebuild_command,
+)
 from localspec.health.servers import used_servers
 from localspec.health.trial import Trial, TrialOutcome, decode_in_child
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from localspec.errors import BackendFailure, BadSetting
-from localspec.health.build import has_backend, rebuild_command
+from localspec.health.installed import has_backend, rebuild_command
 
 ANSWER_SECONDS = 3.0
 _HELLO = 14  # ggml-rpc.cpp: the first command of a connection

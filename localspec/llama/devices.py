@@ -9,7 +9,7 @@ from importlib.metadata import version
 from typing import Literal
 
 from localspec.errors import BackendFailure, BadSetting
-from localspec.health.build import rebuild_command
+from localspec.health.installed import rebuild_command
 from localspec.llama.library import lib, symbol, text_of
 from localspec.llama.watch import waiting_for
 

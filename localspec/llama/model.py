@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from localspec.errors import BackendFailure, BadModelFile, BadSetting
-from localspec.health.build import missing_device
 from localspec.health.check import health
+from localspec.health.installed import missing_device
 from localspec.health.stopping import Closing, Held, Stop, heeded, heeding
 from localspec.llama import devices
 from localspec.llama.devices import Device

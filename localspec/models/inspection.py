@@ -13,7 +13,7 @@ from localspec.gguf.facts import DraftKind, ModelFacts
 from localspec.gguf.header import Header
 from localspec.gguf.matching import SharedTokens, check
 from localspec.models.devices import DeviceMemory
-from localspec.models.needs import (
+from localspec.models.placement import (
     CHECKPOINT_SHARE,
     DEFAULT_CONTEXT,
     HOST,

@@ -35,7 +35,7 @@ from localspec.llama.model import Model
 from localspec.llama.threads import MOST_THREADS, default_threads, give_way
 from localspec.models.devices import available_bytes, memory_of
 from localspec.models.drafting import Drafting, guess_for, lessons_key, logit_folder, warm_up
-from localspec.models.needs import CHECKPOINT_SHARE, HOST, Load, MemoryWishes
+from localspec.models.placement import CHECKPOINT_SHARE, HOST, Load, MemoryWishes
 from localspec.models.plan import Plan, plan_for
 from localspec.models.registry import Pair
 from localspec.sampler.passes import HiddenRows

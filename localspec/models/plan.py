@@ -20,10 +20,10 @@ from localspec.gguf.facts import DraftKind, draft_kind, has_head, is_trimmed, tr
 from localspec.gguf.header import Entry, Header, padded
 from localspec.gguf.matching import SharedTokens
 from localspec.gguf.trimmed import UINT32, header_bytes, text_entry
-from localspec.health.build import installed_build, missing_device
+from localspec.health.installed import installed_build, missing_device
 from localspec.health.stopping import Closing
 from localspec.models.devices import DeviceMemory, memory_of, remember_devices, with_host
-from localspec.models.needs import (
+from localspec.models.placement import (
     CHECKPOINT_SHARE,
     HOST,
     SHORTEST_CONTEXT,

@@ -11,7 +11,7 @@ from localspec.llama.context import Context
 from localspec.llama.devices import add_servers, devices
 from localspec.llama.model import Model
 from localspec.models.devices import memory_of
-from localspec.models.needs import Load, MemoryWishes
+from localspec.models.placement import Load, MemoryWishes
 from localspec.models.plan import Probe, plan
 from tests.devices.servers import HAS_RPC, Server
 from tests.llama.rows import NEAR

@@ -8,7 +8,7 @@ from localspec.errors import BadModelFile
 from localspec.gguf.header import header_at, parts_of
 from localspec.models.find import find
 from localspec.models.inspection import file_bytes
-from localspec.models.needs import Load
+from localspec.models.placement import Load
 from localspec.models.plan import Probe
 from localspec.models.registry import named
 

@@ -19,7 +19,7 @@ from localspec.health.check import GpuHealth, ensure_gpu, try_gpu, untold_gpu_no
 from localspec.llama.devices import Device
 from localspec.models import load
 from localspec.models.find import find
-from localspec.models.needs import MemoryWishes
+from localspec.models.placement import MemoryWishes
 from tests.health.broken import install
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="dies by signals")

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from localspec.health.build import has_backend
+from localspec.health.installed import has_backend
 from localspec.llama.devices import backend_summary, default_gpu, devices
 from localspec.llama.library import lib
 from localspec.llama.threads import default_threads

@@ -7,7 +7,7 @@ import pytest
 from localspec.gguf.facts import DraftKind
 from localspec.models.find import find
 from localspec.models.inspection import estimated_sizes
-from localspec.models.needs import MemoryWishes
+from localspec.models.placement import MemoryWishes
 from localspec.models.plan import plan, plan_for
 from localspec.models.registry import named
 from tests.drafters.heads import KINDS

@@ -8,7 +8,7 @@ from localspec.errors import BackendFailure, BadSetting, NotEnoughMemory
 from localspec.gguf.facts import DraftKind
 from localspec.models.devices import DeviceMemory
 from localspec.models.inspection import estimated_sizes
-from localspec.models.needs import MemoryWishes, layers_on, shares
+from localspec.models.placement import MemoryWishes, layers_on, shares
 from localspec.models.plan import Plan, plan
 from localspec.models.registry import named
 from localspec.models.store import ModelFile

@@ -9,7 +9,7 @@ import pytest
 
 from localspec.models.devices import DeviceMemory
 from localspec.models.inspection import Fit, estimated_sizes, file_bytes, fit, memory_needed
-from localspec.models.needs import Load
+from localspec.models.placement import Load
 from localspec.models.plan import Probe
 from localspec.models.registry import all_pairs, named
 from tests.gguf.headers import SHAPES, header_of

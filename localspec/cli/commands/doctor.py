@@ -15,8 +15,8 @@ from localspec.cli.options import add_option
 from localspec.display import DrawnLine, say, say_json
 from localspec.errors import LocalspecError
 from localspec.files import program
-from localspec.health.build import LLAMA_CPP_PYTHON, source_command
 from localspec.health.check import check, try_gpu
+from localspec.health.installed import LLAMA_CPP_PYTHON, source_command
 
 if TYPE_CHECKING:
     from localspec.llama.devices import Device

@@ -18,7 +18,7 @@ from localspec.gguf.header import BLOCKS
 from localspec.health.servers import use_servers
 from localspec.models import inspection
 from localspec.models.find import SeveralModels, is_file_reference, model_file
-from localspec.models.needs import wishes_of
+from localspec.models.placement import wishes_of
 from localspec.models.registry import Pair, is_known, named
 from localspec.options import LOAD, configured
 

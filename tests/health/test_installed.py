@@ -5,7 +5,7 @@ import os
 import pytest
 
 from localspec.health import build
-from localspec.health.build import installed_build, rebuild_command
+from localspec.health.installed import installed_build, rebuild_command
 
 
 @pytest.fixture
