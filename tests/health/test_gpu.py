@@ -14,7 +14,8 @@ from localspec.cli import main
 from localspec.engine.messages import LoadPair
 from localspec.engine.requests import PairRequests
 from localspec.errors import BackendFailure, NotEnoughMemory
-from localspec.health import build, check
+from localspec.health import check
+from localspec.health import installed as the_build
 from localspec.health.check import GpuHealth, ensure_gpu, try_gpu, untold_gpu_note
 from localspec.llama.devices import Device
 from localspec.models import load
@@ -159,13 +160,13 @@ def test_a_driver_that_dies_in_every_way_is_a_sentence(broken, standing_in, load
 
 def test_a_driver_is_told_by_its_files_and_by_what_steers_it(tmp_path, monkeypatch):
     manifest = tmp_path / "driver.json"
-    monkeypatch.setattr(build, "_DRIVER_FILES", (f"{tmp_path}/*.json",))
-    before = build.driver()
-    assert build.driver() == before
+    monkeypatch.setattr(the_build, "_DRIVER_FILES", (f"{tmp_path}/*.json",))
+    before = the_build.driver()
+    assert the_build.driver() == before
     manifest.write_text("1.3.230")
-    installed = build.driver()
+    installed = the_build.driver()
     monkeypatch.setenv("GGML_VK_DISABLE_FUSION", "1")
-    assert len({before, installed, build.driver()}) == 3
+    assert len({before, installed, the_build.driver()}) == 3
 
 
 def test_doctor_says_what_it_found(broken, monkeypatch, capsys):

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from localspec.health import build
+from localspec.health import installed
 from localspec.health.installed import installed_build, rebuild_command
 
 
@@ -54,5 +54,5 @@ def test_a_plain_rebuild_sets_no_options(libraries):
 
 
 def test_the_processor_stays_the_same_while_its_clock_does_not():
-    assert build.processor() == build.processor()
-    assert "MHz" not in build.processor()
+    assert installed.processor() == installed.processor()
+    assert "MHz" not in installed.processor()
