@@ -13,7 +13,7 @@ from localspec.drafters.arbiter import Fixed, Plain
 from localspec.drafters.model import ModelDrafter
 from localspec.drafters.other_vocabulary import OtherVocabularyDrafter
 from localspec.errors import IncompatiblePair
-from localspec.fit.cut import ModelFile
+from localspec.fit.cut import TensorFile
 from localspec.fit.export import export
 from localspec.fit.trim import trim
 from localspec.gguf.header import header_at
@@ -35,7 +35,7 @@ FEW = Sampling(temperature=1.5, top_k=3, top_p=1.0, min_p=0.0)  # few enough cho
 
 def made(target, path, layers, output_tokens):
     """Some of a target's layers as they are, through the files that a learned draft is written in."""
-    model, output_tokens = ModelFile(target), np.asarray(output_tokens, np.int32)
+    model, output_tokens = TensorFile(target), np.asarray(output_tokens, np.int32)
     return export(path, model, model.cut(layers, output_tokens), output_tokens, {})
 
 
