@@ -18,10 +18,10 @@ from localspec.llama.devices import Device, backend_summary
 from localspec.llama.devices import devices as list_devices
 from localspec.llama.threads import default_threads as default_threads
 from localspec.models.devices import memory_of, with_host
-from localspec.models.find import find
 from localspec.models.load import is_demo, load_pair, plan_pair
+from localspec.models.names import find
 from localspec.models.placement import wishes_of
-from localspec.models.store import mark_used
+from localspec.models.places import mark_used
 from localspec.options import REPLY, LoadOptions, ReplyOptions, configured
 
 PATIENCE_SECONDS = 1.0  # after Ctrl-C: a load that waits for a disk ends by itself and frees its memory

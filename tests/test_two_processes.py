@@ -17,8 +17,8 @@ import pytest
 from localspec.tui.state.remembered import Presets, PromptHistory
 
 from localspec.files import read_json_object
+from localspec.models.places import last_uses
 from localspec.models.registry import user_file, users_pairs
-from localspec.models.store import last_uses
 
 CHANGES = 15  # of each kind, by each process
 TOGETHER = 2 * CHANGES
@@ -26,9 +26,9 @@ WORK = f"""
 import sys
 from pathlib import Path
 from localspec.gguf.facts import DraftKind
-from localspec.models.store import ModelFile
+from localspec.models.places import ModelFile
 from localspec.models.registry import Pair, add_pair, take_out
-from localspec.models.store import mark_used
+from localspec.models.places import mark_used
 from localspec.files import change_json_object
 from localspec.tui.state.remembered import Presets
 from localspec.tui.state.remembered import PromptHistory

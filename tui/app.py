@@ -24,7 +24,7 @@ from textual.worker import WorkerFailed
 from localspec.display import for_terminal, without_controls
 from localspec.errors import BadSetting, LocalspecError
 
-from .commands.chat import receive_all
+from .commands.base import receive_all
 from .commands.table import COMMANDS, Command
 from .screen import ChatScreen
 from .state.chat import ChatState, Setup

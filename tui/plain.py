@@ -18,7 +18,7 @@ from localspec.errors import BadSetting
 from localspec.events import Kind
 
 from .commands import table
-from .commands.chat import Chat, Refusal, Severity, receive_all
+from .commands.base import Chat, Refusal, Severity, receive_all
 from .state import clipboard, mentions
 from .state.chat import ChatState, Setup
 from .text import status

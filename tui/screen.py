@@ -21,7 +21,7 @@ from localspec.errors import BadSetting
 from localspec.events import Stats
 
 from .commands import table
-from .commands.chat import Chat, receive_all
+from .commands.base import Chat, receive_all
 from .state import clipboard, mentions
 from .state.chat import ChatState
 from .state.conversation import version_before

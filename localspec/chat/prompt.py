@@ -144,8 +144,8 @@ def are_continued(messages: Sequence[Message]) -> bool:
 def guarded_texts(vocabulary: Vocabulary) -> ControlTexts:
     """Texts that only the template may turn into control tokens.
 
-    User-defined tokens, which llama.cpp finds in plain text as well, are text like any other ("<think>", runs
-    of line ends), except those that look like control tokens: some files declare those around turns so.
+    User-defined tokens ("<think>", runs of line ends), which llama.cpp finds in plain text as well, are ordinary text.
+    Those that look like control tokens are the exception: some files declare the tokens around turns as user-defined.
     """
     try:
         return _guarded_texts[vocabulary]

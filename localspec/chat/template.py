@@ -66,7 +66,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self.globals |= {"raise_exception": _raise_exception, "strftime_now": self.now.strftime}
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:  # noqa: ANN401
-        """A list that the template made itself may change: Kimi K2's collects messages so."""
+        """Templates may change lists that they made themselves: Kimi K2's collects messages in one."""
         if attr in ("append", "pop") and type(obj) is list:
             return len(obj) < _LONGEST_LIST
         return super().is_safe_attribute(obj, attr, value)

@@ -6,7 +6,7 @@ from typing import TextIO
 
 from localspec.display import DrawnLine, aside, bar_text, duration_text, note, say, size_text
 from localspec.errors import NotOnDisk
-from localspec.models import find, inspection
+from localspec.models import inspection, names
 from localspec.models.devices import last_devices
 from localspec.models.download import Fetching, PullEvent, PullStage, plan_pull
 from localspec.models.download import fetch as fetch_pair
@@ -19,7 +19,7 @@ _BAR = 20  # characters
 _STEP = 10  # percent between two lines without a terminal
 
 
-def fetch_if_wanted(missing: find.PairNotOnDisk, *, pull: bool) -> None:
+def fetch_if_wanted(missing: names.PairNotOnDisk, *, pull: bool) -> None:
     """Fetch the pair if `pull` is set or the user says yes; else raise `missing` again."""
     if not (pull or agreed(lambda: question(missing))):
         raise missing
@@ -31,10 +31,10 @@ def take_from_hub(target: str, draft: str | None, *, pull: bool) -> dict[str, st
 
     Raises NotOnDisk without either.
     """
-    if not find.is_on_hub(target, draft):
+    if not names.is_on_hub(target, draft):
         return {}
     try:
-        name = find.fetched_before(target, draft).name
+        name = names.fetched_before(target, draft).name
     except NotOnDisk as missing:
         if not (pull or agreed(lambda: f"{target} is not on this machine, fetch it?")):
             raise missing
@@ -53,7 +53,7 @@ def agreed(question: Callable[[], str], stream: TextIO = sys.stderr, ask: Callab
         return False
 
 
-def question(missing: find.PairNotOnDisk) -> str:
+def question(missing: names.PairNotOnDisk) -> str:
     size = sum(file.to_fetch for file in plan_pull(missing.pair))
     fits = {
         Fit.GPU: "fits here",
@@ -66,14 +66,14 @@ def question(missing: find.PairNotOnDisk) -> str:
 
 def fetch_reference(target: str, draft: str | None, *, dry: bool = False) -> str:
     """Fetch models of the Hub as a pair of the user's and return its name; `dry` only lists the files."""
-    pair = find.known_as(target, draft)
+    pair = names.known_as(target, draft)
     if pair is None:
         try:
-            pair = find.described(target, draft)
+            pair = names.described(target, draft)
             if not dry:
-                pair = find.keep(pair)
+                pair = names.keep(pair)
                 note(f"{target} is the pair {pair.name} from now on")
-        except find.SeveralModels as several:
+        except names.SeveralModels as several:
             tell_models(several)
             raise
         except OSError as error:
@@ -85,10 +85,10 @@ def fetch_reference(target: str, draft: str | None, *, dry: bool = False) -> str
     return pair.name
 
 
-def tell_models(several: find.SeveralModels) -> None:
+def tell_models(several: names.SeveralModels) -> None:
     """The models of a repository, a line each."""
     for model in several.models:
-        say(f"{find.quant_of(model) or '-':<10} {find.size_of(model):>18}  {several.repo}:{model.file}")
+        say(f"{names.quant_of(model) or '-':<10} {names.size_of(model):>18}  {several.repo}:{model.file}")
 
 
 def fetch(pair: Pair) -> None:

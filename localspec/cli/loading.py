@@ -32,7 +32,7 @@ def wanted(arguments: argparse.Namespace, **changes: bool) -> dict[str, Any]:
 def fetch_missing(arguments: argparse.Namespace, options: Mapping[str, Any]) -> str:
     """Fetch the pair if it is not here and the user wants it; returns its name. Raises what resolving it raises."""
     from localspec.cli.fetching import fetch_if_wanted
-    from localspec.models.find import PairNotOnDisk, find
+    from localspec.models.names import PairNotOnDisk, find
 
     draft = options.get("draft") if options["speculate"] else "lookup"
     try:
@@ -76,7 +76,7 @@ def names_of(session: "Session | EngineSession") -> dict[str, str]:
 
 def chosen_pair() -> str | None:
     """The configured pair, or the user's choice if several are here and none was used yet."""
-    from localspec.models.find import undecided
+    from localspec.models.names import undecided
     from localspec.options import configured
 
     named = configured().get("pair")

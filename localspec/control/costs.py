@@ -27,8 +27,8 @@ class CostTable:
     """Seconds of a target pass by batch width, and of a run of each drafter; widths in between are interpolated.
 
     Passes follow passes of the same width, as in plain decoding. A device that records its passes (CUDA
-    graphs) takes longer after a change of width: it launches the first one kernel by kernel (direct), records the
-    second (capture), and replays from the third on.
+    graphs) takes longer after a change of width: the first pass is launched kernel by kernel (direct), the second is
+    recorded (capture), and from the third on the recording is replayed.
     """
 
     widths: tuple[int, ...]  # ascending, from 1

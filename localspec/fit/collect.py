@@ -19,7 +19,7 @@ from localspec.gguf.facts import ModelFacts, VocabularyFacts
 from localspec.llama.model import Model
 from localspec.llama.several import Several
 from localspec.measure.bench import VERIFY_PROMPTS, BenchPrompt, Category, built_in_prompts, in_turn
-from localspec.models.store import ModelFile
+from localspec.models.places import ModelFile
 
 
 def prompts(pair: LoadedPair) -> Iterator[list[int]]:

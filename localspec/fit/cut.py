@@ -9,7 +9,7 @@ import numpy as np
 from localspec.errors import BadModelFile
 from localspec.gguf.header import Header
 from localspec.gguf.trimmed import EMBEDDINGS, SCALES, TensorBytes, output_tensor, stored
-from localspec.models.store import ModelFile
+from localspec.models.places import ModelFile
 
 # Those whose graph `student.py` computes, and whether positions turn neighbouring elements, or those half a head apart.
 NEIGHBOURS = {"llama": True, "qwen2": False, "qwen3": False, "gemma3": False}

@@ -24,8 +24,8 @@ from localspec.measure.summary import (
     mean_ratio,
     paired,
 )
+from localspec.models.places import ModelFile
 from localspec.models.registry import all_pairs
-from localspec.models.store import ModelFile
 
 
 def report() -> str:

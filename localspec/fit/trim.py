@@ -29,8 +29,8 @@ from localspec.gguf.trimmed import (
     write_gguf,
 )
 from localspec.llama.context import Context
+from localspec.models.places import ModelFile
 from localspec.models.registry import Pair, add_pair
-from localspec.models.store import ModelFile
 
 I32 = 26
 LEAST = 256  # tokens: with fewer nothing is spared, and hardly anything could be said

@@ -365,7 +365,9 @@ def about_text(comparison: Comparison) -> str:
             "At temperature 0, or with the rule coupled, a seed gives one text."
         )
     if where.top_two_gap is None or difference is None:
-        return f"{part}; with the rule {comparison.rule} only a near-tie explains that: `localspec verify` tells."
+        return (
+            f"{part}; with the rule {comparison.rule} only a near-tie explains that: see `localspec verify`."
+        )
     gap = f"the two likeliest tokens are {where.top_two_gap:.4f} logits apart"
     if where.top_two_gap <= 2 * difference:
         return (

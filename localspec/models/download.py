@@ -17,10 +17,10 @@ from localspec.errors import BadModelFile, DownloadFailed, IncompatiblePair
 from localspec.files import FileLock, sync_folder
 from localspec.gguf.header import Header, header_of_part, joined, read_header
 from localspec.gguf.matching import check
-from localspec.models import hub, store
+from localspec.models import hub, places
 from localspec.models.hub import RemoteFile, RevisionGone, of_system
+from localspec.models.places import ModelFile
 from localspec.models.registry import Pair
-from localspec.models.store import ModelFile
 
 PART, LOCK = ".part", ".lock"  # after the final name of a file
 _CHUNK = 1 << 20
@@ -86,7 +86,7 @@ def part_of(final: Path) -> Path:
 
 def partial_bytes(file: ModelFile) -> int:
     """Bytes that an earlier pull of a file left, or another one has so far."""
-    return min(store.size_at(part_of(file.place)) or 0, file.bytes)
+    return min(places.size_at(part_of(file.place)) or 0, file.bytes)
 
 
 def lock_of(final: Path) -> FileLock:
@@ -99,7 +99,7 @@ def plan_pull(pair: Pair) -> tuple[PlannedFile, ...]:
     planned = []
     for file in _single_files(pair):
         here, partial = file.path, partial_bytes(file)
-        cached = here is None and bool(store.cached_copies(file))
+        cached = here is None and bool(places.cached_copies(file))
         planned.append(PlannedFile(file.name, file.bytes, here, cached, partial))
     return tuple(planned)
 
@@ -306,7 +306,7 @@ class _Pull:
         self._done = dict.fromkeys(missing, 0)
         remotes = [self._look(file) for file in missing]
         needed = sum(file.bytes - partial_bytes(file) for file in missing)
-        check_space(store.models_dir(), needed)
+        check_space(places.models_dir(), needed)
         with ExitStack() as opened:
             parts = {}
             for file, remote in zip(missing, remotes, strict=True):
@@ -352,21 +352,21 @@ class _Pull:
             if found == file.sha256:
                 return True
             wrong = f"sha256 {found}, pinned is {file.sha256}"
-            if not store.is_ours(fetched):
+            if not places.is_ours(fetched):
                 raise BadModelFile(
                     f"{fetched} is damaged: its {wrong}",
                     hint="a link leads to its folder, so it is left alone; remove it, and pull again",
                 )
             fetched.unlink()
-            store.forget_sha256(fetched)
+            places.forget_sha256(fetched)
             self._tell(f"{file.name} was damaged and is removed: {wrong}.")
-        return any(self._hash(path, file) == file.sha256 for path in store.cached_copies(file))
+        return any(self._hash(path, file) == file.sha256 for path in places.cached_copies(file))
 
     def _hash(self, path: Path, file: ModelFile) -> str:
-        if known := store.known_sha256(path):
+        if known := places.known_sha256(path):
             return known
 
-        found = store.hash_file(path, lambda done: self._at(PullStage.HASHING, file, done))
+        found = places.hash_file(path, lambda done: self._at(PullStage.HASHING, file, done))
         if found == file.sha256:
             self._tell(f"{file.name}: sha256 verified")
         return found
@@ -431,7 +431,7 @@ class _Pull:
                 hint="try again; if it happens twice, something changes the file on its way",
             )
         part.publish()
-        store.remember_sha256(part.final, file.sha256)
+        places.remember_sha256(part.final, file.sha256)
         fetched = f"{size_text(part.fetched)} fetched, " if part.fetched else ""
         self._tell(f"{file.name}: {fetched}sha256 verified")
 
@@ -463,4 +463,4 @@ def check_space(folder: Path, needed: int) -> None:
 
 def _single_files(pair: Pair) -> tuple[ModelFile, ...]:
     """Every file of the pair on the Hub, each once, models in several files taken apart."""
-    return tuple(replace(file, rest=()) for file in store.distinct(pair.singles) if file.repo)
+    return tuple(replace(file, rest=()) for file in places.distinct(pair.singles) if file.repo)

@@ -23,9 +23,9 @@ from localspec.models.placement import (
     Sizes,
     layers_on,
 )
+from localspec.models.places import ModelFile, distinct
 from localspec.models.plan import Plan, Probe, plan
 from localspec.models.registry import DEMO, Pair, all_pairs
-from localspec.models.store import ModelFile, distinct
 
 _LAYERS = 32  # of a model whose number of layers is not known
 _SMALLER_CACHES = {"q8_0": 34 / 64}  # caches than F16: 34 bytes for 32 values

@@ -121,7 +121,7 @@ def _comparison(ways: Ways, way: Way, other: Way) -> str:
 
 
 def _with_known_names(wishes: MemoryWishes, devices: Sequence[DeviceMemory]) -> MemoryWishes:
-    """The wishes with llama.cpp's names of devices. Raises BadSetting for a missing one."""
+    """The wishes, with each device name spelled as llama.cpp spells it. Raises BadSetting for a missing one."""
     names = {device.name.lower(): device.name for device in devices}
 
     def known(name: str) -> str:

@@ -17,7 +17,7 @@ from localspec.files import expanded, locked, write_text_atomically
 from localspec.gguf.facts import DraftKind
 from localspec.gguf.header import Header
 from localspec.gguf.matching import Adapter, SharedTokens, check
-from localspec.models.store import ModelFile
+from localspec.models.places import ModelFile
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _NAME = re.compile(r"[a-z0-9][a-z0-9._+-]*")

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localspec.errors import BadSetting
-from localspec.models import store
+from localspec.models import places
 from localspec.models.download import LOCK, PART, lock_of, part_of
 from localspec.models.hub import of_system
+from localspec.models.places import ModelFile
 from localspec.models.registry import Pair, all_pairs
-from localspec.models.store import ModelFile
 
-_OURS = re.compile(r".+--.+/[0-9a-f]{12}/.+")  # where files lie below models/, see store.place
+_OURS = re.compile(r".+--.+/[0-9a-f]{12}/.+")  # where files lie below models/, see places.place
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +40,16 @@ def remove(pair: Pair) -> Removal:
     used = _used(other for other in all_pairs() if other.name != pair.name)
     unwanted: list[Path] = []
     kept: list[tuple[str, str]] = []
-    for file in store.distinct(pair.singles):
+    for file in places.distinct(pair.singles):
         if not file.repo:
             kept.append((file.file, "it is a file of yours"))
             continue
-        place, user = file.place, used.get(store.path_of(file))
+        place, user = file.place, used.get(places.path_of(file))
         if user and place.exists():
             kept.append((file.name, f"{user} uses it"))
             continue
         names = list(filter(os.path.lexists, (place, part_of(place))))
-        if store.is_ours(place):
+        if places.is_ours(place):
             unwanted += names
         else:
             kept += [(str(name), "a link leads to its folder") for name in names]
@@ -61,7 +61,7 @@ def remove(pair: Pair) -> Removal:
 def prune() -> Removal:
     """Remove all leftovers. Raises BadSetting, DownloadFailed."""
     removal = _removed([leftover.path for leftover in leftovers()], [])
-    for path in filter(_is_ours, store.models_dir().glob(f"*/*/*{LOCK}")):  # of processes that were killed
+    for path in filter(_is_ours, places.models_dir().glob(f"*/*/*{LOCK}")):  # of processes that were killed
         with suppress(OSError):
             lock = lock_of(_final(path))
             if lock.try_acquire():
@@ -74,9 +74,9 @@ def leftovers() -> tuple[Leftover, ...]:
     """Half pulls, and whole files that no pair on this machine uses. Raises BadSetting."""
     pairs = all_pairs()
     used = _used(pairs)
-    named = {store.path_of(file): pair.name for pair in pairs for file in pair.hub_files}
+    named = {places.path_of(file): pair.name for pair in pairs for file in pair.hub_files}
     found = []
-    for path in sorted(store.models_dir().glob("*/*/*")):
+    for path in sorted(places.models_dir().glob("*/*/*")):
         final = Path(os.path.realpath(_final(path)))
         if path.suffix != LOCK and _is_ours(path) and final not in used and not path.is_dir():
             found.append(Leftover(path, _size(path), named.get(final)))
@@ -84,8 +84,8 @@ def leftovers() -> tuple[Leftover, ...]:
 
 
 def _is_ours(path: Path) -> bool:
-    below = path.relative_to(store.models_dir()).as_posix()
-    return _OURS.fullmatch(below) is not None and store.is_ours(path)
+    below = path.relative_to(places.models_dir()).as_posix()
+    return _OURS.fullmatch(below) is not None and places.is_ours(path)
 
 
 def _size(path: Path) -> int:
@@ -99,7 +99,7 @@ def _size(path: Path) -> int:
 def _used(pairs: Iterable[Pair]) -> dict[Path, str]:
     """Files of pairs that are here as a whole or being fetched, and all of the user's own: each with a pair's name."""
     return {
-        store.path_of(file): pair.name
+        places.path_of(file): pair.name
         for pair in pairs
         for file in (
             pair.singles
@@ -138,7 +138,7 @@ def _unlink(path: Path) -> None:
         raise BadSetting(f"{path.name} is being fetched right now", hint="stop that pull first")
     try:
         path.unlink(missing_ok=True)
-        store.forget_sha256(path)
+        places.forget_sha256(path)
     finally:
         lock.release()
     _remove_empty_folders(path)
@@ -146,7 +146,7 @@ def _unlink(path: Path) -> None:
 
 def _remove_empty_folders(path: Path) -> None:
     for folder in (path.parent, path.parent.parent):
-        if store.is_ours(folder):
+        if places.is_ours(folder):
             with suppress(OSError):  # there is something in it, or has just been put there
                 folder.rmdir()
 

@@ -30,7 +30,7 @@ class Sampling:
             if not isinstance(token, int) or token < 0 or math.isnan(bias) or bias == math.inf:
                 raise BadSetting(
                     f"logit_bias gives token {token} a bias of {bias}",
-                    hint="tokens count from 0; a bias is a number, or -inf to ban the token",
+                    hint="a token is its number, 0 or more; a bias is a number, or -inf to ban the token",
                 )
 
     @property

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from localspec.engine.messages import LoadPair
 from localspec.errors import BadSetting, LocalspecError
-from localspec.models.find import find
+from localspec.models.names import find
 from localspec.models.registry import Pair, all_pairs, is_known, named
 from localspec.serve.bodies import Problem
 from localspec.serve.jobs import Jobs
@@ -87,7 +87,7 @@ class Pairs:
 
 
 def parted(model: str) -> tuple[str, str]:
-    """The pair of a model name in small letters, and the part of the pair."""
+    """Splits a model name into the pair's name in lower case and the part: `:target`, `:draft` or none."""
     name = model.casefold().removesuffix(LATEST)
     part = next((part for part in (TARGET, DRAFT) if name.endswith(part)), "")
     return name.removesuffix(part), part

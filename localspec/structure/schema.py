@@ -44,7 +44,8 @@ def read_schema(given: object, *, largest: int) -> dict[str, Any]:
         deep = True
     if deep:
         raise BadSetting(
-            f"the JSON schema is nested deeper than {DEEPEST} levels", hint="simplify the schema"
+            f"the JSON schema is nested deeper than {DEEPEST} levels",
+            hint="simplify the schema",
         )
     if not isinstance(schema, dict):
         raise BadSetting("the JSON schema is not an object", hint=_HINT)
@@ -53,7 +54,8 @@ def read_schema(given: object, *, largest: int) -> dict[str, Any]:
     _check_multiples(schema)
     references = sum("$ref" in part for part in _objects(schema))
     if references * depth(schema) > LONGEST_PATH:
-        raise BadSetting(f"the JSON schema has {references:,} references", hint="simplify the schema")
+        refused = f"the JSON schema has {references:,} references, too many for its depth"
+        raise BadSetting(refused, hint="simplify the schema")
     return schema
 
 

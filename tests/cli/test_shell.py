@@ -16,7 +16,7 @@ from localspec.cli.commands import run as run_command
 from localspec.cli.loading import StageLine, chosen_pair
 from localspec.errors import BadSetting
 from localspec.files import attached, with_files
-from localspec.models import find
+from localspec.models import names
 from localspec.options import data_dir
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -227,9 +227,9 @@ def test_stages_are_drawn_and_leave_nothing(terminal):
 
 @pytest.fixture
 def two_unused(monkeypatch):
-    pairs = find.all_pairs()[1:3]
-    monkeypatch.setattr(find, "_here", lambda: list(pairs))
-    monkeypatch.setattr(find, "_came", lambda pair: -pairs.index(pair))
+    pairs = names.all_pairs()[1:3]
+    monkeypatch.setattr(names, "_here", lambda: list(pairs))
+    monkeypatch.setattr(names, "_came", lambda pair: -pairs.index(pair))
     return pairs
 
 
@@ -241,7 +241,7 @@ def test_of_several_pairs_that_were_never_used_the_user_picks(two_unused, termin
 
 def test_nobody_is_asked_without_a_terminal_or_a_question(two_unused, monkeypatch):
     assert chosen_pair() is None
-    assert find.default_pair() == two_unused[0]
+    assert names.default_pair() == two_unused[0]
 
 
 def completed(line):

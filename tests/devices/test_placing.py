@@ -14,7 +14,7 @@ from localspec.llama.context import Context
 from localspec.llama.devices import devices
 from localspec.llama.model import Model
 from localspec.models.devices import memory_of
-from localspec.models.find import find
+from localspec.models.names import find
 from localspec.models.placement import Load, MemoryWishes
 from localspec.models.plan import Probe, plan_for
 from localspec.sampler.chain import Chain

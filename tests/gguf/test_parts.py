@@ -6,8 +6,8 @@ from localspec import api
 from localspec.cli import main
 from localspec.errors import BadModelFile
 from localspec.gguf.header import header_at, parts_of
-from localspec.models.find import find
 from localspec.models.inspection import file_bytes
+from localspec.models.names import find
 from localspec.models.placement import Load
 from localspec.models.plan import Probe
 from localspec.models.registry import named

@@ -19,7 +19,7 @@ from localspec.health import installed as the_build
 from localspec.health.check import GpuHealth, ensure_gpu, try_gpu, untold_gpu_note
 from localspec.llama.devices import Device
 from localspec.models import load
-from localspec.models.find import find
+from localspec.models.names import find
 from localspec.models.placement import MemoryWishes
 from tests.health.broken import install
 

@@ -17,8 +17,8 @@ from localspec.events import Cycle
 from localspec.gguf.facts import DraftKind
 from localspec.llama.context import Context
 from localspec.models.drafting import logit_folder, logits_dir
+from localspec.models.places import ModelFile
 from localspec.models.registry import Pair
-from localspec.models.store import ModelFile
 
 pytestmark = pytest.mark.usefixtures("home_of_processes")
 

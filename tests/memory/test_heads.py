@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from localspec.gguf.facts import DraftKind
-from localspec.models.find import find
 from localspec.models.inspection import estimated_sizes
+from localspec.models.names import find
 from localspec.models.placement import MemoryWishes
 from localspec.models.plan import plan, plan_for
 from localspec.models.registry import named

@@ -11,7 +11,7 @@ from localspec.gguf.facts import trained_context
 from localspec.gguf.header import header_at
 from localspec.models import devices as known_devices
 from localspec.models.devices import DeviceMemory, last_devices, remember_devices
-from localspec.models.find import find
+from localspec.models.names import find
 from localspec.models.placement import Load, MemoryWishes
 from localspec.models.plan import Probe, _by_device, _weights, plan, plan_for
 

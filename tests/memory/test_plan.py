@@ -9,9 +9,9 @@ from localspec.gguf.facts import DraftKind
 from localspec.models.devices import DeviceMemory
 from localspec.models.inspection import estimated_sizes
 from localspec.models.placement import MemoryWishes, layers_on, shares
+from localspec.models.places import ModelFile
 from localspec.models.plan import Plan, plan
 from localspec.models.registry import named
-from localspec.models.store import ModelFile
 
 GIB = 1 << 30
 SEVENTY = ModelFile(  # Llama 3.3 70B Instruct, Q4_K_M

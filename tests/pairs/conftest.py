@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import pytest
 
 from localspec.gguf.facts import DraftKind
+from localspec.models.places import ModelFile
 from localspec.models.registry import Pair, add_pair
-from localspec.models.store import ModelFile
 from tests.pairs.hub import COMMIT, Hub, Served
 
 

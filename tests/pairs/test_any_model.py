@@ -13,7 +13,9 @@ from localspec.errors import BadSetting, NotOnDisk, UnknownPair
 from localspec.gguf.facts import DraftKind
 from localspec.gguf.header import parts_of
 from localspec.models.download import PartialFile
-from localspec.models.find import (
+from localspec.models.hub import RemoteFile
+from localspec.models.inspection import suggested_draft
+from localspec.models.names import (
     SeveralModels,
     chosen,
     described,
@@ -25,8 +27,6 @@ from localspec.models.find import (
     outdated,
     quant_of,
 )
-from localspec.models.hub import RemoteFile
-from localspec.models.inspection import suggested_draft
 from localspec.models.registry import is_known, named
 from tests.pairs.hub import COMMIT
 

@@ -11,8 +11,8 @@ import pytest
 from localspec import demo
 from localspec.cli import main
 from localspec.cli.fetching import agreed, fetch_if_wanted, question
-from localspec.models import store
-from localspec.models.find import PairNotOnDisk
+from localspec.models import places
+from localspec.models.names import PairNotOnDisk
 from localspec.models.registry import named, users_folder
 from tests.gguf.mutations import taken_apart
 
@@ -65,7 +65,7 @@ def test_pairs_as_json(known, capsys):
 
 def test_list_and_rm(known, capsys):
     assert main(["pull", "tiny"]) == 0
-    store.mark_used("tiny")
+    places.mark_used("tiny")
     capsys.readouterr()
     assert main(["list", "--json"]) == 0
     row = next(row for row in json.loads(capsys.readouterr().out)["pairs"] if row["name"] == "tiny")

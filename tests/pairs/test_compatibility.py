@@ -12,7 +12,7 @@ from localspec.errors import IncompatiblePair
 from localspec.gguf.facts import ModelFacts
 from localspec.gguf.header import HeaderVocabulary, header_at
 from localspec.gguf.matching import check, differences
-from localspec.models.find import find
+from localspec.models.names import find
 
 CUT = sorted((Path(__file__).parent / "vocabularies").glob("*.gguf"))
 

@@ -12,7 +12,7 @@ import pytest
 
 from localspec import demo
 from localspec.errors import BadModelFile, DownloadFailed, IncompatiblePair, UnknownPair
-from localspec.models import store
+from localspec.models import places
 from localspec.models.download import (
     Fetching,
     PartialFile,
@@ -38,7 +38,7 @@ def test_a_pulled_pair_is_on_disk_and_nothing_else_is(served, impatient):
     target, draft = fetch(served.pair)
     assert target.read_bytes() == served.target.path.read_bytes()
     assert draft.read_bytes() == served.draft.path.read_bytes()
-    assert files_below(store.models_dir()) == {"target.gguf", "draft.gguf"}
+    assert files_below(places.models_dir()) == {"target.gguf", "draft.gguf"}
     assert served.pair.on_disk
 
 
@@ -132,8 +132,8 @@ def test_flipped_bytes_are_named_with_both_hashes_and_removed(served, impatient)
         fetch(served.pair)
     assert served.draft.sha256 in str(caught.value)
     assert str(caught.value).count("sha256") == 1
-    assert "draft.gguf" not in files_below(store.models_dir())
-    assert "target.gguf" in files_below(store.models_dir())
+    assert "draft.gguf" not in files_below(places.models_dir())
+    assert "target.gguf" in files_below(places.models_dir())
     assert part_of(served.pair.draft.place).exists() is False
 
 
@@ -238,7 +238,7 @@ def test_a_refused_pull_leaves_nothing_behind(served, impatient):
     served.target.statuses = [403]
     with pytest.raises(DownloadFailed):
         fetch(served.pair)
-    assert files_below(store.models_dir()) == set()
+    assert files_below(places.models_dir()) == set()
 
 
 def test_a_file_on_which_llama_cpp_aborts_is_refused_by_its_header_and_not_kept(
@@ -251,7 +251,7 @@ def test_a_file_on_which_llama_cpp_aborts_is_refused_by_its_header_and_not_kept(
     draft = hub.add("org/draft", "draft.gguf", tiny_gguf(vocab_size=1024, layers=1))
     with pytest.raises(BadModelFile, match=r"target\.gguf has nan"):
         fetch(pair_of(target, draft))
-    assert files_below(store.models_dir()) == set()
+    assert files_below(places.models_dir()) == set()
 
 
 def test_progress_counts_only_what_has_to_come(served, impatient):
@@ -270,7 +270,7 @@ def test_an_unreachable_hub_is_one_sentence(served, monkeypatch, impatient):
 
 
 def test_files_in_the_hugging_face_cache_are_used_where_they_are(served, hub, impatient):
-    repository = store.hub_cache() / "models--org--target"
+    repository = places.hub_cache() / "models--org--target"
     blob = repository / "blobs" / served.target.sha256
     snapshot = repository / "snapshots" / served.pair.target.revision
     blob.parent.mkdir(parents=True)
@@ -282,15 +282,15 @@ def test_files_in_the_hugging_face_cache_are_used_where_they_are(served, hub, im
     assert target == snapshot / "target.gguf"
     assert hub.sent[served.target.path.name] == 0
     assert served.pair.target.path == target
-    assert not store.is_ours(target)
+    assert not places.is_ours(target)
 
 
 def test_a_corrupt_copy_in_the_cache_is_left_alone_and_not_used(served, impatient):
-    blob = store.hub_cache() / "models--org--target" / "blobs" / served.target.sha256
+    blob = places.hub_cache() / "models--org--target" / "blobs" / served.target.sha256
     blob.parent.mkdir(parents=True)
     blob.write_bytes(bytes(served.target.size))
     target, _ = fetch(served.pair)
-    assert store.is_ours(target)
+    assert places.is_ours(target)
     assert blob.exists()
 
 
@@ -309,7 +309,7 @@ def test_an_incompatible_pair_costs_its_headers_only(hub, tiny_gguf, impatient):
     draft = hub.add("org/draft", "draft.gguf", demo.draft_path())
     with pytest.raises(IncompatiblePair, match="their vocabularies differ"):
         fetch(pair_of(target, draft))
-    assert files_below(store.models_dir()) == set()
+    assert files_below(places.models_dir()) == set()
 
 
 def test_a_file_that_is_no_model_costs_its_first_bytes_only(hub, tiny_gguf, tmp_path, impatient):
@@ -318,7 +318,7 @@ def test_a_file_that_is_no_model_costs_its_first_bytes_only(hub, tiny_gguf, tmp_
     draft = hub.add("org/draft", "draft.gguf", tiny_gguf())
     with pytest.raises(BadModelFile, match="not a GGUF"):
         fetch(pair_of(target, draft))
-    assert files_below(store.models_dir()) == set()
+    assert files_below(places.models_dir()) == set()
 
 
 def test_stopping_keeps_what_came_and_the_next_pull_goes_on(served, hub, impatient):
@@ -332,7 +332,7 @@ def test_stopping_keeps_what_came_and_the_next_pull_goes_on(served, hub, impatie
     assert part_of(served.pair.target.place).stat().st_size > 0
     fetch(served.pair)
     assert served.pair.on_disk
-    assert files_below(store.models_dir()) == {"target.gguf", "draft.gguf"}
+    assert files_below(places.models_dir()) == {"target.gguf", "draft.gguf"}
 
 
 def test_two_pulls_at_once_fetch_every_byte_once(served, hub, impatient):
@@ -352,7 +352,7 @@ def test_two_pulls_at_once_fetch_every_byte_once(served, hub, impatient):
         thread.join()
     assert failures == []
     assert served.pair.on_disk
-    assert files_below(store.models_dir()) == {"target.gguf", "draft.gguf"}
+    assert files_below(places.models_dir()) == {"target.gguf", "draft.gguf"}
     assert hub.sent.total() == served.target.size + served.draft.size
 
 
@@ -420,6 +420,6 @@ def test_a_home_without_locks_is_fetched_into_without_one(served, monkeypatch, i
 
     monkeypatch.setattr("fcntl.flock", refuse)
     fetch(served.pair)
-    assert files_below(store.models_dir()) == {"target.gguf", "draft.gguf"}
+    assert files_below(places.models_dir()) == {"target.gguf", "draft.gguf"}
     remove(served.pair)
-    assert files_below(store.models_dir()) == set()
+    assert files_below(places.models_dir()) == set()

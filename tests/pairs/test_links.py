@@ -10,11 +10,11 @@ import pytest
 from localspec.cli import main
 from localspec.errors import BadModelFile
 from localspec.gguf.facts import DraftKind
-from localspec.models import store
+from localspec.models import places
 from localspec.models.download import LOCK, fetch, part_of
+from localspec.models.places import ModelFile
 from localspec.models.registry import Pair, add_pair
 from localspec.models.removal import leftovers, prune, remove
-from localspec.models.store import ModelFile
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links need a right there")
 
@@ -46,7 +46,7 @@ def test_rm_unlinks_links_to_files_and_leaves_the_files(known, disk, capsys, way
     assert known.pair.on_disk
     assert main(["rm", "tiny"]) == 0
     assert contents(disk) == before
-    assert list(store.models_dir().rglob("*")) == []
+    assert list(places.models_dir().rglob("*")) == []
     assert f"removed {known.pair.target.place}\n" in capsys.readouterr().out
 
 
@@ -61,7 +61,7 @@ def test_prune_unlinks_links_to_files_and_to_nothing(known, disk, way):
     assert set(removal.removed) == {target, draft, part_of(draft)}
     assert removal.freed == 0
     assert contents(disk) == before
-    assert list(store.models_dir().rglob("*")) == []
+    assert list(places.models_dir().rglob("*")) == []
 
 
 @pytest.mark.parametrize("way", ["absolute", "relative"])
@@ -91,8 +91,8 @@ def test_files_in_a_folder_behind_a_link_are_left_alone(known, disk, capsys, way
 
 @pytest.mark.parametrize("way", ["absolute", "relative"])
 def test_all_models_may_lie_on_another_disk(known, disk, way, impatient):
-    shutil.rmtree(store.models_dir())
-    link(store.models_dir(), disk, way)
+    shutil.rmtree(places.models_dir())
+    link(places.models_dir(), disk, way)
     (disk / "notes").mkdir()
     fetch(known.pair)
     removal = remove(known.pair)

@@ -13,7 +13,7 @@ import pytest
 from huggingface_hub import close_session
 
 from localspec.cli import main
-from localspec.models import store
+from localspec.models import places
 from localspec.models.registry import named
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -47,7 +47,7 @@ def test_kills_at_random_moments_cost_next_to_nothing(known, hub):
     process = command("pull", "tiny")
     _, told = process.communicate(timeout=60)
     assert process.returncode == 0, told
-    assert {path.name for path in store.models_dir().rglob("*") if path.is_file()} == {
+    assert {path.name for path in places.models_dir().rglob("*") if path.is_file()} == {
         "target.gguf",
         "draft.gguf",
     }
@@ -60,7 +60,7 @@ def test_two_processes_at_once_share_the_work(known, hub):
     told = [process.communicate(timeout=60)[1] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], told
     assert hub.sent.total() == known.target.size + known.draft.size
-    assert {path.name for path in store.models_dir().rglob("*") if path.is_file()} == {
+    assert {path.name for path in places.models_dir().rglob("*") if path.is_file()} == {
         "target.gguf",
         "draft.gguf",
     }
@@ -78,7 +78,7 @@ def test_ctrl_c_keeps_what_came_and_says_how_to_go_on(known, hub):
     assert process.returncode == 130
     assert "Resume with: localspec pull tiny" in told
     assert "Traceback" not in told
-    assert list(store.models_dir().rglob("*.part"))
+    assert list(places.models_dir().rglob("*.part"))
 
 
 def test_offline_is_honoured(known, hub):

@@ -10,9 +10,10 @@ import pytest
 from localspec.cli import main
 from localspec.errors import BadModelFile, BadSetting, IncompatiblePair, NotOnDisk, UnknownPair
 from localspec.gguf.facts import DraftKind
-from localspec.models import store
+from localspec.models import places
 from localspec.models.download import fetch
-from localspec.models.find import PairNotOnDisk, default_pair, find, model_file
+from localspec.models.names import PairNotOnDisk, default_pair, find, model_file
+from localspec.models.places import ModelFile
 from localspec.models.registry import (
     Pair,
     add_pair,
@@ -26,7 +27,6 @@ from localspec.models.registry import (
     users_pairs,
 )
 from localspec.models.removal import remove
-from localspec.models.store import ModelFile
 
 
 def test_all_pairs_are_read_and_pinned():
@@ -209,15 +209,15 @@ def test_nothing_named_and_none_used_means_the_newest_on_disk(two_pairs):
 
 
 def test_nothing_named_means_the_pair_used_last(two_pairs):
-    store.mark_used("two")
-    store.mark_used("one")
-    store.mark_used("demo")
+    places.mark_used("two")
+    places.mark_used("one")
+    places.mark_used("demo")
     assert find().name == "one"
 
 
 def test_a_pair_that_is_gone_is_not_the_last_used_one(two_pairs):
-    store.mark_used("two")
-    store.mark_used("one")
+    places.mark_used("two")
+    places.mark_used("one")
     remove(named("one"))
     assert find().name == "two"
 
@@ -228,7 +228,7 @@ def test_removing_keeps_what_another_pair_uses(two_pairs):
     assert removal.kept == (("draft.gguf", "two uses it"),)
     assert named("two").on_disk
     remove(named("two"))
-    assert not store.models_dir().exists() or list(store.models_dir().rglob("*.gguf")) == []
+    assert not places.models_dir().exists() or list(places.models_dir().rglob("*.gguf")) == []
 
 
 def test_removing_a_file_of_the_users_own_keeps_it(tiny_gguf):
@@ -366,10 +366,10 @@ def test_a_name_that_cannot_be_typed_is_refused():
 
 @pytest.mark.parametrize("damage", ["1e30", "-1", "[]", '"soon"'])
 def test_a_damaged_time_of_use_is_none(two_pairs, capsys, damage):
-    path = store._uses_file()
+    path = places._uses_file()
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f'{{"one": {damage}}}')
-    assert store.last_uses() == {}
+    assert places.last_uses() == {}
     assert main(["list"]) == 0
 
 

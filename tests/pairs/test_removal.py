@@ -12,12 +12,12 @@ import pytest
 
 from localspec.cli import main
 from localspec.gguf.facts import DraftKind
+from localspec.models import places
 from localspec.models import plan as plan
-from localspec.models import store
 from localspec.models.download import Proved, fetch, part_of
+from localspec.models.places import ModelFile
 from localspec.models.registry import Pair, add_pair, named, user_file, users_folder
 from localspec.models.removal import leftovers, prune, remove
-from localspec.models.store import ModelFile
 from tests.pairs.hub import Hub
 
 ADD = ["--target", "org/target:target.gguf", "--draft", "org/draft:draft.gguf"]
@@ -68,7 +68,7 @@ def test_rm_keeps_a_fetched_file_that_a_pair_names_by_its_path(released, tiny_gg
 @pytest.fixture
 def littered(released, own_home):
     """Beside a whole pair: a half pull, a whole file of another one, a file of an old pin, a file of the user's."""
-    models = store.models_dir()
+    models = places.models_dir()
     half = Pair(
         "half", DraftKind.MODEL, *(replace(file, file=f"other-{file.file}") for file in released.pair.files)
     )
@@ -106,9 +106,9 @@ def test_rm_unused_removes_just_that(littered, capsys):
     removed = json.loads(capsys.readouterr().out)
     assert {path.rpartition(os.sep)[2] for path in removed["removed"]} == UNUSED.keys()
     assert removed["freed_bytes"] == 3000 + littered.draft.size
-    left = {path.name for path in store.models_dir().rglob("*") if path.is_file()}
+    left = {path.name for path in places.models_dir().rglob("*") if path.is_file()}
     assert left == {"target.gguf", "draft.gguf", "mine.gguf"}
-    assert not (store.models_dir() / "org--gone").exists()
+    assert not (places.models_dir() / "org--gone").exists()
     assert main(["rm", "--unused"]) == 0
     assert "nothing to remove" in capsys.readouterr().out
 
@@ -117,7 +117,7 @@ def test_rm_unused_refuses_while_it_cannot_tell_what_is_used(littered, capsys):
     with user_file().open("a") as file:
         file.write("[[pear]]\n")
     assert main(["rm", "--unused"]) == 1
-    assert len(list(store.models_dir().rglob("*.gguf"))) == 5
+    assert len(list(places.models_dir().rglob("*.gguf"))) == 5
 
 
 def test_what_is_being_fetched_is_left_alone(served, hub, impatient):
@@ -126,7 +126,7 @@ def test_what_is_being_fetched_is_left_alone(served, hub, impatient):
     seen = []
 
     def look(event):
-        if any(path.name == "target.gguf" for path in store.models_dir().rglob("*.gguf")):
+        if any(path.name == "target.gguf" for path in places.models_dir().rglob("*.gguf")):
             seen.append((leftovers(), prune().removed))
 
     fetch(served.pair, on_progress=look)

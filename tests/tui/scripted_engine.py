@@ -192,7 +192,7 @@ def question_of(request: Answer) -> str:
 
 
 class PairNotOnDisk(NotOnDisk):
-    """As localspec.models.find raises it."""
+    """As localspec.models.names raises it."""
 
 
 class ScriptedWorkshop:

@@ -15,7 +15,7 @@ from localspec.options import REPLY
 from ..state.conversation import OpenConversation, export_markdown, version_before
 from ..state.remembered import TokenStyle
 from ..text.markdown import code_blocks
-from .chat import Chat, Refusal, Run, pair, pull, restart
+from .base import Chat, Refusal, Run, pair, pull, restart
 
 
 async def new(chat: Chat, _argument: str) -> None:

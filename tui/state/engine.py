@@ -251,7 +251,7 @@ class Downloads:
     # The modules behind load slowly: the first call imports them.
     def find(self, name: str) -> None:
         """Raises UnknownPair, NotOnDisk or IncompatiblePair unless the pair can be loaded."""
-        from localspec.models.find import find
+        from localspec.models.names import find
 
         find(name)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from localspec import options
 from localspec.cli.last_defence import SECRET_VARIABLES, without_userinfo
 from localspec.display import say, say_json
-from localspec.models import registry, store
+from localspec.models import places, registry
 
 ADDRESSES = ("HF_ENDPOINT", "HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")
 HEEDED = (
@@ -32,12 +32,12 @@ def run(arguments: argparse.Namespace) -> int:
     rows = {name: given.get(name) for name in options.SETTINGS}
     if arguments.json:
         values = {name: dataclasses.asdict(found) if found else None for name, found in rows.items()}
-        places = {name: str(path) for name, path in paths.items()}
-        say_json({"settings": values, "paths": places, "environment": _environment()}, indent=2)
+        folders = {name: str(path) for name, path in paths.items()}
+        say_json({"settings": values, "paths": folders, "environment": _environment()}, indent=2)
         return 0
     shown = {n: f"{json.dumps(found.value)}  {found.source}" if found else "-" for n, found in rows.items()}
-    places = {name: f"{path}{'' if path.exists() else '  (not there yet)'}" for name, path in paths.items()}
-    blocks = (shown, places, _environment())
+    folders = {name: f"{path}{'' if path.exists() else '  (not there yet)'}" for name, path in paths.items()}
+    blocks = (shown, folders, _environment())
     say("\n\n".join("\n".join(f"{name:<17} {text}" for name, text in block.items()) for block in blocks))
     return 0
 
@@ -48,11 +48,11 @@ def _paths() -> dict[str, Path]:
         "your pairs": registry.users_folder(),
         "models.toml": registry.user_file(),
         "known pairs": registry.registry_file(),
-        "models": store.models_dir(),
+        "models": places.models_dir(),
         "conversations": options.data_dir() / "conversations",
         "data": options.data_dir(),
         "cache": options.cache_dir(),
-        "Hugging Face": store.hub_cache(),
+        "Hugging Face": places.hub_cache(),
     }
 
 

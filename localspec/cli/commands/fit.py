@@ -57,8 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from localspec.fit.judging import report
     from localspec.fit.trim import fitted_name
-    from localspec.models.find import find
     from localspec.models.hub import of_system
+    from localspec.models.names import find
     from localspec.models.registry import valid_name
 
     if arguments.report:
@@ -111,7 +111,7 @@ def teach(arguments: argparse.Namespace, options: dict[str, Any], files: "Pair",
     from localspec.cli.loading import stop_on_interrupt
     from localspec.fit.making import Plan, alone_in, answered, collect, require_cuttable, require_torch
     from localspec.fit.trim import fitted_path, keep
-    from localspec.models.store import ModelFile
+    from localspec.models.places import ModelFile
 
     source, layers = files.target.here, arguments.layers
     if arguments.teach:

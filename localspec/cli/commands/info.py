@@ -17,7 +17,7 @@ from localspec.gguf.facts import DraftKind
 from localspec.gguf.header import BLOCKS
 from localspec.health.servers import use_servers
 from localspec.models import inspection
-from localspec.models.find import SeveralModels, is_file_reference, model_file
+from localspec.models.names import SeveralModels, is_file_reference, model_file
 from localspec.models.placement import wishes_of
 from localspec.models.registry import Pair, is_known, named
 from localspec.options import LOAD, configured

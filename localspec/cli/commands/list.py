@@ -6,7 +6,7 @@ import argparse
 from datetime import datetime
 
 from localspec.display import say, say_json, size_text
-from localspec.models import find, inspection, registry, removal, store
+from localspec.models import inspection, names, places, registry, removal
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,11 +18,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.outdated:
         return list_outdated(as_json=arguments.json)
-    uses = store.last_uses()
+    uses = places.last_uses()
     here = [pair for pair in registry.all_pairs() if pair.on_disk]
     here.sort(key=lambda pair: -uses.get(pair.name, 0.0))
     unused = removal.leftovers()
-    files = store.distinct(file for pair in here for file in pair.files)
+    files = places.distinct(file for pair in here for file in pair.files)
     paths = {path for file in files if (path := file.path)}
     total = sum(path.stat().st_size for path in paths) + sum(left.bytes for left in unused)
     if arguments.json:
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def list_outdated(*, as_json: bool) -> int:
     """Ask the Hub about every file of the pairs that are here."""
-    found = find.outdated()
+    found = names.outdated()
     if as_json:
         say_json({"newer": [{"pair": new.pair, "file": new.text, "bytes": new.bytes} for new in found]})
         return 0
@@ -65,5 +65,5 @@ def as_json(pair: registry.Pair, used: float | None) -> dict[str, object]:
         "name": pair.name,
         "bytes": inspection.file_bytes(pair),
         "last_used": when,
-        "files": [{"path": str(path), "removable": store.is_ours(path)} for path in paths],
+        "files": [{"path": str(path), "removable": places.is_ours(path)} for path in paths],
     }

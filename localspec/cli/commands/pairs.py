@@ -10,7 +10,7 @@ from localspec.display import say, say_json, size_text
 from localspec.errors import BadSetting
 from localspec.gguf.facts import trained_context
 from localspec.models import devices, hub, inspection, registry
-from localspec.models.find import model_file
+from localspec.models.names import model_file
 
 DEFAULT_DEPTH = 4  # draft tokens: what most public sources begin with
 

@@ -9,7 +9,7 @@ from localspec.cli.commands.completion import complete_with_pairs
 from localspec.cli.fetching import dry_run, fetch, fetch_reference
 from localspec.cli.options import WrongUsage, add_quiet_option
 from localspec.models import registry
-from localspec.models.find import is_on_hub
+from localspec.models.names import is_on_hub
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -22,9 +22,10 @@ from localspec.errors import (
 from localspec.files import expanded, locked
 from localspec.gguf.facts import DraftKind, has_head, trained_context
 from localspec.gguf.header import parts_of
-from localspec.models import hub, store
+from localspec.models import hub, places
 from localspec.models.download import absent, fetch
 from localspec.models.hub import RemoteFile
+from localspec.models.places import ModelFile
 from localspec.models.registry import (
     DEMO,
     Pair,
@@ -35,7 +36,6 @@ from localspec.models.registry import (
     stays_inside,
     users_folder,
 )
-from localspec.models.store import ModelFile
 
 LOOKUP = "lookup"  # in place of a draft
 _LONGEST_NAME = 80  # characters
@@ -267,7 +267,7 @@ class PairNotOnDisk(NotOnDisk):
     def __init__(self, pair: Pair) -> None:
         self.pair = pair
         absent = [file for file in pair.hub_files if not file.path]
-        to_fetch = sum(file.bytes for file in absent if not store.cached_copies(file))
+        to_fetch = sum(file.bytes for file in absent if not places.cached_copies(file))
         what = f"{size_text(to_fetch)} to fetch" if to_fetch else "another program has it, not checked yet"
         super().__init__(
             f"{pair.name} is not on this machine ({what})", hint=f"fetch it with: localspec pull {pair.name}"
@@ -316,7 +316,7 @@ def find(
 def default_pair() -> Pair:
     """With no pair named: the last used one, else the one whose target came last, else the demo."""
     here = {pair.name: pair for pair in _here()}
-    used = [name for name, _ in sorted(store.last_uses().items(), key=lambda use: use[1]) if name in here]
+    used = [name for name, _ in sorted(places.last_uses().items(), key=lambda use: use[1]) if name in here]
     if used:
         return here[used[-1]]
     return max(here.values(), key=_came, default=None) or named(DEMO)
@@ -325,7 +325,7 @@ def default_pair() -> Pair:
 def undecided() -> tuple[Pair, ...]:
     """Pairs on disk, newest first, if none was used yet."""
     here = sorted(_here(), key=_came, reverse=True)
-    decided = len(here) < 2 or any(pair.name in store.last_uses() for pair in here)
+    decided = len(here) < 2 or any(pair.name in places.last_uses() for pair in here)
     return () if decided else tuple(here)
 
 
