@@ -35,8 +35,8 @@ which are near these (`tests/pairs/test_estimate.py`).
 95 % of a card counts as free, 28 of 32 GB of main memory, and 75 % of unified memory (for Metal two thirds of all).
 """
 TAIL = """
-The caches of Gemma 4 and the layers of its 12B are unknown; they count as 0 bytes and as 32 layers. A head inside its target
-(`qwen3.5-4b+mtp`, `qwen3.5-9b+mtp`) has a cache of one layer, which does not count here.
+The caches of Gemma 4 and the layers of its 12B are unknown; they count as 0 bytes and as 32 layers. A head inside its
+target (`qwen3.5-4b+mtp`, `qwen3.5-9b+mtp`) has a cache of one layer, which does not count here.
 """
 
 
