@@ -24,9 +24,7 @@ def main(arguments: "Sequence[str] | None" = None) -> int:
         from localspec.engine.spawn import start_early
 
         arguments = sys.argv[1:] if arguments is None else arguments
-        start_early(
-            arguments
-        )  # before the imports of the command line, which take as long as some of its own
+        start_early(arguments)  # its imports run beside those of the command line
         from localspec.cli.program import run
 
         if ends:

@@ -281,7 +281,7 @@ class EngineSession(Closing):
     """One pair in one engine process."""
 
     def __init__(self, engine: EngineProcess | None = None) -> None:
-        """`engine`: another one, not started. Raises EngineDied."""
+        """`engine`: a process to use instead of a new one, not started yet. Raises EngineDied."""
         self._engine = engine or EngineProcess()
         self._arrived = threading.Event()
         self._engine.on_report = self._arrived.set

@@ -355,7 +355,7 @@ class _Pull:
             if not places.is_ours(fetched):
                 raise BadModelFile(
                     f"{fetched} is damaged: its {wrong}",
-                    hint="a link leads to its folder, so it is left alone; remove it, and pull again",
+                    hint="a link leads to its folder, so localspec does not remove it: remove the file, and pull again",
                 )
             fetched.unlink()
             places.forget_sha256(fetched)

@@ -11,6 +11,18 @@ from localspec.structure.schema import kind_of
 # Holes in the texts of a form, as characters that no text has.
 ID, COUNTER, TYPE, NAME, KEY = "\ufdd0", "\ufdd1", "\ufdd2", "\ufdd3", "\ufdd4"
 _HOLE = re.compile(f"([{ID}-{KEY}])")
+_TEXTS = (
+    "begin",
+    "open",
+    "name_end",
+    "close",
+    "end",
+    "arg_open",
+    "arg_mid",
+    "arg_close",
+    "arg_between",
+    "quote",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,24 +54,11 @@ class CallForm:
     @property
     def marks(self) -> tuple[str, ...]:
         """All its texts: control tokens in them tell calls from an answer."""
-        texts = (self.begin, self.open, self.name_end, self.close, self.between or "", self.end)
-        elements = (self.arg_open, self.arg_mid, self.arg_close, self.arg_between)
-        return (*texts, *elements, self.quote, *(self.other or ()))
+        return (*(getattr(self, name) for name in _TEXTS), self.between or "", *(self.other or ()))
 
     def with_texts(self, change: Callable[[str], str]) -> "CallForm":
         """The form with all its texts changed."""
-        names = (
-            "begin",
-            "open",
-            "name_end",
-            "close",
-            "end",
-            "arg_open",
-            "arg_mid",
-            "arg_close",
-            "arg_between",
-        )
-        changed: dict[str, Any] = {name: change(getattr(self, name)) for name in (*names, "quote")}
+        changed: dict[str, Any] = {name: change(getattr(self, name)) for name in _TEXTS}
         between = None if self.between is None else change(self.between)
         other = self.other and (change(self.other[0]), change(self.other[1]))
         return replace(self, **changed, between=between, other=other)

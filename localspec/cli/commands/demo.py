@@ -186,8 +186,7 @@ def shown(sides: tuple["Session", "Session"], pace: "Pace | None", slower: float
     from localspec.measure.summary import this_machine
 
     about = f"{sides[1].target_name}, on the CPU; {this_machine().sentence()}"
-    if slower > 1:
-        about = f"Shown {slower:.1f} times slower than it runs. {about}"
+    live_about = f"Shown {slower:.1f} times slower than it runs. {about}" if slower > 1 else about
     steps, now = race(*sides, PROMPT, pace, depth=DEPTH), Race()
     if not obeys_sequences(sys.stdout):
         *_, now = steps
@@ -199,16 +198,16 @@ def shown(sides: tuple["Session", "Session"], pace: "Pace | None", slower: float
             now = step
             sleep(max(0.0, drawn + due - perf_counter()))
             drawn = perf_counter()
-            live.update(picture(now, PROMPT, about), refresh=True)
+            live.update(picture(now, PROMPT, live_about), refresh=True)
         outcome = headline(now, pace)
-        live.update(picture(now, PROMPT, about, outcome), refresh=True)
+        live.update(picture(now, PROMPT, live_about, outcome), refresh=True)
     return now, about, outcome
 
 
 def headline(ended: "Race", pace: "Pace | None") -> str:
     """How much faster drafting was, and whether the text is the same."""
     plain, drafting = ended.plain, ended.drafting
-    same = "the same text" if ended.identical else "the texts part at a near-tie"
+    same = "the same text" if ended.identical else "but the texts differ"
     took = f"{drafting.seconds:.1f} s instead of {plain.seconds:.1f} s"
     kept = f"{drafting.kept} of {drafting.drafted} guesses kept"
     return f"{ended.speedup:.1f} times as fast, {same}: {took}, {kept}{f' ({PACED})' if pace else ''}."
