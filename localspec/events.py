@@ -201,6 +201,8 @@ class Cycle:
     mode: Mode = Mode.DRAFTING
     reading_seconds: float = 0.0  # of the draft seconds: reading text that drafting needs
     deciding_seconds: float = 0.0  # of the other seconds: deciding what to propose
+    replies: int = 1  # that shared the pass of the target
+    pass_width: int = 0  # tokens of that whole pass; 0: those of the verify batch
 
     @property
     def drafted(self) -> int:

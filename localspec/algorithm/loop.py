@@ -55,6 +55,8 @@ def speculate(
             mode=proposal.mode,
             reading_seconds=proposal.reading_seconds,
             deciding_seconds=proposal.deciding_seconds,
+            replies=batch.replies,
+            pass_width=batch.pass_width,
         )
         strategy.learn(cycle)
         yield cycle

@@ -37,6 +37,8 @@ class Pass:
     tokens: Sequence[int]
     rows: Sequence[Row] = ()  # of the last len(rows) tokens
     hidden: np.ndarray | None = None  # float32 [tokens, columns]; None if nobody wants them
+    replies: int = 1  # that shared the pass
+    pass_width: int = 0  # tokens of the whole pass; 0: these are all
 
 
 class Continued(Sequence[int]):
