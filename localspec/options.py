@@ -35,6 +35,7 @@ _GONE = {
 }
 _SWITCHES = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 MOST_LOGPROBS = 20  # other tokens told for each
+MOST_PARALLEL = 8  # replies at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +116,10 @@ class LoadOptions(TypedDict, total=False):
     lora: Annotated[Text, Option("a LoRA adapter of the target", "FILE[:SCALE]", repeats=True, config="")]
     threads: Annotated[Whole, Option("CPU threads (default: fast physical cores)", "N", least=1, config="")]
     mmap: Annotated[Switch, Option("map files into memory, or read them", "", config="")]
+    # auto: two where the target is on a GPU with room for them
+    parallel: Annotated[
+        int | Literal["auto"] | None, Option("replies at once, or auto", "N", least=1, most=MOST_PARALLEL)
+    ]
     remember_logits: Annotated[Switch, Option("keep what the target found likely, to fit drafts", config="")]
 
 

@@ -71,7 +71,7 @@ def test_a_pair_and_files_cannot_both_be_named():
 
 
 def test_every_option_of_loading_is_a_setting_and_a_flag_and_reaches_the_chats_engine():
-    options = set(api.LoadOptions.__annotations__)
+    options = set(api.LoadOptions.__annotations__) - {"parallel"}  # an argument, and a flag of serve alone
     assert options <= {*SETTINGS.values()}
     parser = argparse.ArgumentParser()
     add_pair_options(parser)

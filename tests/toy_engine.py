@@ -1,6 +1,6 @@
 """An engine on exact toy models, for any vocabulary: what sessions are tested with."""
 
-from localspec.chat.loaded_pair import LoadedPair
+from localspec.chat.loaded_pair import Lane, Lanes, LoadedPair
 from localspec.chat.template import ChatTemplate
 from localspec.drafters.model import ModelDrafter
 from localspec.llama.threads import Threads
@@ -42,12 +42,19 @@ def engine_of(
     close=lambda: None,
 ):
     drafters = [ModelDrafter(draft, vocabulary.is_end)] if draft else drafters
+    drafting = Drafting(
+        drafters,
+        guess_for("cpu", {}),
+        most=deepest if target.rollback_limit is None else min(deepest, target.rollback_limit),
+        target=target,
+        threads=[target.threads, *([draft.threads] if draft else [])],
+        starting_depth=3,
+    )
     return LoadedPair(
         name="toy",
         target_name="toy target",
         draft_name="toy draft" if draft else "",
-        target=target,
-        drafters=drafters,
+        lanes=Lanes([Lane(target, drafters, drafting)]),
         rollback_limit=None,
         widest_batch=deepest + 1,
         vocabulary=vocabulary,
@@ -55,13 +62,5 @@ def engine_of(
         sampling=sampling,
         expected_acceptance=None,
         notices=notices,
-        drafting=Drafting(
-            drafters,
-            guess_for("cpu", {}),
-            most=deepest if target.rollback_limit is None else min(deepest, target.rollback_limit),
-            target=target,
-            threads=[target.threads, *([draft.threads] if draft else [])],
-            starting_depth=3,
-        ),
         close=close,
     )

@@ -1,13 +1,17 @@
 """A loaded pair, for conversations; `localspec.models.load` makes it."""
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from localspec.algorithm.protocols import Decoder, Drafter, Rule, Strategy, Vocabulary
 from localspec.chat.logits import LogitLog
 from localspec.chat.options import Request
 from localspec.chat.template import ChatTemplate
+from localspec.sampler.passes import standing
 from localspec.sampler.sampling import Sampling
 
 TOY = "This demo pair is a toy: its speed says nothing about real pairs. `localspec demo` shows what drafting gains."
@@ -32,6 +36,80 @@ class StrategyMaker(Protocol):
         """Measure the cost of batches of these tokens, unless it is known or `stop` turns true."""
 
 
+@dataclass(frozen=True, eq=False)
+class Lane:
+    """A place for one reply at a time: a sequence of the target, and its drafters."""
+
+    target: Decoder
+    drafters: Sequence[Drafter]  # those that run models, and live as long as the target
+    drafting: StrategyMaker
+    running: Callable[[], AbstractContextManager[object]] = nullcontext  # surrounds a reply
+
+
+_LOOK_SECONDS = 0.05  # between two looks whether a waiting reply was cancelled
+
+
+_MUCH = 256  # tokens: reading fewer again takes about as long as copying a state
+
+
+def _worth(lane: Lane, prompt: Sequence[int]) -> tuple[int, int]:
+    """The larger, the better a lane suits a prompt: by the common beginning, else by how little would be forgotten."""
+    held = len(lane.target.tokens)
+    common = standing(lane.target.tokens, 0, prompt)
+    return (common, 0) if common >= min(_MUCH, held / 2 + 1) else (0, -held)
+
+
+class Lanes:
+    """The lanes of a pair; each reply claims one."""
+
+    def __init__(self, lanes: Sequence[Lane]) -> None:
+        self.all = tuple(lanes)
+        self._free = list(self.all)
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def claimed(self, prompt: Sequence[int], cancelled: Callable[[], bool]) -> Iterator[Lane | None]:
+        """The free lane that suits the prompt best, once one is free.
+
+        None if the reply was cancelled before.
+        """
+        lane = self._wait(prompt, cancelled)
+        try:
+            if lane is None:
+                yield None
+            else:
+                with lane.running():
+                    yield lane
+        finally:
+            if lane is not None:
+                self._give_back([lane])
+
+    @contextmanager
+    def unused(self) -> Iterator[Lane | None]:
+        """The first lane, while no reply runs; None if one does."""
+        with self._changed:
+            taken, self._free = (self._free, []) if len(self._free) == len(self.all) else ([], self._free)
+        try:
+            yield self.all[0] if taken else None
+        finally:
+            self._give_back(taken)
+
+    def _wait(self, prompt: Sequence[int], cancelled: Callable[[], bool]) -> Lane | None:
+        with self._changed:
+            while not self._free:
+                if cancelled():
+                    return None
+                self._changed.wait(_LOOK_SECONDS)
+            lane = max(self._free, key=partial(_worth, prompt=prompt))
+            self._free.remove(lane)
+            return lane
+
+    def _give_back(self, lanes: Sequence[Lane]) -> None:
+        with self._changed:
+            self._free = [lane for lane in self.all if lane in lanes or lane in self._free]
+            self._changed.notify_all()
+
+
 @dataclass(frozen=True, slots=True)
 class LoadedPair:
     """A loaded pair, ready to run; `close` frees it."""
@@ -39,8 +117,7 @@ class LoadedPair:
     name: str
     target_name: str
     draft_name: str  # of the model that drafts; "" when none does
-    target: Decoder
-    drafters: Sequence[Drafter]  # those that run models, and live as long as the target
+    lanes: Lanes  # as many replies run at once
     rollback_limit: int | None  # draft tokens that the target can take back; None: all
     widest_batch: int  # tokens that the target verifies at once
     vocabulary: Vocabulary
@@ -48,7 +125,21 @@ class LoadedPair:
     sampling: Sampling  # the model's own defaults
     expected_acceptance: float | None  # accepted / drafted tokens that were published for it
     notices: tuple[str, ...]  # notices about this pair, sent with the first reply
-    drafting: StrategyMaker
     close: Callable[[], None]
     is_toy: bool = False  # the embedded demo
     log: LogitLog | None = None  # of replies, where the user wants one
+
+    @property
+    def target(self) -> Decoder:
+        """The target of the first lane."""
+        return self.lanes.all[0].target
+
+    @property
+    def drafters(self) -> Sequence[Drafter]:
+        """The drafters of the first lane that run models."""
+        return self.lanes.all[0].drafters
+
+    @property
+    def drafting(self) -> StrategyMaker:
+        """The drafting of the first lane."""
+        return self.lanes.all[0].drafting

@@ -12,7 +12,7 @@ from localspec.algorithm.loop import speculate
 from localspec.algorithm.noise import fresh_seed
 from localspec.algorithm.protocols import Decoder, Draw, Proposal, Rule, Strategy, Verdict, Vocabulary
 from localspec.algorithm.verification import make_rule
-from localspec.chat.loaded_pair import LoadedPair
+from localspec.chat.loaded_pair import Lane, LoadedPair
 from localspec.chat.options import Request, seed_fixes_depth
 from localspec.chat.tally import Tally
 from localspec.chat.text import TextStream
@@ -328,25 +328,34 @@ class DraftingNotices:
 
 
 class ReplyWriter:
-    """Writes the replies of a session, and sends each notice once."""
+    """Writes the replies of a pair, several at once where it has lanes for them, and sends each notice once."""
 
     def __init__(self, pair: LoadedPair) -> None:
         self._pair = pair
         self._notices = pair.notices
         self._expectation = Expectation(pair.expected_acceptance)
         self._told: set[str] = set()  # notices that are sent once
-        self._latest: tuple[bool, Sequence[Any]] = (True, ())  # whether the cache holds a raw text, and which
+        # Whether the cache holds a raw text, and which.
+        self._latest: dict[Lane, tuple[bool, Sequence[Any]]] = {}
 
     def reply(self, job: ReplyJob) -> Generator[Event]:
-        """The events of a reply, from Started to Finished."""
+        """The events of a reply, from Started to Finished; it waits for a lane."""
+        with self._pair.lanes.claimed(job.prompt, job.cancelled) as lane:
+            if lane is not None:
+                yield from self._written(lane, job)
+            else:
+                empty = ReplyBuilder(job, Tally(len(job.prompt), 0), self._pair.vocabulary)
+                yield Finished(empty.result(job.request.seed or 0, cancelled=True))
+
+    def _written(self, lane: Lane, job: ReplyJob) -> Iterator[Event]:
         pair, request, prompt = self._pair, job.request, job.prompt
         seed = fresh_seed() if request.seed is None else request.seed
         rule = make_rule(request.rule, request.sampling, seed, job.constraint)
         scoring = None if request.logprobs is None else Scoring(pair.vocabulary, request.logprobs)
         logged = pair.log.begin(prompt) if pair.log else None
         rule = WatchedRule(rule, [watcher for watcher in (scoring, logged) if watcher])
-        strategy = self._strategy(rule, job)
-        reused = rewind(pair.target, strategy, prompt, save=not self._continues(job))
+        strategy = self._strategy(lane, rule, job)
+        reused = rewind(lane.target, strategy, prompt, save=not self._continues(lane, job))
         yield Started(
             target=pair.target_name,
             draft=pair.draft_name,
@@ -360,7 +369,7 @@ class ReplyWriter:
         yield from self._take_notices(job, rule)
         plain = PlainClock(lambda: strategy.plain_step_seconds)
         tally = Tally(prompt_tokens=len(prompt), reused_tokens=reused, plain=plain)
-        for event in read(pair.target, strategy, prompt, job.opening, job.cancelled):
+        for event in read(lane.target, strategy, prompt, job.opening, job.cancelled):
             tally.prefill_seconds = event.seconds
             yield event
         busy = strategy.busy_seconds
@@ -370,36 +379,43 @@ class ReplyWriter:
                 break
         reply = ReplyBuilder(job, tally, pair.vocabulary)
         try:
-            yield from self._generate(job, rule, strategy, reply, scoring)
+            yield from self._generate(lane, job, rule, strategy, reply, scoring)
         finally:
             if logged:
                 logged.end(len(reply.tokens))
-        pair.drafting.store()
+        lane.drafting.store()
         result = reply.result(seed, cancelled=job.cancelled())
         yield from unmatched(job.request, result)
         yield Finished(result)
 
-    def _continues(self, job: ReplyJob) -> bool:
+    def _continues(self, lane: Lane, job: ReplyJob) -> bool:
         """Whether the cache holds the same conversation, so that its rest is not worth saving.
 
         The reasoning of past replies leaves the history, and a repeated reply replaces one.
         """
         raw = job.questions is None
         asked = job.prompt if job.questions is None else job.questions
-        (was_raw, before), self._latest = self._latest, (raw, asked)
+        was_raw, before = self._latest.get(lane, (True, ()))
+        self._latest[lane] = (raw, asked)
         return raw is was_raw and list(asked[: len(before)]) == list(before)
 
-    def _strategy(self, rule: Rule, job: ReplyJob) -> Strategy:
+    def _strategy(self, lane: Lane, rule: Rule, job: ReplyJob) -> Strategy:
         """The drafting strategy of this reply; forced tokens of a grammar go first."""
         predicted = self._pair.vocabulary.tokenize(job.request.prediction, parse_special=False)
-        strategy = self._pair.drafting.strategy(rule, job.request, predicted)
+        strategy = lane.drafting.strategy(rule, job.request, predicted)
         if job.constraint is None:
             return strategy
         forces = job.request.speculate and job.request.depth != 0
         return Forcing(strategy, job.constraint, self._pair.widest_batch if forces else 0)
 
     def _generate(
-        self, job: ReplyJob, rule: Rule, strategy: Strategy, reply: ReplyBuilder, scoring: Scoring | None
+        self,
+        lane: Lane,
+        job: ReplyJob,
+        rule: Rule,
+        strategy: Strategy,
+        reply: ReplyBuilder,
+        scoring: Scoring | None,
     ) -> Iterator[Event]:
         """The cycles and their text, and a notice if the reply was cut."""
         pair, constraint = self._pair, job.constraint
@@ -407,7 +423,7 @@ class ReplyWriter:
         text = list(job.prompt)
         if not job.cancelled():
             cycles = speculate(
-                pair.target,
+                lane.target,
                 strategy,
                 text,
                 rule=rule,

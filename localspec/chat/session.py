@@ -1,7 +1,7 @@
 """A conversation with a loaded pair: messages in, events out, both KV caches reused from turn to turn."""
 
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -31,6 +31,7 @@ from localspec.structure.grammar import lead_of, lenient
 
 Asked = str | Sequence[Mapping[str, Any] | Message]
 MEASURED_TOKENS = 64  # the newest ones of the context: costs are measured on them
+_closing = threading.Lock()
 _CUTS = 8  # the latest ones: programs may hold several conversations at a time
 
 
@@ -58,17 +59,35 @@ class Session(Closing):
         self._cuts: list[Cut] = []  # what prompts left out, the latest first
         self._latest_cancel = object()  # another one with every cancel()
         self._latest_reply: Callable[[], bool] | None = None  # that has begun and not ended: is it cancelled?
+        self._steps: Generator[Event] | None = None  # of that reply
         self._working = threading.Lock()  # held while the models work, never while the caller has an event
         self._closed = False
         self._constraints = ConstraintBuilder(pair.vocabulary, pair.template)
         self._writer = ReplyWriter(pair)
+        self._open = {self}  # the sessions of the pair
+
+    def another(self) -> "Session":
+        """Another conversation on the same pair, with the same defaults.
+
+        Replies of several sessions run at once on as many lanes as were loaded (`parallel`); others wait for one. A
+        stream that is neither read nor closed keeps its lane. The pair is freed with the last of its sessions.
+        """
+        self._require_open()
+        other = Session(self._pair, self._defaults)
+        other._constraints, other._writer, other._open = self._constraints, self._writer, self._open
+        self._open.add(other)
+        return other
 
     def close(self) -> None:
-        """Cancel the running reply, then free both models. Its stream ends."""
+        """Cancel the running reply, whose stream ends; the last session of a pair frees its models."""
         self.cancel()
         with self._working:
             self._closed = True
-            self._pair.close()
+            self._end_reply()
+            with _closing:
+                self._open.discard(self)
+                if not self._open:
+                    self._pair.close()
 
     def cancel(self) -> None:
         """Stop all replies requested so far, after their cycle, and keep their text. Safe from any thread."""
@@ -88,10 +107,10 @@ class Session(Closing):
 
         Call it when nobody waits for a reply; `stop` ends it early.
         """
-        with self._working:
-            tokens = self._pair.target.tokens
-            if tokens and not self._closed:
-                self._pair.drafting.calibrate(list(tokens[-MEASURED_TOKENS:]), budget_seconds, stop)
+        with self._working, self._pair.lanes.unused() as lane:
+            if lane and lane.target.tokens and not self._closed:
+                text = list(lane.target.tokens[-MEASURED_TOKENS:])
+                lane.drafting.calibrate(text, budget_seconds, stop)
 
     @property
     def pair(self) -> LoadedPair:
@@ -320,6 +339,7 @@ class Session(Closing):
                     "this session is busy with another reply", hint="wait for it, or cancel() it first"
                 )
             self._latest_reply = cancelled
+            self._end_reply()
         try:
             with self._working:
                 self._require_open()
@@ -332,11 +352,18 @@ class Session(Closing):
                 )
             # Closed here: the traceback of an error that was handled on the way can keep this frame alive.
             with closing(self._writer.reply(job)) as steps:
+                self._steps = steps
                 while self._latest_reply is cancelled and (event := self._step(steps)) is not None:
                     yield event
         finally:
             if self._latest_reply is cancelled:
                 self._latest_reply = None
+
+    def _end_reply(self) -> None:
+        """Let a reply that was cancelled, and is not read to its end, give back its lane."""
+        steps, self._steps = self._steps, None
+        if steps is not None:
+            steps.close()
 
     def _step(self, steps: Iterator[Event]) -> Event | None:
         """The next event; None after the last one or after the session closed."""

@@ -31,14 +31,15 @@ def add_pair_options(parser: argparse.ArgumentParser) -> None:
     add("--draft", metavar="FILE", help="the draft, named the same way; lookup drafts from the text alone")
     add("--no-draft", action="store_true", help="load no draft model: plain decoding")
     for name in LOAD:
-        add_option(group, name)
+        if name != "parallel":  # these commands answer one after the other
+            add_option(group, name)
     add("--pull", action="store_true", help="fetch the pair if it is not here")
 
 
 def add_memory_options(group: Group) -> None:
     """Options that the memory plan reads."""
     for name in LOAD:
-        if name not in ("threads", "mmap"):
+        if name not in ("threads", "mmap", "parallel"):
             add_option(group, name)
 
 

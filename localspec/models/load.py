@@ -8,7 +8,7 @@ from typing import Any
 
 from localspec import demo
 from localspec.algorithm.protocols import Drafter
-from localspec.chat.loaded_pair import LoadedPair
+from localspec.chat.loaded_pair import Lane, Lanes, LoadedPair
 from localspec.chat.logits import LogitLog
 from localspec.chat.template import template_of
 from localspec.display import size_text
@@ -116,8 +116,7 @@ def load_pair(
             name=pair.name,
             target_name=model.name,
             draft_name=next((each.name for each in found), ""),
-            target=target,
-            drafters=drafters,
+            lanes=Lanes([Lane(target, drafters, drafting)]),
             rollback_limit=target.rollback_limit,
             widest_batch=WIDEST_BATCH,
             vocabulary=model.vocab,
@@ -132,7 +131,6 @@ def load_pair(
                 *unsupported,
                 *template_notices,
             ),
-            drafting=drafting,
             is_toy=is_demo(pair),
             log=opened.enter_context(LogitLog(logit_folder(pair)))
             if options.get("remember_logits")
