@@ -7,10 +7,12 @@ a log is read on a terminal later.
 import json
 import logging
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any, Final, TextIO
 
 from localspec.errors import LocalspecError
@@ -87,6 +89,83 @@ def aligned(rows: Sequence[Sequence[str]], left: int = 1) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
+_WIDE: Final = "\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uff60"  # each of these letters is a word
+_PARTS: Final = re.compile(f"\n|[ \t]+|[{_WIDE}]|[^ \t\n{_WIDE}]+")
+_COMMAND: Final = re.compile(r"    \S")  # the beginning of a line to copy, which is never wrapped
+_GAP: Final = re.compile(r"(?<=\S) {2,}(?=\S)")  # between columns
+_FENCE: Final = "```"
+
+
+@dataclass(slots=True)
+class Row:
+    """The last row of a terminal, up to the cursor."""
+
+    column: int = 0
+    indent: int = 0  # of the rows that continue its line
+    word: str = ""  # the beginning of a word at its end
+    is_code: bool = False  # between the fences of a reply
+
+
+def wrapped(text: str, width: int, row: Row, *, whole: bool = True) -> str:
+    """The text with a new row before each word that would cross the edge; `row` remembers where it ends.
+
+    A `whole` text may have columns. Else the text comes in pieces, and a word that has begun is erased and moves.
+    """
+    parts = []
+    for line in text.splitlines(keepends=True):
+        if whole and _COMMAND.match(line):
+            parts.append(line)
+            continue
+        if row.column == 0:
+            row.indent = _indent(line, width, whole=whole)
+        parts += [_placed(part, width, row) for part in _PARTS.findall(line)]
+    return "".join(parts)
+
+
+def _indent(line: str, width: int, *, whole: bool) -> int:
+    """Where the rows that continue a line begin: below its last column, else two cells right of its first."""
+    begins = len(line) - len(line.lstrip(" "))
+    gaps = [gap.end() for gap in _GAP.finditer(line)] if whole else []
+    if gaps and gaps[-1] <= width * 0.6:
+        return gaps[-1]
+    return (begins if begins <= width // 2 else 0) + 2 * bool(gaps)
+
+
+def _placed(part: str, width: int, row: Row) -> str:
+    """A word, blanks or a newline with what stands before it in this row."""
+    if part == "\n":
+        row.column, row.indent, row.word = 0, 0, ""
+        return part
+    if part[0] in " \t":
+        cells = len(("." * row.column + part).expandtabs()) - row.column
+        row.word, row.column = "", row.column + cells
+        return part if row.is_code or row.column < width else ""
+    begun = "" if re.match(f"[{_WIDE}]", part) else row.word
+    cells, before = _cells(part), row.column - _cells(begun)
+    row.word = begun + part
+    if before == row.indent and row.word.startswith(_FENCE) and not begun.startswith(_FENCE):
+        row.is_code = not row.is_code
+    if row.is_code or row.column + cells <= width:
+        row.column += cells
+        return part
+    if row.indent + _cells(row.word) > width:
+        row.indent = min(row.indent, 2)
+    if before <= row.indent:
+        row.column += cells
+        return part
+    row.column = row.indent + _cells(row.word)
+    erased = f"\x1b[{_cells(begun)}D\x1b[K" if begun else ""
+    return f"{erased}\n{' ' * row.indent}{row.word}"
+
+
+def _cells(text: str) -> int:
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
 JSON_VERSION: Final = 1  # of every --json: it grows where a name goes or changes its meaning
 _TO_THE_START = "\r\x1b[K"  # of an emptied line
 _DIM, _NORMAL = "\x1b[2m", "\x1b[0m"
@@ -96,16 +175,44 @@ class OutputFailed(LocalspecError):
     """The output could not be written."""
 
 
-def say(text: str, *, end: str = "\n", to: TextIO | None = None) -> None:
-    """Print a text, to stdout where nothing else is named. Raises OutputFailed, BrokenPipeError."""
+_row = Row()  # of the one terminal behind stdout and stderr
+
+
+def say(text: str, *, end: str = "\n", to: TextIO | None = None, wrap: bool = True) -> None:
+    """Print a text, on a terminal with whole words in each row; with end="" the next text continues it.
+
+    It goes to stdout where nothing else is named. Raises OutputFailed, BrokenPipeError.
+    """
+    global _row
     stream = sys.stdout if to is None else to
-    whole = stream is sys.stdout and not on_terminal(stream)
-    _write((text if whole else for_terminal(text)) + end, stream)
+    if stream is not sys.stdout or on_terminal(stream):
+        text = for_terminal(text)
+    _write((_in_rows(text, stream, whole=bool(end)) if wrap else text) + end, stream)
+    if end:
+        _row = Row()  # after a blank the user's Enter follows
 
 
 def say_json(found: Mapping[str, object], **form: Any) -> None:  # noqa: ANN401  json's own
     """Print one JSON object with the version of its names; `form`: arguments of json.dumps."""
-    say(json.dumps({"version": JSON_VERSION, **found}, **form))
+    say(json.dumps({"version": JSON_VERSION, **found}, **form), wrap=False)
+
+
+def _in_rows(text: str, stream: TextIO | None, *, whole: bool) -> str:
+    """The text in rows if a terminal takes it."""
+    wraps = on_terminal(stream) if whole else obeys_sequences(stream)
+    return wrapped(text, columns(stream) - 1, _row, whole=whole) if wraps else text
+
+
+def columns(stream: TextIO | None) -> int:
+    """The width of the terminal behind a stream: COLUMNS, else its own, else 80."""
+    with suppress(AttributeError, OSError, ValueError):  # no file, or closed
+        if (
+            stream
+            and not os.environ.get("COLUMNS")
+            and (own := os.get_terminal_size(stream.fileno()).columns)
+        ):
+            return own
+    return shutil.get_terminal_size().columns
 
 
 _quiet = False
@@ -138,7 +245,8 @@ def say_dimmed(text: str) -> None:
     if _quiet or not on_terminal(sys.stderr):
         return
     plain = bool(os.environ.get("NO_COLOR")) or not obeys_sequences(sys.stderr)
-    _write(for_terminal(text) if plain else f"{_DIM}{for_terminal(text)}{_NORMAL}", sys.stderr)
+    shown = _in_rows(for_terminal(text), sys.stderr, whole=False)
+    _write(shown if plain else f"{_DIM}{shown}{_NORMAL}", sys.stderr)
 
 
 class DrawnLine(AbstractContextManager["DrawnLine"]):
@@ -155,8 +263,7 @@ class DrawnLine(AbstractContextManager["DrawnLine"]):
             return True
         if not obeys_sequences(self._stream):
             return False
-        width = shutil.get_terminal_size().columns - 1
-        _write(_TO_THE_START + line_for_terminal(text)[:width], self._stream)
+        _write(_TO_THE_START + line_for_terminal(text)[: columns(self._stream) - 1], self._stream)
         self._drawn = True
         return True
 

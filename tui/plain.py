@@ -262,7 +262,7 @@ def _read_line(prompt: str) -> str | None:
         except EOFError:
             aside("")
             return None
-    if on_terminal(sys.stdin):
-        say(prompt, end="", to=sys.stderr)
+    if on_terminal(sys.stdin) and prompt:
+        say(prompt.rstrip(), end=" ", to=sys.stderr)
     line = sys.stdin.readline() if sys.stdin is not None else ""
     return line.rstrip("\n") if line else None

@@ -5,7 +5,6 @@ and keeps what was measured.
 """
 
 import argparse
-import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -25,7 +24,7 @@ from localspec.cli.options import (
     reply_options,
 )
 from localspec.cli.prompt import add_prompt_argument, prompt_of, take_pair
-from localspec.display import JSON_VERSION, DrawnLine, bar_text, note, say, say_json
+from localspec.display import JSON_VERSION, DrawnLine, bar_text, columns, note, say, say_json
 from localspec.errors import BadSetting, ContextFull
 from localspec.events import Cycle, Notice, Started
 
@@ -142,7 +141,7 @@ def tell(arguments: argparse.Namespace, subject: Mapping[str, Any], outcome: "Be
         say_json(recorded)
         return
     say("{target} with {draft}, loaded in {load_seconds:.1f} s".format(**subject))
-    say(f"{machine.sentence()}\n\n{report(summary, shutil.get_terminal_size().columns)}")
+    say(f"{machine.sentence()}\n\n{report(summary, columns(sys.stdout) - 1)}")
     if subject["toy"]:
         say(TOY)
     if outcome.too_long:

@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from argcomplete.shell_integration import shellcode
 
-    say(str(shellcode(["localspec"], shell=arguments.shell)), end="")
+    say(str(shellcode(["localspec"], shell=arguments.shell)), end="", wrap=False)
     return 0
 
 

@@ -143,7 +143,7 @@ def show_lines(events: Iterator[Event], names: dict[str, str]) -> Reply:
                 return reply
             case _:
                 continue
-        say(json.dumps(line, ensure_ascii=False))
+        say(json.dumps(line, ensure_ascii=False), wrap=False)
     raise AssertionError("a run ends with Finished")
 
 

@@ -3,14 +3,13 @@ the same files, devices and threads start from the result; without it they learn
 """
 
 import argparse
-import shutil
 import sys
 
 from localspec.cli import CANCELLED
 from localspec.cli.commands.bench import duration, write_drawing
 from localspec.cli.loading import names_of, open_session, stop_on_interrupt
 from localspec.cli.options import add_pair_argument, add_report_options
-from localspec.display import DrawnLine, say, say_json
+from localspec.display import DrawnLine, columns, say, say_json
 from localspec.errors import BadSetting
 
 
@@ -43,5 +42,5 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         say_json({**names, **as_json(curve)})
     else:
-        say(report(curve, shutil.get_terminal_size().columns))
+        say(report(curve, columns(sys.stdout) - 1))
     return 0
