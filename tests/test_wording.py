@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCES = sorted([*ROOT.glob("localspec/**/*.py"), *ROOT.glob("tui/**/*.py")])
 PAGES = sorted(
     [
-        *ROOT.glob("docs/*.md"),
+        *ROOT.glob("docs/**/*.md"),
         *(page for page in ROOT.glob("*.md") if page.name not in ("CHANGELOG.md", "CONTRIBUTING.md")),
     ]
 )

@@ -37,10 +37,11 @@ def chat() -> dict[str, str]:
 
 
 async def _chat() -> dict[str, str]:
-    from localspec.engine.client import EngineProcess
-    from localspec.engine.messages import LoadPair
     from localspec.tui.app import ChatApp
     from localspec.tui.state.chat import Setup
+
+    from localspec.engine.client import EngineProcess
+    from localspec.engine.messages import LoadPair
 
     load, drawn = LoadPair(pair="demo"), {}
     with tempfile.TemporaryDirectory() as folder, closing(EngineProcess()) as engine:

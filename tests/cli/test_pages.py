@@ -27,7 +27,7 @@ def test_the_page_of_settings_has_every_setting_and_every_variable():
 
 
 def test_every_command_on_a_page_exists():
-    pages = [*DOCS.glob("*.md"), *DOCS.parent.glob("*.md")]
+    pages = [*DOCS.rglob("*.md"), *DOCS.parent.glob("*.md")]
     for page in (page for page in pages if page.name != "CHANGELOG.md"):
         text = page.read_text("utf-8")
         fenced = re.findall(r"^```(?:sh)?\n(.*?)^```", text, re.M | re.S)
@@ -40,6 +40,6 @@ def test_every_command_on_a_page_exists():
 
 
 def test_pages_link_to_pages_that_are_there():
-    for page in [*DOCS.glob("*.md"), *DOCS.parent.glob("*.md")]:
+    for page in [*DOCS.rglob("*.md"), *DOCS.parent.glob("*.md")]:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text("utf-8")):
             assert (page.parent / target).exists(), f"{page.name}: {target}"

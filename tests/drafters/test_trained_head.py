@@ -1,4 +1,4 @@
-"""Heads trained on the embedded target by tools/heads (docs/training-heads.md), through the public interface."""
+"""Heads that tools/heads trained on the embedded target, through the public interface."""
 
 import importlib.util
 from pathlib import Path
