@@ -41,7 +41,11 @@ ROOMS = {
         "errors",
         "options",
     },
+    "caches": {
+        "files",
+    },
     "llama": {
+        "caches",
         "display",
         "errors",
         "gguf",

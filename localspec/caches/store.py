@@ -1,0 +1,233 @@
+"""The folder of stored texts: its budget, what makes room, and the stored text that begins most like another."""
+
+import os
+import re
+import secrets
+import shutil
+import tempfile
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from localspec.caches import state_file
+from localspec.caches.state_file import Facts, Stored
+from localspec.files import locked
+
+_NAME = re.compile(r"[0-9a-f]{32}\.cache(\.part\w+)?")
+_DEAD_SECONDS = 120.0  # a file that grows no more: its writer is gone
+_TICK = 1_000_000_000  # ns: two changes in one tick of a file system have one time
+LEFT_FREE = 1_000_000_000  # bytes of the disk
+
+
+class Store:
+    """Several threads and processes may use one folder."""
+
+    def __init__(self, folder: Path, budget: int) -> None:
+        """At most `budget` bytes."""
+        self._folder = folder
+        self._budget = budget
+        self._texts: list[Stored] = []  # by key, then by tokens: those that begin alike are neighbours
+        self._known: dict[str, Stored | None] = {}  # by name; None: unreadable, and not ours to remove
+        self._seen = 0  # the folder's time when it was read
+        self._changing = threading.Lock()
+
+    def clean(self) -> None:
+        """Hold the budget, and remove what no program can use any more. Raises OSError."""
+        if self._folder.is_dir():
+            with locked(self._folder), self._changing:
+                self._refresh(again=True)
+                for text in list(self._texts):
+                    if not os.path.exists(text.facts.model):
+                        self._drop(text)
+                self._make_room(0)
+
+    def nearest(self, key: str, tokens: bytes) -> Iterator[tuple[Stored, int]]:
+        """The texts of a key that begin like these tokens, and how many they share: the most first."""
+        with self._changing:
+            with suppress(OSError):
+                self._refresh()
+            texts = self._texts
+        at = bisect_left(texts, (key, tokens), key=_order)
+        left, right = at - 1, at
+        before, behind = (_shared(texts, index, key, tokens) for index in (left, right))
+        while max(before, behind) > 0:
+            if before > behind:
+                yield texts[left], before
+                left -= 1
+                before = min(before, _shared(texts, left, key, tokens))
+            else:
+                yield texts[right], behind
+                right += 1
+                behind = min(behind, _shared(texts, right, key, tokens))
+
+    def read(self, stored: Stored) -> list[np.ndarray] | None:
+        """The parts of a text, which counts as used now; None if they cannot be read.
+
+        A damaged file is removed.
+        """
+        try:
+            parts = state_file.read_parts(stored)
+            os.utime(stored.path)
+        except OSError:  # removed meanwhile, or a disk that fails
+            return None
+        except (ValueError, MemoryError) as error:
+            if isinstance(error, ValueError):
+                state_file.forget(stored.path)
+            return None
+        return parts
+
+    def write(self, tokens: bytes, facts: Facts, parts: Sequence[np.ndarray]) -> bool:
+        """Store a text in place of its own beginnings; False where it has no room. Raises OSError."""
+        size = state_file.size_of(tokens, facts)
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with locked(self._folder), self._changing:
+            self._refresh()
+            if not self._make_room(size):
+                return False
+            name = f"{secrets.token_hex(16)}.cache"
+            handle, temporary = tempfile.mkstemp(dir=self._folder, prefix=f"{name}.part")
+        try:
+            with os.fdopen(handle, "wb", buffering=0) as file:
+                _reserve(handle, size)
+                state_file.write(file, tokens, facts, parts)
+            state_file.put_in_place(Path(temporary), self._folder / name)
+        except BaseException:
+            state_file.forget(Path(temporary))
+            raise
+        with self._changing:
+            self._refresh()
+            for text in self._texts:
+                if self._is_replaced(text, facts.key, tokens) and text.path.name != name:
+                    self._drop(text)
+        return True
+
+    def _is_replaced(self, text: Stored, key: str, tokens: bytes) -> bool:
+        """Whether the text went on to these tokens; one of half their number still serves other continuations."""
+        return (
+            text.facts.key == key and 2 * len(text.tokens) >= len(tokens) and tokens.startswith(text.tokens)
+        )
+
+    def _refresh(self, *, again: bool = False) -> None:
+        """Read the heads of new files, and forget those that are gone. Raises OSError."""
+        try:
+            seen = self._folder.stat().st_mtime_ns
+        except FileNotFoundError:
+            seen = 0
+        if seen == self._seen and not again:
+            return
+        self._seen = seen if time.time_ns() - seen > _TICK else 0
+        here = {entry.name: entry for entry in _files(self._folder)}
+        known = {name: text for name, text in self._known.items() if name in here}
+        for name, entry in here.items():
+            if name not in known and not _temporary(name):
+                known[name] = _read(Path(entry.path))
+        self._known = known
+        self._texts = sorted(filter(None, known.values()), key=_order)
+
+    def _make_room(self, size: int) -> bool:
+        """Remove texts until this many bytes fit in; False if they cannot."""
+        files = {entry.name: entry.stat(follow_symlinks=False) for entry in _files(self._folder)}
+        dead = time.time() - _DEAD_SECONDS
+        for name in [name for name in files if _temporary(name) and files[name].st_mtime < dead]:
+            if state_file.forget(self._folder / name):
+                del files[name]
+        taken = sum(stat.st_size for stat in files.values())
+        most = min(self._budget, taken + shutil.disk_usage(self._folder).free - LEFT_FREE)
+        if size > most and size:
+            return False
+        used = {name: stat.st_mtime for name, stat in files.items()}
+        while taken + size > most and (text := self._least_useful(used)):
+            del used[text.path.name]
+            taken -= text.bytes if self._drop(text) else 0
+        return taken + size <= most
+
+    def _least_useful(self, used: dict[str, float]) -> Stored | None:
+        """The oldest text that shares half of its tokens with a newer one, or the oldest of all; None without any."""
+        oldest = sorted(
+            (index for index, text in enumerate(self._texts) if text.path.name in used),
+            key=lambda index: used[self._texts[index].path.name],
+        )
+        for index in oldest:
+            if self._has_newer_branch(index, used):
+                return self._texts[index]
+        return self._texts[oldest[0]] if oldest else None
+
+    def _has_newer_branch(self, index: int, used: dict[str, float]) -> bool:
+        text = self._texts[index]
+        for step in (-1, 1):
+            other = index + step
+            while 2 * _shared(self._texts, other, text.facts.key, text.tokens) >= text.length:
+                if used.get(self._texts[other].path.name, 0.0) > used[text.path.name]:
+                    return True
+                other += step
+        return False
+
+    def _drop(self, text: Stored) -> bool:
+        """Remove a text; False if the system does not allow it."""
+        self._texts = [other for other in self._texts if other is not text]
+        return state_file.forget(text.path)
+
+
+def usage(folder: Path) -> tuple[int, int]:
+    """The number of stored texts, and their bytes."""
+    sizes = [entry.stat(follow_symlinks=False).st_size for entry in _files(folder)]
+    return len(sizes), sum(sizes)
+
+
+def empty(folder: Path) -> list[Path]:
+    """Remove every stored text; returns their paths. Raises OSError."""
+    paths = [Path(entry.path) for entry in _files(folder)]
+    for path in paths:
+        path.unlink(missing_ok=True)
+    return paths
+
+
+def _files(folder: Path) -> list[os.DirEntry[str]]:
+    """What has the name of a stored text, whole or half written, and is no link."""
+    try:
+        with os.scandir(folder) as entries:
+            return [e for e in entries if _NAME.fullmatch(e.name) and e.is_file(follow_symlinks=False)]
+    except FileNotFoundError:
+        return []
+
+
+def _temporary(name: str) -> bool:
+    return not name.endswith(".cache")
+
+
+def _read(path: Path) -> Stored | None:
+    """The text of a file, which is removed if it is damaged."""
+    try:
+        return state_file.read_head(path)
+    except OSError:
+        return None
+    except ValueError:
+        state_file.forget(path)
+        return None
+
+
+def _reserve(handle: int, size: int) -> None:
+    """Take the room on the disk at once: other processes count it, and a full disk says so. Raises OSError."""
+    with suppress(AttributeError):  # not everywhere
+        os.posix_fallocate(handle, 0, size)
+        return
+    os.ftruncate(handle, size)
+
+
+def _order(text: Stored) -> tuple[str, bytes]:
+    return text.facts.key, text.tokens
+
+
+def _shared(texts: Sequence[Stored], index: int, key: str, tokens: bytes) -> int:
+    """How many tokens of their beginnings a text of this key shares with these; 0 where there is none."""
+    if not 0 <= index < len(texts) or texts[index].facts.key != key:
+        return 0
+    other = texts[index].tokens
+    most = min(len(other), len(tokens))
+    one, two = (np.frombuffer(each, dtype=np.uint32, count=most // 4) for each in (other, tokens))
+    return most // 4 if other[:most] == tokens[:most] else int(np.argmax(one != two))
