@@ -107,7 +107,7 @@ class Store:
         return True
 
     def _is_replaced(self, text: Stored, key: str, tokens: bytes) -> bool:
-        """Whether the text went on to these tokens; one of half their number still serves other continuations."""
+        """Whether these tokens continue the text; one of half their number still serves other continuations."""
         return (
             text.facts.key == key and 2 * len(text.tokens) >= len(tokens) and tokens.startswith(text.tokens)
         )

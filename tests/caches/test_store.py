@@ -259,7 +259,7 @@ def test_a_full_disk_leaves_no_half_file(folder):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
     try:
-        with pytest.raises(OSError):
+        with pytest.raises(OSError, match="too large"):
             save(kept, text(1), content(1, 1_000_000))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -272,7 +272,7 @@ def test_a_folder_that_cannot_be_written_is_an_error_and_nothing_more(tmp_path):
     kept = Store(tmp_path / "file" / "caches", 10**9)
     assert found(kept, text(0)) == (None, 0)
     kept.clean()
-    with pytest.raises(OSError):
+    with pytest.raises(NotADirectoryError):
         save(kept, text(0), content(0))
 
 
