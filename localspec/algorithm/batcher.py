@@ -1,0 +1,270 @@
+"""Several replies in one pass of the target: each runs the loop in a thread of its own, one of them decodes for all."""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Protocol
+
+from localspec.errors import LocalspecError
+from localspec.sampler.passes import Pass
+
+PAUSE = 0.2  # of a pass: how late a reply may come to be waited for
+PROMPT_SHARE = 2.5  # of a plain pass: what the tokens of a prompt may add to the pass of another reply
+FIRST_CHUNK, LEAST_CHUNK = (
+    16,
+    4,
+)  # tokens of a prompt beside other replies: before they are timed, and at least
+REMEMBERED = 32  # passes without a prompt, of which the quickest counts as plain
+NEWEST = 0.3  # weight of the newest measurement
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The tokens that one lane adds to a pass, and how many of the last ones need a row."""
+
+    lane: int
+    tokens: Sequence[int]
+    rows: int
+    alone: bool = False  # in a pass of its own
+
+
+class SharedDecoder(Protocol):
+    """A model with a cache for several texts, one a lane."""
+
+    def decode(self, parts: Sequence[Part]) -> Sequence[Pass]:
+        """One pass over the parts, at most one a lane. Rows are valid until the next one, hidden rows are copies.
+
+        It raises when it kept nothing of any part.
+        """
+
+
+@dataclass(slots=True)
+class Lane:
+    """What the batcher knows of a reply that runs."""
+
+    since: float  # when it began, or got its last pass
+    gap_seconds: float = 0.0  # from a pass to its next part, usually
+    reads_prompt: bool = True
+    alone: bool = False
+
+
+class Prices:
+    """The seconds of passes and of prompt tokens, as measured lately."""
+
+    def __init__(self) -> None:
+        self._passes: dict[int, float] = {}  # usual seconds without a prompt, by the number of replies
+        self._latest: deque[float] = deque(maxlen=REMEMBERED)
+        self._token_seconds = 0.0  # that a token of a prompt adds
+
+    @property
+    def plain_seconds(self) -> float:
+        """The quickest pass without a prompt, lately."""
+        return min(self._latest, default=0.0)
+
+    def learn(self, parts: Sequence[Part], seconds: float) -> None:
+        prompt = sum(len(part.tokens) for part in parts if not part.rows)
+        if not prompt:
+            self._latest.append(seconds)
+            self._passes[len(parts)] = mixed(self._passes.get(len(parts)), seconds)
+            return
+        own = self.plain_seconds if any(part.rows for part in parts) else 0.0
+        self._token_seconds = mixed(self._token_seconds or None, max(seconds - own, 0.0) / prompt)
+
+    def chunk(self) -> int:
+        """How many tokens of a prompt other replies may wait for."""
+        if not (self._latest and self._token_seconds):
+            return FIRST_CHUNK
+        return max(int(PROMPT_SHARE * self.plain_seconds / self._token_seconds), LEAST_CHUNK)
+
+    def saved(self, replies: int) -> float:
+        """The seconds that one more reply in a pass of `replies` saves, against a pass of its own."""
+        here, alone, joined = (self._passes.get(count) for count in (replies, 1, replies + 1))
+        usual = here or alone or 0.0
+        return max(here + alone - joined, 0.0) if here and alone and joined else usual
+
+
+def mixed(usual: float | None, newest: float) -> float:
+    return newest if usual is None else usual + NEWEST * (newest - usual)
+
+
+class Batcher:
+    """Joins what the threads of several replies want decoded into passes of one decoder.
+
+    A thread that finds nobody decoding waits a little for the other replies and then decodes for all of them. Rows
+    are views of one buffer: the next pass waits until every lane has released its rows.
+    """
+
+    def __init__(self, shared: SharedDecoder, clock: Callable[[], float] = perf_counter) -> None:
+        self._shared = shared
+        self._clock = clock
+        self._changed = threading.Condition()  # guards all that follows
+        self._lanes: dict[int, Lane] = {}  # those that answer a reply
+        self._waiting: dict[int, Part] = {}  # the oldest first
+        self._flying: frozenset[int] = frozenset()  # lanes of the pass under way
+        self._found: dict[int, Pass] = {}  # passes that their lanes have not taken yet
+        self._reading: set[int] = set()  # lanes that may still read rows of the last pass
+        self._led = False  # some thread decodes, or waits for others before it does
+        self._claims = 0  # threads that keep passes away, or wait to do so
+        self._owner: int | None = None  # the thread that keeps them away
+        self.prices = Prices()
+
+    @property
+    def replies(self) -> int:
+        """How many replies run."""
+        return len(self._lanes)
+
+    def join(self, lane: int) -> None:
+        """A reply begins on this lane."""
+        with self._changed:
+            assert lane not in self._lanes, f"lane {lane} answers a reply"
+            self._lanes[lane] = Lane(self._clock())
+
+    def leave(self, lane: int) -> None:
+        """The reply on this lane ended; idempotent."""
+        with self._changed:
+            self._lanes.pop(lane, None)
+            self._reading.discard(lane)
+            self._changed.notify_all()
+
+    def release(self, lane: int) -> None:
+        """The lane reads no more of its rows; idempotent."""
+        with self._changed:
+            if lane in self._reading:
+                self._reading.remove(lane)
+                self._changed.notify_all()
+
+    def prompt_chunk(self, lane: int, usual: int) -> int:
+        """How many tokens of a prompt the lane may decode at once: `usual`, but fewer where another reply waits."""
+        with self._changed:
+            writing = (not other.reads_prompt for number, other in self._lanes.items() if number != lane)
+            return min(usual, self.prices.chunk()) if any(writing) else usual
+
+    def decode(self, part: Part) -> Pass:
+        """Decode a part, with those of other lanes where they are ready. Raises what its pass raises."""
+        if self._owner == threading.get_ident():
+            return self._shared.decode([part])[0]
+        with self._changed:
+            self._arrive(part)
+            try:
+                while part.lane not in self._found:
+                    if self._led or not self._may_lead(part.lane):
+                        self._changed.wait()
+                    else:
+                        self._lead(part.lane)
+            except BaseException:  # Ctrl-C as well: nobody decodes for a thread that is gone
+                self._withdraw(part.lane)
+                raise
+            return self._found.pop(part.lane)
+
+    @contextmanager
+    def alone(self, lane: int | None = None) -> Iterator[None]:
+        """Keep the passes of others away, for work on the cache itself; `lane` gives up its rows."""
+        with self._changed:
+            if lane is not None:
+                self._reading.discard(lane)
+            self._claims += 1
+            try:
+                self._changed.wait_for(lambda: not (self._flying or self._reading) and self._owner is None)
+                self._owner = threading.get_ident()
+            except BaseException:
+                self._claims -= 1
+                raise
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._claims, self._owner = self._claims - 1, None
+                self._changed.notify_all()
+
+    def _arrive(self, part: Part) -> None:
+        self._reading.discard(part.lane)
+        self._waiting[part.lane] = part
+        if lane := self._lanes.get(part.lane):
+            lane.gap_seconds = mixed(lane.gap_seconds or None, self._clock() - lane.since)
+            lane.reads_prompt, lane.alone = not part.rows, part.alone
+        self._changed.notify_all()
+
+    def _withdraw(self, lane: int) -> None:
+        while lane in self._flying:
+            self._changed.wait()
+        self._waiting.pop(lane, None)
+        self._found.pop(lane, None)
+        self._reading.discard(lane)
+        self._changed.notify_all()
+
+    def _may_lead(self, lane: int) -> bool:
+        """Whether the next pass has the part of this lane: the oldest part's pass comes first."""
+        oldest = next(iter(self._waiting.values()))
+        return oldest.lane == lane if oldest.alone else not self._waiting[lane].alone
+
+    def _lead(self, lane: int) -> None:
+        """Wait for other lanes, then decode for all that are ready, this one among them."""
+        self._led = True
+        try:
+            self._wait()
+            own = self._waiting[lane]
+            parts = [own] if own.alone else [part for part in self._waiting.values() if not part.alone]
+            for part in parts:
+                del self._waiting[part.lane]
+            self._flying = frozenset(part.lane for part in parts)
+            self._fly(parts, lane)
+        finally:
+            self._led, self._flying = False, frozenset()
+            self._changed.notify_all()
+
+    def _fly(self, parts: Sequence[Part], lane: int) -> None:
+        """One pass; the parts of one that failed are tried again alone, each by its own thread."""
+        began = self._clock()
+        try:
+            found = self._unlocked(parts)
+        except BaseException as failure:
+            again = isinstance(failure, LocalspecError) and len(parts) > 1
+            for part in parts:
+                if again or part.lane != lane:
+                    self._waiting[part.lane] = replace(part, alone=True)
+            if again:
+                return
+            raise
+        now, width = self._clock(), sum(len(part.tokens) for part in parts)
+        self.prices.learn(parts, now - began)
+        for part, one in zip(parts, found, strict=True):
+            self._found[part.lane] = replace(one, replies=len(parts), pass_width=width)
+            if part.rows:
+                self._reading.add(part.lane)
+            if here := self._lanes.get(part.lane):
+                here.since = now
+
+    def _unlocked(self, parts: Sequence[Part]) -> Sequence[Pass]:
+        self._changed.release()
+        try:
+            return self._shared.decode(parts)
+        finally:
+            self._changed.acquire()
+
+    def _wait(self) -> None:
+        """Until all rows are released, nobody claims the cache, and no other reply is worth a wait."""
+        began = self._clock()
+        while True:
+            if self._claims or self._reading:
+                self._changed.wait()
+            elif (seconds := self._worth_waiting(began)) > 0:
+                self._changed.wait(seconds)
+            else:
+                return
+
+    def _worth_waiting(self, began: float) -> float:
+        """The seconds to wait for the replies that come soon; 0 or less: none does."""
+        ready = [part for part in self._waiting.values() if not part.alone]
+        if len(ready) < len(self._waiting):
+            return 0.0
+        usual, saved = self.prices.plain_seconds, self.prices.saved(len(ready))
+        until = began
+        for number, lane in self._lanes.items():
+            expected = lane.since + lane.gap_seconds
+            comes = began - usual <= expected <= began + saved
+            if comes and number not in self._waiting and not lane.alone:
+                until = max(until, max(expected, began) + PAUSE * usual)
+        return min(until, began + saved) - self._clock()

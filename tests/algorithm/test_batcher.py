@@ -1,0 +1,370 @@
+"""Several replies in one pass, on exact toy models: every text is the one that the reply has alone."""
+
+import random
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from localspec.algorithm.batcher import FIRST_CHUNK, Batcher, Part
+from localspec.algorithm.loop import speculate
+from localspec.algorithm.verification import make_rule
+from localspec.drafters.arbiter import Fixed, Plain
+from localspec.drafters.lookup import LookupDrafter
+from localspec.drafters.model import ModelDrafter
+from localspec.errors import BackendFailure
+from localspec.sampler.passes import Pass
+from localspec.sampler.sampling import Sampling
+from tests.algorithm.test_loop import Scripted, is_end
+from tests.algorithm.toys import VOCABULARY, Blend, Toy
+
+FREE = Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
+
+
+class SharedToys:
+    """One toy a lane and one buffer of rows for all, which the next pass overwrites."""
+
+    def __init__(self, toys, *, fails=lambda: False, seconds=lambda parts: 0.0):
+        self.toys, self.fails, self.seconds = toys, fails, seconds
+        self.kept = [0] * len(toys)  # tokens that each lane wants of its toy's cache
+        self.buffer = np.zeros((64, VOCABULARY), np.float32)
+        self.passes = []
+        self.busy = threading.Lock()
+
+    def decode(self, parts):
+        assert self.busy.acquire(blocking=False), "two passes at once"
+        try:
+            assert len({part.lane for part in parts}) == len(parts), "a lane twice in a pass"
+            assert len(parts) == 1 or not any(part.alone for part in parts)
+            self.passes.append(tuple(parts))
+            self.buffer[:] = np.nan
+            time.sleep(self.seconds(parts))
+            if self.fails():
+                raise BackendFailure("the pass failed", hint="none")
+            return [self.one(part, first) for part, first in zip(parts, self.firsts(parts), strict=True)]
+        finally:
+            self.busy.release()
+
+    def firsts(self, parts):
+        rows = [part.rows for part in parts]
+        return [sum(rows[:i]) for i in range(len(rows))]
+
+    def one(self, part, first):
+        toy = self.toys[part.lane]
+        toy.rollback(self.kept[part.lane])
+        found = toy.decode(part.tokens, part.rows)
+        self.kept[part.lane] = toy.length
+        rows = self.buffer[first : first + part.rows]
+        for row, exact in zip(rows, found.rows, strict=True):
+            row[:] = exact
+        return Pass(found.start, part.tokens, tuple(rows), found.hidden)
+
+
+class ToyLane(Toy):
+    """A `Decoder` that is one lane of shared toys; a draft's rows are copies, so that nobody waits for them."""
+
+    def __init__(self, batcher, shared, lane, *, copies=False, alone=False):
+        super().__init__(0)
+        self.batcher, self.shared, self.lane = batcher, shared, lane
+        self.copies, self.alone = copies, alone
+
+    @property
+    def length(self):
+        return self.shared.kept[self.lane]
+
+    @property
+    def tokens(self):
+        return self.shared.toys[self.lane].cache[: self.length]
+
+    def decode(self, tokens, rows):
+        found = self.batcher.decode(Part(self.lane, tokens, rows, self.alone))
+        if self.copies:
+            found = Pass(found.start, found.tokens, [np.array(row) for row in found.rows], found.hidden)
+            self.batcher.release(self.lane)
+        return found
+
+    def prefill(self, tokens, cancelled=lambda: False):
+        start = 0
+        while start < len(tokens):
+            chunk = self.batcher.prompt_chunk(self.lane, self.chunk)
+            yield self.decode(tokens[start : start + chunk], rows=0)
+            start += chunk
+
+    def rollback(self, keep):
+        assert keep <= self.length
+        self.shared.kept[self.lane] = keep
+        self.batcher.release(self.lane)
+
+
+@dataclass
+class Job:
+    """One reply: what it reads, how it draws and drafts, and when somebody cancels it."""
+
+    seed: int
+    prompt: list
+    room: int
+    rule: str
+    drafter: str
+    depths: list
+    cycles: int  # that somebody reads
+    alone: bool = False
+    timed: bool = False  # depths follow the clock as well
+
+
+@dataclass
+class Side:
+    """The models of one lane, or of a reply alone."""
+
+    target: object
+    draft: object
+    replies: object = field(default=lambda: 1)
+
+
+class Changing(Fixed):
+    """Depths that change from cycle to cycle, with the number of replies where they follow the clock."""
+
+    def __init__(self, drafter, rule, job, replies):
+        super().__init__(drafter, 0, rule)
+        self.job, self.replies, self.cycle = job, replies, 0
+
+    def propose(self, tokens, room):
+        self.cycle += 1
+        at = self.cycle * (self.replies() if self.job.timed else 1)
+        self._depth = self.job.depths[at % len(self.job.depths)]
+        return super().propose(tokens, room)
+
+
+def rule_of(job):
+    if job.rule == "greedy":
+        return make_rule("auto", Sampling(temperature=0), 0)
+    return make_rule(job.rule, FREE, job.seed)
+
+
+def strategy_of(job, side):
+    rule = rule_of(job)
+    if job.drafter == "none":
+        return Plain(), rule
+    drafter = {
+        "scripted": lambda: Scripted(job.seed),
+        "lookup": LookupDrafter,
+        "model": lambda: ModelDrafter(side.draft, is_end),
+    }[job.drafter]()
+    return Changing(drafter, rule, job, side.replies), rule
+
+
+def texts(jobs, side, *, pause=lambda: None):
+    """The texts of these replies, one after the other on one lane: a cache keeps what two of them share."""
+    for job in jobs:
+        tokens, target = list(job.prompt), side.target
+        if side.draft is not None:
+            side.draft.rollback(0)
+        shared = next(
+            (i for i, (a, b) in enumerate(zip(target.tokens, tokens[:-1], strict=False)) if a != b), None
+        )
+        target.rollback(min(target.length, len(tokens) - 1) if shared is None else shared)
+        strategy, rule = strategy_of(job, side)
+        for batch in target.prefill(tokens[target.length : -1]):
+            strategy.observe(batch, kept=len(batch.tokens))
+        steps = speculate(target, strategy, tokens, rule=rule, room=job.room, is_end=is_end)
+        for _, _ in zip(range(job.cycles), steps, strict=False):
+            pause()
+        yield tokens
+
+
+def random_jobs(random, count):
+    jobs, text = [], []
+    for _ in range(count):
+        edited = text[: random.randint(0, len(text))]
+        text = edited + random.choices(range(1, VOCABULARY), k=random.choice([1, 2, 9, 40]))
+        timed = random.random() < 0.5
+        jobs.append(
+            Job(
+                seed=random.randrange(10**6),
+                prompt=text,
+                room=random.randint(1, 24),
+                rule=random.choice(["greedy", "coupled"] if timed else ["greedy", "coupled", "block"]),
+                drafter=random.choice(["none", "scripted", "lookup", "model"]),
+                depths=[random.randint(0, 6) for _ in range(5)],
+                cycles=100 if timed else random.choice([2, 100]),
+                alone=random.random() < 0.2,
+                timed=timed,
+            )
+        )
+    return jobs
+
+
+def together(seed, *, fails=False):
+    """The texts of a random schedule with 1 to 4 lanes, and those of its replies alone."""
+    dice = random.Random(seed)
+    lanes = dice.randint(1, 4)
+    targets = SharedToys([Toy(7) for _ in range(lanes)])
+    drafts = SharedToys([Blend(7, 0.7) for _ in range(lanes)])
+    if fails:
+        targets.fails = lambda: len(targets.passes[-1]) > 1 and dice.random() < 0.3
+    batcher, draft_batcher = Batcher(targets), Batcher(drafts)
+    schedules = [random_jobs(random.Random(seed * 10 + lane), dice.randint(1, 3)) for lane in range(lanes)]
+
+    def reply(lane):
+        mine = random.Random(seed * 100 + lane)
+        side = Side(
+            ToyLane(batcher, targets, lane),
+            ToyLane(draft_batcher, drafts, lane, copies=True),
+            lambda: batcher.replies,
+        )
+        written = []
+        for job in schedules[lane]:
+            side.target.alone = job.alone
+            time.sleep(mine.choice([0, 0, 1e-4]))
+            batcher.join(lane), draft_batcher.join(lane)
+            try:
+                written += texts([job], side, pause=lambda: time.sleep(mine.choice([0] * 9 + [1e-4])))
+                if mine.random() < 0.2:
+                    with batcher.alone(lane):
+                        side.target.decode([1, 2], rows=1)
+                        side.target.rollback(side.target.length - 2)
+            finally:
+                batcher.leave(lane), draft_batcher.leave(lane)
+        return written
+
+    with ThreadPoolExecutor(lanes) as threads:
+        written = list(threads.map(reply, range(lanes)))
+    alone = [list(texts(jobs, Side(Toy(7), Blend(7, 0.7)))) for jobs in schedules]
+    return written, alone, targets
+
+
+def rounds(count):
+    return [range(start, start + 100) for start in range(0, count, 100)]
+
+
+@pytest.mark.parametrize("seeds", rounds(1000))
+def test_every_text_of_a_random_schedule_is_the_one_its_reply_has_alone(seeds):
+    shared = 0
+    for seed in seeds:
+        written, alone, targets = together(seed)
+        assert written == alone, f"seed {seed}"
+        shared += sum(len(parts) > 1 for parts in targets.passes)
+    assert shared > 100, "the replies hardly met in a pass"
+
+
+def test_a_failed_pass_is_tried_again_reply_by_reply():
+    for seed in range(100):
+        written, alone, _ = together(seed, fails=True)
+        assert written == alone, f"seed {seed}"
+
+
+def test_a_part_that_fails_alone_fails_for_its_own_lane():
+    toys = SharedToys([Toy(7), Toy(7)])
+    toys.fails = lambda: any(part.lane == 1 for part in toys.passes[-1])
+    batcher, said = Batcher(toys), [None, None]
+
+    def reply(lane):
+        target = ToyLane(batcher, toys, lane)
+        try:
+            tokens = [1, 2]
+            target.decode([1], rows=0)
+            steps = speculate(target, Plain(), tokens, rule=rule_of(GREEDY), room=9, is_end=is_end)
+            said[lane] = list(steps) and tokens
+        except BackendFailure as error:
+            said[lane] = error
+        finally:
+            batcher.leave(lane)
+
+    batcher.join(0), batcher.join(1)
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(reply, range(2)))
+    (alone,) = texts([GREEDY], Side(Toy(7), None))
+    assert said[0] == alone
+    assert isinstance(said[1], BackendFailure)
+
+
+GREEDY = Job(seed=0, prompt=[1, 2], room=9, rule="greedy", drafter="none", depths=[0], cycles=100)
+
+
+def test_replies_of_equal_pace_share_their_passes():
+    toys = SharedToys([Toy(7) for _ in range(4)], seconds=lambda parts: 2e-3)
+    batcher = Batcher(toys)
+    for lane in range(4):
+        batcher.join(lane)
+
+    def reply(lane):
+        target = ToyLane(batcher, toys, lane)
+        for _ in range(30):
+            target.decode([1 + lane], rows=1)
+            target.rollback(target.length)
+        batcher.leave(lane)
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(reply, range(4)))
+    assert len(toys.passes) < 60, "120 parts in 30 passes at best"
+
+
+def test_a_reply_that_nobody_reads_holds_up_no_other():
+    toys = SharedToys([Toy(7), Toy(7)])
+    batcher = Batcher(toys)
+    batcher.join(0), batcher.join(1)
+    target = ToyLane(batcher, toys, 0)
+    for _ in range(5):
+        target.decode([1], rows=1)
+        target.rollback(target.length)
+    assert all(len(parts) == 1 for parts in toys.passes)
+
+
+def test_an_interrupted_wait_leaves_the_others_alone():
+    """The thread that waits is interrupted while another one decodes for both."""
+    toys = SharedToys([Toy(7), Toy(7)], seconds=lambda parts: 1e-3)
+    batcher = Batcher(toys)
+    batcher.join(0), batcher.join(1)
+    batcher._reading.add(1)  # the leader waits for these rows
+
+    class Interrupted(BaseException):
+        pass
+
+    def interrupted():
+        raise Interrupted
+
+    with ThreadPoolExecutor(2) as threads:
+        leader = threads.submit(batcher.decode, Part(0, [1], 1))
+        while not batcher._led:
+            time.sleep(1e-3)
+        wait, batcher._changed.wait = batcher._changed.wait, interrupted
+        try:
+            with pytest.raises(Interrupted):
+                batcher.decode(Part(1, [1], 1))
+        finally:
+            batcher._changed.wait = wait
+        batcher.release(1)
+        assert len(leader.result(timeout=5).rows) == 1
+    assert [len(parts) for parts in toys.passes] == [1]
+
+
+def test_a_prompt_takes_small_chunks_while_another_reply_writes():
+    """What one reply waits for a prompt is bounded in plain passes, on prices of 1 ms a pass and 0.1 ms a token."""
+    seconds = {0: 0.0}
+
+    def clock():
+        return seconds[0]
+
+    def passed(parts):
+        seconds[0] += 1.0 + 0.1 * sum(len(part.tokens) for part in parts if not part.rows)
+        return 0.0
+
+    toys = SharedToys([Toy(7), Toy(7)], seconds=passed)
+    batcher = Batcher(toys, clock)
+    batcher.join(0)
+    assert batcher.prompt_chunk(0, 512) == 512, "nobody waits"
+    writer, reader = ToyLane(batcher, toys, 0), ToyLane(batcher, toys, 1)
+    for _ in range(3):
+        writer.decode([1], rows=1)
+        writer.rollback(writer.length)
+    batcher.join(1)
+    assert batcher.prompt_chunk(1, 512) == FIRST_CHUNK
+    with batcher.alone(1):
+        pass
+    batcher.prices.learn([Part(1, [1] * 16, 0), Part(0, [1], 1)], 1.0 + 1.6)
+    assert batcher.prompt_chunk(1, 512) == 25
+    batcher.leave(0)
+    assert batcher.prompt_chunk(1, 512) == 512
+    assert reader.length == 0
