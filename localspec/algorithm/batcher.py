@@ -17,7 +17,7 @@ FIRST_CHUNK, LEAST_CHUNK = (
     16,
     4,
 )  # tokens of a prompt beside other replies: before they are timed, and at least
-REMEMBERED = 32  # passes without a prompt, of which the quickest counts as plain
+REMEMBERED = 32  # passes without a prompt: the quickest of them counts as plain
 NEWEST = 0.3  # weight of the newest measurement
 
 
