@@ -3,7 +3,6 @@
 import re
 from pathlib import Path
 
-from localspec.cli.commands import HELP
 from localspec.cli.commands.config import HEEDED
 from localspec.options import SETTINGS
 from tools import commands
@@ -24,19 +23,6 @@ def test_the_page_of_settings_has_every_setting_and_every_variable():
     page = (DOCS / "config.md").read_text("utf-8")
     names = [*SETTINGS, *HEEDED]
     assert [name for name in names if f"`{name}`" not in page] == []
-
-
-def test_every_command_on_a_page_exists():
-    pages = [*DOCS.rglob("*.md"), *DOCS.parent.glob("*.md")]
-    for page in (page for page in pages if page.name != "CHANGELOG.md"):
-        text = page.read_text("utf-8")
-        fenced = re.findall(r"^```(?:sh)?\n(.*?)^```", text, re.M | re.S)
-        lines = [line for block in fenced for line in block.splitlines()] + re.findall(
-            r"^    (.*)$", text, re.M
-        )
-        code = "\n".join([*lines, *re.findall(r"`([^`\n]+)`", text)])
-        named = set(re.findall(r"(?:^|[|&;] )localspec ([a-z]+)\b", code, re.M))
-        assert named <= {*HELP, "help"}, f"{page.name}: {named - {*HELP}}"
 
 
 def test_pages_link_to_pages_that_are_there():
