@@ -1,6 +1,6 @@
-"""What Python costs in a cycle at depth 4 and in a plain step, on a vocabulary of 152,000 tokens with simulated passes.
+"""What Python costs in a cycle at depth 4 and in a plain step, with simulated passes.
 
-    python -m benchmarks.overhead [CYCLES]
+    python -m benchmarks.overhead [CYCLES [VOCABULARY]]
 
 Both models give rows from memory, so the time of a cycle is all that the loop, the rule and the sampler take.
 """
@@ -15,19 +15,39 @@ from localspec.algorithm.loop import speculate
 from localspec.algorithm.verification import make_rule
 from localspec.drafters.arbiter import Fixed, Plain
 from localspec.drafters.model import ModelDrafter
-from localspec.sampler.passes import Pass
+from localspec.sampler.passes import Pass, Row
 from localspec.sampler.sampling import Sampling
+from localspec.structure.constraint import Mask
 
-VOCABULARY, DEPTH, ROWS, LENGTHS = 152_000, 4, 8, (500, 64_000)
+CYCLES, VOCABULARY = map(int, [*sys.argv[1:], *("200", "152000")[len(sys.argv) - 1 :]])
+DEPTH, ROWS, LENGTHS = 4, 8, (500, 64_000)
+GRAMMAR = "a grammar"
 SETTINGS = {
     "greedy": Sampling(temperature=0.0),
     "default sampling": Sampling(),
     "top-k 0, top-p 1": Sampling(top_k=0, top_p=1.0),
-    "top-k 0, top-p 1, min-p 0": Sampling(top_k=0, top_p=1.0, min_p=0.0),
+    "all of it": Sampling(top_k=0, top_p=1.0, min_p=0.0),
+    "top-k 0, top-p 0.95, min-p 0": Sampling(top_k=0, min_p=0.0),
+    "all of it at temperature 1": Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0),
+    "all of it, penalties over all": Sampling(
+        top_k=0, top_p=1.0, min_p=0.0, repeat_penalty=1.1, repeat_last_n=-1
+    ),
     "penalties over 64": Sampling(repeat_penalty=1.1),
     "penalties over all": Sampling(repeat_penalty=1.1, repeat_last_n=-1),
+    "greedy, a grammar": Sampling(temperature=0.0),
+    "default sampling, a grammar": Sampling(),
+    "all of it, a grammar": Sampling(top_k=0, top_p=1.0, min_p=0.0),
     "greedy, penalties over all": Sampling(temperature=0.0, repeat_penalty=1.1, repeat_last_n=-1),
 }
+
+
+class Half:
+    """A grammar that allows every second token."""
+
+    _mask = Mask(np.arange(VOCABULARY) % 2 == 0, None)
+
+    def permitted(self, row: Row, history: Sequence[int]) -> Row:
+        return self._mask.applied(row)
 
 
 class Simulated:
@@ -54,20 +74,19 @@ class Simulated:
 
 
 def seconds(
-    models: Sequence[list[np.ndarray]], sampling: Sampling, length: int, depth: int, cycles: int
+    models: Sequence[list[np.ndarray]], sampling: Sampling, constrained: bool, length: int, depth: int
 ) -> np.ndarray:
     """Of each cycle behind a text of so many tokens."""
     text = np.random.default_rng(1).integers(0, VOCABULARY, length).tolist()
     target, draft = (Simulated(rows, text[:-1]) for rows in models)
-    rule = make_rule("auto", sampling, seed=1)
+    rule = make_rule("auto", sampling, 1, Half() if constrained else None)
     strategy = Fixed(ModelDrafter(draft, lambda _: False), depth, rule) if depth else Plain()
     run = speculate(target, strategy, text, rule=rule, room=1 << 16, is_end=lambda _: False)
-    clock = [perf_counter() for _, _ in zip(range(cycles), run, strict=False)]
+    clock = [perf_counter() for _, _ in zip(range(CYCLES), run, strict=False)]
     return np.diff(clock)[5:]
 
 
 def main() -> None:
-    cycles = int(sys.argv[1]) if sys.argv[1:] else 200
     chance = np.random.default_rng(0)
     target = [chance.normal(0.0, 3.0, VOCABULARY).astype(np.float32) for _ in range(ROWS)]
     for row in target:  # a few tokens are likely, as in a language
@@ -76,7 +95,9 @@ def main() -> None:
     print("| median ms: text of | " + " | ".join(f"{n:,}: cycle | plain" for n in LENGTHS) + " |")
     for name, sampling in SETTINGS.items():
         found = (
-            seconds((target, draft), sampling, n, depth, cycles) for n in LENGTHS for depth in (DEPTH, 0)
+            seconds((target, draft), sampling, name.endswith(GRAMMAR), n, depth)
+            for n in LENGTHS
+            for depth in (DEPTH, 0)
         )
         print(f"| {name} | " + " | ".join(f"{np.median(of) * 1000:.3f}" for of in found) + " |", flush=True)
 

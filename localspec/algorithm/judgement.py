@@ -7,7 +7,7 @@ docs/lossless.md has the argument, tests/algorithm/test_lossless.py enumerates i
 
 from collections.abc import Callable, Sequence
 
-from localspec.sampler.chain import Distribution, excess, normalised
+from localspec.sampler.chain import Distribution, excess, excess_mass
 
 Target = Callable[[int], Distribution]
 """p after 0 to all draft tokens."""
@@ -35,7 +35,7 @@ def reject(
     for i, token in enumerate(tokens):
         here = p(i)
         if not coin(i, min(1.0, here.of(token) / drawn_with(q[i], token))):
-            return i, normalised(here.ids, excess(here, q[i], token), otherwise=here)
+            return i, excess(here, q[i], token)
     return len(tokens), p(len(tokens))
 
 
@@ -56,8 +56,7 @@ def block(
     here = p(kept)
     if kept == len(tokens):
         return kept, here
-    left = excess(here, q[kept], tokens[kept], kept_share)
-    return kept, normalised(here.ids, left, otherwise=here)
+    return kept, excess(here, q[kept], tokens[kept], kept_share)
 
 
 def _kept_at(
@@ -66,7 +65,7 @@ def _kept_at(
     """The probability h_i that the first i tokens are kept, given that no later prefix is."""
     if i == len(tokens) or share == 1.0:
         return share
-    left = float(excess(p(i), q[i], tokens[i], share).sum())
+    left = excess_mass(p(i), q[i], tokens[i], share)
     return left / (left + 1.0 - share)
 
 

@@ -64,9 +64,6 @@ def _powers(logs: np.ndarray, factor: float) -> np.ndarray:
 
 def overlaps(p: Distribution, q: Distribution) -> np.ndarray:
     """For each factor, the chance that a token drawn from q at that factor is kept: the sum of min(p, q)."""
-    shared = p.probabilities
-    if q.ids is not p.ids:
-        at = p.ids.searchsorted(q.ids).clip(max=len(p.ids) - 1)
-        shared = np.where(p.ids[at] == q.ids, p.probabilities[at], 0.0)
+    shared = p.shares(q.ids)
     cold, logs = float(shared[int(q.probabilities.argmax())]), np.log(q.probabilities)
     return np.array([cold, *(np.minimum(shared, _powers(logs, f)).sum() for f in FACTORS[1:])])

@@ -45,7 +45,7 @@ class Coupled:
     seed_decides: ClassVar[bool] = True
 
     def draw(self, row: Row, history: Sequence[int], start: int) -> Draw:
-        q = self.chain.distribution(row, history)
+        q = self.chain.distribution(row, history, drafts=True)
         return Draw(self.noise.loudest(q, len(history)), None, float(q.probabilities.max()))
 
     def verify(self, rows: Sequence[Row], proposal: Proposal, history: Sequence[int]) -> Verdict:
@@ -67,7 +67,7 @@ class Block:
     seed_decides: ClassVar[bool] = False
 
     def draw(self, row: Row, history: Sequence[int], start: int) -> Draw:
-        whole = self.chain.distribution(row, history)
+        whole = self.chain.distribution(row, history, drafts=True)
         likeliest = int(whole.probabilities.argmax())
         confidence = float(whole.probabilities[likeliest])
         q = self.sharpness.shape(whole, len(history))

@@ -220,8 +220,8 @@ def test_traps_of_block_verification_are_caught(trap):
 
 REJECTION_TRAPS = {
     "the target's own law instead of the residual": (
-        "excess(here, q[i], token), otherwise=here",
-        "here.probabilities, otherwise=here",
+        "return i, excess(here, q[i], token)",
+        "return i, here",
     ),
     "p and q the wrong way round": (
         "here.of(token) / drawn_with(q[i], token)",

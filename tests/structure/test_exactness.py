@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from localspec.algorithm.verification import Block, Coupled
-from localspec.sampler.chain import Chain
+from localspec.sampler.chain import Chain, Distribution
 from localspec.sampler.passes import Candidates
 from localspec.sampler.sampling import Sampling
 from tests.algorithm.enumeration import distance, law
@@ -110,13 +110,13 @@ def test_a_mask_that_is_left_out_is_caught():
 class MaskedLast(Chain):
     """Truncates first and masks what is left: other tokens remain, or none."""
 
-    def distribution(self, row, history):
-        kept = Chain(self.sampling).distribution(row, history)
+    def distribution(self, row, history, *, drafts=False):
+        kept = Chain(self.sampling).distribution(row, history, drafts=drafts)
         allowed = np.isin(kept.ids, self._constraint.allowed(tuple(history)))
         if not allowed.any():
-            return super().distribution(row, history)
+            return super().distribution(row, history, drafts=drafts)
         weights = kept.probabilities[allowed]
-        return replace(kept, ids=kept.ids[allowed], probabilities=weights / weights.sum())
+        return Distribution(kept.ids[allowed], weights / weights.sum())
 
 
 def test_a_mask_after_truncation_is_caught():
