@@ -15,6 +15,7 @@ from rich.segment import Segment
 from textual.app import App
 from textual.color import Color
 from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.content import Content
 from textual.filter import LineFilter
 from textual.screen import Screen
 from textual.theme import Theme
@@ -87,7 +88,7 @@ class ChatApp(App[None]):
 
     def __init__(self, setup: Setup) -> None:
         super().__init__()
-        self.state = ChatState(setup, partial(self.notify, severity="warning"))
+        self.state = ChatState(setup, lambda told: self.notify(told, severity="warning"))
         self._no_controls = NoControls()
         self._collected_after: ReplyState | None = None
         self.register_theme(LOCALSPEC)
@@ -117,9 +118,13 @@ class ChatApp(App[None]):
         error = self._exception or LocalspecError("the terminal cannot be read", hint="open another one")
         raise error.error if isinstance(error, WorkerFailed) else error
 
-    def notify(self, message: str, **options: Any) -> None:  # noqa: ANN401 - Textual's
-        """A message in the corner, never read as markup: it may hold anything that was typed or read."""
-        super().notify(for_terminal(message), **options | {"markup": False})
+    def notify(self, message: str, *, severity: str = "information", **_: Any) -> None:  # noqa: ANN401 - Textual's
+        """A remark in the line of the dialog or the chat that is kept for it, never over what is typed."""
+        style = "$text" if severity == "information" else f"$text-{severity}"
+        for screen in reversed(self.screen_stack):
+            if show := getattr(screen, "show_remark", None):
+                show(Content.styled(for_terminal(message), style))
+                return
 
     def on_mount(self) -> None:
         self._heed_signals()

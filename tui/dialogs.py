@@ -61,6 +61,9 @@ class Dialog(ModalScreen[Answer]):
                 detail = Static(for_terminal(self.detail), markup=False, classes="detail")
                 detail.display = bool(self.detail)
                 yield detail
+                remark = Static(markup=False, classes="remark")
+                remark.display = False
+                yield remark
                 yield Static(self.KEYS, markup=False, classes="keys")
 
     def content(self) -> ComposeResult:
@@ -69,8 +72,14 @@ class Dialog(ModalScreen[Answer]):
             yield Static(self.text, markup=False)
 
     def show_detail(self, text: str) -> None:
-        line = self.query_one(".detail", Static)
-        line.update(for_terminal(text))
+        self._show(".detail", for_terminal(text))
+
+    def show_remark(self, remark: Content) -> None:
+        self._show(".remark", remark)
+
+    def _show(self, where: str, text: str | Content) -> None:
+        line = self.query_one(where, Static)
+        line.update(text)
         line.display = bool(text)
 
 

@@ -16,9 +16,9 @@ from textual.screen import ModalScreen, Screen
 from textual.widgets import Markdown, OptionList, TextArea
 
 from localspec.chat.conversations import StoredMessage
+from localspec.display import for_terminal
 from localspec.engine.messages import Compared
 from localspec.errors import BadSetting
-from localspec.events import Stats
 
 from .commands import table
 from .commands.base import Chat, receive_all
@@ -28,12 +28,13 @@ from .state.conversation import version_before
 from .text import status
 from .widgets.lines import Inspector, Line, key_line, meter_line, status_line, title_line
 from .widgets.prompt import Completion, PromptInput
-from .widgets.reply import ReplyView
+from .widgets.reply import LEGEND, ReplyView
 from .widgets.transcript import NoticeLine, Transcript, UserMessage, view_of
 
 EXPLAINED: Final = ("cancelled", "failed", "died")  # the user knows why the reply ended
 UNANSWERED: Final = ("The last message has no reply.", "^r asks for one.")
 TICK_SECONDS: Final = 0.1
+REMARK_SECONDS: Final = 8.0  # in the status line
 TYPING_SECONDS: Final = 0.5  # between two drawings of a reply while the user types: a key waits for each
 
 
@@ -62,6 +63,7 @@ class ChatScreen(Screen[None], Chat):
         self._reply_view: ReplyView | None = None  # of the reply that runs
         self._unsent = ""  # what was in the prompt before that
         self._typed_at = self._drawn_at = 0.0  # the last key, and the last drawing of a reply
+        self._remark, self._remarked_at = Content(""), 0.0
 
     def compose(self) -> ComposeResult:
         yield Line("title", partial(title_line, self.state.engine, self.state.setup.stored))
@@ -100,11 +102,19 @@ class ChatScreen(Screen[None], Chat):
             line.show()
 
     def _status(self, width: int) -> Content:
-        engine = self.state.engine
-        sentence = status.status(engine, self.state.downloads.progress)
+        if self._remark and monotonic() - self._remarked_at < REMARK_SECONDS:
+            return self._remark
+        sentence = status.status(self.state.engine, self.state.downloads.progress)
         if self.editing is not None and self.has_class("-short"):
             sentence = self._editing_title  # the prompt has no border to say it
-        return status_line(sentence, engine.last_reply.stats if engine.last_reply else Stats(), width)
+        coloured = self._reply_view or self.transcript.last_reply
+        legend = LEGEND if coloured is not None and coloured.shows_origins else Content("")
+        return status_line(Content(for_terminal(sentence)), legend, width)
+
+    def show_remark(self, remark: Content) -> None:
+        """Show it in the status line for a while, in place of the one before."""
+        self._remark, self._remarked_at = remark, monotonic()
+        self._show_lines()
 
     async def notice(self, what: str, hint: str = "", kind: str = "note") -> None:
         """Show a notice in the conversation, above a running reply."""
@@ -172,6 +182,8 @@ class ChatScreen(Screen[None], Chat):
         await self.transcript.keep(len(conversation.messages) - (conversation.reply is not None))
         await super().ask_again(beginning)
         if self.state.engine.busy:
+            if (before := self.transcript.last_reply) is not None:
+                await before.show_origins(False)
             self._reply_view = ReplyView(unfolded=self.transcript.thinking_unfolded)
             await self.transcript.add(self._reply_view)
             self.transcript.anchor()
@@ -188,7 +200,7 @@ class ChatScreen(Screen[None], Chat):
         if reply is not None and self._reply_view is not None and fresh:
             # One frame for everything that the tick brought.
             with self.app.batch_update():
-                await self._reply_view.grow(fresh, self.state.preferences.tokens, reply.rejected)
+                await self._reply_view.grow(fresh, self.state.token_style, reply.rejected)
 
     async def show_finished(self, message: StoredMessage) -> None:
         view, self._reply_view = self._reply_view, None
@@ -260,6 +272,10 @@ class ChatScreen(Screen[None], Chat):
 
     async def toggle_thinking(self) -> None:
         self.transcript.toggle_thinking()
+
+    async def toggle_origins(self) -> bool:
+        view = self.transcript.last_reply
+        return view is not None and await view.show_origins(not view.shows_origins)
 
     def show_inspector(self, shown: bool) -> None:
         self.set_class(shown, "-inspecting")

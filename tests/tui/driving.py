@@ -59,6 +59,9 @@ class Chat:
         wanted = Setup(self.engine, folder, resumed=held, **{"downloads": self.pairs} | setup)
         self.engine.send(wanted.load)
         self.app = ChatApp(wanted)
+        self.remarks: list[str] = []  # all that the line for them has shown
+        notify = self.app.notify
+        self.app.notify = lambda text, **how: (self.remarks.append(text), notify(text, **how))
         self.folder = folder
         self.pilot = PatientPilot(self.app)
 
@@ -77,10 +80,6 @@ class Chat:
     @property
     def notices(self) -> list[str]:
         return [str(notice.content) for notice in self.screen.query(NoticeLine)]
-
-    @property
-    def toasts(self) -> list[str]:
-        return [note.message for note in self.app._notifications]
 
     @property
     def drawn(self) -> str:
@@ -162,14 +161,13 @@ _DRAW = Compositor.render_update
 async def running(
     folder: Path,
     size: tuple[int, int] = (100, 30),
-    corner: bool = False,  # toasts are drawn there, not only kept
     until_ready: bool = True,
     **options: object,
 ):
     """A chat on a terminal of that size, ready for typing."""
     chat = Chat(folder, **options)
     with patch.object(Compositor, "render_update", undrawn):
-        async with chat.app.run_test(size=size, notifications=corner):
+        async with chat.app.run_test(size=size):
             if until_ready:
                 await chat.ready()
             yield chat

@@ -191,7 +191,7 @@ async def test_every_version_of_a_reply_stays_and_can_be_gone_on_with(tmp_path, 
         assert shown(chat) == ("reply 1", None)
         await retry(chat)
         assert shown(chat) == ("reply 2", ("2", "2"))
-        assert "f5" in chat.toasts[-1]
+        assert "f5" in chat.remarks[-1]
         await retry(chat)
         assert shown(chat) == ("reply 3", ("3", "3"))
         await chat.pilot.press("f5")
@@ -216,13 +216,13 @@ async def test_every_version_of_a_reply_stays_and_can_be_gone_on_with(tmp_path, 
 async def test_versions_that_there_are_not_are_said(tmp_path, numbered):
     async with running(tmp_path) as chat:
         await chat.pilot.press("f5")
-        await chat.until(lambda: "one version" in chat.toasts[-1:][0] if chat.toasts else False)
+        await chat.until(lambda: "one version" in chat.remarks[-1:][0] if chat.remarks else False)
         await chat.ask("why?")
         await retry(chat)
         for wrong in ("0", "3", "x", "-1"):
-            chat.app.clear_notifications()
+            chat.remarks.clear()
             await chat.type(f"/version {wrong}")
-            await chat.until(lambda: "from 1 to 2" in "".join(chat.toasts))
+            await chat.until(lambda: "from 1 to 2" in "".join(chat.remarks))
         assert shown(chat) == ("reply 2", ("2", "2"))
 
 

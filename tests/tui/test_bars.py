@@ -21,9 +21,9 @@ def test_a_gauge_is_as_wide_as_asked(value, width):
     assert len(gauge(value, width)) == width
 
 
-def test_a_gauge_has_eighths():
-    assert gauge(0.5, 4) == "██  "
-    assert gauge(1 / 16, 2) == "▏ "
+def test_a_gauge_is_thin_and_has_halves():
+    assert gauge(0.5, 4) == "━━  "
+    assert gauge(1 / 4, 2) == "╸ "
 
 
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=4), st.integers(0, 60))

@@ -20,8 +20,8 @@ async def test_f8_again_goes_to_the_message_before(tmp_path):
         await chat.ask_instead("exact three")
         assert messages(chat) == ["exact three", "three"]
         await chat.type("/edit 2")
-        await chat.until(lambda: chat.toasts)
-        assert chat.toasts == ["/edit takes a whole number from 1 to 1."]
+        await chat.until(lambda: chat.remarks)
+        assert chat.remarks == ["/edit takes a whole number from 1 to 1."]
 
 
 async def test_a_branch_leaves_the_conversation_as_it_is(tmp_path):
@@ -69,7 +69,7 @@ async def test_a_continued_reply_that_says_nothing_more_is_as_it_was(tmp_path):
 async def test_the_next_reply_begins_as_the_person_says(tmp_path):
     async with running(tmp_path) as chat:
         await chat.type("/prefill Yes,")
-        await chat.until(lambda: chat.notices == ["The next reply begins with: Yes,"])
+        await chat.until(lambda: chat.remarks == ["The next reply begins with: Yes,"])
         await chat.ask("exact Yes, it does.")
         assert source(chat.replies[0]) == "Yes, it does."
         await chat.ask("exact no")
@@ -94,16 +94,16 @@ async def test_conversations_are_found_by_their_words_and_given_titles(tmp_path)
         await chat.pilot.press("enter")
         await chat.until(lambda: messages(chat) == ["exact about apples", "about apples"])
         await chat.type("/rename Apples and more")
-        await chat.until(lambda: chat.notices)
+        await chat.until(lambda: chat.remarks)
         assert {found.title for found in chat.saved} == {"Apples and more", "exact about pears"}
 
 
 async def test_system_prompts_have_names(tmp_path):
     async with running(tmp_path) as chat:
         await chat.type("/preset pirate Talk like a pirate.")
-        await chat.until(lambda: len(chat.notices) == 1)
+        await chat.until(lambda: chat.remarks == ["/preset pirate uses it from now on."])
         await chat.type("/preset pirate")
-        await chat.until(lambda: chat.notices[-1] == "System prompt: Talk like a pirate.")
+        await chat.until(lambda: chat.notices and chat.notices[-1] == "System prompt: Talk like a pirate.")
         await chat.ask("exact arr")
         assert asked(chat)[0].messages[0]["content"] == "Talk like a pirate."
         await chat.type("/preset pirate off")

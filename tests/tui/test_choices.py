@@ -31,15 +31,15 @@ async def test_a_bad_argument_is_refused_with_a_sentence(tmp_path, command):
     async with running(tmp_path) as chat:
         before = chat.state.engine.settings
         await chat.type(command)
-        await chat.until(lambda: chat.toasts)
+        await chat.until(lambda: chat.remarks)
         assert chat.state.engine.settings == before
 
 
 async def test_a_refused_seed_is_told_the_whole_numbers_that_it_may_be(tmp_path):
     async with running(tmp_path) as chat:
         await chat.type("/seed -1")
-        await chat.until(lambda: chat.toasts)
-        assert chat.toasts == [f"seed takes a whole number from 0 to {2**64 - 1}."]
+        await chat.until(lambda: chat.remarks)
+        assert chat.remarks == [f"seed takes a whole number from 0 to {2**64 - 1}."]
 
 
 async def test_compare_shows_both_speeds_and_the_first_difference(tmp_path):
@@ -61,9 +61,9 @@ async def test_the_inspector_shows_positions_lengths_cycles_and_the_last_proposa
         await chat.pilot.press("f3")
         inspector = chat.screen.query_one(Inspector)
         await chat.until(
-            lambda: inspector.display and "Acceptance by position" in str(inspector._chart.content)
+            lambda: inspector.display and "Guesses kept, by place" in str(inspector._chart.content)
         )
         text = str(inspector._chart.content)
-        assert "Last proposal" in text
+        assert "The last guess, kept or not" in text
         assert "✓" in text or "✗" in text
         assert "mean" in text

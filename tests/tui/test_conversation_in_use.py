@@ -38,7 +38,7 @@ async def test_it_is_not_deleted(tmp_path, elsewhere):
         await chat.pilot.press("d")
         await chat.until(lambda: isinstance(chat.app.screen, ConfirmDialog))
         await chat.pilot.press("y")
-        await chat.until(lambda: any("open in another terminal" in note for note in chat.toasts))
+        await chat.until(lambda: any("open in another terminal" in note for note in chat.remarks))
     assert elsewhere.path.exists()
 
 

@@ -104,7 +104,7 @@ async def test_a_conversation_that_cannot_be_deleted_stays_in_the_list(tmp_path,
         await chat.pilot.press("d")
         await chat.until(lambda: isinstance(chat.app.screen, ConfirmDialog))
         await chat.pilot.press("y")
-        await chat.until(lambda: any("Permission denied" in note for note in chat.toasts))
+        await chat.until(lambda: any("Permission denied" in note for note in chat.remarks))
         assert chat.app.screen.query_one(DataTable).row_count == 1
 
 
@@ -159,7 +159,7 @@ async def test_an_export_that_cannot_be_written_leaves_the_chat_running(tmp_path
         await chat.ask("exact hi")
         for name in ("~nobodyxyz/a.md", "n" * 300):
             await chat.type(f"/export {name}")
-            await chat.until(lambda name=name: any(name in note for note in chat.toasts))
+            await chat.until(lambda name=name: any(name in note for note in chat.remarks))
         await chat.ask("exact still here")
 
 
@@ -169,8 +169,8 @@ async def test_a_listed_conversation_is_exported_once(tmp_path, monkeypatch):
         await chat.ask("exact first")
         await open_conversations(chat, rows=1)
         await chat.pilot.press("e", "e")
-        await chat.until(lambda: len(chat.toasts) == 2)
-        assert "exists already" in chat.toasts[1]
+        await chat.until(lambda: len(chat.remarks) == 2)
+        assert "exists already" in chat.remarks[1]
         assert "exact first" in (tmp_path / f"{chat.saved[0].name}.md").read_text("utf-8")
 
 
@@ -182,7 +182,7 @@ async def test_export_and_copy(tmp_path, monkeypatch):
         await chat.until(lambda: (tmp_path / "out.md").exists())
         assert "## You\n\nwhy?" in (tmp_path / "out.md").read_text("utf-8")
         await chat.type("/export out.md")
-        await chat.until(lambda: any("exists already" in note for note in chat.toasts))
+        await chat.until(lambda: any("exists already" in note for note in chat.remarks))
         await chat.type("/copy code")
         await chat.until(lambda: chat.app.clipboard.startswith("def accept(proposal, chosen):"))
         await chat.type("/copy")
@@ -195,7 +195,7 @@ async def test_a_reply_that_runs_is_not_exported(tmp_path, monkeypatch):
         await chat.type("why?")
         await chat.until(lambda: chat.state.engine.busy)
         await chat.type("/export out.md")
-        await chat.until(lambda: chat.toasts)
+        await chat.until(lambda: chat.remarks)
         assert not chat.notices
         assert not (tmp_path / "out.md").exists()
 
@@ -218,5 +218,5 @@ async def test_a_conversation_that_cannot_be_renamed_any_more_is_a_sentence(tmp_
         else:
             file.write_text("no conversation")
         await chat.pilot.press("enter")
-        await chat.until(lambda: file.name in "".join(chat.toasts))
+        await chat.until(lambda: file.name in "".join(chat.remarks))
         await chat.until(lambda: chat.app.screen.query_one(DataTable).row_count == 0)

@@ -185,7 +185,7 @@ async def test_a_title_with_brackets_is_listed_as_it_is(tmp_path, text):
 
 @pytest.mark.parametrize("text", ["[/x]", "[bold]loud[/bold]", "[@click=app.quit]out[/]", f"x{CLIPBOARD}"])
 async def test_a_notice_in_the_corner_says_what_was_typed_as_it_is(tmp_path, text):
-    async with running(tmp_path, corner=True) as chat:
+    async with running(tmp_path) as chat:
         await chat.type(f"/theme {text}")
         await chat.until(lambda: "There is no theme" in chat.drawn)
         assert f"There is no theme {for_terminal(text)}." in chat.drawn
@@ -197,7 +197,7 @@ async def test_the_reason_why_nothing_was_remembered_is_said_in_full(tmp_path, m
         raise OSError(28, "No space left on device", "chat.json")
 
     monkeypatch.setattr("localspec.tui.state.chat.change_json_object", full)
-    async with running(tmp_path, corner=True) as chat:
+    async with running(tmp_path) as chat:
         await chat.type("/tokens strong")
         await chat.until(lambda: "Could not be remembered" in chat.drawn)
         assert "[Errno 28] No space" in chat.drawn

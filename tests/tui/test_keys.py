@@ -49,10 +49,10 @@ async def test_ctrl_c_stops_and_then_tells_how_to_leave(tmp_path):
         await chat.until(lambda: chat.state.engine.reply and chat.state.engine.reply.tally.cycles == 3)
         await chat.pilot.press("ctrl+c")
         await chat.until(lambda: chat.replies and footer(chat.replies[0]).startswith("stopped"))
-        assert chat.toasts == []
+        assert chat.remarks == []
         await chat.pilot.press("ctrl+c")
-        await chat.until(lambda: chat.toasts)
-        assert "^q leaves" in chat.toasts[0]
+        await chat.until(lambda: chat.remarks)
+        assert "^q leaves" in chat.remarks[0]
 
 
 async def test_ctrl_d_deletes_and_leaves_only_from_an_empty_prompt(tmp_path):

@@ -53,7 +53,7 @@ async def test_a_link_that_is_no_web_address_is_shown_and_never_opened(tmp_path,
         assert unquote(href) in chat.drawn
         assert "Not opened from here" in detail(chat)
         await chat.pilot.press("o")
-        await chat.until(lambda: chat.toasts)
+        await chat.until(lambda: chat.remarks)
         assert opened == []
 
 
@@ -86,8 +86,8 @@ async def test_a_browser_that_cannot_be_opened_is_told(tmp_path, monkeypatch):
     async with running(tmp_path) as chat:
         await click_link(chat, "https://example.org/")
         await chat.pilot.press("o")
-        await chat.until(lambda: chat.toasts)
-        assert chat.toasts == ["The browser cannot be opened: could not locate runnable browser."]
+        await chat.until(lambda: chat.remarks)
+        assert chat.remarks == ["The browser cannot be opened: could not locate runnable browser."]
 
 
 async def test_a_link_that_is_left_opens_nothing(tmp_path, opened):

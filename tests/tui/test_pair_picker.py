@@ -150,6 +150,6 @@ async def test_a_pair_that_cannot_run_is_not_fetched(tmp_path):
     async with running(tmp_path) as chat:
         await open_pairs(chat)
         await chat.pilot.press("ctrl+end", "p")
-        await chat.until(lambda: chat.toasts)
-        assert "cannot run yet" in chat.toasts[0]
+        await chat.until(lambda: chat.remarks)
+        assert "cannot run yet" in chat.remarks[0]
         assert chat.state.downloads.progress is None

@@ -9,8 +9,8 @@ from localspec.tui.widgets.prompt import Completion
 async def test_an_unknown_command_is_named_with_those_near_it_and_stays_in_the_prompt(tmp_path):
     async with running(tmp_path) as chat:
         await chat.pilot.press(*"/tmp", "enter")
-        await chat.until(lambda: chat.toasts)
-        assert chat.toasts == [
+        await chat.until(lambda: chat.remarks)
+        assert chat.remarks == [
             "There is no command /tmp. Near it: /temp. A space before the slash sends it as text."
         ]
         assert chat.screen.prompt.text == "/tmp"
@@ -22,8 +22,8 @@ async def test_a_list_that_typing_has_just_closed_completes_nothing(tmp_path):
         chat.screen.prompt.replace_text("/foo")
         await chat.until(lambda: not chat.screen.completion.is_open)
         chat.screen.call_later(chat.screen._completing, "enter")
-        await chat.until(lambda: chat.toasts)
-        assert "/foo" in chat.toasts[0]
+        await chat.until(lambda: chat.remarks)
+        assert "/foo" in chat.remarks[0]
         assert chat.screen.prompt.text == "/foo"
 
 

@@ -133,8 +133,8 @@ async def test_the_choice_made_last_is_the_one_that_is_remembered(tmp_path, monk
     monkeypatch.setattr(chat_state, "change_json_object", slowly_at_first)
     async with running(tmp_path) as chat:
         await chat.pilot.press("f2", "f2")
-        await chat.until(lambda: chat.state.preferences.tokens == "off")
-        await chat.until(lambda: Preferences.load(tmp_path / "chat.json").tokens == "off")
+        await chat.until(lambda: chat.state.preferences.tokens == "subtle")
+        await chat.until(lambda: Preferences.load(tmp_path / "chat.json").tokens == "subtle")
 
 
 async def test_what_was_chosen_just_before_leaving_is_remembered(tmp_path, monkeypatch):
@@ -148,7 +148,7 @@ async def test_what_was_chosen_just_before_leaving_is_remembered(tmp_path, monke
     async with running(tmp_path) as chat:
         await chat.pilot.press("f2")
         await chat.pilot.press("f2", "ctrl+q")
-    assert Preferences.load(tmp_path / "chat.json").tokens == "off"
+    assert Preferences.load(tmp_path / "chat.json").tokens == "subtle"
 
 
 @pytest.mark.parametrize("wrong", [["x"], {"a": "b"}, 5, None, True, "\x1b", 1.5])
@@ -211,7 +211,7 @@ async def test_a_damaged_file_of_choices_is_told_and_kept(tmp_path):
     (tmp_path / "chat.json").write_text('{"theme": "nord",}')
     async with running(tmp_path) as chat:
         await chat.type("/tokens strong")
-        await chat.until(lambda: any("it is kept as chat.json.damaged" in told for told in chat.toasts))
+        await chat.until(lambda: any("it is kept as chat.json.damaged" in told for told in chat.remarks))
     assert (tmp_path / "chat.json.damaged").read_text() == '{"theme": "nord",}'
     assert Preferences.load(tmp_path / "chat.json").tokens == "strong"
 

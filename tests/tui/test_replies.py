@@ -4,6 +4,9 @@ from driving import asked, footer, running, source
 from localspec.tui.widgets.reply import LiveTail
 from scripted_engine import ESSAY, THOUGHT, Gate
 from textual.widgets import Static
+from textual.widgets._markdown import MarkdownBlock
+
+STYLES = {"on $success-muted", "underline $text-warning", "bold $text-accent"}
 
 
 async def test_a_reply_is_shown_saved_and_counted(tmp_path):
@@ -72,7 +75,7 @@ async def test_a_second_question_waits_for_the_first(tmp_path):
     async with running(tmp_path, gate=Gate(hold_after=3)) as chat:
         await chat.type("why?")
         await chat.type("and how?")
-        await chat.until(lambda: chat.toasts)
+        await chat.until(lambda: chat.remarks)
         assert chat.screen.prompt.text == "and how?"
         assert len(asked(chat)) == 1
 
@@ -149,3 +152,64 @@ async def test_garbage_is_collected_once_nobody_waits_after_a_reply(tmp_path, mo
         await chat.until(lambda: collections)
         await chat.pilot.pause(0.5)
     assert collections == [False]
+
+
+async def test_the_lines_of_a_poem_stay_lines(tmp_path):
+    poem = ["Rain on the garden,", "a single book, a warm cup:", "the evening is mine."]
+    async with running(tmp_path) as chat:
+        await chat.ask("exact " + "\n".join(poem))
+        await chat.ask("exact - " + "\n  ".join(poem))
+        await chat.until(lambda: [line.strip("▌ •") for line in chat.drawn.splitlines()].count(poem[1]) == 4)
+        assert poem[0] + " " + poem[1] not in chat.drawn
+
+
+async def test_text_meter_status_and_prompt_begin_in_one_column(tmp_path):
+    async with running(tmp_path) as chat:
+        await chat.ask("exact " + "word " * 10)
+        await chat.type("/temp 0.5")
+        begins = (
+            "localspec",
+            "exact word",
+            "word word",
+            "tokens · ",
+            "tokens a pass",
+            "temperature",
+            "Ask",
+            "↵",
+        )
+        for words in begins:
+            found = [line for line in chat.drawn.splitlines() if words in line[:22]]
+            assert found, words
+            assert all(line[:2].strip("▌│ ") == "" != line[2].strip() for line in found), words
+
+
+async def test_remarks_stand_in_the_status_line_the_last_one_alone_and_never_over_the_prompt(tmp_path):
+    async with running(tmp_path, size=(60, 20)) as chat:
+        for command in ("/temp 0.5", "/nonsense", "/nonsense"):
+            await chat.type(command)
+            chat.screen.prompt.replace_text("a text that is being typed " * 2)
+            await chat.until(lambda: chat.remarks)
+        await chat.settled()
+        assert chat.drawn.count("There is no command /nonsense.") == 1
+        assert "temperature is" not in chat.drawn
+        assert "a text that is being typed a text that is being typed" in chat.drawn
+        assert not chat.notices
+
+
+async def test_the_last_reply_shows_who_wrote_its_words_until_f2_or_the_next_question(tmp_path):
+    markdown = "exact ## A head\n\n- an *item* of a list\n- [a link](https://a.b)\n\n```py\nx = 1\n```\n"
+
+    def looks():
+        blocks = chat.replies[0].query(MarkdownBlock)
+        return {str(span.style) for block in blocks for span in block._content.spans} & set(STYLES)
+
+    async with running(tmp_path) as chat:
+        await chat.ask(markdown)
+        await chat.until(lambda: looks() == STYLES)
+        assert "guessed and kept" in chat.drawn
+        for shown in (set(), STYLES):
+            await chat.pilot.press("f2")
+            await chat.until(lambda shown=shown: looks() == shown)
+            assert "item of a list" in chat.drawn
+        await chat.ask("exact more")
+        await chat.until(lambda: not looks())

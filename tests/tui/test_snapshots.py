@@ -64,8 +64,8 @@ def test_a_reply_that_is_being_written(draw):
 def test_strong_token_origins_with_lookups_and_rejected_guesses(draw):
     async def steps(chat):
         await chat.type("/tokens strong")
-        await chat.until(lambda: chat.toasts)
-        chat.app.clear_notifications()
+        await chat.until(lambda: chat.remarks)
+        chat.remarks.clear()
         await chat.type("exact " + "some words that the draft may or may not know, again and again, " * 4)
         await chat.until(lambda: chat.state.engine.reply and chat.state.engine.reply.tally.cycles == 14)
 

@@ -55,8 +55,8 @@ async def test_a_mention_is_completed_and_sent(files, tmp_path):
 async def test_a_file_that_cannot_go_along_is_told_and_the_message_stays(files, tmp_path):
     async with running(tmp_path) as chat:
         await chat.type("what is @picture.png")
-        await chat.until(lambda: chat.toasts)
-        assert "is no text" in chat.toasts[0]
+        await chat.until(lambda: chat.remarks)
+        assert "is no text" in chat.remarks[0]
         assert chat.screen.prompt.text == "what is @picture.png"
         assert not asked(chat)
 
@@ -70,11 +70,11 @@ async def test_the_system_gets_a_copy_too(tmp_path, monkeypatch):
         await chat.until(lambda: taken)
         assert taken[0].startswith("def accept")
         await chat.type("/copy code 2")
-        await chat.until(lambda: len(chat.toasts) == 2)
-        assert chat.toasts[1] == "/copy code takes a whole number from 1 to 1."
+        await chat.until(lambda: len(chat.remarks) == 2)
+        assert chat.remarks[1] == "/copy code takes a whole number from 1 to 1."
         await chat.type("/copy block")
-        await chat.until(lambda: len(chat.toasts) == 3)
-        assert chat.toasts[2] == "/copy takes nothing, code, or code N; the mouse selects any other part."
+        await chat.until(lambda: len(chat.remarks) == 3)
+        assert chat.remarks[2] == "/copy takes nothing, code, or code N; the mouse selects any other part."
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the program is a script")

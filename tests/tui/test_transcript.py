@@ -84,8 +84,8 @@ async def test_notices_push_no_message_off_the_screen(tmp_path, monkeypatch):
             await chat.ask(f"exact {n}")
         kept = messages(chat)
         for n in range(10):
-            await chat.type(f"/seed {n}")
-            await chat.until(lambda n=n: f"seed is {n}." in chat.notices)
+            await chat.type(f"/system be {n}")
+            await chat.until(lambda n=n: f"System prompt: be {n}" in chat.notices)
             assert len(chat.notices) <= 8
         assert messages(chat) == kept == ["2", "exact 3", "3", "exact 4", "4"]
         await chat.pilot.press("ctrl+r")

@@ -34,6 +34,10 @@ class Chat:
     def refresh_state(self) -> None: ...  # title, prompt and inspector, as the state is now
     def show_inspector(self, shown: bool) -> None: ...
     async def toggle_thinking(self) -> None: ...  # the reasoning of every reply, and of those to come
+    async def toggle_origins(self) -> bool:
+        """Show or hide who wrote the words of the last reply; False where that is not known."""
+        return False
+
     def begin_editing(self, index: int) -> None: ...  # that message goes into the prompt
     async def choose_version(self, index: int, version: int) -> None: ...  # of the reply at that index
 

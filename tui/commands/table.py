@@ -57,7 +57,7 @@ async def go_on(chat: Chat, _argument: str) -> None:
 
 async def prefill(chat: Chat, argument: str) -> None:
     chat.state.prefill = argument
-    await chat.notice(
+    chat.notify(
         f"The next reply begins with: {argument}" if argument else "The next reply has no given beginning."
     )
 
@@ -97,13 +97,13 @@ async def export(chat: Chat, argument: str) -> None:
         path = export_markdown(conversation, argument or f"{conversation.name}.md")
     except BadSetting as error:
         raise Refusal(f"{error}; {error.hint}.") from None
-    await chat.notice(f"Exported to {path}.")
+    chat.notify(f"Exported to {path}.")
 
 
 async def rename(chat: Chat, argument: str) -> None:
     conversation = chat.state.conversation
     if await chat.is_saved(conversation.rename(" ".join(argument.split()))):
-        await chat.notice(f"This conversation is called “{conversation.saved.title}”.")
+        chat.notify(f"This conversation is called “{conversation.saved.title}”.")
 
 
 async def branch(chat: Chat, argument: str) -> None:
@@ -147,16 +147,15 @@ async def draft(chat: Chat, argument: str) -> None:
     if wanted is None:
         raise Refusal("/draft takes on or off.")
     _set(chat, speculate=wanted)
-    await chat.notice(f"Drafting is {'on' if wanted else 'off'} from the next reply on.")
+    chat.notify(f"Drafting is {'on' if wanted else 'off'} from the next reply on.")
 
 
 async def preset(chat: Chat, argument: str) -> None:
     presets, (name, _, text) = chat.state.presets, argument.partition(" ")
     if text := text.strip():
         told = await asyncio.to_thread(presets.save, name, "" if text == "off" else text)
-        await chat.notice(
-            f"/preset {name} " + ("is forgotten." if text == "off" else "uses it from now on."), told
-        )
+        said = f"/preset {name} {'is forgotten' if text == 'off' else 'uses it from now on'}."
+        await chat.notice(said, told) if told else chat.notify(said)
         return
     known = presets.load()
     if name in known:
@@ -173,7 +172,7 @@ async def set_value(chat: Chat, argument: str, *, field: str, unset: str = "defa
         _set(chat, **{field: None if argument in (unset, "default") else _read(field, label, argument)})
     value = chat.state.engine.settings.get(field)
     shown = unset if value is None else f"{value:g}" if isinstance(value, float) else value
-    await chat.notice(f"{label} is {shown}.")
+    chat.notify(f"{label} is {shown}.")
 
 
 def _read(field: str, label: str, text: str) -> Any:  # noqa: ANN401 - of the field
@@ -196,13 +195,16 @@ async def inspector(chat: Chat, _argument: str) -> None:
 
 
 async def tokens(chat: Chat, argument: str) -> None:
+    """Set the style of live text; without one, show the last reply in colours or not, or step through the styles."""
     styles = list(TokenStyle)
-    following = styles[(styles.index(chat.state.preferences.tokens) + 1) % len(styles)]
     if argument and argument not in styles:
         raise Refusal(f"/tokens takes {', '.join(styles)}.")
+    if not argument and not chat.state.engine.busy and await chat.toggle_origins():
+        return
+    following = styles[(styles.index(chat.state.token_style) + 1) % len(styles)]
     chosen = TokenStyle(argument) if argument else following
     chat.state.prefer(tokens=chosen)
-    chat.notify(f"Token origins in the live text: {chosen}.")
+    chat.notify(f"Colours of the text as it is written: {chosen}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,9 +266,9 @@ COMMANDS: Final = (
             partial(set_value, field="depth"), argument="auto|N"),
     Command("compare", "speculation", "Run the last prompt with and without drafting",
             compare, "f9", idle=True),
-    Command("stats", "speculation", "Show or hide the inspector", inspector, "f3", footer="inspect"),
-    Command("tokens", "speculation", "Show token origins: off, subtle, strong",
-            tokens, "f2", "[off|subtle|strong]"),
+    Command("stats", "speculation", "Show or hide the inspector", inspector, "f3", footer="stats"),
+    Command("tokens", "speculation", "Show who wrote which word of the last reply",
+            tokens, "f2", "[off|subtle|strong]", "colours"),
     _sampling("temp", "Set the temperature; 0 is greedy", "[T]", "temperature"),
     _sampling("top-k", "Keep the K likeliest tokens; 0 keeps all", "[K]", "top_k"),
     _sampling("top-p", "Keep the likeliest tokens that make up P", "[P]", "top_p"),
@@ -274,7 +276,7 @@ COMMANDS: Final = (
     _sampling("seed", "Fix the seed, or make it random again", "[N|random]", "seed", "random"),
     _sampling("max-tokens", "Limit the length of replies", "[N|off]", "max_tokens", "off"),
     Command("load", "conversations", "Open an earlier conversation",
-            load, "ctrl+s", "[name]", "sessions", idle=True),
+            load, "ctrl+s", "[name]", "chats", idle=True),
     Command("rename", "conversations", "Give the conversation a title", rename, argument="[title]"),
     Command("branch", "conversations", "Go on in a copy of it, or of its first N messages",
             branch, argument="[N]", idle=True),

@@ -13,7 +13,9 @@ from localspec.files import change_json_object
 
 from .conversation import OpenConversation
 from .engine import Downloads, EngineState
-from .remembered import Preferences, Presets, PromptHistory, Saver
+from .remembered import Preferences, Presets, PromptHistory, Saver, TokenStyle
+
+FIRST_REPLIES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,12 @@ class ChatState:
             if message.has_words_after(reply.beginning):
                 await self.conversation.add(message)
         await self.conversation.catch_up()
+
+    @property
+    def token_style(self) -> TokenStyle:
+        """The chosen one; until one is chosen, strong for the first replies."""
+        first = len(self.prompt_history.entries) <= FIRST_REPLIES
+        return self.preferences.tokens or (TokenStyle.STRONG if first else TokenStyle.SUBTLE)
 
     def prefer(self, **changes: object) -> None:
         self.preferences = replace(self.preferences, **changes)  # type: ignore[arg-type]

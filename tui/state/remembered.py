@@ -37,7 +37,7 @@ class TokenStyle(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Preferences:
     theme: str = "localspec"
-    tokens: TokenStyle = TokenStyle.SUBTLE
+    tokens: TokenStyle | None = None  # None: not chosen yet
     inspector: bool = False
 
     @classmethod

@@ -1,6 +1,7 @@
 """The Markdown of replies: where a growing text can be cut, so that no block is parsed twice; and its code."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,6 +13,8 @@ MANY_ITEM_LINES: Final = 12  # of a part; then the next item begins a new part, 
 _FENCE = re.compile(r"^(?P<indent>\s*)(?P<marks>`{3,}|~{3,})(?P<info>.*)$")
 _CODE = re.compile(r"^(?P<marks>`{3,}|~{3,})[^\n]*\n(?P<code>.*?)^(?P=marks)\s*$", re.MULTILINE | re.DOTALL)
 _ITEM = re.compile(r"\s*([-*+]|\d{1,9}[.)])\s")
+_WORD = re.compile(r"\w+|[^\w\s]")
+_MARKUP: Final = 300  # characters of markup between two words at most, such as the address of a link
 _TABLE_RULE = re.compile(r"\|[\s:|-]+\|?\s*$")  # the line under the head of a table
 
 
@@ -131,6 +134,16 @@ def parts_of(text: str) -> list[str]:
 def is_list_cut(before: str, source: str) -> bool:
     last_line = before.rstrip().rpartition("\n")[2]
     return bool(_ITEM.match(source) and (last_line[:1].isspace() or _ITEM.match(last_line)))
+
+
+def places(drawn: str, source: str, start: int) -> Iterator[tuple[int, int, int]]:
+    """For each word of drawn Markdown, from `start` in its source on: begin and end, and the begin in the source."""
+    for word in _WORD.finditer(drawn):
+        at = source.find(word[0], start, start + _MARKUP)
+        if at >= 0:
+            start = at + len(word[0])
+            blank = drawn[word.start() - 1 : word.start()].isspace() and source[at - 1 : at].isspace()
+            yield word.start() - blank, word.end(), at - blank
 
 
 def code_blocks(markdown: str) -> list[str]:

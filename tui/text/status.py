@@ -4,14 +4,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from localspec.chat.conversations import StoredMessage
-from localspec.chat.loaded_pair import TOY
 from localspec.display import size_text
 from localspec.models.registry import DEMO
 
 from ..state.engine import EngineState, PullProgress, ReplyState
 
 _EIGHTHS_UP: Final = "▁▂▃▄▅▆▇█"
-_EIGHTHS_RIGHT: Final = " ▏▎▍▌▋▊▉█"
+NOTICEABLE: Final = 1.03  # times as fast; less is no difference
 
 
 def bars(values: Sequence[float], width: int) -> str:
@@ -21,11 +20,9 @@ def bars(values: Sequence[float], width: int) -> str:
 
 
 def gauge(value: float, width: int) -> str:
-    """A value 0..1 as a horizontal bar of `width` cells."""
-    eighths = round(min(1.0, max(0.0, value)) * width * 8)
-    full, part = divmod(eighths, 8)
-    bar = "█" * full + (_EIGHTHS_RIGHT[part] if part else "")
-    return bar.ljust(width)
+    """A value 0..1 as a thin bar of `width` cells."""
+    full, half = divmod(round(min(1.0, max(0.0, value)) * width * 2), 2)
+    return ("━" * full + "╸" * half).ljust(width)
 
 
 def shares(values: Sequence[float], width: int) -> tuple[int, ...]:
@@ -40,8 +37,8 @@ def shares(values: Sequence[float], width: int) -> tuple[int, ...]:
 
 def time_split(seconds: Sequence[float], width: int) -> list[tuple[str, str]]:
     """Draft, verify and other time side by side, each with its style."""
-    marks, styles = "▒█░", ("$warning", "$primary", "$secondary")
-    return [(m * cells, s) for m, cells, s in zip(marks, shares(seconds, width), styles, strict=True)]
+    styles = ("$warning", "$primary", "$secondary")
+    return [("━" * cells, style) for cells, style in zip(shares(seconds, width), styles, strict=True)]
 
 
 OUTCOMES: Final = {
@@ -86,27 +83,23 @@ def _engine_status(engine: EngineState) -> str:
         return f"comparing: {what}" if engine.comparing else what
     if engine.ready is None:
         return "no pair is loaded · ^o chooses one" if engine.client.alive else "the engine is not running"
-    return advice(engine)
+    return "" if engine.last_reply else f"ready in {engine.ready.seconds:.1f} s"
 
 
-def advice(engine: EngineState) -> str:
-    """One sentence when drafting did not pay in the last reply; else how long loading took, until there is one."""
-    reply, ready = engine.last_reply, engine.ready
-    if reply is None:
-        return f"ready in {ready.seconds:.1f} s" if ready else ""
-    said = _about_drafting(reply)
-    return TOY.partition(".")[0] if said and engine.pair_name == DEMO else said
-
-
-def _about_drafting(reply: ReplyState) -> str:
+def gain(engine: EngineState, reply: ReplyState) -> tuple[str, bool]:
+    """What drafting gains in a reply, and whether that is good news."""
     stats = reply.stats
     if reply.is_off:
-        return "drafting is off: plain decoding is faster here"
-    if stats.drafted and stats.speedup and stats.speedup.high < 1:
-        return "plain decoding is faster here; try /depth 2 or /draft off"
-    if stats.drafted and stats.draft_seconds > 0.4 * stats.decode_seconds:
-        return "the draft model takes a large part of the time; try a smaller /depth"
-    return ""
+        return "no gain here: drafting is off", False
+    if not stats.drafted:
+        return "plain decoding", False
+    if engine.pair_name == DEMO:
+        return f"{stats.mean_accepted_length:.1f} tokens a pass, toy pair", True
+    if stats.speedup is None:
+        return "gain not known yet", False
+    if 1 / NOTICEABLE < (times := stats.speedup.value) < NOTICEABLE:
+        return "as fast as plain decoding", False
+    return (f"{times:.1f}x faster", True) if times > 1 else (f"no gain here: {times:.2f}x", False)
 
 
 def pull_status(pull: PullProgress) -> str:

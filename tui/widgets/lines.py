@@ -8,22 +8,21 @@ from textual.content import Content
 from textual.widgets import Static
 
 from localspec.display import for_terminal
-from localspec.events import Cycle, Stats
+from localspec.events import Cycle
 
 from ..commands.table import COMMANDS, Command
 from ..state.engine import EngineState, ReplyState
-from ..text.status import bars, gauge, time_split, title
+from ..text.status import bars, gain, gauge, time_split, title
 from .reply import LEGEND
 
-GAUGE_CELLS: Final = 12
-SPLIT_CELLS: Final = 12
-NARROW: Final = 100
+GAUGE_CELLS: Final = 10
+SPLIT_CELLS: Final = 30
 BAR_CELLS: Final = 18
 TIMELINE_ROWS: Final = 8
 
 
 class Line(Static):
-    """One line, drawn anew where its content or its width has changed."""
+    """Drawn anew where its content or its width has changed."""
 
     def __init__(self, name: str, content: Callable[[int], Content]) -> None:
         """`content` fills as many cells as it is given."""
@@ -32,10 +31,11 @@ class Line(Static):
         self._drawn = Content("")
 
     def show(self) -> None:
-        drawn = self._content_in(self.content_size.width)
+        drawn, width = self._content_in(self.content_size.width), self.content_size.width
         if drawn != self._drawn:
+            wraps = width and drawn.get_height({}, width) != self._drawn.get_height({}, width)
             self._drawn = drawn
-            self.update(drawn, layout=False)
+            self.update(drawn, layout=bool(wraps))
 
     def on_resize(self) -> None:
         self.show()
@@ -52,11 +52,10 @@ def title_line(engine: EngineState, stored: bool, width: int) -> Content:
     return name + " " * (width - name.cell_length - state.cell_length) + state
 
 
-def status_line(sentence: str, stats: Stats, width: int) -> Content:
-    """Left: the current work, or advice. Right: the shares of time, if there is room."""
-    left, right = Content(for_terminal(sentence)), time_shares(stats)
-    gap = width - left.cell_length - right.cell_length
-    return left if gap < 2 else left + Content(" " * gap) + right
+def status_line(sentence: Content, legend: Content, width: int) -> Content:
+    """Left: a remark, the current work or advice. Right: what the colours mean, if there is room."""
+    gap = width - sentence.cell_length - legend.cell_length
+    return sentence if gap < 2 else sentence + " " * gap + legend
 
 
 def key_line(width: int) -> Content:
@@ -76,51 +75,40 @@ def _key(command: Command) -> Content:
 
 
 def meter_line(engine: EngineState, width: int) -> Content:
-    """The meter as one line of at most `width` cells; what matters least goes first when it is narrow."""
+    """The meter as one line of at most `width` cells, the gain first; what matters least is left out."""
     reply = engine.last_reply
     if reply is None or not reply.stats.tokens_per_second:
         return Content("")
-    stats = reply.stats
-    line = _speed(engine, reply.speed_now if engine.busy else stats.tokens_per_second)
-    acceptance = Content("drafting off: it does not pay here" if reply.is_off else "plain decoding")
+    stats, (words, is_good) = reply.stats, gain(engine, reply)
+    line = Content.styled(words, "bold $text-success" if is_good else "bold")
+    parts = [_speed(engine, reply)]
     if stats.drafted and not reply.is_off:
-        shown = (bars(reply.acceptance, 10 if width < NARROW else 20), "$primary")
-        depth = f"  depth {reply.depth}{' by a head' * (stats.from_head > 0)}"
-        acceptance = Content.assemble(f"accept {stats.acceptance_rate:4.0%} ", shown, depth)
-    gain = Content("")
-    if stats.drafted and stats.speedup is not None:
-        saved = stats.saved_seconds or 0.0
-        words = f", {saved:.1f} s saved" if saved > 0.05 else ""
-        gain = Content.assemble((f"{stats.speedup.value:.2f}x plain", "bold"), words)
-    for part in (acceptance, gain, Content(f"reply {stats.tokens_per_second:.1f} tok/s")):
-        if part.cell_length and line.cell_length + part.cell_length + 3 <= width:
+        parts.append(Content(f"{10 * stats.acceptance_rate:.0f} of 10 guesses kept"))
+        parts.append(Content(f"{reply.depth} at a time{' by a head' * (stats.from_head > 0)}"))
+        if (saved := stats.saved_seconds or 0.0) > 0.05 and is_good:
+            parts.append(Content(f"{saved:.1f} s saved"))
+    for part in parts:
+        if line.cell_length + part.cell_length + 3 <= width:
             line += Content("   ") + part
     return line
 
 
-def _speed(engine: EngineState, now: float) -> Content:
-    """The gauge ends at the fastest that was seen with this pair here."""
-    scale = max(engine.best_speed, now, 1e-9)
-    bar = (gauge(now / scale, GAUGE_CELLS), "$accent")
-    content = Content.assemble((f"{now:6.1f}", "bold"), " tok/s ▕", bar, "▏")
-    if engine.plain_speed:
-        # The mark stands where plain decoding would reach.
-        cell = min(GAUGE_CELLS - 1, int(engine.plain_speed / scale * GAUGE_CELLS))
-        start = content.plain.index("▕") + 1 + cell
-        content = content[:start] + Content("┃").stylize("$warning") + content[start + 1 :]
-    return content
-
-
-def time_shares(stats: Stats) -> Content:
-    seconds = (stats.draft_seconds, stats.verify_seconds, stats.other_seconds)
-    if not sum(seconds):
-        return Content("")
-    draft, verify, other = (100 * part / sum(seconds) for part in seconds)
-    return Content.assemble(
-        (f"draft {draft:.0f}% ", "$text-warning"),
-        *time_split(seconds, SPLIT_CELLS),
-        (f" verify {verify:.0f}%", "$text-primary"),
-        f" other {other:.0f}%",
+def _speed(engine: EngineState, reply: ReplyState) -> Content:
+    """Tokens per second, on a bar up to the best that was seen with this pair here, with a mark for plain decoding."""
+    stats, now = reply.stats, reply.speed_now if engine.busy else reply.stats.tokens_per_second
+    plain = (
+        stats.emitted / stats.plain_seconds if stats.drafted and stats.plain_seconds else engine.plain_speed
+    )
+    scale = max(engine.best_speed, now, plain or 0.0, 1e-9)
+    filled = round(now / scale * GAUGE_CELLS)
+    bar = Content.assemble(("━" * filled, "$accent"), ("━" * (GAUGE_CELLS - filled), "$panel-lighten-2"))
+    speed = Content(f"{now:.{0 if now >= 100 else 1}f} tok/s ")
+    if not plain or not stats.drafted:
+        return speed + bar
+    cell = min(GAUGE_CELLS - 1, int(plain / scale * GAUGE_CELLS))
+    mark = Content.styled("╋", "$text-warning")
+    return (
+        speed + bar[:cell] + mark + bar[cell + 1 :] + Content(f" plain {plain:.{0 if plain >= 100 else 1}f}")
     )
 
 
@@ -142,25 +130,35 @@ def inspector_lines(reply: ReplyState | None) -> Iterator[Content]:
         yield Content("Nothing was decoded yet.").stylize("dim")
         return
     stats = reply.stats
-    yield _head("Acceptance by position")
+    yield _head("Where the time went")
+    seconds = (stats.draft_seconds, stats.verify_seconds, stats.other_seconds)
+    draft, verify, other = (part / max(sum(seconds), 1e-9) for part in seconds)
+    yield Content.assemble(*time_split(seconds, SPLIT_CELLS))
+    yield Content.assemble(
+        (f"draft {draft:.0%}", "$text-warning"),
+        " · ",
+        (f"verify {verify:.0%}", "$text-primary"),
+        f" · other {other:.0%}",
+    )
+    yield _head("Guesses kept, by place")
     if not stats.acceptance_by_position:
-        yield Content("no drafts").stylize("dim")
+        yield Content("no guesses").stylize("dim")
     tried = zip(stats.acceptance_by_position, stats.drafted_by_position, strict=True)
     for position, (rate, count) in enumerate(tried, start=1):
         bar = (gauge(rate, BAR_CELLS), "$accent")
         yield Content.assemble(f"{position:2} ", bar, f" {rate:4.0%}", (f" of {count:,}", "dim"))
-    yield _head("Tokens per pass")
+    yield _head("Tokens from each pass")
     total, most = reply.lengths.total(), max(reply.lengths.values())
     for length in range(1, max(reply.lengths) + 1):
         bar = (gauge(reply.lengths[length] / most, BAR_CELLS), "$primary")
         yield Content.assemble(f"{length:2} ", bar, f" {reply.lengths[length] / total:4.0%}")
     yield Content(f"mean {stats.mean_accepted_length:.2f} · {stats.cycles:,} passes")
-    yield _head("Cycles (ms: draft, verify, other)")
+    yield _head("Last passes: draft, verify, other ms")
     yield Content(bars(reply.acceptance, 32)).stylize("$primary")
     yield from (_cycle(cycle) for cycle in list(reply.timeline)[-TIMELINE_ROWS:])
-    yield _head("Last proposal")
+    yield _head("The last guess, kept or not")
     yield _outcome(reply.timeline[-1], reply.proposal)
-    yield _head("Tokens in the text")
+    yield _head("Colours of the text")
     yield LEGEND
 
 

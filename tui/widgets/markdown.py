@@ -1,8 +1,8 @@
 """Markdown whose lists are one widget each, where Textual's own take four for every item."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
-from itertools import count, repeat, takewhile
+from itertools import chain, count, repeat, takewhile
 from typing import Final
 
 from markdown_it import MarkdownIt
@@ -43,6 +43,12 @@ class HangingList(MarkdownBlock):
         self._wrapped: list[list[Content]] = []  # the lines of the first items, in this width
         self._width = 0
 
+    def change(self, change: Callable[[Content], Content]) -> None:
+        """Change the text of each item, in turn."""
+        self._items = [(before, change(text)) for before, text in self._items]
+        self._wrapped.clear()
+        self.refresh(layout=True)
+
     async def _update_from_block(self, block: MarkdownBlock) -> None:
         """Update to the grown list; equal items are not wrapped again."""
         if not isinstance(block, HangingList):
@@ -71,6 +77,16 @@ class ReplyMarkdown(Markdown, PlainContainer):
     def __init__(self) -> None:
         super().__init__(open_links=False, parser_factory=_parser)
 
+    def change(self, first: int, change: Callable[[Content], Content]) -> Iterator[None]:
+        """Change the text of the blocks from the first on, in turn; yields before each of them."""
+        for block in self.children[first:]:
+            yield
+            for leaf in block.walk_children(MarkdownBlock, with_self=True):
+                if isinstance(leaf, HangingList):
+                    leaf.change(change)
+                elif leaf._content:
+                    leaf.set_content(change(leaf._content))
+
     def unhandled_token(self, token: Token) -> MarkdownBlock | None:
         return HangingList(self, token) if token.type == _HANGING_LIST else None
 
@@ -78,8 +94,16 @@ class ReplyMarkdown(Markdown, PlainContainer):
 @cache
 def _parser() -> MarkdownIt:
     parser = MarkdownIt("gfm-like")
+    parser.core.ruler.push("line_breaks", _keep_line_breaks)
     parser.core.ruler.push(_HANGING_LIST, _join_lists)
     return parser
+
+
+def _keep_line_breaks(state: StateCore) -> None:
+    """A line of a poem stays a line."""
+    for child in chain.from_iterable(token.children or () for token in state.tokens):
+        if child.type == "softbreak":
+            child.type = "hardbreak"
 
 
 def _join_lists(state: StateCore) -> None:

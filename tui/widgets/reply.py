@@ -1,9 +1,11 @@
 """A reply on the screen: reasoning that folds, Markdown, a live tail, and a footer with its numbers."""
 
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import pairwise
+from dataclasses import replace
+from itertools import accumulate, pairwise
 from typing import Final
 
 from textual.app import ComposeResult
@@ -19,14 +21,13 @@ from localspec.events import Kind, Origin, Piece, Source
 
 from ..state.remembered import TokenStyle
 from ..text import status
-from ..text.markdown import FinishedBlock, GrowingMarkdown, begins_part, is_list_cut, parts_of
+from ..text.markdown import FinishedBlock, GrowingMarkdown, begins_part, is_list_cut, parts_of, places
 from .markdown import PlainContainer, ReplyMarkdown
 
 _STYLES: Final[dict[str, str]] = {
     Origin.FIX: "underline $text-warning",
     Origin.BONUS: "bold $text-accent",
     Origin.FORCED: "reverse",
-    Origin.PLAIN: "dim",
 }
 _STRONG_ACCEPTED: Final = "on $success-muted"
 _COPIED: Final = "italic"
@@ -34,9 +35,14 @@ _REJECTED: Final = "dim strike"
 COPYING: Final = frozenset({Source.LOOKUP, Source.PREDICTION})  # they draft from text that is there
 CURSOR: Final = "▌"
 
-_LEGEND: Final[dict[str, str]] = {"accepted": "", "copied": _COPIED, **_STYLES, "rejected": _REJECTED}
-LEGEND: Final = Content(" · ").join(
-    Content.styled(word, style) for word, style in _LEGEND.items() if word != Origin.FORCED
+LEGEND: Final = Content.assemble(
+    (" guessed and kept ", _STRONG_ACCEPTED),
+    "  ",
+    ("copied", _COPIED),
+    "  ",
+    ("corrected", _STYLES[Origin.FIX]),
+    "  ",
+    ("bonus", _STYLES[Origin.BONUS]),
 )
 
 
@@ -51,13 +57,15 @@ class LiveTail(Static):
     def grow(self, pieces: Iterable[Piece]) -> None:
         self._pieces.extend(pieces)
 
-    def drop(self, characters: int) -> None:
-        """Forget `count` characters from the front."""
+    def take(self, characters: int) -> Iterator[Piece]:
+        """Remove so many characters from the front."""
         while characters > 0:
             piece = self._pieces.popleft()
-            if (left := len(piece.text) - characters) > 0:
-                self._pieces.appendleft(Piece(piece.text[-left:], piece.kind, piece.origin, piece.source))
+            if len(piece.text) > characters:
+                self._pieces.appendleft(replace(piece, text=piece.text[characters:]))
+                piece = replace(piece, text=piece.text[:characters])
             characters -= len(piece.text)
+            yield piece
 
     def show(self, style: TokenStyle, rejected: Iterable[str] = ()) -> None:
         text = "".join(piece.text for piece in self._pieces)
@@ -139,6 +147,9 @@ class ReplyPart(Static):
         super().__init__(self.source, markup=False, classes="part")
         self._markdown: ReplyMarkdown | None = None
         self.kept_height = 0  # lines, of text that was Markdown before
+        self.pieces: list[Piece] = []  # of its text, where it was written here
+        self.shows_origins = False
+        self._starts: list[int] = []  # where each block that is coloured begins in the text of the pieces
 
     @property
     def is_drawn(self) -> bool:
@@ -152,6 +163,41 @@ class ReplyPart(Static):
         else:
             with suppress(MountError):
                 await self._markdown.append(source)
+                self._colour()
+
+    def _colour(self) -> None:
+        """Colour the blocks that came since, and the one before them, which may have grown."""
+        if not self.shows_origins or self._markdown is None:
+            return
+        text = "".join(piece.text for piece in self.pieces)
+        ends = list(accumulate(len(piece.text) for piece in self.pieces))
+        first = max(0, len(self._starts) - 1)
+        start = self._starts[first] if self._starts else 0
+        del self._starts[first:]
+
+        def coloured(content: Content) -> Content:
+            nonlocal start
+            spans = []
+            for begin, end, at in places(content.plain, text, start):
+                start = at + end - begin
+                while begin < end:  # a word of several tokens
+                    index = bisect_right(ends, at)
+                    until = min(end, begin + ends[index] - at)
+                    if look := style_of(self.pieces[index], TokenStyle.STRONG):
+                        spans.append(Span(begin, until, look))
+                    begin, at = until, at + until - begin
+            return content.add_spans(spans)
+
+        for _ in self._markdown.change(first, coloured):
+            self._starts.append(start)
+
+    async def show_origins(self, shown: bool) -> None:
+        if shown == self.shows_origins:
+            return
+        self.shows_origins = shown
+        if self.is_drawn:
+            await self.undraw()
+            await self.draw()
 
     async def draw(self) -> None:
         if self.is_drawn or not self.is_attached:
@@ -163,6 +209,8 @@ class ReplyPart(Static):
             await self.mount(self._markdown)
             # Only `append`: after a source given to Markdown itself, it would overwrite the last block.
             await self._markdown.append(self.source)
+            self._starts.clear()
+            self._colour()
 
     async def undraw(self) -> None:
         """Show its source, at the same height."""
@@ -190,6 +238,7 @@ class ReplyView(Vertical, PlainContainer):
         self._markdown = GrowingMarkdown()
         self._reasoning = ReasoningView(unfolded)
         self._tail = LiveTail()
+        self.shows_origins = False
 
     def compose(self) -> ComposeResult:
         yield self._reasoning
@@ -214,9 +263,8 @@ class ReplyView(Vertical, PlainContainer):
         if answer:
             self._reasoning.end()
         self._tail.grow(answer)
-        blocks = self._markdown.feed("".join(piece.text for piece in answer))
-        self._tail.drop(sum(block.characters for block in blocks))
-        await self._add(blocks)
+        self.shows_origins = style is TokenStyle.STRONG
+        await self._add(self._markdown.feed("".join(piece.text for piece in answer)))
         self._tail.show(style, rejected)
 
     async def finish(self, message: StoredMessage) -> None:
@@ -225,6 +273,15 @@ class ReplyView(Vertical, PlainContainer):
         await self._tail.remove()
         await self.mount(_footer(message))
         self._close(message)
+
+    async def show_origins(self, shown: bool) -> bool:
+        """Colour its words by who wrote them, or not; whether that is known."""
+        parts = list(self.query_children(ReplyPart))
+        self.shows_origins = shown and any(part.pieces for part in parts)
+        with self.app.batch_update():
+            for part in parts:
+                await part.show_origins(self.shows_origins)
+        return self.shows_origins or not shown
 
     @property
     def finished_parts(self) -> list[ReplyPart]:
@@ -240,7 +297,9 @@ class ReplyView(Vertical, PlainContainer):
                 if part is not None:
                     part.end_before(block.source)
                 part = ReplyPart("")
+                part.shows_origins = self.shows_origins
                 await self.mount(part, before=self._tail)
+            part.pieces += self._tail.take(block.characters)
             await part.append(block.source)
         if blocks and part is not None:
             await part.draw()

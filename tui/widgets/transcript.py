@@ -182,6 +182,10 @@ class Transcript(VerticalScroll, PlainContainer):
         """The shown messages, without notices."""
         return [child for child in self.children if isinstance(child, UserMessage | ReplyView)]
 
+    @property
+    def last_reply(self) -> ReplyView | None:
+        return next((one for one in reversed(self._messages) if isinstance(one, ReplyView)), None)
+
     async def _prune(self) -> None:
         """Remove the oldest of too many messages or notices; a message takes its notices along."""
         messages = self._messages
