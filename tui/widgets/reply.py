@@ -58,7 +58,7 @@ class LiveTail(Static):
         self._pieces.extend(pieces)
 
     def take(self, characters: int) -> Iterator[Piece]:
-        """Remove so many characters from the front."""
+        """Remove characters from the front."""
         while characters > 0:
             piece = self._pieces.popleft()
             if len(piece.text) > characters:
