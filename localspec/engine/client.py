@@ -72,6 +72,10 @@ class EngineProcess:
 
     def drain(self) -> list[Report]:
         """The reports since the last call."""
+        return [report for _, report in self.drain_numbered()]
+
+    def drain_numbered(self) -> list[tuple[int, Report]]:
+        """The reports since the last call, each after the serial of its request."""
         inbox = self._connection.inbox if self._connection else deque()
         return [inbox.popleft() for _ in range(len(inbox))]
 
@@ -130,8 +134,8 @@ class _Connection:
         `resumes`: a connection whose process crashed; the new process gets its open requests.
         `on_crash` receives how llama.cpp ended the process; True: another process continues its work.
         """
-        self.inbox: deque[Report] = deque()
-        self.unanswered: list[Any] = []  # a LoadPair and later requests, until the first token
+        self.inbox: deque[tuple[int, Report]] = deque()
+        self.unanswered: list[Any] = []  # a LoadPair and later requests, until the first token of any
         self.heard: set[object] = set()  # reports since then, not repeated by a process that starts over
         self._on_report, self._on_crash = on_report, on_crash
         self.outbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
@@ -199,13 +203,13 @@ class _Connection:
 
     def _read(self) -> None:
         """Turn the end of the stream into a report, so that the UI gets it in order."""
-        for report in read_messages(_pipe(self.process.stdout)):
+        for serial, report in read_messages(_pipe(self.process.stdout)):
             if isinstance(report, Hello) and report.protocol != PROTOCOL:
                 raise EngineDied(
                     f"the engine process speaks protocol {report.protocol}, this program {PROTOCOL}",
                     hint="localspec was updated while it ran: start it again",
                 )
-            self._receive(report)
+            self._receive(report, serial)
         self._report_end()
 
     def _report_end(self) -> None:
@@ -218,22 +222,22 @@ class _Connection:
         if not (crashed and self._on_crash(self, describe_exit(exit_code))):
             self._receive(self._obituary(exit_code, self._failure))
 
-    def _receive(self, report: Report) -> None:
+    def _receive(self, report: Report, serial: int = 0) -> None:
         if isinstance(report, LoadStage):
             self._stage = report.text
-        if self.unanswered and self._is_repeated(report):
+        if self.unanswered and self._is_repeated(report, serial):
             return
-        self.inbox.append(report)
+        self.inbox.append((serial, report))
         self._on_report()
 
-    def _is_repeated(self, report: Report) -> bool:
+    def _is_repeated(self, report: Report, serial: int) -> bool:
         """Whether an earlier process sent this report for the same requests; remembers it if not."""
         if isinstance(report, Cycle | Piece | Finished | Failure):
             self.unanswered, self.heard = [], set()
             return False
         if not isinstance(report, Hello | Ready | Started | Notice):
             return False
-        once: object = report if isinstance(report, Notice) else type(report)
+        once = serial, report if isinstance(report, Notice) else type(report)
         repeated = once in self.heard
         self.heard.add(once)
         return repeated

@@ -1,4 +1,7 @@
-"""The wire between the engine process and its client: requests one way, reports the other, a line of JSON each."""
+"""The wire between the engine process and its client: requests one way, reports the other, a line of JSON each.
+
+Each line of a report has the serial of its request; 0 where that has none.
+"""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -14,7 +17,7 @@ from localspec.options import LOAD
 Messages = tuple[Mapping[str, Any], ...]  # in OpenAI's form
 Options = Mapping[str, Any]  # by name
 
-PROTOCOL: Final = 4  # raised when a message changes its meaning; both ends compare it in the hello
+PROTOCOL: Final = 5  # raised when a message changes its meaning; both ends compare it in the hello
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +109,7 @@ class CompareReplies:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Stop the request of that serial and every earlier one, and keep their text."""
+    """Stop the request of that serial, and keep its text."""
 
     serial: int
 
@@ -143,13 +146,13 @@ class Ready:
     draft: str  # "" when there is none
     context_length: int  # tokens
     seconds: float  # since the request
+    parallel: int = 1  # replies at once
 
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
     """A prompt."""
 
-    serial: int
     text: str
     tokens: tuple[int, ...]
 
@@ -158,7 +161,6 @@ class Rendered:
 class Tokens:
     """A text's tokens, and the text of each."""
 
-    serial: int
     tokens: tuple[int, ...]
     pieces: tuple[str, ...]
 
@@ -167,7 +169,6 @@ class Tokens:
 class Text:
     """The text of tokens."""
 
-    serial: int
     text: str
 
 
@@ -254,19 +255,20 @@ _KINDS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Request) + ge
 _NAMES = {name: {field.name for field in fields(kind)} for name, kind in _KINDS.items()}
 
 
-def encode(message: object) -> bytes:
-    """A message as one line; text is escaped to ASCII, so newlines and encodings cannot break it."""
+def encode(message: object, serial: int = 0) -> bytes:
+    """A message as one line, with the serial of its request."""
+    # Text is escaped to ASCII, so newlines and encodings cannot break the line.
     # Python's JSON: msgspec's own has no infinity, no file name that is not UTF-8, and no number above 2**64.
-    return json.dumps([type(message).__name__, msgspec.to_builtins(message)]).encode() + b"\n"
+    return json.dumps([type(message).__name__, serial, msgspec.to_builtins(message)]).encode() + b"\n"
 
 
-def decode(line: bytes) -> Any:  # noqa: ANN401 - the caller matches on the class
-    """The message in a line. Raises EngineDied for another line: the stream cannot be trusted any more."""
+def decode(line: bytes) -> tuple[int, Any]:
+    """The serial and the message in a line. Raises EngineDied for another line: the stream cannot be trusted."""
     try:
-        kind, values = json.loads(line)
+        kind, serial, values = json.loads(line)
         if values.keys() - _NAMES[kind]:
             raise ValueError("a field that it does not have")
-        return msgspec.convert(values, _KINDS[kind])
+        return msgspec.convert(serial, int), msgspec.convert(values, _KINDS[kind])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise EngineDied(
             f"invalid message between localspec and its engine process: {line[:80]!r}",
@@ -274,8 +276,8 @@ def decode(line: bytes) -> Any:  # noqa: ANN401 - the caller matches on the clas
         ) from error
 
 
-def read_messages(source: BinaryIO) -> Iterator[Any]:
-    """Messages until the other end closes; an unfinished last line is dropped."""
+def read_messages(source: BinaryIO) -> Iterator[tuple[int, Any]]:
+    """Serials and messages until the other end closes; an unfinished last line is dropped."""
     for line in source:
         if line.endswith(b"\n"):
             yield decode(line)

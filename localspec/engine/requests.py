@@ -167,17 +167,17 @@ def told(session: api.Session, request: Asked) -> Rendered | Tokens | Text | Des
     match request:
         case Render():
             prompt = session.prompt_of(request.messages, **request.options)
-            return Rendered(request.serial, prompt.text, tuple(prompt.tokens))
+            return Rendered(prompt.text, tuple(prompt.tokens))
         case Tokenize():
             tokens = vocabulary.tokenize(
                 request.text, parse_special=request.parse_special, add_special=request.add_special
             )
-            return Tokens(request.serial, tuple(tokens), tuple(map(session.text_of, tokens)))
+            return Tokens(tuple(tokens), tuple(map(session.text_of, tokens)))
         case Detokenize():
             if not all(0 <= token < vocabulary.size for token in request.tokens):
                 raise BadSetting("token id out of range", hint=f"use ids from 0 to {vocabulary.size - 1}")
             pieces = (vocabulary.piece(token) or vocabulary.text(token).encode() for token in request.tokens)
-            return Text(request.serial, b"".join(pieces).decode(errors="replace"))
+            return Text(b"".join(pieces).decode(errors="replace"))
         case Describe():
             return description(session)
     assert_never(request)

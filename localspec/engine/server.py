@@ -1,4 +1,7 @@
-"""The engine process's own loop: one thread listens and can always end the process, one does the work."""
+"""The engine process's own loop: one thread listens and can always end the process, one does the work.
+
+Where several replies run at once, each has a thread of its own.
+"""
 
 import logging
 import os
@@ -6,6 +9,7 @@ import queue
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from localspec.engine.messages import (
@@ -38,9 +42,9 @@ class Server:
     def __init__(self, source: BinaryIO, sink: BinaryIO) -> None:
         self._source = source
         self._sink = sink
-        self._sink_lock = threading.Lock()  # a question is answered beside what runs
-        self._inbox: queue.SimpleQueue[Request] = queue.SimpleQueue()
-        self._cancelled_serial = 0
+        self._sink_lock = threading.Lock()  # several threads send
+        self._inbox: queue.SimpleQueue[Request | None] = queue.SimpleQueue()  # None: a reply beside has ended
+        self._replies: dict[int, threading.Event] = {}  # by serial, until their end; set: cancelled
         self._handler: PairRequests | None = None
 
     def serve(self, open_handler: "Callable[[], PairRequests]") -> None:
@@ -53,37 +57,39 @@ class Server:
             self._send(failure_of(error))
             return
         while not isinstance(request := self._next(handler), Quit):
-            if not self._begun_beside(request):
+            if request is not None and not self._begun_beside(request):
                 self._perform(handler, request)
         handler.close()
 
-    def _next(self, handler: "PairRequests") -> Request:
-        """The next request; without one, the handler may use the time."""
+    def _next(self, handler: "PairRequests") -> Request | None:
+        """The next request; without one, and without a running reply, the handler may use the time."""
         with suppress(queue.Empty):
             return self._inbox.get(timeout=IDLE_SECONDS)
-        self._rest(handler)
+        if not self._replies:
+            self._rest(handler)
         return self._inbox.get()
 
     def _perform(self, handler: "PairRequests", request: Request) -> None:
+        serial = getattr(request, "serial", 0)
+        cancelled = self._replies.get(serial, threading.Event())
         try:
-            handler.perform(request, self._send, lambda: self._is_cancelled(request))
+            handler.perform(request, partial(self._send, serial=serial), cancelled.is_set)
         except Exception as error:  # noqa: BLE001 - the edge of the process: every error becomes a report
-            self._send(failure_of(error, getattr(request, "serial", 0)))
+            self._send(failure_of(error, serial), serial)
+        finally:
+            self._replies.pop(serial, None)
 
     def _rest(self, handler: "PairRequests") -> None:
         try:
-            handler.rest(lambda: not self._inbox.empty())
+            handler.rest(lambda: bool(self._replies) or not self._inbox.empty())
         except Exception as error:  # noqa: BLE001 - nobody asked for anything, so nobody can be answered
             log.warning("between two requests: %s: %s", type(error).__name__, error)
-
-    def _is_cancelled(self, request: Request) -> bool:
-        return isinstance(request, Answer | CompareReplies) and request.serial <= self._cancelled_serial
 
     def _listen(self) -> None:
         """Runs beside native calls, which release the GIL, so it can end the process at any moment."""
         try:
             with suppress(OSError):
-                for request in read_messages(self._source):
+                for _, request in read_messages(self._source):
                     self._receive(request)
         except Exception as error:  # noqa: BLE001 - nobody waits for this thread
             self._send(failure_of(error))
@@ -91,13 +97,17 @@ class Server:
 
     def _receive(self, request: Request) -> None:
         if isinstance(request, Cancel):
-            self._cancelled_serial = max(self._cancelled_serial, request.serial)
+            if found := self._replies.get(request.serial):
+                found.set()
             return
+        if isinstance(request, Answer | CompareReplies):
+            self._replies[request.serial] = threading.Event()
         if isinstance(request, Quit):
             deadline = threading.Timer(QUIT_GRACE_SECONDS, os._exit, args=(0,))
             deadline.daemon = True
             deadline.start()
-            self._cancelled_serial = 2**63
+            for reply in list(self._replies.values()):
+                reply.set()
         if not self._begun_beside(request):
             self._inbox.put(request)
 
@@ -105,11 +115,15 @@ class Server:
         """Whether a separate thread now performs it."""
         if self._handler is None or not self._handler.runs_beside(request):
             return False
-        threading.Thread(target=self._perform, args=(self._handler, request), daemon=True).start()
+        threading.Thread(target=self._perform_beside, args=(self._handler, request), daemon=True).start()
         return True
 
-    def _send(self, report: Report) -> None:
-        line = encode(report)
+    def _perform_beside(self, handler: "PairRequests", request: Request) -> None:
+        self._perform(handler, request)
+        self._inbox.put(None)
+
+    def _send(self, report: Report, serial: int = 0) -> None:
+        line = encode(report, serial)
         try:
             with self._sink_lock:
                 self._sink.write(line)

@@ -7,9 +7,10 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -20,7 +21,7 @@ from localspec.errors import BadSetting, LocalspecError
 from localspec.events import Finished, Kind, Notice, Piece, Reply, Scored, Scores, Started, ToolCall
 from localspec.serve import numbers
 from localspec.serve.bodies import GONE, Fields, Problem
-from localspec.serve.jobs import Job, Jobs, Loaded, MakeQuestion
+from localspec.serve.jobs import Job, Jobs, Loaded, MakeQuestion, came
 from localspec.serve.pairs import Chosen, Pairs
 
 LARGEST_BODY: Final = 32 * 2**20  # bytes
@@ -76,41 +77,58 @@ class Done:
         return numbers.timings(self.reply, self.notices)
 
 
+@dataclass(frozen=True, slots=True)
+class Open:
+    """A reply that waits or is being written, with its notices and scores so far."""
+
+    job: Job
+    notices: list[str]
+    scores: list[Scored]
+
+
 class Replies:
-    """The replies to one request, in order, a job for each."""
+    """The replies to one request, a job for each: as many at once as the pair has lanes."""
 
     def __init__(self, jobs: Jobs, asked: Asked) -> None:
-        """Queues the first. Raises Problem."""
+        """Queues the first ones. Raises Problem."""
         self._jobs = jobs
-        self._asked = asked
-        self.done: list[Done] = []
-        self._job = self._submit()
+        self.asked = asked
+        self.finished: dict[int, Done] = {}  # by number
+        self._open: dict[int, Open] = {}
+        self._awake = asyncio.Event()
+        self._submit()
+
+    @property
+    def done(self) -> list[Done]:
+        """The finished replies, in order."""
+        return [self.finished[number] for number in sorted(self.finished)]
 
     @property
     def complete(self) -> bool:
-        return len(self.done) == self._asked.count
+        return len(self.finished) == self.asked.count
 
     @property
     def position(self) -> int:
-        """How many requests are answered before the current reply."""
-        return self._job.position
+        """How many requests are answered before the first of the open replies."""
+        return min((found.job.position for found in self._open.values()), default=0)
 
     async def next(self, timeout_seconds: float | None = None) -> tuple[int, Report] | None:
         """A report with the number of its reply; None after the timeout. Raises Problem."""
-        index = len(self.done)
-        report = await self._job.next(timeout_seconds)
-        match report:
-            case None:
+        while not (reported := [n for n, found in self._open.items() if found.job.reported]):
+            if not await came(self._awake, timeout_seconds):
                 return None
+        number, found = reported[0], self._open[reported[0]]
+        report = found.job.take()
+        match report:
             case Notice(text=text):
-                self._notices.append(text)
+                found.notices.append(text)
             case Scores(tokens=tokens):
-                self._scores += tokens
+                found.scores.extend(tokens)
             case Finished(reply=reply):
-                self.done.append(Done(reply, tuple(self._notices), tuple(self._scores)))
-                if not self.complete:
-                    self._job = self._submit()
-        return index, report
+                self.finished[number] = Done(reply, tuple(found.notices), tuple(found.scores))
+                del self._open[number]
+        self._submit()
+        return number, report
 
     async def all(self) -> list[Done]:
         """Every reply, once it has finished. Raises Problem."""
@@ -120,13 +138,18 @@ class Replies:
 
     def give_up(self) -> None:
         """The client has left."""
-        self._job.give_up()
+        for found in self._open.values():
+            found.job.give_up()
 
-    def _submit(self) -> Job:
-        asked, number = self._asked, len(self.done)
-        unknown = (f"the field {name} is not known and has no effect" for name in asked.unknown)
-        self._notices = [*unknown, *asked.notices]
-        self._scores: list[Scored] = []
+    def _submit(self) -> None:
+        """Queue replies, as many at once as there are lanes."""
+        while len(self._open) < min(self._jobs.parallel, self.asked.count - len(self.finished)):
+            number = len(self._open) + len(self.finished)
+            unknown = (f"the field {name} is not known and has no effect" for name in self.asked.unknown)
+            self._open[number] = Open(self._job(number), [*unknown, *self.asked.notices], [])
+
+    def _job(self, number: int) -> Job:
+        asked = self.asked
         prompt, options = asked.prompts[number // asked.replies], dict(asked.options)
         if not asked.chosen.speculate:
             options["speculate"] = False
@@ -135,8 +158,12 @@ class Replies:
         if prompt.messages and prompt.messages[0]["role"] != "system":
             options["system"] = ""  # the model sees a program's conversation and nothing else
         wanted = replace(prompt, options=options, line_end_after_seconds=asked.line_end_after_seconds)
-        load, background = asked.chosen.load, asked.background
-        return self._jobs.submit(load, lambda serial: replace(wanted, serial=serial), background=background)
+        return self._jobs.submit(
+            asked.chosen.load,
+            lambda serial: replace(wanted, serial=serial),
+            background=asked.background,
+            awake=self._awake,
+        )
 
 
 class Writer(ABC):
@@ -150,6 +177,12 @@ class Writer(ABC):
         self.index = 0  # of the reply
         self.kind: Kind | None = None  # of the open block
         self.call = NO_CALL  # that the block is, if it is one
+
+    def of_reply(self, number: int) -> Self:
+        """The same for another of several replies."""
+        found = copy(self)
+        found.index, found.unsent = number, []
+        return found
 
     def take_scores(self) -> list[Scored]:
         taken, self.unsent = self.unsent, []
@@ -189,6 +222,12 @@ class Writer(ABC):
 
     def end(self, done: list[Done]) -> Iterable[bytes]:
         return ()
+
+    def last(self, done: Done) -> Iterator[bytes]:
+        """The end of a reply, and of its open block."""
+        called = {call.id for call in done.reply.tool_calls}
+        yield from self.close(cut=self.kind is Kind.TOOL_CALL and self.call.id not in called)
+        yield from self.finished(done)
 
     def failed(self, problem: Problem) -> bytes:
         return data_line(problem.body())
@@ -289,12 +328,15 @@ async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
 class ReplyStream(Response):
     """Sends replies as they come; a client that leaves, at any moment, stops them."""
 
-    def __init__(self, replies: Replies, first: Any, writer: Writer, headers: Mapping[str, str]) -> None:  # noqa: ANN401
+    def __init__(
+        self, replies: Replies, first: tuple[int, Report] | None, writer: Writer, headers: Mapping[str, str]
+    ) -> None:
         """`first`: the report that was read already."""
         always = {"cache-control": "no-cache", "x-accel-buffering": "no"}
         super().__init__(None, 200, {**always, **headers}, writer.media_type)
         del self.headers["content-length"]
         self._replies, self._first, self._writer = replies, first, writer
+        self._writers = [writer, *map(writer.of_reply, range(1, replies.asked.count))]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -333,25 +375,21 @@ class ReplyStream(Response):
             log.exception("a stream ended early")
             yield writer.failed(Problem.failure(error))
 
-    def _told(self, found: Any) -> Iterable[bytes]:  # noqa: ANN401
-        match found:
-            case (_, Started() as started):
-                return self._writer.started(started)
-            case (_, Scores(tokens=tokens)):
-                self._writer.unsent += tokens
-            case (_, Piece() as piece):
-                return self._writer.piece(piece)
-            case (index, Finished()):
-                return self._finished(self._replies.done[index])
+    def _told(self, found: tuple[int, Report] | None) -> Iterable[bytes]:
+        if found is None:
+            return ()
+        number, report = found
+        writer = self._writers[number]
+        match report:
+            case Started():
+                return writer.started(report)
+            case Scores(tokens=tokens):
+                writer.unsent += tokens
+            case Piece():
+                return writer.piece(report)
+            case Finished():
+                return writer.last(self._replies.finished[number])
         return ()
-
-    def _finished(self, done: Done) -> Iterable[bytes]:
-        """The end of a reply; another one may follow."""
-        writer = self._writer
-        called = {call.id for call in done.reply.tool_calls}
-        yield from writer.close(cut=writer.kind is Kind.TOOL_CALL and writer.call.id not in called)
-        yield from writer.finished(done)
-        writer.index, writer.kind = writer.index + 1, None
 
 
 class Interface:

@@ -1,4 +1,7 @@
-"""The queue of requests to the one engine, which a crash or a request for another pair restarts."""
+"""The queue of requests to the one engine, which a crash or a request for another pair restarts.
+
+As many are answered at once as the loaded pair has lanes.
+"""
 
 import asyncio
 import itertools
@@ -41,8 +44,10 @@ class Loaded:
 class Job:
     """One request to the engine; its reports are awaited one by one."""
 
-    def __init__(self, jobs: "Jobs", load: LoadPair, make: Make | None, background: bool) -> None:
-        """Without `make` the job only loads the pair."""
+    def __init__(
+        self, jobs: "Jobs", load: LoadPair, make: Make | None, background: bool, awake: asyncio.Event | None
+    ) -> None:
+        """Without `make` the job only loads the pair. `awake` is set with each report."""
         self.load = load
         self.make = make
         self.background = background
@@ -50,7 +55,7 @@ class Job:
         self.serial = 0  # once the engine has it
         self.wanted = True
         self._reports: deque[Report] = deque()
-        self._awake = asyncio.Event()
+        self._awake = awake or asyncio.Event()
         self._jobs = jobs
 
     @property
@@ -59,13 +64,18 @@ class Job:
         return self._jobs.position(self)
 
     async def next(self, timeout_seconds: float | None = None) -> Report | None:
-        """The next report, or None after the timeout; pieces that wait are joined. Raises Problem."""
-        if not self._reports:
-            self._awake.clear()
-            try:
-                await asyncio.wait_for(self._awake.wait(), timeout_seconds)
-            except TimeoutError:
-                return None
+        """The next report, or None after the timeout. Raises Problem."""
+        if not self.reported and not await came(self._awake, timeout_seconds):
+            return None
+        return self.take()
+
+    @property
+    def reported(self) -> bool:
+        """Whether a report waits."""
+        return bool(self._reports)
+
+    def take(self) -> Report:
+        """The next report, which waits already; pieces that wait are joined. Raises Problem."""
         report = self._reports.popleft()
         if isinstance(report, Failure):
             raise Problem.named(report.error, report.what, report.hint)
@@ -104,7 +114,8 @@ class Jobs:
         """`process` runs and loads `first` already. Call inside the event loop."""
         self.process = process
         self._waiting: list[Job] = []
-        self._running: Job | None = None
+        self._head: Job | None = None  # the pair is being loaded for it
+        self._running: dict[int, Job] = {}  # by serial
         self._aside: dict[int, Job] = {}  # by serial: questions that the engine answers beside a reply
         self._serials = itertools.count(1)
         self._load: LoadPair | None = first  # in the engine, or on its way there
@@ -127,17 +138,30 @@ class Jobs:
         self._loop.call_soon(self._pump)
 
     @property
-    def busy(self) -> bool:
-        """Whether the engine answers a request."""
-        return self._running is not None
+    def running(self) -> int:
+        """Requests that the engine answers, or loads a pair for."""
+        return len(self._running) + (self._head is not None)
 
     @property
     def waiting(self) -> int:
         return len(self._waiting)
 
-    def submit(self, load: LoadPair, make: Make | None, *, background: bool = False) -> Job:
-        """Queue a request for the pair of `load`. Raises Problem if too many wait."""
-        job = self._new_job(load, make, len(self._waiting), background=background)
+    @property
+    def parallel(self) -> int:
+        """The number of requests that the engine can answer at once; 1 until it is known."""
+        return self.loaded.ready.parallel if self.loaded else 1
+
+    def submit(
+        self,
+        load: LoadPair,
+        make: Make | None,
+        *,
+        background: bool = False,
+        awake: asyncio.Event | None = None,
+    ) -> Job:
+        """Queue a request for the pair of `load`; `awake` is set with each report. Raises Problem if too many wait."""
+        require_room(len(self._waiting))
+        job = Job(self, load, make, background, awake)
         self._waiting.append(job)
         self._advance()
         return job
@@ -146,37 +170,33 @@ class Jobs:
         """The loaded pair answers beside a reply; a question to another pair is queued. Raises Problem."""
         if self.loaded is None or self.loaded.load != load:
             return self.submit(load, make)
-        job = self._new_job(load, make, len(self._aside))
+        require_room(len(self._aside))
+        job = Job(self, load, make, background=False, awake=None)
         self._send(job, make)
         self._aside[job.serial] = job
         return job
 
-    def _new_job(self, load: LoadPair, make: Make | None, waiting: int, *, background: bool = False) -> Job:
-        if waiting >= MOST_WAITING:
-            raise Problem(503, "queue_full", f"{MOST_WAITING} requests wait already")
-        return Job(self, load, make, background)
-
     def position(self, job: Job) -> int:
-        """The number of requests before it, the running one included."""
+        """The number of requests before it, the running ones included."""
         if job not in self._waiting:
             return 0
-        return self._in_order().index(job) + self.busy
+        return self._in_order().index(job) + self.running
 
     def give_up(self, job: Job) -> None:
         """Take it from the queue, or cancel it."""
         job.wanted = False
         if job in self._waiting:
             self._waiting.remove(job)
-        elif self._aside.pop(job.serial, None) is None and job is self._running and job.serial:
+        elif self._aside.pop(job.serial, None) is None and job.serial in self._running:
             self.process.send(messages.Cancel(job.serial))
             self._loop.call_later(STUCK_SECONDS, self._end_if_stuck, job)
         self._changed()
 
     def stop(self) -> None:
         """End every waiting reply with an error: the server is being ended."""
-        for job in (self._running, *self._waiting, *self._aside.values()):
-            if job is not None:
-                job.tell(_STOPPED)
+        head = [self._head] if self._head else []
+        for job in (*head, *self._running.values(), *self._waiting, *self._aside.values()):
+            job.tell(_STOPPED)
 
     def close(self) -> None:
         """End the engine; waiting requests get no answer."""
@@ -195,14 +215,18 @@ class Jobs:
         return sorted(self._waiting, key=key)
 
     def _advance(self) -> None:
-        """Give the engine the next request, after the pair that it needs."""
-        if self._running is None and self._waiting:
-            self._running = job = self._in_order()[0]
+        """Give the engine the next requests; one for another pair waits until no reply runs."""
+        while self._waiting and self._head is None:
+            job = self._in_order()[0]
+            if len(self._running) >= (self.parallel if self._load == job.load else 1):
+                break
             self._waiting.remove(job)
+            if self.loaded is not None and self._load == job.load:
+                self._begin(job)
+                continue
+            self._head = job
             if self._load != job.load:
                 self._restart(job.load)
-            elif self.loaded is not None:
-                self._begin(job)
         self._changed()
 
     def _changed(self) -> None:
@@ -213,17 +237,13 @@ class Jobs:
         if job.make is None or not job.wanted:
             assert self._ready is not None
             job.tell(self._ready)
-            self._end()
         else:
             self._send(job, job.make)
+            self._running[job.serial] = job
 
     def _send(self, job: Job, make: Make) -> None:
         job.serial = next(self._serials)
         self.process.send(make(job.serial))
-
-    def _end(self) -> None:
-        self._running = None
-        self._advance()
 
     def _restart(self, load: LoadPair) -> None:
         """A fresh process: the memory of the old pair is free before the new one is loaded."""
@@ -238,10 +258,10 @@ class Jobs:
         self.process.send(load)
 
     def _pump(self) -> None:
-        for report in self.process.drain():
-            self._receive(report)
+        for serial, report in self.process.drain_numbered():
+            self._receive(serial, report)
 
-    def _receive(self, report: Report) -> None:
+    def _receive(self, serial: int, report: Report) -> None:
         match report:
             case messages.LoadStage(text=text):
                 self.stage = text
@@ -253,55 +273,68 @@ class Jobs:
                 assert self._load is not None
                 assert self._ready is not None
                 self.loaded = Loaded(self._load, self._ready, report)
-                if self._running is not None:
-                    self._begin(self._running)
-                self._changed()
+                job, self._head = self._head, None
+                if job is not None:
+                    self._begin(job)
+                self._advance()
             case messages.Died(what=what, hint=hint):
                 self._died(Failure("EngineDied", what, hint))
-            case Failure(serial=0) if self.loaded is None:
+            case Failure() if not serial and self.loaded is None:
                 self._load_failed(report)
+                self._advance()
             case _:
-                self._deliver(report)
+                self._deliver(serial, report)
 
-    def _deliver(self, report: Report) -> None:
+    def _deliver(self, serial: int, report: Report) -> None:
         """Hand a report to the request that it belongs to, unless its client has left."""
-        job, serial = self._running, getattr(report, "serial", 0)  # a running reply's reports have none
         if serial in self._aside:
             self._aside.pop(serial).tell(report)
             return
-        if job is None or not job.serial or serial not in (0, job.serial):
+        if serial not in self._running:
             return
-        job.tell(report)
+        self._running[serial].tell(report)
         if isinstance(report, (Finished, Failure, *_ANSWERS)):
-            self._end()
+            del self._running[serial]
+            self._advance()
         if isinstance(report, Finished):
             self.totals.add(report.reply.stats)
             self._loop.call_soon(lambda: self.on_reply(report.reply))
 
     def _died(self, why: Failure) -> None:
-        """Fail the current request and load the same pair again, unless its load was the cause."""
-        for asked in self._aside.values():  # one of them may be the cause
-            asked.tell(why)
-        self._aside = {}
+        """Fail the current requests and load the same pair again, unless its load was the cause."""
+        for job in (*self._running.values(), *self._aside.values()):  # one of them may be the cause
+            job.tell(why)
+        self._running, self._aside = {}, {}
         if self.loaded is None:
             self._load_failed(why)
-            return
-        self.restarts += 1
-        assert self._load is not None
-        job, self._running = self._running, None
-        if job is not None:
-            job.tell(why)
-        self._restart(self._load)
+        else:
+            self.restarts += 1
+            self._restart(self.loaded.load)
         self._advance()
 
     def _load_failed(self, why: Failure) -> None:
         """The next request tries again."""
         self.trouble, self._load = why, None
-        if self._running is not None:
-            self._running.tell(why)
-            self._end()
-        self._changed()
+        job, self._head = self._head, None
+        if job is not None:
+            job.tell(why)
 
     def _end_if_stuck(self, job: Job) -> None:
-        if self._running is job and self._load is not None:
+        if self._running.get(job.serial) is job:
             self._died(Failure("EngineDied", "the engine ignored a cancel", "it was started again"))
+
+
+async def came(awake: asyncio.Event, timeout_seconds: float | None) -> bool:
+    """Wait for the next report; False after the timeout."""
+    awake.clear()
+    try:
+        await asyncio.wait_for(awake.wait(), timeout_seconds)
+    except TimeoutError:
+        return False
+    return True
+
+
+def require_room(waiting: int) -> None:
+    """Raises Problem if too many wait."""
+    if waiting >= MOST_WAITING:
+        raise Problem(503, "queue_full", f"{MOST_WAITING} requests wait already")

@@ -35,7 +35,7 @@ class LlamaServer(Interface):
         ready, description = loaded.ready, loaded.description
         found = {
             "default_generation_settings": {"n_ctx": ready.context_length, "params": {}},
-            "total_slots": 1,
+            "total_slots": ready.parallel,
             "model_alias": ready.pair,
             "model_path": ready.target,
             "chat_template": description.template,
@@ -119,7 +119,7 @@ class LlamaServer(Interface):
 
     async def metrics(self, request: Request) -> Response:
         jobs = self._jobs
-        text = exposition(jobs.totals, running=int(jobs.busy), waiting=jobs.waiting, restarts=jobs.restarts)
+        text = exposition(jobs.totals, running=jobs.running, waiting=jobs.waiting, restarts=jobs.restarts)
         return Response(text, media_type="text/plain; version=0.0.4")
 
 

@@ -249,7 +249,6 @@ class ChatWriter(OpenAIWriter):
         return self._delta({"tool_calls": [{"index": self._calls, **told}]})
 
     def finished(self, done: Done) -> Iterator[bytes]:
-        self._calls = -1
         yield self._delta({}, self.take_scores(), done)
 
     def _delta(self, delta: dict[str, Any], scores: Sequence[Scored] = (), done: Done | None = None) -> bytes:
@@ -263,7 +262,7 @@ class ChatWriter(OpenAIWriter):
 class TextWriter(OpenAIWriter):
     """Text completions."""
 
-    _written = 0  # characters of the current reply
+    _written = 0  # characters of the reply
 
     def choice(self, index: int, done: Done) -> dict[str, Any]:
         return text_choice(index, done.reply.text, reason(done.reply), done.scores)
@@ -273,8 +272,8 @@ class TextWriter(OpenAIWriter):
         yield self._chunk(text_choice(self.index, text, None, self.take_scores(), start))
 
     def finished(self, done: Done) -> Iterator[bytes]:
-        start, self._written = self._written, 0
-        yield self._chunk(text_choice(self.index, "", reason(done.reply), self.take_scores(), start), done)
+        last = text_choice(self.index, "", reason(done.reply), self.take_scores(), self._written)
+        yield self._chunk(last, done)
 
 
 def text_choice(

@@ -100,7 +100,7 @@ class Workshop:
             send(Piece("an answer", Kind.ANSWER, Origin.PLAIN, Source.PLAIN))
 
     def runs_beside(self, request):
-        return False
+        return BESIDE and isinstance(request, Answer) and hasattr(self, "repacks")
 
     def rest(self, awaited):
         pass
@@ -109,9 +109,13 @@ Server(*take_pipes()).serve(Workshop)
 """
 
 
+def code_of(where, end="signal.SIGILL", beside=False):
+    return REPACKING_KILLS.replace("WHERE", where).replace("SIGNAL", end).replace("BESIDE", str(beside))
+
+
 def told_by(where, end="signal.SIGILL", *, early=False):
     """What a client hears of a process that dies while it loads or before its first token."""
-    command = (sys.executable, "-c", REPACKING_KILLS.replace("WHERE", where).replace("SIGNAL", end))
+    command = (sys.executable, "-c", code_of(where, end))
     process = EngineProcess(started=spawn(command)) if early else EngineProcess(command)
     process.start()
     process.send(LoadPair())
@@ -135,3 +139,19 @@ def test_a_crash_before_the_first_token_is_tried_once_more_without_repacked_weig
 @pytest.mark.parametrize(("where", "end"), [("always", "signal.SIGSEGV"), ("answering", "signal.SIGKILL")])
 def test_a_second_crash_is_reported_and_a_kill_is_not_tried_again(where, end):
     assert told_by(where, end) == ["Hello", "Notice", "Ready", "Died"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="dies by a signal")
+def test_every_reply_that_a_crash_cut_before_the_first_token_is_asked_again():
+    process = EngineProcess((sys.executable, "-c", code_of("answering", beside=True)))
+    process.start()
+    process.send(LoadPair())
+    for serial in (1, 2, 3):
+        process.send(Answer(serial, text="Hello"))
+    deadline, told = time.monotonic() + 30, []
+    while sum(isinstance(report, Piece) for _, report in told) < 3 and time.monotonic() < deadline:
+        told += process.drain_numbered()
+        time.sleep(0.01)
+    process.close()
+    assert sorted(serial for serial, report in told if isinstance(report, Piece)) == [1, 2, 3]
+    assert not any(isinstance(report, Died) for _, report in told)

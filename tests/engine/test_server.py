@@ -16,6 +16,7 @@ from localspec.engine.messages import (
     Ready,
     Tokenize,
 )
+from localspec.engine.server import IDLE_SECONDS
 from localspec.events import Cycle, Finished, FinishReason, Notice
 
 WORKSHOP = """
@@ -25,13 +26,17 @@ from localspec.engine.messages import *
 from localspec.engine.server import Server
 
 class Workshop:
+    replies = 0
+
     def perform(self, request, send, cancelled):
         match request:
             case Answer(cycles=True):
                 send(Notice(f"answer {request.serial}"))
             case Answer():
+                self.replies += 1
                 while not cancelled():
                     time.sleep(0.005)
+                self.replies -= 1
                 send(Notice(f"replied {request.serial}"))
             case Tokenize():
                 send(Notice(f"tokens {request.serial}"))
@@ -39,7 +44,7 @@ class Workshop:
                 open("/nowhere/x.gguf")
 
     def runs_beside(self, request):
-        return isinstance(request, Tokenize)
+        return isinstance(request, BESIDE)
 
     def rest(self, awaited):
         REST
@@ -51,12 +56,21 @@ Server(*take_pipes()).serve(Workshop)
 """
 
 
+def until_numbered(engine, seconds=30.0):
+    deadline = time.monotonic() + seconds
+    while not (found := engine.drain_numbered()):
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    return found
+
+
 @pytest.fixture
 def engine():
     started = []
 
-    def start(rest="pass"):
-        process = EngineProcess((sys.executable, "-c", WORKSHOP.replace("REST", rest)))
+    def start(rest="pass", beside="Tokenize"):
+        code = WORKSHOP.replace("REST", rest).replace("BESIDE", beside)
+        process = EngineProcess((sys.executable, "-c", code))
         process.start()
         started.append(process)
         return process
@@ -130,6 +144,33 @@ def test_a_question_is_answered_while_a_reply_is_written(engine):
     assert until(process, Notice) == [Notice("tokens 3")]
     process.send(Cancel(2))
     assert until(process, Notice) == [Notice("replied 2")]
+
+
+def test_replies_run_side_by_side_and_a_cancel_ends_the_one_that_it_names(engine):
+    process = engine(rest="send(Notice('rests'))", beside="Answer")
+    process.send(Answer(1, cycles=True))
+    until(process, Notice)  # it listens, and has what it needs
+    for serial in (2, 3, 4):
+        process.send(Answer(serial))
+    for serial in (3, 4, 2):
+        process.send(Cancel(serial))
+        assert until_numbered(process) == [(serial, Notice(f"replied {serial}"))]
+
+
+def test_costs_are_measured_after_the_last_reply_beside_and_never_during_one(engine, tmp_path):
+    process = engine(rest=f"open('{tmp_path}/' + str(self.replies), 'w')", beside="Answer")
+    process.send(Answer(1))
+    process.send(Answer(2))
+    time.sleep(2 * IDLE_SECONDS)
+    (tmp_path / "0").unlink(missing_ok=True)
+    for serial in (1, 2):
+        process.send(Cancel(serial))
+        until(process, Notice)
+    deadline = time.monotonic() + 30
+    while not (rested := [path.name for path in tmp_path.iterdir()]):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert rested == ["0"]
 
 
 def test_a_request_that_cannot_be_written_fails_where_it_is_sent_and_no_other_one(engine):

@@ -1,6 +1,7 @@
 """The queue in front of the engine, with a process that says what the test wants."""
 
 import asyncio
+import json
 
 import pytest
 from starlette.requests import Request
@@ -17,7 +18,17 @@ from localspec.engine.messages import (
     Ready,
     Text,
 )
-from localspec.events import Finished, FinishReason, Prefill, Reply, Stats
+from localspec.events import (
+    Finished,
+    FinishReason,
+    Kind,
+    Origin,
+    Piece,
+    Prefill,
+    Reply,
+    Source,
+    Stats,
+)
 from localspec.serve import http
 from localspec.serve import jobs as jobs_module
 from localspec.serve.anthropic import MessageWriter
@@ -32,6 +43,7 @@ from localspec.serve.responses import ResponseWriter
 
 DEMO, OTHER = LoadPair("demo"), LoadPair("other")
 READY = [Ready("demo", "target", "draft", 100, 0.1), Description("", "", "", 10, {}, False)]
+OF_REPLIES = (Finished, Piece, Prefill)
 FINISHED = Finished(Reply("", "", (), 0, FinishReason.STOP, Stats()))
 
 
@@ -50,7 +62,7 @@ class Process:
     def send(self, request):
         self.sent.append(request)
 
-    def drain(self):
+    def drain_numbered(self):
         reports, self._reports = self._reports, []
         return reports
 
@@ -58,7 +70,11 @@ class Process:
         pass
 
     def report(self, *reports):
-        self._reports += reports
+        """Each is of the request sent last, unless its serial comes with it."""
+        last = max(self.answers(), default=0)
+        self._reports += [
+            r if isinstance(r, tuple) else (last if isinstance(r, OF_REPLIES) else 0, r) for r in reports
+        ]
         self.on_report()
 
     async def say(self, *reports):
@@ -137,7 +153,7 @@ async def test_whoever_leaves_the_queue_or_a_load_is_never_answered(jobs, proces
     loading.give_up()
     await process.say(*READY)
     assert process.answers() == [1]
-    assert not jobs.busy
+    assert jobs.running == 0
 
 
 async def test_an_engine_that_dies_fails_one_request_and_answers_the_next(jobs, process):
@@ -195,10 +211,10 @@ async def test_a_watcher_that_fails_stalls_no_queue(jobs, process, caplog):
 
     jobs.on_reply = jobs.on_change = fail
     first, second = jobs.submit(DEMO, Answer), jobs.submit(DEMO, Answer)
-    await process.say(FINISHED, Text(9, "of another one"))
+    await process.say(FINISHED, (9, Text("of another one")))
     await process.say(FINISHED)
     assert (await first.next(1), await second.next(1)) == (FINISHED, FINISHED)
-    assert not jobs.busy
+    assert jobs.running == 0
     assert "the log cannot be written" in caplog.text
 
 
@@ -206,8 +222,10 @@ async def test_questions_are_answered_beside_a_reply_each_its_own(jobs, process)
     reply = jobs.submit(DEMO, Answer)
     one, two = jobs.ask(DEMO, asked), jobs.ask(DEMO, asked)
     assert process.sent[-2:] == [asked(2), asked(3)]
-    await process.say(Text(3, "two"), Failure("BadSetting", "a token is missing", "", 2), FINISHED)
-    assert await two.last() == Text(3, "two")
+    await process.say(
+        (3, Text("two")), (2, Failure("BadSetting", "a token is missing", "", 2)), (1, FINISHED)
+    )
+    assert await two.last() == Text("two")
     with pytest.raises(Problem, match="a token is missing"):
         await one.last()
     assert await reply.next(1) == FINISHED
@@ -220,12 +238,12 @@ async def test_a_question_to_another_pair_waits_for_it_and_one_that_a_swap_overt
     waiting = jobs.ask(OTHER, asked)
     assert (process.starts, waiting.position, lost.position) == (1, 0, 1)
     await process.say(*READY)
-    await process.say(Text(2, "of the other"))
-    assert await waiting.last() == Text(2, "of the other")
+    await process.say((2, Text("of the other")))
+    assert await waiting.last() == Text("of the other")
     assert process.sent[-1] == DEMO
     await process.say(*READY)
-    await process.say(Text(3, "of the first"))
-    assert await lost.last() == Text(3, "of the first")
+    await process.say((3, Text("of the first")))
+    assert await lost.last() == Text("of the first")
 
 
 async def test_an_engine_that_dies_fails_the_questions_too(jobs, process):
@@ -289,3 +307,80 @@ async def test_a_stream_that_waits_gives_signs_of_life(jobs, process, monkeypatc
         process.report(Prefill(1, 10, 0.1))
     await process.say(FINISHED)
     assert [chunk async for chunk in chunks]
+
+
+@pytest.fixture
+async def lanes(process):
+    """The queue before a pair that answers two requests at once."""
+    found = Jobs(process, DEMO)
+    await process.say(Ready("demo", "target", "draft", 100, 0.1, parallel=2), READY[1])
+    return found
+
+
+def said(text):
+    return Piece(text, Kind.ANSWER, Origin.PLAIN, Source.PLAIN)
+
+
+async def test_as_many_are_answered_at_once_as_there_are_lanes_and_only_the_others_wait(lanes, process):
+    first, second, third = (lanes.submit(DEMO, Answer) for _ in range(3))
+    assert process.answers() == [1, 2]
+    assert (first.position, second.position, third.position) == (0, 0, 2)
+    await process.say((2, said("two")), (1, said("one")), (2, FINISHED))
+    assert process.answers() == [1, 2, 3]
+    assert (await first.next(1)).text == "one"
+    assert ((await second.next(1)).text, await second.next(1)) == ("two", FINISHED)
+    assert (lanes.running, lanes.waiting, third.position) == (2, 0, 0)
+
+
+async def test_a_pair_is_replaced_once_all_its_replies_have_ended(lanes, process, monkeypatch):
+    monkeypatch.setattr(jobs_module, "SWAP_SECONDS", 0.0)
+    running = [lanes.submit(DEMO, Answer), lanes.submit(DEMO, Answer)]
+    other, ours = lanes.submit(OTHER, Answer), lanes.submit(DEMO, Answer)
+    await process.say((1, FINISHED))
+    assert (process.starts, lanes.running, other.position, ours.position) == (0, 1, 1, 2)
+    await process.say((2, FINISHED))
+    assert (process.starts, lanes.running) == (1, 1)
+    assert all([await job.next(1) == FINISHED for job in running])
+
+
+async def test_an_engine_that_dies_ends_every_running_reply_with_a_sentence(lanes, process):
+    running, waiting = [lanes.submit(DEMO, Answer), lanes.submit(DEMO, Answer)], lanes.submit(DEMO, Answer)
+    await process.say((1, said("one")), (0, Died("it ended", "no idea")))
+    assert (await running[0].next(1)).text == "one"
+    for job in running:
+        with pytest.raises(Problem, match="it ended"):
+            await job.next(1)
+    await process.say(*READY)
+    assert process.answers() == [1, 2, 3]
+    assert (lanes.running, waiting.position, lanes.restarts) == (1, 0, 1)
+
+
+async def test_a_lane_that_heeds_no_cancel_ends_the_engine_also_beside_others(lanes, process, monkeypatch):
+    monkeypatch.setattr(jobs_module, "STUCK_SECONDS", 0.01)
+    stuck, beside = lanes.submit(DEMO, Answer), lanes.submit(DEMO, Answer)
+    stuck.give_up()
+    await asyncio.sleep(0.05)
+    assert process.starts == 1
+    with pytest.raises(Problem, match="ignored a cancel"):
+        await beside.next(1)
+
+
+async def test_several_replies_to_one_request_are_written_at_once_each_with_its_number(lanes, process):
+    wanted = Asked(Chosen("demo", DEMO), (Answer(0, text="a"),), {"seed": 2**64 - 1}, stream=True, replies=3)
+    stream = http.ReplyStream(Replies(lanes, wanted), None, ChatWriter(wanted, True), {}).chunks()
+    await process.say((2, said("B")), (1, said("a")), (2, said("b")), (2, FINISHED))
+    chunks = [json.loads((await anext(stream)).removeprefix(b"data: ")) for _ in range(6)]
+    told = [(c["choices"][0]["index"], c["choices"][0]["delta"].get("content")) for c in chunks]
+    assert told == [*((n, None) for n in range(3)), (0, "a"), (1, "Bb"), (1, None)]
+    seeds = [request.options["seed"] for request in process.sent if isinstance(request, Answer)]
+    assert seeds == [2**64 - 1, 0, 1]
+    await process.say((1, FINISHED), (3, said("c")), (3, FINISHED))
+    rest = [chunk async for chunk in stream]
+    *others, last = [json.loads(chunk.removeprefix(b"data: ")) for chunk in rest[:-1]]
+    assert [(c["choices"][0]["index"], c["choices"][0]["finish_reason"]) for c in others] == [
+        (0, "stop"),
+        (2, None),
+        (2, "stop"),
+    ]
+    assert last["usage"]["completion_tokens"] == 0
+    assert rest[-1] == b"data: [DONE]\n\n"

@@ -56,18 +56,20 @@ class Engine:
         self.session = Session(
             engine_of(ToyBytes(), TEMPLATES[name], self._plan, None, sampling=Sampling(temperature=0.0))
         )
-        self.prompts, self._reports = [], [Ready("demo", "target", "", 30_000, 0.1)]
+        self.prompts, self._reports = [], [(0, Ready("demo", "target", "", 30_000, 0.1))]
         self.on_report = lambda: None
         self._called = False
 
     def send(self, request):
         if isinstance(request, Describe):
-            self._reports.append(told(self.session, request))
+            self._reports.append((0, told(self.session, request)))
         elif isinstance(request, Answer):
             prompt = self.session.prompt_of(request.messages, **request.options)
             self._plan.start, self._plan.text = len(prompt.tokens), self._reply(prompt.text).encode()
             self.prompts.append(prompt.text)
-            answer(self.session, request, self._reports.append, lambda: False)
+            reports = []
+            answer(self.session, request, reports.append, lambda: False)
+            self._reports += [(request.serial, report) for report in reports]
         asyncio.get_running_loop().call_soon(self.on_report)
 
     def _reply(self, prompt):
@@ -80,7 +82,7 @@ class Engine:
         text, self._called = (ANSWER if self._called else written), True
         return f"{THOUGHTS}{close}{text}" if self.reasoned else text
 
-    def drain(self):
+    def drain_numbered(self):
         reports, self._reports = self._reports, []
         return reports
 

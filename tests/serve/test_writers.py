@@ -44,7 +44,8 @@ class Told:
 
     def __init__(self, calls, reply):
         self._reports = [*pieces(calls), Finished(reply)]
-        self.done = [Done(reply, ())]
+        self.asked, self.finished = ASKED, {0: Done(reply, ())}
+        self.done = [self.finished[0]]
 
     @property
     def complete(self):

@@ -104,9 +104,9 @@ def until(condition, seconds=60.0):
     ],
 )
 def test_a_message_comes_back_from_its_line_as_it_was(message):
-    line = messages.encode(message)
+    line = messages.encode(message, 7)
     assert line.count(b"\n") == 1
-    assert messages.decode(line) == message
+    assert messages.decode(line) == (7, message)
 
 
 @pytest.mark.parametrize(
@@ -165,11 +165,11 @@ def test_a_native_print_does_not_break_the_stream():
     code = (
         "import os; from localspec.engine.__main__ import take_pipes; s, k = take_pipes(); os.write(1, b'noise\\n');"
         "from localspec.engine.messages import *;"
-        "k.write(encode(Text(1, 'x'))); k.flush(); s.readline()"
+        "k.write(encode(Text('x'), 1)); k.flush(); s.readline()"
     )
     engine = EngineProcess((sys.executable, "-c", code))
     engine.start()
-    assert collect(engine, Text) == [Text(1, "x")]
+    assert collect(engine, Text) == [Text("x")]
     engine.close()
 
 

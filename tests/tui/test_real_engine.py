@@ -90,8 +90,8 @@ def test_a_comparison_that_is_stopped_says_so(engine):
 
 def test_a_cancelled_reply_ends_as_cancelled(engine):
     number = next(NUMBERS)
-    engine.send(Cancel(number))
     engine.send(Answer(number, STORY, GREEDY, cycles=True))
+    engine.send(Cancel(number))
     assert until(engine, Finished)[-1].reply.finish_reason is FinishReason.CANCELLED
 
 

@@ -189,7 +189,7 @@ def summary(reply: Reply) -> str:
 def status_of(jobs: "Jobs") -> str:
     """The queue, and all replies together."""
     sums, judged = jobs.totals.sums, jobs.totals.judged
-    state = "replying" if jobs.busy else "idle"
+    state = f"{jobs.running} replying" if jobs.running else "idle"
     if jobs.loaded is None:
         state = jobs.stage or "loading"
     parts = [state, f"{jobs.waiting} waiting", f"{jobs.totals.replies} answered"]
