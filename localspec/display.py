@@ -119,7 +119,8 @@ def wrapped(text: str, width: int, row: Row, *, whole: bool = True) -> str:
         if row.column == 0:
             row.indent = _indent(line, width, whole=whole)
         parts += [_placed(part, width, row) for part in _PARTS.findall(line)]
-    return "".join(parts)
+    placed = "".join(parts)
+    return re.sub(" +\n", "\n", placed) if whole else placed
 
 
 def _indent(line: str, width: int, *, whole: bool) -> int:

@@ -2,11 +2,13 @@
 
 
 class LocalspecError(Exception):
-    """What happened, in one sentence; `hint` says what to do about it."""
+    """What happened, in one sentence; `hint`, which a traceback shows too, says what to do about it."""
 
     def __init__(self, what: str, *, hint: str = "") -> None:
         super().__init__(what)
         self.hint = hint
+        if hint:
+            self.add_note(f"hint: {hint}")
 
 
 class BadSetting(LocalspecError):

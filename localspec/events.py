@@ -25,9 +25,9 @@ class Estimate:
     high: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Stats:
-    """The cost of one reply and the gain of speculation (definitions: docs/metrics.md)."""
+    """The cost of one reply and the gain of speculation, for example `speedup` and `acceptance_rate`."""
 
     cycles: int = 0  # target passes after the prefill
     emitted: int = 0  # tokens
@@ -56,6 +56,11 @@ class Stats:
     switch_offs: int = 0  # times that drafting was switched off
     cycle_seconds: Percentiles = Percentiles()
     token_gap_seconds: Percentiles = Percentiles()
+
+    def __repr__(self) -> str:
+        accepted = f", {self.acceptance_rate:.0%} accepted" if self.drafted else ""
+        faster = f", {self.speedup.value:.2f}x plain" if self.speedup else ""
+        return f"Stats({self.emitted} tokens, {self.tokens_per_second:.1f} tokens/s{accepted}{faster})"
 
     @property
     def from_target(self) -> int:
@@ -272,9 +277,9 @@ class ToolCall:
     unreadable: str = ""  # in a history: arguments that are no JSON object (a call that was cut)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Reply:
-    """A finished reply."""
+    """A finished reply: `text` or str() is the answer, `stats` its cost."""
 
     text: str  # the answer, without reasoning
     reasoning: str
@@ -285,6 +290,13 @@ class Reply:
     tool_calls: tuple[ToolCall, ...] = ()
     reasoning_tokens: int = 0
     stopped_by: str = ""  # the stop string that ended it
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        text = self.text if len(self.text) <= 60 else f"{self.text[:57]}..."
+        return f"Reply({text!r}, {self.finish_reason.value}, {self.stats!r})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ _GONE = {
 }
 _SWITCHES = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 MOST_LOGPROBS = 20  # other tokens told for each
+MOST_DEPTH = 32  # draft tokens in a cycle
 MOST_PARALLEL = 8  # replies at once
 
 
@@ -153,7 +154,7 @@ class ReplyOptions(TypedDict, total=False):
     stop: Annotated[str | Sequence[str] | None, Option("end the reply before TEXT", "TEXT", repeats=True)]
     depth: Annotated[
         int | Literal["auto"] | None,
-        Option("draft tokens in a cycle, or auto (default)", "N", least=0, config=""),
+        Option("draft tokens in a cycle, or auto (default)", "N", least=0, most=MOST_DEPTH, config=""),
     ]
     speculate: Annotated[bool, Option("False: plain decoding")]
     system: Annotated[Text, Option("the system message", "TEXT", flags=("-s", "--system"), config="")]

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -155,3 +156,28 @@ def test_a_refused_stream_leaves_the_running_reply_alone():
         next(localspec.stream("Bye", pair="demo"))
     list(running)
     assert api._loaded[1].messages[0].content == "Hello"
+
+
+def test_a_reply_prints_as_its_text_and_shows_itself_in_a_line():
+    reply = localspec.run("Hello", temperature=0, max_tokens=30)
+    assert str(reply) == f"{reply}" == reply.text
+    for value in (reply, reply.stats, localspec.api._loaded[1]):
+        assert len(repr(value)) < 200
+    assert "30 tokens" in repr(reply)
+    assert "localspec demo target" in repr(localspec.api._loaded[1])
+
+
+def test_a_comparison_shows_its_result_first():
+    shown = repr(localspec.compare("Hello", max_tokens=8, temperature=0))
+    assert shown.startswith("Comparison(")
+    assert "x plain, the same text" in shown
+    assert len(shown) < 500
+
+
+def test_a_traceback_ends_with_the_hint():
+    with pytest.raises(BadSetting) as raised:
+        localspec.run("Hello", temprature=0)
+    assert "".join(traceback.format_exception(raised.value)).splitlines()[-2:] == [
+        "localspec.errors.BadSetting: there is no option called temprature",
+        "hint: did you mean temperature?",
+    ]

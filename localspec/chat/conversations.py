@@ -364,7 +364,9 @@ def find(folder: Path, name: str) -> Conversation:
         return read(max(matching))  # says what is wrong with it
     raise BrokenConversation(
         f"there is no conversation called {name}" if name else "there is no conversation to resume",
-        hint="Ctrl+S in `localspec chat` lists them",
+        hint="Ctrl+S in `localspec chat` lists them"
+        if name
+        else "`localspec run --store PROMPT` keeps one; on a terminal every prompt is kept",
     )
 
 

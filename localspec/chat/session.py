@@ -66,6 +66,12 @@ class Session(Closing):
         self._writer = ReplyWriter(pair)
         self._open = {self}  # the sessions of the pair
 
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{len(self._messages)} messages"
+        return (
+            f"<Session on {self.name}: {self.target_name}, drafted by {self.draft_name or 'lookup'}, {state}>"
+        )
+
     def another(self) -> "Session":
         """Another conversation on the same pair, with the same defaults.
 

@@ -6,11 +6,10 @@ from typing import TextIO
 
 from localspec.display import DrawnLine, aside, bar_text, duration_text, note, say, size_text
 from localspec.errors import NotOnDisk
-from localspec.models import inspection, names
+from localspec.models import hub, inspection, names
 from localspec.models.devices import last_devices
 from localspec.models.download import Fetching, PullEvent, PullStage, plan_pull
 from localspec.models.download import fetch as fetch_pair
-from localspec.models.hub import of_system
 from localspec.models.inspection import Fit
 from localspec.models.plan import outlook
 from localspec.models.registry import Pair
@@ -36,7 +35,7 @@ def take_from_hub(target: str, draft: str | None, *, pull: bool) -> dict[str, st
     try:
         name = names.fetched_before(target, draft).name
     except NotOnDisk as missing:
-        if not (pull or agreed(lambda: f"{target} is not on this machine, fetch it?")):
+        if not (pull or agreed(lambda: f"{target} is not on this machine. Fetch it?")):
             raise missing
         name = fetch_reference(target, draft)
     return {"pair": name, "target": None, "draft": "lookup" if draft == "lookup" else None}
@@ -61,7 +60,7 @@ def question(missing: names.PairNotOnDisk) -> str:
         Fit.CPU: "fits into RAM here, not on a GPU",
         Fit.NO: "does not fit here",
     }[inspection.fit(missing.pair, last_devices())]
-    return f"{missing.pair.name} is not on this machine: {size_text(size)}, {fits}, fetch it?"
+    return f"{missing.pair.name} is not on this machine ({size_text(size)}; {fits}). Fetch it?"
 
 
 def fetch_reference(target: str, draft: str | None, *, dry: bool = False) -> str:
@@ -69,7 +68,9 @@ def fetch_reference(target: str, draft: str | None, *, dry: bool = False) -> str
     pair = names.known_as(target, draft)
     if pair is None:
         try:
-            pair = names.described(target, draft)
+            with DrawnLine(sys.stderr) as line:
+                line.draw(f"asking {hub.host()} for {target}")
+                pair = names.described(target, draft)
             if not dry:
                 pair = names.keep(pair)
                 note(f"{target} is the pair {pair.name} from now on")
@@ -77,7 +78,7 @@ def fetch_reference(target: str, draft: str | None, *, dry: bool = False) -> str
             tell_models(several)
             raise
         except OSError as error:
-            raise of_system(error, target) from error
+            raise hub.of_system(error, target) from error
         if draft is None and (known := inspection.suggested_draft(pair.target.name, pair.target.header)):
             what = f"{known.name} ({size_text(known.all_bytes)}) can draft for it"
             note(f"{what}: localspec pull {target} --draft {known.repo}:{known.file}")
@@ -108,6 +109,7 @@ def fetch(pair: Pair) -> None:
             aside(sentence)
 
     try:
+        line.draw(f"asking {hub.host()} for {pair.name}")
         fetch_pair(pair, show)
     except KeyboardInterrupt:
         line.clear()

@@ -75,9 +75,18 @@ def _spelled_out(arguments: Sequence[str]) -> Sequence[str]:
         raise WrongUsage(f"`localspec {command}` is gone: use `localspec {successor}`", hint=hint)
     known = (*commands.HELP, "help")
     if not command.startswith("-") and command not in known:
-        hint = f"{did_you_mean(command, known)}`localspec --help` lists all of them"
-        raise WrongUsage(f"there is no command called {command}", hint=hint)
+        raise WrongUsage(f"there is no command called {command}", hint=_meant(command, known))
     return arguments
+
+
+def _meant(word: str, known: Sequence[str]) -> str:
+    """A hint about a word that is no command: the nearest command, or the pair that it names."""
+    from localspec.models.registry import near_names
+
+    near = did_you_mean(word, known)
+    if not near and (pairs := near_names(word)):
+        return f"`localspec run {pairs[0]} PROMPT` asks the pair of that name"
+    return f"{near}`localspec --help` lists all commands"
 
 
 def _prepare_output() -> None:

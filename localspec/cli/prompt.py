@@ -10,7 +10,7 @@ import threading
 
 from localspec.cli.commands.completion import complete_with_pairs
 from localspec.cli.options import WrongUsage
-from localspec.display import note
+from localspec.display import note, printable
 from localspec.errors import BadSetting
 from localspec.files import with_files
 
@@ -28,7 +28,7 @@ def add_prompt_argument(parser: argparse.ArgumentParser, *, optional: bool = Fal
 
 
 def take_pair(arguments: argparse.Namespace, *, prompt_optional: bool = False) -> None:
-    """Take the first word as the pair where it is the name of one. Raises WrongUsage for more words than a prompt.
+    """Take the first word as the pair where it is the name of one. Raises WrongUsage, or UnknownPair, for more words.
 
     Where a command needs no prompt, a single word is a pair, known or not.
     """
@@ -40,11 +40,16 @@ def take_pair(arguments: argparse.Namespace, *, prompt_optional: bool = False) -
     ):
         arguments.name, arguments.words = words[0], words[1:]
     if len(arguments.words) > 1:
-        from localspec.models.registry import near_names
+        from localspec.models.registry import named, near_names
 
-        near = "" if arguments.name else next(iter(near_names(words[0], cutoff=0.7)), "")
-        meant = f"did you mean {near}? A prompt of several words" if near else "a prompt of several words"
-        raise WrongUsage(f"unexpected argument {arguments.words[1]}", hint=f"{meant} goes in quotes")
+        first, second = words[:2]
+        if not (arguments.name or elsewhere) and (" " in second.strip() or near_names(first)):
+            named(first)  # raises
+        quoted = f'"{printable(" ".join(arguments.words), 60)}"'
+        raise WrongUsage(
+            f"unexpected argument {arguments.words[1]}",
+            hint=f"a prompt of several words goes in quotes: {quoted}",
+        )
 
 
 def prompt_of(arguments: argparse.Namespace) -> str:

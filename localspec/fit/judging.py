@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from localspec import options
 from localspec.chat.loaded_pair import LoadedPair
 from localspec.chat.logits import is_held_out
 from localspec.display import size_text
@@ -24,13 +23,13 @@ from localspec.measure.summary import (
     mean_ratio,
     paired,
 )
-from localspec.models.places import ModelFile
+from localspec.models.places import ModelFile, fitted_dir
 from localspec.models.registry import all_pairs
 
 
 def report() -> str:
     """Some lines for every draft in the folder of fitted ones. Raises BadSetting for a models.toml that is damaged."""
-    folder, pairs = options.data_dir() / "fitted", {pair.name: pair for pair in all_pairs()}
+    folder, pairs = fitted_dir(), {pair.name: pair for pair in all_pairs()}
     drafts = [path for path in sorted(folder.glob("*.gguf")) if not path.name.endswith(".tokens.gguf")]
     blocks = []
     for path in drafts:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from localspec import options
 from localspec.chat.loaded_pair import LoadedPair
 from localspec.errors import BadModelFile, BadSetting
 from localspec.fit.collect import Answer, answers, needed_tokens, prompts
@@ -29,7 +28,7 @@ from localspec.gguf.trimmed import (
     write_gguf,
 )
 from localspec.llama.context import Context
-from localspec.models.places import ModelFile
+from localspec.models.places import ModelFile, fitted_dir
 from localspec.models.registry import Pair, add_pair
 
 I32 = 26
@@ -172,7 +171,7 @@ def fitted_name(pair: Pair, suffix: str) -> str:
 
 
 def fitted_path(name: str) -> Path:
-    return options.data_dir() / "fitted" / f"{name}.gguf"
+    return fitted_dir() / f"{name}.gguf"
 
 
 def keep(name: str, pair: Pair, draft: Path, use: str) -> Path:

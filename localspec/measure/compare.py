@@ -171,13 +171,16 @@ def is_structured(text: str) -> bool:
     return text.count(FENCE) % 2 == 1 or text.lstrip().startswith(OPENERS)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Side:
     """One way to decode: the replies of all its runs."""
 
     replies: tuple[Reply, ...]
     free_text: Segment  # of the first reply
     structured_text: Segment  # of the first reply: code blocks, JSON, what a grammar forces
+
+    def __repr__(self) -> str:
+        return f"Side({self.reply!r}, runs={len(self.replies)})"
 
     @property
     def reply(self) -> Reply:
@@ -213,7 +216,7 @@ class Side:
         return self.reply.stats.acceptance_rate
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Comparison:
     """Plain and speculative decoding of one prompt."""
 
@@ -225,6 +228,10 @@ class Comparison:
     cancelled: bool  # ended early: the times are of unequal texts
     crowded: bool = False  # other programs kept the processor busy
     toy: bool = False  # the pair is the embedded demo
+
+    def __repr__(self) -> str:
+        text = "the same text" if self.identical else "another text"
+        return f"Comparison({self.speedup:.2f}x plain, {text}, plain={self.plain!r}, speculative={self.speculative!r})"
 
     @property
     def identical(self) -> bool:

@@ -111,7 +111,9 @@ def drawn(chart: Chart, columns: int) -> str:
     values = max((len(bar.text) for bar in chart.bars), default=0)
     room = max(columns - labels - values - 4, LEAST_ROOM)
     lines = [f"{bar.label:<{labels}}  {track(chart, bar, room)}  {bar.text:>{values}}" for bar in chart.bars]
-    return "\n".join([chart.title, *lines])
+    marks = [f"{REFERENCE} plain decoding"] * (chart.reference is not None)
+    marks += [f"{WHISKER} 95 % interval"] * any(bar.high for bar in chart.bars)
+    return "\n".join([chart.title + f" ({', '.join(marks)})" * bool(marks), *lines])
 
 
 def track(chart: Chart, bar: Bar, room: int) -> str:

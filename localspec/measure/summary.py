@@ -227,6 +227,13 @@ class Decision(StrEnum):
     UNDECIDED = "undecided"
 
 
+DECIDED = {
+    Decision.GO: "Drafting pays",
+    Decision.NO_GO: "Drafting does not pay",
+    Decision.UNDECIDED: "Undecided",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class SpeedVerdict:
     """Whether to use the pair at a temperature, and why."""
@@ -355,7 +362,7 @@ def words(summary: Summary, temperature: float) -> str:
     width = max((len(name(row)) for row in rows), default=0)
     lines = [f"{name(row):<{width}}  {in_words(row)}" for row in rows]
     judged = verdict(summary, temperature)
-    lines += ["", f"{judged.decision.upper()} at temperature {temperature:g}: {judged.reason}"]
+    lines += ["", f"{DECIDED[judged.decision]} at temperature {temperature:g}: {judged.reason}"]
     mix = {row.arm: row.speedup.middle for row in rows_at(summary, temperature) if row.category is None}
     best = max(mix, key=mix.__getitem__)
     if best != AUTO.name:

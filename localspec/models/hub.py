@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -171,9 +172,10 @@ def translated(error: Exception, name: str) -> LocalspecError:
         case httpx2.ProxyError():
             text, hint = f"the proxy does not work: {why}", _PROXIES
         case httpx2.TimeoutException():
-            text, hint = f"the server stopped answering while {name} was fetched", _LATER
+            text, hint = f"{_host(error)} stopped answering while {name} was fetched", _LATER
         case httpx2.ConnectError():
-            text, hint = f"the server cannot be reached: {why}", f"check the network, then {_LATER}"
+            why = "no network, or no server of that name" if _is_unnamed(error) else why
+            text, hint = f"{_host(error)} cannot be reached: {why}", f"check the network, then {_LATER}"
         case _:
             text, hint = f"the connection broke while {name} was fetched: {why}", _LATER
     return failure(text, hint=hint)
@@ -207,6 +209,25 @@ def _where(error: OSError) -> str:
     return f" ({error.filename})" if error.filename else ""
 
 
+def host() -> str:
+    """The name of the server that is asked for models. Raises DownloadFailed."""
+    return urlsplit(_endpoint()).hostname or ""
+
+
+def _host(error: Exception) -> str:
+    """The server that a request went to."""
+    with suppress(AttributeError, RuntimeError):  # no request is known
+        return str(error.request.url.host)  # type: ignore[attr-defined]
+    return host()
+
+
+def _is_unnamed(error: BaseException | None) -> bool:
+    """Whether the name of a server led to no address."""
+    while error is not None and not isinstance(error, socket.gaierror):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
 def _status(error: Exception) -> int | None:
     response = getattr(error, "response", None)
     return None if response is None else int(response.status_code)
@@ -238,7 +259,9 @@ def _patiently(ask: Callable[[], _Answer], name: str) -> _Answer:
         try:
             return ask()
         except (OSError, HTTPError, InvalidURL, HFValidationError) as error:
-            failures += 1
+            failures = (
+                _TRIES if _is_unnamed(error) else failures + 1
+            )  # nothing has been fetched: no use in patience
             wait(failures, error, name)
 
 

@@ -36,12 +36,14 @@ from localspec.llama.threads import MOST_THREADS, default_threads, give_way
 from localspec.models.devices import available_bytes, memory_of
 from localspec.models.drafting import Drafting, guess_for, lessons_key, logit_folder, warm_up
 from localspec.models.placement import CHECKPOINT_SHARE, HOST, Load, MemoryWishes
+from localspec.models.places import last_uses
 from localspec.models.plan import Plan, plan_for
 from localspec.models.registry import Pair
+from localspec.options import MOST_DEPTH
 from localspec.sampler.passes import HiddenRows
 from localspec.sampler.sampling import Sampling
 
-WIDEST_BATCH = 33  # tokens in a verify batch: the newest token and at most 32 draft tokens
+WIDEST_BATCH = 1 + MOST_DEPTH  # tokens in a verify batch: the newest one and the draft
 SMALL_BYTES = (
     32_000_000  # weights; the demo's 4 MB decode faster on one core than on two, even on an idle machine
 )
@@ -50,8 +52,8 @@ SAVED_SHARE = 0.25  # of the memory left beside the target's weights, for texts 
 
 PLAIN_NOTICE = "{} is recurrent: its state cannot step back, so nothing is drafted from the text"
 DEMO_NOTICE = (
-    "this is the embedded demonstration pair, too small to gain much: it always drafts, to show how. "
-    "`localspec pairs` lists real ones, `localspec pull NAME` fetches one"
+    "this is the small demo pair: it shows how drafting works, not how fast it is. "
+    "`localspec pairs` lists real pairs, `localspec pull NAME` fetches one"
 )
 
 
@@ -124,7 +126,7 @@ def load_pair(
             sampling=sampling,
             expected_acceptance=pair.acceptance,
             notices=(
-                *filter(None, (DEMO_NOTICE if is_demo(pair) else "", *health_notes)),
+                *filter(None, (demo_note(pair), *health_notes)),
                 *plan.lines,
                 *(each.notice for each in found if each.notice),
                 *([PLAIN_NOTICE.format(model.name)] if speculate and target.rollback_limit == 0 else []),
@@ -187,6 +189,11 @@ def is_demo(pair: Pair) -> bool:
     """Whether these are the embedded files."""
     embedded = {demo.target_path(), demo.draft_path()}
     return not pair.lora and {file.path for file in pair.files} <= embedded
+
+
+def demo_note(pair: Pair) -> str:
+    """The note about the embedded pair, until it was used once."""
+    return DEMO_NOTICE if is_demo(pair) and pair.name not in last_uses() else ""
 
 
 def drafting_of(pair: Pair, plan: Plan, target: Context, found: Sequence["Opened"]) -> Drafting:

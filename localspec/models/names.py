@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
 
+from localspec import demo
 from localspec.display import size_text
 from localspec.errors import (
     BadModelFile,
@@ -330,8 +331,9 @@ def undecided() -> tuple[Pair, ...]:
 
 
 def _here() -> list[Pair]:
-    """The pairs that can run, the embedded one left out."""
-    return [pair for pair in all_pairs() if pair.name != DEMO and pair.runnable and pair.on_disk]
+    """The pairs that can run, those of the embedded target left out."""
+    toy = demo.target_path()
+    return [pair for pair in all_pairs() if pair.runnable and pair.on_disk and pair.target.path != toy]
 
 
 def _came(pair: Pair) -> float:

@@ -126,6 +126,11 @@ def _header_on_hub(file: ModelFile) -> Header:
     return joined(Path(file.name), headers) if file.rest else headers[0]
 
 
+def fitted_dir() -> Path:
+    """The folder of drafts that `localspec fit` made. Not created here."""
+    return options.data_dir() / "fitted"
+
+
 def models_dir() -> Path:
     return options.data_dir() / "models"
 

@@ -156,7 +156,7 @@ def named(name: str) -> Pair:
     wanted, by_name = name.strip().lower(), _by_name()
     if wanted in by_name:
         return by_name[wanted]
-    near = near_names(name) or [known for known in by_name if wanted and wanted in known][:3]
+    near = near_names(name)
     hint = f"did you mean {' or '.join(near)}?" if near else "`localspec pairs` lists all of them"
     raise UnknownPair(f"there is no pair called {name}", hint=hint)
 
@@ -166,9 +166,17 @@ def is_known(name: str) -> bool:
     return name.strip().lower() in _by_name()
 
 
-def near_names(name: str, cutoff: float = 0.5) -> list[str]:
-    """Names and aliases that look like this one, the nearest first."""
-    return difflib.get_close_matches(name.strip().lower(), _by_name(), n=3, cutoff=cutoff)
+def near_names(name: str) -> list[str]:
+    """At most three pairs whose name or alias has this beginning or looks like it, the nearest first."""
+    wanted, by_name = name.strip().lower(), _by_name()
+    begun = [known for known in by_name if wanted and _letters(known).startswith(_letters(wanted))]
+    found = begun or difflib.get_close_matches(wanted, by_name, n=6, cutoff=0.6)
+    found = found or [known for known in by_name if len(wanted) > 2 and wanted in known]
+    return list(dict.fromkeys(by_name[known].name for known in found))[:3]
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name)
 
 
 def _by_name() -> dict[str, Pair]:

@@ -7,7 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from localspec import demo
 from localspec.errors import BadSetting
+from localspec.files import lies_in
 from localspec.models import places
 from localspec.models.download import LOCK, PART, lock_of, part_of
 from localspec.models.hub import of_system
@@ -36,26 +38,35 @@ class Leftover:
 
 
 def remove(pair: Pair) -> Removal:
-    """Remove what localspec fetched for this pair alone. Raises BadSetting, DownloadFailed."""
+    """Remove the files that localspec fetched or made for this pair alone. Raises BadSetting, DownloadFailed."""
     used = _used(other for other in all_pairs() if other.name != pair.name)
     unwanted: list[Path] = []
     kept: list[tuple[str, str]] = []
     for file in places.distinct(pair.singles):
-        if not file.repo:
-            kept.append((file.file, "it is a file of yours"))
-            continue
         place, user = file.place, used.get(places.path_of(file))
+        fitted = lies_in(place, places.fitted_dir())
+        if not (file.repo or fitted):
+            kept.append(
+                (file.file, "it comes with localspec" if _is_embedded(place) else "it is a file of yours")
+            )
+            continue
         if user and place.exists():
             kept.append((file.name, f"{user} uses it"))
             continue
         names = list(filter(os.path.lexists, (place, part_of(place))))
-        if places.is_ours(place):
+        if fitted and any((folder := place.with_suffix("")).glob("*.npz*")):
+            kept.append((str(folder), "`localspec fit` resumes from its answers"))
+        if fitted or places.is_ours(place):
             unwanted += names
         else:
             kept += [(str(name), "a link leads to its folder") for name in names]
         if not place.exists() and (cached := file.path):
             kept.append((str(cached), "it belongs to another program"))
     return _removed(unwanted, kept)
+
+
+def _is_embedded(path: Path) -> bool:
+    return path in (demo.target_path(), demo.draft_path())
 
 
 def prune() -> Removal:

@@ -27,7 +27,7 @@ def test_the_speed_comes_first_then_the_text_then_both_sides(capsys):
     assert rows[0].split()[:2] == ["tokens", "prompt"]
     assert rows[1].startswith("plain ")
     assert rows[2].startswith("speculative ")
-    assert "demonstration" in err
+    assert "small demo pair" in err
 
 
 def test_both_texts_on_request(capsys):

@@ -11,7 +11,7 @@ import pytest
 
 from localspec import demo
 from localspec.cli import main
-from localspec.cli.commands.run import as_json
+from localspec.cli.commands.run import as_json, summary
 from localspec.display import JSON_VERSION
 from localspec.engine import spawn
 from localspec.events import FinishReason, Reply, Stats
@@ -46,7 +46,15 @@ def test_the_demo_answers_with_text_on_stdout_and_numbers_on_stderr(capsys):
     assert out.strip()
     assert "tokens/s" not in out
     assert "tokens/s" in err
-    assert "demonstration" in err
+    assert "small demo pair" in err
+    assert "small demo pair" not in run(capsys, "Hello", "--max-tokens", "3")[2]
+
+
+def test_a_reply_without_an_accepted_draft_has_no_percentage():
+    stats = Stats(cycles=3, emitted=3, drafted=1, verify_seconds=1.0)
+    assert summary(Reply("a", "", (1, 2, 3), 0, FinishReason.STOP, stats)) == (
+        "[3 tokens · 3.0 tokens/s · 1 drafted, 0 accepted]"
+    )
 
 
 # The engine process, which dies at its first load unless another one died before.

@@ -29,7 +29,8 @@ def shell(words, **options):
     ("line", "names"),
     [
         ("rnu", "hint: did you mean run? `localspec --help`"),
-        ("frobnicate", "`localspec --help` lists all of them"),
+        ("frobnicate", "`localspec --help` lists all commands"),
+        ("llama3", "`localspec run llama-3.1-8b+1b PROMPT`"),
         ("run Hi --frob", "--frob"),
         ("run Hi --temprature 0", "hint: did you mean --temperature? `localspec run --help`"),
         ("run Hi --temp 0", "hint: did you mean --temperature? `localspec run --help`"),
@@ -63,7 +64,8 @@ def shell(words, **options):
         ("bench demo --top-k 3", "--top-k goes with a prompt"),
         ("bench demo --no-think", "--no-think goes with a prompt"),
         ("bench demo --runs 0", "--runs is 0"),
-        ("bench demo Hi there", "goes in quotes"),
+        ("bench demo --no-draft", "plain decoding"),
+        ("bench demo Hi there", 'goes in quotes: "Hi there"'),
         ("rm", "NAME, or --unused, or --replies"),
         ("rm demo --unused", "one thing at a time"),
         ("compare Hi", "`localspec bench PROMPT`"),
@@ -80,6 +82,17 @@ def test_wrong_usage_is_one_sentence_and_a_hint_and_ends_with_2(line, names, cap
     assert out == ""
     assert [part.split(":")[0] for part in err.splitlines()] == ["error", "hint"]
     assert names in err
+
+
+@pytest.mark.parametrize(
+    "words", [["llama3", "Hi there"], ["llama3", "Hi", "there"], ["llama-3-8b", "Hi there"]]
+)
+def test_a_pair_that_nobody_knows_is_named_with_the_nearest_ones(words, capsys):
+    assert main(["run", *words]) == 1
+    error, hint = capsys.readouterr().err.splitlines()
+    assert error == f"error: there is no pair called {words[0]}"
+    assert "did you mean llama-3.1-8b+1b" in hint
+    assert hint.count("llama-3.1-8b+1b") == 1
 
 
 def test_the_rules_that_can_be_named_are_the_rules_that_there_are():

@@ -86,7 +86,8 @@ def test_the_report_has_a_line_for_each_category_and_the_depth_that_beat_auto():
     )
     text = report(Summary(rows, 3, 1.5, 900), 80)
     assert "Ahead of auto: depth 4, by 10.5%." in text
-    assert "GO at temperature 0" in text
+    assert "Drafting pays at temperature 0: " in text
+    assert "│ plain decoding, ─ 95 % interval" in text
     assert "3 pairs of replies too short" in text
     assert "1.5 s of reading 900 prompt tokens" in text
     assert len({len(line) for line in aligned([COLUMNS, *map(cells, rows)]).splitlines()}) == 1

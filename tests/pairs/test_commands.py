@@ -12,7 +12,7 @@ from localspec import demo
 from localspec.cli import main
 from localspec.cli.fetching import agreed, fetch_if_wanted, question
 from localspec.models import places
-from localspec.models.names import PairNotOnDisk
+from localspec.models.names import PairNotOnDisk, default_pair
 from localspec.models.registry import named, users_folder
 from tests.gguf.mutations import taken_apart
 
@@ -39,7 +39,7 @@ def test_an_unknown_name_ends_with_a_sentence_and_code_1(capsys):
     assert main(["pull", "llama-3-8b"]) == 1
     told = capsys.readouterr().err
     assert "error: there is no pair called llama-3-8b\n" in told
-    assert "llama-3-8b+1b" in told
+    assert "did you mean llama-3.1-8b+1b?" in told
 
 
 def test_pairs_lists_everything_without_the_network(known, hub, capsys):
@@ -113,6 +113,19 @@ def test_rm_takes_a_users_pair_out_and_keeps_the_users_files(tiny_gguf, capsys):
     assert "mine is no longer in" in told
     assert target.exists()
     assert main(["rm", "mine"]) == 1
+
+
+def test_rm_removes_the_draft_that_fit_made_and_the_demo_stays_the_default(capsys):
+    assert main(["fit", "--trim", "1024", "--threads", "1"]) == 0
+    made = places.fitted_dir() / "demo-trim-1024.gguf"
+    assert made.exists()
+    assert default_pair().name == "demo"
+    assert main(["rm", "demo-trim-1024"]) == 0
+    told = capsys.readouterr().out
+    assert f"removed {made}" in told
+    assert "demo-target.gguf: it comes with localspec" in told
+    assert "of yours" not in told
+    assert not made.exists()
 
 
 def test_the_embedded_pair_cannot_be_removed(capsys):
@@ -240,7 +253,7 @@ def test_a_terminal_is_asked(missing, monkeypatch, answer, wanted):
     terminal = Terminal(isatty=True)
     assert agreed(lambda: question(missing), terminal, lambda: answer) is wanted
     assert "fits" in terminal.text
-    assert "fetch it? [Y/n]" in terminal.text
+    assert "Fetch it? [Y/n]" in " ".join(terminal.text.split())
 
 
 def test_nobody_is_asked_where_there_is_no_terminal(missing):

@@ -265,8 +265,17 @@ def test_progress_counts_only_what_has_to_come(served, impatient):
 
 def test_an_unreachable_hub_is_one_sentence(served, monkeypatch, impatient):
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(DownloadFailed, match="cannot be reached"):
+    with pytest.raises(DownloadFailed, match=r"127\.0\.0\.1 cannot be reached"):
         fetch(served.pair)
+
+
+def test_a_server_without_an_address_is_asked_once_and_named(served, monkeypatch):
+    waits = []
+    monkeypatch.setattr("localspec.models.hub.sleep", waits.append)
+    monkeypatch.setenv("HF_ENDPOINT", "http://no-such-host.invalid")
+    with pytest.raises(DownloadFailed, match=r"no-such-host\.invalid cannot be reached: no network"):
+        fetch(served.pair)
+    assert waits == []
 
 
 def test_files_in_the_hugging_face_cache_are_used_where_they_are(served, hub, impatient):

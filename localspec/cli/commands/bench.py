@@ -64,6 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     take_pair(arguments, prompt_optional=True)
+    if arguments.no_draft or arguments.depth == 0:
+        hint = "leave out --no-draft and --depth 0"
+        raise WrongUsage("without drafting both sides would be plain decoding", hint=hint)
     if arguments.words or arguments.file:
         return bench_prompt(arguments)
     return bench_built_in(arguments)
@@ -84,17 +87,14 @@ def bench_built_in(arguments: argparse.Namespace) -> int:
     limits = Limits(rounds=arguments.runs, seconds=seconds, max_tokens=tokens)
     crowded = False
     with open_session(arguments) as session, stop_on_interrupt(session) as stopped:
-        drafter = session.draft_name or ("lookup" if arguments.draft == "lookup" else "")
-        if not drafter:
-            hint = "add --draft FILE or --draft lookup, or name a pair"
-            raise BadSetting(f"{session.name} has nothing to draft with", hint=hint)
-        loading = {"load_seconds": perf_counter() - began, "max_tokens": tokens}
-        subject = names_of(session) | {"draft": drafter, "toy": session.pair.is_toy} | loading
+        loading = {"load_seconds": perf_counter() - began, "max_tokens": tokens, "toy": session.pair.is_toy}
+        subject = names_of(session) | {"draft": session.draft_name or "lookup"} | loading
 
         def on_step(step: "BenchStep") -> None:
             nonlocal crowded
             crowded |= session.pair.drafting.crowded
-            line.tell(progress_text(step, len(prompts) * len(temperatures), limits), step.blocks_done)
+            share = share_done(step, len(prompts) * len(temperatures), limits)
+            line.tell(progress_text(step, share), int(share * 10))
 
         arms, watch = (PLAIN, AUTO, *map(Arm, arguments.depths or ())), {"stopped": stopped.is_set}
         with DrawnLine(sys.stderr) as line:
@@ -188,15 +188,20 @@ def positive(text: str) -> int:
     return value
 
 
-def progress_text(step: "BenchStep", blocks_in_round: int, limits: "Limits") -> str:
-    """The share of the nearer limit, the running prompt and arm, and the speed of the reply before it."""
+def share_done(step: "BenchStep", blocks_in_round: int, limits: "Limits") -> float:
+    """The share of the nearer limit."""
     by_time = step.seconds / limits.seconds if limits.seconds else 0.0
     by_rounds = step.blocks_done / (blocks_in_round * limits.rounds) if limits.rounds else 0.0
+    return min(max(by_time, by_rounds), 1.0)
+
+
+def progress_text(step: "BenchStep", share: float) -> str:
+    """The share that is done, the running prompt and arm, and the speed of the reply before it."""
     minutes, seconds = divmod(int(step.seconds), 60)
     block, last = step.block, step.last
     before = f"  (before: {last.arm} {last.tokens_per_second:.1f} tokens/s)" if last else ""
     return (
-        f"{bar_text(min(max(by_time, by_rounds), 1.0), _BAR)}  {minutes}:{seconds:02d}  {block.prompt.category}: "
+        f"{bar_text(share, _BAR)}  {minutes}:{seconds:02d}  {block.prompt.category}: "
         f"{block.prompt.name}, T={block.temperature:g}, {step.arm.name}{before}"
     )
 
@@ -211,9 +216,6 @@ def bench_prompt(arguments: argparse.Namespace) -> int:
     arguments.temperature, *others = arguments.temperature or (None,)
     if others:
         raise WrongUsage("a prompt of yours is answered at one temperature", hint="give one")
-    if arguments.no_draft or arguments.depth == 0:
-        hint = "leave out --no-draft and --depth 0"
-        raise WrongUsage("without drafting both sides would be plain decoding", hint=hint)
     options, prompt = reply_options(arguments), prompt_of(arguments)
     runs = 1 if arguments.runs is None else arguments.runs
     comparison, text = None, ""

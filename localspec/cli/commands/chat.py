@@ -44,7 +44,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     on_terminals = on_terminal(sys.stdin) and on_terminal(sys.stdout)
     if not (arguments.plain or on_terminals):
-        raise BadSetting("chat needs a terminal", hint="--plain reads and writes lines anywhere")
+        raise BadSetting(
+            "chat needs a terminal", hint="use `localspec chat --plain`, which reads and writes lines"
+        )
     arguments.plain |= not obeys_sequences(sys.stdout)
     folder = data_dir()
     if arguments.resume is None:

@@ -3,6 +3,7 @@ plan the memory of this machine.
 """
 
 import argparse
+import sys
 from collections import Counter
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -10,7 +11,7 @@ from dataclasses import asdict, replace
 from localspec.cli.commands.completion import complete_with_pairs
 from localspec.cli.fetching import tell_models
 from localspec.cli.options import WrongUsage, add_memory_options, given_of
-from localspec.display import say, say_json, size_text
+from localspec.display import DrawnLine, say, say_json, size_text
 from localspec.errors import LocalspecError
 from localspec.gguf import matching
 from localspec.gguf.facts import DraftKind
@@ -37,8 +38,10 @@ def run(arguments: argparse.Namespace) -> int:
     settings = configured(**given_of(arguments, LOAD))
     if rpc := settings.get("rpc"):
         use_servers(rpc)
-    pair = replace(_named(arguments), lora=matching.adapters_of(settings.get("lora", "")))
-    found = inspection.inspect(pair, wishes_of(settings, draft=not arguments.no_draft))
+    with DrawnLine(sys.stderr) as line:
+        line.draw(f"reading the headers of {arguments.pair}")
+        pair = replace(_named(arguments), lora=matching.adapters_of(settings.get("lora", "")))
+        found = inspection.inspect(pair, wishes_of(settings, draft=not arguments.no_draft))
     known = pair if pair.name else None
     if arguments.json:
         say_json(_as_json(known, found), indent=2)

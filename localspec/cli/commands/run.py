@@ -216,9 +216,11 @@ def summary(reply: Reply) -> str:
     """One line: how fast, and what speculation contributed."""
     stats = reply.stats
     parts = [f"{stats.emitted} tokens", f"{stats.tokens_per_second:.1f} tokens/s"]
-    if stats.drafted:
+    if stats.accepted:
         parts.append(f"{stats.acceptance_rate:.0%} of drafts accepted")
         parts.append(f"{stats.mean_accepted_length:.2f} tokens per target pass")
+    elif stats.drafted:
+        parts.append(f"{stats.drafted} drafted, 0 accepted")
     if stats.from_prediction:
         parts.append(f"{stats.from_prediction} tokens from the prediction")
     line = "[" + " · ".join(parts) + ENDINGS[reply.finish_reason] + "]"
