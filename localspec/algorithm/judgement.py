@@ -2,7 +2,7 @@
 
 p is the target's distribution after the whole sampler chain, q the one that a draft token was actually drawn
 from; a chosen token (q None) has all its mass on itself. For any q, kept tokens and the next one follow the law of p:
-docs/lossless.md has the argument, tests/algorithm/test_lossless.py enumerates it.
+docs/developers/rules.md has the argument, tests/algorithm/test_lossless.py enumerates it.
 """
 
 from collections.abc import Callable, Sequence

@@ -14,7 +14,7 @@ from localspec.models.names import is_on_hub
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    complete_with_pairs(add("name", metavar="NAME", help="for example llama-3-8b+1b, or ORG/REPO:Q4_K_M"))
+    complete_with_pairs(add("name", metavar="NAME", help="for example llama-3.1-8b+1b, or ORG/REPO:Q4_K_M"))
     what = "the draft of a model of the Hub (default: lookup in its own text)"
     add("--draft", metavar="FILE", help=what)
     add("--dry-run", action="store_true", help="only print the files to fetch")
