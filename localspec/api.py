@@ -37,6 +37,7 @@ def load(
     speculate: bool = True,
     pull: bool = False,
     spare_cores: int = 0,
+    owner: str = "",
     on_stage: Callable[[str], object] = lambda stage: None,
     **options: Unpack[LoadOptions],
 ) -> Session:
@@ -44,8 +45,8 @@ def load(
 
     With nothing named: the pair used last, else the one that came last, else the embedded demo.
     draft="lookup" drafts from the text alone; speculate=False is plain decoding; pull=True fetches a pair that is
-    not here; spare_cores stay free unless threads is set; on_stage receives each stage, by the
-    thread that does it: Ctrl-C ends a load within about a second.
+    not here; spare_cores stay free unless threads is set; caches on disk are the same owner's alone; on_stage receives
+    each stage, by the thread that does it: Ctrl-C ends a load within about a second.
     Options: see LoadOptions. Raises LocalspecErrors.
     """
     settings = configured(pair=None if target else pair, **options)
@@ -61,7 +62,7 @@ def load(
     def opened() -> LoadedPair:
         planned = plan_pair(found, wishes, settings.get("rpc", ""), told)
         return load_pair(
-            found, planned, settings, spare_cores=spare_cores, speculate=speculate, on_stage=told
+            found, planned, settings, spare_cores=spare_cores, speculate=speculate, on_stage=told, owner=owner
         )
 
     engine = interruptible(opened, stop, patience_seconds=PATIENCE_SECONDS)

@@ -37,6 +37,9 @@ class Stats:
     accepted_by_position: tuple[int, ...] = ()  # cycles that kept at least i+1 tokens
     prompt_tokens: int = 0
     reused_tokens: int = 0  # prompt tokens found in the cache
+    restored_tokens: int = 0  # of these: from the disk
+    restore_seconds: float = 0.0  # that the disk took for them
+    waited_seconds: float = 0.0  # for other replies, or while a cache was copied for the disk
     prefill_seconds: float = 0.0
     first_token_seconds: float = 0.0  # from the request on
     draft_seconds: float = 0.0  # inside llama.cpp, draft model

@@ -121,6 +121,10 @@ class LoadOptions(TypedDict, total=False):
     parallel: Annotated[
         int | Literal["auto"] | None, Option("replies at once, or auto", "N", least=1, most=MOST_PARALLEL)
     ]
+    cache_gb: Annotated[
+        Number, Option("gigabytes on disk for caches of earlier texts; 0: none", least=0, config="")
+    ]
+    cache_folder: Annotated[Text, Option("the folder of these caches", config="")]
     remember_logits: Annotated[Switch, Option("keep what the target found likely, to fit drafts", config="")]
 
 

@@ -82,7 +82,7 @@ def test_every_option_of_loading_is_a_setting_and_a_flag_and_reaches_the_chats_e
     given = load_options(parser.parse_args(f"{flags} {more}".split()))
     assert given["mmap"] is False
     assert given["lora"] == "one.gguf,two.gguf:0.5"
-    assert options - NOTHING_REMEMBERED.keys() == LoadPair.of(**given).options.keys()
+    assert options - {*NOTHING_REMEMBERED, "cache_folder"} == LoadPair.of(**given).options.keys()
 
 
 def test_what_is_asked_for_reaches_the_models(monkeypatch):

@@ -89,6 +89,7 @@ ROOMS = {
     },
     "models": {
         "algorithm",
+        "caches",
         "chat",
         "control",
         "demo",

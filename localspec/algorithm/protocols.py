@@ -96,11 +96,17 @@ class Decoder(Protocol):
     def rewind(self, keep: int) -> int:
         """Forget everything after the first `keep` tokens, or more where the cache must; returns the tokens left."""
 
-    def recall(self, tokens: Sequence[int], *, save: bool = True) -> None:
+    def recall(self, tokens: Sequence[int], *, save: bool = True) -> float:
         """Load the saved text with the longest common prefix into the cache.
 
-        `save`: keep the present text for later prompts.
+        `save`: keep the present text for later prompts. Returns the seconds that it took from the disk; 0: not there.
         """
+
+    def wants_storing(self) -> bool:
+        """Whether a text in memory is worth its place on the disk."""
+
+    def store(self, *, resting: bool) -> None:
+        """Copy texts that are worth it for the disk; `resting`: as long as little time went into that."""
 
     @property
     def needs_checkpoints(self) -> bool:

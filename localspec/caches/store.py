@@ -21,7 +21,7 @@ from localspec.files import locked
 _NAME = re.compile(r"[0-9a-f]{32}\.cache(\.part\w+)?")
 _DEAD_SECONDS = 120.0  # a file that grows no more: its writer is gone
 _TICK = 1_000_000_000  # ns: two changes in one tick of a file system have one time
-LEFT_FREE = 1_000_000_000  # bytes of the disk
+LEFT_FREE = 5_000_000_000  # bytes of the disk
 
 
 class Store:

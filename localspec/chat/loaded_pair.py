@@ -46,6 +46,7 @@ class Lane:
     running: Callable[[], AbstractContextManager[object]] = nullcontext  # surrounds a reply
 
 
+REST_SECONDS = 2.0  # without a reply, before texts are copied for the disk
 _LOOK_SECONDS = 0.05  # between two looks whether a waiting reply was cancelled
 
 
@@ -62,10 +63,14 @@ def _worth(lane: Lane, prompt: Sequence[int]) -> tuple[int, int]:
 class Lanes:
     """The lanes of a pair; each reply claims one."""
 
-    def __init__(self, lanes: Sequence[Lane]) -> None:
+    def __init__(self, lanes: Sequence[Lane], *, stores: bool = False) -> None:
+        """`stores`: texts go to the disk."""
         self.all = tuple(lanes)
         self._free = list(self.all)
         self._changed = threading.Condition()
+        self._stores = stores
+        self._rest: threading.Timer | None = None  # until texts are copied, after the last reply
+        self._storing = threading.Lock()
 
     @contextmanager
     def claimed(self, prompt: Sequence[int], cancelled: Callable[[], bool]) -> Iterator[Lane | None]:
@@ -83,6 +88,7 @@ class Lanes:
         finally:
             if lane is not None:
                 self._give_back([lane])
+                self._begin_rest()
 
     @contextmanager
     def unused(self) -> Iterator[Lane | None]:
@@ -94,12 +100,42 @@ class Lanes:
         finally:
             self._give_back(taken)
 
+    @property
+    def unsaved(self) -> bool:
+        """Whether a text is worth storing that is not on the disk yet."""
+        return self._stores and any(lane.target.wants_storing() for lane in self.all)
+
+    def close(self) -> None:
+        """Copy what is worth storing; they are written beside. No reply runs any more."""
+        with self._storing:
+            stores, self._stores = self._stores, False
+            if self._rest:
+                self._rest.cancel()
+            for lane in self.all if stores else ():
+                lane.target.store(resting=False)
+
+    def _begin_rest(self) -> None:
+        """Store texts if no reply begins soon."""
+        if self._stores:
+            self._rest = threading.Timer(REST_SECONDS, self._store)
+            self._rest.daemon = True
+            self._rest.start()
+
+    def _store(self) -> None:
+        for lane in self.all:
+            with self._storing, self.unused() as free:
+                if free is None or not self._stores:
+                    return
+                lane.target.store(resting=True)
+
     def _wait(self, prompt: Sequence[int], cancelled: Callable[[], bool]) -> Lane | None:
         with self._changed:
             while not self._free:
                 if cancelled():
                     return None
                 self._changed.wait(_LOOK_SECONDS)
+            if self._rest:
+                self._rest.cancel()
             lane = max(self._free, key=partial(_worth, prompt=prompt))
             self._free.remove(lane)
             return lane

@@ -238,15 +238,15 @@ class ReplyBuilder:
         return [Piece(part.text, part.kind, origin, source, part.call) for part in parts]
 
 
-def rewind(target: Decoder, strategy: Strategy, prompt: Sequence[int], *, save: bool) -> int:
+def rewind(target: Decoder, strategy: Strategy, prompt: Sequence[int], *, save: bool) -> tuple[int, float]:
     """Keep the common prefix of cache and prompt, without the prompt's last token; returns its length.
 
-    It is less where the cache cannot step back so far. `save`: as for `Decoder.recall`.
+    It is less where the cache cannot step back so far. `save`, and the seconds: as for `Decoder.recall`.
     """
-    target.recall(prompt, save=save)
+    seconds = target.recall(prompt, save=save)
     keep = target.rewind(standing(target.tokens, 0, prompt[:-1]))
     strategy.observe(Pass(0, prompt[:keep]), keep)
-    return keep
+    return keep, seconds
 
 
 def read(
@@ -340,14 +340,15 @@ class ReplyWriter:
 
     def reply(self, job: ReplyJob) -> Generator[Event]:
         """The events of a reply, from Started to Finished; it waits for a lane."""
+        began = perf_counter()
         with self._pair.lanes.claimed(job.prompt, job.cancelled) as lane:
             if lane is not None:
-                yield from self._written(lane, job)
+                yield from self._written(lane, job, perf_counter() - began)
             else:
                 empty = ReplyBuilder(job, Tally(len(job.prompt), 0), self._pair.vocabulary)
                 yield Finished(empty.result(job.request.seed or 0, cancelled=True))
 
-    def _written(self, lane: Lane, job: ReplyJob) -> Iterator[Event]:
+    def _written(self, lane: Lane, job: ReplyJob, waited_seconds: float) -> Iterator[Event]:
         pair, request, prompt = self._pair, job.request, job.prompt
         seed = fresh_seed() if request.seed is None else request.seed
         rule = make_rule(request.rule, request.sampling, seed, job.constraint)
@@ -355,7 +356,7 @@ class ReplyWriter:
         logged = pair.log.begin(prompt) if pair.log else None
         rule = WatchedRule(rule, [watcher for watcher in (scoring, logged) if watcher])
         strategy = self._strategy(lane, rule, job)
-        reused = rewind(lane.target, strategy, prompt, save=not self._continues(lane, job))
+        reused, restore_seconds = rewind(lane.target, strategy, prompt, save=not self._continues(lane, job))
         yield Started(
             target=pair.target_name,
             draft=pair.draft_name,
@@ -368,7 +369,14 @@ class ReplyWriter:
         )
         yield from self._take_notices(job, rule)
         plain = PlainClock(lambda: strategy.plain_step_seconds)
-        tally = Tally(prompt_tokens=len(prompt), reused_tokens=reused, plain=plain)
+        tally = Tally(
+            prompt_tokens=len(prompt),
+            reused_tokens=reused,
+            restored_tokens=reused if restore_seconds else 0,
+            restore_seconds=restore_seconds,
+            waited_seconds=waited_seconds,
+            plain=plain,
+        )
         for event in read(lane.target, strategy, prompt, job.opening, job.cancelled):
             tally.prefill_seconds = event.seconds
             yield event

@@ -15,6 +15,9 @@ class Tally:
 
     prompt_tokens: int = 0
     reused_tokens: int = 0
+    restored_tokens: int = 0
+    restore_seconds: float = 0.0
+    waited_seconds: float = 0.0
     prefill_seconds: float = 0.0
     first_token_seconds: float = 0.0
     cycles: int = 0

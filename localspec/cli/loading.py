@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _TOLD_FROM = 3  # seconds of a stage, from which its time is shown
 
 
-def wanted(arguments: argparse.Namespace, **changes: bool) -> dict[str, Any]:
+def wanted(arguments: argparse.Namespace, **changes: float) -> dict[str, Any]:
     """Options of `localspec.load`; without a named pair the configured one, or the user's choice."""
     from localspec.options import configured
 

@@ -12,7 +12,7 @@ from localspec.display import say
 from localspec.errors import BadSetting
 from localspec.options import GONE_RULES, LOAD, OPTIONS, REPLY, Option
 
-NOTHING_REMEMBERED = {"remember_logits": False}
+NOTHING_REMEMBERED = {"remember_logits": False, "cache_gb": 0}
 Group: TypeAlias = argparse.ArgumentParser | argparse._ArgumentGroup
 _PAIR_HELP = "a pair by name; `localspec pairs` lists them"
 

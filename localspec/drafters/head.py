@@ -15,6 +15,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+import msgspec
 import numpy as np
 
 from localspec.algorithm.protocols import Drafter, Proposal, Rule, Stopping
@@ -88,6 +89,25 @@ class HeadText:
     def bytes(self) -> int:
         """Bytes of the hidden rows and of the saved state, about."""
         return sum(row.nbytes for row in (*self._hidden, *self._ends.values(), self.state))
+
+    def packed(self) -> np.ndarray:
+        """All of it as bytes, for `unpacked` in another process."""
+        rows, ends = [row.tobytes() for row in self._hidden], [row.tobytes() for row in self._ends.values()]
+        numbers = (self.text, self.first, self.held, self._base, list(self._ends))
+        return np.frombuffer(msgspec.msgpack.encode((*numbers, rows, ends, self.state.tobytes())), np.uint8)
+
+    @classmethod
+    def unpacked(cls, content: np.ndarray) -> "HeadText":
+        known, kinds = cls(), tuple[list[int], int, int, int, list[int], list[bytes], list[bytes], bytes]
+        found = msgspec.msgpack.decode(memoryview(content.data), type=kinds)
+        known.text, known.first, known.held, known._base, positions, rows, ends, state = found
+        known._hidden = [np.frombuffer(row, np.float32) for row in rows]
+        known._ends = {
+            place: np.frombuffer(row, np.float32) for place, row in zip(positions, ends, strict=True)
+        }
+        known._nothing = np.zeros_like(known._hidden[-1]) if rows else known._nothing
+        known.state = np.frombuffer(state, np.uint8)
+        return known
 
     def hold(self, held: int) -> None:
         """The head has read the rows before this position."""
@@ -233,8 +253,9 @@ class HeadDrafter(Drafter, Generic[_Head]):
             known.state = state
         return known
 
-    def restore(self, saved: HeadText) -> None:
-        """Continue a text that comes back."""
+    def restore(self, saved: HeadText | np.ndarray) -> None:
+        """Continue a text that comes back, from the disk as bytes."""
+        saved = HeadText.unpacked(saved) if isinstance(saved, np.ndarray) else saved
         self._cut(0)
         self._known = saved if not self.keeps or self.head.restore(saved.state) else HeadText()
 

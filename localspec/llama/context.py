@@ -19,7 +19,7 @@ from localspec.llama.failures import context_failure, decode_failure
 from localspec.llama.library import forget_log_errors, last_log_errors, lib
 from localspec.llama.model import Model
 from localspec.llama.rows import FullRows, HiddenReader, TopK, TopRows
-from localspec.llama.states import LEAST, Checkpoints, Companion, SavedTexts, restore_state
+from localspec.llama.states import LEAST, Checkpoints, Companion, Disk, SavedTexts, restore_state
 from localspec.llama.threads import NARROW, Threads, thread_count
 from localspec.llama.watch import LOADING_SECONDS, Pace, waiting_for
 from localspec.sampler.passes import HiddenRows, Pass, Row, standing
@@ -242,7 +242,10 @@ class Context(Cache):
             while chunk := tokens[done : done + (NARROW if leads and not done else self._most_tokens())]:
                 read = partial(self.decode, chunk, 0)
                 is_long = len(chunk) * self.model.size_bytes >= _LONG_PASS
-                yield interruptible(read, Stop(), cancelled=cancelled) if is_long else read()
+                busy = self.busy_seconds
+                found = interruptible(read, Stop(), cancelled=cancelled) if is_long else read()
+                self._saved.measured(len(chunk), self.busy_seconds - busy)
+                yield found
                 done += len(chunk)
 
     def rollback(self, keep: int) -> None:
@@ -272,25 +275,36 @@ class Context(Cache):
         """Save and bring back this companion's state together with the cache's."""
         self._companion = companion
 
-    def recall(self, tokens: Sequence[int], *, save: bool = True) -> None:
-        shared = standing(self.tokens, 0, tokens)
-        found = self._saved.take(tokens, shared + LEAST)
+    def keep_on(self, disk: Disk) -> None:
+        """Store texts on this disk as well, and bring them back."""
+        self._saved.disk = disk
+
+    def recall(self, tokens: Sequence[int], *, save: bool = True) -> float:
+        began, shared = perf_counter(), standing(self.tokens, 0, tokens)
+        found, was_stored = self._saved.take(tokens, shared)
         if save and self.length - shared >= LEAST:
             self._saved.save(self.handle, self.tokens, self._checkpoints, self._companion)
         if not found:
-            return
+            return 0.0
         self._clear()
         try:
             if not restore_state(self.handle, found.state):
                 self._clear()
-                return
+                return 0.0
             self.tokens += found.tokens
-            self._checkpoints = found.checkpoints
+            self._checkpoints.become(found.checkpoints)
             if self._companion and found.companion:
                 self._companion.restore(found.companion)
         except BaseException:  # Ctrl-C
             self._clear()
             raise
+        return perf_counter() - began if was_stored else 0.0
+
+    def wants_storing(self) -> bool:
+        return self._saved.wants(self.handle, self.tokens, resting=False)
+
+    def store(self, *, resting: bool) -> None:
+        self._saved.store(self.handle, self.tokens, self._checkpoints, self._companion, resting=resting)
 
     def checkpoint(self, *, lasting: bool) -> None:
         """Over drafts only a recurrent state cannot step back by itself."""

@@ -1,8 +1,10 @@
 """Copied states of a sequence: checkpoints to step back to, and whole earlier texts."""
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from time import perf_counter
 from typing import Any, Protocol
 
 import numpy as np
@@ -51,11 +53,14 @@ class Checkpoints:
             del self._kept[0]
         self._kept.append(Checkpoint(length, state, lasting))
 
-    def copy(self) -> "Checkpoints":
-        """The lasting checkpoints; each text drops its own."""
-        copied = Checkpoints(self._budget)
-        copied._kept = [kept for kept in self._kept if kept.lasting]
-        return copied
+    @property
+    def lasting(self) -> list[Checkpoint]:
+        """Those that a saved text takes along."""
+        return [kept for kept in self._kept if kept.lasting]
+
+    def become(self, kept: Iterable[Checkpoint]) -> None:
+        """Hold those of another text."""
+        self._kept = list(kept)
 
     def forget_after(self, length: int) -> None:
         """Drop those of more tokens: the text differs there."""
@@ -98,7 +103,7 @@ class Companion(Protocol):
     def saved(self) -> Any:  # noqa: ANN401  a copy that knows its `bytes`
         """A copy of its state; None without one worth keeping."""
 
-    def restore(self, saved: Any) -> None:  # noqa: ANN401  what `saved` returned
+    def restore(self, saved: Any) -> None:  # noqa: ANN401  what `saved` returned, or its `packed` bytes
         """Bring a copy back."""
 
 
@@ -108,20 +113,40 @@ class SavedText:
 
     tokens: list[int]
     state: np.ndarray  # uint8
-    checkpoints: Checkpoints
+    checkpoints: list[Checkpoint]
     companion: Any
 
     @property
     def bytes(self) -> int:
         beside = self.companion.bytes if self.companion else 0
-        return int(len(self.state) + self.checkpoints.bytes + beside)
+        return len(self.state) + sum(len(each.state) for each in self.checkpoints) + int(beside)
+
+
+class Disk(Protocol):
+    """Texts that outlive the process."""
+
+    def measured(self, tokens: int, seconds: float) -> None:
+        """So long the model took to read some tokens of a prompt."""
+
+    def find(self, tokens: Sequence[int], held: int) -> SavedText | None:
+        """The text that saves most time for these tokens, some of them held by a cache; None where none does."""
+
+    def wants(self, tokens: Sequence[int], size: int, *, resting: bool = True) -> bool:
+        """Whether a text of this size in bytes is worth writing; `resting`: as long as writing took little time."""
+
+    def add(self, text: SavedText, copying_seconds: float = 0.0) -> None:
+        """Write a text, beside everything else."""
 
 
 class SavedTexts:
-    """At most `budget` bytes of texts. Branches of other texts are dropped first, then the oldest text."""
+    """At most `budget` bytes of texts. Branches of other texts are dropped first, then the oldest text.
+
+    A disk takes what it finds worth it, and brings back texts of earlier processes.
+    """
 
     def __init__(self, budget: int) -> None:
         self._budget = budget
+        self.disk: Disk | None = None
         self._saved: list[SavedText] = []
 
     def save(
@@ -140,15 +165,57 @@ class SavedTexts:
             saved for saved in self._saved if standing(saved.tokens, 0, tokens) < len(saved.tokens)
         ]
         beside = companion.saved() if companion else None
-        self._saved.append(SavedText(list(tokens), state, checkpoints.copy(), beside))
+        self._saved.append(SavedText(list(tokens), state, checkpoints.lasting, beside))
         while sum(saved.bytes for saved in self._saved) > self._budget:
-            del self._saved[self._least_useful()]
+            dropped = self._saved.pop(self._least_useful())
+            if self.disk and self.disk.wants(dropped.tokens, dropped.bytes):
+                self.disk.add(dropped)
 
-    def take(self, tokens: Sequence[int], at_least: int) -> SavedText | None:
-        """Take out the text with the longest prefix of these tokens, `least` tokens or more."""
+    def take(self, tokens: Sequence[int], held: int) -> tuple[SavedText | None, bool]:
+        """The text with the longest prefix of these tokens, and whether it was on disk.
+
+        It is taken out; None where it is not much longer than the `held` tokens in the cache.
+        """
         shared = [standing(saved.tokens, 0, tokens) for saved in self._saved]
         most = max(shared, default=0)
-        return self._saved.pop(shared.index(most)) if most >= at_least else None
+        if self.disk and (stored := self.disk.find(tokens, max(most, held))):
+            return stored, True
+        return self._saved.pop(shared.index(most)) if most >= held + LEAST else None, False
+
+    def measured(self, tokens: int, seconds: float) -> None:
+        """So long the model took to read some tokens of a prompt."""
+        if self.disk:
+            self.disk.measured(tokens, seconds)
+
+    def wants(self, context: Any, tokens: Sequence[int], *, resting: bool) -> bool:  # noqa: ANN401  a C pointer
+        """Whether the disk wants the text that the cache holds, or one of those saved."""
+        if not (self.disk and self._budget):
+            return False
+        size = lib.llama_state_seq_get_size_ext(context, 0, 0)
+        wants = partial(self.disk.wants, resting=resting)
+        return wants(tokens, size) or any(wants(saved.tokens, saved.bytes) for saved in self._saved)
+
+    def store(
+        self,
+        context: Any,  # noqa: ANN401  a C pointer
+        tokens: Sequence[int],
+        checkpoints: Checkpoints,
+        companion: Companion | None,
+        *,
+        resting: bool,
+    ) -> None:
+        """Give the disk a copy of the text that the cache holds, and those that are saved, where it wants them."""
+        if not (self.disk and self._budget):
+            return
+        for saved in self._saved:
+            if self.disk.wants(saved.tokens, saved.bytes, resting=resting):
+                self.disk.add(saved)
+        if self.disk.wants(tokens, lib.llama_state_seq_get_size_ext(context, 0, 0), resting=resting):
+            began = perf_counter()
+            if (state := state_of(context, most_bytes=self._budget)) is not None:
+                beside = companion.saved() if companion else None
+                copy = SavedText(list(tokens), state, checkpoints.lasting, beside)
+                self.disk.add(copy, perf_counter() - began)
 
     def _least_useful(self) -> int:
         """The index of the oldest text that shares half of its tokens with a newer one, or of the oldest of all."""

@@ -273,7 +273,7 @@ def compare(
 
     Options as for `run`. Raises the errors of `localspec.errors`.
     """
-    with api.load(pair, target=target, draft=draft, remember_logits=False) as session:
+    with api.load(pair, target=target, draft=draft, remember_logits=False, cache_gb=0) as session:
         return compare_on(session, prompt, n=n, **options)
 
 

@@ -1,7 +1,7 @@
 """Loads a pair of this machine: checks, plans, loads, and closes it in order."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -39,6 +39,7 @@ from localspec.models.placement import CHECKPOINT_SHARE, HOST, Load, MemoryWishe
 from localspec.models.places import last_uses
 from localspec.models.plan import Plan, plan_for
 from localspec.models.registry import Pair
+from localspec.models.stored import stored_texts
 from localspec.options import MOST_DEPTH
 from localspec.sampler.passes import HiddenRows
 from localspec.sampler.sampling import Sampling
@@ -89,8 +90,9 @@ def load_pair(
     spare_cores: int = 0,
     speculate: bool = True,
     on_stage: Callable[[str], object] = lambda stage: None,
+    owner: str = "",
 ) -> LoadedPair:
-    """Load a pair as planned; a failing step closes all earlier ones."""
+    """Load a pair as planned, for an owner of caches on disk; a failing step closes all earlier ones."""
     threads_of = partial(threads_for, wanted=options.get("threads"), spare_cores=spare_cores)
     with ExitStack() as opened:
         on_stage(f"loading the target, {pair.target.name} ({size_text(pair.target.all_bytes)})")
@@ -104,8 +106,7 @@ def load_pair(
             found.append(open_drafter(opening))
         model, drafters = target.model, tuple(each.drafter for each in found)
         contexts = [target, *(each.context for each in found)]
-        models, flash_attn = [context.model for context in contexts], options.get("flash_attn", "auto")
-        health_notes = untold_notes(models, flash_attn)
+        health_notes = untold_notes((each.model for each in contexts), options.get("flash_attn", "auto"))
         sampling, unsupported = Sampling.from_metadata(model.metadata)
         template, template_notices = template_of(model.chat_template, model.vocab)
         if options.get("threads") is None:  # what was asked for is kept
@@ -113,12 +114,14 @@ def load_pair(
         drafting = drafting_of(pair, plan, target, found)
         on_stage(f"warming up{where_of(plan)}")
         warm_up(target, drafters, drafting)
+        disk = stored_texts(pair, plan.target, target, options, owner)
+        lanes = opened.enter_context(closing(Lanes([Lane(target, drafters, drafting)], stores=bool(disk))))
         on_stage(f"running{where_of(plan)}")
         return LoadedPair(
             name=pair.name,
             target_name=model.name,
             draft_name=next((each.name for each in found), ""),
-            lanes=Lanes([Lane(target, drafters, drafting)]),
+            lanes=lanes,
             rollback_limit=target.rollback_limit,
             widest_batch=WIDEST_BATCH,
             vocabulary=model.vocab,

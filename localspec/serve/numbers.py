@@ -49,6 +49,9 @@ def timings(reply: Reply, notices: Sequence[str]) -> dict[str, Any]:
                 for source in ("target", "model", "head", "lookup", "prediction", "grammar")
             },
             "switched_off": stats.switch_offs,
+            "restored_n": stats.restored_tokens,
+            "restored_ms": round(stats.restore_seconds * 1000, 1),
+            "waited_ms": round(stats.waited_seconds * 1000, 1),
             "seed": reply.seed,
             "notices": list(notices),
         },

@@ -83,8 +83,8 @@ class Toy:
         self.rollback(keep)
         return keep
 
-    def recall(self, tokens: Sequence[int], *, save: bool = True) -> None:
-        pass
+    def recall(self, tokens: Sequence[int], *, save: bool = True) -> float:
+        return 0.0
 
     def checkpoint(self, *, lasting: bool) -> None:
         pass

@@ -1,0 +1,138 @@
+"""Texts of a cache on disk: brought back where that saves time, written while nobody waits."""
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import islice
+from time import perf_counter
+
+import numpy as np
+
+from localspec.caches.state_file import Facts, Stored, packed, unpacked
+from localspec.caches.store import Store
+from localspec.caches.writer import Writer
+from localspec.llama.states import Checkpoint, SavedText
+
+log = logging.getLogger(__name__)
+
+LEAST = 512  # tokens
+LEAST_SECONDS = 0.25  # a shorter wait is no nuisance
+SHARE = 0.01  # of the time, for copies and writes while the pair is loaded
+_ASSUMED = 5e8  # bytes per second of a disk, until it is measured
+_LOOKED_AT = 64  # texts: others begin less alike
+
+
+@dataclass(slots=True)
+class Rate:
+    """An amount and the seconds that it took."""
+
+    amount: float = 0.0
+    seconds: float = 0.0
+
+    def add(self, amount: float, seconds: float) -> None:
+        self.amount += amount
+        self.seconds += seconds
+
+
+class StoredTexts:
+    """The stored texts of one model, as it is loaded."""
+
+    def __init__(
+        self, store: Store, facts: Facts, *, capacity: int, clock: Callable[[], float] = perf_counter
+    ) -> None:
+        """`facts`: key, model and kind of the cache. `capacity`: its tokens. Holds the store's budget at once."""
+        self._store, self._facts, self._capacity = store, facts, capacity
+        self._clock, self._began = clock, clock()
+        self._spent = 0.0  # seconds of copies and writes
+        self._prefill, self._disk = Rate(), Rate()
+        self._writer = Writer()
+        self._given: list[list[int]] = []  # texts on their way to the disk
+        self._failed = False
+        self._writer.add(self._clean)
+
+    def _clean(self) -> None:
+        with suppress(OSError):  # the first write says it
+            self._store.clean()
+
+    def measured(self, tokens: int, seconds: float) -> None:
+        """So long the model took to read some tokens of a prompt."""
+        self._prefill.add(tokens, seconds)
+
+    def find(self, tokens: Sequence[int], held: int) -> SavedText | None:
+        """The text that saves most time for these tokens, some of them held by a cache; None where none does."""
+        if len(tokens) - held < LEAST:
+            return None
+        # The last token is read in any case, for its row.
+        near = list(islice(self._store.nearest(self._facts.key, packed(tokens[:-1])), _LOOKED_AT))
+        saves = {id(stored): self._saves(stored, stored.usable(shared) - held) for stored, shared in near}
+        for stored, _ in sorted(near, key=lambda each: -saves[id(each[0])]):
+            if saves[id(stored)] <= 0:
+                return None
+            began = self._clock()
+            if parts := self._store.read(stored):
+                self._disk.add(stored.bytes, self._clock() - began)
+                return self._text(stored, parts)
+        return None
+
+    def wants(self, tokens: Sequence[int], size: int, *, resting: bool = True) -> bool:
+        """Whether a text of this size in bytes is worth writing; `resting`: as long as writing took little time."""
+        if self._failed or len(tokens) < LEAST or any(given == tokens for given in self._given):
+            return False
+        near = islice(self._store.nearest(self._facts.key, packed(tokens)), _LOOKED_AT)
+        new = len(tokens) - max((stored.usable(shared) for stored, shared in near), default=0)
+        saved, cost = new * self._token_seconds(0.0), size * self._byte_seconds
+        due = not resting or self._spent + cost <= SHARE * (self._clock() - self._began)
+        return due and saved >= LEAST_SECONDS and saved > 2 * cost
+
+    def add(self, text: SavedText, copying_seconds: float = 0.0) -> None:
+        """Write a text, beside everything else."""
+        self._spent += copying_seconds
+        self._given.append(text.tokens)
+        self._writer.add(lambda: self._write(text))
+
+    def _write(self, text: SavedText) -> None:
+        marks = text.checkpoints
+        parts = [text.state, *(mark.state for mark in marks)]
+        if text.companion:
+            parts.append(text.companion.packed())
+        facts = replace(
+            self._facts,
+            marks=tuple(mark.length for mark in marks),
+            parts=tuple(map(len, parts)),
+            token_seconds=self._token_seconds(0.0),
+        )
+        began = self._clock()
+        try:
+            if self._store.write(packed(text.tokens), facts, parts):
+                self._disk.add(sum(facts.parts), self._clock() - began)
+        except OSError as error:
+            self._failed = True
+            log.warning("caches cannot be stored: %s", error)
+        finally:
+            self._spent += self._clock() - began
+            self._given.remove(text.tokens)
+
+    def _text(self, stored: Stored, parts: list[np.ndarray]) -> SavedText:
+        state, *others = parts
+        marks = stored.facts.marks
+        kept = [Checkpoint(length, part, lasting=True) for length, part in zip(marks, others, strict=False)]
+        beside = others[len(marks)] if len(others) > len(marks) else None
+        return SavedText(unpacked(stored.tokens), state, kept, beside)
+
+    def _saves(self, stored: Stored, tokens: int) -> float:
+        """Seconds saved by this number of tokens of a stored text; 0 where they are too few."""
+        saved, cost = (
+            tokens * self._token_seconds(stored.facts.token_seconds),
+            stored.bytes * self._byte_seconds,
+        )
+        if tokens < LEAST or stored.length > self._capacity or saved <= 2 * cost:
+            return 0.0
+        return saved - cost if saved - cost >= LEAST_SECONDS else 0.0
+
+    def _token_seconds(self, otherwise: float) -> float:
+        return self._prefill.seconds / self._prefill.amount if self._prefill.amount else otherwise
+
+    @property
+    def _byte_seconds(self) -> float:
+        return self._disk.seconds / self._disk.amount if self._disk.amount else 1 / _ASSUMED
