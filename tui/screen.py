@@ -26,7 +26,16 @@ from .state import clipboard, mentions
 from .state.chat import ChatState
 from .state.conversation import version_before
 from .text import status
-from .widgets.lines import Inspector, Line, key_line, meter_line, status_line, title_line
+from .widgets.lines import (
+    SUGGESTIONS,
+    Inspector,
+    Line,
+    key_line,
+    meter_line,
+    status_line,
+    title_line,
+    welcome,
+)
 from .widgets.prompt import Completion, PromptInput
 from .widgets.reply import LEGEND, ReplyView
 from .widgets.transcript import NoticeLine, Transcript, UserMessage, view_of
@@ -68,7 +77,9 @@ class ChatScreen(Screen[None], Chat):
     def compose(self) -> ComposeResult:
         yield Line("title", partial(title_line, self.state.engine, self.state.setup.stored))
         with Horizontal(id="middle"):
-            yield self.transcript
+            with Vertical(id="conversation"):
+                yield Line("welcome", partial(welcome, self.state.engine))
+                yield self.transcript
             yield Inspector()
         yield self.completion
         yield Line("meter", partial(meter_line, self.state.engine))
@@ -98,7 +109,8 @@ class ChatScreen(Screen[None], Chat):
         self._show_lines()
 
     def _show_lines(self) -> None:
-        for line in self.query_children(Line):
+        self.set_class(not self.state.conversation.messages, "-empty")
+        for line in self.query(Line):
             line.show()
 
     def _status(self, width: int) -> Content:
@@ -330,6 +342,10 @@ class ChatScreen(Screen[None], Chat):
         from .dialogs import ComparisonDialog
 
         self.app.push_screen(ComparisonDialog(compared))
+
+    def action_suggest(self, number: int) -> None:
+        self.prompt.replace_text(SUGGESTIONS[number])
+        self.prompt.focus()
 
     def action_scroll_conversation(self, by: Literal["page", "message"], direction: Literal[-1, 1]) -> None:
         self.transcript.scroll_from_prompt(by, direction)

@@ -85,3 +85,20 @@ async def test_help_stays_among_the_keys(tmp_path, width):
         text = str(line.content)
         assert text.endswith("  f1 help")
         assert len(text) <= line.content_size.width
+
+
+@pytest.mark.parametrize("size", [(100, 30), (80, 24), (40, 12)])
+async def test_an_empty_chat_names_both_models_and_offers_what_they_answer(tmp_path, size):
+    async with running(tmp_path, size=size) as chat:
+        await chat.until(lambda: "scripted-8b  writes" in chat.drawn and "scripted-1b  guesses" in chat.drawn)
+        assert ("guessed and kept" in chat.drawn) == (size[0] > 40)
+        for text in (*lines.SUGGESTIONS, lines.SUGGESTIONS[0]):
+            assert text[:22] in chat.drawn
+            await chat.pilot.press("tab")
+            assert chat.screen.prompt.text == text
+        await chat.pilot.click("#welcome", offset=(6, 5 if size[0] == 40 else 6))
+        assert chat.screen.prompt.text == lines.SUGGESTIONS[1]
+        await chat.ask("exact hi")
+        await chat.until(lambda: "writes" not in chat.drawn)
+        await chat.pilot.press("ctrl+n")
+        await chat.until(lambda: "scripted-8b  writes" in chat.drawn)

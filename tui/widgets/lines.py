@@ -5,6 +5,7 @@ from typing import Final
 
 from textual.containers import VerticalScroll
 from textual.content import Content
+from textual.style import Style
 from textual.widgets import Static
 
 from localspec.display import for_terminal
@@ -15,6 +16,12 @@ from ..state.engine import EngineState, ReplyState
 from ..text.status import bars, gain, gauge, time_split, title
 from .reply import LEGEND
 
+SUGGESTIONS: Final = (  # the demo pair answers them well, too
+    "Why is speculative decoding faster?",
+    "Write a haiku about rain",
+    "Write a Python function that adds two numbers.",
+)
+WELCOME_CELLS: Final = 70  # of its widest line
 GAUGE_CELLS: Final = 10
 SPLIT_CELLS: Final = 30
 BAR_CELLS: Final = 18
@@ -110,6 +117,31 @@ def _speed(engine: EngineState, reply: ReplyState) -> Content:
     return (
         speed + bar[:cell] + mark + bar[cell + 1 :] + Content(f" plain {plain:.{0 if plain >= 100 else 1}f}")
     )
+
+
+def welcome(engine: EngineState, width: int) -> Content:
+    """The first screen: who writes, who guesses, what to ask, and how to read the colours."""
+    ready, wide = engine.ready, width >= WELCOME_CELLS
+    target, draft = (ready.target, ready.draft) if ready else ("the large model", "the small model")
+    writes = "writes: every word is its own choice" if wide else "writes"
+    guesses = "guesses the next words; right guesses save passes" if wide else "guesses ahead"
+    if not draft:
+        draft, guesses = (
+            "lookup",
+            "guesses what it finds in the text so far" if wide else "guesses from the text",
+        )
+    lines = [
+        Content.assemble((for_terminal(target), "bold"), f"  {writes}"),
+        Content.assemble((for_terminal(draft), "bold"), f"  {guesses}"),
+        Content(""),
+        Content.assemble("Ask, or try one of these with ", ("tab", "bold")),
+    ]
+    for number, text in enumerate(SUGGESTIONS):
+        click = Style.from_meta({"@click": f"screen.suggest({number})"})
+        lines.append(Content("  " * wide) + Content(text).stylize("$text-primary").stylize(click))
+    if wide:
+        lines += [Content(""), Content("The colours of a reply:  ") + LEGEND]
+    return Content("\n").join(lines)
 
 
 class Inspector(VerticalScroll):

@@ -16,6 +16,7 @@ from localspec.display import for_terminal
 from ..commands.table import matching
 from ..state.mentions import completions, typed_mention
 from ..state.remembered import PromptHistory
+from .lines import SUGGESTIONS
 
 _BLANK_LINES: Final = re.compile(r"\A(?:[^\S\n]*\n)+")  # before the text; its indentation is part of it
 
@@ -44,6 +45,11 @@ class PromptInput(TextArea):
         self._completion, self._complete, self._take = completion, complete, take
 
     async def _on_key(self, event: events.Key) -> None:
+        if event.key == "tab" and not self._completion.is_open and self.text in ("", *SUGGESTIONS):
+            event.prevent_default()
+            following = (SUGGESTIONS.index(self.text) + 1) % len(SUGGESTIONS) if self.text else 0
+            self.replace_text(SUGGESTIONS[following])
+            return
         wanted = self._completion.is_open and event.key in ("up", "down", "tab", "enter")
         if wanted or event.key in ("enter", "shift+enter", "ctrl+j"):
             # TextArea would take the key as text.
