@@ -179,6 +179,7 @@ class ReplyOptions(TypedDict, total=False):
         str, Option("whether a tool may or must be called: auto, required, none, or the name of one")
     ]
     parallel_tool_calls: Annotated[bool, Option("False: one call in a reply")]
+    background: Annotated[bool, Option("True: nobody waits for this reply; others beside it go first")]
     prediction: Annotated[Text, Option("the probable reply, as a file to edit: drafted from")]
     logprobs: Annotated[
         Whole, Option("report each token's probability and those of N others", least=0, most=MOST_LOGPROBS)

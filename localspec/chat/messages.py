@@ -88,7 +88,8 @@ class Reasoning:
         if reply.reasoning:
             self._of[_key(messages[-1], reply.text, reply.tool_calls)] = reply.reasoning
         if len(self._of) > _MOST_REMEMBERED:
-            self._of.pop(next(iter(self._of)), None)
+            oldest, *_ = list(self._of)  # a copy: other sessions add theirs meanwhile
+            self._of.pop(oldest, None)
 
     def put_back(self, messages: Sequence[Message]) -> tuple[Message, ...]:
         """The messages with the reasoning of the replies among them."""

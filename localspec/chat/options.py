@@ -40,6 +40,7 @@ class Request:
     tools: tuple[Tool, ...] = ()
     tool_choice: str = "auto"
     parallel_tool_calls: bool = True
+    background: bool = False
     prediction: str = ""
     logprobs: int | None = None
 

@@ -81,6 +81,7 @@ class Session(Closing):
         self._require_open()
         other = Session(self._pair, self._defaults)
         other._constraints, other._writer, other._open = self._constraints, self._writer, self._open
+        other._reasoning, other._cuts = self._reasoning, self._cuts
         self._open.add(other)
         return other
 
@@ -285,7 +286,7 @@ class Session(Closing):
         fitted = self._fitter(request).fit(whole, trim=request.overflow == "trim", earlier=self._cuts)
         if fitted.cut:
             others = [cut for cut in self._cuts if cut != fitted.cut]
-            self._cuts = [fitted.cut, *others][:_CUTS]
+            self._cuts[:] = [fitted.cut, *others][:_CUTS]
         prompt, template = fitted.prompt, self._pair.template
         style = template.thinking_style(prompt.text)
         constraint = self._constraints.constraint(request, style, len(prompt.tokens))

@@ -114,11 +114,16 @@ def answer(session: api.Session, request: Answer, send: Send, cancelled: Cancell
         events = session.stream(list(request.messages), cancelled=over, **options)
     else:
         events = session.stream_complete(continued(session, request), cancelled=over, **options)
+    finished = None
     for event in map(limit.seen, events):
-        if request.cycles or not isinstance(event, Cycle):
+        if isinstance(event, Finished):
+            finished = event  # told once its lane is free: the next reply may continue its text
+        elif request.cycles or not isinstance(event, Cycle):
             send(event)
         if request.cycles and isinstance(event, Cycle) and event.proposal:
             send(ProposalText(tuple(map(session.text_of, event.proposal))))
+    if finished is not None:
+        send(finished)
 
 
 class LineLimit:
@@ -236,7 +241,8 @@ class PairRequests:
             case LoadPair():
                 self._load(request, send)
             case Answer():
-                answer(self._loaded(), request, self._warnings.told_before_the_end(send), cancelled)
+                with self._loaded().another() as session:
+                    answer(session, request, self._warnings.told_before_the_end(send), cancelled)
                 remember_trial()
             case Render() | Tokenize() | Detokenize() | Describe():
                 with self._asking:
@@ -246,8 +252,11 @@ class PairRequests:
                 self._compare(request, send, cancelled)
 
     def runs_beside(self, request: Request) -> bool:
-        """Questions to the loaded pair, whose vocabulary is only read."""
-        return isinstance(request, Render | Tokenize | Detokenize) and self._session is not None
+        """Questions to the loaded pair, whose vocabulary is only read, and replies where it has lanes for several."""
+        if self._session is None:
+            return False
+        several = isinstance(request, Answer) and len(self._session.pair.lanes.all) > 1
+        return several or isinstance(request, Render | Tokenize | Detokenize)
 
     def rest(self, awaited: Callable[[], bool]) -> None:
         """Measure what batches cost, once for a pair, while its first reply is being read."""
@@ -275,8 +284,9 @@ class PairRequests:
             on_stage=lambda stage: send(LoadStage(stage)),
             **options,
         )
-        seconds = time.monotonic() - began
-        send(Ready(session.name, session.target_name, session.draft_name, session.context_length, seconds))
+        seconds, parallel = time.monotonic() - began, len(session.pair.lanes.all)
+        names = session.name, session.target_name, session.draft_name
+        send(Ready(*names, session.context_length, seconds, parallel))
 
     def _compare(self, request: CompareReplies, send: Send, cancelled: Cancelled) -> None:
         # Here, because every start of the process would wait for it.

@@ -59,6 +59,8 @@ class Server:
         while not isinstance(request := self._next(handler), Quit):
             if request is not None and not self._begun_beside(request):
                 self._perform(handler, request)
+        while self._replies:  # they are cancelled by now
+            self._inbox.get()
         handler.close()
 
     def _next(self, handler: "PairRequests") -> Request | None:

@@ -59,9 +59,13 @@ class Asked:
 
     @property
     def background(self) -> bool:
-        """Whether a reply is a title or a tag, which nobody waits for. An editor waits for a continued text."""
+        """Whether nobody waits for the reply: the request says so, or it is for a title or a tag.
+
+        An editor waits for a continued text.
+        """
         short = self.options.get("max_tokens", BACKGROUND_TOKENS + 1) <= BACKGROUND_TOKENS
-        return short and "tools" not in self.options and any(prompt.messages for prompt in self.prompts)
+        small = short and "tools" not in self.options and any(prompt.messages for prompt in self.prompts)
+        return small or self.options.get("background", False)
 
 
 @dataclass(frozen=True)
@@ -153,6 +157,8 @@ class Replies:
         prompt, options = asked.prompts[number // asked.replies], dict(asked.options)
         if not asked.chosen.speculate:
             options["speculate"] = False
+        if asked.background:
+            options["background"] = True
         if "seed" in options:
             options["seed"] = (options["seed"] + number % asked.replies) % 2**64
         if prompt.messages and prompt.messages[0]["role"] != "system":

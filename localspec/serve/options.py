@@ -11,7 +11,7 @@ from localspec.serve.bodies import Fields, cut, whole
 
 _READ_APART: Final = {  # their fields have other names or forms here
     "seed", "max_tokens", "stop", "system", "template_arguments", "json_schema", "tools", "tool_choice",
-    "prediction", "logprobs",
+    "prediction", "logprobs", "background",
 }  # fmt: skip
 _OPTIONS: Final = {
     **{name: name for name in REPLY if name not in _READ_APART},
@@ -55,6 +55,8 @@ def openai_options(fields: Fields, more: Mapping[str, Any] | None = None) -> dic
     options = shape(fields) | own(fields, "stop") | length_and_seed(fields)
     if (effort := fields.take("reasoning_effort", str)) is not None:
         options |= effort_options(effort)
+    if fields.rest.get("service_tier") == "flex":
+        options["background"] = True
     if fields.take("modalities", list, ["text"]) != ["text"]:
         raise BadSetting("modalities has more than text", hint="models read and write text")
     options |= tool_options(fields)

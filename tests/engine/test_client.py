@@ -96,7 +96,7 @@ class Workshop:
             send(Ready("pair", "target", "", 64, 0.1))
         if isinstance(request, Answer):
             if self.repacks or "WHERE" == "always":
-                os.kill(os.getpid(), SIGNAL)
+                signal.raise_signal(SIGNAL)  # the thread does not live on for a moment
             send(Piece("an answer", Kind.ANSWER, Origin.PLAIN, Source.PLAIN))
 
     def runs_beside(self, request):

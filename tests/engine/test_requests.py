@@ -6,8 +6,9 @@ import pytest
 from localspec.tui.state.engine import EngineState
 
 from localspec import api
-from localspec.engine.messages import Answer, LoadPair, Ready
+from localspec.engine.messages import Answer, LoadPair, Ready, Render
 from localspec.engine.requests import MANY_CORES, PairRequests
+from localspec.events import Started
 from localspec.models import load
 
 CORES = 2 * MANY_CORES
@@ -68,10 +69,12 @@ def test_the_configured_system_prompt_is_not_in_a_conversation_without_one(monke
     handler = PairRequests()
     handler.perform(LoadPair("demo"), lambda _: None, lambda: False)
     state = EngineState(SimpleNamespace(), LoadPair())
-    asked = ({"role": "user", "content": "Hello"},)
+    asked, reports = ({"role": "user", "content": "Hello"},), []
     try:
         options = {**state.options_for(asked), "max_tokens": 2}
-        handler.perform(Answer(1, asked, options), lambda _: None, lambda: False)
-        assert [message.role for message in handler._session.messages] == ["user", "assistant"]
+        handler.perform(Answer(1, asked, options), reports.append, lambda: False)
+        (started,) = (report for report in reports if isinstance(report, Started))
+        handler.perform(Render(2, asked), reports.append, lambda: False)
+        assert started.prompt_tokens == len(reports[-1].tokens)
     finally:
         handler.close()

@@ -32,15 +32,17 @@ from localspec.events import (
 from localspec.serve import http
 from localspec.serve import jobs as jobs_module
 from localspec.serve.anthropic import MessageWriter
-from localspec.serve.bodies import Problem
+from localspec.serve.bodies import Fields, Problem
 from localspec.serve.http import Asked, Replies
 from localspec.serve.jobs import MOST_WAITING, Jobs
 from localspec.serve.llama_server import CompletionWriter
 from localspec.serve.ollama import LineWriter
 from localspec.serve.openai import ChatWriter
+from localspec.serve.options import openai_options
 from localspec.serve.pairs import Chosen
 from localspec.serve.responses import ResponseWriter
 
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 DEMO, OTHER = LoadPair("demo"), LoadPair("other")
 READY = [Ready("demo", "target", "draft", 100, 0.1), Description("", "", "", 10, {}, False)]
 OF_REPLIES = (Finished, Piece, Prefill)
@@ -384,3 +386,26 @@ async def test_several_replies_to_one_request_are_written_at_once_each_with_its_
     ]
     assert last["usage"]["completion_tokens"] == 0
     assert rest[-1] == b"data: [DONE]\n\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "background"),
+    [
+        ({"max_tokens": 64}, True),
+        ({"max_tokens": 65}, False),
+        ({"max_tokens": 64, "tools": [TOOL]}, False),
+        ({"service_tier": "flex"}, True),
+        ({"service_tier": "flex", "tools": [TOOL]}, True),
+        ({"service_tier": "auto"}, False),
+    ],
+)
+@pytest.mark.parametrize("prompt", [Answer(0, ({"role": "user", "content": "a"},)), Answer(0, text="a")])
+async def test_flex_and_short_replies_of_conversations_are_background(
+    jobs, process, body, background, prompt
+):
+    options = openai_options(Fields(body))
+    options.pop("n")
+    Replies(jobs, Asked(Chosen("demo", DEMO), (prompt,), options, stream=False))
+    flex = body.get("service_tier") == "flex"
+    expected = background if prompt.messages else flex
+    assert process.sent[-1].options.get("background", False) is expected

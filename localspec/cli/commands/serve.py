@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
-from localspec.cli.options import WrongUsage, add_pair_argument, pair_of
+from localspec.cli.options import WrongUsage, add_option, add_pair_argument, pair_of
 from localspec.display import DrawnLine, OutputFailed, line_for_terminal, on_terminal, say
 from localspec.errors import BadSetting
 from localspec.events import Reply
@@ -33,7 +33,11 @@ HEAD_EVERY = 20  # rows
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_pair_argument(parser)
-    add = parser.add_argument_group("endpoint").add_argument
+    group = parser.add_argument_group("endpoint")
+    add = group.add_argument
+    add_option(
+        group, "parallel", default="auto", help="replies at once (default: 2 on a GPU with room, else 1)"
+    )
     add("--host", default="127.0.0.1", metavar="ADDRESS", help="default: 127.0.0.1")
     add("--port", type=int, default=8080, metavar="N", help="default: 8080; 0 takes a free one")
     add("--api-key", metavar="KEY", help=f"the key that requests need; {KEY_VARIABLE} keeps it out of `ps`")
